@@ -1,0 +1,31 @@
+"""Every exception a user of qnn_ext can meet. Each message names the node, what was found and what to do."""
+
+from __future__ import annotations
+
+
+class QnnError(Exception):
+    """Base class of all errors raised by qnn_ext."""
+
+
+class ModelFormatError(QnnError):
+    """The file is not what it claims to be: empty, truncated, corrupt, or of another format."""
+
+
+class UnsupportedOperatorError(QnnError):
+    """The model uses an operator, an operator version or a dtype combination qnn_ext does not implement."""
+
+
+class ShapeError(QnnError):
+    """A tensor has the wrong shape, rank, or dtype for where it is used."""
+
+
+class InputError(QnnError):
+    """An input given to an engine has an unknown name, a wrong shape or a wrong dtype, or is missing."""
+
+
+class TargetError(QnnError):
+    """The target is unknown, or this CPU lacks the instructions the artifact was built for."""
+
+
+class ArtifactError(QnnError):
+    """A `.qnn` file cannot be read or written."""

@@ -1,0 +1,84 @@
+"""QParams: scale, zero point, dtype and axis of a quantized tensor travel together as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import ShapeError
+
+INTEGER_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64")
+
+
+def dtype_range(dtype: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+@dataclass(frozen=True, eq=False)
+class QParams:
+    """The quantized value q stands for `scale * (q - zero_point)`.
+
+    scale:      float32 or float64, shape () or (C,), units of the real value per integer step, > 0
+    zero_point: int32, same shape as `scale` after broadcasting; the integer that stands for 0.0
+    dtype:      integer dtype name of q
+    axis:       the dimension that the C scales run along, None when per-tensor
+
+    Raises ShapeError when the shapes, the axis or the values do not fit together.
+    """
+
+    scale: np.ndarray
+    zero_point: np.ndarray
+    dtype: str = "int8"
+    axis: int | None = None
+
+    def __init__(self, scale: Any, zero_point: Any, dtype: str = "int8", axis: int | None = None) -> None:
+        scale = np.asarray(scale)
+        if scale.dtype != np.float64:
+            scale = scale.astype(np.float32)
+        zero_point = np.asarray(zero_point).astype(np.int32)
+        if scale.size == 1:
+            scale, axis = scale.reshape(()), None
+            zero_point = zero_point.reshape(()) if zero_point.size == 1 else zero_point
+        elif zero_point.size == 1:
+            zero_point = np.full(scale.shape, zero_point.reshape(()))
+        if dtype not in INTEGER_DTYPES:
+            raise ShapeError(f"quantized dtype must be one of {', '.join(INTEGER_DTYPES)}, found {dtype}")
+        if scale.ndim > 1 or scale.shape != zero_point.shape:
+            raise ShapeError(
+                f"scale {scale.shape} and zero point {zero_point.shape} must both be scalars or equal 1-D vectors"
+            )
+        if scale.ndim == 1 and axis is None:
+            raise ShapeError(f"{scale.size} scales need the axis they run along")
+        if not (np.isfinite(scale).all() and (scale > 0).all()):
+            raise ShapeError("scales must be finite and positive")
+        low, high = dtype_range(dtype)
+        if (zero_point < low).any() or (zero_point > high).any():
+            raise ShapeError(f"zero point {zero_point.tolist()} lies outside {dtype} [{low}, {high}]")
+        scale.flags.writeable = zero_point.flags.writeable = False
+        for name, value in (("scale", scale), ("zero_point", zero_point), ("dtype", dtype), ("axis", axis)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def per_channel(self) -> bool:
+        """True when there is one scale per slice along `axis`."""
+        return self.axis is not None
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, QParams)
+            and (self.dtype, self.axis) == (other.dtype, other.axis)
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero_point, other.zero_point)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.axis, self.scale.tobytes(), self.zero_point.tobytes()))
+
+    def __str__(self) -> str:
+        if self.per_channel:
+            return f"{self.dtype}[{self.scale.size} scales on axis {self.axis}]"
+        return f"{self.dtype}[scale {float(self.scale):.6g}, zero point {int(self.zero_point)}]"
