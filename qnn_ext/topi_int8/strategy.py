@@ -1,0 +1,67 @@
+"""Strategy registry: workload and target -> the implementation with the highest priority that accepts them.
+
+An implementation is a TE compute and a schedule function over `s_tir.Schedule`. `compute` yields the accumulator in its
+logical shape; the caller appends any elementwise epilogue (bias, requantize, residual add, table) as further TE stages
+and creates one PrimFunc of the whole; `schedule` inlines those stages into the last one and tiles it all together, so
+no int32 feature map is ever written to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ..errors import TargetError
+from .workload import Workload
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a workload.
+
+    name:        shown by `profile` and `inspect`, e.g. "conv2d_nhwc_vnni.x86"
+    priority:    the highest accepting priority wins; generic fallbacks have 0
+    accepts:     (workload, target) -> bool
+    pack_weight: (workload, weight) -> array as `compute` wants it; runs once, at compile time. None for workloads
+                 whose second operand is computed at run time
+    compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
+                 pads with the integer `pad_value` (in x's dtype) itself; dense and batch_matmul ignore it
+    schedule:    (schedule, workload, target) -> None; the PrimFunc holds this compute plus the epilogue
+    """
+
+    name: str
+    priority: int
+    accepts: Callable[[Any, Target], bool]
+    compute: Callable[[Any, te.Tensor, te.Tensor, int], te.Tensor]
+    schedule: Callable[[Schedule, Any, Target], None]
+    pack_weight: Callable[[Any, np.ndarray], np.ndarray] | None = None
+
+
+_registry: dict[type, list[Implementation]] = {}
+
+
+def register(workload_type: type, implementation: Implementation) -> Implementation:
+    """Offer `implementation` for all workloads of `workload_type`."""
+    implementations = _registry.setdefault(workload_type, [])
+    implementations.append(implementation)
+    implementations.sort(key=lambda item: -item.priority)
+    return implementation
+
+
+def candidates(workload: Workload, target: Target) -> list[Implementation]:
+    """All implementations that accept the workload on the target, best first."""
+    return [item for item in _registry.get(type(workload), []) if item.accepts(workload, target)]
+
+
+def select(workload: Workload, target: Target) -> Implementation:
+    """The implementation to use. Raises TargetError when none accepts, which a generic fallback should make impossible."""
+    found = candidates(workload, target)
+    if not found:
+        raise TargetError(f"no kernel for {workload} on target {target}")
+    return found[0]

@@ -1,0 +1,93 @@
+"""Workloads: what an integer kernel has to compute, as plain values. Strategies select and schedule by these alone.
+
+Shapes are static, activations NHWC, accumulators int32 (int64 where int16 activations ask for it). Zero points never
+appear here: Canonicalize has moved them into constants, and padding carries its own value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Conv2dWorkload:
+    """acc[n, y, x, o] = Σ_{r,s,c} pad(x)[n, y·sh + r·dh, x·sw + s·dw, g(o)·C/G + c] · w[o, r, s, c].
+
+    Weights are OHWI: (out_channels, kh, kw, in_channels / groups). A depthwise convolution is groups == in_channels;
+    its output channel o reads input channel o // multiplier.
+    """
+
+    batch: int
+    height: int
+    width: int
+    in_channels: int
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]  # top, left, bottom, right
+    dilation: tuple[int, int]
+    groups: int
+    data_dtype: str
+    weight_dtype: str
+    out_dtype: str = "int32"
+
+    @property
+    def out_height(self) -> int:
+        return self._out(self.height, 0, self.padding[0] + self.padding[2])
+
+    @property
+    def out_width(self) -> int:
+        return self._out(self.width, 1, self.padding[1] + self.padding[3])
+
+    def _out(self, size: int, axis: int, pad: int) -> int:
+        return (size + pad - (self.kernel[axis] - 1) * self.dilation[axis] - 1) // self.strides[axis] + 1
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.groups == self.in_channels
+
+    @property
+    def multiplier(self) -> int:
+        """Output channels per input channel of a depthwise convolution."""
+        return self.out_channels // self.groups
+
+    @property
+    def macs(self) -> int:
+        taps = self.kernel[0] * self.kernel[1] * (self.in_channels // self.groups)
+        return self.batch * self.out_height * self.out_width * self.out_channels * taps
+
+
+@dataclass(frozen=True)
+class DenseWorkload:
+    """acc[m, n] = Σ_k x[m, k] · w[n, k]."""
+
+    m: int
+    k: int
+    n: int
+    data_dtype: str
+    weight_dtype: str
+    out_dtype: str = "int32"
+
+    @property
+    def macs(self) -> int:
+        return self.m * self.k * self.n
+
+
+@dataclass(frozen=True)
+class BatchMatmulWorkload:
+    """acc[b, m, n] = Σ_k x[b, m, k] · y[b, n, k], both operands computed at run time."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+    data_dtype: str
+    weight_dtype: str
+    out_dtype: str = "int32"
+
+    @property
+    def macs(self) -> int:
+        return self.batch * self.m * self.k * self.n
+
+
+Workload = Conv2dWorkload | DenseWorkload | BatchMatmulWorkload
