@@ -1,0 +1,44 @@
+"""Real multipliers as the number a rounding rule works with: a float32, or a 31-bit fixed-point pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """The real number `multiplier / 2³¹ · 2^shift`, with 2³⁰ ≤ multiplier < 2³¹, or 0.
+
+    multiplier, shift: int32 arrays of one shape, () or (C,).
+    """
+
+    multiplier: np.ndarray
+    shift: np.ndarray
+
+
+def fixed_point(real: np.ndarray | float) -> FixedPoint:
+    """`real` ≥ 0 as fixed point, rounded to the nearest 31-bit fraction, midpoints up.
+
+    The rule of TFLite's QuantizeMultiplier and of Relay's GetFixedPointMultiplierShift: a fraction that rounds to 2³¹
+    is halved and its shift raised; below 2⁻³¹ everything becomes 0.
+    """
+    real = np.asarray(real, dtype=np.float64)
+    fraction, shift = np.frexp(real)
+    multiplier = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
+    carry = multiplier == 1 << 31
+    multiplier = np.where(carry, multiplier // 2, multiplier)
+    shift = np.where(carry, shift + 1, shift)
+    vanishes = shift < -31
+    multiplier = np.where(vanishes, 0, multiplier)
+    shift = np.where(vanishes, 0, shift)
+    return FixedPoint(multiplier.astype(np.int32), shift.astype(np.int32))
+
+
+def float_multiplier(in_scale: np.ndarray, out_scale: np.ndarray, dtype: str = "float32") -> np.ndarray:
+    """in_scale / out_scale in the precision the scales come in, then rounded to `dtype`.
+
+    float32 scales divide in float32, as XNNPACK and PyTorch do; a float64 scale makes the quotient float64.
+    """
+    return np.asarray(np.asarray(in_scale) / np.asarray(out_scale)).astype(dtype)

@@ -1,0 +1,117 @@
+"""The rounding rules on NumPy arrays: the oracle's arithmetic. `tir.py` says the same in TIR."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..qparams import dtype_range
+from .multiplier import FixedPoint
+
+Array = np.ndarray
+
+
+# ---- rounding of real numbers ------------------------------------------------------------------------------------
+
+
+def round_half_even(x: Array) -> Array:
+    """Nearest integer, midpoints to the even one."""
+    return np.rint(x)
+
+
+def round_half_away(x: Array) -> Array:
+    """Nearest integer, midpoints away from zero; C's round(). x − trunc(x) is exact, so no value near 0.5 goes astray."""
+    whole = np.trunc(x)
+    return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(np.ones_like(x), x), np.zeros_like(x))
+
+
+def round_half_up(x: Array) -> Array:
+    """⌊x + ½⌋ computed in x's dtype: Relay's UPWARD in floating point."""
+    return np.floor(x + np.asarray(0.5, x.dtype))
+
+
+# ---- fixed point -------------------------------------------------------------------------------------------------
+
+
+def saturating_rounding_doubling_high_mul(x: Array, multiplier: Array) -> Array:
+    """⌊x·multiplier / 2³¹ + ½⌋ as int64 (gemmlowp). Only −2³¹ · −2³¹ would saturate, and multipliers are ≥ 0."""
+    return (x.astype(np.int64) * multiplier.astype(np.int64) + (1 << 30)) >> 31
+
+
+def rounding_divide_by_pot(x: Array, exponent: Array) -> Array:
+    """x / 2^exponent, midpoints away from zero (gemmlowp RoundingDivideByPOT)."""
+    x = x.astype(np.int64)
+    exponent = np.asarray(exponent, np.int64)
+    mask = (np.int64(1) << exponent) - 1
+    threshold = (mask >> 1) + (x < 0)
+    return (x >> exponent) + ((x & mask) > threshold)
+
+
+def multiply_tflite(x: Array, fp: FixedPoint) -> Array:
+    """TFLite's MultiplyByQuantizedMultiplier: int32 x double-rounds, int64 x (16-bit models) rounds once.
+
+    int32: RoundingDivideByPOT(SaturatingRoundingDoublingHighMul(x · 2^left, m), right)
+    int64: (x · m₁₅ + ½) >> (15 − shift) with the multiplier rounded to 15 bits
+    """
+    multiplier, shift = fp.multiplier.astype(np.int64), fp.shift.astype(np.int64)
+    if x.dtype == np.int64:
+        reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
+        total = 15 - shift
+        return (x * reduced + (np.int64(1) << (total - 1))) >> total
+    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+    shifted = (x.astype(np.int64) << left).astype(np.int32)
+    return rounding_divide_by_pot(saturating_rounding_doubling_high_mul(shifted, multiplier), right)
+
+
+def multiply_upward(x: Array, fp: FixedPoint) -> Array:
+    """⌊x · m · 2^(shift−31) + ½⌋ in int64: midpoints towards +∞ (Relay's fixed_point_multiply)."""
+    product, total = _product(x, fp)
+    return (product + (np.int64(1) << (total - 1))) >> total
+
+
+def multiply_tonearest(x: Array, fp: FixedPoint) -> Array:
+    """The same with midpoints away from zero (Relay's TONEAREST)."""
+    product, total = _product(x, fp)
+    half = np.int64(1) << (total - 1)
+    return (product + np.where(product >= 0, half, half - 1)) >> total
+
+
+def _product(x: Array, fp: FixedPoint) -> tuple[Array, Array]:
+    """x · 2^left · m and the number of bits to shift out. The shift is capped so that int64 suffices: a product of
+    less than 2⁶² rounds to 0 either way."""
+    shift = fp.shift.astype(np.int64)
+    product = (x.astype(np.int64) << np.maximum(shift, 0)) * fp.multiplier.astype(np.int64)
+    return product, 31 + np.maximum(-shift, 0)
+
+
+# ---- requantize --------------------------------------------------------------------------------------------------
+
+
+def saturate(x: Array, dtype: str) -> Array:
+    """Clip integers to the range of `dtype` and cast."""
+    low, high = dtype_range(dtype)
+    return np.clip(x, low, high).astype(dtype)
+
+
+def float_to_int(x: Array, zero_point: Array, dtype: str) -> Array:
+    """saturate(x + zero_point) for rounded floats x of any size; NaN counts as 0."""
+    bound = np.asarray(2.0**31, x.dtype)
+    clipped = np.clip(np.where(np.isnan(x), np.zeros_like(x), x), -bound, bound).astype(np.int64)
+    return saturate(clipped + np.asarray(zero_point, np.int64), dtype)
+
+
+def requantize_float(x: Array, multiplier: Array, zero_point: Array, dtype: str) -> Array:
+    """TONEAREST_EVEN: saturate(rint(f32(x) · m) + zp)."""
+    return float_to_int(np.rint(x.astype(np.float32) * multiplier.astype(np.float32)), zero_point, dtype)
+
+
+def requantize_float_relay(x: Array, multiplier: Array, zero_point: Array, dtype: str, rounding: str) -> Array:
+    """Relay's float route: the zero point is added before rounding, in the multiplier's precision."""
+    real = x.astype(multiplier.dtype) * multiplier + np.asarray(zero_point).astype(multiplier.dtype)
+    rounded = round_half_up(real) if rounding == "UPWARD" else round_half_away(real)
+    return float_to_int(rounded, np.int64(0), dtype)
+
+
+def requantize_fixed(x: Array, fp: FixedPoint, zero_point: Array, dtype: str, rounding: str) -> Array:
+    """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp)."""
+    multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
+    return saturate(multiply(x, fp) + np.asarray(zero_point, np.int64), dtype)

@@ -1,0 +1,38 @@
+"""The names of the rounding rules and which arithmetic each may run in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..errors import QnnError
+
+Rounding = Literal["TONEAREST_EVEN", "TFLITE", "UPWARD", "TONEAREST"]
+
+# TONEAREST_EVEN  rint(f32(x)·m) + zp                       PyTorch, ONNX Runtime, XNNPACK
+# TFLITE          gemmlowp: high multiply, then shift       TFLite reference and Micro kernels
+# UPWARD          midpoint towards +∞                       Relay's default
+# TONEAREST       midpoint away from zero                   Relay
+ROUNDINGS: tuple[Rounding, ...] = ("TONEAREST_EVEN", "TFLITE", "UPWARD", "TONEAREST")
+COMPUTE_DTYPES = ("int64", "float32", "float64")
+
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "TONEAREST_EVEN": ("float32",),
+    "TFLITE": ("int64",),
+    "UPWARD": COMPUTE_DTYPES,
+    "TONEAREST": COMPUTE_DTYPES,
+}
+
+
+def check_rounding(rounding: str, compute_dtype: str | None = None) -> str:
+    """The compute dtype of a rounding rule: `compute_dtype`, or the rule's first one when that is None.
+
+    Raises QnnError when the rule does not exist or is not defined in that arithmetic.
+    """
+    if rounding not in _ALLOWED:
+        raise QnnError(f"rounding must be one of {', '.join(ROUNDINGS)}, found {rounding!r}")
+    allowed = _ALLOWED[rounding]
+    if compute_dtype is None:
+        return allowed[0]
+    if compute_dtype not in allowed:
+        raise QnnError(f"rounding {rounding} computes in {' or '.join(allowed)}, not in {compute_dtype!r}")
+    return compute_dtype

@@ -1,0 +1,161 @@
+"""The rounding rules as TIR expressions, equal bit for bit to `reference.py`.
+
+Arguments are PrimExpr; per-channel multipliers arrive as loads from constant tensors, scalars as immediates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from ..qparams import dtype_range
+
+Expr = Any  # a TIR PrimExpr or a Python number
+
+
+def dtype_of(x: Expr) -> str:
+    """The dtype name of a PrimExpr or of an element of a te.Tensor, which carry it in different places."""
+    return str(x.dtype if isinstance(x, te.TensorSlice) else x.ty.dtype)
+
+
+def fence(x: Expr) -> Expr:
+    """x, rounded to its dtype here and now.
+
+    TVM's LLVM backend contracts a·b + c into a fused multiply-add wherever the CPU has one, which rounds once instead
+    of twice and breaks bit-exactness. llvm.arithmetic.fence stops that at no cost; it vectorizes like any intrinsic.
+    """
+    return tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.arithmetic.fence", x)
+
+
+def round_half_even(x: Expr) -> Expr:
+    """Nearest integer, midpoints to the even one."""
+    return tirx.nearbyint(x)
+
+
+def round_half_away(x: Expr) -> Expr:
+    """Nearest integer, midpoints away from zero."""
+    one, zero = tirx.const(1.0, dtype_of(x)), tirx.const(0.0, dtype_of(x))
+    whole = tirx.trunc(x)
+    step = tirx.Select(x < zero, -one, one)
+    return whole + tirx.Select(tirx.abs(x - whole) >= tirx.const(0.5, dtype_of(x)), step, zero)
+
+
+def round_half_up(x: Expr) -> Expr:
+    """⌊x + ½⌋ in x's dtype."""
+    return tirx.floor(x + tirx.const(0.5, dtype_of(x)))
+
+
+def saturating_rounding_doubling_high_mul(x: Expr, multiplier: Expr) -> Expr:
+    """⌊x·multiplier / 2³¹ + ½⌋ as int64."""
+    return (_i64(x) * _i64(multiplier) + _const64(1 << 30)) >> _const64(31)
+
+
+def rounding_divide_by_pot(x: Expr, exponent: Expr) -> Expr:
+    """x / 2^exponent, midpoints away from zero; int64."""
+    x, exponent = _i64(x), _i64(exponent)
+    one, zero = _const64(1), _const64(0)
+    mask = (one << exponent) - one
+    threshold = (mask >> one) + tirx.Select(x < zero, one, zero)
+    return (x >> exponent) + tirx.Select((x & mask) > threshold, one, zero)
+
+
+def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """TFLite's MultiplyByQuantizedMultiplier as int64: int32 x double-rounds, int64 x rounds once."""
+    one = _const64(1)
+    if dtype_of(x) == "int64":
+        multiplier, shift = _i64(multiplier), _i64(shift)
+        reduced = tirx.Select(
+            multiplier < _const64(0x7FFF0000), (multiplier + _const64(1 << 15)) >> _const64(16), _const64(0x7FFF)
+        )
+        total = _const64(15) - shift
+        return (x * reduced + (one << (total - one))) >> total
+    left, right = _split_shift(_i64(shift))
+    shifted = (_i64(x) << left).astype("int32")
+    return rounding_divide_by_pot(saturating_rounding_doubling_high_mul(shifted, multiplier), right)
+
+
+def multiply_upward(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """⌊x · m · 2^(shift−31) + ½⌋ in int64."""
+    product, total = _product(x, multiplier, shift)
+    return (product + (_const64(1) << (total - _const64(1)))) >> total
+
+
+def multiply_tonearest(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """The same with midpoints away from zero."""
+    product, total = _product(x, multiplier, shift)
+    half = _const64(1) << (total - _const64(1))
+    return (product + tirx.Select(product >= _const64(0), half, half - _const64(1))) >> total
+
+
+def _product(x: Expr, multiplier: Expr, shift: Expr) -> tuple[Expr, Expr]:
+    left, right = _split_shift(_i64(shift))
+    return (_i64(x) << left) * _i64(multiplier), _const64(31) + right
+
+
+def _split_shift(shift: Expr) -> tuple[Expr, Expr]:
+    zero = _const64(0)
+    return tirx.max(shift, zero), tirx.max(-shift, zero)
+
+
+def _i64(x: Expr) -> Expr:
+    return x.astype("int64")
+
+
+def _const64(value: int) -> Expr:
+    return tirx.const(value, "int64")
+
+
+# ---- requantize --------------------------------------------------------------------------------------------------
+
+
+def saturate(x: Expr, dtype: str) -> Expr:
+    """Clip integers to the range of `dtype` and cast."""
+    low, high = dtype_range(dtype)
+    return tirx.max(tirx.min(x, tirx.const(high, dtype_of(x))), tirx.const(low, dtype_of(x))).astype(dtype)
+
+
+def float_to_int(x: Expr, zero_point: Expr, dtype: str) -> Expr:
+    """saturate(x + zero_point) for rounded floats x of any size; NaN counts as 0.
+
+    Narrow outputs clip in floating point, where int32 cannot overflow: ±2¹⁸ leaves room for any zero point.
+    """
+    if dtype in ("int8", "uint8", "int16", "uint16"):
+        wide, bound = "int32", 2.0**18
+    else:
+        wide, bound = "int64", 2.0**31
+    limit = tirx.const(bound, dtype_of(x))
+    # max(NaN, −limit) would be NaN or −limit depending on operand order; a comparison with x itself settles it
+    number = tirx.Select(x == x, x, tirx.const(0.0, dtype_of(x)))
+    clipped = tirx.max(tirx.min(number, limit), -limit).astype(wide)
+    return saturate(clipped + zero_point.astype(wide), dtype)
+
+
+def requantize_float(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str) -> Expr:
+    """TONEAREST_EVEN: saturate(rint(f32(x) · m) + zp). x is an integer, m finite, so no NaN can occur.
+
+    Clipping before rounding to lo − zp, hi − zp is the same as clipping after, those bounds being integers.
+    """
+    real = x.astype("float32") * multiplier
+    if dtype in ("int8", "uint8", "int16", "uint16"):
+        low, high = dtype_range(dtype)
+        zp32 = zero_point.astype("int32")
+        bounded = tirx.max(
+            tirx.min(real, (tirx.const(high, "int32") - zp32).astype("float32")),
+            (tirx.const(low, "int32") - zp32).astype("float32"),
+        )
+        return (tirx.nearbyint(bounded).astype("int32") + zp32).astype(dtype)
+    return float_to_int(tirx.nearbyint(real), zero_point, dtype)
+
+
+def requantize_float_relay(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, rounding: str) -> Expr:
+    """Relay's float route: the zero point is added before rounding."""
+    real = fence(x.astype(dtype_of(multiplier)) * multiplier) + zero_point.astype(dtype_of(multiplier))
+    rounded = round_half_up(real) if rounding == "UPWARD" else round_half_away(real)
+    return float_to_int(rounded, tirx.const(0, "int32"), dtype)
+
+
+def requantize_fixed(x: Expr, multiplier: Expr, shift: Expr, zero_point: Expr, dtype: str, rounding: str) -> Expr:
+    """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp)."""
+    multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
+    return saturate(multiply(x, multiplier, shift) + _i64(zero_point), dtype)
