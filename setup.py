@@ -1,0 +1,39 @@
+"""Packaging of qnn_ext: pure Python on the official apache-tvm wheel."""
+
+from setuptools import find_packages, setup
+
+TFLITE = ["tflite>=2.18"]
+ONNX = ["onnx>=1.18"]
+TORCH = ["torch==2.13.0", "torchao>=0.18"]
+TUNE = ["psutil", "cloudpickle", "xgboost"]
+TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", "scikit-learn", "ai-edge-litert>=2.1"]
+
+setup(
+    name="qnn-ext",
+    version="0.1.0",
+    description="Integer execution of pre-quantized neural networks on Apache TVM",
+    long_description=open("README.md", encoding="utf-8").read() if __import__("os").path.exists("README.md") else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.14",
+    packages=find_packages(include=["qnn_ext", "qnn_ext.*"]),
+    package_data={"qnn_ext": ["data/*"]},
+    install_requires=[
+        "apache-tvm==0.27.0.post1",
+        # 0.1.15 segfaults in Schedule.tensorize, tvm.ir.save_json and MetaSchedule
+        "apache-tvm-ffi==0.1.14.post1",
+        "numpy>=1.26",
+        "click>=8.1",
+        "rich>=13",
+        "pillow>=10",
+    ],
+    extras_require={
+        "tflite": TFLITE,
+        "onnx": ONNX,
+        "torch": TORCH,
+        "tune": TUNE,
+        "test": TEST,
+        "all": TFLITE + ONNX + TORCH + TUNE + TEST,
+    },
+    entry_points={"console_scripts": ["qnn-ext = qnn_ext.cli:main"]},
+)
