@@ -1,0 +1,100 @@
+"""Runs a model through LiteRT in a child process, because some refused combinations abort the process.
+
+`record(spec)` gives the inputs and the goldens of the reference kernels and of the default resolver (XNNPACK).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import tempfile
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from .builder import Spec, make_trial, rng_for
+
+TIME_LIMIT_S = 60
+
+
+@dataclass
+class Recording:
+    """What was recorded of one case; an error text stands where LiteRT refused it."""
+
+    model: bytes
+    inputs: list[list[np.ndarray]]
+    reference: list[list[np.ndarray]] = field(default_factory=list)
+    default: list[list[np.ndarray]] = field(default_factory=list)
+    reference_error: str = ""
+    default_error: str = ""
+
+
+def invoke(model: bytes, trials: list[list[np.ndarray]], reference: bool, stateful: bool) -> list[list[np.ndarray]]:
+    """Outputs of every trial. Stateful models start from reset variables and keep their state from trial to trial."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    kind = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
+    interpreter = Interpreter(model_content=model, experimental_op_resolver_type=kind, num_threads=1)
+    interpreter.allocate_tensors()
+    if stateful:
+        interpreter.reset_all_variables()
+    ins, outs = interpreter.get_input_details(), interpreter.get_output_details()
+    results = []
+    for values in trials:
+        for detail, value in zip(ins, values, strict=True):
+            interpreter.set_tensor(detail["index"], value)
+        interpreter.invoke()
+        results.append([np.array(interpreter.get_tensor(o["index"])) for o in outs])
+    return results
+
+
+def child(pipe: Connection, log: str, model: bytes, trials: list, reference: bool, stateful: bool) -> None:
+    """Body of the child process: sends (outputs, "") or (None, message)."""
+    descriptor = os.open(log, os.O_WRONLY)
+    os.dup2(descriptor, 2)
+    try:
+        pipe.send((invoke(model, trials, reference, stateful), ""))
+    except (RuntimeError, ValueError) as error:
+        pipe.send((None, str(error)))
+    pipe.close()
+
+
+def isolated(model: bytes, trials: list, reference: bool, stateful: bool) -> tuple[list | None, str]:
+    """Runs `invoke` in a child process; a crash becomes an error text."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    with tempfile.NamedTemporaryFile(suffix=".log") as log:
+        process = context.Process(target=child, args=(sender, log.name, model, trials, reference, stateful))
+        process.start()
+        sender.close()
+        try:
+            answer = receiver.recv() if receiver.poll(TIME_LIMIT_S) else (None, f"no answer within {TIME_LIMIT_S} s")
+        except EOFError:
+            process.join()
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if not line.startswith("INFO")]
+            answer = (None, f"process ended with {process.exitcode}: {' '.join(lines[-2:])}")
+        if process.is_alive() and answer[0] is None:
+            process.kill()
+        process.join()
+    return answer
+
+
+def tidy(message: str) -> str:
+    """One line, without source locations, which differ from release to release."""
+    return re.sub(r"\s+", " ", re.sub(r"\S*/(\w+\.(?:cc|h)):\d+", r"\1", message)).strip()[:300]
+
+
+def record(spec: Spec) -> Recording:
+    """Builds the model and records it under both resolvers."""
+    rng = rng_for(spec.name)
+    trials = [[make_trial(feed, t, rng) for feed in spec.graph.feeds] for t in range(spec.trials)]
+    result = Recording(spec.graph.build(), trials)
+    outputs, result.reference_error = isolated(result.model, trials, True, spec.stateful)
+    result.reference = outputs or []
+    if not result.reference_error:
+        outputs, result.default_error = isolated(result.model, trials, False, spec.stateful)
+        result.default = outputs or []
+    result.reference_error, result.default_error = tidy(result.reference_error), tidy(result.default_error)
+    return result
