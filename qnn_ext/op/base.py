@@ -1,0 +1,222 @@
+"""How a QNN operator is defined: one `OpDef` registers it with Relax and keeps its NumPy reference.
+
+An operator is registered from Python as `relax.qnn.<name>`, so it prints as `R.qnn.<name>(...)`; hanging the builders
+on the script parser under `qnn` makes that print parse back. Scales and zero points are arguments (as in Relay),
+everything else is an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm.relax.script.parser as relax_parser
+import tvm_ffi
+from tvm import ir, relax, tirx
+from tvm.ir.attrs import make_node
+
+from ..errors import QnnError, ShapeError
+
+Shape = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a type rule sees of one argument: shape (ints or symbolic expressions), dtype, and the value if constant."""
+
+    name: str
+    shape: Shape
+    dtype: str
+    value: np.ndarray | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """One operator of the dialect.
+
+    name:      short name, "conv2d" for `R.qnn.conv2d`
+    arguments: names of the tensor arguments, in order; a last name that starts with "*" takes the rest
+    infer:     type rule (*TensorInfo, **attributes) -> (shape, dtype), or a list of such pairs for several results;
+               raises ShapeError
+    reference: NumPy integer reference (*arrays, **attributes) -> array (or tuple of arrays): the oracle
+    elementwise: the result has the first argument's shape and element i depends on elements i of the arguments only
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    infer: Callable[..., Any]
+    reference: Callable[..., Any]
+    elementwise: bool
+
+    @property
+    def relax_op(self) -> ir.Op:
+        return ir.Op.get(f"relax.qnn.{self.name}")
+
+    def call(self, *args: Any, **attributes: Any) -> relax.Call:
+        """A call of this operator. Arguments may be Relax expressions, NumPy values or Python numbers.
+
+        The type rule runs at once when all arguments have types, so that its error has the builder in its traceback.
+        """
+        exprs = [as_expr(arg) for arg in args]
+        if all(isinstance(expr.ty, relax.TensorType) for expr in exprs if has_type(expr)) and all(map(has_type, exprs)):
+            self.infer_type(exprs, attributes)
+        return relax.Call(self.relax_op, exprs, attrs=make_node("ir.DictAttrs", **attributes))
+
+    def infer_type(self, args: Sequence[relax.Expr], attributes: dict[str, Any]) -> relax.Type:
+        """The result type. Raises ShapeError naming the operator and the argument."""
+        names = self.arguments
+        fixed = len(names) - 1 if names[-1].startswith("*") else len(names)
+        if len(args) < fixed or (fixed == len(names) and len(args) != fixed):
+            raise ShapeError(f"qnn.{self.name}: takes {', '.join(names)}, found {len(args)} arguments")
+        infos = [
+            tensor_info(arg, names[i] if i < fixed else f"{names[-1][1:]}[{i - fixed}]", self.name)
+            for i, arg in enumerate(args)
+        ]
+        try:
+            result = self.infer(*infos, **attributes)
+        except QnnError as error:
+            raise type(error)(f"qnn.{self.name}: {error}") from None
+        if isinstance(result, list):
+            return relax.TupleType([relax.TensorType(shape, dtype) for shape, dtype in result])
+        return relax.TensorType(*result)
+
+
+OPS: dict[str, OpDef] = {}
+
+
+def define(
+    name: str,
+    arguments: str,
+    infer: Callable[..., Any],
+    reference: Callable[..., Any],
+    doc: str | None = None,
+    elementwise: bool = False,
+) -> OpDef:
+    """Register `relax.qnn.<name>` with the type rule `infer` and the NumPy reference; arguments as "data scale ..."."""
+    definition = OpDef(name, tuple(arguments.split()), infer, reference, elementwise)
+    full_name = f"relax.qnn.{name}"
+    ir._ffi_api.RegisterOp(full_name, (doc or name).strip().splitlines()[0])
+    op = ir.Op.get(full_name)
+    op.set_num_inputs(-1 if definition.arguments[-1].startswith("*") else len(definition.arguments))
+    op.set_attrs_type_key("ir.DictAttrs")
+    op.set_attr("FInferType", lambda call, builder: definition.infer_type(call.args, call_attributes(call)))
+    op.set_attr("FPurity", True)
+    OPS[name] = definition
+    return definition
+
+
+def export_to_script(**builders: Callable[..., relax.Call]) -> None:
+    """Make `R.qnn.<name>` known to the TVMScript parser."""
+    namespace = getattr(relax_parser, "qnn", None)
+    if namespace is None:
+        namespace = relax_parser.qnn = SimpleNamespace()
+    for name, builder in builders.items():
+        setattr(namespace, name, builder)
+
+
+def definition_of(expr: Any) -> OpDef | None:
+    """The OpDef of a call to a QNN operator, None for any other expression."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and expr.op.name.startswith("relax.qnn."):
+        return OPS[expr.op.name.removeprefix("relax.qnn.")]
+    return None
+
+
+def call_attributes(call: relax.Call) -> dict[str, Any]:
+    """The attributes of a call as plain Python values: int, float, str, bool, tuple."""
+    if call.attrs is None:
+        return {}
+    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, (tvm_ffi.Array, list, tuple)):
+        return tuple(_plain(item) for item in value)
+    return value.value
+
+
+def as_expr(value: Any) -> relax.Expr:
+    """A Relax expression: Python ints become int32, floats float32 constants, arrays keep their dtype."""
+    if isinstance(value, relax.Expr) or hasattr(value, "ty"):
+        return value
+    array = np.asarray(value)
+    if isinstance(value, (bool, int)):
+        array = array.astype(np.int32)
+    elif isinstance(value, float):
+        array = array.astype(np.float32)
+    return relax.const(array)
+
+
+def has_type(expr: relax.Expr) -> bool:
+    """Whether the expression's type is known already."""
+    return getattr(expr, "ty", None) is not None
+
+
+def constant_value(expr: relax.Expr) -> np.ndarray | None:
+    """The array behind a constant expression, None when it is computed at run time."""
+    return np.asarray(expr.value.numpy()) if isinstance(expr, tvm.ir.expr.GenericConst) else None
+
+
+def tensor_info(expr: relax.Expr, name: str, op_name: str) -> TensorInfo:
+    """TensorInfo of an argument. Raises ShapeError when it is no tensor of known shape and dtype."""
+    ty = expr.ty
+    if not isinstance(ty, relax.TensorType) or ty.shape is None or str(ty.dtype) == "":
+        raise ShapeError(f"qnn.{op_name}: argument {name} must be a tensor of known shape and dtype, found {ty}")
+    shape = tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in ty.shape)
+    return TensorInfo(name, shape, str(ty.dtype), constant_value(expr))
+
+
+# ---- checks shared by the type rules -----------------------------------------------------------------------------
+
+
+def check_dtype(info: TensorInfo, *allowed: str) -> None:
+    """Raise ShapeError unless the argument has one of the dtypes."""
+    if info.dtype not in allowed:
+        raise ShapeError(f"{info.name} must be {' or '.join(allowed)}, found {info.dtype}")
+
+
+def check_rank(info: TensorInfo, rank: int) -> None:
+    """Raise ShapeError unless the argument has this many dimensions."""
+    if info.ndim != rank:
+        raise ShapeError(f"{info.name} must have {rank} dimensions, found shape {info.shape}")
+
+
+def check_qparams(scale: TensorInfo, zero_point: TensorInfo, length: Any = None) -> None:
+    """Scale float32/float64, zero point int32, each a scalar, or a vector of `length` where that is given."""
+    check_dtype(scale, "float32", "float64")
+    check_dtype(zero_point, "int32")
+    for info in (scale, zero_point):
+        if info.shape in ((), (1,)):
+            continue
+        if length is None:
+            raise ShapeError(f"{info.name} must be a scalar (per-tensor), found shape {info.shape}")
+        if info.ndim != 1 or (isinstance(info.shape[0], int) and isinstance(length, int) and info.shape[0] != length):
+            raise ShapeError(f"{info.name} must be a scalar or a vector of {length} elements, found shape {info.shape}")
+    if scale.value is not None and not (np.isfinite(scale.value).all() and (scale.value > 0).all()):
+        raise ShapeError(f"{scale.name} must be finite and positive, found {scale.value.tolist()}")
+
+
+def normalize_axis(axis: int, ndim: int) -> int:
+    """axis in 0 … ndim − 1; negative axes count from the end. Raises ShapeError when out of range."""
+    if not -ndim <= axis < max(ndim, 1):
+        raise ShapeError(f"axis {axis} is out of range for {ndim} dimensions")
+    return axis % ndim if ndim else 0
+
+
+def along_axis(vector: np.ndarray, axis: int, ndim: int) -> np.ndarray:
+    """A per-channel vector reshaped so that it broadcasts along `axis`; scalars and 1-element vectors become 0-d."""
+    vector = np.asarray(vector)
+    if vector.size == 1:
+        return vector.reshape(())
+    shape = [1] * ndim
+    shape[normalize_axis(axis, ndim)] = -1
+    return vector.reshape(shape)
