@@ -49,8 +49,10 @@ class FlatFile:
         return kind.unpack_from(self.data, start)[0]
 
     def follow(self, start: int) -> int:
-        """Position that the unsigned relative offset stored at `start` points to."""
-        return start + self.number(_UINT32, start)
+        """Position that the unsigned relative offset stored at `start` points to: a table, vector or string."""
+        target = start + self.number(_UINT32, start)
+        self.check(target, 4)
+        return target
 
     def root(self, accessor: type) -> Any:
         """The root table, seen through the generated class `accessor`."""
