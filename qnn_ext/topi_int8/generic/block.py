@@ -1,0 +1,190 @@
+"""Read-only view of the blocks of a TE-made PrimFunc: loops, kinds, accesses, and what one iteration costs.
+
+Only the plain form is understood: one perfect nest of serial loops of constant extent per block, each loop bound to one
+block iterator. Anything else (extern calls, nested blocks, symbolic shapes) is reported as not plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Expr, TensorLoad
+from tvm.s_tir import SBlock, Schedule
+from tvm.sym import detect_linear_equation
+
+_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
+
+_CHEAP_CALLS = {
+    "prim.if_then_else",
+    "tirx.reinterpret",
+    "tirx.likely",
+    "prim.likely",
+    "tirx.nearbyint",
+    "tirx.fabs",
+    "tirx.floor",
+}
+_PURE = 1  # TCallEffectKind: 0 annotation, 1 pure, above that reads or writes state
+_CALL_COST = 12  # exp, tanh, ... against one addition
+_DIVIDE_COST = 4
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop of a block: its handle, the block iterator it drives, "S" or "R", and its extent."""
+
+    rv: Any
+    var: tirx.Var
+    kind: str
+    extent: int
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One block of a scheduled function as it stands at the moment."""
+
+    rv: Any
+    node: SBlock
+    loops: tuple[Loop, ...]
+
+    @property
+    def spatial(self) -> list[Loop]:
+        return [loop for loop in self.loops if loop.kind == "S"]
+
+    @property
+    def reduce(self) -> list[Loop]:
+        return [loop for loop in self.loops if loop.kind == "R"]
+
+    @property
+    def iterations(self) -> int:
+        return prod(loop.extent for loop in self.loops)
+
+    @property
+    def stores(self) -> list[tirx.BufferStore]:
+        return [statement for statement in _statements(self.node) if isinstance(statement, tirx.BufferStore)]
+
+    @property
+    def store(self) -> tirx.BufferStore | None:
+        """The single store of the block, None for tuple reductions."""
+        return self.stores[0] if len(self.stores) == 1 else None
+
+    @cached_property
+    def nodes(self) -> list[Expr]:
+        return expressions(self.node.body)
+
+    @property
+    def loads(self) -> list[TensorLoad]:
+        return [node for node in self.nodes if isinstance(node, TensorLoad)]
+
+    @property
+    def conditional(self) -> bool:
+        return any(_call_name(node) == "prim.if_then_else" for node in self.nodes)
+
+    @property
+    def cost(self) -> int:
+        """Simple operations per iteration: casts, arithmetic, calls; index arithmetic counts as well."""
+        return 1 + sum(_node_cost(node) for node in self.nodes)
+
+    @property
+    def total_cost(self) -> int:
+        return self.iterations * self.cost
+
+    def conditioned_vars(self) -> list[tirx.Var]:
+        """Block iterators on which the condition of an if_then_else depends."""
+        conditions = [node.args[0] for node in self.nodes if _call_name(node) == "prim.if_then_else"]
+        return [loop.var for loop in self.loops if any(uses(condition, loop.var) for condition in conditions)]
+
+
+def blocks_of(sch: Schedule) -> list[Block]:
+    """The plain blocks under the root of the function `sch` works on, in program order."""
+    found = []
+    for rv in sch.get_child_blocks(sch.get_sblock("root")):
+        block = read_block(sch, rv)
+        if block is not None:
+            found.append(block)
+    return found
+
+
+def read_block(sch: Schedule, rv: Any) -> Block | None:
+    """The view of one block, or None if it is not plain."""
+    node = sch.get(rv)
+    loop_rvs = sch.get_loops(rv)
+    values = _realize(sch, rv).iter_values
+    if len(loop_rvs) != len(node.iter_vars) or _is_opaque(node):
+        return None
+    loops = []
+    for loop_rv, iterator, value in zip(loop_rvs, node.iter_vars, values, strict=True):
+        loop = sch.get(loop_rv)
+        kind = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}.get(int(iterator.iter_type))
+        bound = value.same_as(loop.loop_var) and isinstance(loop.extent, tirx.IntImm)
+        if kind is None or not bound or int(loop.kind) != int(tirx.ForKind.SERIAL):
+            return None
+        loops.append(Loop(loop_rv, iterator.var, kind, int(loop.extent)))
+    return Block(rv, node, tuple(loops))
+
+
+def expressions(root: Any) -> list[Expr]:
+    """All expressions below a statement or expression, in post order, repeated where they occur repeatedly."""
+    nodes: list[Expr] = []
+    tvm_ffi.structural_walk(root, (Expr, lambda node: nodes.append(node)), order="post")
+    return nodes
+
+
+def uses(expr: Any, var: tirx.Var) -> bool:
+    """Whether `var` occurs in `expr`."""
+    return any(node.same_as(var) for node in expressions(expr))
+
+
+def distinct_loads(block: Block, buffer: tirx.Buffer) -> int:
+    """How many different elements of `buffer` one iteration reads."""
+    distinct: list[TensorLoad] = []
+    for load in block.loads:
+        if load.source.same_as(buffer) and not any(tvm_ffi.structural_equal(load, other) for other in distinct):
+            distinct.append(load)
+    return len(distinct)
+
+
+def stride_of(indices: Sequence[Any], var: tirx.Var) -> str:
+    """How an access moves with `var`: "none", "unit" (the next element in memory) or "far"."""
+    if not any(uses(index, var) for index in indices):
+        return "none"
+    if any(uses(index, var) for index in indices[:-1]):
+        return "far"
+    linear = detect_linear_equation(indices[-1], [var])
+    unit = len(linear) == 2 and isinstance(linear[0], tirx.IntImm) and int(linear[0]) == 1
+    return "unit" if unit else "far"
+
+
+def _is_opaque(node: SBlock) -> bool:
+    if not all(isinstance(statement, tirx.BufferStore | tirx.Bind) for statement in _statements(node)):
+        return True
+    return any(isinstance(item, Call) and not _is_pure(item) for item in expressions(node.body))
+
+
+def _statements(node: SBlock) -> list[tirx.Stmt]:
+    return list(node.body.seq) if isinstance(node.body, tirx.SeqStmt) else [node.body]
+
+
+def _is_pure(call: Call) -> bool:
+    if _call_name(call) in _CHEAP_CALLS:
+        return True
+    effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvm.ir.Op) else None
+    return effect is not None and int(effect) <= _PURE
+
+
+def _call_name(node: Any) -> str:
+    return getattr(node.op, "name", "") if isinstance(node, Call) else ""
+
+
+def _node_cost(node: Any) -> int:
+    if isinstance(node, Call):
+        return 1 if _call_name(node) in _CHEAP_CALLS else _CALL_COST
+    if isinstance(node, tirx.Div | tirx.FloorDiv | tirx.FloorMod | tirx.Mod):
+        return _DIVIDE_COST
+    return 0 if isinstance(node, tirx.Var | tirx.IntImm | tirx.FloatImm) else 1

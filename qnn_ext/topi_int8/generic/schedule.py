@@ -1,0 +1,272 @@
+"""The CPU schedule of every PrimFunc without a kernel of its own: elementwise, layout, pooling, softmax, float layers.
+
+It inlines what costs nothing to recompute, keeps each innermost loop long, contiguous and free of conditions, which
+LLVM then vectorizes remainder included, keeps the accumulators of reductions in registers and spreads large work over
+threads. It never fails and never changes a result: a step that does not apply is skipped, and the terms of every
+sum keep their order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+from tvm import tirx
+from tvm.ir import IRModule, TensorLoad
+from tvm.s_tir import Schedule, ScheduleError
+from tvm.target import Target
+
+from .block import Block, Loop, blocks_of, distinct_loads, read_block, stride_of, uses
+
+_log = logging.getLogger(__name__)
+
+SCHEDULED = "tirx.is_scheduled"
+
+PARALLEL_COST = 1 << 18  # simple operations; with fewer, launching threads (5 to 10 µs) costs more than it saves
+CHEAP_BODY = 6  # simple operations that are cheaper to repeat than to store and load
+MAX_BODY = 400  # expression nodes; bounds compile time when inlining makes expressions grow
+VECTOR_TILE = 64  # accumulators side by side in registers
+ROW_TILE = 4  # rows of accumulators that share one load
+CHAINS = 8  # independent sums that hide the latency of a strictly sequential one
+PARALLEL_GRAINS = 64  # parallel iterations that are enough to balance any number of threads
+
+
+def schedule_module(mod: IRModule, target: Target) -> IRModule:
+    """Schedule every PrimFunc of `mod` that no strategy has scheduled (attribute `tirx.is_scheduled`)."""
+    functions = {
+        var: schedule_generic(func, target) if isinstance(func, tirx.PrimFunc) else func
+        for var, func in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """`func` scheduled for the CPU `target`; blocks that are not plain TE (sort, scatter, calls) stay as they are."""
+    if func.attrs and func.attrs.get(SCHEDULED):
+        return func
+    threads = int(target.attrs.get("num-cores", 0)) != 1
+    sch = _attempt(Schedule(func), _inline_producers)
+    sch = _attempt(sch, lambda trial: _schedule_blocks(trial, threads))
+    return sch.mod["main"].with_attr(SCHEDULED, True)
+
+
+def _attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
+    """A copy of `sch` after `step`, or `sch` itself if the step does not apply to this function.
+
+    The only place where a refusal of TVM is swallowed: the result is then a slower schedule, never a failure.
+    """
+    trial = sch.copy()
+    try:
+        done = step(trial)
+    except Exception as refusal:
+        _log.debug("%s does not apply: %s", getattr(step, "__name__", "step"), refusal)
+        return sch
+    return done if isinstance(done, Schedule) else trial
+
+
+def _schedule_blocks(sch: Schedule, threads: bool) -> Schedule:
+    for block in blocks_of(sch):
+        step = _schedule_reduction if block.reduce else _schedule_injective
+        sch = _attempt(sch, partial(step, block=block, threads=threads))
+    return sch
+
+
+# Inlining
+
+
+def _inline_producers(sch: Schedule) -> None:
+    """Inline injective blocks into their readers, last producer first, so that each one meets its final readers."""
+    outputs = [sch.get(rv).name_hint for rv in sch.get_output_blocks(sch.get_sblock("root"))]
+    for block in reversed(blocks_of(sch)):
+        if not block.reduce and block.node.name_hint not in outputs and _worth_inlining(sch, block):
+            _inline(sch, block)
+
+
+def _inline(sch: Schedule, block: Block) -> None:
+    try:
+        sch.compute_inline(block.rv)
+    except ScheduleError as refusal:
+        _log.debug("%s stays a stage of its own: %s", block.node.name_hint, refusal)
+
+
+def _worth_inlining(sch: Schedule, block: Block) -> bool:
+    """Whether repeating the producer at each read costs no more than storing its values and loading them."""
+    readers = [read_block(sch, rv) for rv in sch.get_consumers(block.rv)]
+    if not readers or block.store is None:
+        return False
+    evaluations = 0
+    for reader in readers:
+        if reader is None or (reader.reduce and block.conditional):
+            return False  # a condition inside a reduction, say of padding, keeps it from being vectorized
+        loads = distinct_loads(reader, block.store.buffer)
+        evaluations += loads * reader.iterations
+        if len(reader.nodes) + loads * len(block.nodes) > MAX_BODY:
+            return False
+    if evaluations <= block.iterations:
+        return True
+    return (block.cost <= CHEAP_BODY and evaluations <= 2 * block.iterations) or _moves_data_only(block)
+
+
+def _moves_data_only(block: Block) -> bool:
+    """A transpose, reshape, slice or broadcast: one load, no arithmetic on it."""
+    return block.store is not None and isinstance(block.store.value, TensorLoad)
+
+
+# Blocks without reduction
+
+
+def _schedule_injective(sch: Schedule, block: Block, threads: bool) -> None:
+    """Fuse the trailing loops that together walk memory contiguously, spread the others over threads."""
+    conditioned = block.conditioned_vars()
+    count = _contiguous_suffix(block, conditioned)
+    outer, trailing = list(block.loops[:-count]), list(block.loops[-count:])
+    if not block.loops:
+        return
+    fused = sch.fuse(*(loop.rv for loop in trailing)) if count > 1 else trailing[0].rv
+    if threads and block.total_cost >= PARALLEL_COST:
+        if prod(loop.extent for loop in outer) > 1:
+            outer = _parallel(sch, outer)
+        elif count > 1 or not conditioned:
+            sch.parallel(fused)
+            return
+    for loop in outer + (trailing if count == 1 else []):
+        if any(loop.var.same_as(var) for var in conditioned):
+            # Lowering makes one loop per branch of the condition, each of which vectorizes.
+            sch.annotate(loop.rv, "pragma_loop_partition_hint", 1)
+
+
+def _parallel(sch: Schedule, loops: list[Loop]) -> list[Loop]:
+    """Run as many leading loops as it takes to occupy the threads in parallel, fused; return the others."""
+    count, extent = 0, 1
+    while count < len(loops) and extent < PARALLEL_GRAINS:
+        extent *= loops[count].extent
+        count += 1
+    head = [loop.rv for loop in loops[:count]]
+    sch.parallel(sch.fuse(*head) if len(head) > 1 else head[0])
+    return loops[count:]
+
+
+def _contiguous_suffix(block: Block, conditioned: list[tirx.Var]) -> int:
+    """How many trailing loops can become one without any access having to divide the fused index again."""
+    accesses = [(load.source, load.indices) for load in block.loads]
+    accesses += [(store.buffer, store.indices) for store in block.stores]
+    count = 1
+    for outer, inner in zip(block.loops[-2::-1], block.loops[:0:-1], strict=True):
+        if any(var.same_as(outer.var) or var.same_as(inner.var) for var in conditioned):
+            break
+        if not all(_adjacent(buffer, indices, outer, inner) for buffer, indices in accesses):
+            break
+        count += 1
+    return count
+
+
+def _adjacent(buffer: tirx.Buffer, indices: list, outer: Loop, inner: Loop) -> bool:
+    """Whether the access ignores both loops or has them as neighbouring dimensions, the inner one complete."""
+    at_outer = [axis for axis, index in enumerate(indices) if uses(index, outer.var)]
+    at_inner = [axis for axis, index in enumerate(indices) if uses(index, inner.var)]
+    if not at_outer and not at_inner:
+        return True
+    if len(at_outer) != 1 or len(at_inner) != 1 or at_inner[0] != at_outer[0] + 1:
+        return False
+    plain = indices[at_outer[0]].same_as(outer.var) and indices[at_inner[0]].same_as(inner.var)
+    return plain and int(buffer.shape[at_inner[0]]) == inner.extent
+
+
+# Reductions
+
+
+def _schedule_reduction(sch: Schedule, block: Block, threads: bool) -> None:
+    """[rows..., reduction..., tile]: a tile of accumulators stays in registers during the reduction."""
+    vector = _vector_loop(block)
+    if vector is not None:
+        outer, tile = _register_tile(sch, block, vector)
+    elif _reduces_contiguous_integers(block):
+        outer, tile = block.spatial, []
+    else:
+        outer, tile = _chains(sch, block)
+    sch.reorder(*(loop.rv for loop in outer), *(loop.rv for loop in block.reduce), *(loop.rv for loop in tile))
+    if threads and outer and block.total_cost >= PARALLEL_COST:
+        _parallel(sch, outer)
+    init = sch.decompose_reduction(block.rv, block.reduce[0].rv)
+    init_tile = sch.get_loops(init)[-len(tile) :] if tile else []
+    for loop, init_loop in zip(tile, init_tile, strict=True):
+        annotate = sch.vectorize if loop is tile[-1] and vector is not None and loop.extent % 8 == 0 else sch.unroll
+        if loop.extent <= VECTOR_TILE:
+            annotate(loop.rv)
+            annotate(init_loop)
+
+
+def _vector_loop(block: Block) -> Loop | None:
+    """The spatial loop along which neighbouring results come from neighbouring or the same inputs, if there is one."""
+    wide = [loop for loop in block.spatial if loop.extent > 1]
+    if not wide or block.store is None or block.conditional:
+        return None
+    var = wide[-1].var
+    vectorizes = stride_of(block.store.indices, var) == "unit" and all(
+        stride_of(load.indices, var) != "far" for load in block.loads
+    )
+    return wide[-1] if vectorizes else None
+
+
+def _register_tile(sch: Schedule, block: Block, vector: Loop) -> tuple[list[Loop], list[Loop]]:
+    """(outer loops, [rows,] vector): rows are tiled where several of them share what they load."""
+    wide = [loop for loop in block.spatial if loop.extent > 1]
+    rows = wide[-2] if len(wide) > 1 and _rows_share_loads(block, wide[-2].var, vector.var) else None
+    factors = {vector.var: _vector_factor(vector.extent)}
+    if rows is not None:
+        factors[rows.var] = _largest_divisor(rows.extent, ROW_TILE)
+    return _split(sch, block.spatial, factors)
+
+
+def _rows_share_loads(block: Block, row: tirx.Var, vector: tirx.Var) -> bool:
+    """A matrix product: one operand moves along the rows only, the other along the vector only."""
+    moves = [
+        (stride_of(load.indices, row) != "none", stride_of(load.indices, vector) != "none") for load in block.loads
+    ]
+    return (True, False) in moves and (False, True) in moves
+
+
+def _vector_factor(extent: int) -> int:
+    """Accumulators per tile: whole vectors where the extent divides, else all in one loop, which LLVM vectorizes."""
+    if extent <= VECTOR_TILE:
+        return extent
+    return next((size for size in range(VECTOR_TILE, 7, -8) if extent % size == 0), extent)
+
+
+def _reduces_contiguous_integers(block: Block) -> bool:
+    """Integer sums may be reordered, so LLVM vectorizes them along a contiguous reduction loop by itself."""
+    if block.store is None or "float" in str(block.store.value.ty):
+        return False
+    strides = [stride_of(load.indices, block.reduce[-1].var) for load in block.loads]
+    return "unit" in strides and "far" not in strides
+
+
+def _chains(sch: Schedule, block: Block) -> tuple[list[Loop], list[Loop]]:
+    """(outer loops, [chains]): several sequential sums side by side, each in its own order."""
+    wide = [loop for loop in block.spatial if loop.extent > 1]
+    factor = _largest_divisor(wide[-1].extent, CHAINS) if wide else 1
+    if factor == 1 or block.conditional or block.store is None:
+        return block.spatial, []
+    return _split(sch, block.spatial, {wide[-1].var: factor})
+
+
+def _split(sch: Schedule, loops: list[Loop], factors: dict[tirx.Var, int]) -> tuple[list[Loop], list[Loop]]:
+    """Split each loop whose iterator is in `factors`; (what stays outside, the inner parts)."""
+    outer, inner = [], []
+    for loop in loops:
+        factor = factors.get(loop.var, 1)
+        if factor == loop.extent and factor > 1:
+            inner.append(loop)
+        elif factor > 1:
+            far, near = sch.split(loop.rv, [loop.extent // factor, factor])
+            outer.append(Loop(far, loop.var, loop.kind, loop.extent // factor))
+            inner.append(Loop(near, loop.var, loop.kind, factor))
+        else:
+            outer.append(loop)
+    return outer, inner
+
+
+def _largest_divisor(extent: int, limit: int) -> int:
+    return next(size for size in range(min(extent, limit), 0, -1) if extent % size == 0)
