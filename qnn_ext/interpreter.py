@@ -1,0 +1,170 @@
+"""The oracle: interprets a module op by op with the NumPy references. Slow, exact, independent of every pass and kernel.
+
+QNN operators run their NumPy reference. Of the ordinary Relax operators around them the common shape-moving and integer
+ones run in NumPy here; all others are compiled one by one, unscheduled, by TVM itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import IRModule, ir, relax, tirx
+
+from .module import QnnModule, check_inputs
+from .op.base import call_attributes, constant_value, definition_of
+
+
+class Interpreter:
+    """Runs `main` of a QnnModule and keeps its state between calls, as the Engine does."""
+
+    def __init__(self, module: QnnModule) -> None:
+        self.module = module
+        self.reset_state()
+
+    def reset_state(self) -> None:
+        """Set every state back to its initial value."""
+        self._states = [state.initial for state in self.module.states]
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        outputs = list(self.run(inputs).values())
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises InputError when the inputs do not fit the model."""
+        arrays = check_inputs(inputs, self.module.inputs)
+        results = interpret(self.module.ir, [*arrays, *self._states])
+        count = len(self.module.outputs)
+        self._states = results[count:]
+        return {spec.name: value for spec, value in zip(self.module.outputs, results[:count], strict=True)}
+
+
+def interpret(mod: IRModule, inputs: Sequence[np.ndarray], function: str = "main") -> list[np.ndarray]:
+    """All results of `mod[function]` on the inputs, in order, as arrays."""
+    result = _run_function(mod, mod[function], list(inputs))
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _run_function(mod: IRModule, function: relax.Function, inputs: list[Any]) -> Any:
+    environment: dict[Any, Any] = dict(zip(function.params, inputs, strict=True))
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            environment[binding.var] = _evaluate(mod, binding.value, environment)
+    return _evaluate(mod, function.body.body, environment)
+
+
+def _evaluate(mod: IRModule, expr: Any, environment: Mapping[Any, Any]) -> Any:
+    if isinstance(expr, relax.Var):
+        return environment[expr]
+    value = constant_value(expr)
+    if value is not None:
+        return value
+    if isinstance(expr, relax.Tuple):
+        return tuple(_evaluate(mod, field, environment) for field in expr.fields)
+    if isinstance(expr, relax.TupleGetItem):
+        return _evaluate(mod, expr.tuple_value, environment)[expr.index]
+    if isinstance(expr, relax.ShapeExpr):
+        return tuple(int(dim) for dim in expr.values)
+    if isinstance(expr, (tirx.IntImm, tirx.FloatImm)):
+        return expr.value
+    if isinstance(expr, relax.Call):
+        args = [_evaluate(mod, arg, environment) for arg in expr.args]
+        return _evaluate_call(mod, expr, args)
+    raise NotImplementedError(f"the interpreter does not know {type(expr).__name__}")
+
+
+def _evaluate_call(mod: IRModule, call: relax.Call, args: list[Any]) -> Any:
+    definition = definition_of(call)
+    if definition is not None:
+        return definition.reference(*args, **call_attributes(call))
+    if isinstance(call.op, ir.GlobalVar):
+        return _run_function(mod, mod[call.op], args)
+    rule = _NUMPY_RULES.get(call.op.name)
+    return rule(call, *args) if rule is not None else _evaluate_with_tvm(call, args)
+
+
+# ---- ordinary Relax operators in NumPy ---------------------------------------------------------------------------
+
+
+def _binary(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda call, a, b: np.asarray(function(a, b)).astype(np.asarray(a).dtype)
+
+
+def _result_shape(call: relax.Call) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in call.ty.shape)
+
+
+def _clip(call: relax.Call, data: np.ndarray, low: float, high: float) -> np.ndarray:
+    kind = data.dtype.type
+    return np.clip(data, kind(low), kind(high))
+
+
+def _permute(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    return data.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
+
+
+_NUMPY_RULES: dict[str, Callable[..., Any]] = {
+    "relax.add": _binary(np.add),
+    "relax.subtract": _binary(np.subtract),
+    "relax.multiply": _binary(np.multiply),
+    "relax.maximum": _binary(np.maximum),
+    "relax.minimum": _binary(np.minimum),
+    "relax.clip": _clip,
+    "relax.astype": lambda call, data: data.astype(str(call.ty.dtype)),
+    "relax.reshape": lambda call, data, shape: data.reshape(_result_shape(call)),
+    "relax.expand_dims": lambda call, data: data.reshape(_result_shape(call)),
+    "relax.squeeze": lambda call, data: data.reshape(_result_shape(call)),
+    "relax.permute_dims": _permute,
+    "relax.concat": lambda call, fields: np.concatenate(fields, axis=int(call.attrs.axis)),
+}
+
+
+# ---- everything else through TVM ---------------------------------------------------------------------------------
+
+_compiled: dict[tvm_ffi.StructuralKey, relax.VirtualMachine] = {}
+
+
+def _evaluate_with_tvm(call: relax.Call, args: list[Any]) -> Any:
+    """Compile the single call, unscheduled, and run it. Constants among the arguments stay constants: some legalizations
+    need them."""
+    module, runtime_args = _single_call_module(call, args)
+    key = tvm_ffi.StructuralKey(module)
+    if key not in _compiled:
+        _compiled[key] = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    return _to_numpy(_compiled[key]["main"](*runtime_args))
+
+
+def _single_call_module(call: relax.Call, args: list[Any]) -> tuple[IRModule, list[Any]]:
+    parameters: list[relax.Var] = []
+    runtime_args: list[Any] = []
+
+    def replace(expr: Any, value: Any) -> Any:
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([replace(field, item) for field, item in zip(expr.fields, value, strict=True)])
+        if not isinstance(expr, relax.Var):
+            return expr
+        if isinstance(value, tuple):  # a variable bound to a tuple of tensors
+            return relax.Tuple([parameter(item) for item in value])
+        return parameter(value)
+
+    def parameter(value: np.ndarray) -> relax.Var:
+        var = relax.Var(f"p{len(parameters)}", relax.TensorType(value.shape, str(value.dtype)))
+        parameters.append(var)
+        runtime_args.append(tvm.runtime.tensor(np.ascontiguousarray(value)))
+        return var
+
+    new_args = [replace(expr, value) for expr, value in zip(call.args, args, strict=True)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", parameters):
+        result = builder.emit(relax.Call(call.op, new_args, call.attrs, call.ty_args))
+        builder.emit_func_output(result)
+    return builder.get(), runtime_args
+
+
+def _to_numpy(result: Any) -> Any:
+    if hasattr(result, "numpy"):
+        return np.asarray(result.numpy())
+    return tuple(_to_numpy(item) for item in result)
