@@ -1,0 +1,129 @@
+"""Schedule steps that every integer kernel shares: fusing the epilogue, staging root blocks, going parallel.
+
+Nothing here knows an instruction or a workload; blocks are found by their place in the graph, not by their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+PARALLEL_MACS = 50_000
+"""Multiply-accumulates below which a parallel launch (5 to 6 µs) costs more than it brings."""
+
+PARALLEL_BYTES = 32_768
+"""The same for stages that only move or transform elements, in elements written or read."""
+
+
+def extent(sch: Schedule, loop: LoopRV) -> int:
+    """The constant extent of a loop."""
+    return int(sch.get(loop).extent)
+
+
+def is_reduction(sch: Schedule, block: SBlockRV) -> bool:
+    """Whether a block reduces over some axis."""
+    return any(iter_var.iter_type == tirx.IterVar.CommReduce for iter_var in sch.get(block).iter_vars)
+
+
+def inline_epilogue(sch: Schedule, accumulator: SBlockRV) -> SBlockRV:
+    """Inline every elementwise stage behind `accumulator` into the last one and return that, the output block.
+
+    Elementwise stages that feed the epilogue from the side (a residual input, a window sum times its zero point) are
+    inlined too; reductions on that road, such as a window sum, stay blocks of their own. With no stage behind it, the
+    accumulator itself is returned.
+    """
+    name = sch.get(accumulator).name_hint
+    current = accumulator
+    while True:
+        consumers = [block for block in sch.get_consumers(current) if not is_reduction(sch, block)]
+        if not consumers:
+            break
+        for block in consumers:
+            if sch.get_consumers(block):
+                sch.compute_inline(block)
+                break
+        else:
+            current = consumers[0]
+            break
+    if sch.get(current).name_hint != name:
+        _inline_side_inputs(sch, current, name)
+    return current
+
+
+def _inline_side_inputs(sch: Schedule, output: SBlockRV, accumulator: str) -> None:
+    pending = True
+    while pending:
+        pending = False
+        for block in sch.get_producers(output):
+            if sch.get(block).name_hint != accumulator and not is_reduction(sch, block):
+                sch.compute_inline(block)
+                pending = True
+                break
+
+
+def root_blocks(sch: Schedule, done: Sequence[SBlockRV]) -> list[SBlockRV]:
+    """The blocks of the function that are not in `done`."""
+    names = {sch.get(block).name_hint for block in done}
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    return [block for block in blocks if sch.get(block).name_hint not in names]
+
+
+def schedule_root_blocks(sch: Schedule, done: Sequence[SBlockRV], vector: int = 16) -> None:
+    """Schedule what is left beside the kernel, such as window sums and copies, at root level."""
+    for block in root_blocks(sch, done):
+        schedule_stage(sch, block, vector)
+
+
+def schedule_stage(sch: Schedule, block: SBlockRV, vector: int = 16) -> None:
+    """Schedule one stage by itself: rows in parallel when there is enough of it, the innermost axis as vectors.
+
+    A spatial innermost axis is vectorised by the largest divisor up to `vector` lanes. A reduction keeps its order of
+    loops, with the initial value set before them; LLVM vectorises integer sums over contiguous memory by itself.
+    """
+    loops = sch.get_loops(block)
+    kinds = [iter_var.iter_type for iter_var in sch.get(block).iter_vars]
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
+    reduce = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
+    work = math.prod(extent(sch, loop) for loop in loops)
+    if reduce:
+        sch.reorder(*spatial, *reduce)
+        parallel_rows(sch, spatial, work)
+        sch.decompose_reduction(block, reduce[0])
+        return
+    vectorize_inner(sch, spatial[-1], vector)
+    if len(spatial) > 1:
+        parallel_rows(sch, spatial[:-1], work)
+
+
+def parallel_rows(sch: Schedule, loops: Sequence[LoopRV], work: int, threshold: int = PARALLEL_BYTES) -> None:
+    """Fuse the outermost loops until there are some rows to share out, and run these in parallel if `work` is worth it."""
+    if work < threshold:
+        return
+    count, chosen = 1, []
+    for loop in loops:
+        chosen.append(loop)
+        count *= extent(sch, loop)
+        if count >= 16:
+            break
+    if count > 1:
+        sch.parallel(sch.fuse(*chosen) if len(chosen) > 1 else chosen[0])
+
+
+def vectorize_inner(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
+    """Vectorise a loop by the largest divisor of its extent up to `lanes`, and return the loop outside the vector.
+
+    Extents without a divisor of at least four stay scalar (None is returned): LLVM copes better with a plain loop.
+    """
+    size = extent(sch, loop)
+    width = max(divisor for divisor in range(1, lanes + 1) if size % divisor == 0)
+    while width & (width - 1):  # powers of two only: other vectors split badly into registers
+        width = max(divisor for divisor in range(1, width) if size % divisor == 0)
+    if width < 4:
+        return None
+    outer, inner = sch.split(loop, [None, width])
+    sch.vectorize(inner)
+    return outer

@@ -1,0 +1,280 @@
+"""conv2d on x86: NHWC activations, packed weights, dot-product instructions, epilogue fused into the register tile.
+
+Weights are packed to (O/lanes, kh, kw, I/depth, lanes, depth), zero where the dimensions were padded, so padded
+channels never count, whatever the activations hold there. Three ways to address the activations:
+
+    flat     1×1, stride 1, no padding: the image is one row of N·H·W pixels, read in place
+    spatial  rows and columns of pixels, in-channels padded to the depth of the instruction
+    rows     in-channels that are no multiple of the depth, and no dilation along the width: the kw·I neighbouring
+             values of a window row are one run of memory, reduced as a whole; first layers need no channel padding
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ..schedule_util import inline_epilogue, schedule_root_blocks
+from ..strategy import Implementation, register
+from ..workload import Conv2dWorkload
+from .intrin import INSTRUCTIONS, DotInstruction
+from .microkernel import Tile, choose_tile, round_up, schedule_microkernel
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a workload is laid out for an instruction.
+
+    mode:         "flat", "spatial" or "rows"
+    groups:       groups after merging, see `_merged_groups`
+    taps:         (kh, kw, run): the reduction axes; `run` values are contiguous and a multiple of the depth
+    tile:         register tile
+    rows, columns, blocks: the accumulator's pixels and channel blocks, padded to multiples of the tile
+    staged:       whether the activations are copied to a padded buffer first
+    """
+
+    mode: str
+    groups: int
+    taps: tuple[int, int, int]
+    tile: Tile
+    rows: int
+    columns: int
+    blocks: int
+    staged: bool
+
+
+@lru_cache(maxsize=4096)
+def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
+    """Choose mode, tile and padded sizes."""
+    depth, lanes = instruction.depth, instruction.lanes
+    groups = _merged_groups(workload, instruction)
+    in_group = workload.in_channels // groups
+    kernel_height, kernel_width = workload.kernel
+    mode = _mode(workload, groups, depth)
+    taps = (kernel_height, kernel_width, round_up(in_group, depth))
+    if mode == "rows":
+        taps = (kernel_height, 1, round_up(kernel_width * in_group, depth))
+    rows, columns = workload.out_height, workload.out_width
+    if mode == "flat":
+        rows, columns = 1, workload.batch * rows * columns
+    group_blocks = round_up(workload.out_channels // groups, lanes) // lanes
+
+    staged = any(workload.padding) or mode == "rows" or in_group % depth != 0
+    staged = staged or workload.data_dtype != instruction.data_dtype
+    tile = choose_tile(rows, columns, group_blocks, instruction, staged)
+    rows, columns = round_up(rows, tile.rows), round_up(columns, tile.columns)
+    blocks = groups * group_blocks if group_blocks % tile.blocks == 0 else round_up(groups * group_blocks, tile.blocks)
+    if mode == "flat":
+        staged = staged or columns > workload.batch * workload.out_height * workload.out_width
+    else:
+        bottom, right = _reach(workload, rows, columns)
+        staged = staged or bottom > workload.height or right > workload.width
+    return Plan(mode, groups, taps, tile, rows, columns, blocks, staged)
+
+
+def _mode(workload: Conv2dWorkload, groups: int, depth: int) -> str:
+    narrow = groups == 1 and workload.in_channels % depth != 0
+    if narrow and (workload.dilation[1] == 1 or workload.kernel[1] == 1):
+        return "rows"
+    pointwise = workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding)
+    return "flat" if pointwise and not narrow else "spatial"
+
+
+def _merged_groups(workload: Conv2dWorkload, instruction: DotInstruction) -> int:
+    """Groups after merging neighbours into block-diagonal ones that fill lanes and depth, or into a single one.
+
+    A group of fewer output channels than lanes leaves lanes idle anyway; merging fills them with zero weights instead
+    and costs the same, while every group keeps whole channel blocks.
+    """
+    groups = workload.groups
+    for merge in range(1, groups + 1):
+        fills = workload.out_channels // groups * merge % instruction.lanes == 0
+        reduces = workload.in_channels // groups * merge % instruction.depth == 0
+        if groups % merge == 0 and fills and reduces:
+            return groups // merge
+    return 1
+
+
+def _reach(workload: Conv2dWorkload, rows: int, columns: int) -> tuple[int, int]:
+    """Height and width of padded input that rows × columns of output pixels read."""
+    sizes = zip((rows, columns), workload.strides, workload.kernel, workload.dilation, strict=True)
+    height, width = ((size - 1) * stride + (kernel - 1) * dilation + 1 for size, stride, kernel, dilation in sizes)
+    return height, width
+
+
+def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
+    """OHWI weights to (O/lanes, kh, kw, I/depth, lanes, depth); zero in padding and between merged groups."""
+    layout = plan(workload, instruction)
+    lanes, depth = instruction.lanes, instruction.depth
+    merge = workload.groups // layout.groups
+    out_channels, kernel_height, kernel_width, in_group = weight.shape
+    out_group = out_channels // workload.groups
+
+    dense = np.zeros((out_channels, kernel_height, kernel_width, merge * in_group), instruction.weight_dtype)
+    for group in range(workload.groups):
+        rows = slice(group * out_group, (group + 1) * out_group)
+        start = group % merge * in_group
+        dense[rows, :, :, start : start + in_group] = weight[rows]
+
+    taps_height, taps_width, run = layout.taps
+    dense = dense.reshape(out_channels, taps_height, taps_width, -1)
+    packed = np.zeros((layout.blocks * lanes, taps_height, taps_width, run), instruction.weight_dtype)
+    packed[:out_channels, ..., : dense.shape[-1]] = dense
+    packed = packed.reshape(layout.blocks, lanes, taps_height, taps_width, run // depth, depth)
+    return np.ascontiguousarray(packed.transpose(0, 2, 3, 4, 1, 5))
+
+
+def compute(
+    workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, instruction: DotInstruction
+) -> te.Tensor:
+    """The convolution's accumulator, (N, OH, OW, OC) int32."""
+    layout = plan(workload, instruction)
+    taps_height, taps_width, run = layout.taps
+    depth, lanes = instruction.depth, instruction.lanes
+    (stride_height, stride_width), (dilation_height, dilation_width) = workload.strides, workload.dilation
+    in_group = run if layout.mode == "spatial" else 0
+    group_blocks = layout.blocks // layout.groups
+
+    kh = te.reduce_axis((0, taps_height), "kh")
+    kw = te.reduce_axis((0, taps_width), "kw")
+    ko = te.reduce_axis((0, run // depth), "ko")
+    ki = te.reduce_axis((0, depth), "ki")
+    data = _stage(workload, layout, x, pad_value, instruction)
+
+    def product(value, block, r, s, lane):
+        return value.astype("int32") * w[block, r, s, ko, lane, ki].astype("int32")
+
+    if layout.mode == "flat":
+        pixel_size = workload.height * workload.width
+
+        def flat(p, block, lane):
+            channel = block // group_blocks * run + ko * depth + ki
+            if layout.staged:
+                return te.sum(product(data[p, channel], block, 0, 0, lane), axis=[ko, ki])
+            y, column = p % pixel_size // workload.width, p % workload.width
+            return te.sum(product(x[p // pixel_size, y, column, channel], block, 0, 0, lane), axis=[ko, ki])
+
+        acc = te.compute((layout.columns, layout.blocks, lanes), flat, name="conv2d")
+        return te.compute(
+            (workload.batch, workload.height, workload.width, workload.out_channels),
+            lambda n, y, x, c: acc[(n * workload.height + y) * workload.width + x, c // lanes, c % lanes],
+            name="logical",
+        )
+
+    def spatial(n, y, x, block, lane):
+        row = y * stride_height + kh * dilation_height
+        if layout.mode == "rows":
+            value = data[n, row, x * (stride_width * workload.in_channels) + ko * depth + ki]
+            return te.sum(product(value, block, kh, 0, lane), axis=[kh, ko, ki])
+        channel = block // group_blocks * in_group + ko * depth + ki
+        value = data[n, row, x * stride_width + kw * dilation_width, channel]
+        return te.sum(product(value, block, kh, kw, lane), axis=[kh, kw, ko, ki])
+
+    acc = te.compute((workload.batch, layout.rows, layout.columns, layout.blocks, lanes), spatial, name="conv2d")
+    return te.compute(
+        (workload.batch, workload.out_height, workload.out_width, workload.out_channels),
+        lambda n, y, x, c: acc[n, y, x, c // lanes, c % lanes],
+        name="logical",
+    )
+
+
+def _stage(
+    workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int, instruction: DotInstruction
+) -> te.Tensor:
+    """The activations as the kernel reads them: padded, widened to the instruction's dtype, or `x` itself."""
+    if not layout.staged:
+        return x
+    dtype = instruction.data_dtype
+    height, width, channels = workload.height, workload.width, workload.in_channels
+    top, left = workload.padding[:2]
+    run = layout.taps[2]
+    padding = tirx.const(pad_value, dtype)
+
+    def guarded(conditions, value):
+        value = value.astype(dtype)
+        return tirx.if_then_else(tirx.all(*conditions), value, padding) if conditions else value
+
+    if layout.mode == "flat":
+        pixels = workload.batch * height * width
+
+        def flat(p, c):
+            inside = [p < pixels] if layout.columns > pixels else []
+            inside += [c < channels] if run * layout.groups > channels else []
+            return guarded(inside, x[p // (height * width), p % (height * width) // width, p % width, c])
+
+        return te.compute((layout.columns, run * layout.groups), flat, name="pad")
+
+    bottom, right = _reach(workload, layout.rows, layout.columns)
+
+    def within(index, before, size, total):
+        return ([index >= before] if before else []) + ([index < before + size] if before + size < total else [])
+
+    if layout.mode == "rows":
+        step = workload.strides[1] * channels
+        length = (layout.columns - 1) * step + run
+
+        def rows(n, y, j):
+            inside = within(y, top, height, bottom) + within(j, left * channels, width * channels, length)
+            j = j - left * channels
+            return guarded(inside, x[n, y - top, j // channels, j % channels])
+
+        return te.compute((workload.batch, bottom, length), rows, name="pad")
+
+    def spatial(n, y, column, c):
+        inside = within(y, top, height, bottom) + within(column, left, width, right)
+        inside += [c < channels] if run * layout.groups > channels else []
+        return guarded(inside, x[n, y - top, column - left, c])
+
+    return te.compute((workload.batch, bottom, right, run * layout.groups), spatial, name="pad")
+
+
+def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> None:
+    """Fuse the epilogue, tile pixels × channel blocks into registers, tensorize, run tiles in parallel."""
+    layout = plan(workload, instruction)
+    accumulator = sch.get_sblock("conv2d")
+    output = inline_epilogue(sch, accumulator)
+    if layout.mode == "flat":
+        height, width = workload.height, workload.width
+        sch.transform_block_layout(output, lambda n, y, x, c: ((n * height + y) * width + x, c))
+    schedule_root_blocks(sch, [accumulator, output], vector=64)
+    weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.taps)
+    data_bytes = workload.batch * workload.height * workload.width * workload.in_channels
+    schedule_microkernel(
+        sch,
+        accumulator,
+        output,
+        instruction,
+        layout.tile,
+        pixel_axes=1 if layout.mode == "flat" else 2,
+        macs=workload.macs,
+        weights_outside=weight_bytes > data_bytes,
+    )
+
+
+def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> bool:
+    return (
+        not workload.depthwise
+        and workload.out_dtype == "int32"
+        and instruction.available(target)
+        and instruction.takes(workload.data_dtype, workload.weight_dtype)
+    )
+
+
+for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
+    register(
+        Conv2dWorkload,
+        Implementation(
+            name=f"conv2d_nhwc_{_instruction.name}.x86",
+            priority=10 + _rank,
+            accepts=partial(_accepts, instruction=_instruction),
+            compute=partial(compute, instruction=_instruction),
+            schedule=partial(schedule, instruction=_instruction),
+            pack_weight=partial(pack_weight, instruction=_instruction),
+        ),
+    )

@@ -1,0 +1,188 @@
+"""Dot-product instructions of x86 as TensorIntrins: every one adds, in each int32 lane, a short dot product.
+
+    C[lane] += Σ_k A[k] · B[lane, k],   k < depth
+
+A is `depth` neighbouring activations, broadcast to all lanes; B is one packed weight vector. Instructions differ only
+in the fields of `DotInstruction`, so kernels never name one. `vpmaddubsw` is absent on purpose: it saturates.
+"""
+
+# No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
+
+from dataclasses import dataclass
+
+from tvm.s_tir import TensorIntrin
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from .features import has_feature
+
+
+@dataclass(frozen=True)
+class DotInstruction:
+    """A dot-product instruction.
+
+    features:     LLVM features that the CPU must have, all of them
+    lanes:        int32 accumulators in one vector register, the width of a block of output channels
+    depth:        products summed per lane
+    data_dtype:   dtype of the broadcast activations in memory
+    weight_dtype: dtype of the packed weights in memory
+    llvm:         the LLVM intrinsic
+    accumulates:  whether the instruction adds to its accumulator itself (vpdpbusd) or not (vpmaddwd)
+    registers:    vector registers the CPU has
+    """
+
+    name: str
+    features: tuple[str, ...]
+    lanes: int
+    depth: int
+    data_dtype: str
+    weight_dtype: str
+    llvm: str
+    accumulates: bool
+    registers: int
+
+    @property
+    def tensor_intrin(self) -> str:
+        """Name under which the instruction is registered as a TensorIntrin."""
+        return f"qnn_ext.x86.{self.name}"
+
+    def available(self, target: Target) -> bool:
+        """Whether the target's CPU has the instruction."""
+        return all(has_feature(target, feature) for feature in self.features)
+
+    def takes(self, data_dtype: str, weight_dtype: str) -> bool:
+        """Whether operands of these dtypes reach the instruction unchanged or by exact widening."""
+        if self.data_dtype == "int16":
+            return data_dtype in ("uint8", "int8", "int16") and weight_dtype in ("uint8", "int8")
+        return (data_dtype, weight_dtype) == (self.data_dtype, self.weight_dtype)
+
+
+# Fastest first.
+INSTRUCTIONS = (
+    DotInstruction(
+        name="vpdpbusd_512",
+        features=("avx512vnni", "avx512bw"),
+        lanes=16,
+        depth=4,
+        data_dtype="uint8",
+        weight_dtype="int8",
+        llvm="llvm.x86.avx512.vpdpbusd.512",
+        accumulates=True,
+        registers=32,
+    ),
+    DotInstruction(
+        name="vpdpbusd_256",
+        features=("avxvnni",),
+        lanes=8,
+        depth=4,
+        data_dtype="uint8",
+        weight_dtype="int8",
+        llvm="llvm.x86.avx512.vpdpbusd.256",
+        accumulates=True,
+        registers=16,
+    ),
+    DotInstruction(
+        name="vpmaddwd_512",
+        features=("avx512bw",),
+        lanes=16,
+        depth=2,
+        data_dtype="int16",
+        weight_dtype="int16",
+        llvm="llvm.x86.avx512.pmaddw.d.512",
+        accumulates=False,
+        registers=32,
+    ),
+    DotInstruction(
+        name="vpmaddwd_256",
+        features=("avx2",),
+        lanes=8,
+        depth=2,
+        data_dtype="int16",
+        weight_dtype="int16",
+        llvm="llvm.x86.avx2.pmadd.wd",
+        accumulates=False,
+        registers=16,
+    ),
+    DotInstruction(
+        name="pmaddwd_128",
+        features=("sse2",),
+        lanes=4,
+        depth=2,
+        data_dtype="int16",
+        weight_dtype="int16",
+        llvm="llvm.x86.sse2.pmadd.wd",
+        accumulates=False,
+        registers=16,
+    ),
+)
+
+
+def _describe(instruction: DotInstruction):
+    lanes, depth = instruction.lanes, instruction.depth
+    data_dtype, weight_dtype = instruction.data_dtype, instruction.weight_dtype
+
+    @T.prim_func(s_tir=True)
+    def meaning(
+        A: T.Buffer((depth,), data_dtype, offset_factor=1),
+        B: T.Buffer((lanes, depth), weight_dtype, offset_factor=1),
+        C: T.Buffer((lanes,), "int32", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
+            T.writes(C[0:lanes])
+            for i in T.serial(0, lanes):
+                for k in T.serial(0, depth):
+                    with T.sblock("update"):
+                        vi, vk = T.axis.remap("SR", [i, k])
+                        C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+
+    return meaning
+
+
+def _implement(instruction: DotInstruction):
+    lanes, depth = instruction.lanes, instruction.depth
+    data_dtype, weight_dtype = instruction.data_dtype, instruction.weight_dtype
+    narrow = f"{data_dtype}x{depth}"
+    operand = f"{weight_dtype}x{lanes * depth}"
+    accumulator = f"int32x{lanes}"
+    llvm = instruction.llvm
+
+    # Each body is one expression: a vector bound by `let` would be spilled to a workspace.
+    @T.prim_func(s_tir=True)
+    def accumulating(
+        A: T.Buffer((depth,), data_dtype, offset_factor=1),
+        B: T.Buffer((lanes, depth), weight_dtype, offset_factor=1),
+        C: T.Buffer((lanes,), "int32", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
+            T.writes(C[0:lanes])
+            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
+                T.llvm_lookup_intrinsic_id(llvm),
+                C.vload([0], dtype=accumulator),
+                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], narrow), dtype="int32"), lanes), dtype=operand),
+                B.vload([0, 0], dtype=operand),
+                dtype=accumulator,
+            )
+
+    @T.prim_func(s_tir=True)
+    def adding(
+        A: T.Buffer((depth,), data_dtype, offset_factor=1),
+        B: T.Buffer((lanes, depth), weight_dtype, offset_factor=1),
+        C: T.Buffer((lanes,), "int32", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
+            T.writes(C[0:lanes])
+            C[T.ramp(T.int32(0), 1, lanes)] = C.vload([0], dtype=accumulator) + T.call_llvm_pure_intrin(
+                T.llvm_lookup_intrinsic_id(llvm),
+                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], narrow), dtype="int32"), lanes), dtype=operand),
+                B.vload([0, 0], dtype=operand),
+                dtype=accumulator,
+            )
+
+    return accumulating if instruction.accumulates else adding
+
+
+for _instruction in INSTRUCTIONS:
+    TensorIntrin.register(_instruction.tensor_intrin, _describe(_instruction), _implement(_instruction), override=True)
