@@ -2,16 +2,21 @@
 
 from .accumulate import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, row_sum, window_sum
 from .base import OPS, OpDef
+from .batch_matmul import batch_matmul
 from .conv2d import conv2d
+from .dense import contrib_dense_pack, dense
 from .requantize import dequantize, quantize, requantize
 from .table import table
 
 __all__ = [
     "OPS",
     "OpDef",
+    "batch_matmul",
     "batch_matmul_accumulate",
+    "contrib_dense_pack",
     "conv2d",
     "conv2d_accumulate",
+    "dense",
     "dense_accumulate",
     "dequantize",
     "quantize",

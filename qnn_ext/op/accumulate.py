@@ -219,12 +219,13 @@ def _infer_dense(data: TensorInfo, weight: TensorInfo, *, out_dtype: str) -> tup
     return (data.shape[0], weight.shape[0]), out_dtype
 
 
-def _matmul_nt(x: np.ndarray, y: np.ndarray, *, out_dtype: str) -> np.ndarray:
+def matmul_nt(x: np.ndarray, y: np.ndarray, *, out_dtype: str) -> np.ndarray:
+    """x · yᵀ over the last two axes in float64, which is exact below 2⁵³; then wrapped to out_dtype."""
     out = x.astype(np.float64) @ np.swapaxes(y, -1, -2).astype(np.float64)
     return out.astype(np.int64).astype(out_dtype)
 
 
-DENSE_ACCUMULATE = define("dense_accumulate", "data weight", _infer_dense, _matmul_nt, "term T1 of a dense layer")
+DENSE_ACCUMULATE = define("dense_accumulate", "data weight", _infer_dense, matmul_nt, "term T1 of a dense layer")
 
 
 def dense_accumulate(data: relax.Expr, weight: relax.Expr, out_dtype: str = "int32") -> relax.Call:
@@ -243,7 +244,7 @@ def _infer_batch_matmul(x: TensorInfo, y: TensorInfo, *, out_dtype: str) -> tupl
 
 
 BATCH_MATMUL_ACCUMULATE = define(
-    "batch_matmul_accumulate", "x y", _infer_batch_matmul, _matmul_nt, "term T1 of a batched product"
+    "batch_matmul_accumulate", "x y", _infer_batch_matmul, matmul_nt, "term T1 of a batched product"
 )
 
 

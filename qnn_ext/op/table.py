@@ -65,8 +65,8 @@ TABLE = define(
 def table(data: relax.Expr, table: relax.Expr) -> relax.Call:
     """y = table[data − minimum of data's dtype].
 
-    data: int8, uint8, int16 or uint16; table: 256 or 65536 entries of any integer dtype or float32, in ascending order of
-    the data value. Raises ShapeError. Source: TOSA TABLE, Relay's lookup-table legalization.
+    data: int8, uint8, int16 or uint16; table: 256 or 65536 entries of any integer dtype or float32, in ascending order
+    of the data value. Raises ShapeError. Source: TOSA TABLE, Relay's lookup-table legalization.
     """
     return TABLE.call(data, table)
 
