@@ -17,8 +17,8 @@ from ...errors import ModelFormatError
 _UINT32, _INT32, _UINT16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 
 # An honest file visits each of its bytes about once. References that share their target could otherwise describe more
-# work and memory than any machine has; 16 visits a byte is far above what converters produce by sharing names.
-_VISITS_PER_BYTE = 16
+# work and memory than any machine has; 4 visits a byte leave room for names and vectors that converters share.
+_VISITS_PER_BYTE = 4
 _FREE_VISITS = 1 << 16
 
 

@@ -130,7 +130,8 @@ def _read_model(file: FlatFile, root: Any) -> Model:
     )
     if not subgraphs:
         raise ModelFormatError("the file holds no subgraph")
-    signatures = tuple(_read_signature(file, table, subgraphs) for table in file.tables(root, "SignatureDefs"))
+    ports = [(frozenset(graph.inputs), frozenset(graph.outputs)) for graph in subgraphs]
+    signatures = tuple(_read_signature(file, table, ports) for table in file.tables(root, "SignatureDefs"))
     return Model(root.Version(), text(root.Description()), subgraphs, signatures)
 
 
@@ -235,16 +236,17 @@ def _check_order(subgraph: Subgraph) -> None:
     demand(subgraph.outputs, "the graph output")
 
 
-def _read_signature(file: FlatFile, table: Any, subgraphs: tuple[Subgraph, ...]) -> Signature:
+def _read_signature(file: FlatFile, table: Any, ports: list[tuple[frozenset[int], frozenset[int]]]) -> Signature:
+    """ports: the input and output tensors of each subgraph."""
     key, index = text(table.SignatureKey()), table.SubgraphIndex()
-    if not 0 <= index < len(subgraphs):
-        raise ModelFormatError(f"signature '{key}' refers to subgraph {index}, there are {len(subgraphs)}")
-    inputs = _signature_names(file, table, "Inputs", key, subgraphs[index].inputs)
-    outputs = _signature_names(file, table, "Outputs", key, subgraphs[index].outputs)
+    if not 0 <= index < len(ports):
+        raise ModelFormatError(f"signature '{key}' refers to subgraph {index}, there are {len(ports)}")
+    inputs = _signature_names(file, table, "Inputs", key, ports[index][0])
+    outputs = _signature_names(file, table, "Outputs", key, ports[index][1])
     return Signature(key, inputs, outputs, index)
 
 
-def _signature_names(file: FlatFile, table: Any, field: str, key: str, allowed: tuple[int, ...]) -> dict[str, int]:
+def _signature_names(file: FlatFile, table: Any, field: str, key: str, allowed: frozenset[int]) -> dict[str, int]:
     names = {text(entry.Name()): entry.TensorIndex() for entry in file.tables(table, field)}
     for name, tensor in names.items():
         if tensor not in allowed:

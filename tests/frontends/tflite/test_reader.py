@@ -512,3 +512,13 @@ def test_references_that_multiply_the_file() -> None:
     with pytest.raises(ModelFormatError, match="over and over"):
         read_model(data)
     assert time.perf_counter() - start < 5
+
+
+def test_large_custom_options() -> None:
+    """Custom options past the end of the flatbuffer, as in files over 2 GB."""
+    sketch = unary(OPS.CUSTOM, custom="Mine")
+    operator = sketch.graph.operators[0]
+    operator.largeCustomOptionsOffset, operator.largeCustomOptionsSize = 1 << 20, 3
+    operator.largeCustomOptionsOffset = len(sketch.bytes())
+    assert read_model(sketch.bytes() + b"abc").subgraphs[0].operators[0].custom_options == b"abc"
+    refuse(sketch, "refers to bytes")
