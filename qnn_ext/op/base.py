@@ -133,7 +133,7 @@ def call_attributes(call: relax.Call) -> dict[str, Any]:
     """The attributes of a call as plain Python values: int, float, str, bool, tuple."""
     if call.attrs is None:
         return {}
-    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}
+    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}  # noqa: SIM118 (an FFI object, no dict)
 
 
 def _plain(value: Any) -> Any:
@@ -153,7 +153,12 @@ def as_expr(value: Any) -> relax.Expr:
         array = array.astype(np.int32)
     elif isinstance(value, float):
         array = array.astype(np.float32)
-    return relax.const(array)
+    return constant(array)
+
+
+def constant(array: np.ndarray) -> relax.Expr:
+    """A Relax constant of exactly the array's dtype: `relax.const` alone narrows int64 and float64 to 32 bits."""
+    return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
 def has_type(expr: relax.Expr) -> bool:

@@ -1,0 +1,255 @@
+"""from_tflite: walks the operators of a .tflite file and lowers each by its converter to the QNN dialect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax, tirx
+
+from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ...interpreter import interpret
+from ...module import FloatNote, QnnModule, State, TensorSpec
+from ...op.base import as_expr, constant, constant_value
+from . import converters  # noqa: F401  (fills the registry)
+from .node import Node, shape_of
+from .reader import Model, Operator, Subgraph, Tensor, read_model
+from .registry import CONVERTERS
+
+NUMERICS = ("float32", "tflite")
+
+
+def from_tflite(
+    source: str | os.PathLike | bytes,
+    numerics: str = "float32",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> QnnModule:
+    """Import a quantized (or float) TFLite model.
+
+    source:   path of a .tflite file, or its bytes
+    numerics: "float32" rounds requantization like XNNPACK, TFLite's default backend: rint(f32(acc) · scale).
+              "tflite" equals TFLite's reference kernels bit for bit, in 64-bit integer arithmetic
+    shapes:   input name -> shape, to change the batch size (or an image size) at import
+
+    Raises ModelFormatError (corrupt file), UnsupportedOperatorError (operator, version or dtype), ShapeError.
+    """
+    if numerics not in NUMERICS:
+        raise QnnError(f"numerics must be one of {', '.join(NUMERICS)}, found {numerics!r}")
+    model = read_model(source)
+    where = "model" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
+    return Importer(model, numerics, dict(shapes or {}), str(where)).run()
+
+
+class Importer:
+    """State of one import: the values of all tensors so far, the notes, the model's own state."""
+
+    def __init__(self, model: Model, numerics: str, shapes: dict[str, Sequence[int]], source: str) -> None:
+        self.model = model
+        self.graph: Subgraph = model.subgraphs[0]
+        self.numerics = numerics
+        self.shapes = shapes
+        self.source = source
+        self.notes: list[FloatNote] = []
+        self.states: list[State] = []
+        self.state_inputs: list[relax.Var] = []
+        self.state_values: dict[str, relax.Expr] = {}
+        self._values: dict[int, relax.Expr] = {}
+        self._builder = relax.BlockBuilder()
+
+    # ---- what nodes ask for --------------------------------------------------------------------------------------
+
+    def tensor(self, index: int) -> Tensor:
+        """A tensor's description in the file."""
+        return self.graph.tensors[index]
+
+    def value(self, index: int) -> relax.Expr:
+        """A tensor's value: computed, constant, or the state that a variable tensor keeps between calls."""
+        if index not in self._values:
+            tensor = self.tensor(index)
+            if tensor.data is not None:
+                self._values[index] = constant(tensor.data)
+            elif tensor.is_variable:
+                initial = np.zeros(tensor.shape, tensor.dtype)
+                if tensor.qparams is not None:
+                    initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
+                return self.read_state(self._state_name(index), initial)
+            else:
+                raise ModelFormatError(f"tensor '{tensor.name}' is used before it is computed")
+        return self._values[index]
+
+    def _state_name(self, index: int) -> str:
+        return f"{self.tensor(index).name or 'variable'}#{index}"
+
+    def read_state(self, name: str, initial: np.ndarray) -> relax.Expr:
+        """The current value of a state; at its first use the state is declared with its initial value."""
+        if name not in self.state_values:
+            self.states.append(State(name, initial))
+            var = relax.Var(f"state{len(self.states)}", relax.TensorType(initial.shape, str(initial.dtype)))
+            self.state_inputs.append(var)
+            self.state_values[name] = var
+        return self.state_values[name]
+
+    def write_state(self, name: str, value: relax.Expr) -> None:
+        """What the state holds from here on."""
+        self.state_values[name] = value
+
+    def write_variable(self, index: int, value: relax.Expr) -> None:
+        """Assign to a variable tensor (LSTM and SVDF keep their state in one)."""
+        self.value(index)
+        self.write_state(self._state_name(index), value)
+
+    def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
+        """Bind an expression. Constants and variables stay as they are; constant subexpressions are computed now."""
+        expr = as_expr(expr)
+        if isinstance(expr, relax.Var) or constant_value(expr) is not None:
+            return expr
+        bound = self._builder.emit(expr, identifier(name))
+        return self._fold(expr, bound)
+
+    def _fold(self, expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
+        """A call whose tensor arguments are all constant becomes a constant. Shape arithmetic needs that, and float16
+        weights. The dead binding is removed at the end."""
+        leaves = list(_leaves(expr))
+        if isinstance(expr, relax.Call) and leaves and all(constant_value(leaf) is not None for leaf in leaves):
+            builder = relax.BlockBuilder()
+            with builder.function("main", []):
+                builder.emit_func_output(builder.emit(expr))
+            results = interpret(builder.get(), [])
+            if len(results) == 1 and isinstance(bound.ty, relax.TensorType):
+                return constant(results[0])
+        return bound
+
+    # ---- the walk ------------------------------------------------------------------------------------------------
+
+    def run(self) -> QnnModule:
+        """Convert the whole main subgraph."""
+        inputs = [self._input_spec(self.tensor(index)) for index in self.graph.inputs]
+        unknown = set(self.shapes) - {spec.name for spec in inputs}
+        if unknown:
+            names = ", ".join(repr(spec.name) for spec in inputs)
+            raise ShapeError(f"shapes names {sorted(unknown)[0]!r}, but the inputs of {self.source} are {names}")
+        params = []
+        for index, spec in zip(self.graph.inputs, inputs, strict=True):
+            var = relax.Var(identifier(spec.name) or "input", relax.TensorType(spec.shape, spec.dtype))
+            self._values[index] = var
+            params.append(var)
+        # States turn up during the walk, after the parameters have to be named: so the walk runs in a throw-away
+        # function scope and the real function is assembled from its bindings.
+        self._builder.begin_scope(params)
+        self._builder._begin_dataflow_block()
+        try:
+            for operator in self.graph.operators:
+                self._convert(operator)
+            outputs = [self.value(index) for index in self.graph.outputs]
+            results = [*outputs, *self.state_values.values()]
+            result = self._builder.emit_output(relax.Tuple([self._materialize(value) for value in results]))
+        finally:
+            block = self._builder._end_block()
+            self._builder.end_scope()
+        body = self._builder.normalize(relax.SeqExpr([block], result))
+        function = relax.Function([*params, *self.state_inputs], body).with_attr("global_symbol", "main")
+        function = function.with_attr("num_input", len(params))
+        mod = relax.transform.DeadCodeElimination(["main"])(IRModule({"main": function}))
+        return QnnModule(
+            ir=mod,
+            inputs=tuple(inputs),
+            outputs=self._output_specs(outputs),
+            states=tuple(self.states),
+            notes=tuple(self.notes),
+            source=self.source,
+        )
+
+    def _materialize(self, value: relax.Expr) -> relax.Expr:
+        return self._builder.emit(value) if constant_value(value) is not None else value
+
+    def _convert(self, operator: Operator) -> None:
+        entry = CONVERTERS.get(operator.name)
+        if entry is None:
+            kind = "custom operator" if operator.custom else "operator"
+            raise UnsupportedOperatorError(
+                f"{operator.label()}: {kind} {operator.name} is not supported; "
+                "`qnn-ext inspect` lists all operators of the model"
+            )
+        if operator.version > entry.max_version:
+            raise UnsupportedOperatorError(
+                f"{operator.label()}: version {operator.version} is newer than {entry.max_version}, the newest known; "
+                "convert the model with an older TFLite converter, or update qnn_ext"
+            )
+        node = Node(self, operator)
+        try:
+            result = entry.convert(node)
+        except QnnError as error:
+            if operator.name in str(error):
+                raise
+            raise type(error)(f"{operator.label()}: {error}") from error
+        except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise ModelFormatError(
+                f"{operator.label()}: inputs and options do not fit together: {lines[-1]}"
+            ) from error
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        if len(results) != len(operator.outputs):
+            raise ModelFormatError(
+                f"{operator.label()}: has {len(operator.outputs)} outputs, {operator.name} yields {len(results)}"
+            )
+        for index, value in zip(operator.outputs, results, strict=True):
+            self._bind_output(operator, index, value)
+
+    def _bind_output(self, operator: Operator, index: int, value: relax.Expr) -> None:
+        tensor = self.tensor(index)
+        try:
+            bound = self.emit(value, tensor.name)
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise ModelFormatError(
+                f"{operator.label()}: inputs and options do not fit together: {lines[-1]}"
+            ) from error
+        if not isinstance(bound.ty, relax.TensorType):
+            raise ModelFormatError(f"{operator.label()}: the result is no tensor")
+        shape, dtype = shape_of(bound), str(bound.ty.dtype)
+        if dtype != tensor.dtype:
+            raise ModelFormatError(f"{operator.label()}: yields {dtype}, but the file declares {tensor.dtype}")
+        if not self.shapes and not _shape_fits(shape, tensor):
+            raise ModelFormatError(f"{operator.label()}: yields shape {shape}, but the file declares {tensor.shape}")
+        self._values[index] = bound
+
+    def _input_spec(self, tensor: Tensor) -> TensorSpec:
+        shape = tuple(int(dim) for dim in self.shapes.get(tensor.name, tensor.shape))
+        if len(shape) != len(tensor.shape) or any(dim < 1 for dim in shape):
+            raise ShapeError(f"input '{tensor.name}' has {len(tensor.shape)} dimensions, cannot become {shape}")
+        return TensorSpec(tensor.name, shape, tensor.dtype, tensor.qparams)
+
+    def _output_specs(self, outputs: list[relax.Expr]) -> tuple[TensorSpec, ...]:
+        tensors = [self.tensor(index) for index in self.graph.outputs]
+        return tuple(
+            TensorSpec(tensor.name, shape_of(value), tensor.dtype, tensor.qparams)
+            for tensor, value in zip(tensors, outputs, strict=True)
+        )
+
+
+def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:
+    """Whether an inferred shape agrees with the declared one; dimensions the file leaves open agree with anything, and
+    an operator whose output shape is only known at run time declares no dimensions at all."""
+    if not tensor.shape or tensor.shape == shape:
+        return True
+    signature = tensor.shape_signature or tensor.shape
+    return len(shape) == len(signature) and all(s in (-1, dim) for s, dim in zip(signature, shape, strict=True))
+
+
+def _leaves(expr: Any) -> list[Any]:
+    """The tensor arguments of a call, tuples opened; shapes and plain numbers left out."""
+    found: list[Any] = []
+    for arg in expr.args if isinstance(expr, relax.Call) else []:
+        if isinstance(arg, relax.Tuple):
+            found.extend(arg.fields)
+        elif not isinstance(arg, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)):
+            found.append(arg)
+    return found
+
+
+def identifier(name: str) -> str:
+    """A tensor name as a Relax variable name."""
+    cleaned = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in name).strip("_")
+    return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned

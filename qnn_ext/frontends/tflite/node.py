@@ -1,0 +1,221 @@
+"""Node: what a converter sees of one operator, with its inputs as Relax expressions and helpers that every family uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax
+
+from ... import op as qnn
+from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...module import FloatNote
+from ...numerics import reference
+from ...op.base import constant_value
+from ...qparams import QParams, dtype_range
+from .reader import Operator, Tensor
+
+if TYPE_CHECKING:
+    from .importer import Importer
+
+QUANTIZED_DTYPES = ("int8", "uint8", "int16")
+
+# fused activation -> the real interval it clips to
+ACTIVATION_RANGES: dict[str, tuple[float | None, float | None]] = {
+    "NONE": (None, None),
+    "RELU": (0.0, None),
+    "RELU6": (0.0, 6.0),
+    "RELU_N1_TO_1": (-1.0, 1.0),
+}
+
+
+class Node:
+    """One operator under conversion."""
+
+    def __init__(self, importer: Importer, operator: Operator) -> None:
+        self.importer = importer
+        self.operator = operator
+        self.options = operator.options
+        self.label = operator.label()
+
+    # ---- inputs and outputs --------------------------------------------------------------------------------------
+
+    @property
+    def input_count(self) -> int:
+        return len(self.operator.inputs)
+
+    def has_input(self, index: int) -> bool:
+        """Whether the (optional) input is there."""
+        return index < self.input_count and self.operator.inputs[index] >= 0
+
+    def input(self, index: int) -> relax.Expr:
+        """The input's value. Raises ModelFormatError when it is absent."""
+        return self.importer.value(self._input_index(index))
+
+    def tensor(self, index: int) -> Tensor:
+        """The input's description in the file (name, dtype, qparams); its shape may be stale after a batch change."""
+        return self.importer.tensor(self._input_index(index))
+
+    def output_tensor(self, index: int = 0) -> Tensor:
+        """An output's description in the file."""
+        if index >= len(self.operator.outputs):
+            raise ModelFormatError(f"{self.label}: output {index} is missing")
+        return self.importer.tensor(self.operator.outputs[index])
+
+    def _input_index(self, index: int) -> int:
+        if not self.has_input(index):
+            raise ModelFormatError(f"{self.label}: input {index} is missing")
+        return self.operator.inputs[index]
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """The input's shape as inferred, not as the file says."""
+        return shape_of(self.input(index))
+
+    def dtype(self, index: int = 0) -> str:
+        """The input's dtype."""
+        return str(self.input(index).ty.dtype)
+
+    def constant(self, index: int) -> np.ndarray:
+        """The input's value, which must be known at import. Raises UnsupportedOperatorError otherwise."""
+        value = constant_value(self.input(index))
+        if value is None:
+            name = self.tensor(index).name
+            raise self.unsupported(f"input {index} ('{name}') must be constant, but it is computed at run time")
+        return value
+
+    def axes(self, index: int, ndim: int) -> list[int]:
+        """A constant input as a list of axes in 0 … ndim − 1. Raises ModelFormatError when out of range."""
+        axes = [int(axis) for axis in self.constant(index).reshape(-1)]
+        if any(not -ndim <= axis < ndim for axis in axes):
+            raise ModelFormatError(f"{self.label}: axes {axes} are out of range for {ndim} dimensions")
+        return [axis % ndim for axis in axes]
+
+    # ---- quantization --------------------------------------------------------------------------------------------
+
+    @property
+    def tflite_numerics(self) -> bool:
+        """True when results must equal TFLite's reference kernels bit for bit."""
+        return self.importer.numerics == "tflite"
+
+    @property
+    def rounding(self) -> str:
+        """The requantize rounding of the chosen numerics."""
+        return "TFLITE" if self.tflite_numerics else "TONEAREST_EVEN"
+
+    @property
+    def float_rounding(self) -> str:
+        """The rounding of float -> integer: TFLite's kernels round midpoints away from zero."""
+        return "TONEAREST" if self.tflite_numerics else "TONEAREST_EVEN"
+
+    def is_quantized(self, index: int = 0) -> bool:
+        """Whether the input is an 8- or 16-bit tensor with a scale."""
+        tensor = self.tensor(index)
+        return tensor.qparams is not None and tensor.dtype in QUANTIZED_DTYPES
+
+    def qparams(self, index: int = 0) -> QParams:
+        """The input's QParams. Raises UnsupportedOperatorError when it has none."""
+        return self._require_qparams(self.tensor(index))
+
+    def output_qparams(self, index: int = 0) -> QParams:
+        """The output's QParams. Raises UnsupportedOperatorError when it has none."""
+        return self._require_qparams(self.output_tensor(index))
+
+    def _require_qparams(self, tensor: Tensor) -> QParams:
+        if tensor.qparams is None:
+            raise self.unsupported(f"tensor '{tensor.name}' ({tensor.dtype}) has no quantization parameters")
+        return tensor.qparams
+
+    def dequantize(self, expr: relax.Expr, qparams: QParams) -> relax.Expr:
+        """scale · (expr − zero_point) in float32."""
+        axis = -1 if qparams.axis is None else qparams.axis
+        return self.emit(qnn.dequantize(expr, qparams.scale, qparams.zero_point, axis=axis))
+
+    def quantize(self, expr: relax.Expr, qparams: QParams) -> relax.Expr:
+        """saturate(round(expr / scale) + zero_point)."""
+        return qnn.quantize(
+            expr,
+            qparams.scale,
+            qparams.zero_point,
+            out_dtype=qparams.dtype,
+            rounding=self.float_rounding,
+        )
+
+    def requantize(self, expr: relax.Expr, source: QParams, target: QParams) -> relax.Expr:
+        """From one tensor's QParams to another's; `expr` itself when they are equal."""
+        if source == target:
+            return expr
+        return qnn.requantize(
+            expr,
+            source.scale,
+            source.zero_point,
+            target.scale,
+            target.zero_point,
+            rounding=self.rounding,
+            out_dtype=target.dtype,
+        )
+
+    def activate(self, expr: relax.Expr, activation: str | None = None) -> relax.Expr:
+        """Clip to the fused activation's interval: real values, or integers in the output's QParams."""
+        activation = activation or self.options.get("fused_activation_function", "NONE")
+        if activation not in ACTIVATION_RANGES:
+            raise self.unsupported(f"fused activation {activation}; supported are {', '.join(ACTIVATION_RANGES)}")
+        low, high = ACTIVATION_RANGES[activation]
+        if low is None and high is None:
+            return expr
+        qparams = self.output_tensor().qparams
+        if qparams is None or self.output_tensor().dtype not in QUANTIZED_DTYPES:
+            return relax.op.clip(self.emit(expr), -np.inf if low is None else low, np.inf if high is None else high)
+        bounds = clip_bounds(qparams, low, high)
+        return expr if bounds == dtype_range(qparams.dtype) else relax.op.clip(self.emit(expr), *bounds)
+
+    def in_float(self, function: Callable[..., relax.Expr], reason: str, *indices: int) -> relax.Expr:
+        """dequantize → `function` in float32 → quantize, noted for `inspect`. Float inputs pass through unchanged.
+
+        indices: which inputs `function` takes (default: all)
+        """
+        indices = indices or tuple(range(self.input_count))
+        quantized = any(self.is_quantized(i) for i in indices)
+        args = [
+            self.dequantize(self.input(i), self.qparams(i)) if self.is_quantized(i) else self.input(i) for i in indices
+        ]
+        result = function(*args)
+        output = self.output_tensor()
+        if quantized:
+            self.importer.notes.append(FloatNote(output.name, self.operator.name, reason))
+        if output.qparams is not None and output.dtype in QUANTIZED_DTYPES:
+            return self.quantize(self.emit(result), output.qparams)
+        return result
+
+    # ---- building ------------------------------------------------------------------------------------------------
+
+    def emit(self, expr: relax.Expr) -> relax.Expr:
+        """Bind an intermediate expression, so that its type is known."""
+        return self.importer.emit(expr)
+
+    def unsupported(self, reason: str) -> UnsupportedOperatorError:
+        """The error to raise when the operator is used in a way that is not implemented."""
+        return UnsupportedOperatorError(f"{self.label}: {reason}")
+
+    def malformed(self, reason: str) -> ModelFormatError:
+        """The error to raise when the file contradicts itself at this operator."""
+        return ModelFormatError(f"{self.label}: {reason}")
+
+
+def shape_of(expr: relax.Expr) -> tuple[int, ...]:
+    """The static shape of an expression."""
+    return tuple(int(dim) for dim in expr.ty.shape)
+
+
+def clip_bounds(qparams: QParams, low: float | None, high: float | None) -> tuple[int, int]:
+    """The integers that stand for a real interval, within the dtype: TFLite's CalculateActivationRangeQuantized."""
+    minimum, maximum = dtype_range(qparams.dtype)
+    zero_point = int(qparams.zero_point)
+
+    def quantized(real: float) -> int:
+        return zero_point + int(reference.round_half_away(np.float32(real) / qparams.scale.astype(np.float32)))
+
+    return (
+        minimum if low is None else max(minimum, quantized(low)),
+        maximum if high is None else min(maximum, quantized(high)),
+    )
