@@ -46,6 +46,8 @@ def describe(spec: Spec, recording: Recording, arrays: dict[str, np.ndarray]) ->
             differs.append(o)
     if differs:
         entry["default_differs"] = differs
+    if recording.reference_kernels != "reference":
+        entry["reference_kernels"] = recording.reference_kernels
     if spec.stateful:
         entry["stateful"] = True
     if recording.default_error:

@@ -6,7 +6,7 @@ A `Graph` collects one model and remembers the values its inputs may take; `Grap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flatbuffers
@@ -280,6 +280,10 @@ class Spec:
     graph: Graph
     trials: int = 4
     stateful: bool = False
+
+    def with_trials(self, trials: int) -> Spec:
+        """The same case with another number of trials."""
+        return replace(self, trials=trials)
 
 
 def rng_for(name: str) -> np.random.Generator:

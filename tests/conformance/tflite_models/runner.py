@@ -1,6 +1,7 @@
 """Runs a model through LiteRT in a child process, because some refused combinations abort the process.
 
-`record(spec)` gives the inputs and the goldens of the reference kernels and of the default resolver (XNNPACK).
+`record(spec)` gives the inputs and the goldens of the reference kernels and of the default resolver (XNNPACK). Where the
+reference resolver does not know an operator or its version, LiteRT's builtin kernels without XNNPACK stand in for it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 from .builder import Spec, make_trial, rng_for
 
 TIME_LIMIT_S = 60
+KERNELS = {"reference": "BUILTIN_REF", "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "default": "AUTO"}
+NOT_REGISTERED = "Didn't find op for builtin opcode"
 
 
 @dataclass
@@ -27,15 +30,16 @@ class Recording:
     inputs: list[list[np.ndarray]]
     reference: list[list[np.ndarray]] = field(default_factory=list)
     default: list[list[np.ndarray]] = field(default_factory=list)
+    reference_kernels: str = "reference"
     reference_error: str = ""
     default_error: str = ""
 
 
-def invoke(model: bytes, trials: list[list[np.ndarray]], reference: bool, stateful: bool) -> list[list[np.ndarray]]:
+def invoke(model: bytes, trials: list[list[np.ndarray]], kernels: str, stateful: bool) -> list[list[np.ndarray]]:
     """Outputs of every trial. Stateful models start from reset variables and keep their state from trial to trial."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    kind = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
+    kind = OpResolverType[KERNELS[kernels]]
     interpreter = Interpreter(model_content=model, experimental_op_resolver_type=kind, num_threads=1)
     interpreter.allocate_tensors()
     if stateful:
@@ -50,23 +54,23 @@ def invoke(model: bytes, trials: list[list[np.ndarray]], reference: bool, statef
     return results
 
 
-def child(pipe: Connection, log: str, model: bytes, trials: list, reference: bool, stateful: bool) -> None:
+def child(pipe: Connection, log: str, model: bytes, trials: list, kernels: str, stateful: bool) -> None:
     """Body of the child process: sends (outputs, "") or (None, message)."""
     descriptor = os.open(log, os.O_WRONLY)
     os.dup2(descriptor, 2)
     try:
-        pipe.send((invoke(model, trials, reference, stateful), ""))
+        pipe.send((invoke(model, trials, kernels, stateful), ""))
     except (RuntimeError, ValueError) as error:
         pipe.send((None, str(error)))
     pipe.close()
 
 
-def isolated(model: bytes, trials: list, reference: bool, stateful: bool) -> tuple[list | None, str]:
+def isolated(model: bytes, trials: list, kernels: str, stateful: bool) -> tuple[list | None, str]:
     """Runs `invoke` in a child process; a crash becomes an error text."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
-        process = context.Process(target=child, args=(sender, log.name, model, trials, reference, stateful))
+        process = context.Process(target=child, args=(sender, log.name, model, trials, kernels, stateful))
         process.start()
         sender.close()
         try:
@@ -91,10 +95,13 @@ def record(spec: Spec) -> Recording:
     rng = rng_for(spec.name)
     trials = [[make_trial(feed, t, rng) for feed in spec.graph.feeds] for t in range(spec.trials)]
     result = Recording(spec.graph.build(), trials)
-    outputs, result.reference_error = isolated(result.model, trials, True, spec.stateful)
+    outputs, result.reference_error = isolated(result.model, trials, "reference", spec.stateful)
+    if NOT_REGISTERED in result.reference_error:
+        result.reference_kernels = "builtin"
+        outputs, result.reference_error = isolated(result.model, trials, "builtin", spec.stateful)
     result.reference = outputs or []
     if not result.reference_error:
-        outputs, result.default_error = isolated(result.model, trials, False, spec.stateful)
+        outputs, result.default_error = isolated(result.model, trials, "default", spec.stateful)
         result.default = outputs or []
     result.reference_error, result.default_error = tidy(result.reference_error), tidy(result.default_error)
     return result

@@ -46,7 +46,7 @@ DTYPE_VERSIONS: dict[str, dict[str, int]] = {
     },
     "int32": {"SPLIT": 3, "ABS": 5},
     "int64": {"MUL": 5, "ADD": 4, "SUB": 4, "RANGE": 2},
-    "bool": {"GATHER": 3, "TRANSPOSE": 3, "UNPACK": 3, "STRIDED_SLICE": 3, "REVERSE_V2": 2, "ARG_MAX": 3, "ARG_MIN": 3},
+    "bool": {"GATHER": 3, "TRANSPOSE": 3, "UNPACK": 3, "STRIDED_SLICE": 3, "REVERSE_V2": 2},
     "float32": {"FLOOR_DIV": 2},
     "float16": {"DEQUANTIZE": 3},
 }
@@ -86,6 +86,8 @@ def special_version(
         return 3 if len(ins) == 4 else 1
     if operator in ("SVDF", "BATCH_MATMUL", "UNIDIRECTIONAL_SEQUENCE_LSTM"):
         return sequence_version(operator, ins, options, hybrid)
+    if operator in ("ADD", "MUL") and ins[0] == "int16" and not facts["quantized"][0]:
+        return 5 if operator == "ADD" else 7
     if operator == "MUL" and facts["quantized"][0]:
         one, two, out = facts["scales"][:3]
         return 3 if one * two / out >= 1 else 1
