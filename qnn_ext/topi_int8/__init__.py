@@ -1,0 +1,22 @@
+"""Integer kernels: importing this package registers every implementation with the strategy registry."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .strategy import Implementation, candidates, register, select
+from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+
+for _name in ("generic.conv2d", "generic.dense", "generic.batch_matmul", "x86.conv2d", "x86.dense", "x86.batch_matmul"):
+    import_module(f"{__name__}.{_name}")
+
+__all__ = [
+    "BatchMatmulWorkload",
+    "Conv2dWorkload",
+    "DenseWorkload",
+    "Implementation",
+    "Workload",
+    "candidates",
+    "register",
+    "select",
+]

@@ -18,6 +18,9 @@ PARALLEL_MACS = 50_000
 PARALLEL_BYTES = 32_768
 """The same for stages that only move or transform elements, in elements written or read."""
 
+TASKS = 16
+"""Parallel iterations that are enough for some cores; loops inside stay serial and keep their data at hand."""
+
 
 def extent(sch: Schedule, loop: LoopRV) -> int:
     """The constant extent of a loop."""
@@ -99,31 +102,63 @@ def schedule_stage(sch: Schedule, block: SBlockRV, vector: int = 16) -> None:
         parallel_rows(sch, spatial[:-1], work)
 
 
-def parallel_rows(sch: Schedule, loops: Sequence[LoopRV], work: int, threshold: int = PARALLEL_BYTES) -> None:
-    """Fuse the outermost loops until there are some rows to share out, and run these in parallel if `work` is worth it."""
-    if work < threshold:
-        return
-    count, chosen = 1, []
-    for loop in loops:
-        chosen.append(loop)
-        count *= extent(sch, loop)
-        if count >= 16:
-            break
-    if count > 1:
-        sch.parallel(sch.fuse(*chosen) if len(chosen) > 1 else chosen[0])
+def parallel_rows(sch: Schedule, loops: Sequence[LoopRV], work: int, threshold: int = PARALLEL_BYTES) -> list[LoopRV]:
+    """Fuse the outermost loops until there are tasks enough to share out, and run them in parallel.
+
+    Nothing happens when `work` is below `threshold`. Returns the loops as they are now, outermost first.
+    """
+    count, taken = 1, 0
+    while taken < len(loops) and count < TASKS:
+        count *= extent(sch, loops[taken])
+        taken += 1
+    if work < threshold or count == 1:
+        return list(loops)
+    fused = sch.fuse(*loops[:taken]) if taken > 1 else loops[0]
+    sch.parallel(fused)
+    return [fused, *loops[taken:]]
 
 
 def vectorize_inner(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
-    """Vectorise a loop by the largest divisor of its extent up to `lanes`, and return the loop outside the vector.
+    """Vectorise a loop by a power of two that divides its extent, up to `lanes`; returns the loop outside the vector.
 
     Extents without a divisor of at least four stay scalar (None is returned): LLVM copes better with a plain loop.
     """
-    size = extent(sch, loop)
-    width = max(divisor for divisor in range(1, lanes + 1) if size % divisor == 0)
-    while width & (width - 1):  # powers of two only: other vectors split badly into registers
-        width = max(divisor for divisor in range(1, width) if size % divisor == 0)
+    width = largest_divisor(extent(sch, loop), lanes)
+    width &= -width  # the power of two in it: other vectors split badly into registers
     if width < 4:
         return None
     outer, inner = sch.split(loop, [None, width])
     sch.vectorize(inner)
     return outer
+
+
+def schedule_contraction(
+    sch: Schedule, accumulator: SBlockRV, output: SBlockRV, macs: int, vectorize: bool, strip: int = 32
+) -> None:
+    """Schedule a product-sum without an instruction of its own: strips of output channels, epilogue right behind.
+
+    `vectorize` says that neighbouring outputs read neighbouring weights; without it, each output is a sum along
+    contiguous operands, which LLVM vectorises.
+    """
+    kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
+    loops, size = sch.get_loops(accumulator), kinds.count(tirx.IterVar.DataPar)
+    (*rows, channels), reduction = loops[:size], loops[size:]
+    width = largest_divisor(extent(sch, channels), strip)
+    outer, inner = sch.split(channels, [None, width])
+    if vectorize:
+        sch.reorder(outer, *reduction, inner)
+        if width % 4 == 0:
+            sch.vectorize(inner)
+    tiles = parallel_rows(sch, [*rows, outer], macs, PARALLEL_MACS)
+    if sch.get(output).name_hint != sch.get(accumulator).name_hint:
+        sch.reverse_compute_at(output, tiles[-1], preserve_unit_loops=True)
+        if width % 4 == 0:
+            sch.vectorize(sch.get_loops(output)[-1])
+    initial = sch.decompose_reduction(accumulator, reduction[0])
+    if vectorize and width % 4 == 0:
+        sch.vectorize(sch.get_loops(initial)[-1])
+
+
+def largest_divisor(size: int, limit: int) -> int:
+    """The largest divisor of `size` up to `limit`."""
+    return max(divisor for divisor in range(1, min(size, limit) + 1) if size % divisor == 0)

@@ -9,13 +9,12 @@ reach memory. Convolution, dense and batch_matmul differ only in how A is addres
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..schedule_util import PARALLEL_MACS, extent
+from ..schedule_util import PARALLEL_MACS, extent, parallel_rows
 from .intrin import DotInstruction
 
 
@@ -87,7 +86,8 @@ def schedule_microkernel(
     panel of weights, for weights larger than the activations; else all weights for one tile of pixels.
     """
     loops = sch.get_loops(accumulator)
-    spatial = len(sch.get(accumulator).iter_vars) - _reduction_axes(sch, accumulator)
+    reduction_axes = sum(kind.iter_type == kind.CommReduce for kind in sch.get(accumulator).iter_vars)
+    spatial = len(sch.get(accumulator).iter_vars) - reduction_axes
     pixels, (block, lane) = loops[spatial - 2 - pixel_axes : spatial - 2], loops[spatial - 2 : spatial]
     batch, (*reduction, depth) = loops[: spatial - 2 - pixel_axes], loops[spatial:]
 
@@ -96,12 +96,14 @@ def schedule_microkernel(
     block_outer, block_inner = sch.split(block, [None, tile.blocks])
     pixel_outer = [outer for outer, _ in pixel_tiles]
     pixel_inner = [inner for _, inner in pixel_tiles]
-    tiles = [block_outer, *batch, *pixel_outer] if weights_outside else [*batch, *pixel_outer, block_outer]
-    if pixel_axes == 2 and not weights_outside:
-        tiles = [*batch, pixel_outer[0], block_outer, pixel_outer[1]]
+    if weights_outside:
+        tiles = [*batch, block_outer, *pixel_outer]
+    else:
+        tiles = [*batch, pixel_outer[0], block_outer, *pixel_outer[1:]]
     sch.reorder(*tiles, *reduction, *pixel_inner, block_inner, lane, depth)
 
-    innermost = _parallel_tiles(sch, tiles, macs)
+    # A serial loop inside each task matters: the tile's workspace is set up once per task.
+    innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS)[-1]
     if sch.get(output).name_hint != sch.get(accumulator).name_hint:
         sch.reverse_compute_at(output, innermost, preserve_unit_loops=True)
     initial = sch.decompose_reduction(accumulator, reduction[0])
@@ -113,28 +115,6 @@ def schedule_microkernel(
     for loop in unrolled:
         sch.unroll(loop)
     _schedule_epilogue(sch, output, innermost, instruction.lanes)
-
-
-def _reduction_axes(sch: Schedule, block: SBlockRV) -> int:
-    return sum(iter_var.iter_type == iter_var.CommReduce for iter_var in sch.get(block).iter_vars)
-
-
-def _parallel_tiles(sch: Schedule, tiles: Sequence[LoopRV], macs: int) -> LoopRV:
-    """Run the outermost tile loops in parallel, leaving at least one serial loop inside when there are tasks enough.
-
-    The serial loop matters: the tile's workspace is set up once per task. Returns the innermost tile loop.
-    """
-    if macs < PARALLEL_MACS:
-        return tiles[-1]
-    count, taken = 1, 0
-    while taken < len(tiles) and count < 16:
-        count *= extent(sch, tiles[taken])
-        taken += 1
-    if count == 1:
-        return tiles[-1]
-    fused = sch.fuse(*tiles[:taken]) if taken > 1 else tiles[0]
-    sch.parallel(fused)
-    return fused if taken == len(tiles) else tiles[-1]
 
 
 def _schedule_epilogue(sch: Schedule, output: SBlockRV, innermost: LoopRV, lanes: int) -> None:

@@ -1,0 +1,128 @@
+"""dense on x86: rows of activations × packed weights (N/lanes, K/depth, lanes, depth), the same tile as convolution.
+
+K that is no multiple of the instruction's depth, and rows that the tile does not divide, are padded in a copy of the
+activations; N is padded in the packed weights alone. A single row (GEMV) is a tile of one row and several blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ..schedule_util import inline_epilogue, schedule_root_blocks
+from ..strategy import Implementation, register
+from ..workload import BatchMatmulWorkload, DenseWorkload
+from .intrin import INSTRUCTIONS, DotInstruction
+from .microkernel import Tile, choose_tile, round_up, schedule_microkernel
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Register tile, and the sizes padded to it: rows, depth of the reduction, blocks of N; whether x is copied."""
+
+    tile: Tile
+    rows: int
+    run: int
+    blocks: int
+    staged: bool
+
+
+@lru_cache(maxsize=4096)
+def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> Plan:
+    """Choose tile and padded sizes."""
+    run = round_up(workload.k, instruction.depth)
+    blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
+    staged = run != workload.k or workload.data_dtype != instruction.data_dtype
+    tile = choose_tile(1, workload.m, blocks, instruction, staged)
+    rows = round_up(workload.m, tile.columns)
+    return Plan(tile, rows, run, round_up(blocks, tile.blocks), staged or rows != workload.m)
+
+
+def stage(
+    workload: DenseWorkload | BatchMatmulWorkload, layout: Plan, x: te.Tensor, instruction: DotInstruction
+) -> te.Tensor:
+    """x (..., M, K) padded to the plan's rows and run and widened to the instruction's dtype, or x itself."""
+    if not layout.staged:
+        return x
+
+    def padded(*indices):
+        *_, m, k = indices
+        inside = [m < workload.m] if layout.rows > workload.m else []
+        inside += [k < workload.k] if layout.run > workload.k else []
+        value = x[indices].astype(instruction.data_dtype)
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, instruction.data_dtype)) if inside else value
+
+    return te.compute((*x.shape[:-2], layout.rows, layout.run), padded, name="pad")
+
+
+def pack_weight(workload: DenseWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
+    """(N, K) weights to (N/lanes, K/depth, lanes, depth), zero where N or K were padded."""
+    layout = plan(workload, instruction)
+    lanes, depth = instruction.lanes, instruction.depth
+    packed = np.zeros((layout.blocks * lanes, layout.run), instruction.weight_dtype)
+    packed[: workload.n, : workload.k] = weight
+    return np.ascontiguousarray(packed.reshape(layout.blocks, lanes, -1, depth).transpose(0, 2, 1, 3))
+
+
+def compute(
+    workload: DenseWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, instruction: DotInstruction
+) -> te.Tensor:
+    """The accumulator, (M, N) int32. `pad_value` is not used."""
+    layout = plan(workload, instruction)
+    depth, lanes = instruction.depth, instruction.lanes
+    ko = te.reduce_axis((0, layout.run // depth), "ko")
+    ki = te.reduce_axis((0, depth), "ki")
+    data = stage(workload, layout, x, instruction)
+    acc = te.compute(
+        (layout.rows, layout.blocks, lanes),
+        lambda m, block, lane: te.sum(
+            data[m, ko * depth + ki].astype("int32") * w[block, ko, lane, ki].astype("int32"), axis=[ko, ki]
+        ),
+        name="dense",
+    )
+    return te.compute((workload.m, workload.n), lambda m, n: acc[m, n // lanes, n % lanes], name="logical")
+
+
+def schedule(sch: Schedule, workload: DenseWorkload, target: Target, instruction: DotInstruction) -> None:
+    """Fuse the epilogue, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
+    accumulator = sch.get_sblock("dense")
+    output = inline_epilogue(sch, accumulator)
+    schedule_root_blocks(sch, [accumulator, output], vector=64)
+    schedule_microkernel(
+        sch,
+        accumulator,
+        output,
+        instruction,
+        plan(workload, instruction).tile,
+        pixel_axes=1,
+        macs=workload.macs,
+        weights_outside=workload.n > workload.m,
+    )
+
+
+def accepts(workload: DenseWorkload | BatchMatmulWorkload, target: Target, instruction: DotInstruction) -> bool:
+    """Whether the instruction exists on the target and takes the operands."""
+    return (
+        workload.out_dtype == "int32"
+        and instruction.available(target)
+        and instruction.takes(workload.data_dtype, workload.weight_dtype)
+    )
+
+
+for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
+    register(
+        DenseWorkload,
+        Implementation(
+            name=f"dense_{_instruction.name}.x86",
+            priority=10 + _rank,
+            accepts=partial(accepts, instruction=_instruction),
+            compute=partial(compute, instruction=_instruction),
+            schedule=partial(schedule, instruction=_instruction),
+            pack_weight=partial(pack_weight, instruction=_instruction),
+        ),
+    )
