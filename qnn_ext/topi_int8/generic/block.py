@@ -31,7 +31,7 @@ _CHEAP_CALLS = {
     "tirx.floor",
 }
 _PURE = 1  # TCallEffectKind: 0 annotation, 1 pure, above that reads or writes state
-_CALL_COST = 12  # exp, tanh, ... against one addition
+_CALL_COST = 100  # a scalar library call against one addition, of which a vector instruction does 16
 _DIVIDE_COST = 4
 
 
@@ -94,6 +94,12 @@ class Block:
     @property
     def total_cost(self) -> int:
         return self.iterations * self.cost
+
+    def computes_in(self, dtype: str) -> bool:
+        """Whether values, as opposed to indices, of this type are loaded, stored or converted to."""
+        values = [*(store.value for store in self.stores), *self.loads]
+        values += [node for node in self.nodes if isinstance(node, tirx.Cast)]
+        return any(str(value.ty.dtype) == dtype for value in values)
 
     def conditioned_vars(self) -> list[tirx.Var]:
         """Block iterators on which the condition of an if_then_else depends."""

@@ -24,11 +24,13 @@ _log = logging.getLogger(__name__)
 
 SCHEDULED = "tirx.is_scheduled"
 
-PARALLEL_COST = 1 << 18  # simple operations; with fewer, launching threads (5 to 10 µs) costs more than it saves
+PARALLEL_COST = 1 << 22  # simple operations, 15 to 40 µs of vector code; launching threads costs 5 to 10 µs
 CHEAP_BODY = 6  # simple operations that are cheaper to repeat than to store and load
 MAX_BODY = 400  # expression nodes; bounds compile time when inlining makes expressions grow
-VECTOR_TILE = 64  # accumulators side by side in registers
-ROW_TILE = 4  # rows of accumulators that share one load
+PARTITION = "pragma_loop_partition_hint"
+LANES = (64, 32, 16, 8)  # vector lengths; those longer than a register of the target become several
+VECTORS, ROWS = 4, 4  # tile of accumulators kept in registers during a reduction
+UNROLL = 16  # longest loop to unroll
 CHAINS = 8  # independent sums that hide the latency of a strictly sequential one
 PARALLEL_GRAINS = 64  # parallel iterations that are enough to balance any number of threads
 
@@ -48,6 +50,7 @@ def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         return func
     threads = int(target.attrs.get("num-cores", 0)) != 1
     sch = _attempt(Schedule(func), _inline_producers)
+    sch = _attempt(sch, _narrow_indices)
     sch = _attempt(sch, lambda trial: _schedule_blocks(trial, threads))
     return sch.mod["main"].with_attr(SCHEDULED, True)
 
@@ -71,6 +74,19 @@ def _schedule_blocks(sch: Schedule, threads: bool) -> Schedule:
         step = _schedule_reduction if block.reduce else _schedule_injective
         sch = _attempt(sch, partial(step, block=block, threads=threads))
     return sch
+
+
+def _narrow_indices(sch: Schedule) -> Schedule:
+    """32-bit loops where a condition depends on an innermost loop.
+
+    Lowering narrows all loops, but then loses the hint to partition them (observed with TVM 0.27). Functions that
+    compute with 64-bit values, not just indices, are refused.
+    """
+    blocks = blocks_of(sch)
+    wide = any(block.computes_in("int64") for block in blocks)
+    if wide or not any(block.loops and _depends_on(block.loops[-1], block.conditioned_vars()) for block in blocks):
+        return sch
+    return Schedule(tirx.transform.ForceNarrowIndexToInt32()(sch.mod))
 
 
 # Inlining
@@ -131,10 +147,14 @@ def _schedule_injective(sch: Schedule, block: Block, threads: bool) -> None:
         elif count > 1 or not conditioned:
             sch.parallel(fused)
             return
-    for loop in outer + (trailing if count == 1 else []):
-        if any(loop.var.same_as(var) for var in conditioned):
-            # Lowering makes one loop per branch of the condition, each of which vectorizes.
-            sch.annotate(loop.rv, "pragma_loop_partition_hint", 1)
+    if count == 1 and trailing[0].extent >= LANES[-1] and _depends_on(trailing[0], conditioned):
+        # Lowering makes one loop per branch of the condition, each of which vectorizes. Conditions on outer loops need
+        # no such help.
+        sch.annotate(fused, PARTITION, 1)
+
+
+def _depends_on(loop: Loop, variables: list[tirx.Var]) -> bool:
+    return any(loop.var.same_as(var) for var in variables)
 
 
 def _parallel(sch: Schedule, loops: list[Loop]) -> list[Loop]:
@@ -154,7 +174,7 @@ def _contiguous_suffix(block: Block, conditioned: list[tirx.Var]) -> int:
     accesses += [(store.buffer, store.indices) for store in block.stores]
     count = 1
     for outer, inner in zip(block.loops[-2::-1], block.loops[:0:-1], strict=True):
-        if any(var.same_as(outer.var) or var.same_as(inner.var) for var in conditioned):
+        if _depends_on(outer, conditioned) or _depends_on(inner, conditioned):
             break
         if not all(_adjacent(buffer, indices, outer, inner) for buffer, indices in accesses):
             break
@@ -189,13 +209,14 @@ def _schedule_reduction(sch: Schedule, block: Block, threads: bool) -> None:
     sch.reorder(*(loop.rv for loop in outer), *(loop.rv for loop in block.reduce), *(loop.rv for loop in tile))
     if threads and outer and block.total_cost >= PARALLEL_COST:
         _parallel(sch, outer)
-    init = sch.decompose_reduction(block.rv, block.reduce[0].rv)
-    init_tile = sch.get_loops(init)[-len(tile) :] if tile else []
-    for loop, init_loop in zip(tile, init_tile, strict=True):
-        annotate = sch.vectorize if loop is tile[-1] and vector is not None and loop.extent % 8 == 0 else sch.unroll
-        if loop.extent <= VECTOR_TILE:
-            annotate(loop.rv)
-            annotate(init_loop)
+    for loop in tile:
+        if loop.extent <= UNROLL:
+            sch.unroll(loop.rv)
+    if vector is not None and tile[-1].extent in LANES:
+        sch.vectorize(tile[-1].rv)
+    # Last, because the updating block it leaves is no longer a reduction that could be vectorized. The loops of the
+    # initializing block inherit the annotations.
+    sch.decompose_reduction(block.rv, block.reduce[0].rv)
 
 
 def _vector_loop(block: Block) -> Loop | None:
@@ -211,13 +232,22 @@ def _vector_loop(block: Block) -> Loop | None:
 
 
 def _register_tile(sch: Schedule, block: Block, vector: Loop) -> tuple[list[Loop], list[Loop]]:
-    """(outer loops, [rows,] vector): rows are tiled where several of them share what they load."""
+    """(outer loops, [rows,] [vectors,] lanes): rows are tiled where several of them share what they load.
+
+    An extent that no vector length divides stays one inner loop, which LLVM vectorizes, remainder included.
+    """
     wide = [loop for loop in block.spatial if loop.extent > 1]
-    rows = wide[-2] if len(wide) > 1 and _rows_share_loads(block, wide[-2].var, vector.var) else None
-    factors = {vector.var: _vector_factor(vector.extent)}
-    if rows is not None:
-        factors[rows.var] = _largest_divisor(rows.extent, ROW_TILE)
+    lanes = _lanes(block, vector.extent)
+    vectors = _largest_divisor(vector.extent // lanes, VECTORS) if lanes in LANES else 1
+    factors = {vector.var: [vectors, lanes]}
+    if len(wide) > 1 and _rows_share_loads(block, wide[-2].var, vector.var):
+        factors[wide[-2].var] = [_largest_divisor(wide[-2].extent, ROWS)]
     return _split(sch, block.spatial, factors)
+
+
+def _lanes(block: Block, extent: int) -> int:
+    bits = max(int(node.ty.dtype.bits) for node in (block.store.value, *block.loads))
+    return next((lanes for lanes in LANES if lanes * bits <= 512 and extent % lanes == 0), extent)
 
 
 def _rows_share_loads(block: Block, row: tirx.Var, vector: tirx.Var) -> bool:
@@ -226,13 +256,6 @@ def _rows_share_loads(block: Block, row: tirx.Var, vector: tirx.Var) -> bool:
         (stride_of(load.indices, row) != "none", stride_of(load.indices, vector) != "none") for load in block.loads
     ]
     return (True, False) in moves and (False, True) in moves
-
-
-def _vector_factor(extent: int) -> int:
-    """Accumulators per tile: whole vectors where the extent divides, else all in one loop, which LLVM vectorizes."""
-    if extent <= VECTOR_TILE:
-        return extent
-    return next((size for size in range(VECTOR_TILE, 7, -8) if extent % size == 0), extent)
 
 
 def _reduces_contiguous_integers(block: Block) -> bool:
@@ -249,22 +272,22 @@ def _chains(sch: Schedule, block: Block) -> tuple[list[Loop], list[Loop]]:
     factor = _largest_divisor(wide[-1].extent, CHAINS) if wide else 1
     if factor == 1 or block.conditional or block.store is None:
         return block.spatial, []
-    return _split(sch, block.spatial, {wide[-1].var: factor})
+    return _split(sch, block.spatial, {wide[-1].var: [factor]})
 
 
-def _split(sch: Schedule, loops: list[Loop], factors: dict[tirx.Var, int]) -> tuple[list[Loop], list[Loop]]:
-    """Split each loop whose iterator is in `factors`; (what stays outside, the inner parts)."""
+def _split(sch: Schedule, loops: list[Loop], factors: dict[tirx.Var, list[int]]) -> tuple[list[Loop], list[Loop]]:
+    """Split each loop whose iterator is in `factors` into these inner parts; (what stays outside, the inner parts)."""
     outer, inner = [], []
     for loop in loops:
-        factor = factors.get(loop.var, 1)
-        if factor == loop.extent and factor > 1:
-            inner.append(loop)
-        elif factor > 1:
-            far, near = sch.split(loop.rv, [loop.extent // factor, factor])
-            outer.append(Loop(far, loop.var, loop.kind, loop.extent // factor))
-            inner.append(Loop(near, loop.var, loop.kind, factor))
-        else:
+        parts = [factor for factor in factors.get(loop.var, []) if factor > 1]
+        if not parts:
             outer.append(loop)
+            continue
+        extents = [loop.extent // prod(parts), *parts]
+        handles = sch.split(loop.rv, extents) if extents != [1, loop.extent] else [None, loop.rv]
+        pieces = [Loop(rv, loop.var, loop.kind, extent) for rv, extent in zip(handles, extents, strict=True)]
+        outer += [piece for piece in pieces[:1] if piece.rv is not None]
+        inner += pieces[1:]
     return outer, inner
 
 
