@@ -19,7 +19,7 @@ def round_half_even(x: Array) -> Array:
 
 
 def round_half_away(x: Array) -> Array:
-    """Nearest integer, midpoints away from zero; C's round(). x − trunc(x) is exact, so no value near 0.5 goes astray."""
+    """Nearest integer, midpoints away from zero: C's round(). x − trunc(x) is exact, so 0.5 is met exactly."""
     whole = np.trunc(x)
     return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(np.ones_like(x), x), np.zeros_like(x))
 
@@ -37,7 +37,7 @@ def saturating_rounding_doubling_high_mul(x: Array, multiplier: Array) -> Array:
     return (x.astype(np.int64) * multiplier.astype(np.int64) + (1 << 30)) >> 31
 
 
-def rounding_divide_by_pot(x: Array, exponent: Array) -> Array:
+def rounding_divide_by_pot(x: Array, exponent: Array | np.integer) -> Array:
     """x / 2^exponent, midpoints away from zero (gemmlowp RoundingDivideByPOT)."""
     x = x.astype(np.int64)
     exponent = np.asarray(exponent, np.int64)
@@ -92,7 +92,7 @@ def saturate(x: Array, dtype: str) -> Array:
     return np.clip(x, low, high).astype(dtype)
 
 
-def float_to_int(x: Array, zero_point: Array, dtype: str) -> Array:
+def float_to_int(x: Array, zero_point: Array | np.integer, dtype: str) -> Array:
     """saturate(x + zero_point) for rounded floats x of any size; NaN counts as 0."""
     bound = np.asarray(2.0**31, x.dtype)
     clipped = np.clip(np.where(np.isnan(x), np.zeros_like(x), x), -bound, bound).astype(np.int64)

@@ -5,12 +5,14 @@ from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
 from .conv2d import conv2d
 from .dense import contrib_dense_pack, dense
+from .elementwise import add, mul, subtract
 from .requantize import dequantize, quantize, requantize
 from .table import table
 
 __all__ = [
     "OPS",
     "OpDef",
+    "add",
     "batch_matmul",
     "batch_matmul_accumulate",
     "contrib_dense_pack",
@@ -19,9 +21,11 @@ __all__ = [
     "dense",
     "dense_accumulate",
     "dequantize",
+    "mul",
     "quantize",
     "requantize",
     "row_sum",
+    "subtract",
     "table",
     "window_sum",
 ]

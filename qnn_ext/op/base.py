@@ -133,7 +133,7 @@ def call_attributes(call: relax.Call) -> dict[str, Any]:
     """The attributes of a call as plain Python values: int, float, str, bool, tuple."""
     if call.attrs is None:
         return {}
-    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}  # noqa: SIM118 (an FFI object, no dict)
+    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}  # noqa: SIM118  # noqa: SIM118 (an FFI object, no dict)
 
 
 def _plain(value: Any) -> Any:
@@ -208,6 +208,28 @@ def check_qparams(scale: TensorInfo, zero_point: TensorInfo, length: Any = None)
             raise ShapeError(f"{info.name} must be a scalar or a vector of {length} elements, found shape {info.shape}")
     if scale.value is not None and not (np.isfinite(scale.value).all() and (scale.value > 0).all()):
         raise ShapeError(f"{scale.name} must be finite and positive, found {scale.value.tolist()}")
+
+
+def broadcast_shape(one: TensorInfo, two: TensorInfo) -> Shape:
+    """NumPy's broadcast of two shapes; symbolic dimensions must be the same variable or meet a 1."""
+    ndim = max(one.ndim, two.ndim)
+    result = []
+    for left, right in zip((1,) * (ndim - one.ndim) + one.shape, (1,) * (ndim - two.ndim) + two.shape, strict=True):
+        if left != right and left != 1 and right != 1:
+            raise ShapeError(f"shapes {one.shape} of {one.name} and {two.shape} of {two.name} do not broadcast")
+        result.append(right if left == 1 else left)
+    return tuple(result)
+
+
+def channel_length(info: TensorInfo, axis: int) -> Any:
+    """Length of the dimension that vectors of scales and zero points run along, None for a 0-d tensor."""
+    return info.shape[normalize_axis(axis, info.ndim)] if info.ndim else None
+
+
+def check_out_dtype(out_dtype: str, *allowed: str) -> None:
+    """Raise ShapeError unless the attribute is one of the dtypes."""
+    if out_dtype not in allowed:
+        raise ShapeError(f"out_dtype must be {' or '.join(allowed)}, found {out_dtype}")
 
 
 def normalize_axis(axis: int, ndim: int) -> int:

@@ -7,7 +7,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from .accumulate import ACCUMULATOR_DTYPES, DATA_DTYPES, matmul_nt
-from .base import Shape, TensorInfo, check_dtype, check_qparams, check_rank, define, export_to_script
+from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, check_rank, define, export_to_script
 
 
 def _infer(
@@ -23,8 +23,7 @@ def _infer(
     for info in (x, y):
         check_dtype(info, *DATA_DTYPES)
         check_rank(info, 3)
-    if out_dtype not in ACCUMULATOR_DTYPES:
-        raise ShapeError(f"out_dtype must be int32 or int64, found {out_dtype}")
+    check_out_dtype(out_dtype, *ACCUMULATOR_DTYPES)
     batches = (x.shape[0], y.shape[0])
     if x.shape[2] != y.shape[2] or (batches[0] != batches[1] and 1 not in batches):
         raise ShapeError(f"x {x.shape} (B, M, K) and y {y.shape} (B, N, K) do not fit")

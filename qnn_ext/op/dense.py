@@ -7,7 +7,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from .accumulate import ACCUMULATOR_DTYPES, DATA_DTYPES, matmul_nt
-from .base import Shape, TensorInfo, check_dtype, check_qparams, check_rank, define, export_to_script
+from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, check_rank, define, export_to_script
 
 ARGUMENTS = "data weight input_zero_point weight_zero_point input_scale weight_scale"
 PACKED_LAYOUTS = ("NC", "NC32n4c")
@@ -25,8 +25,7 @@ def _check(
     check_dtype(data, *DATA_DTYPES)
     check_dtype(weight, *DATA_DTYPES)
     check_rank(data, 2)
-    if out_dtype not in ACCUMULATOR_DTYPES:
-        raise ShapeError(f"out_dtype must be int32 or int64, found {out_dtype}")
+    check_out_dtype(out_dtype, *ACCUMULATOR_DTYPES)
     units, depth = matrix
     if data.shape[1] != depth:
         raise ShapeError(f"data {data.shape} (M, K) and weight {weight.shape}, which is (N, K) = {matrix}, differ in K")

@@ -12,22 +12,13 @@ from .base import (
     Shape,
     TensorInfo,
     along_axis,
+    channel_length,
     check_dtype,
+    check_out_dtype,
     check_qparams,
     define,
     export_to_script,
-    normalize_axis,
 )
-
-
-def _channel_length(data: TensorInfo, axis: int) -> object:
-    return data.shape[normalize_axis(axis, data.ndim)] if data.ndim else None
-
-
-def _check_out_dtype(out_dtype: str, allowed: tuple[str, ...]) -> None:
-    if out_dtype not in allowed:
-        raise ShapeError(f"out_dtype must be {' or '.join(allowed)}, found {out_dtype}")
-
 
 # ---- quantize ----------------------------------------------------------------------------------------------------
 
@@ -43,8 +34,8 @@ def _infer_quantize(
     reciprocal: bool,
 ) -> tuple[Shape, str]:
     check_dtype(data, "float32", "float16", "float64")
-    check_qparams(scale, zero_point, _channel_length(data, axis))
-    _check_out_dtype(out_dtype, INTEGER_DTYPES)
+    check_qparams(scale, zero_point, channel_length(data, axis))
+    check_out_dtype(out_dtype, *INTEGER_DTYPES)
     if rounding not in ("TONEAREST_EVEN", "TONEAREST"):
         raise ShapeError(f"rounding must be TONEAREST_EVEN or TONEAREST, found {rounding}")
     return data.shape, out_dtype
@@ -105,8 +96,8 @@ def _infer_dequantize(
     data: TensorInfo, scale: TensorInfo, zero_point: TensorInfo, *, axis: int, out_dtype: str
 ) -> tuple[Shape, str]:
     check_dtype(data, *INTEGER_DTYPES)
-    check_qparams(scale, zero_point, _channel_length(data, axis))
-    _check_out_dtype(out_dtype, ("float32", "float16"))
+    check_qparams(scale, zero_point, channel_length(data, axis))
+    check_out_dtype(out_dtype, "float32", "float16")
     return data.shape, out_dtype
 
 
@@ -158,9 +149,9 @@ def _infer_requantize(
     out_dtype: str,
 ) -> tuple[Shape, str]:
     check_dtype(data, *INTEGER_DTYPES)
-    check_qparams(input_scale, input_zero_point, _channel_length(data, axis))
-    check_qparams(output_scale, output_zero_point, _channel_length(data, axis))
-    _check_out_dtype(out_dtype, INTEGER_DTYPES)
+    check_qparams(input_scale, input_zero_point, channel_length(data, axis))
+    check_qparams(output_scale, output_zero_point, channel_length(data, axis))
+    check_out_dtype(out_dtype, *INTEGER_DTYPES)
     check_rounding(rounding, compute_dtype)
     if data.dtype == "int64" and rounding in ("UPWARD", "TONEAREST") and compute_dtype == "int64":
         raise ShapeError(f"rounding {rounding} in int64 takes data of at most 32 bits, found int64")
@@ -180,11 +171,24 @@ def requantize_array(
     out_dtype: str = "int8",
 ) -> np.ndarray:
     """The reference of `qnn.requantize`, for other references and for constants at import time."""
-    compute_dtype = check_rounding(rounding, compute_dtype)
     wide = np.int64 if data.dtype == np.int64 else np.int32
     in_scale, out_scale = along_axis(input_scale, axis, data.ndim), along_axis(output_scale, axis, data.ndim)
     x = data.astype(wide) - along_axis(input_zero_point, axis, data.ndim).astype(wide)
     zero_point = along_axis(output_zero_point, axis, data.ndim)
+    return rescale(x, in_scale, out_scale, zero_point, rounding, compute_dtype, out_dtype)
+
+
+def rescale(
+    x: np.ndarray,
+    in_scale: np.ndarray,
+    out_scale: np.ndarray,
+    zero_point: np.ndarray,
+    rounding: str,
+    compute_dtype: str | None,
+    out_dtype: str,
+) -> np.ndarray:
+    """saturate(round(x · in_scale / out_scale) + zero_point) of int32 or int64 x; all arguments broadcast."""
+    compute_dtype = check_rounding(rounding, compute_dtype)
     if in_scale.ndim == 0 and out_scale.ndim == 0 and in_scale == out_scale:
         return reference.saturate(x.astype(np.int64) + zero_point, out_dtype)
     if rounding == "TONEAREST_EVEN":

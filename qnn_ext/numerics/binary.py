@@ -1,0 +1,49 @@
+"""Constants of TFLite's integer ADD, SUB and MUL: what the scales become before the arithmetic starts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import ShapeError
+from .multiplier import FixedPoint, fixed_point
+
+# Headroom both inputs of ADD and SUB get, by their width: 255 << 20 and 65535 << 15 still fit into int32.
+ADD_LEFT_SHIFT = {8: 20, 16: 15}
+
+
+def add_multipliers(
+    lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray, left_shift: int
+) -> tuple[FixedPoint, FixedPoint, FixedPoint]:
+    """Multipliers of lhs, rhs and of their sum: s_l / t, s_r / t and t / (2^left_shift · s_o), t = 2·max(s_l, s_r).
+
+    Halving keeps the sum within the shifted inputs' range. In float64 from float32 scales, as TFLite's Prepare.
+    """
+    lhs, rhs, out = (np.asarray(scale, np.float64) for scale in (lhs_scale, rhs_scale, out_scale))
+    twice_max = 2 * np.maximum(lhs, rhs)
+    return fixed_point(lhs / twice_max), fixed_point(rhs / twice_max), fixed_point(twice_max / (out * 2.0**left_shift))
+
+
+def mul_multiplier(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> FixedPoint:
+    """s_l · s_r / s_o, computed in float32 as TFLite does."""
+    lhs, rhs, out = (np.asarray(scale, np.float32) for scale in (lhs_scale, rhs_scale, out_scale))
+    return fixed_point((lhs * rhs / out).astype(np.float64))
+
+
+def power_of_two_shifts(lhs_scale: float, rhs_scale: float, out_scale: float) -> tuple[int, int] | None:
+    """Right shifts of lhs and rhs when all scales are powers of two, None otherwise. (TFLite's pot_scale_int16.)
+
+    Raises ShapeError when both operands would need a shift, or one a shift to the left: TFLite refuses that too.
+    """
+    exponents = []
+    for scale in (lhs_scale, rhs_scale, out_scale):
+        exponent = float(np.log2(np.float64(scale)))
+        if abs(exponent - round(exponent)) >= 1e-3:
+            return None
+        exponents.append(round(exponent))
+    shifts = exponents[2] - exponents[0], exponents[2] - exponents[1]
+    if min(shifts) != 0:
+        raise ShapeError(
+            f"power-of-two scales {lhs_scale}, {rhs_scale} -> {out_scale}: one operand must have the result's scale "
+            "and the other a smaller or equal one; pass pot_scale=False"
+        )
+    return shifts
