@@ -1,0 +1,127 @@
+"""EQUAL … GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, SELECT, SELECT_V2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....numerics import fixed_point, reference
+from ....op.table import domain
+from ....qparams import QParams
+from ..integers import centered, multiply, require_dtype, same_dtype, scalar, tensor_qparams
+from ..node import Node
+from ..registry import converter
+
+# TFLite compares the operands' real values after scaling both by 2⁸: steps much finer than 1/256 fall together.
+COMPARISON_SHIFT = 8
+
+COMPARISONS: dict[str, Callable[..., relax.Expr]] = {
+    "EQUAL": relax.op.equal,
+    "NOT_EQUAL": relax.op.not_equal,
+    "LESS": relax.op.less,
+    "LESS_EQUAL": relax.op.less_equal,
+    "GREATER": relax.op.greater,
+    "GREATER_EQUAL": relax.op.greater_equal,
+}
+NUMERIC = ("int8", "uint8", "int16", "int32", "int64", "float32")
+
+
+@converter("EQUAL", "NOT_EQUAL", max_version=4)
+def convert_equality(node: Node) -> relax.Expr:
+    """Also of booleans and of int16 with QParams, whose real values are compared."""
+    dtype = same_dtype(node, 0, 1)
+    require_dtype(node, dtype, *NUMERIC, "bool")
+    if dtype == "bool":
+        differs = relax.op.logical_xor(node.input(0), node.input(1))
+        return differs if node.operator.name == "NOT_EQUAL" else relax.op.logical_not(node.emit(differs))
+    return _compare(node, scaled=dtype in ("int8", "uint8") or node.is_quantized(0))
+
+
+@converter("LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", max_version=3)
+def convert_order(node: Node) -> relax.Expr:
+    """LiteRT's kernels order int16 by the stored integers, whatever their scales."""
+    dtype = same_dtype(node, 0, 1)
+    require_dtype(node, dtype, *NUMERIC)
+    return _compare(node, scaled=dtype in ("int8", "uint8"))
+
+
+def _compare(node: Node, scaled: bool) -> relax.Expr:
+    function = COMPARISONS[node.operator.name]
+    if not scaled or _same_order(node):
+        return function(node.input(0), node.input(1))
+    return function(_scaled(node, 0), _scaled(node, 1))
+
+
+def _same_order(node: Node) -> bool:
+    """Whether comparing the stored integers gives the same: equal QParams and no two values that fall together."""
+    qparams = tensor_qparams(node, 0)
+    return qparams == tensor_qparams(node, 1) and bool((np.diff(_scaled_domain(qparams)) > 0).all())
+
+
+def _scaled_domain(qparams: QParams) -> np.ndarray:
+    """What TFLite's comparison sees instead of each q: round(2⁸ · scale · (q − zero_point)) in fixed point."""
+    shifted = (domain(qparams.dtype).astype(np.int32) - qparams.zero_point) << COMPARISON_SHIFT
+    return reference.multiply_tflite(shifted, fixed_point(qparams.scale))
+
+
+def _scaled(node: Node, index: int) -> relax.Expr:
+    qparams = tensor_qparams(node, index)
+    if qparams.dtype == "int16":
+        shifted = node.emit(relax.op.multiply(centered(node, index), scalar(1 << COMPARISON_SHIFT)))
+        return multiply(node, shifted, float(qparams.scale))
+    return node.emit(qnn.table(node.input(index), _scaled_domain(qparams).astype(np.int32)))
+
+
+# ---- logic -------------------------------------------------------------------------------------------------------
+
+
+@converter("LOGICAL_AND", "LOGICAL_OR", max_version=1)
+def convert_logical(node: Node) -> relax.Expr:
+    """Of booleans, broadcasting."""
+    require_dtype(node, same_dtype(node, 0, 1), "bool")
+    function = relax.op.logical_and if node.operator.name == "LOGICAL_AND" else relax.op.logical_or
+    return function(node.input(0), node.input(1))
+
+
+@converter("LOGICAL_NOT", max_version=1)
+def convert_logical_not(node: Node) -> relax.Expr:
+    """Of a boolean tensor."""
+    require_dtype(node, node.dtype(0), "bool")
+    return relax.op.logical_not(node.input(0))
+
+
+# ---- select ------------------------------------------------------------------------------------------------------
+
+
+@converter("SELECT", max_version=4)
+def convert_select(node: Node) -> relax.Expr:
+    """Condition of the operands' shape, of one element, or a vector that chooses rows; operands of one shape."""
+    condition, rows = node.shape(0), node.shape(1)
+    if rows != node.shape(2):
+        raise node.malformed(f"operands must have one shape, found {rows} and {node.shape(2)}")
+    if condition == rows or condition in ((), (1,)):
+        return _select(node, node.input(0))
+    if len(condition) != 1 or not rows or condition[0] != rows[0]:
+        raise node.malformed(f"a condition of shape {condition} does not choose between tensors of shape {rows}")
+    column = (condition[0],) + (1,) * (len(rows) - 1)
+    return _select(node, node.emit(relax.op.reshape(node.input(0), column)))
+
+
+@converter("SELECT_V2", max_version=2)
+def convert_select_v2(node: Node) -> relax.Expr:
+    """Condition and operands broadcast."""
+    return _select(node, node.input(0))
+
+
+def _select(node: Node, condition: relax.Expr) -> relax.Expr:
+    require_dtype(node, node.dtype(0), "bool")
+    require_dtype(node, same_dtype(node, 1, 2), *NUMERIC, "uint32", "bool")
+    if node.is_quantized(1):
+        output = node.output_qparams()
+        operands = [node.emit(node.requantize(node.input(i), node.qparams(i), output)) for i in (1, 2)]
+    else:
+        operands = [node.input(1), node.input(2)]
+    return relax.op.where(condition, *operands)

@@ -1,0 +1,90 @@
+"""Integer arithmetic that several converters build their operators from: operands without zero point, TFLite's fixed-point
+multiplication, clipping. All of it as expressions of the dialect or of ordinary Relax.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ... import op as qnn
+from ...op.base import constant
+from ...qparams import QParams, dtype_range
+from .node import Node
+
+
+def tensor_qparams(node: Node, index: int = 0) -> QParams:
+    """The input's QParams. Raises UnsupportedOperatorError unless there are some, and they are per-tensor."""
+    return _per_tensor(node, node.qparams(index), node.tensor(index).name)
+
+
+def result_qparams(node: Node, index: int = 0) -> QParams:
+    """The output's QParams. Raises UnsupportedOperatorError unless there are some, and they are per-tensor."""
+    return _per_tensor(node, node.output_qparams(index), node.output_tensor(index).name)
+
+
+def _per_tensor(node: Node, qparams: QParams, name: str) -> QParams:
+    if qparams.per_channel:
+        raise node.unsupported(f"tensor '{name}' is quantized per channel; this operator takes per-tensor scales")
+    return qparams
+
+
+def quantized_or_plain(node: Node, *indices: int) -> bool:
+    """Whether the inputs and the first output are quantized. Raises ModelFormatError when only some of them are."""
+    output = node.output_tensor()
+    flags = [node.is_quantized(i) for i in indices] + [output.qparams is not None and output.dtype in QUANTIZED]
+    if any(flags) and not all(flags):
+        raise node.malformed("some of its tensors are quantized and others are not")
+    return flags[0]
+
+
+QUANTIZED = ("int8", "uint8", "int16")
+
+
+def same_dtype(node: Node, *indices: int) -> str:
+    """The dtype the inputs share. Raises ModelFormatError when they differ."""
+    dtypes = [node.dtype(i) for i in indices]
+    if len(set(dtypes)) > 1:
+        raise node.malformed(f"inputs must have one dtype, found {', '.join(dtypes)}")
+    return dtypes[0]
+
+
+def require_dtype(node: Node, dtype: str, *supported: str) -> None:
+    """Raise UnsupportedOperatorError unless the dtype is one of those LiteRT has a kernel for."""
+    if dtype not in supported:
+        raise node.unsupported(f"dtype {dtype}; supported are {', '.join(supported)}")
+
+
+def scalar(value: int, dtype: str = "int32") -> relax.Expr:
+    """An integer constant."""
+    return constant(np.asarray(value, dtype))
+
+
+def centered(node: Node, index: int, dtype: str = "int32") -> relax.Expr:
+    """q − zero_point of an input as int32 (or another wide dtype)."""
+    wide = node.emit(relax.op.astype(node.input(index), dtype))
+    zero_point = int(tensor_qparams(node, index).zero_point)
+    return node.emit(relax.op.subtract(wide, scalar(zero_point, dtype))) if zero_point else wide
+
+
+def multiply(
+    node: Node,
+    value: relax.Expr,
+    factor: float,
+    zero_point: int = 0,
+    out_dtype: str = "int32",
+    rounding: str = "TFLITE",
+) -> relax.Expr:
+    """saturate(round(value · factor) + zero_point): MultiplyByQuantizedMultiplier for the double `factor` > 0."""
+    scale = np.asarray(factor, np.float64 if rounding == "TFLITE" else np.float32)
+    return node.emit(
+        qnn.requantize(value, scale, 0, np.ones_like(scale), zero_point, rounding=rounding, out_dtype=out_dtype)
+    )
+
+
+def narrow(node: Node, value: relax.Expr, zero_point: int, dtype: str) -> relax.Expr:
+    """saturate(value + zero_point) of an int32 expression."""
+    if zero_point:
+        value = node.emit(relax.op.add(value, scalar(zero_point)))
+    clipped = node.emit(relax.op.clip(value, *dtype_range(dtype)))
+    return node.emit(relax.op.astype(clipped, dtype))
