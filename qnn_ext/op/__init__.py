@@ -1,8 +1,10 @@
 """The operators of the QNN dialect, one file per family: type rule, builder, NumPy integer reference."""
 
 from .accumulate import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, row_sum, window_sum
+from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
+from .concatenate import concatenate
 from .conv2d import conv2d
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
@@ -13,8 +15,10 @@ __all__ = [
     "OPS",
     "OpDef",
     "add",
+    "avg_pool2d",
     "batch_matmul",
     "batch_matmul_accumulate",
+    "concatenate",
     "contrib_dense_pack",
     "conv2d",
     "conv2d_accumulate",

@@ -158,7 +158,7 @@ def as_expr(value: Any) -> relax.Expr:
 
 def constant(array: np.ndarray) -> relax.Expr:
     """A Relax constant of exactly the array's dtype: `relax.const` alone narrows int64 and float64 to 32 bits."""
-    return relax.const(np.ascontiguousarray(array), str(array.dtype))
+    return relax.const(np.asarray(array, order="C"), str(array.dtype))
 
 
 def has_type(expr: relax.Expr) -> bool:
