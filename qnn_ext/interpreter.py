@@ -153,7 +153,7 @@ def _single_call_module(call: relax.Call, args: list[Any]) -> tuple[IRModule, li
     def parameter(value: np.ndarray) -> relax.Var:
         var = relax.Var(f"p{len(parameters)}", relax.TensorType(value.shape, str(value.dtype)))
         parameters.append(var)
-        runtime_args.append(tvm.runtime.tensor(np.ascontiguousarray(value)))
+        runtime_args.append(tvm.runtime.tensor(np.asarray(value, order="C")))
         return var
 
     new_args = [replace(expr, value) for expr, value in zip(call.args, args, strict=True)]

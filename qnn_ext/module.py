@@ -94,4 +94,4 @@ def _check_input(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
     if str(value.dtype) != spec.dtype:
         hint = f"; quantize it with {spec.qparams}" if spec.qparams and value.dtype.kind == "f" else ""
         raise InputError(f"input {spec.name!r} must be {spec.dtype}, found {value.dtype}{hint}")
-    return np.ascontiguousarray(value)
+    return np.asarray(value, order="C")

@@ -1,0 +1,342 @@
+"""Operators that move or repeat whole blocks: reshape, transpose, concatenation, splitting, tiling, filling.
+
+They act on the stored integers, whatever the quantization; only CONCATENATION may have to requantize.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....numerics import reference
+from ....op.base import constant, constant_value
+from ....op.table import domain
+from ....qparams import QParams
+from ..node import Node
+from ..registry import converter
+from ..tensors import MAX_ELEMENTS
+
+Shape = tuple[int, ...]
+MAX_FOLDED_ELEMENTS = 2**24  # of a constant made at import: more is a corrupt file, not a model
+
+
+# ---- helpers that other converters share -------------------------------------------------------------------------
+
+
+def check_elements(node: Node, shape: Sequence[int], limit: int = MAX_ELEMENTS) -> Shape:
+    """`shape` as a tuple. Raises ModelFormatError when a dimension is negative or the tensor would be absurdly big."""
+    if any(dim < 0 for dim in shape) or math.prod(shape) > limit:
+        raise node.malformed(f"asks for a tensor of shape {tuple(shape)}")
+    return tuple(int(dim) for dim in shape)
+
+
+def reshape(node: Node, expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    """`expr` in another shape; itself when the shape is the same."""
+    current = tuple(int(dim) for dim in expr.ty.shape)
+    if current == tuple(shape):
+        return expr
+    if math.prod(current) != math.prod(shape):
+        raise node.malformed(f"{current} cannot be reshaped to {tuple(shape)}: the numbers of elements differ")
+    return node.emit(relax.op.reshape(expr, tuple(shape)))
+
+
+def block(
+    node: Node, expr: relax.Expr, axes: Sequence[int], begin: Sequence[int], end: Sequence[int], strides: Sequence[int]
+) -> relax.Expr:
+    """expr[begin:end:strides] along `axes`, Python's slice rule after normalization; no call for whole axes."""
+    shape = [int(dim) for dim in expr.ty.shape]
+    whole = [
+        (b, e, s) == (0, shape[axis], 1) for axis, b, e, s in zip(axes, begin, end, strides, strict=True)
+    ]  # what remains is a real slice
+    keep = [i for i, same in enumerate(whole) if not same]
+    if not keep:
+        return expr
+    picked = [[sequence[i] for i in keep] for sequence in (axes, begin, end, strides)]
+    # TVM reads an end of −1 with a negative stride as "the last element": say "before the first" as −size − 1.
+    stops = [e if e >= 0 else -shape[axis] - 1 for axis, e in zip(picked[0], picked[2], strict=True)]
+    return node.emit(relax.op.strided_slice(expr, picked[0], picked[1], stops, picked[3]))
+
+
+def take(node: Node, expr: relax.Expr, indices: np.ndarray, axis: int) -> relax.Expr:
+    """expr with the elements `indices`, known at import, along one axis; `expr` itself when these are all in order."""
+    if np.array_equal(indices, np.arange(int(expr.ty.shape[axis]))):
+        return expr
+    return node.emit(relax.op.take(expr, constant(np.asarray(indices, np.int32)), axis=axis, mode="clip"))
+
+
+def from_file(node: Node, index: int) -> bool:
+    """Whether the input is a constant of the file, so that it may hold the batch size the model was converted with."""
+    return node.tensor(index).data is not None
+
+
+def batch_changed(node: Node, index: int = 0) -> bool:
+    """Whether the input's first dimension differs from the file's, because the import changed it."""
+    declared, actual = node.tensor(index).shape, node.shape(index)
+    return bool(node.importer.shapes) and len(declared) == len(actual) > 0 and declared[0] != actual[0]
+
+
+# ---- the same elements in another shape --------------------------------------------------------------------------
+
+
+@converter("RESHAPE", max_version=1)
+def convert_reshape(node: Node) -> relax.Expr:
+    """The target is an input or an option; −1 is inferred. A batch size within it follows the input's."""
+    shape = node.shape(0)
+    if node.has_input(1) and len(node.shape(1)) == 1 and node.dtype(1) in ("int32", "int64"):
+        target = [int(dim) for dim in node.constant(1)]
+        rebatch = from_file(node, 1)
+    else:
+        target = [int(dim) for dim in node.options["new_shape"]]
+        target = [] if target == [0] else target  # how old converters wrote a scalar
+        rebatch = True
+    if rebatch and batch_changed(node):
+        target = _rebatched(target, node.tensor(0).shape, shape)
+    return reshape(node, node.input(0), _inferred(node, target, shape))
+
+
+def _inferred(node: Node, target: list[int], shape: Shape) -> list[int]:
+    """The target with −1 replaced."""
+    if target.count(-1) > 1 or any(dim < -1 for dim in target):
+        raise node.malformed(f"{target} is no shape")
+    if -1 not in target:
+        return target
+    known = -math.prod(target)
+    if known == 0 or math.prod(shape) % known:
+        raise node.malformed(f"{shape} cannot be reshaped to {target}")
+    return [math.prod(shape) // known if dim == -1 else dim for dim in target]
+
+
+def _rebatched(target: list[int], declared: Shape, actual: Shape) -> list[int]:
+    """The target for another batch size. Elements stay in row-major order, so the first dimension grows with the batch
+    whenever it counted whole batches before."""
+    if -1 in target and (known := -math.prod(target)) > 0:
+        target = [math.prod(declared) // known if dim == -1 else dim for dim in target]
+    if not target or declared[0] == 0 or target[0] % declared[0]:
+        return target
+    return [target[0] // declared[0] * actual[0], *(-1 if actual[1:] != declared[1:] else dim for dim in target[1:])]
+
+
+@converter("SQUEEZE", max_version=2)
+def convert_squeeze(node: Node) -> relax.Expr:
+    """Drop the named dimensions of size 1, or all of them."""
+    shape = node.shape(0)
+    dims = [int(dim) for dim in node.options["squeeze_dims"]]
+    if any(not -len(shape) <= dim < len(shape) or shape[dim] != 1 for dim in dims):
+        raise node.malformed(f"cannot squeeze dimensions {dims} of shape {shape}")
+    dropped = {dim % len(shape) for dim in dims} if dims else {i for i, dim in enumerate(shape) if dim == 1}
+    return reshape(node, node.input(0), [dim for i, dim in enumerate(shape) if i not in dropped])
+
+
+@converter("EXPAND_DIMS", max_version=1)
+def convert_expand_dims(node: Node) -> relax.Expr:
+    """A new dimension of size 1 before the axis."""
+    shape = list(node.shape(0))
+    (axis,) = node.axes(1, len(shape) + 1)
+    return reshape(node, node.input(0), [*shape[:axis], 1, *shape[axis:]])
+
+
+@converter("TRANSPOSE", max_version=7)
+def convert_transpose(node: Node) -> relax.Expr:
+    """Output axis i is input axis order[i]."""
+    order = node.axes(1, len(node.shape(0)))
+    if sorted(order) != list(range(len(node.shape(0)))):
+        raise node.malformed(f"{order} is no permutation of the axes of {node.shape(0)}")
+    return node.input(0) if order == sorted(order) else relax.op.permute_dims(node.input(0), order)
+
+
+# ---- joining and splitting ---------------------------------------------------------------------------------------
+
+
+@converter("CONCATENATION", max_version=5)
+def convert_concatenation(node: Node) -> relax.Expr:
+    """Parts whose QParams differ from the output's are requantized first. LiteRT's reference does that for uint8 only;
+    it copies int16 as it is and refuses int8."""
+    ndim = len(node.shape(0))
+    axis = _axis(node, node.options["axis"], ndim)
+    parts = [_part(node, i) for i in range(node.input_count)]
+    for i in range(node.input_count):
+        others = [dim for j, dim in enumerate(node.shape(i)) if j != axis]
+        if len(others) != ndim - 1 or others != [dim for j, dim in enumerate(node.shape(0)) if j != axis]:
+            raise node.malformed(f"cannot join {node.shape(i)} and {node.shape(0)} along axis {axis}")
+    return node.activate(relax.op.concat(parts, axis=axis) if len(parts) > 1 else parts[0])
+
+
+def _part(node: Node, index: int) -> relax.Expr:
+    if not node.is_quantized(index):
+        return node.input(index)
+    source, target = node.qparams(index), node.output_qparams()
+    if source == target or (node.tflite_numerics and source.dtype == "int16"):
+        return node.input(index)
+    if node.tflite_numerics and source.dtype in ("int8", "uint8"):
+        return node.emit(_rescaled_by_table(node.input(index), source, target))
+    return node.emit(node.requantize(node.input(index), source, target))
+
+
+def _rescaled_by_table(expr: relax.Expr, source: QParams, target: QParams) -> relax.Expr:
+    """round(x · s + b) + zp in float32 with s = s_in · f32(1 / s_out), b = −zp_in · s: TFLite's
+    ConcatenationWithScaling, which rounds otherwise than its requantize."""
+    scale = np.float32(source.scale) * (np.float32(1.0) / np.float32(target.scale))
+    bias = np.float32(-int(source.zero_point)) * scale
+    values = domain(source.dtype).astype(np.float32) * scale + bias
+    table = reference.float_to_int(reference.round_half_away(values), target.zero_point, target.dtype)
+    return qnn.table(expr, constant(table))
+
+
+def _axis(node: Node, axis: int, ndim: int) -> int:
+    if not -ndim <= axis < ndim:
+        raise node.malformed(f"axis {axis} is out of range for {ndim} dimensions")
+    return axis % ndim
+
+
+def _parts(node: Node, index: int, axis: int, sizes: Sequence[int]) -> list[relax.Expr]:
+    """The input cut along an axis into consecutive parts."""
+    if any(size < 0 for size in sizes) or sum(sizes) != node.shape(index)[axis]:
+        raise node.malformed(f"sizes {list(sizes)} do not add up to dimension {axis} of {node.shape(index)}")
+    ends = np.cumsum(sizes).tolist()
+    return [block(node, node.input(index), [axis], [end - n], [end], [1]) for n, end in zip(sizes, ends, strict=True)]
+
+
+@converter("SPLIT", max_version=4)
+def convert_split(node: Node) -> list[relax.Expr]:
+    """Equal parts; input 0 is the axis."""
+    (axis,) = node.axes(0, len(node.shape(1)))
+    count, length = node.options["num_splits"], node.shape(1)[axis]
+    if count < 1 or length % count:
+        raise node.malformed(f"dimension {axis} of {node.shape(1)} does not divide into {count} parts")
+    return _parts(node, 1, axis, [length // count] * count)
+
+
+@converter("SPLIT_V", max_version=2)
+def convert_split_v(node: Node) -> list[relax.Expr]:
+    """Parts of given sizes, one of which may be −1: what remains."""
+    (axis,) = node.axes(2, len(node.shape(0)))
+    sizes = [int(size) for size in node.constant(1).reshape(-1)]
+    if sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = node.shape(0)[axis] - sum(sizes) - 1
+    return _parts(node, 0, axis, sizes)
+
+
+@converter("PACK", max_version=4)
+def convert_pack(node: Node) -> relax.Expr:
+    """Tensors of one shape joined along a new axis."""
+    shape = list(node.shape(0))
+    axis = _axis(node, node.options["axis"], len(shape) + 1)
+    if node.options["values_count"] != node.input_count:
+        raise node.malformed(f"packs {node.options['values_count']} values, but has {node.input_count} inputs")
+    expanded = [*shape[:axis], 1, *shape[axis:]]
+    parts = [reshape(node, node.input(i), expanded) for i in range(node.input_count)]
+    return relax.op.concat(parts, axis=axis) if len(parts) > 1 else parts[0]
+
+
+@converter("UNPACK", max_version=4)
+def convert_unpack(node: Node) -> list[relax.Expr]:
+    """The slices along an axis, that axis dropped."""
+    shape = list(node.shape(0))
+    axis = _axis(node, node.options["axis"], len(shape))
+    if node.options["num"] != shape[axis]:
+        raise node.malformed(f"unpacks {node.options['num']} parts of dimension {axis} of {tuple(shape)}")
+    parts = _parts(node, 0, axis, [1] * shape[axis])
+    return [reshape(node, part, shape[:axis] + shape[axis + 1 :]) for part in parts]
+
+
+# ---- repeating and reversing -------------------------------------------------------------------------------------
+
+
+@converter("TILE", max_version=3)
+def convert_tile(node: Node) -> relax.Expr:
+    """Axis i repeated multiples[i] times."""
+    multiples = [int(count) for count in node.constant(1).reshape(-1)]
+    if len(multiples) != len(node.shape(0)) or any(count < 1 for count in multiples):
+        raise node.malformed(f"cannot repeat {node.shape(0)} by {multiples}")
+    check_elements(node, [dim * count for dim, count in zip(node.shape(0), multiples, strict=True)])
+    return relax.op.tile(node.input(0), multiples) if set(multiples) - {1} else node.input(0)
+
+
+@converter("BROADCAST_TO", max_version=3)
+def convert_broadcast_to(node: Node) -> relax.Expr:
+    """NumPy's broadcast to a given shape."""
+    shape = node.shape(0)
+    target = [int(dim) for dim in node.constant(1).reshape(-1)]
+    if (
+        from_file(node, 1)
+        and batch_changed(node)
+        and len(target) == len(shape)
+        and target[0] == node.tensor(0).shape[0]
+    ):
+        target[0] = shape[0]
+    return broadcast(node, node.input(0), target)
+
+
+def broadcast(node: Node, expr: relax.Expr, target: Sequence[int]) -> relax.Expr:
+    """`expr` broadcast to `target`. Raises ModelFormatError when they do not fit."""
+    shape = tuple(int(dim) for dim in expr.ty.shape)
+    check_elements(node, target, MAX_FOLDED_ELEMENTS if constant_value(expr) is not None else MAX_ELEMENTS)
+    fits = len(target) >= len(shape) and all(
+        a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
+    )
+    if not fits:
+        raise node.malformed(f"{shape} does not broadcast to {tuple(target)}")
+    return expr if shape == tuple(target) else relax.op.broadcast_to(expr, tuple(target))
+
+
+@converter("REVERSE_V2", max_version=3)
+def convert_reverse(node: Node) -> relax.Expr:
+    """The elements along the given axes in opposite order."""
+    result = node.input(0)
+    for axis in sorted(set(node.axes(1, len(node.shape(0))))):
+        result = node.emit(relax.op.flip(result, axis))
+    return result
+
+
+# ---- values made from shapes -------------------------------------------------------------------------------------
+
+
+@converter("SHAPE", max_version=1)
+def convert_shape(node: Node) -> relax.Expr:
+    """The input's shape, which is known at import."""
+    return constant(np.array(node.shape(0), node.options["out_type"]))
+
+
+@converter("RANK", max_version=1)
+def convert_rank(node: Node) -> relax.Expr:
+    """The number of dimensions, known at import."""
+    return constant(np.array(len(node.shape(0)), np.int32))
+
+
+@converter("FILL", max_version=4)
+def convert_fill(node: Node) -> relax.Expr:
+    """A tensor of the shape in input 0, every element the scalar in input 1."""
+    if math.prod(node.shape(1)) != 1:
+        raise node.malformed(f"the value must be a scalar, found shape {node.shape(1)}")
+    if node.is_quantized(1) and node.qparams(1) != node.output_qparams():
+        raise node.malformed("the value's quantization differs from the output's")
+    return broadcast(node, reshape(node, node.input(1), ()), [int(dim) for dim in node.constant(0).reshape(-1)])
+
+
+@converter("ZEROS_LIKE", max_version=1)
+def convert_zeros_like(node: Node) -> relax.Expr:
+    """Zeros of the input's shape and dtype."""
+    if node.dtype() not in ("float32", "int32", "int64"):
+        raise node.unsupported(f"ZEROS_LIKE of {node.dtype()}; TFLite has float32, int32 and int64")
+    return constant(np.zeros(check_elements(node, node.shape(0), MAX_FOLDED_ELEMENTS), node.dtype()))
+
+
+@converter("RANGE", max_version=2)
+def convert_range(node: Node) -> relax.Expr:
+    """start, start + delta, … before limit. Floats are accumulated, as TFLite does, so that errors add up alike."""
+    start, limit, delta = (node.constant(i).reshape(()) for i in range(3))
+    if node.dtype() not in ("int32", "int64", "float32"):
+        raise node.unsupported(f"RANGE of {node.dtype()}")
+    if not np.isfinite([start, limit, delta]).all() or delta == 0 or (limit - start) * np.sign(delta) < 0:
+        raise node.malformed(f"no range from {start} to {limit} by {delta}")
+    exact = start.dtype.kind == "i"
+    distance, step = abs(int(limit) - int(start)) if exact else abs(limit - start), abs(delta)
+    count = -(-distance // int(step)) if exact else math.ceil(distance / step)
+    check_elements(node, [count], MAX_FOLDED_ELEMENTS)
+    values = np.full(count, delta, start.dtype)
+    values[:1] = start
+    return constant(np.cumsum(values, dtype=start.dtype))
