@@ -1,5 +1,5 @@
-"""Integer arithmetic that several converters build their operators from: operands without zero point, TFLite's fixed-point
-multiplication, clipping. All of it as expressions of the dialect or of ordinary Relax.
+"""Integer arithmetic that several converters build their operators from: operands without zero point, TFLite's
+fixed-point multiplication, clipping. All of it as expressions of the dialect or of ordinary Relax.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from tvm import relax
 from ... import op as qnn
 from ...op.base import constant
 from ...qparams import QParams, dtype_range
-from .node import Node
+from .node import ACTIVATION_RANGES, Node
+
+QUANTIZED = ("int8", "uint8", "int16")
 
 
 def tensor_qparams(node: Node, index: int = 0) -> QParams:
@@ -36,9 +38,6 @@ def quantized_or_plain(node: Node, *indices: int) -> bool:
     if any(flags) and not all(flags):
         raise node.malformed("some of its tensors are quantized and others are not")
     return flags[0]
-
-
-QUANTIZED = ("int8", "uint8", "int16")
 
 
 def same_dtype(node: Node, *indices: int) -> str:
@@ -88,3 +87,17 @@ def narrow(node: Node, value: relax.Expr, zero_point: int, dtype: str) -> relax.
         value = node.emit(relax.op.add(value, scalar(zero_point)))
     clipped = node.emit(relax.op.clip(value, *dtype_range(dtype)))
     return node.emit(relax.op.astype(clipped, dtype))
+
+
+def activate(node: Node, value: relax.Expr) -> relax.Expr:
+    """The fused activation, also of int32 and int64 results."""
+    activation = node.options.get("fused_activation_function", "NONE")
+    dtype = node.output_tensor().dtype
+    if dtype not in ("int32", "int64") or activation not in ACTIVATION_RANGES:
+        return node.activate(value)
+    low, high = ACTIVATION_RANGES[activation]
+    if low is not None:
+        value = relax.op.maximum(node.emit(value), scalar(int(low), dtype))
+    if high is not None:
+        value = relax.op.minimum(node.emit(value), scalar(int(high), dtype))
+    return value

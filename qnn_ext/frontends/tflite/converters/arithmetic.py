@@ -1,0 +1,177 @@
+"""ADD, SUB, MUL, SQUARED_DIFFERENCE, MAXIMUM, MINIMUM, ADD_N, SQUARE, POW, FLOOR_DIV, FLOOR_MOD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op.base import constant
+from ..integers import (
+    activate,
+    centered,
+    multiply,
+    quantized_or_plain,
+    require_dtype,
+    result_qparams,
+    same_dtype,
+    scalar,
+    tensor_qparams,
+)
+from ..node import Node
+from ..registry import converter
+
+PLAIN = {"ADD": relax.op.add, "SUB": relax.op.subtract, "MUL": relax.op.multiply}
+QUANTIZED = {"ADD": qnn.add, "SUB": qnn.subtract, "MUL": qnn.mul}
+
+
+@converter("ADD", "SUB", max_version=5)
+def convert_sum(node: Node) -> relax.Expr:
+    """int16 with power-of-two scales may ask for the shifting kernel (the option pot_scale_int16)."""
+    pot_scale = node.tflite_numerics and node.dtype() == "int16" and bool(node.options["pot_scale_int16"])
+    return _binary(node, pot_scale=pot_scale)
+
+
+@converter("MUL", max_version=7)
+def convert_mul(node: Node) -> relax.Expr:
+    """A product; quantized ones have the scale s_l·s_r before they are rescaled."""
+    return _binary(node)
+
+
+def _binary(node: Node, **options: bool) -> relax.Expr:
+    dtype = same_dtype(node, 0, 1)
+    operator = node.operator.name
+    if not quantized_or_plain(node, 0, 1):
+        plain = ("float32", "int32", "int64") if operator == "SUB" else ("float32", "int16", "int32", "int64")
+        require_dtype(node, dtype, *plain)
+        return activate(node, PLAIN[operator](node.input(0), node.input(1)))
+    lhs, rhs, output = tensor_qparams(node, 0), tensor_qparams(node, 1), result_qparams(node)
+    result = QUANTIZED[operator](
+        node.input(0),
+        node.input(1),
+        lhs.scale,
+        lhs.zero_point,
+        rhs.scale,
+        rhs.zero_point,
+        output.scale,
+        output.zero_point,
+        rounding=node.rounding,
+        out_dtype=output.dtype,
+        **options,
+    )
+    return activate(node, result)
+
+
+@converter("SQUARED_DIFFERENCE", max_version=2)
+def convert_squared_difference(node: Node) -> relax.Expr:
+    """(x − y)²; int8 brings both to the scale 2·max(s_x, s_y) / 2⁷ first."""
+    dtype = same_dtype(node, 0, 1)
+    if dtype == "int8":
+        return _squared_difference_int8(node)
+    require_dtype(node, dtype, "int8", "int32", "float32")
+    difference = node.emit(relax.op.subtract(node.input(0), node.input(1)))
+    return relax.op.multiply(difference, difference)
+
+
+def _squared_difference_int8(node: Node) -> relax.Expr:
+    left_shift = 7
+    output = result_qparams(node)
+    scales = [float(tensor_qparams(node, i).scale) for i in (0, 1)]
+    twice_max = 2 * max(scales)
+    parts = []
+    for index, scale in enumerate(scales):
+        shifted = node.emit(relax.op.multiply(centered(node, index), scalar(1 << left_shift)))
+        parts.append(multiply(node, shifted, scale / twice_max))
+    difference = node.emit(relax.op.subtract(*parts))
+    square = node.emit(relax.op.multiply(difference, difference))
+    factor = twice_max * twice_max / ((1 << 2 * left_shift) * float(output.scale))
+    return multiply(node, square, factor, int(output.zero_point), "int8")
+
+
+@converter("MAXIMUM", "MINIMUM", max_version=4)
+def convert_extremum(node: Node) -> relax.Expr:
+    """On the integers themselves: the operands share the result's QParams; where they do not, they get them first."""
+    require_dtype(node, same_dtype(node, 0, 1), "int8", "uint8", "int16", "int32", "int64", "float32")
+    function = relax.op.maximum if node.operator.name == "MAXIMUM" else relax.op.minimum
+    operands = [node.input(i) for i in (0, 1)]
+    if quantized_or_plain(node, 0, 1):
+        output = result_qparams(node)
+        operands = [node.emit(node.requantize(x, tensor_qparams(node, i), output)) for i, x in enumerate(operands)]
+    return function(*operands)
+
+
+@converter("ADD_N", max_version=1)
+def convert_add_n(node: Node) -> relax.Expr:
+    """Sum of any number of tensors of one shape."""
+    require_dtype(node, same_dtype(node, *range(node.input_count)), "float32", "int32")
+    if len({node.shape(i) for i in range(node.input_count)}) > 1:
+        raise node.malformed("all operands must have one shape")
+    total = node.input(0)
+    for index in range(1, node.input_count):
+        total = node.emit(relax.op.add(total, node.input(index)))
+    return total
+
+
+@converter("SQUARE", max_version=1)
+def convert_square(node: Node) -> relax.Expr:
+    """x²."""
+    require_dtype(node, node.dtype(), "float32")
+    return relax.op.multiply(node.input(0), node.input(0))
+
+
+@converter("POW", max_version=1)
+def convert_pow(node: Node) -> relax.Expr:
+    """x^y; of int32 in double precision, as C++'s pow of two ints."""
+    dtype = same_dtype(node, 0, 1)
+    require_dtype(node, dtype, "float32", "int32")
+    if dtype == "float32":
+        return relax.op.power(node.input(0), node.input(1))
+    wide = [node.emit(relax.op.astype(node.input(i), "float64")) for i in (0, 1)]
+    return relax.op.astype(node.emit(relax.op.power(*wide)), "int32")
+
+
+# ---- division with rounding down ---------------------------------------------------------------------------------
+
+
+@converter("FLOOR_DIV", max_version=3)
+def convert_floor_div(node: Node) -> relax.Expr:
+    """⌊x / y⌋. Integers divided by 0 give 0, where LiteRT stops with an error."""
+    dtype = _unquantized(node, "int8", "int16", "int32", "float32")
+    if dtype == "float32":
+        return relax.op.floor(node.emit(relax.op.divide(node.input(0), node.input(1))))
+    return integer_division(node, relax.op.floor_divide)
+
+
+@converter("FLOOR_MOD", max_version=2)
+def convert_floor_mod(node: Node) -> relax.Expr:
+    """x − y·⌊x / y⌋, with y's sign. Integers modulo 0 give 0, where LiteRT stops with an error."""
+    dtype = _unquantized(node, "int8", "int16", "int32", "int64", "float32")
+    if dtype != "float32":
+        return integer_division(node, relax.op.floor_mod)
+    divisor, zero = node.input(1), constant(np.float32(0))
+    rest = node.emit(relax.op.mod(node.input(0), divisor))  # fmod: exact, with x's sign
+    opposite = node.emit(relax.op.less(node.emit(relax.op.multiply(rest, node.emit(relax.op.sign(divisor)))), zero))
+    return relax.op.where(opposite, node.emit(relax.op.add(rest, divisor)), rest)
+
+
+def _unquantized(node: Node, *supported: str) -> str:
+    """The operands' dtype. LiteRT divides the stored integers whatever their scales: quantized operands are refused."""
+    dtype = same_dtype(node, 0, 1)
+    require_dtype(node, dtype, *supported)
+    if node.is_quantized(0) or node.is_quantized(1):
+        raise node.unsupported("quantized operands; it divides plain integers and floats")
+    return dtype
+
+
+def integer_division(node: Node, function: Callable[..., relax.Expr]) -> relax.Expr:
+    """`function`(x, y) of integers in int64, so that no quotient overflows; 0 where y is 0, which would trap."""
+    dtype, wide = node.dtype(), "int64"
+    lhs, rhs = (node.emit(relax.op.astype(node.input(i), wide)) for i in (0, 1))
+    zero, one = scalar(0, wide), scalar(1, wide)
+    if dtype == "int64":  # minimum / −1 traps too; only remainders come here, and modulo ±1 they are 0
+        rhs = node.emit(relax.op.where(node.emit(relax.op.equal(rhs, scalar(-1, wide))), one, rhs))
+    by_zero = node.emit(relax.op.equal(rhs, zero))
+    quotient = node.emit(function(lhs, node.emit(relax.op.where(by_zero, one, rhs))))
+    return relax.op.astype(node.emit(relax.op.where(by_zero, zero, quotient)), dtype)
