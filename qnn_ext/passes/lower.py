@@ -1,0 +1,204 @@
+"""Lower: turns each fused group into one scheduled PrimFunc and calls it.
+
+The product at the head of a group goes to the strategy registry, which packs the weights here, at compile time; the
+rest are TE stages behind it. Groups without a product get the generic CPU schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, ir, relax, te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ..errors import UnsupportedOperatorError
+from ..op.base import call_attributes, constant, constant_value
+from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
+from ..topi_int8.generic import elementwise, sums
+from ..topi_int8.generic.elementwise import Constants, Operand
+from ..topi_int8.generic.schedule import SCHEDULED, schedule_generic
+from .fuse import ANCHORS, COMPOSITE, LAYER
+from .rewrite import bindings_of, op_name, plain_attrs, substitute
+
+# attributes of the PrimFuncs, for profile and inspect
+MACS = "qnn_macs"
+IMPLEMENTATION = "qnn_implementation"
+
+# multi-stage operators that are one kernel of their own: name -> (Constants, *Operand, **attributes) -> te.Tensor
+STAGES: dict[str, Callable[..., te.Tensor]] = {
+    "qnn.window_sum": lambda constants, data, **attributes: sums.window_sum(data.tensor, **attributes),
+    "qnn.row_sum": lambda constants, data: sums.row_sum(data.tensor),
+}
+
+
+def lower(mod: IRModule, target: Target) -> IRModule:
+    """`mod` with every "Composite" function replaced by a PrimFunc and its call by `call_tir`."""
+    kernels = {var: _Kernel(mod[var], target) for var in mod.get_global_vars() if _is_composite(mod[var])}
+    builder = relax.BlockBuilder()
+    main = mod["main"]
+    environment: dict[Any, Any] = {}
+    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
+        with builder.dataflow():
+            for binding in bindings_of(main):
+                value = substitute(binding.value, environment)
+                if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar) and value.op in kernels:
+                    value = kernels[value.op].call(builder, value)
+                environment[binding.var] = (
+                    value if isinstance(value, relax.Var) else builder.emit(value, name_hint=binding.var.name)
+                )
+            result = builder.emit_output(substitute(main.body.body, environment))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _is_composite(function: Any) -> bool:
+    return isinstance(function, relax.Function) and bool(function.attrs) and COMPOSITE in function.attrs
+
+
+class _Kernel:
+    """One composite function as a PrimFunc with its constants."""
+
+    def __init__(self, function: relax.Function, target: Target) -> None:
+        self.function = function
+        self.constants = Constants()
+        self.macs = 0
+        self.implementation: Implementation | None = None
+        self._workload: Workload | None = None
+        self._target = target
+        self._values: dict[Any, Operand] = {}
+        self.placeholders = [
+            te.placeholder(_shape(param), str(param.ty.dtype), name=param.name) for param in function.params
+        ]
+        for param, placeholder in zip(function.params, self.placeholders, strict=True):
+            self._values[param] = Operand(placeholder, None)
+        for binding in bindings_of(function):
+            self._values[binding.var] = self._stage(binding.value)
+        self.output = self._values[function.body.body].tensor
+        self.prim_func = self._schedule()
+
+    def call(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        """The `call_tir` that replaces a call of the composite function."""
+        global_var = builder.add_func(self.prim_func, call.op.name_hint)
+        args = [*call.args, *(constant(array) for array in self.constants.arrays)]
+        return relax.call_tir(global_var, relax.Tuple(args), out_ty=self.function.ret_ty)
+
+    # ---- TE ------------------------------------------------------------------------------------------------------
+
+    def _stage(self, expr: Any) -> Operand:
+        if isinstance(expr, relax.Var):
+            return self._values[expr]
+        name = op_name(expr)
+        shape = _shape(expr)
+        if name in ANCHORS:
+            return Operand(self._anchor(name, expr), None)
+        operands = [self._operand(arg) for arg in expr.args]
+        attributes = _attributes(name, expr)
+        if name == "repeat":
+            return Operand(_repeat(operands[0].tensor, shape), None)
+        if name in STAGES:
+            return Operand(STAGES[name](self.constants, *operands, **attributes), None)
+        if name not in elementwise.RULES:
+            raise UnsupportedOperatorError(f"{name} has no kernel; Canonicalize should have rewritten it")
+        return Operand(elementwise.elementwise(name, operands, attributes, shape, self.constants), None)
+
+    def _operand(self, arg: Any) -> Operand:
+        if arg in self._values:
+            return self._values[arg]
+        if isinstance(arg, (tirx.IntImm, tirx.FloatImm)):
+            return Operand(None, np.asarray(arg.value))
+        value = constant_value(arg)
+        if value is None:
+            raise UnsupportedOperatorError(f"cannot lower an argument of type {type(arg).__name__}")
+        return Operand(None, value)
+
+    def _anchor(self, name: str, call: relax.Call) -> te.Tensor:
+        data, weight = (self._operand(arg) for arg in call.args)
+        attributes = call_attributes(call)
+        workload = _workload(name, data, weight, attributes)
+        if name == "qnn.dense_accumulate" and weight.value is None:
+            return self._dynamic_dense(data, weight, attributes)
+        accepting = candidates(workload, self._target)
+        implementation = accepting[0] if weight.value is not None or name == ANCHORS[2] else accepting[-1]
+        self.implementation, self._workload, self.macs = implementation, workload, workload.macs
+        tensor = _tensor(data, self.constants)
+        if weight.value is not None and implementation.pack_weight is not None:
+            packed = self.constants.add(implementation.pack_weight(workload, weight.value))
+        else:
+            packed = _tensor(weight, self.constants)
+            if name == "qnn.conv2d_accumulate":  # the generic fallback wants HWIO
+                packed = _permute(packed, (1, 2, 3, 0))
+        return implementation.compute(workload, tensor, packed, attributes.get("pad_value", 0))
+
+    def _dynamic_dense(self, data: Operand, weight: Operand, attributes: dict[str, Any]) -> te.Tensor:
+        """A dense layer whose weights are computed at run time is a batch_matmul with a batch of one."""
+        (m, k), n = data.shape, weight.shape[0]
+        workload = BatchMatmulWorkload(1, m, k, n, data.dtype, weight.dtype, attributes["out_dtype"])
+        implementation = candidates(workload, self._target)[0]
+        self.implementation, self._workload, self.macs = implementation, workload, workload.macs
+        x, y = (_lead(_tensor(operand, self.constants)) for operand in (data, weight))
+        acc = implementation.compute(workload, x, y, 0)
+        return te.compute((m, n), lambda i, j: acc[0, i, j], name="unbatch")
+
+    # ---- schedule ------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> tirx.PrimFunc:
+        function = te.create_prim_func([*self.placeholders, *self.constants.placeholders, self.output])
+        if self.implementation is None:
+            function = schedule_generic(function, self._target)
+        else:
+            sch = Schedule(function)
+            self.implementation.schedule(sch, self._workload, self._target)
+            function = sch.mod["main"]
+        name = self.implementation.name if self.implementation else "generic"
+        attributes = {SCHEDULED: True, "op_pattern": 8, MACS: self.macs, IMPLEMENTATION: name}
+        attributes[LAYER] = self.function.attrs[LAYER]
+        attributes[COMPOSITE] = self.function.attrs[COMPOSITE]
+        for key, value in attributes.items():
+            function = function.with_attr(key, value)
+        return function.without_attr("global_symbol")
+
+
+def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any]) -> Workload:
+    dtypes = (data.dtype, weight.dtype, attributes["out_dtype"])
+    if name == "qnn.dense_accumulate":
+        return DenseWorkload(*data.shape, weight.shape[0], *dtypes)
+    if name == "qnn.batch_matmul_accumulate":
+        return BatchMatmulWorkload(*data.shape, weight.shape[1], *dtypes)
+    n, h, w, c = data.shape
+    o, kh, kw, _ = weight.shape
+    geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])
+    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes)
+
+
+def _attributes(name: str, call: relax.Call) -> dict[str, Any]:
+    if name.startswith("qnn."):
+        return call_attributes(call)
+    return {"dtype": str(call.ty.dtype)} if name == "astype" else {}
+
+
+def _shape(expr: Any) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in expr.ty.shape)
+
+
+def _tensor(operand: Operand, constants: Constants) -> te.Tensor:
+    return operand.tensor if operand.tensor is not None else constants.add(operand.value)
+
+
+def _permute(tensor: te.Tensor, axes: tuple[int, ...]) -> te.Tensor:
+    """tensor.transpose(axes) as a stage."""
+    shape = tuple(tensor.shape[axis] for axis in axes)
+    return te.compute(shape, lambda *i: tensor(*(i[axes.index(d)] for d in range(len(axes)))), name="permute")
+
+
+def _lead(tensor: te.Tensor) -> te.Tensor:
+    """A leading dimension of 1."""
+    return te.compute((1, *tensor.shape), lambda b, *i: tensor(*i), name="lead")
+
+
+def _repeat(tensor: te.Tensor, shape: tuple[int, ...]) -> te.Tensor:
+    """The last axis repeated element by element up to `shape`."""
+    times = shape[-1] // int(tensor.shape[-1])
+    return te.compute(shape, lambda *i: tensor(*i[:-1], i[-1] // times), name="repeat")

@@ -1,0 +1,256 @@
+"""TE computes of the elementwise QNN operators and of the Relax operators an integer epilogue contains.
+
+Each rule takes a `Stage` (where operands are read and constants become tensors) and yields one element's expression,
+so that a chain of them inlines into the kernel that starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+from ...numerics import fixed_point, float_multiplier, tir
+from ...numerics.multiplier import FixedPoint
+from ...qparams import dtype_range
+
+Expr = Any
+
+
+@dataclass
+class Constants:
+    """Constant tensors of one PrimFunc: placeholders, with the arrays the caller has to pass for them."""
+
+    placeholders: list[te.Tensor] = field(default_factory=list)
+    arrays: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, array: np.ndarray) -> te.Tensor:
+        """A placeholder for `array`, shared between equal arrays."""
+        array = np.ascontiguousarray(array)
+        for placeholder, known in zip(self.placeholders, self.arrays, strict=True):
+            if known.dtype == array.dtype and np.array_equal(known, array):
+                return placeholder
+        placeholder = te.placeholder(array.shape, str(array.dtype), name=f"const{len(self.arrays)}")
+        self.placeholders.append(placeholder)
+        self.arrays.append(array)
+        return placeholder
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One argument of an operator: a tensor computed before, or a constant array."""
+
+    tensor: te.Tensor | None
+    value: np.ndarray | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(d) for d in self.tensor.shape) if self.tensor is not None else self.value.shape
+
+    @property
+    def dtype(self) -> str:
+        return str(self.tensor.dtype) if self.tensor is not None else str(self.value.dtype)
+
+
+class Stage:
+    """One elementwise operator under construction, at the output element with the given indices."""
+
+    def __init__(self, constants: Constants, indices: Sequence[Expr]) -> None:
+        self.constants = constants
+        self.indices = tuple(indices)
+
+    def read(self, operand: Operand) -> Expr:
+        """The operand's element, broadcast from the right as in NumPy."""
+        if operand.value is not None and operand.value.size == 1:
+            return tirx.const(operand.value.reshape(-1)[0].item(), operand.dtype)
+        tensor = operand.tensor if operand.tensor is not None else self.constants.add(operand.value)
+        shape = operand.shape
+        tail = self.indices[len(self.indices) - len(shape) :]
+        return _element(tensor, [0 if size == 1 else index for size, index in zip(shape, tail, strict=True)])
+
+    def along(self, array: np.ndarray, axis: int) -> Expr:
+        """The element of a per-channel vector for this output element; a scalar is an immediate."""
+        array = np.asarray(array)
+        if array.size == 1:
+            return tirx.const(array.reshape(-1)[0].item(), str(array.dtype))
+        return _element(self.constants.add(array.reshape(-1)), [self.indices[axis % len(self.indices)]])
+
+    def parameter(self, operand: Operand, axis: int) -> Expr:
+        """A scale or zero point: constant or computed at run time, scalar or along `axis`."""
+        if operand.value is not None:
+            return self.along(operand.value, axis)
+        index = [] if not operand.shape else [0 if operand.shape == (1,) else self.indices[axis % len(self.indices)]]
+        return _element(operand.tensor, index)
+
+
+def _element(tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
+    """tensor[indices] as a PrimExpr; a te.TensorSlice lacks half of its operators."""
+    return tensor(*indices)
+
+
+Rule = Callable[..., Expr]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the decorated (Stage, *operands, **attributes) -> expression for these operators."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def elementwise(
+    name: str, operands: Sequence[Operand], attributes: dict[str, Any], shape: Sequence[int], constants: Constants
+) -> te.Tensor:
+    """The operator `name` as a TE stage over `shape`."""
+
+    def body(*indices: Expr) -> Expr:
+        return RULES[name](Stage(constants, indices), *operands, **attributes)
+
+    return te.compute(tuple(shape), body, name=name.removeprefix("qnn.").replace(".", "_"))
+
+
+# ---- quantize, dequantize, requantize ----------------------------------------------------------------------------
+
+
+@rule("qnn.quantize")
+def _quantize(
+    stage: Stage, data: Operand, scale: Operand, zero_point: Operand, *, axis, out_dtype, rounding, reciprocal
+) -> Expr:
+    x = stage.read(data)
+    if data.dtype == "float16":
+        x = x.astype("float32")
+    dtype = tir.dtype_of(x)
+    if scale.value is not None:
+        factor = scale.value.astype(dtype)
+        factor = stage.along((np.ones((), dtype) / factor).astype(dtype) if reciprocal else factor, axis)
+        real = x * factor if reciprocal else x / factor
+    else:
+        divisor = stage.parameter(scale, axis).astype(dtype)
+        real = x * (tirx.const(1.0, dtype) / divisor) if reciprocal else x / divisor
+    rounded = tir.round_half_even(real) if rounding == "TONEAREST_EVEN" else tir.round_half_away(real)
+    return tir.float_to_int(rounded, stage.parameter(zero_point, axis), out_dtype)
+
+
+@rule("qnn.dequantize")
+def _dequantize(stage: Stage, data: Operand, scale: Operand, zero_point: Operand, *, axis, out_dtype) -> Expr:
+    wide = "int64" if data.dtype == "int64" else "int32"
+    shifted = stage.read(data).astype(wide) - stage.parameter(zero_point, axis).astype(wide)
+    # fenced, for an addition behind it must not contract with this multiplication
+    real = tir.fence(shifted.astype("float32") * stage.parameter(scale, axis).astype("float32"))
+    if out_dtype == "float16":
+        limit = tirx.const(65504.0, "float32")
+        real = tirx.max(tirx.min(real, limit), -limit)
+    return real.astype(out_dtype)
+
+
+@rule("qnn.requantize")
+def _requantize(
+    stage: Stage,
+    data: Operand,
+    input_scale: Operand,
+    input_zero_point: Operand,
+    output_scale: Operand,
+    output_zero_point: Operand,
+    *,
+    axis,
+    rounding,
+    compute_dtype,
+    out_dtype,
+) -> Expr:
+    wide = "int64" if data.dtype == "int64" else "int32"
+    x = stage.read(data).astype(wide)
+    if input_zero_point.value is None or input_zero_point.value.any():
+        x = x - stage.parameter(input_zero_point, axis).astype(wide)
+    zero_point = stage.parameter(output_zero_point, axis)
+    if input_scale.value is None or output_scale.value is None:
+        return _requantize_dynamic(stage, x, input_scale, output_scale, zero_point, axis, out_dtype)
+    in_scale, out_scale = (scale.value.reshape(-1) for scale in (input_scale, output_scale))
+    return rescaled(stage, x, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype)
+
+
+def rescaled(
+    stage: Stage,
+    x: Expr,
+    in_scale: np.ndarray,
+    out_scale: np.ndarray,
+    zero_point: Expr,
+    axis: int,
+    rounding: str,
+    compute_dtype: str,
+    out_dtype: str,
+) -> Expr:
+    """saturate(round(x · in_scale / out_scale) + zero_point): the twin of op.requantize.rescale."""
+    if in_scale.size == 1 and out_scale.size == 1 and in_scale[0] == out_scale[0]:
+        return tir.saturate(x.astype("int64") + zero_point.astype("int64"), out_dtype)
+    if rounding == "TONEAREST_EVEN":
+        multiplier = stage.along(float_multiplier(in_scale, out_scale), axis)
+        return tir.requantize_float(x, multiplier, zero_point, out_dtype)
+    ratio = in_scale.astype(np.float64) / out_scale.astype(np.float64)
+    if compute_dtype == "int64":
+        return fixed(stage, x, fixed_point(ratio), zero_point, axis, rounding, out_dtype)
+    multiplier = stage.along(ratio.astype(compute_dtype), axis)
+    return tir.requantize_float_relay(x, multiplier, zero_point, out_dtype, rounding)
+
+
+def fixed(stage: Stage, x: Expr, fp: FixedPoint, zero_point: Expr, axis: int, rounding: str, out_dtype: str) -> Expr:
+    """saturate(x · fp + zero_point) by an integer rounding rule."""
+    multiplier, shift = stage.along(fp.multiplier, axis), stage.along(fp.shift, axis)
+    return tir.requantize_fixed(x, multiplier, shift, zero_point, out_dtype, rounding)
+
+
+def _requantize_dynamic(
+    stage: Stage, x: Expr, input_scale: Operand, output_scale: Operand, zero_point: Expr, axis: int, out_dtype: str
+) -> Expr:
+    """Scales known at run time only: the float32 rule, dividing per element."""
+    scales = [stage.parameter(scale, axis) for scale in (input_scale, output_scale)]
+    wide = "float64" if any(tir.dtype_of(scale) == "float64" for scale in scales) else "float32"
+    multiplier = (scales[0].astype(wide) / scales[1].astype(wide)).astype("float32")
+    return tir.requantize_float(x, multiplier, zero_point, out_dtype)
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------
+
+
+@rule("qnn.table")
+def _table(stage: Stage, data: Operand, table: Operand) -> Expr:
+    index = stage.read(data).astype("int32") - tirx.const(dtype_range(data.dtype)[0], "int32")
+    tensor = table.tensor if table.tensor is not None else stage.constants.add(table.value)
+    return _element(tensor, [index])
+
+
+# ---- ordinary Relax operators ------------------------------------------------------------------------------------
+
+
+def _binary(function: Callable[[Expr, Expr], Expr]) -> Rule:
+    return lambda stage, lhs, rhs: function(stage.read(lhs), stage.read(rhs))
+
+
+RULES["add"] = _binary(lambda a, b: a + b)
+RULES["subtract"] = _binary(lambda a, b: a - b)
+RULES["multiply"] = _binary(lambda a, b: a * b)
+RULES["maximum"] = _binary(tirx.max)
+RULES["minimum"] = _binary(tirx.min)
+
+
+@rule("astype")
+def _astype(stage: Stage, data: Operand, *, dtype: str) -> Expr:
+    return stage.read(data).astype(dtype)
+
+
+@rule("clip")
+def _clip(stage: Stage, data: Operand, low: Operand, high: Operand) -> Expr:
+    x, dtype = stage.read(data), data.dtype
+    bounds = [tirx.const(_bound(bound, dtype), dtype) for bound in (low, high)]
+    return tirx.max(tirx.min(x, bounds[1]), bounds[0])
+
+
+def _bound(operand: Operand, dtype: str) -> Any:
+    value = operand.value.reshape(-1)[0].item()
+    return int(value) if not dtype.startswith("float") else float(value)
