@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant
 from ....qparams import QParams
-from ..node import Node
+from ..node import Node, shape_of
 from ..registry import converter
+from .accumulators import accumulator_dtype, bias_of, finish_accumulator, finish_float, product_kind
+from .hybrid import dequantize_accumulator, quantize_rows
 
 Padding = tuple[int, int, int, int]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How the window moves: (height, width) pairs; padding is top, left, bottom, right."""
+
+    strides: Pair = (1, 1)
+    padding: Padding = (0, 0, 0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def options(self) -> dict:
+        """As the keyword arguments of `qnn.conv2d`."""
+        return vars(self)
 
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
@@ -21,19 +40,20 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[in
     return total // 2, total - total // 2
 
 
-def window_padding(
-    node: Node, spatial: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], dilation: tuple[int, int]
-) -> Padding:
+def window_padding(node: Node, spatial: Pair, kernel: Pair, strides: Pair, dilation: Pair) -> Padding:
     """top, left, bottom, right for the node's padding option."""
-    if node.options["padding"] == "VALID":
+    padding = node.options["padding"]
+    if padding == "VALID":
         return (0, 0, 0, 0)
+    if padding != "SAME":
+        raise node.unsupported(f"padding {padding}; supported are SAME and VALID")
     (top, bottom), (left, right) = (
         same_padding(*dims) for dims in zip(spatial, kernel, strides, dilation, strict=True)
     )
     return (top, left, bottom, right)
 
 
-def strides_and_dilation(node: Node) -> tuple[tuple[int, int], tuple[int, int]]:
+def strides_and_dilation(node: Node) -> tuple[Pair, Pair]:
     """(height, width) strides and dilation factors. Raises ModelFormatError unless positive."""
     strides = (node.options["stride_h"], node.options["stride_w"])
     dilation = (node.options.get("dilation_h_factor", 1), node.options.get("dilation_w_factor", 1))
@@ -42,82 +62,103 @@ def strides_and_dilation(node: Node) -> tuple[tuple[int, int], tuple[int, int]]:
     return strides, dilation
 
 
-def accumulator_scale(node: Node, data: QParams, weight: QParams) -> np.ndarray:
-    """The scale of Σ data·weight, in the precision of the numerics in force.
-
-    TFLite's reference kernels multiply per-channel scales in double; a single scale they multiply in float32 first
-    (GetQuantizedConvolutionMultipler). XNNPACK stays in float32.
-    """
-    if node.tflite_numerics and weight.per_channel:
-        return data.scale.astype(np.float64) * weight.scale.astype(np.float64)
-    product = data.scale.astype(np.float32) * weight.scale.astype(np.float32)
-    return product.astype(np.float64) if node.tflite_numerics else product
-
-
-def output_scale(node: Node, qparams: QParams) -> np.ndarray:
-    """The output scale in the same precision."""
-    return qparams.scale.astype(np.float64 if node.tflite_numerics else np.float32)
-
-
-def finish_accumulator(node: Node, accumulator: relax.Expr, data: QParams, weight: QParams) -> relax.Expr:
-    """accumulator + bias, requantized to the output's QParams, with the fused activation. Channels are the last axis."""
-    acc = node.emit(accumulator)
-    if node.has_input(2):
-        bias = node.constant(2).reshape(-1).astype(str(acc.ty.dtype))
-        acc = node.emit(relax.op.add(acc, constant(bias)))
-    target = node.output_qparams()
-    result = qnn.requantize(
-        acc,
-        accumulator_scale(node, data, weight),
-        0,
-        output_scale(node, target),
-        target.zero_point,
-        axis=-1,
-        rounding=node.rounding,
-        out_dtype=target.dtype,
-    )
-    return node.activate(result)
+def check_rank4(node: Node, *indices: int) -> None:
+    """Raise ModelFormatError unless these inputs have four dimensions, none of them 0."""
+    for index in indices:
+        if len(node.shape(index)) != 4 or 0 in node.shape(index):
+            raise node.malformed(f"input {index} must have 4 dimensions, found shape {node.shape(index)}")
 
 
 @converter("CONV_2D", max_version=8)
 def convert_conv2d(node: Node) -> relax.Expr:
     """acc = Σ x·w + b; TFLite weights are OHWI, groups follow from the channel counts."""
+    check_rank4(node, 0, 1)
     channels, in_channels = node.shape(0)[3], node.shape(1)[3]
-    if in_channels < 1 or channels % in_channels:
+    if channels % in_channels:
         raise node.malformed(f"{channels} input channels do not fit weights of shape {node.shape(1)}")
-    return _convolution(node, groups=channels // in_channels, depthwise=False)
+    groups = channels // in_channels
+    return _window_operator(node, node.input(1), groups, _scales_differ(node.tensor(1).qparams) or groups > 1)
 
 
 @converter("DEPTHWISE_CONV_2D", max_version=7)
 def convert_depthwise_conv2d(node: Node) -> relax.Expr:
     """Weights are (1, H, W, C·M); output channel c·M + m reads input channel c."""
-    return _convolution(node, groups=node.shape(0)[3], depthwise=True)
+    check_rank4(node, 0, 1)
+    weight = node.emit(relax.op.permute_dims(node.input(1), [3, 1, 2, 0]))
+    return _window_operator(node, weight, node.shape(0)[3], asymmetric=True)
 
 
-def _convolution(node: Node, groups: int, depthwise: bool) -> relax.Expr:
+def _window_operator(node: Node, weight: relax.Expr, groups: int, asymmetric: bool) -> relax.Expr:
+    """weight: OHWI; asymmetric: how TFLite's hybrid kernel for this operator quantizes its activations."""
     strides, dilation = strides_and_dilation(node)
-    weight = node.input(1)
-    if depthwise:  # (1, H, W, O) -> OHWI with one input channel per group
-        weight = node.emit(relax.op.permute_dims(weight, [3, 1, 2, 0]))
-    kernel = (node.shape(1)[1], node.shape(1)[2])
+    kernel = shape_of(weight)[1:3]
     padding = window_padding(node, node.shape(0)[1:3], kernel, strides, dilation)
-    geometry = {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
-    if not node.is_quantized(0):
-        return float_convolution(node, weight, geometry)
-    data, weights = node.qparams(0), node.qparams(1)
+    geometry = Geometry(strides, padding, dilation, groups)
+    bias = bias_of(node, 2, shape_of(weight)[0])
+    kind = product_kind(node, 0, 1)
+    if kind == "float":
+        return finish_float(node, float_convolution(node.input(0), weight, geometry), bias)
+    if kind == "hybrid":
+        return hybrid_convolution(node, node.input(0), weight, node.qparams(1), bias, geometry, asymmetric)
+    dtype = accumulator_dtype(node, node.dtype(0), 2)
+    return integer_convolution(node, (node.input(0), node.qparams(0)), (weight, node.qparams(1)), bias, geometry, dtype)
+
+
+def integer_convolution(
+    node: Node,
+    data: tuple[relax.Expr, QParams],
+    weight: tuple[relax.Expr, QParams],
+    bias: relax.Expr | None,
+    geometry: Geometry,
+    dtype: str,
+) -> relax.Expr:
+    """Convolution of integers with OHWI weights, requantized to the output; `dtype` is the accumulator's."""
     acc = qnn.conv2d(
-        node.input(0),
-        weight,
-        data.zero_point,
-        weights.zero_point,
-        data.scale,
-        weights.scale,
-        out_dtype="int64" if data.dtype == "int16" else "int32",
-        **geometry,
+        data[0],
+        weight[0],
+        data[1].zero_point,
+        weight[1].zero_point,
+        data[1].scale,
+        weight[1].scale,
+        out_dtype=dtype,
+        **geometry.options(),
     )
-    return finish_accumulator(node, acc, data, weights)
+    return finish_accumulator(node, acc, data[1], weight[1], bias, double=data[1].dtype != "uint8")
 
 
-def float_convolution(node: Node, weight: relax.Expr, geometry: dict) -> relax.Expr:
-    """Float convolution, weights OHWI."""
-    raise node.unsupported("float convolution")
+def hybrid_convolution(
+    node: Node,
+    data: relax.Expr,
+    weight: relax.Expr,
+    qparams: QParams,
+    bias: relax.Expr | None,
+    geometry: Geometry,
+    asymmetric: bool,
+) -> relax.Expr:
+    """Convolution of float32 activations, quantized per image at run time, with int8 weights (OHWI, `qparams`)."""
+    rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
+    acc = node.emit(qnn.conv2d(rows.data, weight, 0, 0, 1.0, qparams.scale, **geometry.options()))
+    weight_sum = _weight_sum(node, shape_of(data), weight, geometry) if asymmetric else None
+    return finish_float(node, dequantize_accumulator(node, acc, rows, weight_sum, qparams), bias)
+
+
+def _weight_sum(node: Node, shape: tuple[int, ...], weight: relax.Expr, geometry: Geometry) -> relax.Expr:
+    """Sum of the weights that meet an input element, int32: at every output position where there is padding, otherwise
+    once per channel."""
+    height, width = shape[1:3]
+    if not any(geometry.padding):
+        height, width = (
+            (kernel - 1) * dilation + 1
+            for kernel, dilation in zip(shape_of(weight)[1:3], geometry.dilation, strict=True)
+        )
+    ones = constant(np.ones((1, height, width, shape[3]), np.int8))
+    return node.emit(qnn.conv2d(ones, weight, 0, 0, 1.0, 1.0, **geometry.options()))
+
+
+def float_convolution(data: relax.Expr, weight: relax.Expr, geometry: Geometry) -> relax.Expr:
+    """Convolution in float32, weights OHWI."""
+    return relax.op.nn.conv2d(data, weight, data_layout="NHWC", kernel_layout="OHWI", **geometry.options())
+
+
+def _scales_differ(qparams: QParams | None) -> bool:
+    return qparams is not None and bool(np.any(qparams.scale != qparams.scale.reshape(-1)[0]))

@@ -1,0 +1,95 @@
+"""Hybrid products: float activations are quantized at run time, row by row, to meet int8 weights in integers.
+
+q = round(x / s) + z per row; Σ (q − z)·w = Σ q·w − z·Σ w, where the second sum is a constant of the weights; then one
+multiplication by s·s_w brings the accumulator back to float. No operator is converted here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op.base import constant
+from ....qparams import QParams
+from ..node import Node, shape_of
+from .accumulators import as_dtype, reshaped
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Activations quantized by rows.
+
+    data:       int8, in the shape of the activations
+    scale:      float32 (rows, 1)
+    zero_point: int32 (rows, 1), None when symmetric
+    """
+
+    data: relax.Expr
+    scale: relax.Expr
+    zero_point: relax.Expr | None
+
+
+def quantize_rows(node: Node, data: relax.Expr, rows: int, asymmetric: bool) -> Rows:
+    """Quantize float32 `data`, which divides into `rows` equal rows, with the smallest scale that holds each of them."""
+    shape = shape_of(data)
+    flat = reshaped(node, data, (rows, int(np.prod(shape)) // rows))
+    scale, inverse, zero_point = _asymmetric(node, flat) if asymmetric else _symmetric(node, flat)
+    scaled = node.emit(relax.op.multiply(flat, inverse))
+    points = 0 if zero_point is None else node.emit(relax.op.reshape(zero_point, (rows,)))
+    quantized = node.emit(qnn.quantize(scaled, 1.0, points, axis=0, out_dtype="int8", rounding="TONEAREST"))
+    return Rows(reshaped(node, quantized, shape), scale, zero_point)
+
+
+def _symmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, None]:
+    """s = max|x| / 127; TFLite's SymmetricQuantizeFloats. A row of zeros has s = 1."""
+    emit, top = node.emit, constant(np.float32(127))
+    largest = emit(relax.op.max(emit(relax.op.abs(flat)), axis=[1], keepdims=True))
+    extent = emit(relax.op.where(emit(relax.op.equal(largest, constant(np.float32(0)))), top, largest))
+    return emit(relax.op.divide(extent, top)), emit(relax.op.divide(top, extent)), None
+
+
+def _asymmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """s = (max − min) / 255 over an interval that holds 0, in double; z from the end of the interval with the smaller
+    rounding error; TFLite's AsymmetricQuantizeFloats. A row of zeros has s = 1."""
+    emit = node.emit
+
+    def real(value: float) -> relax.Expr:
+        return constant(np.float64(value))
+
+    def end(extreme: relax.Expr) -> relax.Expr:
+        return as_dtype(node, emit(extreme), "float64")
+
+    zero = real(0)
+    low = emit(relax.op.minimum(end(relax.op.min(flat, axis=[1], keepdims=True)), zero))
+    high = emit(relax.op.maximum(end(relax.op.max(flat, axis=[1], keepdims=True)), zero))
+    extent = emit(relax.op.subtract(high, low))
+    extent = emit(relax.op.where(emit(relax.op.equal(extent, zero)), real(255), extent))
+    scale = emit(relax.op.divide(extent, real(255)))
+    below, above = emit(relax.op.divide(low, scale)), emit(relax.op.divide(high, scale))
+    from_low, from_high = emit(relax.op.subtract(real(-128), below)), emit(relax.op.subtract(real(127), above))
+    error_low = emit(relax.op.add(real(128), emit(relax.op.abs(below))))
+    error_high = emit(relax.op.add(real(127), emit(relax.op.abs(above))))
+    chosen = emit(relax.op.where(emit(relax.op.less(error_low, error_high)), from_low, from_high))
+    nudged = emit(qnn.quantize(chosen, 1.0, 0, out_dtype="int8", rounding="TONEAREST"))
+    narrow = as_dtype(node, scale, "float32")
+    return narrow, emit(relax.op.divide(constant(np.float32(1)), narrow)), as_dtype(node, nudged, "int32")
+
+
+def dequantize_accumulator(
+    node: Node, accumulator: relax.Expr, rows: Rows, weight_sum: relax.Expr | None, weight: QParams
+) -> relax.Expr:
+    """(Σ q·w − z·Σ w) · (s · s_w) in float32.
+
+    accumulator: int32, its first axis the rows, its last the output channels; weight_sum: int32, broadcasts against it
+    """
+    acc = node.emit(accumulator)
+    shape = shape_of(acc)
+    column = (shape[0],) + (1,) * (len(shape) - 1)
+    if rows.zero_point is not None:
+        correction = node.emit(relax.op.multiply(reshaped(node, rows.zero_point, column), weight_sum))
+        acc = node.emit(relax.op.subtract(acc, correction))
+    scale = node.emit(relax.op.multiply(reshaped(node, rows.scale, column), constant(weight.scale)))
+    return node.emit(relax.op.multiply(as_dtype(node, acc, "float32"), scale))

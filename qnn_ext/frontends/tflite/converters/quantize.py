@@ -1,0 +1,106 @@
+"""QUANTIZE, DEQUANTIZE, FAKE_QUANT and CAST: between real values and integers, and between dtypes."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op.base import constant
+from ....qparams import dtype_range
+from ..node import QUANTIZED_DTYPES, Node
+from ..registry import converter
+from .accumulators import as_dtype
+
+# integer dtypes a tensor of the first dtype may be requantized to
+REQUANTIZE_TARGETS = {
+    "int8": ("int8", "uint8", "int16"),
+    "uint8": ("int8", "uint8", "int16"),
+    "int16": ("int8", "int16", "int32"),
+    "int32": ("int8", "int16"),
+}
+CAST_DTYPES = (
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool",
+)  # fmt: skip
+
+
+@converter("QUANTIZE", max_version=5)
+def convert_quantize(node: Node) -> relax.Expr:
+    """From float32, or from one tensor's QParams to another's."""
+    target, dtype = node.output_qparams(), node.dtype(0)
+    if dtype == "float32" and target.dtype in QUANTIZED_DTYPES:
+        axis = -1 if target.axis is None else target.axis
+        return qnn.quantize(
+            node.input(0),
+            target.scale,
+            target.zero_point,
+            axis=axis,
+            out_dtype=target.dtype,
+            rounding=node.float_rounding,
+            reciprocal=not node.tflite_numerics,
+        )
+    if target.dtype not in REQUANTIZE_TARGETS.get(dtype, ()):
+        raise node.unsupported(f"from {dtype} to {target.dtype}")
+    source = node.qparams(0)
+    if source.per_channel or target.per_channel:
+        raise node.unsupported("requantization with per-channel parameters")
+    return node.requantize(node.input(0), source, target)
+
+
+@converter("DEQUANTIZE", max_version=8)
+def convert_dequantize(node: Node) -> relax.Expr:
+    """scale · (q − zero_point), per-tensor or per-channel; float16 widens to float32."""
+    if node.dtype(0) == "float16":
+        return as_dtype(node, node.input(0), "float32")
+    if node.dtype(0) not in QUANTIZED_DTYPES:
+        raise node.unsupported(f"from {node.dtype(0)}; supported are float16, {', '.join(QUANTIZED_DTYPES)}")
+    return node.dequantize(node.input(0), node.qparams(0))
+
+
+@converter("FAKE_QUANT", max_version=2)
+def convert_fake_quant(node: Node) -> relax.Expr:
+    """Round float values to the grid of an integer dtype of `num_bits`, over [min, max] nudged to hold 0 exactly."""
+    bits, low, high = node.options["num_bits"], np.float32(node.options["min"]), np.float32(node.options["max"])
+    if node.options["narrow_range"]:
+        raise node.unsupported("narrow_range on activations, which TFLite's runtime refuses as well")
+    if not 2 <= bits <= 16 or not low <= 0 <= high or not low < high:
+        raise node.malformed(f"{bits} bits over [{low}, {high}]; wanted are 2 to 16 bits and an interval around 0")
+    if node.dtype(0) != "float32":
+        raise node.unsupported(f"fake quantization of {node.dtype(0)}")
+    top = np.float32((1 << bits) - 1)
+    scale = (high - low) / top
+    zero_point = np.clip(np.floor(-low / scale + np.float32(0.5)), 0, top).astype(np.float32)
+    low, high = -zero_point * scale, (top - zero_point) * scale
+    shifted = node.emit(relax.op.subtract(node.emit(relax.op.clip(node.input(0), float(low), float(high))), constant(low)))
+    steps = node.emit(relax.op.multiply(shifted, constant(np.float32(1) / scale)))
+    rounded = node.emit(qnn.quantize(steps, 1.0, 0, out_dtype="uint16", rounding="TONEAREST"))
+    real = node.emit(relax.op.multiply(as_dtype(node, rounded, "float32"), constant(scale)))
+    return relax.op.add(real, constant(low))
+
+
+@converter("CAST", max_version=8)
+def convert_cast(node: Node) -> relax.Expr:
+    """C's conversion: floats truncate and saturate, integers wrap, anything but 0 is true."""
+    source, target = node.dtype(0), node.output_tensor().dtype
+    for dtype in (source, target):
+        if dtype not in CAST_DTYPES:
+            raise node.unsupported(f"cast from {source} to {target}")
+    if source == target:
+        return node.input(0)
+    if target == "bool":
+        return relax.op.not_equal(node.input(0), constant(np.zeros((), source)))
+    if source.startswith("float") and not target.startswith("float"):
+        return _float_to_integer(node, source, target)
+    return relax.op.astype(node.input(0), target)
+
+
+def _float_to_integer(node: Node, source: str, target: str) -> relax.Expr:
+    """Truncation; what lies beyond the target is clipped first, because the conversion itself is then undefined."""
+    wide = node.input(0)
+    if source == "float16":
+        source, wide = "float32", as_dtype(node, wide, "float32")
+    low, high = (np.asarray(bound, source) for bound in dtype_range(target))
+    if int(high) > dtype_range(target)[1]:
+        high = np.nextafter(high, np.zeros((), source))
+    bounded = node.emit(relax.op.minimum(node.emit(relax.op.maximum(wide, constant(low))), constant(high)))
+    return relax.op.astype(bounded, target)
