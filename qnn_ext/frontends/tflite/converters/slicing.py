@@ -1,0 +1,246 @@
+"""Operators that pick elements: slices, gathers, one-hot vectors, the largest values. They move stored integers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant, constant_value
+from ..node import Node
+from ..registry import converter
+from .shape import MAX_FOLDED_ELEMENTS, block, check_elements, from_file, reshape
+
+# ---- SLICE, STRIDED_SLICE ----------------------------------------------------------------------------------------
+
+
+@converter("SLICE", max_version=7)
+def convert_slice(node: Node) -> relax.Expr:
+    """begin and size per dimension; size −1 is the rest. A dimension the model takes as a whole stays whole when the
+    import changes its size."""
+    shape = node.shape(0)
+    begin, size = ([int(v) for v in node.constant(i).reshape(-1)] for i in (1, 2))
+    if not len(begin) == len(size) == len(shape):
+        raise node.malformed(f"begin {begin} and size {size} do not fit shape {shape}")
+    declared = node.tensor(0).shape if from_file(node, 2) and node.importer.shapes else ()
+    end = []
+    for axis, dim in enumerate(shape):
+        whole = len(declared) == len(shape) and (begin[axis], size[axis]) == (0, declared[axis])
+        end.append(dim if size[axis] == -1 or whole else begin[axis] + size[axis])
+        if not 0 <= begin[axis] <= end[axis] <= dim:
+            raise node.malformed(f"begin {begin} and size {size} lie outside of shape {shape}")
+    return block(node, node.input(0), range(len(shape)), begin, end, [1] * len(shape))
+
+
+@dataclass(frozen=True)
+class AxisSlice:
+    """What STRIDED_SLICE does to one input dimension."""
+
+    begin: int
+    end: int
+    stride: int
+    shrink: bool = False
+
+
+@converter("STRIDED_SLICE", max_version=8)
+def convert_strided_slice(node: Node) -> relax.Expr:
+    """NumPy's basic indexing: x[b:e:s, newaxis, ..., i]."""
+    slices, target = _specification(node)
+    data = block(
+        node,
+        node.input(0),
+        range(len(slices)),
+        [s.begin for s in slices],
+        [s.end for s in slices],
+        [s.stride for s in slices],
+    )
+    sizes = [int(dim) for dim in data.ty.shape]
+    return reshape(node, data, [1 if axis is None else sizes[axis] for axis in target])
+
+
+def _specification(node: Node) -> tuple[list[AxisSlice], list[int | None]]:
+    """One slice for every input dimension; and for every output dimension its input dimension, None for a new one."""
+    shape = node.shape(0)
+    begin, end, strides = ([int(v) for v in node.constant(i).reshape(-1)] for i in (1, 2, 3))
+    if not len(begin) == len(end) == len(strides):
+        raise node.malformed(f"begin {begin}, end {end} and strides {strides} differ in length")
+    masks = {
+        name: int(node.options[f"{name}_mask"]) for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    if masks["ellipsis"].bit_count() > 1:
+        raise node.malformed("more than one ellipsis")
+    named = sum(not (_bit(masks["ellipsis"], i) or _bit(masks["new_axis"], i)) for i in range(len(begin)))
+    if named > len(shape):
+        raise node.malformed(f"{named} indices for {len(shape)} dimensions")
+    slices: list[AxisSlice] = []
+    target: list[int | None] = []
+
+    def keep_whole(count: int) -> None:
+        for _ in range(count):
+            target.append(len(slices))
+            slices.append(AxisSlice(0, shape[len(slices)], 1))
+
+    for i in range(len(begin)):
+        if _bit(masks["ellipsis"], i):
+            keep_whole(len(shape) - named)
+        elif _bit(masks["new_axis"], i):
+            target.append(None)
+        else:
+            taken = _axis_slice(node, len(slices), i, begin[i], end[i], strides[i], masks)
+            if not taken.shrink:
+                target.append(len(slices))
+            slices.append(taken)
+    keep_whole(len(shape) - len(slices))
+    return slices, target
+
+
+def _bit(mask: int, index: int) -> bool:
+    return bool(mask >> index & 1)
+
+
+def _axis_slice(
+    node: Node, axis: int, index: int, begin: int, end: int, stride: int, masks: dict[str, int]
+) -> AxisSlice:
+    """The normalized slice that index number `index` takes of input dimension `axis`; a negative end is "before the
+    first"."""
+    size = node.shape(0)[axis]
+    if stride == 0:
+        raise node.malformed("a stride is 0")
+    if _bit(masks["shrink_axis"], index):
+        first = begin + size if begin < 0 else begin
+        if _bit(masks["begin"], index):
+            first = 0 if stride > 0 else size - 1
+        if not 0 <= first < size:
+            raise node.malformed(f"index {begin} lies outside of dimension {axis} of {node.shape(0)}")
+        return AxisSlice(first, first + 1, 1, shrink=True)
+    if node.options.get("offset"):
+        end = begin + end  # the end counts from the begin
+    first_index = None if _bit(masks["begin"], index) else begin
+    last_index = None if _bit(masks["end"], index) else end
+    declared = node.tensor(0).shape
+    resized = node.importer.shapes and from_file(node, 2) and len(declared) == len(node.shape(0))
+    if resized and first_index in (None, 0) and (last_index, stride) == (declared[axis], 1):
+        last_index = None  # the model takes this dimension as a whole
+    start, stop, _ = slice(first_index, last_index, stride).indices(size)
+    count = len(range(start, stop, stride))
+    return AxisSlice(start, start + count * stride, stride) if count != size else _whole(stride, size)
+
+
+def _whole(stride: int, size: int) -> AxisSlice:
+    return AxisSlice(0, size, 1) if stride > 0 else AxisSlice(size - 1, -1, -1)
+
+
+# ---- GATHER, GATHER_ND -------------------------------------------------------------------------------------------
+
+
+@converter("GATHER", max_version=7)
+def convert_gather(node: Node) -> relax.Expr:
+    """out[b…, p…, i…, q…] = x[b…, p…, indices[b…, i…], q…] with `batch_dims` leading dimensions b shared.
+
+    Constant indices are checked now; computed ones that lie outside are clipped (LiteRT fails at run time).
+    """
+    shape, index_shape = node.shape(0), node.shape(1)
+    batch_dims, axis = int(node.options["batch_dims"]), int(node.options["axis"])
+    batch_dims += len(index_shape) if batch_dims < 0 else 0
+    axis += len(shape) if axis < 0 else 0
+    if not (0 <= batch_dims <= axis < len(shape) and shape[:batch_dims] == index_shape[:batch_dims]):
+        raise node.malformed(f"axis {axis} and {batch_dims} batch dimensions do not fit {shape} and {index_shape}")
+    _check_indices(node, shape[axis])
+    if not batch_dims:
+        return relax.op.take(node.input(0), node.input(1), axis=axis, mode="clip")
+    # Rows of all batches in one axis: batch b's row r is row b·n + r.
+    batch, before, size = shape[:batch_dims], shape[batch_dims:axis], shape[axis]
+    after, picked = shape[axis + 1 :], index_shape[batch_dims:]
+    order = [*range(batch_dims), axis, *range(batch_dims, axis), *range(axis + 1, len(shape))]
+    moved = node.emit(relax.op.permute_dims(node.input(0), order))
+    rows = reshape(node, moved, [math.prod(batch) * size, *before, *after])
+    taken = node.emit(relax.op.take(rows, _rows_of_all_batches(node, batch_dims, size), axis=0, mode="clip"))
+    taken = reshape(node, taken, [*batch, math.prod(picked), *before, *after])
+    place = [*range(batch_dims + 1, axis + 1), batch_dims]
+    ordered = node.emit(relax.op.permute_dims(taken, [*range(batch_dims), *place, *range(axis + 1, len(shape))]))
+    return reshape(node, ordered, [*batch, *before, *picked, *after])
+
+
+def _check_indices(node: Node, size: int) -> None:
+    indices = constant_value(node.input(1))
+    if node.dtype(1) not in ("int16", "int32", "int64"):
+        raise node.unsupported(f"indices of dtype {node.dtype(1)}")
+    if size == 0 or (indices is not None and indices.size and not 0 <= indices.min() <= indices.max() < size):
+        raise node.malformed(f"an index lies outside of 0 … {size - 1}")
+
+
+def _rows_of_all_batches(node: Node, batch_dims: int, size: int) -> relax.Expr:
+    """indices + batch · size, flattened."""
+    shape, dtype = node.shape(1), node.dtype(1)
+    batches = math.prod(shape[:batch_dims])
+    flat = reshape(node, node.input(1), [batches, math.prod(shape[batch_dims:])])
+    if dtype == "int16":
+        flat, dtype = node.emit(relax.op.astype(flat, "int32")), "int32"
+    if constant_value(flat) is None:
+        flat = node.emit(relax.op.minimum(flat, constant(np.array(size - 1, dtype))))
+        flat = node.emit(relax.op.maximum(flat, constant(np.array(0, dtype))))
+    first_rows = (np.arange(batches) * size).astype(dtype).reshape(-1, 1)
+    rows = node.emit(relax.op.add(flat, constant(first_rows)))
+    return reshape(node, rows, [batches * math.prod(shape[batch_dims:])])
+
+
+@converter("GATHER_ND", max_version=5)
+def convert_gather_nd(node: Node) -> relax.Expr:
+    """out[i…, q…] = x[indices[i…, 0], …, indices[i…, k − 1], q…]; outliers as in GATHER."""
+    shape, index_shape, dtype = node.shape(0), node.shape(1), node.dtype(1)
+    depth = index_shape[-1] if index_shape else 0
+    if not 1 <= depth <= len(shape) or 0 in shape[:depth]:
+        raise node.malformed(f"indices of shape {index_shape} do not fit {shape}")
+    last = np.array(shape[:depth]) - 1
+    steps = np.array([math.prod(shape[k + 1 : depth]) for k in range(depth)])
+    indices, known = node.input(1), constant_value(node.input(1))
+    if known is not None and ((known < 0) | (known > last)).any():
+        raise node.malformed(f"an index lies outside of {shape[:depth]}")
+    if known is not None:
+        row = constant((known.astype(np.int64) * steps).sum(axis=-1))
+    else:
+        clipped = node.emit(relax.op.minimum(indices, constant(last.astype(dtype))))
+        clipped = node.emit(relax.op.maximum(clipped, constant(np.zeros(depth, dtype))))
+        wide = node.emit(relax.op.astype(clipped, "int64"))
+        row = node.emit(relax.op.sum(node.emit(relax.op.multiply(wide, constant(steps.astype(np.int64)))), axis=-1))
+    rows = reshape(node, node.input(0), [math.prod(shape[:depth]), *shape[depth:]])
+    return relax.op.take(rows, row, axis=0, mode="clip")
+
+
+# ---- ONE_HOT, TOPK_V2 --------------------------------------------------------------------------------------------
+
+
+@converter("ONE_HOT", max_version=1)
+def convert_one_hot(node: Node) -> relax.Expr:
+    """on where the new axis's position equals the index, off elsewhere; indices outside of the depth give only off."""
+    shape, dtype = node.shape(0), node.dtype(0)
+    depth, axis = int(node.constant(1).reshape(())), int(node.options["axis"])
+    if depth < 0 or not -1 <= axis <= len(shape) or dtype not in ("int32", "int64"):
+        raise node.malformed(f"depth {depth}, axis {axis}, indices {dtype} {shape}")
+    axis = len(shape) if axis == -1 else axis
+    target = check_elements(node, [*shape[:axis], depth, *shape[axis:]], MAX_FOLDED_ELEMENTS)
+    positions = np.arange(depth, dtype=dtype).reshape([-1 if i == axis else 1 for i in range(len(target))])
+    indices = reshape(node, node.input(0), [*shape[:axis], 1, *shape[axis:]])
+    hit = node.emit(relax.op.equal(indices, constant(positions)))
+    on, off = (reshape(node, node.input(i), ()) for i in (2, 3))
+    return relax.op.where(hit, on, off)
+
+
+@converter("TOPK_V2", max_version=3)
+def convert_topk(node: Node) -> list[relax.Expr]:
+    """The k largest values along the last axis in descending order, and their indices; equal values in index order."""
+    k, shape = int(node.constant(1).reshape(())), node.shape(0)
+    if not shape or not 0 < k <= shape[-1]:
+        raise node.malformed(f"cannot take {k} values of shape {shape}")
+    index_dtype = node.output_tensor(1).dtype
+    if index_dtype not in ("int32", "int64"):
+        raise node.unsupported(f"indices of dtype {index_dtype}")
+    dtype = node.dtype()
+    data = (
+        node.emit(relax.op.astype(node.input(0), "int32")) if dtype == "int16" else node.input(0)
+    )  # TVM sorts no int16
+    both = node.emit(relax.op.topk(data, k, axis=-1, ret_type="both", largest=True, dtype=index_dtype))
+    values, indices = node.emit(relax.TupleGetItem(both, 0)), relax.TupleGetItem(both, 1)
+    return [relax.op.astype(values, dtype) if dtype == "int16" else values, indices]
