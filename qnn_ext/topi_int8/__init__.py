@@ -7,7 +7,15 @@ from importlib import import_module
 from .strategy import Implementation, candidates, register, select
 from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
 
-for _name in ("generic.conv2d", "generic.dense", "generic.batch_matmul", "x86.conv2d", "x86.dense", "x86.batch_matmul"):
+for _name in (
+    "generic.conv2d",
+    "generic.dense",
+    "generic.batch_matmul",
+    "x86.conv2d",
+    "x86.depthwise_conv2d",
+    "x86.dense",
+    "x86.batch_matmul",
+):
     import_module(f"{__name__}.{_name}")
 
 __all__ = [
