@@ -1,0 +1,154 @@
+"""DIV: quantized in TFLite's fixed point, float, int32."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....numerics import fixed_point, reference
+from ....numerics.gemmlowp import leading_zeros, reciprocal
+from ....op.table import domain
+from ....qparams import QParams, dtype_range
+from ..integers import activate, quantized_or_plain, require_dtype, result_qparams, same_dtype, scalar, tensor_qparams
+from ..node import Node
+from ..registry import converter
+from .arithmetic import integer_division
+
+# x / y = x · 2^headroom · (1/y) · 2^−(headroom + reciprocal shift): the quotient is first taken with all 31 bits, then
+# multiplied by s_x / (s_y·s_o) and shifted back. TFLite does not guard that last shift: beyond 31 bits, for dividends
+# near zero, C++ leaves the result open, and on x86 the count wraps: 1 / 60 may come out as the largest integer.
+# Numerics "tflite" repeats what x86 does, "float32" shifts as far as it is told to.
+
+
+@converter("DIV", max_version=2)
+def convert_div(node: Node) -> relax.Expr:
+    """x / y. A quantized or integer division by zero, where LiteRT stops with an error, saturates; int32 gives 0."""
+    dtype = same_dtype(node, 0, 1)
+    if not quantized_or_plain(node, 0, 1):
+        require_dtype(node, dtype, "float32", "int32")
+        if dtype == "float32":
+            return activate(node, relax.op.divide(node.input(0), node.input(1)))
+        return activate(node, integer_division(node, _truncating_divide))
+    lhs, rhs, output = tensor_qparams(node, 0), tensor_qparams(node, 1), result_qparams(node)
+    divide = _divide_int16 if dtype == "int16" else _divide_by_table
+    return node.activate(divide(node, lhs, rhs, output))
+
+
+def _truncating_divide(lhs: relax.Expr, rhs: relax.Expr) -> relax.Expr:
+    return relax.op.divide(lhs, rhs)
+
+
+def _multiplier(lhs: QParams, rhs: QParams, output: QParams) -> tuple[int, int]:
+    """s_x / (s_y·s_o), computed in float32 as TFLite does, as (multiplier, shift)."""
+    ratio = lhs.scale.astype(np.float32) / (rhs.scale.astype(np.float32) * output.scale.astype(np.float32))
+    factor = fixed_point(ratio)
+    return int(factor.multiplier), int(factor.shift)
+
+
+# ---- 8 bits: all 65536 quotients -----------------------------------------------------------------------------------
+
+
+def _divide_by_table(node: Node, lhs: QParams, rhs: QParams, output: QParams) -> relax.Expr:
+    """One lookup at 256·x + y, both counted from the dtype's minimum."""
+    low = dtype_range(lhs.dtype)[0]
+    rows = node.emit(relax.op.subtract(node.emit(relax.op.astype(node.input(0), "int32")), scalar(low)))
+    columns = node.emit(relax.op.subtract(node.emit(relax.op.astype(node.input(1), "int32")), scalar(low)))
+    index = node.emit(relax.op.add(node.emit(relax.op.multiply(rows, scalar(256))), columns))
+    x, y = np.meshgrid(domain(lhs.dtype), domain(rhs.dtype), indexing="ij")
+    quotients = divide_array(x.reshape(-1), y.reshape(-1), lhs, rhs, output, wrap=node.tflite_numerics)
+    return qnn.table(node.emit(relax.op.astype(index, "uint16")), quotients)
+
+
+def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, output: QParams, wrap: bool) -> np.ndarray:
+    """TFLite's DivElementwise without activation; division by zero saturates by the sign of x.
+
+    wrap: counts of the last shift wrap at 32 as on x86
+    """
+    multiplier, out_shift = _multiplier(lhs, rhs, output)
+    dividend = x.astype(np.int64) - int(lhs.zero_point)
+    divisor = y.astype(np.int64) - int(rhs.zero_point)
+    dividend = np.where(divisor < 0, -dividend, dividend)
+    inverse, inverse_shift = reciprocal(np.maximum(np.abs(divisor), 1), 31)
+    headroom = _headroom(dividend)
+    quotient = reference.saturating_rounding_doubling_high_mul(dividend << headroom, inverse)
+    scaled = reference.saturating_rounding_doubling_high_mul(quotient, np.int64(multiplier))
+    result = _shift_right(scaled, headroom + inverse_shift - out_shift, wrap) + int(output.zero_point)
+    low, high = dtype_range(output.dtype)
+    return reference.saturate(np.where(divisor == 0, np.where(dividend >= 0, high, low), result), output.dtype)
+
+
+def _headroom(x: np.ndarray) -> np.ndarray:
+    """How far an int32 can be shifted to the left without overflow (CountLeadingSignBits)."""
+    return leading_zeros(np.where(x < 0, ~x, x)) - 1
+
+
+def _shift_right(x: np.ndarray, exponent: np.ndarray, wrap: bool) -> np.ndarray:
+    """x / 2^exponent, rounded; a negative exponent multiplies, or wraps as well."""
+    right = reference.rounding_divide_by_pot(x, np.clip(exponent, 0, 62))
+    if wrap:  # the mask of the remainder has all bits set then, so that every x ≥ 0 is rounded up
+        return np.where((exponent < 0) | (exponent > 31), (x >> (exponent & 31)) + (x >= 0), right)
+    return np.where(exponent < 0, x << np.clip(-exponent, 0, 31), right)
+
+
+# ---- 16 bits: tables for what depends on one operand, the rest in int64 -------------------------------------------
+
+
+def _divide_int16(node: Node, lhs: QParams, rhs: QParams, output: QParams) -> relax.Expr:
+    multiplier, out_shift = _multiplier(lhs, rhs, output)
+    dividends, divisors = (domain("int16").astype(np.int64) - int(q.zero_point) for q in (lhs, rhs))
+    inverse, inverse_shift = reciprocal(np.maximum(np.abs(divisors), 1), 31)
+    minimum_exponent = 31 - 16 - 1 - out_shift  # the least headroom, and the reciprocal of 1
+    if minimum_exponent < 0:
+        raise node.unsupported(f"scales whose ratio s_x / (s_y·s_out) is 2^{out_shift - 1}: the result only saturates")
+    x, y = node.input(0), node.input(1)
+    negative = node.emit(relax.op.less(y, scalar(int(rhs.zero_point), "int16")))
+    shifted, headroom = (
+        node.emit(relax.op.where(negative, _lookup(node, x, f(-dividends)), _lookup(node, x, f(dividends))))
+        for f in (lambda d: d << _headroom(d), _headroom)
+    )
+    quotient = _high_multiply(node, shifted, _lookup(node, y, inverse))
+    scaled = _high_multiply(node, quotient, scalar(multiplier, "int64"))
+    exponent = node.emit(relax.op.add(headroom, _lookup(node, y, inverse_shift - out_shift)))
+    result = _divide_by_pot(node, scaled, exponent)
+    if node.tflite_numerics:
+        result = _wrapped_shift(node, scaled, exponent, result)
+    result = node.emit(relax.op.add(result, scalar(int(output.zero_point), "int64")))
+    by_zero = node.emit(relax.op.equal(y, scalar(int(rhs.zero_point), "int16")))
+    low, high = dtype_range("int16")
+    saturated = _lookup(node, x, np.where(dividends >= 0, high, low))
+    result = node.emit(relax.op.where(by_zero, saturated, result))
+    result = node.emit(
+        relax.op.minimum(node.emit(relax.op.maximum(result, scalar(low, "int64"))), scalar(high, "int64"))
+    )
+    return relax.op.astype(result, "int16")
+
+
+def _lookup(node: Node, data: relax.Expr, values: np.ndarray) -> relax.Expr:
+    return node.emit(qnn.table(data, values.astype(np.int64)))
+
+
+def _high_multiply(node: Node, lhs: relax.Expr, rhs: relax.Expr) -> relax.Expr:
+    """⌊lhs·rhs / 2³¹ + ½⌋ in int64."""
+    product = node.emit(relax.op.multiply(lhs, rhs))
+    return node.emit(
+        relax.op.right_shift(node.emit(relax.op.add(product, scalar(1 << 30, "int64"))), scalar(31, "int64"))
+    )
+
+
+def _divide_by_pot(node: Node, value: relax.Expr, exponent: relax.Expr) -> relax.Expr:
+    """value / 2^exponent, midpoints away from zero: add 2^(exponent − 1), one less for negative values, and shift."""
+    one, zero = scalar(1, "int64"), scalar(0, "int64")
+    half = node.emit(relax.op.right_shift(node.emit(relax.op.left_shift(one, exponent)), one))
+    below = node.emit(relax.op.astype(node.emit(relax.op.less(value, zero)), "int64"))
+    below = node.emit(relax.op.minimum(below, half))  # nothing to add when the exponent is 0
+    nudged = node.emit(relax.op.subtract(node.emit(relax.op.add(value, half)), below))
+    return node.emit(relax.op.right_shift(nudged, exponent))
+
+
+def _wrapped_shift(node: Node, value: relax.Expr, exponent: relax.Expr, result: relax.Expr) -> relax.Expr:
+    """`result` where the exponent is below 32, else value >> (exponent mod 32), plus 1 for value ≥ 0."""
+    upwards = node.emit(relax.op.astype(node.emit(relax.op.greater_equal(value, scalar(0, "int64"))), "int64"))
+    count = node.emit(relax.op.bitwise_and(exponent, scalar(31, "int64")))
+    wrapped = node.emit(relax.op.add(node.emit(relax.op.right_shift(value, count)), upwards))
+    return node.emit(relax.op.where(node.emit(relax.op.greater(exponent, scalar(31, "int64"))), wrapped, result))
