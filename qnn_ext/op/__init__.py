@@ -9,6 +9,7 @@ from .conv2d import conv2d
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
 from .requantize import dequantize, quantize, requantize
+from .resize import resize_bilinear
 from .table import table
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "mul",
     "quantize",
     "requantize",
+    "resize_bilinear",
     "row_sum",
     "subtract",
     "table",

@@ -1,0 +1,129 @@
+"""qnn.resize_bilinear: images in another size, in fixed point or in float32, as TFLite computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from ..errors import ShapeError
+from ..numerics import reference
+from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+
+FRACTION_BITS = 10  # of a position in fixed point
+ARITHMETICS = ("fixed", "float32")
+
+
+@dataclass(frozen=True)
+class Taps:
+    """For every output position along one axis: v = x[lower] · (1 − fraction) + x[upper] · fraction.
+
+    lower, upper: int32, in 0 … size − 1
+    fraction:     int32 in units of 2⁻¹⁰ ("fixed"), or float32. It may lie outside of 0 … 1 at the edges, where lower
+                  and upper are the same element
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    fraction: np.ndarray
+
+
+def bilinear_taps(size: int, out_size: int, align_corners: bool, half_pixel_centers: bool, arithmetic: str) -> Taps:
+    """The taps of one axis. Source: TFLite's reference ComputeInterpolationValues."""
+    corners = align_corners and out_size > 1
+    numerator, denominator = (size - 1, out_size - 1) if corners else (size, out_size)
+    if arithmetic == "fixed":
+        one = 1 << FRACTION_BITS
+        scale = (one * numerator + denominator // 2) // denominator
+        position = np.arange(out_size, dtype=np.int64) * scale
+        if half_pixel_centers:
+            position += scale // 2 - one // 2
+        floor, ceiling = position >> FRACTION_BITS, (position + one - 1) >> FRACTION_BITS
+        lower = np.clip(floor, 0, size - 1)
+        fraction = (position - lower * one).astype(np.int32)
+    else:
+        scale = np.float32(numerator) / np.float32(denominator)
+        index = np.arange(out_size, dtype=np.float32)
+        half = np.float32(0.5)
+        position = (index + half) * scale - half if half_pixel_centers else index * scale
+        floor, ceiling = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+        lower = np.clip(floor, 0, size - 1)
+        fraction = position - lower.astype(np.float32)
+    upper = np.clip(ceiling, 0, size - 1)
+    return Taps(lower.astype(np.int32), upper.astype(np.int32), fraction)
+
+
+def _infer(
+    data: TensorInfo, *, size: tuple[int, ...], align_corners: bool, half_pixel_centers: bool, arithmetic: str
+) -> tuple[Shape, str]:
+    check_dtype(data, "int8", "uint8", "int16", "float32")
+    check_rank(data, 4)
+    if len(size) != 2 or min(size) < 1 or 0 in data.shape[1:3]:
+        raise ShapeError(f"cannot resize {data.shape} to {tuple(size)}")
+    if align_corners and half_pixel_centers:
+        raise ShapeError("align_corners and half_pixel_centers exclude each other")
+    if arithmetic not in ARITHMETICS or (arithmetic == "fixed" and data.dtype == "float32"):
+        raise ShapeError(f"arithmetic must be fixed (integers only) or float32, found {arithmetic} for {data.dtype}")
+    return (data.shape[0], *size, data.shape[3]), data.dtype
+
+
+def _reference(
+    data: np.ndarray, *, size: tuple[int, int], align_corners: bool, half_pixel_centers: bool, arithmetic: str
+) -> np.ndarray:
+    rows, columns = (
+        bilinear_taps(n, out, align_corners, half_pixel_centers, arithmetic)
+        for n, out in zip(data.shape[1:3], size, strict=True)
+    )
+    wide = data.astype(np.int64 if arithmetic == "fixed" else np.float32)
+    one = 1 << FRACTION_BITS if arithmetic == "fixed" else np.float32(1)
+    down, right = rows.fraction.reshape(-1, 1, 1), columns.fraction.reshape(-1, 1)
+    upper_rows, lower_rows = wide[:, rows.lower], wide[:, rows.upper]
+    total = upper_rows[:, :, columns.lower] * (one - down) * (one - right)
+    total = total + lower_rows[:, :, columns.lower] * down * (one - right)
+    total = total + upper_rows[:, :, columns.upper] * (one - down) * right
+    total = total + lower_rows[:, :, columns.upper] * down * right
+    if arithmetic == "fixed":
+        half, unit = 1 << (2 * FRACTION_BITS - 1), 1 << (2 * FRACTION_BITS)
+        total = np.sign(total) * ((np.abs(total) + half) // unit)
+    elif data.dtype != np.float32:
+        total = reference.round_half_away(total)
+    return total.astype(data.dtype)
+
+
+RESIZE_BILINEAR = define("resize_bilinear", "data", _infer, _reference, "bilinear interpolation")
+
+
+def resize_bilinear(
+    data: relax.Expr,
+    size: tuple[int, int],
+    align_corners: bool = False,
+    half_pixel_centers: bool = False,
+    arithmetic: str = "fixed",
+) -> relax.Call:
+    """Bilinear interpolation of an image; output row y lies at y · height / size[0], or, if
+
+        align_corners       at y · (height − 1) / (size[0] − 1)
+        half_pixel_centers  at (y + ½) · height / size[0] − ½
+
+    and likewise for columns. Scales and zero points pass through unchanged.
+
+    data:  NHWC, int8, uint8, int16 or float32; size: (rows, columns) of the result
+    arithmetic: "fixed": positions in units of 2⁻¹⁰, integer products, rounded to the nearest with midpoints away from 0
+                "float32": Σ (x · vertical) · horizontal over (upper left, lower left, upper right, lower right) in this
+                order, every operation rounded on its own (no fused multiply-add); then, for integers, to the
+                nearest, midpoints away from 0
+
+    Raises ShapeError. Source: TFLite reference_ops::ResizeBilinear ("float32": float and uint8) and
+    ResizeBilinearInteger ("fixed": int8 and int16).
+    """
+    return RESIZE_BILINEAR.call(
+        data,
+        size=tuple(size),
+        align_corners=bool(align_corners),
+        half_pixel_centers=bool(half_pixel_centers),
+        arithmetic=arithmetic,
+    )
+
+
+export_to_script(resize_bilinear=resize_bilinear)
