@@ -9,7 +9,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....numerics import fixed_point, reference
-from ....op.table import domain
+from ....numerics.reference import domain
 from ....qparams import QParams
 from ..integers import centered, multiply, require_dtype, same_dtype, scalar, tensor_qparams
 from ..node import Node

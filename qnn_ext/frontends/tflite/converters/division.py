@@ -8,7 +8,7 @@ from tvm import relax
 from .... import op as qnn
 from ....numerics import fixed_point, reference
 from ....numerics.gemmlowp import leading_zeros, reciprocal
-from ....op.table import domain
+from ....numerics.reference import domain
 from ....qparams import QParams, dtype_range
 from ..integers import activate, quantized_or_plain, require_dtype, result_qparams, same_dtype, scalar, tensor_qparams
 from ..node import Node
