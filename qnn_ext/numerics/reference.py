@@ -10,6 +10,12 @@ from .multiplier import FixedPoint
 Array = np.ndarray
 
 
+def domain(dtype: str) -> Array:
+    """Every value of an 8- or 16-bit dtype in ascending order, the order of a lookup table."""
+    low, high = dtype_range(dtype)
+    return np.arange(low, high + 1).astype(dtype)
+
+
 # ---- rounding of real numbers ------------------------------------------------------------------------------------
 
 
@@ -105,7 +111,9 @@ def requantize_float(x: Array, multiplier: Array, zero_point: Array, dtype: str)
 
 
 def requantize_float_relay(x: Array, multiplier: Array, zero_point: Array, dtype: str, rounding: str) -> Array:
-    """Relay's float route: the zero point is added before rounding, in the multiplier's precision."""
+    """Relay's float route: the zero point is added before rounding, in the multiplier's precision; TFLite's: after."""
+    if rounding == "TFLITE":
+        return float_to_int(round_half_away(x.astype(multiplier.dtype) * multiplier), zero_point, dtype)
     real = x.astype(multiplier.dtype) * multiplier + np.asarray(zero_point).astype(multiplier.dtype)
     rounded = round_half_up(real) if rounding == "UPWARD" else round_half_away(real)
     return float_to_int(rounded, np.int64(0), dtype)

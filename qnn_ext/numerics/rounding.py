@@ -10,6 +10,7 @@ Rounding = Literal["TONEAREST_EVEN", "TFLITE", "UPWARD", "TONEAREST"]
 
 # TONEAREST_EVEN  rint(f32(x)·m) + zp                       PyTorch, ONNX Runtime, XNNPACK
 # TFLITE          gemmlowp: high multiply, then shift       TFLite reference and Micro kernels
+#                 float64: midpoint away from zero, then zp  TFLite's FULLY_CONNECTED
 # UPWARD          midpoint towards +∞                       Relay's default
 # TONEAREST       midpoint away from zero                   Relay
 ROUNDINGS: tuple[Rounding, ...] = ("TONEAREST_EVEN", "TFLITE", "UPWARD", "TONEAREST")
@@ -17,7 +18,7 @@ COMPUTE_DTYPES = ("int64", "float32", "float64")
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
     "TONEAREST_EVEN": ("float32",),
-    "TFLITE": ("int64",),
+    "TFLITE": ("int64", "float64"),
     "UPWARD": COMPUTE_DTYPES,
     "TONEAREST": COMPUTE_DTYPES,
 }

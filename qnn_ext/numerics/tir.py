@@ -149,7 +149,9 @@ def requantize_float(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str) ->
 
 
 def requantize_float_relay(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, rounding: str) -> Expr:
-    """Relay's float route: the zero point is added before rounding."""
+    """Relay's float route: the zero point is added before rounding; TFLite's: after."""
+    if rounding == "TFLITE":
+        return float_to_int(round_half_away(fence(x.astype(dtype_of(multiplier)) * multiplier)), zero_point, dtype)
     real = fence(x.astype(dtype_of(multiplier)) * multiplier) + zero_point.astype(dtype_of(multiplier))
     rounded = round_half_up(real) if rounding == "UPWARD" else round_half_away(real)
     return float_to_int(rounded, tirx.const(0, "int32"), dtype)

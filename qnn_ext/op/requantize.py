@@ -227,7 +227,8 @@ def requantize(
                scales' own precision for TONEAREST_EVEN, in float64 otherwise
     rounding:  "TONEAREST_EVEN" (float32: PyTorch, ONNX Runtime, XNNPACK), "TFLITE" (gemmlowp's double rounding; int64
                data: the single rounding of 16-bit models), "UPWARD" and "TONEAREST" (Relay)
-    compute_dtype: int64, float32 or float64 for Relay's two; fixed for the others
+    compute_dtype: int64, float32 or float64 for Relay's two; int64, or float64 (midpoints away from zero, as TFLite's
+               FULLY_CONNECTED), for TFLITE
     out_dtype: int8, uint8, int16, uint16, int32 or int64
 
     Equal per-tensor scales skip the multiplication. Raises ShapeError, QnnError (unknown rounding).

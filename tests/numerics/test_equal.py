@@ -89,9 +89,9 @@ def test_float32_to_nearest_even(rng, dtype, zero_point):
 
 
 @pytest.mark.parametrize("compute_dtype", ["float32", "float64"])
-@pytest.mark.parametrize("rounding", ["UPWARD", "TONEAREST"])
+@pytest.mark.parametrize("rounding", ["TFLITE", "UPWARD", "TONEAREST"])
 @pytest.mark.parametrize("dtype,zero_point", [("int8", 3), ("uint8", 255), ("int32", 0)])
-def test_relay_float_routes(rng, compute_dtype, rounding, dtype, zero_point):
+def test_float_routes(rng, compute_dtype, rounding, dtype, zero_point):
     x = data(rng)
     for scale in SCALES:
         m = np.asarray(scale, compute_dtype)

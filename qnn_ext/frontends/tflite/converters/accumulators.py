@@ -79,8 +79,12 @@ def finish_accumulator(
     weight: QParams,
     bias: relax.Expr | None,
     double: bool,
+    compute_dtype: str = "int64",
 ) -> relax.Expr:
-    """accumulator + bias, requantized to the output's QParams, then activated. Channels are the last axis."""
+    """accumulator + bias, requantized to the output's QParams, then activated. Channels are the last axis.
+
+    double: see `accumulator_scale`; compute_dtype: what TFLite's reference kernel multiplies in
+    """
     acc = node.emit(accumulator)
     dtype = str(acc.ty.dtype)
     if bias is not None:
@@ -96,6 +100,7 @@ def finish_accumulator(
         target.zero_point,
         axis=-1,
         rounding=node.rounding,
+        compute_dtype=compute_dtype if node.tflite_numerics else None,
         out_dtype=target.dtype,
     )
     return node.activate(result)

@@ -71,7 +71,9 @@ def convert_fake_quant(node: Node) -> relax.Expr:
     scale = (high - low) / top
     zero_point = np.clip(np.floor(-low / scale + np.float32(0.5)), 0, top).astype(np.float32)
     low, high = -zero_point * scale, (top - zero_point) * scale
-    shifted = node.emit(relax.op.subtract(node.emit(relax.op.clip(node.input(0), float(low), float(high))), constant(low)))
+    shifted = node.emit(
+        relax.op.subtract(node.emit(relax.op.clip(node.input(0), float(low), float(high))), constant(low))
+    )
     steps = node.emit(relax.op.multiply(shifted, constant(np.float32(1) / scale)))
     rounded = node.emit(qnn.quantize(steps, 1.0, 0, out_dtype="uint16", rounding="TONEAREST"))
     real = node.emit(relax.op.multiply(as_dtype(node, rounded, "float32"), constant(scale)))
