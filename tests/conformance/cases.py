@@ -32,6 +32,8 @@ class Case:
     operator: the TFLite operator the case is about, as BuiltinOperator spells it, or the custom operator's name
     dtype:    int8, uint8, int16, int32, int64, bool, float32, float16, or hybrid (float activations, int8 weights)
     stateful: the trials are consecutive invocations that begin with reset variables; otherwise they are independent
+    counted_by: index of the output that counts the defined rows (dimension 1) of the other outputs; LiteRT leaves the
+              rows after them undefined, here they are zero
     reference_kernels: "reference", or "builtin" where the reference resolver lacks the operator or its version
     default_error: why the default resolver refuses the model, "" where it does not; `default` is then empty
     """
@@ -44,6 +46,7 @@ class Case:
     input_count: int
     output_count: int
     stateful: bool = False
+    counted_by: int | None = None
     reference_kernels: str = "reference"
     default_error: str = ""
     default_differs: tuple[int, ...] = ()

@@ -48,6 +48,8 @@ def describe(spec: Spec, recording: Recording, arrays: dict[str, np.ndarray]) ->
         entry["default_differs"] = differs
     if recording.reference_kernels != "reference":
         entry["reference_kernels"] = recording.reference_kernels
+    if spec.counted_by is not None:
+        entry["counted_by"] = spec.counted_by
     if spec.stateful:
         entry["stateful"] = True
     if recording.default_error:

@@ -11,8 +11,10 @@ from .dense import batch_matmul_specs, dense_specs
 from .index import create_specs, gather_specs, one_hot_specs, repeat_specs, topk_specs
 from .pool import normalization_specs, pool_specs, resize_specs
 from .quantize import cast_specs, dequantize_specs, fake_quant_specs, quantize_specs
+from .recurrent import lstm_specs, svdf_specs
 from .reduce import arg_specs, cumsum_specs, reduce_specs, softmax_specs
 from .shape import concat_specs, pad_specs, reshape_specs, slice_specs, space_specs, split_specs
+from .streaming import detection_specs, variable_specs
 from .unary import parametric_specs, unary_specs
 
 FAMILIES: dict[str, Callable[[], Iterator[Spec]]] = {
@@ -49,4 +51,8 @@ FAMILIES: dict[str, Callable[[], Iterator[Spec]]] = {
     "one_hot": one_hot_specs,
     "topk": topk_specs,
     "create": create_specs,
+    "lstm": lstm_specs,
+    "svdf": svdf_specs,
+    "variables": variable_specs,
+    "detection": detection_specs,
 }

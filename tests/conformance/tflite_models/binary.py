@@ -30,8 +30,8 @@ class Pair:
 SHAPES = {
     "same_shape": Pair(),
     "broadcast_channel": Pair(y=(5,), where=("low", "mid", "odd")),
-    "broadcast_scalar": Pair(y=(), where=("high", "odd", "low")),
-    "scalar_first": Pair(x=(), where=("odd", "mid", "high")),
+    "broadcast_scalar": Pair(y=(), where=("high", "odd", "high")),
+    "scalar_first": Pair(x=(), where=("low", "mid", "low")),
     "broadcast_both": Pair((1, 4, 1, 5), (3, 1, 2, 1), where=("odd", "low", "mid")),
     "broadcast_width": Pair((2, 1, 1, 6), (2, 3, 4, 6)),
     "rank5": Pair((2, 2, 1, 3, 2), (2, 2, 1, 3, 2)),
@@ -42,7 +42,7 @@ SHAPES = {
 ARITHMETIC = {
     **SHAPES,
     "relu": Pair(act="relu", where=("mid", "odd", "low")),
-    "relu6": Pair(act="relu6", where=("odd", "high", "low")),
+    "relu6": Pair(act="relu6", where=("odd", "mid", "low")),
     "relu_n1_to_1": Pair(act="relu_n1_to_1"),
     "zero_points_low": Pair((3, 41), (3, 41), where=("low", "low", "low")),
     "zero_points_high": Pair((3, 41), (3, 41), where=("high", "high", "high")),
@@ -50,7 +50,7 @@ ARITHMETIC = {
     "unequal_scales": Pair((3, 41), (3, 41), scales=(0.5, 0.004, 0.4)),
     "unequal_scales_swapped": Pair((3, 41), (3, 41), scales=(0.004, 0.5, 0.4)),
     "equal_scales": Pair((3, 41), (3, 41), scales=(0.05, 0.05, 0.05), where=("odd", "odd", "odd")),
-    "fine_output": Pair((3, 41), (3, 41), scales=(0.05, 0.03, 0.002)),
+    "fine_output": Pair((3, 41), (3, 41), scales=(0.05, 0.03, 0.017)),
     "coarse_output": Pair((3, 41), (3, 41), scales=(0.05, 0.03, 2.0)),
     "random": Pair((16, 40), (16, 40), scales=(0.0371, 0.0513, 0.0689), where=("odd", "mid", "odd")),
 }
@@ -74,6 +74,26 @@ def numeric_range(operator: str, dtype: str, second: bool) -> dict[str, Any]:
     return {}
 
 
+def few_values(dtype: str, q: Q | None) -> dict[str, Any]:
+    """A range of few values around real zero, so that operands are often equal."""
+    if dtype == "float32":
+        return {"low": -1.0, "high": 1.0, "step": 0.5}
+    if q is None:
+        return {"low": 0, "high": 1} if dtype == "bool" else {"low": -2, "high": 2}
+    info = np.iinfo(dtype)
+    return {"low": max(info.min, q.zero_point - 3), "high": min(info.max, q.zero_point + 3)}
+
+
+def output_end(operator: str, where: tuple[str, str, str]) -> str:
+    """Where a product's or quotient's zero point lies, so that results of the usual sign do not all saturate."""
+    ends = [w for w in where[:2] if w in ("low", "high")]
+    if operator == "SQUARED_DIFFERENCE" or (len(ends) == 2 and ends[0] == ends[1]):
+        return "low"
+    if operator == "DIV" and ends:
+        return where[2] if len(ends) == 1 and where[1] not in ends else "odd"
+    return "mid" if where[2] in ("low", "high") else where[2]
+
+
 def operand(graph: Graph, name: str, shape: tuple, dtype: str, q: Q | None, const: bool, limits: dict[str, Any]) -> int:
     """A model input, or a constant with values from the same range."""
     if not const:
@@ -81,7 +101,8 @@ def operand(graph: Graph, name: str, shape: tuple, dtype: str, q: Q | None, cons
     rng = rng_for(name)
     if dtype == "float32":
         low, high = limits.get("low", -4.0), limits.get("high", 4.0)
-        return graph.const(np.round(rng.uniform(low, high, shape) * 256) / 256, dtype)
+        step = limits.get("step", 1 / 256)
+        return graph.const(np.round(rng.uniform(low, high, shape) / step) * step, dtype)
     if dtype == "bool":
         return graph.const(rng.integers(0, 2, shape), dtype)
     info = np.iinfo(dtype if q else "int8")
@@ -96,8 +117,12 @@ def binary(operator: str, dtype: str, variant: str, pair: Pair, *, out: str = ""
     qs = [activation(dtype, s, w) for s, w in zip(pair.scales, pair.where, strict=True)]
     if operator in ("MUL", "SQUARED_DIFFERENCE", "DIV") and qs[2] is not None:
         factor = {"MUL": 2.0, "SQUARED_DIFFERENCE": 8.0, "DIV": 4.0}[operator]
+        qs[2] = activation(dtype, where=output_end(operator, pair.where))
         qs[2] = replace(qs[2], scale=pair.scales[2] * factor / (1 if dtype != "int16" else 64))
-    x = operand(graph, name + "x", pair.x, dtype, qs[0], pair.const == "x", numeric_range(operator, dtype, False))
+    x_limits = numeric_range(operator, dtype, False)
+    if operator in ("EQUAL", "NOT_EQUAL") and (variant in SHAPES or dtype == "float32"):
+        x_limits = few_values(dtype, qs[0])
+    x = operand(graph, name + "x", pair.x, dtype, qs[0], pair.const == "x", x_limits)
     limits = numeric_range(operator, dtype, True)
     if limits and dtype in QUANTIZED:
         offset = int(qs[1].zero_point)  # type: ignore[union-attr]
@@ -106,6 +131,8 @@ def binary(operator: str, dtype: str, variant: str, pair: Pair, *, out: str = ""
             {"low": offset + 1, "high": offset + 90} if offset + 90 <= top else {"low": offset - 90, "high": offset - 1}
         )
         limits = near if dtype != "int16" else {"low": 900}
+    if operator in ("EQUAL", "NOT_EQUAL") and (variant in SHAPES or dtype == "float32"):
+        limits = few_values(dtype, qs[1])
     y = operand(graph, name + "y", pair.y, dtype, qs[1], pair.const == "y", limits)
     z = graph.output(np.broadcast_shapes(pair.x, pair.y), out or dtype, None if out else qs[2])
     if pair.act != "none":

@@ -280,6 +280,12 @@ class Spec:
     graph: Graph
     trials: int = 4
     stateful: bool = False
+    kernels: str = "reference"
+    """Which kernels give the reference; "builtin" where the reference kernel is at fault."""
+    counted_by: int | None = None
+    """The output that says how many rows (dimension 1) of the others are defined; the rest is recorded as zero."""
+    uniform: bool = False
+    """Whether every trial is uniform, for operators that need distinct values; see `make_trial`."""
 
     def with_trials(self, trials: int) -> Spec:
         """The same case with another number of trials."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .builder import Graph, Spec, activation, rng_for
-from .weights import FLOAT_KINDS, INTEGER_KINDS, Kind, add_weights
+from .weights import FLOAT_KINDS, INTEGER_KINDS, Kind, add_weights, near_zero
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def convolution(operator: str, key: str, variant: str, window: Window) -> Spec:
     name = f"{operator}/{kind.name}/{kind.suffix}{variant}"
     graph, rng = Graph(), rng_for(name)
     source = activation(kind.activation, where=window.in_where)
-    x = graph.input((window.batch, window.h, window.w, window.cin), kind.activation, source)
+    shape_in = (window.batch, window.h, window.w, window.cin)
+    x = graph.input(shape_in, kind.activation, source, **near_zero(source, window.gain))
     depthwise = operator == "DEPTHWISE_CONV_2D"
     channels = window.cin * window.cout if depthwise else window.cout
     shape = (1, window.kh, window.kw, channels)

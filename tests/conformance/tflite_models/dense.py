@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .builder import Graph, Q, Spec, activation, rng_for
-from .weights import FLOAT_KINDS, INTEGER_KINDS, Kind, add_weights
+from .weights import FLOAT_KINDS, INTEGER_KINDS, Kind, add_weights, near_zero
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def dense(key: str, variant: str, layer: Dense, asymmetric: bool = False) -> Spe
     name = f"FULLY_CONNECTED/{kind.name}/{kind.suffix}{'asymmetric_' if asymmetric else ''}{variant}"
     graph, rng = Graph(), rng_for(name)
     source = activation(kind.activation, where=layer.in_where)
-    x = graph.input(layer.shape, kind.activation, source)
+    x = graph.input(layer.shape, kind.activation, source, **near_zero(source, layer.gain))
     depth = layer.depth or layer.shape[-1]
     made = add_weights(
         graph, kind, rng, (layer.units, depth), 0, source, out_where=layer.out_where, gain=layer.gain,
@@ -130,7 +130,7 @@ def matmul(dtype: str, variant: str, case: Matmul, asymmetric: bool = False) -> 
     act = "float32" if dtype == "hybrid" else dtype
     right = "int8" if dtype == "hybrid" else dtype
     x = graph.input(case.x, act, activation(act, where=case.in_where))
-    y_q = Q(0.02) if dtype == "hybrid" else activation(right, 0.02, case.in_where)
+    y_q = Q(0.02) if dtype == "hybrid" else activation(right, 0.02, "mid" if case.in_where == "mid" else "odd")
     if case.const_y or dtype == "hybrid":
         low, high = (-127, 127) if right != "uint8" else (0, 255)
         values = rng.integers(low, high, case.y, endpoint=True)
@@ -141,7 +141,9 @@ def matmul(dtype: str, variant: str, case: Matmul, asymmetric: bool = False) -> 
     columns = case.y[-2] if case.adj_y else case.y[-1]
     shape = (*np.broadcast_shapes(case.x[:-2], case.y[:-2]), rows, columns)
     scale = 0.05 * 0.02 * 74 * 74 * 2.5 * float(np.sqrt(depth)) / 127
-    out = graph.output(shape, act, activation(act, scale, case.out_where))
+    out = graph.output(
+        shape, act, activation(act, 2 * scale if case.in_where in ("low", "high") else scale, case.out_where)
+    )
     graph.op(
         "BATCH_MATMUL", [x, y], [out], adjX=case.adj_x, adjY=case.adj_y, asymmetricQuantizeInputs=asymmetric
     )  # fmt: skip

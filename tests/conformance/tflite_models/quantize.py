@@ -62,10 +62,12 @@ def requantize_specs(source: str, target: str) -> Iterator[Spec]:
     """Every value of `source` to `target`: up, down, the same scale with the zero point moved, and the ends."""
     settings = {
         "down": ((0.05, "odd"), (0.08, "odd")),
-        "up": ((0.05, "low"), (0.021, "high")),
+        "up": ((0.05, "odd"), (0.021, "mid")),
         "same_scale": ((0.05, "low"), (0.05, "mid")),
         "identical": ((0.05, "odd"), (0.05, "odd")),
-        "odd_ratio": ((0.0371, "high"), (0.0517, "low")),
+        "odd_ratio": ((0.0371, "high"), (0.0517, "high")),
+        "low_ends": ((0.0413, "low"), (0.0371, "low")),
+        "opposite_ends": ((0.0371, "high"), (0.0517, "low")),
         "half": ((0.05, "mid"), (0.1, "mid")),
     }
     for variant, ((in_scale, in_where), (out_scale, out_where)) in settings.items():
@@ -136,9 +138,11 @@ def cast_specs() -> Iterator[Spec]:
             limits = {"low": -120, "high": 120} if not source.startswith("u") else {"low": 0, "high": 250}
             if source.startswith("float") and target.startswith("u"):
                 limits["low"] = 0
+            if target == "bool" and not source.startswith("u"):
+                limits = {"low": -1, "high": 1} | ({"step": 1.0} if source.startswith("float") else {})
             if source == "bool":
                 limits = {"low": 0, "high": 1}
-            if source in ("int32", "int64") and target != "float16":
+            if source in ("int32", "int64") and target not in ("float16", "bool"):
                 limits = {"low": -70000, "high": 70000}
             graph = Graph()
             x = graph.input((3, 11), source, None, **limits)

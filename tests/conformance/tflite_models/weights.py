@@ -89,9 +89,15 @@ def add_weights(
     if not with_bias:
         return Layer(weight, -1, output)
     wide = kind.name == "int16" and not kind.bias32
-    bias_values = rng.integers(-int(spread), int(spread), channels).astype("int64" if wide else "int32")
+    reach = int(spread / max(gain, 1.0))
+    bias_values = rng.integers(-reach, reach, channels).astype("int64" if wide else "int32")
     bias_scale = np.float32(source.scale) * scales
     return Layer(weight, graph.const(bias_values, q=Q(bias_scale, 0, 0), name="bias"), output)
+
+
+def near_zero(q: Q | None, gain: float) -> dict[str, float]:
+    """Input limits: two steps around the zero point where the multiplier is so large that more would saturate."""
+    return {"low": q.zero_point - 2, "high": q.zero_point + 2} if q is not None and gain > 50 else {}
 
 
 def float_weights(graph: Graph, kind: Kind, rng: np.random.Generator, shape: tuple, channels: int, bias: bool) -> Layer:
