@@ -6,16 +6,20 @@ exact restatements of gemmlowp's fixedpoint.h and of the helpers in TFLite's ker
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from .reference import Array, rounding_divide_by_pot
+from . import reference
+
+Array = Any  # int64 arrays, scalars among them
 
 INT32_MAX = (1 << 31) - 1
 INT32_MIN = -(1 << 31)
 ONE = INT32_MAX  # 1.0 in Q0, as near as it gets
 
 
-def multiply(x: Array | int, y: Array | int) -> Array:
+def multiply(x: Array, y: Array) -> Array:
     """SaturatingRoundingDoublingHighMul: ⌊x·y / 2³¹ + ½⌋, where only −2³¹ · −2³¹ saturates."""
     product = (np.asarray(x, np.int64) * np.asarray(y, np.int64) + (1 << 30)) >> 31
     return np.minimum(product, INT32_MAX)
@@ -24,13 +28,13 @@ def multiply(x: Array | int, y: Array | int) -> Array:
 def rescale(x: Array, exponent: int) -> Array:
     """x · 2^exponent: saturating to the left, rounding midpoints away from zero to the right."""
     if exponent <= 0:
-        return rounding_divide_by_pot(x, np.int64(-exponent))
+        return reference.rounding_divide_by_pot(x, np.int64(-exponent))
     return np.clip(x << exponent, INT32_MIN, INT32_MAX)
 
 
-def half_sum(x: Array, y: Array | int) -> Array:
+def half_sum(x: Array, y: Array) -> Array:
     """(x + y) / 2, midpoints away from zero."""
-    return rounding_divide_by_pot(np.asarray(x + y), np.int64(1))
+    return reference.rounding_divide_by_pot(np.asarray(x + y), np.int64(1))
 
 
 def leading_zeros(x: Array) -> Array:

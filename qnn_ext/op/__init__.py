@@ -8,13 +8,31 @@ from .concatenate import concatenate
 from .conv2d import conv2d
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
+from .prelu import prelu
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
 from .table import table
+from .unary import (
+    abs,
+    elu,
+    erf,
+    exp,
+    gelu,
+    hardswish,
+    leaky_relu,
+    log,
+    neg,
+    rsqrt,
+    sigmoid,
+    sqrt,
+    tanh,
+    unary_table,
+)
 
 __all__ = [
     "OPS",
     "OpDef",
+    "abs",
     "add",
     "avg_pool2d",
     "batch_matmul",
@@ -26,12 +44,26 @@ __all__ = [
     "dense",
     "dense_accumulate",
     "dequantize",
+    "elu",
+    "erf",
+    "exp",
+    "gelu",
+    "hardswish",
+    "leaky_relu",
+    "log",
     "mul",
+    "neg",
+    "prelu",
     "quantize",
     "requantize",
     "resize_bilinear",
     "row_sum",
+    "rsqrt",
+    "sigmoid",
+    "sqrt",
     "subtract",
     "table",
+    "tanh",
+    "unary_table",
     "window_sum",
 ]

@@ -9,6 +9,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from ..numerics import reference
+from ..numerics.reference import domain
 from ..qparams import INTEGER_DTYPES, QParams, dtype_range
 from .base import Shape, TensorInfo, check_dtype, define, export_to_script
 
@@ -16,12 +17,6 @@ from .base import Shape, TensorInfo, check_dtype, define, export_to_script
 def table_index(data: np.ndarray) -> np.ndarray:
     """Position of each value in its table: signed values count from the dtype's minimum."""
     return data.astype(np.int64) - dtype_range(str(data.dtype))[0]
-
-
-def domain(dtype: str) -> np.ndarray:
-    """Every value of an 8- or 16-bit dtype, in table order."""
-    low, high = dtype_range(dtype)
-    return np.arange(low, high + 1).astype(dtype)
 
 
 def function_table(

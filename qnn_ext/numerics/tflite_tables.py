@@ -1,0 +1,288 @@
+"""Lookup tables equal to what LiteRT's reference kernels compute for one quantized value: (QParams, QParams) -> table.
+
+8-bit functions are float32 functions rounded half away from zero, but for HARD_SWISH, LEAKY_RELU, ABS and RSQRT, which
+are fixed-point. 16-bit functions interpolate in 513 samples, or in 256 samples of the sigmoid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import QnnError
+from ..qparams import QParams, dtype_range
+from . import gemmlowp
+from .multiplier import FixedPoint, fixed_point
+from .reference import Array, domain, float_to_int, multiply_tflite, round_half_away, saturate
+
+Function = Callable[[Array], Array]
+F32 = np.float32
+
+
+def float32_function(function: Function) -> Function:
+    """`function` evaluated in float64 and rounded to float32: independent of how NumPy vectorizes float32."""
+
+    def run(x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(x.astype(np.float64))).astype(np.float32)
+
+    return run
+
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+erfc = np.vectorize(math.erfc, otypes=[np.float64])
+exp_f32, tanh_f32, log_f32 = float32_function(np.exp), float32_function(np.tanh), float32_function(np.log)
+
+
+# ---- sampled functions -------------------------------------------------------------------------------------------
+
+
+def table_8bit(function: Function, source: QParams, target: QParams) -> Array:
+    """LUTPopulate for 8 bits: half away of f32(f(s_in·(q − z_in)) · f32(1/s_out)), plus z_out."""
+    real = F32(source.scale) * (domain(source.dtype).astype(np.int32) - source.zero_point).astype(np.float32)
+    with np.errstate(all="ignore"):
+        scaled = function(real) * (F32(1) / F32(target.scale))
+    return float_to_int(round_half_away(scaled), target.zero_point, target.dtype)
+
+
+def sample_16bit(
+    function: Function, low: Any, high: Any, out_scale: Any, dtype: type[np.floating] = np.float32
+) -> Array:
+    """LUTPopulate for int16: 513 samples of f over [low, high] in steps of out_scale, as int64.
+
+    Each sample is moved by half of the interpolation's error at the middle of the segment behind it.
+    """
+    first, last, scale = dtype(low), dtype(high), dtype(out_scale)
+    step = (last - first) / dtype(512)
+    inverse = dtype(65536) / (scale * dtype(32767) - scale * dtype(-32768))
+    position = first + np.arange(512).astype(dtype) * step
+    following = first + np.arange(1, 513).astype(dtype) * step
+    with np.errstate(all="ignore"):
+        value = round_half_away(function(position) * inverse)
+        interpolated = round_half_away((function(following) * inverse + value) / dtype(2))
+        middle = round_half_away(function(position + step / dtype(2)) * inverse)
+        end = round_half_away(function(np.array([last])) * inverse)
+    bias = round_half_away((interpolated - middle) / dtype(2))
+    samples = np.concatenate([value - bias, end])
+    return np.clip(samples, -32768, 32767).astype(np.int64)
+
+
+def interpolate_16bit(q: Array, samples: Array) -> Array:
+    """LUTLookup for int16 values: linear between the 513 samples, the 7 low bits being the fraction."""
+    index, offset = 256 + (q >> 7), q & 0x7F
+    slope = (samples[index + 1] - samples[index]).astype(np.int16).astype(np.int64)
+    return (samples[index] + ((slope * offset + 64) >> 7)).astype(np.int16).astype(np.int64)
+
+
+def table_16bit(function: Function, source: QParams, target: QParams) -> Array:
+    """The int16 table of a float32 function that LiteRT samples at 513 points."""
+    scale = F32(source.scale)
+    low, high = dtype_range("int16")
+    zero = int(source.zero_point)
+    samples = sample_16bit(function, scale * F32(low - zero), scale * F32(high - zero), target.scale)
+    return interpolate_16bit(domain("int16").astype(np.int64), samples).astype(np.int16)
+
+
+def sampled(function: Function, source: QParams, target: QParams) -> Array:
+    """The table of a float32 function that LiteRT looks up: exactly for 8 bits, interpolated for int16."""
+    return (table_16bit if source.dtype == "int16" else table_8bit)(function, source, target)
+
+
+def exp(source: QParams, target: QParams) -> Array:
+    """EXP."""
+    return sampled(exp_f32, source, target)
+
+
+def log(source: QParams, target: QParams) -> Array:
+    """LOG; the output's lowest value for arguments that are not positive."""
+    lowest = F32(dtype_range(target.dtype)[0] - int(target.zero_point)) * F32(target.scale)
+    return sampled(lambda x: np.where(x <= 0, lowest, log_f32(x)).astype(np.float32), source, target)
+
+
+def elu(source: QParams, target: QParams, alpha: float = 1.0) -> Array:
+    """ELU, 8 bits; its alpha is 1."""
+    if alpha != 1.0:
+        raise QnnError(f"rounding TFLITE: TFLite has no quantized kernel for ELU with alpha {alpha}, only for 1")
+    _only("ELU", source, "int8", "uint8")
+    expm1 = float32_function(np.expm1)
+    return table_8bit(lambda x: np.where(x < 0, expm1(x), x), source, target)
+
+
+def gelu(source: QParams, target: QParams, approximate: bool = False) -> Array:
+    """GELU, 8 bits: 0.5·x·erfc(−x·√½), or with tanh when `approximate`."""
+    _only("GELU", source, "int8", "uint8")
+    root = F32(math.sqrt(2 / math.pi))
+    erfc_f32 = float32_function(erfc)
+
+    def exact(x: Array) -> Array:
+        return F32(0.5) * x * erfc_f32(x * F32(-math.sqrt(0.5)))
+
+    def with_tanh(x: Array) -> Array:
+        return F32(0.5) * x * (F32(1) + tanh_f32(root * (x + F32(0.044715) * x * x * x)))
+
+    return table_8bit(with_tanh if approximate else exact, source, target)
+
+
+# ---- sigmoid and tanh --------------------------------------------------------------------------------------------
+
+
+def sigmoid(source: QParams, target: QParams) -> Array:
+    """LOGISTIC; int16 takes only the output scale 1/32768."""
+    if source.dtype != "int16":
+        return table_8bit(lambda x: F32(1) / (F32(1) + exp_f32(-x)), source, target)
+    _check_q15("LOGISTIC", source, target)
+    multiplier, shift = _q15_multiplier(source, (0,))
+    if multiplier == 0:
+        multiplier, shift = 3 << shift, 0
+    x = domain("int16").astype(np.int64) * multiplier
+    x = (x + ((1 << shift) >> 1)) >> shift
+    magnitude = _interpolated_sigmoid(np.abs(x), 9, 0x7FFF << 10)
+    result = np.where(x >= 0, magnitude + (1 << 9), (1 << 25) - magnitude + (1 << 9) - 1)
+    return (result >> 10).astype(np.int16)
+
+
+def tanh(source: QParams, target: QParams) -> Array:
+    """TANH, as 2·sigmoid(2x) − 1 for int16, which takes only the output scale 1/32768."""
+    if source.dtype != "int16":
+        return table_8bit(tanh_f32, source, target)
+    _check_q15("TANH", source, target)
+    multiplier, shift = _q15_multiplier(source, (0, 1))
+    if multiplier == 0:
+        x = 3 * (domain("int16").astype(np.int64) << shift)
+    else:
+        x = domain("int16").astype(np.int64) * multiplier
+        x = (x + ((1 << shift) >> 1)) >> shift
+    magnitude = _interpolated_sigmoid(np.abs(x), 8, 0xFFFF << 8)
+    result = np.where(x >= 0, magnitude - (1 << 23) + (1 << 7), -magnitude + (1 << 23) + (1 << 7) - 1)
+    return (result >> 8).astype(np.int16)
+
+
+def _sigmoid_samples() -> Array:
+    """sigmoid(i / 24) · 2¹⁶ for i < 256, each moved by half the interpolation's error at the following midpoint."""
+
+    def scaled(i: Array) -> Array:
+        return 65536 / (1 + np.exp(-i / 24))
+
+    i = np.arange(256.0)
+    error = scaled(i + 0.5) - (scaled(i) + scaled(i + 1)) / 2
+    samples = np.rint(scaled(i) + error / 2).astype(np.int64)
+    samples[-1] = 0xFFFF
+    return samples
+
+
+def _interpolated_sigmoid(x: Array, fraction_bits: int, saturated: int) -> Array:
+    """sigmoid of x ≥ 0 given in units of 1/24 · 2^−fraction_bits, in units of 2^−16 · 2^−fraction_bits."""
+    samples = _sigmoid_samples()
+    index = np.minimum(x >> fraction_bits, 254)
+    fraction = x & ((1 << fraction_bits) - 1)
+    value = (samples[index] << fraction_bits) + fraction * (samples[index + 1] - samples[index])
+    return np.where(x >> fraction_bits >= 255, saturated, value)
+
+
+def _q15_multiplier(source: QParams, shifts: tuple[int, ...]) -> tuple[int, int]:
+    """(0, shift) when the scale is 2^(shift − 12) for one of the shifts, else s·3·4096 as multiplier · 2^−shift."""
+    exponent = math.log2(float(source.scale))
+    if abs(exponent - round(exponent)) < 1e-3 and 12 + round(exponent) in shifts:
+        return 0, 12 + round(exponent)
+    real, shift = float(source.scale) * 4096 * 3, 0
+    while real <= 32767 / 2 and shift <= 30:
+        real, shift = real * 2, shift + 1
+    return int(real), shift
+
+
+def _check_q15(name: str, source: QParams, target: QParams) -> None:
+    if source.zero_point or target.zero_point or float(target.scale) != 2.0**-15:
+        raise QnnError(f"{name} on int16 needs zero points of 0 and the output scale 1/32768, found {source}, {target}")
+
+
+# ---- fixed point -------------------------------------------------------------------------------------------------
+
+
+def _shifted(source: QParams) -> Array:
+    return domain(source.dtype).astype(np.int32) - source.zero_point
+
+
+def _scaled(x: Array, multiplier: np.floating) -> Array:
+    """int32 x times a real multiplier of either sign."""
+    product = multiply_tflite(x.astype(np.int32), fixed_point(abs(float(multiplier))))
+    return -product if multiplier < 0 else product
+
+
+def leaky_relu(source: QParams, target: QParams, alpha: float = 0.01) -> Array:
+    """LEAKY_RELU: one multiplier for each sign, taken in float32."""
+    x, scale, out_scale = _shifted(source), F32(source.scale), F32(target.scale)
+    positive, negative = _scaled(x, scale / out_scale), _scaled(x, scale * F32(alpha) / out_scale)
+    return saturate(np.where(x >= 0, positive, negative) + target.zero_point, target.dtype)
+
+
+def absolute(source: QParams, target: QParams) -> Array:
+    """ABS: multiplied only when the scales differ."""
+    x, scale, out_scale = np.abs(_shifted(source)), F32(source.scale), F32(target.scale)
+    value = x.astype(np.int64) if scale == out_scale else _scaled(x, scale / out_scale)
+    return saturate(value + target.zero_point, target.dtype)
+
+
+def negative(source: QParams, target: QParams) -> Array:
+    """NEG: the raw integer negated, wrapping around, whatever the QParams."""
+    return (-domain(source.dtype).astype(np.int32)).astype(target.dtype)
+
+
+def rsqrt(source: QParams, target: QParams) -> Array:
+    """RSQRT; the output's highest value for arguments that are not positive, which LiteRT refuses unless 0."""
+    if source.dtype == "int16":
+        highest = F32(32767) * F32(target.scale)
+        root = float32_function(np.sqrt)
+        return table_16bit(lambda x: np.where(x <= 0, highest, F32(1) / root(x)).astype(np.float32), source, target)
+    shift = 20  # keeps the intermediate an integer
+    real = 1 / float(np.sqrt(F32(source.scale)) * F32(target.scale))
+    scale = fixed_point(real)
+    out = FixedPoint(scale.multiplier, np.asarray(scale.shift - shift))
+    highest_value = dtype_range(target.dtype)[1]
+    table = []
+    for value in _shifted(source).tolist():
+        if value <= 0:
+            table.append(highest_value)
+            continue
+        multiplier, exponent = gemmlowp.inverse_sqrt(value)
+        inverse = FixedPoint(np.asarray(multiplier), np.asarray(exponent + shift))
+        data = multiply_tflite(np.asarray(1, np.int32), inverse)
+        table.append(int(multiply_tflite(np.asarray(data, np.int32), out)) + int(target.zero_point))
+    return saturate(np.array(table), target.dtype)
+
+
+def hardswish(source: QParams, target: QParams) -> Array:
+    """HARD_SWISH, 8 bits, in 16-bit fixed point: x · (clamp(x / 3, −1, 1) + 1) / 2."""
+    _only("HARD_SWISH", source, "int8", "uint8")
+    fine_scale = F32(1 / 128) * F32(source.scale)
+    output, output_exponent = _multiplier_16bit(fine_scale / F32(target.scale))
+    reluish, exponent = _multiplier_16bit(fine_scale / (F32(3) / F32(32768)))
+    if output_exponent > 0:
+        raise QnnError(f"HARD_SWISH needs an output scale above 1/128 of the input's, found {source} and {target}")
+    x = _shifted(source).astype(np.int64) << 7
+    on_output_scale = _multiply_16bit(x, output)
+    gate = np.clip(x << (exponent - 1), -32768, 32767) if exponent > 0 else x
+    gate = _multiply_16bit(gate, reluish)
+    gate = np.clip(gate << 1, -32768, 32767) if exponent > 0 else gemmlowp.rescale(gate, exponent)
+    gate = (gate + (1 << 15)) >> 1
+    product = gate * on_output_scale
+    high = np.where(product < 0, -(-product >> 15), product >> 15)  # truncates
+    return saturate(gemmlowp.rescale(high, output_exponent) + target.zero_point, target.dtype)
+
+
+def _multiplier_16bit(real: np.floating) -> tuple[int, int]:
+    fp = fixed_point(float(real))
+    multiplier = int(fp.multiplier)
+    return (32767 if multiplier >= gemmlowp.INT32_MAX - (1 << 15) else (multiplier + (1 << 15)) >> 16), int(fp.shift)
+
+
+def _multiply_16bit(x: Array, multiplier: int) -> Array:
+    """SaturatingRoundingDoublingHighMul on int16: midpoints up; a positive multiplier cannot saturate."""
+    return (x * multiplier + (1 << 14)) >> 15
+
+
+def _only(name: str, source: QParams, *dtypes: str) -> None:
+    if source.dtype not in dtypes:
+        raise QnnError(f"rounding TFLITE: LiteRT has no {name} on {source.dtype}, only on {' and '.join(dtypes)}")
