@@ -9,25 +9,26 @@ and widened weights stay in registers, and that padding is done piecewise, just 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from tvm import te, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ..schedule_util import PARALLEL_MACS, extent, inline_epilogue, largest_divisor, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .features import is_x86
+from .features import has_feature, is_x86
 from .microkernel import round_up
 
 COLUMNS = 4  # pixels of a register tile
 MAX_UNROLLED_TAPS = 49
 TASK_ROWS = 8
 TASK_CHANNELS = 64
-TASKS = 8  # fewer parallel tasks than that leave threads idle
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,10 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
 
     n, y, column, c = sch.get_loops(output)
     task_rows, task_channels = _task(workload, layout)
+    lanes = min(layout.lanes, 16 if has_feature(target, "avx512bw") else 8)
     row_outer, row = sch.split(y, [None, task_rows])
     column_outer, column = sch.split(column, [None, layout.columns])
-    channel_outer, vector, lane = sch.split(c, [None, task_channels // layout.lanes, layout.lanes])
+    channel_outer, vector, lane = sch.split(c, [None, task_channels // lanes, lanes])
     sch.reorder(n, row_outer, channel_outer, vector, row, column_outer, column, lane)
     task = sch.fuse(n, row_outer, channel_outer)
     if workload.macs >= PARALLEL_MACS and extent(sch, task) > 1:
@@ -138,8 +140,15 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
     if layout.staged:
         sch.compute_at(sch.get_sblock("pad"), task, preserve_unit_loops=True)
     _unroll_taps(sch, accumulator, workload)
-    if workload.out_channels % layout.lanes == 0:
-        sch.vectorize(lane)
+    _vectorize_epilogue(sch, column, lane, math.gcd(workload.out_channels, lanes))
+
+
+def _vectorize_epilogue(sch: Schedule, column: LoopRV, lane: LoopRV, lanes: int) -> None:
+    """Vectors must not cross the last channel: a predicate that differs between lanes would make them scalars."""
+    if lanes >= 4:
+        outer, vector = sch.split(lane, [None, lanes])
+        sch.reorder(outer, column, vector)
+        sch.vectorize(vector)
 
 
 def _task(workload: Conv2dWorkload, layout: Plan) -> tuple[int, int]:
@@ -150,7 +159,7 @@ def _task(workload: Conv2dWorkload, layout: Plan) -> tuple[int, int]:
     return rows, channels
 
 
-def _unroll_taps(sch: Schedule, accumulator, workload: Conv2dWorkload) -> None:
+def _unroll_taps(sch: Schedule, accumulator: SBlockRV, workload: Conv2dWorkload) -> None:
     column, lane, kh, kw = sch.get_loops(accumulator)[-4:]
     sch.reorder(kh, kw, column, lane)
     sch.vectorize(lane)
