@@ -8,7 +8,6 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
@@ -20,7 +19,7 @@ from .accumulators import (
     product_kind,
     reshaped,
 )
-from .hybrid import dequantize_accumulator, quantize_rows
+from .hybrid import Rows, dequantize_accumulator, quantize_rows
 
 Shape = tuple[int, ...]
 
@@ -160,7 +159,7 @@ def _hybrid_matmul(node: Node, left: relax.Expr, right: relax.Expr, batch: Shape
     if zero_point is not None:
         zero_point = _rows_of(node, reshaped(node, zero_point, (count, height, 1)), (repeated, height, 1))
     flat = reshaped(node, acc, (repeated * height, units))
-    return dequantize_accumulator(node, flat, type(rows)(data, scale, zero_point), weight_sum, weights)
+    return dequantize_accumulator(node, flat, Rows(data, scale, zero_point), weight_sum, weights)
 
 
 def _rows_of(node: Node, expr: relax.Expr, shape: Shape) -> relax.Expr:

@@ -33,7 +33,7 @@ class Rows:
 
 
 def quantize_rows(node: Node, data: relax.Expr, rows: int, asymmetric: bool) -> Rows:
-    """Quantize float32 `data`, which divides into `rows` equal rows, with the smallest scale that holds each of them."""
+    """Quantize float32 `data`, which divides into `rows` equal rows, each with the smallest scale that holds it."""
     shape = shape_of(data)
     flat = reshaped(node, data, (rows, int(np.prod(shape)) // rows))
     scale, inverse, zero_point = _asymmetric(node, flat) if asymmetric else _symmetric(node, flat)
