@@ -1,0 +1,234 @@
+"""Engine: a compiled model. NumPy arrays in and out, state kept between calls; timing, profile, save and load."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax
+from tvm.target import Target
+
+from . import artifact
+from .errors import ArtifactError, QnnError
+from .kernels import Kernel, kernels_of
+from .module import FloatNote, QnnModule, State, TensorSpec, check_inputs
+from .target import check_runnable, default_threads, required_features, target_architecture
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call over several repeats."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    def __str__(self) -> str:
+        return f"{self.median * 1e3:.3f} ms (median of {len(self.seconds)}, best {self.best * 1e3:.3f})"
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """How long one kernel takes, and what that means: GOP/s counts two operations per multiply-accumulate."""
+
+    kernel: Kernel
+    seconds: float
+
+    @property
+    def gops(self) -> float:
+        return 2 * self.kernel.macs / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def bytes(self) -> int:
+        return self.kernel.weight_bytes + self.kernel.data_bytes
+
+
+class Engine:
+    """A compiled model, made by `qnn_ext.build` or `qnn_ext.load`.
+
+    inputs, outputs: names, shapes, dtypes and QParams, in model order
+    notes:           what runs in float although the model quantizes it
+    kernels:         the compiled kernels in the order they run
+    target:          the TVM target as a dict; features: instruction sets the code may use
+    """
+
+    def __init__(
+        self, description: dict[str, Any], states: Sequence[np.ndarray], library: Any, num_threads: int | None
+    ) -> None:
+        self._description = description
+        self._library = library
+        self.inputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["inputs"]))
+        self.outputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["outputs"]))
+        self.notes = tuple(FloatNote(**note) for note in description["notes"])
+        self.kernels = [Kernel(**kernel) for kernel in description["kernels"]]
+        self.target: dict[str, Any] = description["target"]
+        self.features: list[str] = description["features"]
+        self.source_name: str = description["source"]
+        self.num_threads = num_threads or min(int(self.target.get("num-cores", 1)), default_threads())
+        self.tir: IRModule | None = None
+        self._executable: Any = None
+        self._states = tuple(State(n, v) for n, v in zip(description["states"], states, strict=True))
+        self._machine: relax.VirtualMachine | None = None
+        self._state_values: list[tvm.runtime.Tensor] = []
+        self._input_buffers: list[tvm.runtime.Tensor] = []
+
+    @classmethod
+    def from_build(cls, module: QnnModule, lowered: IRModule, executable: Any, target: Target) -> Engine:
+        """The engine of a module that was just compiled."""
+        description = {
+            "source": module.source,
+            "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
+            "outputs": [artifact.spec_to_json(spec) for spec in module.outputs],
+            "states": [state.name for state in module.states],
+            "notes": artifact.notes_to_json(module.notes),
+            "kernels": artifact.kernels_to_json(kernels_of(lowered)),
+            "target": {"kind": target.kind.name, **{str(k): _plain(v) for k, v in target.attrs.items()}},
+            "features": required_features(target),
+            "architecture": target_architecture(target),
+            "versions": {"tvm": tvm.__version__},
+        }
+        engine = cls(description, [state.initial for state in module.states], executable, None)
+        engine.tir = lowered
+        engine._executable = executable
+        return engine
+
+    # ---- run -----------------------------------------------------------------------------------------------------
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        """Outputs for the inputs in model order: an array for one output, a list for several."""
+        outputs = self._run(inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises InputError when the inputs do not fit, TargetError when this CPU cannot run it."""
+        return {spec.name: value for spec, value in zip(self.outputs, self._run(inputs), strict=True)}
+
+    def _run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[np.ndarray]:
+        arrays = check_inputs(inputs, self.inputs)
+        machine = self._ready()
+        for buffer, array in zip(self._input_buffers, arrays, strict=True):
+            buffer.copyfrom(array)
+        results = machine["main"](*self._input_buffers, *self._state_values)
+        count = len(self.outputs)
+        self._state_values = list(results[count:])
+        return [np.asarray(result.numpy()) for result in results[:count]]
+
+    def reset_state(self) -> None:
+        """Set every state of a streaming or recurrent model back to its initial value."""
+        self._state_values = [tvm.runtime.tensor(np.ascontiguousarray(state.initial)) for state in self._states]
+
+    def _ready(self) -> relax.VirtualMachine:
+        """The virtual machine, made at the first use: that is when this CPU must be able to run the code."""
+        if self._machine is None:
+            check_runnable(self.features, self._description["architecture"])
+            self._machine = relax.VirtualMachine(self._library, tvm.cpu())
+            self._input_buffers = [tvm.runtime.tensor(np.zeros(spec.shape, spec.dtype)) for spec in self.inputs]
+            self.reset_state()
+        _use_threads(self.num_threads)
+        return self._machine
+
+    # ---- measure -------------------------------------------------------------------------------------------------
+
+    def time(self, number: int = 10, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> Timing:
+        """Wall-clock seconds per call: `repeat` averages over `number` calls each, on zeros unless inputs are given."""
+        machine = self._ready()
+        for buffer, array in zip(self._input_buffers, check_inputs(inputs or self._zeros(), self.inputs), strict=True):
+            buffer.copyfrom(array)
+        args = [*self._input_buffers, *self._state_values]
+        machine["main"](*args)
+        evaluator = machine.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)
+        return Timing(tuple(float(value) for value in evaluator(*args).results))
+
+    def profile(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> list[LayerProfile]:
+        """Median seconds of each kernel over `repeat` runs, in the order they run. An event costs about 1 µs itself."""
+        machine = self._ready()
+        for buffer, array in zip(self._input_buffers, check_inputs(inputs or self._zeros(), self.inputs), strict=True):
+            buffer.copyfrom(array)
+        symbols = {kernel.symbol for kernel in self.kernels}
+        durations: list[list[float]] = []
+        started = 0.0
+
+        def instrument(function: Any, symbol: str, before_run: bool, result: Any, *args: Any) -> int:
+            nonlocal started
+            if symbol in symbols:
+                now = time.perf_counter()
+                if before_run:
+                    started = time.perf_counter()
+                else:
+                    durations[-1].append(now - started)
+            return int(relax.VMInstrumentReturnKind.NO_OP)
+
+        # an own machine: an instrument cannot be taken off again
+        machine = relax.VirtualMachine(self._library, tvm.cpu())
+        machine.set_instrument(instrument)
+        for _ in range(repeat + 1):
+            durations.append([])
+            machine["main"](*self._input_buffers, *self._state_values)
+        medians = np.median(np.asarray(durations[1:]), axis=0)
+        return [LayerProfile(kernel, float(value)) for kernel, value in zip(self.kernels, medians, strict=True)]
+
+    def _zeros(self) -> list[np.ndarray]:
+        return [np.zeros(spec.shape, spec.dtype) for spec in self.inputs]
+
+    # ---- look inside, keep ---------------------------------------------------------------------------------------
+
+    def source(self, kind: str = "tir") -> str:
+        """The program as "tir" (scheduled TVMScript), "ll" (LLVM IR) or "asm". Raises QnnError after `load`."""
+        if kind not in ("tir", "ll", "asm"):
+            raise QnnError(f"source kind must be tir, ll or asm, found {kind!r}")
+        if self.tir is None:
+            raise QnnError("a loaded .qnn file holds no source; build the model from its file to see it")
+        if kind == "tir":
+            return str(self.tir.script())
+        modules = [self._executable.mod, *self._executable.mod.imports]
+        return "\n".join(module.inspect_source(kind) for module in modules if module.kind == "llvm")
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write everything into one `.qnn` file. Raises ArtifactError; nothing half-written is left behind."""
+        if self._executable is None:
+            raise ArtifactError("this engine was loaded from a file; copy that file instead")
+        artifact.write(path, self._description, self._executable, self._states)
+
+    def __repr__(self) -> str:
+        return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {self.target.get('mcpu', '?')})"
+
+
+def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
+    """The engine in a `.qnn` file; no frontend is needed. The file holds machine code: load only what you trust.
+
+    Raises ArtifactError (damaged file), TargetError (this CPU lacks instructions the file was built for).
+    """
+    description, states, library = artifact.read(path)
+    try:
+        check_runnable(description["features"], description["architecture"])
+        return Engine(description, states, artifact.load_library(library), num_threads)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
+
+
+_threads_in_use: int | None = None
+
+
+def _use_threads(count: int) -> None:
+    """Size TVM's thread pool, which all engines of this process share, when it has another size."""
+    global _threads_in_use
+    if count != _threads_in_use:
+        tvm.get_global_func("runtime.config_threadpool")(1, count)
+        _threads_in_use = count
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)
