@@ -11,6 +11,7 @@ from .elementwise import add, mul, subtract
 from .prelu import prelu
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
+from .softmax import log_softmax, softmax, softmax_exp_table
 from .table import table
 from .unary import (
     abs,
@@ -51,6 +52,7 @@ __all__ = [
     "hardswish",
     "leaky_relu",
     "log",
+    "log_softmax",
     "mul",
     "neg",
     "prelu",
@@ -60,6 +62,8 @@ __all__ = [
     "row_sum",
     "rsqrt",
     "sigmoid",
+    "softmax",
+    "softmax_exp_table",
     "sqrt",
     "subtract",
     "table",
