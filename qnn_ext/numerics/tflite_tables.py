@@ -102,6 +102,13 @@ def log(source: QParams, target: QParams) -> Array:
     return sampled(lambda x: np.where(x <= 0, lowest, log_f32(x)).astype(np.float32), source, target)
 
 
+def sqrt(source: QParams, target: QParams) -> Array:
+    """SQRT, not rounded but cut off to an integer for every dtype; 0 for negative arguments."""
+    x = F32(source.scale) * np.maximum(_shifted(source), 0).astype(np.float32)
+    scaled = np.trunc(float32_function(np.sqrt)(x) / F32(target.scale))
+    return float_to_int(scaled, target.zero_point, target.dtype)
+
+
 def elu(source: QParams, target: QParams, alpha: float = 1.0) -> Array:
     """ELU, 8 bits; its alpha is 1."""
     if alpha != 1.0:
@@ -112,8 +119,7 @@ def elu(source: QParams, target: QParams, alpha: float = 1.0) -> Array:
 
 
 def gelu(source: QParams, target: QParams, approximate: bool = False) -> Array:
-    """GELU, 8 bits: 0.5·x·erfc(−x·√½), or with tanh when `approximate`."""
-    _only("GELU", source, "int8", "uint8")
+    """GELU: 0.5·x·erfc(−x·√½), or with tanh when `approximate`."""
     root = F32(math.sqrt(2 / math.pi))
     erfc_f32 = float32_function(erfc)
 
@@ -123,7 +129,7 @@ def gelu(source: QParams, target: QParams, approximate: bool = False) -> Array:
     def with_tanh(x: Array) -> Array:
         return F32(0.5) * x * (F32(1) + tanh_f32(root * (x + F32(0.044715) * x * x * x)))
 
-    return table_8bit(with_tanh if approximate else exact, source, target)
+    return sampled(with_tanh if approximate else exact, source, target)
 
 
 # ---- sigmoid and tanh --------------------------------------------------------------------------------------------

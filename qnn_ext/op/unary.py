@@ -57,7 +57,7 @@ UNARY: dict[str, Unary] = {
     "tanh": Unary("tanh(x)", np.tanh, tflite_tables.tanh),
     "exp": Unary("exp(x)", np.exp, tflite_tables.exp),
     "log": Unary("ln(x); the zero point for x < 0, the lowest value for 0", np.log, tflite_tables.log),
-    "sqrt": Unary("√x; the zero point for x < 0", np.sqrt),
+    "sqrt": Unary("√x; the zero point for x < 0", np.sqrt, tflite_tables.sqrt),
     "rsqrt": Unary(
         "1 / √x; the zero point for x < 0, the highest value for 0", lambda x: 1 / np.sqrt(x), tflite_tables.rsqrt
     ),

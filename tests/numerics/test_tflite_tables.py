@@ -116,6 +116,23 @@ def test_rsqrt(dtype, scale, out):
         check("RSQRT", tables.rsqrt(source, target), source, target, values)
 
 
+@pytest.mark.parametrize("scale,out", [(0.05, 0.02), (0.021, 0.05), (1.3, 0.01), (0.0007, 0.4), (3.0, 0.001)])
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_sqrt(dtype, scale, out):
+    for zero_points in [(LOW, LOW), (MID, ODD), (-17, 100)]:
+        source, target = qparams(dtype, scale, zero_points[0]), qparams(dtype, out, zero_points[1])
+        values = domain(dtype)
+        values = values[values >= source.zero_point]
+        check("SQRT", tables.sqrt(source, target), source, target, values)
+
+
+@pytest.mark.parametrize("scale,out", [(0.05, 0.02), (0.03, 0.2), (0.002, 0.001), (0.1, 3.0)])
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu_16bit(approximate, scale, out):
+    source, target = qparams("int16", scale, 0), qparams("int16", out, 0)
+    check("GELU", tables.gelu(source, target, approximate), source, target, approximate=approximate)
+
+
 @pytest.mark.parametrize("scale,out", [(0.05, 0.02), (0.03, 0.2), (0.002, 0.001), (0.1, 3.0)])
 def test_exp_16bit(scale, out):
     source, target = qparams("int16", scale, 0), qparams("int16", out, 0)
@@ -124,7 +141,7 @@ def test_exp_16bit(scale, out):
 
 def test_errors():
     int16 = QParams(0.1, 0, "int16")
-    for function in (tables.hardswish, tables.gelu, tables.elu):
+    for function in (tables.hardswish, tables.elu):
         with pytest.raises(QnnError, match="int16"):
             function(int16, int16)
     with pytest.raises(QnnError, match="1/32768"):

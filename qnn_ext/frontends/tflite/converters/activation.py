@@ -1,0 +1,215 @@
+"""Operators of one tensor, element by element, and PRELU. Quantized ones are lookups in tables made at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....errors import QnnError, UnsupportedOperatorError
+from ....numerics import tflite_tables as tables
+from ....op.base import constant
+from ....qparams import QParams
+from ..integers import (
+    centered,
+    multiply,
+    quantized_or_plain,
+    require_dtype,
+    result_qparams,
+    same_dtype,
+    tensor_qparams,
+)
+from ..node import Node, clip_bounds
+from ..registry import converter
+
+Table = Callable[[QParams, QParams], np.ndarray]
+BYTES = ("int8", "uint8")
+
+
+def lookup(node: Node, table: Table, supported: tuple[str, ...]) -> relax.Expr:
+    """table[x] with table(input QParams, output QParams), for the quantized dtypes LiteRT has a kernel for."""
+    require_dtype(node, node.dtype(), *supported, "float32")
+    source, target = tensor_qparams(node), result_qparams(node)
+    if source.dtype != target.dtype:
+        raise node.malformed(f"input is {source.dtype}, output {target.dtype}")
+    try:
+        values = table(source, target)
+    except QnnError as error:
+        raise UnsupportedOperatorError(f"{node.label}: {error}") from error
+    return qnn.table(node.input(0), values)
+
+
+def real_function(node: Node, *supported: str) -> bool:
+    """True when the operator works on plain numbers of one of the dtypes, False when it is quantized."""
+    if quantized_or_plain(node, 0):
+        return False
+    require_dtype(node, node.dtype(), *supported)
+    return True
+
+
+# ---- sigmoid, tanh, exp, log, roots ------------------------------------------------------------------------------
+
+# operator -> float function, table, quantized dtypes of LiteRT's kernels
+FUNCTIONS: dict[str, tuple[Callable[[relax.Expr], relax.Expr], Table, tuple[str, ...]]] = {
+    "LOGISTIC": (relax.op.sigmoid, tables.sigmoid, ("int8", "uint8", "int16")),
+    "TANH": (relax.op.tanh, tables.tanh, ("int8", "uint8", "int16")),
+    "EXP": (relax.op.exp, tables.exp, ("int8", "int16")),
+    "LOG": (relax.op.log, tables.log, ("int8", "int16")),
+    "SQRT": (relax.op.sqrt, tables.sqrt, ("int8", "int16")),
+    "RSQRT": (relax.op.rsqrt, tables.rsqrt, ("int8", "int16")),
+}
+
+
+@converter("LOGISTIC", "TANH", "RSQRT", max_version=3)
+@converter("EXP", "LOG", "SQRT", max_version=2)
+def convert_function(node: Node) -> relax.Expr:
+    """A function that LiteRT samples; int16 interpolates between samples."""
+    function, table, supported = FUNCTIONS[node.operator.name]
+    return function(node.input(0)) if real_function(node, "float32") else lookup(node, table, supported)
+
+
+@converter("HARD_SWISH", max_version=1)
+def convert_hard_swish(node: Node) -> relax.Expr:
+    """x · clip(x + 3, 0, 6) / 6."""
+    if not real_function(node, "float32"):
+        return lookup(node, tables.hardswish, BYTES)
+    x = node.input(0)
+    gate = node.emit(relax.op.clip(node.emit(relax.op.add(x, constant(np.float32(3)))), 0, 6))
+    return relax.op.divide(node.emit(relax.op.multiply(x, gate)), constant(np.float32(6)))
+
+
+@converter("ELU", max_version=1)
+def convert_elu(node: Node) -> relax.Expr:
+    """x for x ≥ 0, else eˣ − 1."""
+    if not real_function(node, "float32"):
+        return lookup(node, tables.elu, ("int8",))
+    x = node.input(0)
+    below = relax.op.subtract(node.emit(relax.op.exp(x)), constant(np.float32(1)))
+    return relax.op.where(_negative(node, x), node.emit(below), x)
+
+
+@converter("GELU", max_version=2)
+def convert_gelu(node: Node) -> relax.Expr:
+    """x·Φ(x), or its approximation with tanh."""
+    approximate = bool(node.options["approximate"])
+    if real_function(node, "float32"):
+        return (relax.op.nn.gelu_tanh if approximate else relax.op.nn.gelu)(node.input(0))
+    return lookup(node, lambda source, target: tables.gelu(source, target, approximate), (*BYTES, "int16"))
+
+
+# ---- piecewise linear --------------------------------------------------------------------------------------------
+
+RELU_RANGES: dict[str, tuple[float | None, float | None]] = {
+    "RELU": (0.0, None),
+    "RELU6": (0.0, 6.0),
+    "RELU_N1_TO_1": (-1.0, 1.0),
+    "RELU_0_TO_1": (0.0, 1.0),
+}
+
+
+@converter("RELU", "RELU6", max_version=3)
+@converter("RELU_N1_TO_1", "RELU_0_TO_1", max_version=1)
+def convert_relu(node: Node) -> relax.Expr:
+    """Rescaled, then clipped."""
+    low, high = RELU_RANGES[node.operator.name]
+    if real_function(node, "float32"):
+        return relax.op.nn.relu(node.input(0)) if high is None else relax.op.clip(node.input(0), low, high)
+    supported = (*BYTES, "int16") if node.operator.name in ("RELU", "RELU6") else BYTES
+    require_dtype(node, node.dtype(), *supported)
+    source, target = tensor_qparams(node), result_qparams(node)
+    value = node.input(0)
+    if source != target:
+        factor = float(source.scale / target.scale)  # a float32 quotient
+        value = multiply(node, centered(node, 0), factor, int(target.zero_point), target.dtype, node.rounding)
+    return relax.op.clip(value, *clip_bounds(target, low, high))
+
+
+@converter("LEAKY_RELU", max_version=2)
+def convert_leaky_relu(node: Node) -> relax.Expr:
+    """x for x ≥ 0, else alpha·x; alpha may be above 1 or negative."""
+    alpha = float(node.options["alpha"])
+    if not real_function(node, "float32"):
+        return lookup(node, lambda source, target: tables.leaky_relu(source, target, alpha), (*BYTES, "int16"))
+    x = node.input(0)
+    return relax.op.where(_negative(node, x), node.emit(relax.op.multiply(x, constant(np.float32(alpha)))), x)
+
+
+@converter("PRELU", max_version=1)
+def convert_prelu(node: Node) -> relax.Expr:
+    """x for x ≥ 0, else alpha·x; the slopes broadcast to the input's shape. 16-bit inputs come with 8-bit slopes:
+    LiteRT takes the bytes of 16-bit slopes for such."""
+    if not quantized_or_plain(node, 0, 1):
+        require_dtype(node, same_dtype(node, 0, 1), "float32")
+        x = node.input(0)
+        return relax.op.where(_negative(node, x), node.emit(relax.op.multiply(x, node.input(1))), x)
+    if node.dtype(1) != ("int8" if node.dtype(0) == "int16" else node.dtype(0)):
+        raise node.unsupported(f"slopes of dtype {node.dtype(1)} for an input of dtype {node.dtype(0)}")
+    source, slopes, target = tensor_qparams(node, 0), tensor_qparams(node, 1), result_qparams(node)
+    return qnn.prelu(
+        node.input(0),
+        node.input(1),
+        source.scale,
+        source.zero_point,
+        slopes.scale,
+        slopes.zero_point,
+        target.scale,
+        target.zero_point,
+        rounding=node.rounding,
+        out_dtype=target.dtype,
+    )
+
+
+def _negative(node: Node, x: relax.Expr) -> relax.Expr:
+    return node.emit(relax.op.less(x, constant(np.float32(0))))
+
+
+# ---- sign and rounding -------------------------------------------------------------------------------------------
+
+
+@converter("ABS", max_version=5)
+def convert_abs(node: Node) -> relax.Expr:
+    """|x|."""
+    if real_function(node, "float32", "int16", "int32"):
+        return relax.op.abs(node.input(0))
+    return lookup(node, tables.absolute, ("int8", "int16"))
+
+
+@converter("NEG", max_version=1)
+def convert_neg(node: Node) -> relax.Expr:
+    """−x. LiteRT negates the stored integers of quantized tensors; numerics "float32" negates the real values."""
+    if real_function(node, "float32", "int8", "int16", "int32", "int64"):
+        return relax.op.negative(node.input(0))
+    negated = tables.negative if node.tflite_numerics else negated_table
+    return lookup(node, negated, ("int8", "int16"))
+
+
+def negated_table(source: QParams, target: QParams) -> np.ndarray:
+    """−x of real values."""
+    return tables.table_8bit(np.negative, source, target)
+
+
+@converter("SIGN", max_version=2)
+def convert_sign(node: Node) -> relax.Expr:
+    """−1, 0 or 1."""
+    if not real_function(node, "float32", "int32"):
+        raise node.unsupported("quantized input")
+    return relax.op.sign(node.input(0))
+
+
+FLOAT_ONLY = {
+    "CEIL": relax.op.ceil,
+    "FLOOR": relax.op.floor,
+    "ROUND": relax.op.round,  # ties to even, as LiteRT's
+    "SIN": relax.op.sin,
+    "COS": relax.op.cos,
+}
+
+
+@converter(*FLOAT_ONLY, max_version=1)
+def convert_float_only(node: Node) -> relax.Expr:
+    """LiteRT has float kernels only."""
+    if not real_function(node, "float32"):
+        raise node.unsupported("quantized input; LiteRT has a float kernel only")
+    return FLOAT_ONLY[node.operator.name](node.input(0))
