@@ -190,6 +190,8 @@ def comparison_specs() -> Iterator[Spec]:
         for dtype in (*QUANTIZED, "float32", *INTEGERS, "bool"):
             variants = {**SHAPES, **extra} if dtype in QUANTIZED else SHAPES
             for variant, pair in variants.items():
+                if operator in ("EQUAL", "NOT_EQUAL") and variant in SHAPES and variant != "broadcast_channel":
+                    pair = replace(pair, scales=(0.05, 0.05, 1.0), where=("odd", "odd", "odd"))
                 yield binary(operator, dtype, variant, pair, out="bool")
 
 

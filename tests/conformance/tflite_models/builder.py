@@ -282,6 +282,8 @@ class Spec:
     stateful: bool = False
     kernels: str = "reference"
     """Which kernels give the reference; "builtin" where the reference kernel is at fault."""
+    unsound: str = ""
+    """Why no golden is recorded although LiteRT runs the model: its kernel is at fault."""
     counted_by: int | None = None
     """The output that says how many rows (dimension 1) of the others are defined; the rest is recorded as zero."""
     uniform: bool = False

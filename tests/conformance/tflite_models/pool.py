@@ -92,7 +92,9 @@ def along_channels(operator: str, dtype: str, variant: str, shape: tuple[int, ..
     x = graph.input(shape, dtype, activation(dtype))
     y = graph.output(shape, dtype, activation(dtype, 1 / 128, "mid"))
     graph.op(operator, [x], [y], **options)
-    return Spec(f"{operator}/{dtype}/{variant}", graph)
+    # The reference resolver's LOCAL_RESPONSE_NORMALIZATION leaves the last channel out of every window.
+    kernels = "builtin" if operator == "LOCAL_RESPONSE_NORMALIZATION" else "reference"
+    return Spec(f"{operator}/{dtype}/{variant}", graph, kernels=kernels)
 
 
 def normalization_specs() -> Iterator[Spec]:
