@@ -42,3 +42,12 @@ def float_multiplier(in_scale: np.ndarray, out_scale: np.ndarray, dtype: str = "
     float32 scales divide in float32, as XNNPACK and PyTorch do; a float64 scale makes the quotient float64.
     """
     return np.asarray(np.asarray(in_scale) / np.asarray(out_scale)).astype(dtype)
+
+
+def mean_multiplier(in_scale: float, out_scale: float, count: int) -> FixedPoint:
+    """TFLite's multiplier of MEAN: that of s_in / s_out, with 1 / count folded in by a truncating division."""
+    scale = fixed_point(float(in_scale) / float(out_scale))
+    shift = min(count.bit_length() - 1, 32, 31 + int(scale.shift))
+    return FixedPoint(
+        np.asarray((int(scale.multiplier) << shift) // count, np.int32), np.asarray(scale.shift - shift, np.int32)
+    )

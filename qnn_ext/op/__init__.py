@@ -8,7 +8,9 @@ from .concatenate import concatenate
 from .conv2d import conv2d
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
+from .layer_norm import layer_norm
 from .prelu import prelu
+from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
 from .softmax import log_softmax, softmax, softmax_exp_table
@@ -50,9 +52,13 @@ __all__ = [
     "exp",
     "gelu",
     "hardswish",
+    "layer_norm",
     "leaky_relu",
     "log",
     "log_softmax",
+    "max",
+    "mean",
+    "min",
     "mul",
     "neg",
     "prelu",
@@ -66,6 +72,7 @@ __all__ = [
     "softmax_exp_table",
     "sqrt",
     "subtract",
+    "sum",
     "table",
     "tanh",
     "unary_table",
