@@ -1,4 +1,4 @@
-"""The oracle: interprets a module op by op with the NumPy references. Slow, exact, independent of every pass and kernel.
+"""The oracle: interprets a module op by op with the NumPy references. Slow, exact, independent of passes and kernels.
 
 QNN operators run their NumPy reference. Of the ordinary Relax operators around them the common shape-moving and integer
 ones run in NumPy here; all others are compiled one by one, unscheduled, by TVM itself.
@@ -102,6 +102,21 @@ def _clip(call: relax.Call, data: np.ndarray, low: float, high: float) -> np.nda
     return np.clip(data, kind(low), kind(high))
 
 
+def _divide(call: relax.Call, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind != "f":
+        return _evaluate_with_tvm(call, [a, b])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(a / b)
+
+
+def _reduction(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def reduce(call: relax.Call, data: np.ndarray) -> np.ndarray:
+        axis = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
+        return np.asarray(function(data, axis=axis, keepdims=bool(call.attrs.keepdims)))
+
+    return reduce
+
+
 def _permute(call: relax.Call, data: np.ndarray) -> np.ndarray:
     return data.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
 
@@ -112,6 +127,13 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.multiply": _binary(np.multiply),
     "relax.maximum": _binary(np.maximum),
     "relax.minimum": _binary(np.minimum),
+    "relax.divide": _divide,
+    "relax.abs": lambda call, data: np.abs(data),
+    "relax.equal": lambda call, a, b: np.equal(a, b),
+    "relax.less": lambda call, a, b: np.less(a, b),
+    "relax.where": lambda call, condition, a, b: np.where(condition, a, b),
+    "relax.max": _reduction(np.max),
+    "relax.min": _reduction(np.min),
     "relax.clip": _clip,
     "relax.astype": lambda call, data: data.astype(str(call.ty.dtype)),
     "relax.reshape": lambda call, data, shape: data.reshape(_result_shape(call)),
@@ -128,8 +150,8 @@ _compiled: dict[tvm_ffi.StructuralKey, relax.VirtualMachine] = {}
 
 
 def _evaluate_with_tvm(call: relax.Call, args: list[Any]) -> Any:
-    """Compile the single call, unscheduled, and run it. Constants among the arguments stay constants: some legalizations
-    need them."""
+    """Compile the single call, unscheduled, and run it. Constants among the arguments stay constants: some
+    legalizations need them."""
     module, runtime_args = _single_call_module(call, args)
     key = tvm_ffi.StructuralKey(module)
     if key not in _compiled:

@@ -23,17 +23,15 @@ def _window(node: Node) -> dict:
 
 @converter("AVERAGE_POOL_2D", max_version=3)
 def convert_average_pool2d(node: Node) -> relax.Expr:
-    """The mean of the integers themselves, as in TFLite: input and output have one scale, and if a file says otherwise
-    TFLite ignores it."""
+    """The mean of the integers themselves by TFLite's rule, which no backend replaces. Input and output have one scale;
+    if a file says otherwise TFLite ignores it."""
     window = _window(node)
     if not node.is_quantized(0):
         _check_float(node)
         return node.activate(relax.op.nn.avg_pool2d(node.input(0), count_include_pad=False, **window))
     target = node.output_qparams()
     qparams = (target.scale, target.zero_point, target.scale, target.zero_point)
-    return node.activate(
-        qnn.avg_pool2d(node.input(0), *qparams, rounding=node.rounding, out_dtype=target.dtype, **window)
-    )
+    return node.activate(qnn.avg_pool2d(node.input(0), *qparams, rounding="TFLITE", out_dtype=target.dtype, **window))
 
 
 @converter("MAX_POOL_2D", max_version=3)

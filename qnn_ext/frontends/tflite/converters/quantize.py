@@ -7,7 +7,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant
-from ....qparams import dtype_range
+from ....qparams import QParams, dtype_range
 from ..node import QUANTIZED_DTYPES, Node
 from ..registry import converter
 from .accumulators import as_dtype
@@ -44,7 +44,27 @@ def convert_quantize(node: Node) -> relax.Expr:
     source = node.qparams(0)
     if source.per_channel or target.per_channel:
         raise node.unsupported("requantization with per-channel parameters")
-    return node.requantize(node.input(0), source, target)
+    return _requantize(node, source, target)
+
+
+def _requantize(node: Node, source: QParams, target: QParams) -> relax.Expr:
+    """TFLite's fixed point; with numerics="float32" XNNPACK's, which converts between 8-bit tensors of one dtype with a
+    multiplier of 8 fraction bits, midpoints up, and leaves all other pairs to TFLite's kernel."""
+    in_scale, out_scale = source.scale.astype(np.float64), target.scale.astype(np.float64)
+    rounding = "TFLITE"
+    ratio = source.scale / target.scale
+    if not node.tflite_numerics and source.dtype == target.dtype != "int16" and 2.0**-8 <= ratio <= 2.0**7:
+        in_scale, out_scale = np.rint(np.float64(ratio) * 256), np.float64(256)
+        rounding = "UPWARD"
+    return qnn.requantize(
+        node.input(0),
+        in_scale,
+        source.zero_point,
+        out_scale,
+        target.zero_point,
+        rounding=rounding,
+        out_dtype=target.dtype,
+    )
 
 
 @converter("DEQUANTIZE", max_version=8)

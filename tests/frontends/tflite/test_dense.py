@@ -1,0 +1,61 @@
+"""FULLY_CONNECTED and BATCH_MATMUL: against LiteRT's reference kernels, and against XNNPACK with numerics="float32"."""
+
+import numpy as np
+import pytest
+from conformance.cases import load_cases
+from oracle_cases import assert_equals_reference, cases_of, run_case
+
+from qnn_ext.frontends.tflite.importer import from_tflite
+from qnn_ext.interpreter import Interpreter
+
+EVERY = cases_of("FULLY_CONNECTED BATCH_MATMUL")
+
+
+def case_named(name):
+    (case,) = (case for case in load_cases() if case.name == name)
+    return case
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_equals_litert(case):
+    assert_equals_reference(case)
+
+
+@pytest.mark.parametrize(
+    "case", load_cases("FULLY_CONNECTED", "int8") + load_cases("FULLY_CONNECTED", "uint8"), ids=lambda case: case.name
+)
+def test_float32_numerics_equal_xnnpack(case):
+    for outputs, expected in zip(run_case(case, "float32"), case.default, strict=True):
+        np.testing.assert_array_equal(outputs[0], expected[0])
+
+
+@pytest.mark.parametrize("name", ["FULLY_CONNECTED/hybrid/per_tensor_basic", "BATCH_MATMUL/hybrid/constant_y"])
+def test_hybrid_layers_run_in_integers(name):
+    module = from_tflite(case_named(name).model)
+    assert "R.qnn.dense" in module.script() and "R.matmul" not in module.script()
+    assert not module.notes
+
+
+@pytest.mark.parametrize("variant", ["per_tensor_basic", "per_tensor_asymmetric_basic"])
+def test_hybrid_rows_are_quantized_on_their_own(variant):
+    """A row of zeros, and a row a million times larger beside a small one, do not disturb each other."""
+    case = case_named(f"FULLY_CONNECTED/hybrid/{variant}")
+    module = from_tflite(case.model)
+    rows = case.inputs[0][0].copy()
+    (alone,) = Interpreter(module).run([rows]).values()
+    rows[0] *= 1e6
+    (beside,) = Interpreter(module).run([rows]).values()
+    np.testing.assert_array_equal(alone[1], beside[1])
+    rows[0] = 0
+    (zeros,) = Interpreter(module).run([rows]).values()
+    assert np.isfinite(zeros).all()
+
+
+@pytest.mark.parametrize("name", ["FULLY_CONNECTED/int8/per_channel_basic", "BATCH_MATMUL/int8/basic"])
+def test_batch_size_can_change(name):
+    case = case_named(name)
+    rows = [np.concatenate([trial[i] for trial in case.inputs]) for i in range(case.input_count)]
+    shapes = {f"input{i}": array.shape for i, array in enumerate(rows)}
+    module = from_tflite(case.model, numerics="tflite", shapes=shapes)
+    (output,) = Interpreter(module).run(rows).values()
+    np.testing.assert_array_equal(output, np.concatenate([trial[0] for trial in case.reference]))
