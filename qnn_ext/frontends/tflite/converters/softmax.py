@@ -1,0 +1,56 @@
+"""SOFTMAX and LOG_SOFTMAX over the last axis."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op.base import constant
+from ..integers import require_dtype, result_qparams, tensor_qparams
+from ..node import Node
+from ..registry import converter
+
+# input dtype -> output dtypes of LiteRT's quantized kernels
+SOFTMAX_DTYPES = {"int8": ("int8", "int16"), "uint8": ("uint8", "int16"), "int16": ("int16",)}
+LOG_SOFTMAX_DTYPES = {"int8": ("int8",), "uint8": ("uint8",)}
+
+
+@converter("SOFTMAX", max_version=3)
+def convert_softmax(node: Node) -> relax.Expr:
+    """exp(beta·x) over its sum along the last axis."""
+    beta = float(node.options["beta"])
+    if _is_float(node, SOFTMAX_DTYPES):
+        scaled = node.emit(relax.op.multiply(node.input(0), constant(np.float32(beta))))
+        return relax.op.nn.softmax(scaled, axis=-1)
+    return qnn.softmax(node.input(0), *_quantization(node), beta=beta, **_rounding(node))
+
+
+@converter("LOG_SOFTMAX", max_version=2)
+def convert_log_softmax(node: Node) -> relax.Expr:
+    """x − ln Σ exp(x) along the last axis."""
+    if _is_float(node, LOG_SOFTMAX_DTYPES):
+        return relax.op.nn.log_softmax(node.input(0), axis=-1)
+    return qnn.log_softmax(node.input(0), *_quantization(node), **_rounding(node))
+
+
+def _is_float(node: Node, quantized: dict[str, tuple[str, ...]]) -> bool:
+    """Whether the node computes in float. Raises for scalars and for dtypes without a kernel."""
+    dtype = node.dtype()
+    if not node.shape(0):
+        raise node.malformed("the input has no axis")
+    if dtype == "float32":
+        return True
+    require_dtype(node, dtype, "float32", *quantized)
+    if node.output_tensor().dtype not in quantized[dtype]:
+        raise node.unsupported(f"output of dtype {node.output_tensor().dtype} for an input of dtype {dtype}")
+    return False
+
+
+def _quantization(node: Node) -> tuple[np.ndarray, ...]:
+    source, target = tensor_qparams(node), result_qparams(node)
+    return source.scale, source.zero_point, target.scale, target.zero_point
+
+
+def _rounding(node: Node) -> dict[str, str]:
+    return {"rounding": node.rounding, "out_dtype": node.output_tensor().dtype}
