@@ -81,7 +81,8 @@ def few_values(dtype: str, q: Q | None) -> dict[str, Any]:
     if q is None:
         return {"low": 0, "high": 1} if dtype == "bool" else {"low": -2, "high": 2}
     info = np.iinfo(dtype)
-    return {"low": max(info.min, q.zero_point - 3), "high": min(info.max, q.zero_point + 3)}
+    reach = 40 if dtype == "int16" else 3  # LiteRT compares multiples of 1/256, some twenty int16 steps here
+    return {"low": max(info.min, q.zero_point - reach), "high": min(info.max, q.zero_point + reach)}
 
 
 def output_end(operator: str, where: tuple[str, str, str]) -> str:

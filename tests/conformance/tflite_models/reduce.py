@@ -25,6 +25,7 @@ REDUCTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...] | int, bool]] = {
     "unit_axis": ((4, 1, 6), (1,), False),
     "rank1": ((33,), (0,), False),
     "channels": ((1, 3, 3, 8), (3,), False),
+    "pairs": ((3, 2, 5), (1,), False),
 }
 QUANTIZATIONS = {
     "": ((0.05, "odd"), (0.05, "odd")),
@@ -75,7 +76,7 @@ def reduce_specs() -> Iterator[Spec]:
                 for variant in ("height_width", "height_width_keep", "last", "all", "middle"):
                     yield reduction(operator, dtype, variant, mode)
     for operator in ("REDUCE_ANY", "REDUCE_ALL"):
-        for variant in ("height_width", "last_keep", "all", "rank1"):
+        for variant in ("height_width", "last_keep", "all", "rank1", "pairs"):
             yield reduction(operator, "bool", variant)
 
 
