@@ -6,6 +6,7 @@ from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
 from .concatenate import concatenate
 from .conv2d import conv2d
+from .conv2d_transpose import conv2d_transpose
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
 from .layer_norm import layer_norm
@@ -13,6 +14,7 @@ from .prelu import prelu
 from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
+from .simulated import simulated_dequantize, simulated_quantize
 from .softmax import log_softmax, softmax, softmax_exp_table
 from .table import table
 from .unary import (
@@ -44,6 +46,7 @@ __all__ = [
     "contrib_dense_pack",
     "conv2d",
     "conv2d_accumulate",
+    "conv2d_transpose",
     "dense",
     "dense_accumulate",
     "dequantize",
@@ -68,6 +71,8 @@ __all__ = [
     "row_sum",
     "rsqrt",
     "sigmoid",
+    "simulated_dequantize",
+    "simulated_quantize",
     "softmax",
     "softmax_exp_table",
     "sqrt",

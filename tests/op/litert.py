@@ -27,16 +27,18 @@ def run_reference(
     shape: Sequence[int],
     out: QParams,
     constants: Sequence[tuple[np.ndarray, QParams | None]] = (),
+    constants_first: bool = False,
     **options: Any,
 ) -> np.ndarray:
-    """The operator's result on `inputs`, followed by `constants`, from the reference kernels.
+    """The operator's result on `inputs`, followed (or preceded) by `constants`, from the reference kernels.
 
     The resolver of reference kernels does not know every operator; ELU's only kernel is in the built-in resolver.
     """
     graph = Graph()
     indices = [graph.input(x.shape, str(x.dtype), quantization(q) if q else None) for x, q in inputs]
-    indices += [graph.const(x, q=quantization(q) if q else None) for x, q in constants]
-    graph.op(operator, indices, [graph.output(shape, out.dtype, quantization(out))], **options)
+    fixed = [graph.const(x, q=quantization(q) if q else None) for x, q in constants]
+    operands = fixed + indices if constants_first else indices + fixed
+    graph.op(operator, operands, [graph.output(shape, out.dtype, quantization(out))], **options)
     kind = OpResolverType.BUILTIN_REF
     if operator == "ELU":
         kind = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
