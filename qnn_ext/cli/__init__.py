@@ -1,0 +1,60 @@
+"""The command line: `qnn-ext compile | run | bench | inspect`.
+
+Exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from .. import __version__
+from ..errors import QnnError
+from .bench import bench
+from .compile import compile_
+from .inspect import inspect
+from .run import run
+
+__all__ = ["cli", "main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="qnn-ext")
+def cli() -> None:
+    """Compile and run quantized neural networks as integer programs.
+
+    \b
+    Examples:
+      qnn-ext inspect mobilenet.tflite
+      qnn-ext compile mobilenet.tflite -o mobilenet.qnn
+      qnn-ext run mobilenet.qnn --input photo.jpg --labels labels.txt
+      qnn-ext bench mobilenet.qnn --profile
+    """
+
+
+for _command in (compile_, run, bench, inspect):
+    cli.add_command(_command)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Entry point: runs a command and turns its end into an exit code."""
+    sys.exit(_run(args))
+
+
+def _run(args: Sequence[str] | None) -> int:
+    try:
+        return int(cli.main(args=None if args is None else list(args), prog_name="qnn-ext", standalone_mode=False) or 0)
+    except click.exceptions.Abort:  # click's form of KeyboardInterrupt
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away: nothing to tell, and nowhere to tell it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (QnnError, OSError) as error:
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        return 1

@@ -1,0 +1,109 @@
+"""`qnn-ext bench`: how long one call takes, and where the time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from ..runtime import Engine, LayerProfile
+from .common import FILE, build_options, bytes_text, count_text, json_option, open_engine, out, print_json, step
+
+_SECONDS_PER_REPEAT = 0.02  # one repeat is an average over as many calls as fit here, so that the clock does not matter
+
+
+@click.command()
+@click.argument("model", type=FILE)
+@click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="How many measurements.")
+@click.option("--number", type=click.IntRange(1), help="Calls per measurement. Default: as many as fill 20 ms.")
+@click.option("--profile", is_flag=True, help="Time every kernel too.")
+@build_options
+@json_option
+def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: bool, **options: Any) -> None:
+    """Time MODEL (.qnn, or .tflite, which is compiled first) on zeros.
+
+    GOP/s counts two operations per multiply-accumulate.
+
+    \b
+    Examples:
+      qnn-ext bench mobilenet.qnn --threads 1
+      qnn-ext bench mobilenet.tflite --profile
+    """
+    engine = open_engine(model, **options)
+    with step(f"timing {model.name}"):
+        number = number or _calls_per_repeat(engine)
+        timing = engine.time(number=number, repeat=repeat)
+        layers = engine.profile(repeat=repeat) if profile else []
+    macs = sum(kernel.macs for kernel in engine.kernels)
+    data: dict[str, Any] = {
+        "model": str(model),
+        "threads": engine.num_threads,
+        "target": engine.target,
+        "median_ms": timing.median * 1e3,
+        "best_ms": timing.best * 1e3,
+        "repeat": repeat,
+        "number": number,
+        "macs": macs,
+        "gops": 2 * macs / timing.median / 1e9,
+    }
+    if profile:
+        data["layers"] = [_layer_data(layer) for layer in layers]
+    if as_json:
+        print_json(data)
+        return
+    console = out()
+    console.print(
+        f"{model}: {timing}, {engine.num_threads} thread{'s' if engine.num_threads > 1 else ''}, "
+        f"{count_text(macs)}MAC, {data['gops']:.1f} GOP/s",
+        markup=False,
+    )
+    if profile:
+        console.print(_profile_table(layers))
+
+
+def _calls_per_repeat(engine: Engine) -> int:
+    return max(1, min(1000, int(_SECONDS_PER_REPEAT / engine.time(number=1, repeat=3).best)))
+
+
+def _layer_data(layer: LayerProfile) -> dict[str, Any]:
+    kernel = layer.kernel
+    return {
+        "layer": kernel.layer,
+        "operators": kernel.operators,
+        "implementation": kernel.implementation,
+        "ms": layer.seconds * 1e3,
+        "macs": kernel.macs,
+        "gops": layer.gops,
+        "weight_bytes": kernel.weight_bytes,
+        "data_bytes": kernel.data_bytes,
+    }
+
+
+def _profile_table(layers: list[LayerProfile]) -> Table:
+    total = sum(layer.seconds for layer in layers) or 1.0
+    table = Table()
+    for name in ("layer", "operators", "implementation"):
+        table.add_column(name, overflow="fold", ratio=2 if name != "implementation" else 1)
+    for name in ("µs", "%", "MAC", "GOP/s", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in layers:
+        kernel = layer.kernel
+        table.add_row(
+            _short(kernel.layer),
+            escape(kernel.operators),
+            kernel.implementation,
+            f"{layer.seconds * 1e6:.1f}",
+            f"{100 * layer.seconds / total:.1f}",
+            count_text(kernel.macs) if kernel.macs else "",
+            f"{layer.gops:.1f}" if kernel.macs else "",
+            bytes_text(layer.bytes),
+        )
+    return table
+
+
+def _short(name: str, width: int = 40) -> str:
+    """The end of a long name, which tells layers apart."""
+    return escape(name if len(name) <= width else "…" + name[1 - width :])

@@ -1,0 +1,83 @@
+"""`qnn-ext compile`: a model file in, one `.qnn` file out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..runtime import Engine
+from .common import (
+    FILE,
+    build_options,
+    bytes_text,
+    compile_model,
+    import_model,
+    json_option,
+    note_data,
+    out,
+    print_json,
+    spec_data,
+    step,
+)
+
+
+@click.command("compile")
+@click.argument("model", type=FILE)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in this folder."
+)
+@build_options
+@json_option
+def compile_(
+    model: Path,
+    output: Path | None,
+    target: str,
+    numerics: str,
+    threads: int | None,
+    batch: int | None,
+    shapes: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Compile MODEL (.tflite) to one .qnn file, which runs without the frontend.
+
+    \b
+    Examples:
+      qnn-ext compile mobilenet.tflite -o mobilenet.qnn
+      qnn-ext compile mobilenet.tflite --target x86-64 --threads 1
+      qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
+    """
+    output = output or Path(model.with_suffix(".qnn").name)
+    started = time.perf_counter()
+    engine = compile_model(import_model(model, numerics, batch, shapes), target, threads)
+    with step(f"writing {output.name}"):
+        engine.save(output)
+    seconds = time.perf_counter() - started
+    if as_json:
+        print_json(_summary(engine, model, output, seconds))
+        return
+    console = out()
+    console.print(
+        f"{model} → {output}: {bytes_text(output.stat().st_size)}, {len(engine.kernels)} kernels for "
+        f"{engine.target.get('mcpu', 'this CPU')}, {seconds:.1f} s",
+        markup=False,
+    )
+    if engine.notes:
+        console.print(f"{len(engine.notes)} operators run in float: `qnn-ext inspect {output}` says why", markup=False)
+
+
+def _summary(engine: Engine, model: Path, output: Path, seconds: float) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "output": str(output),
+        "bytes": output.stat().st_size,
+        "seconds": round(seconds, 3),
+        "target": engine.target,
+        "features": engine.features,
+        "kernels": len(engine.kernels),
+        "inputs": [spec_data(spec) for spec in engine.inputs],
+        "outputs": [spec_data(spec) for spec in engine.outputs],
+        "notes": [note_data(note) for note in engine.notes],
+    }

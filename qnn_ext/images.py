@@ -1,0 +1,144 @@
+"""Photos as model inputs: resized to the input's size, normalized, quantized with the input's own parameters.
+
+How pixels 0 … 255 become the real values a model expects ("normalize"):
+
+    0..1      pixel / 255
+    -1..1     pixel / 127.5 − 1
+    imagenet  (pixel / 255 − mean) / deviation per channel, with ImageNet's means and deviations
+    raw       the bytes themselves: an 8-bit input takes them as its integers, every other input as 0.0 … 255.0
+    auto      what the input's quantization parameters tell: see `choose_normalization`
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from .errors import InputError
+from .module import TensorSpec
+from .qparams import QParams, dtype_range
+
+NORMALIZATIONS = ("auto", "0..1", "-1..1", "imagenet", "raw")
+
+_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+_DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
+
+# the real interval of each normalization over all pixels and channels
+_RANGES = {
+    "0..1": (0.0, 1.0),
+    "-1..1": (-1.0, 1.0),
+    "raw": (0.0, 255.0),
+    "imagenet": (float((-_MEAN / _DEVIATION).min()), float(((1 - _MEAN) / _DEVIATION).max())),
+}
+_TOLERANCE = 0.06  # of the interval's width: converters calibrate on photos, which may miss pure black or white
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def load_image(path: str | os.PathLike, spec: TensorSpec, normalize: str = "auto") -> np.ndarray:
+    """The photo as a value for the input `spec`: NHWC, NCHW or (1, H, W), with 1, 3 or 4 channels.
+
+    The photo is squeezed to the input's height and width, as TFLite's label_image does. Raises InputError when the file
+    is no image, the input does not take one, or "auto" cannot tell the normalization.
+    """
+    height, width, channels, first = _layout(spec)
+    pixels = _read_pixels(path, height, width, channels)
+    values = to_input(pixels, spec, normalize)
+    return (values.transpose(2, 0, 1) if first else values).reshape(spec.shape)
+
+
+def to_input(pixels: np.ndarray, spec: TensorSpec, normalize: str = "auto") -> np.ndarray:
+    """Pixels, uint8 (..., C), as values of the input's dtype, same shape."""
+    if normalize == "auto":
+        normalize = choose_normalization(spec)
+        if spec.dtype in ("uint8", "int8") and normalize != "imagenet":
+            normalize = "raw"  # the input's 256 steps are the 256 pixel values
+    if normalize == "raw" and spec.dtype in ("uint8", "int8"):
+        return (pixels.astype(np.int16) + dtype_range(spec.dtype)[0]).astype(spec.dtype)
+    real = _normalized(pixels, normalize)
+    return quantize(real, spec.qparams) if spec.qparams is not None else real.astype(spec.dtype)
+
+
+def choose_normalization(spec: TensorSpec) -> str:
+    """The normalization whose real interval is the one an 8-bit input can hold, scale · (q − zero_point) over all q.
+
+    Float inputs and integer ones without a scale carry no such hint and get 0..1 and raw. Raises InputError when
+    nothing fits, and for wider integers: int16 inputs are symmetric, which hides whether values below zero occur.
+    """
+    if spec.qparams is None:
+        return "0..1" if spec.dtype.startswith("float") else "raw"
+    low, high = real_range(spec.qparams)
+    if spec.dtype in ("uint8", "int8"):
+        for name, (expected_low, expected_high) in _RANGES.items():
+            slack = _TOLERANCE * (expected_high - expected_low)
+            if abs(low - expected_low) <= slack and abs(high - expected_high) <= slack:
+                return name
+    raise InputError(
+        f"input {spec.name!r} holds {spec.dtype} values for {low:.4g} … {high:.4g}, which does not tell how a photo "
+        f"must be normalized; choose one of {', '.join(NORMALIZATIONS[1:])}"
+    )
+
+
+def real_range(qparams: QParams) -> tuple[float, float]:
+    """The smallest and largest real value a tensor can hold: scale · (q − zero_point) at the ends of its dtype."""
+    low, high = dtype_range(qparams.dtype)
+    scale, zero_point = np.asarray(qparams.scale, np.float64), np.asarray(qparams.zero_point, np.float64)
+    return float((scale * (low - zero_point)).min()), float((scale * (high - zero_point)).max())
+
+
+def quantize(real: np.ndarray, qparams: QParams) -> np.ndarray:
+    """saturate(rint(real / scale) + zero_point), per-tensor, in float32."""
+    low, high = dtype_range(qparams.dtype)
+    steps = np.rint(np.asarray(real, np.float32) / np.float32(qparams.scale))
+    return np.clip(steps.astype(np.float64) + int(qparams.zero_point), low, high).astype(qparams.dtype)
+
+
+def dequantize(values: np.ndarray, qparams: QParams) -> np.ndarray:
+    """scale · (values − zero_point), per-tensor, float32."""
+    return np.float32(qparams.scale) * (values.astype(np.int64) - int(qparams.zero_point)).astype(np.float32)
+
+
+def _normalized(pixels: np.ndarray, normalize: str) -> np.ndarray:
+    values = pixels.astype(np.float32)
+    if normalize == "raw":
+        return values
+    if normalize == "0..1":
+        return values / 255
+    if normalize == "-1..1":
+        return values / np.float32(127.5) - 1
+    if normalize != "imagenet":
+        raise InputError(f"normalize must be one of {', '.join(NORMALIZATIONS)}, found {normalize!r}")
+    if pixels.shape[-1] != 3:
+        raise InputError(f"imagenet normalization is for 3 channels, this input has {pixels.shape[-1]}")
+    return (values / 255 - _MEAN) / _DEVIATION
+
+
+def _layout(spec: TensorSpec) -> tuple[int, int, int, bool]:
+    """Height, width and channels of an image input, and whether channels come first."""
+    shape = spec.shape
+    if shape and shape[0] == 1:
+        if len(shape) == 4 and shape[3] in _MODES:
+            return shape[1], shape[2], shape[3], False
+        if len(shape) == 4 and shape[1] in _MODES:
+            return shape[2], shape[3], shape[1], True
+        if len(shape) == 3:
+            return shape[1], shape[2], 1, False
+    if len(shape) == 4 and shape[0] > 1 and (shape[3] in _MODES or shape[1] in _MODES):
+        raise InputError(f"input {spec.name!r} takes {shape[0]} images at once: give them as one .npy array {shape}")
+    raise InputError(f"input {spec.name!r} of shape {shape} takes no image: give a .npy array")
+
+
+def _read_pixels(path: str | os.PathLike, height: int, width: int, channels: int) -> np.ndarray:
+    source = Path(path)
+    try:
+        with Image.open(source) as image:
+            converted = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
+    except FileNotFoundError as error:
+        raise InputError(f"{source}: no such file") from error
+    except UnidentifiedImageError as error:
+        raise InputError(f"{source}: neither an image nor a .npy or .npz file") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"{source}: cannot be read as an image: {error}") from error
+    return np.asarray(converted, np.uint8).reshape(height, width, channels)
