@@ -71,10 +71,7 @@ class Importer:
             if tensor.data is not None:
                 self._values[index] = constant(tensor.data)
             elif tensor.is_variable:
-                initial = np.zeros(tensor.shape, tensor.dtype)
-                if tensor.qparams is not None:
-                    initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
-                return self.read_state(self._state_name(index), initial)
+                return self.read_variable(index)
             else:
                 raise ModelFormatError(f"tensor '{tensor.name}' is used before it is computed")
         return self._values[index]
@@ -95,9 +92,18 @@ class Importer:
         """What the state holds from here on."""
         self.state_values[name] = value
 
+    def read_variable(self, index: int, shape: Sequence[int] | None = None) -> relax.Expr:
+        """A variable tensor (LSTM and SVDF keep their state in one), which begins with zeros; `shape` where it is not
+        the file's, because the import changed the batch size."""
+        tensor = self.tensor(index)
+        initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
+        if tensor.qparams is not None:
+            initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
+        return self.read_state(self._state_name(index), initial)
+
     def write_variable(self, index: int, value: relax.Expr) -> None:
-        """Assign to a variable tensor (LSTM and SVDF keep their state in one)."""
-        self.value(index)
+        """Assign to a variable tensor."""
+        self.read_variable(index)
         self.write_state(self._state_name(index), value)
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:

@@ -1,0 +1,140 @@
+"""One LSTM step in float32, with float or with int8 (hybrid) weights. No operator is converted here.
+
+Hybrid: the input, the hidden state and the projected vector are quantized at run time, a row for every batch entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op.base import constant
+from ....qparams import QParams
+from ..node import ACTIVATION_RANGES, Node, shape_of
+from . import lstm_layer
+from .hybrid import dequantize_accumulator, quantize_rows
+from .lstm_layer import Layer
+from .shape import block
+
+EPSILON = 1e-8  # added to the variance
+
+
+class Matrix:
+    """A weight matrix (N, K), float32, or int8 with one scale a row."""
+
+    def __init__(self, node: Node, indices: list[int]) -> None:
+        """The inputs `indices`, one below the other."""
+        self.node = node
+        values = np.concatenate([node.constant(index) for index in indices])
+        self.scale = None
+        if values.dtype == np.int8:
+            if any(np.any(node.qparams(index).zero_point) for index in indices):
+                raise node.unsupported("weights with a zero point; only symmetric int8 weights are supported")
+            scales = [np.broadcast_to(node.qparams(i).scale, node.shape(i)[0]) for i in indices]
+            self.scale = np.concatenate(scales).astype(np.float32)
+        elif values.dtype != np.float32:
+            raise node.unsupported(f"weights of dtype {values.dtype}")
+        self.values = values
+
+    def product(self, rows: relax.Expr) -> relax.Expr:
+        """rows · matrixᵀ in float32."""
+        node = self.node
+        if self.scale is None:
+            return node.emit(relax.op.matmul(rows, constant(self.values.T)))
+        asymmetric = bool(node.options["asymmetric_quantize_inputs"])
+        quantized = quantize_rows(node, rows, shape_of(rows)[0], asymmetric)
+        acc = qnn.dense(quantized.data, constant(self.values), 0, 0, 1.0, 1.0)
+        sums = constant(self.values.sum(axis=1, dtype=np.int32).reshape(1, -1)) if asymmetric else None
+        return dequantize_accumulator(node, acc, quantized, sums, QParams(self.scale, 0, "int8", axis=0))
+
+
+class FloatCell:
+    """The arithmetic of a float or hybrid LSTM."""
+
+    def __init__(self, node: Node, layer: Layer) -> None:
+        self.node, self.layer, self.emit = node, layer, node.emit
+        if node.dtype(0) != "float32":
+            raise node.unsupported(f"activations of dtype {node.dtype(0)}")
+        self.activation = self._activation(node.options["fused_activation_function"])
+        self.input_weights = Matrix(node, [lstm_layer.input_weights(gate) for gate in layer.gates])
+        self.recurrent_weights = Matrix(node, [lstm_layer.recurrent_weights(gate) for gate in layer.gates])
+        self.projection = Matrix(node, [16]) if layer.projection else None
+        self.peephole = {
+            gate: self._vector(lstm_layer.peephole_weights(gate))
+            for gate in layer.gates
+            if layer.peephole and gate != "cell"
+        }
+
+    def _activation(self, name: str) -> Callable[[relax.Expr], relax.Expr]:
+        """The function of the cell gate and the cell state, usually tanh."""
+        if name == "TANH":
+            return relax.op.tanh
+        if name not in ACTIVATION_RANGES:
+            raise self.node.unsupported(f"activation {name}")
+        return lambda value: self.node.activate(value, name)
+
+    def _vector(self, index: int) -> relax.Expr:
+        """A vector operand in float32."""
+        values = self.node.constant(index)
+        if values.dtype == np.int8:
+            values = values * self.node.qparams(index).scale.astype(np.float32)
+        if values.dtype != np.float32:
+            raise self.node.unsupported(f"input {index} of dtype {values.dtype}")
+        return constant(values)
+
+    def input_products(self, rows: relax.Expr) -> relax.Expr:
+        """W·x + b; with layer normalization the bias comes later."""
+        product = self.input_weights.product(rows)
+        if self.layer.layer_norm:
+            return product
+        biases = [self.node.constant(lstm_layer.bias(gate)) for gate in self.layer.gates]
+        return self.emit(relax.op.add(product, constant(np.concatenate(biases).astype(np.float32))))
+
+    def step(self, products: relax.Expr, hidden: relax.Expr, cell: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
+        """(h', c')."""
+        emit = self.emit
+        gates = emit(relax.op.add(products, self.recurrent_weights.product(hidden)))
+        forget = emit(relax.op.sigmoid(self._gate(gates, "forget", cell)))
+        candidate = emit(self.activation(self._gate(gates, "cell", cell)))
+        if self.layer.coupled:
+            update = emit(relax.op.subtract(constant(np.float32(1)), forget))
+        else:
+            update = emit(relax.op.sigmoid(self._gate(gates, "input", cell)))
+        kept, added = emit(relax.op.multiply(forget, cell)), emit(relax.op.multiply(update, candidate))
+        new_cell = self._clip(emit(relax.op.add(kept, added)), self.layer.cell_clip)
+        output = emit(relax.op.sigmoid(self._gate(gates, "output", new_cell)))
+        new_hidden = emit(relax.op.multiply(output, emit(self.activation(new_cell))))
+        return self._projected(new_hidden), new_cell
+
+    def _gate(self, gates: relax.Expr, gate: str, cell: relax.Expr) -> relax.Expr:
+        """A gate before its activation."""
+        start, end = self.layer.span(gate)
+        value = block(self.node, gates, [1], [start], [end], [1])
+        if gate in self.peephole:
+            value = self.emit(relax.op.add(value, self.emit(relax.op.multiply(self.peephole[gate], cell))))
+        return self._normalized(value, gate) if self.layer.layer_norm else value
+
+    def _normalized(self, value: relax.Expr, gate: str) -> relax.Expr:
+        """(x − mean) / √(variance + ε) · weight + bias, over each row."""
+        emit = self.emit
+        mean = emit(relax.op.mean(value, axis=[1], keepdims=True))
+        centered = emit(relax.op.subtract(value, mean))
+        variance = emit(relax.op.mean(emit(relax.op.multiply(centered, centered)), axis=[1], keepdims=True))
+        deviation = emit(relax.op.sqrt(emit(relax.op.add(variance, constant(np.float32(EPSILON))))))
+        normal = emit(relax.op.divide(centered, deviation))
+        weighted = emit(relax.op.multiply(normal, self._vector(lstm_layer.norm_weights(gate))))
+        return emit(relax.op.add(weighted, self._vector(lstm_layer.bias(gate))))
+
+    def _projected(self, hidden: relax.Expr) -> relax.Expr:
+        if self.projection is None:
+            return hidden
+        result = self.projection.product(hidden)
+        if self.node.has_input(17):
+            result = self.emit(relax.op.add(result, self._vector(17)))
+        return self._clip(result, self.layer.projection_clip)
+
+    def _clip(self, value: relax.Expr, limit: float) -> relax.Expr:
+        return self.emit(relax.op.clip(value, -limit, limit)) if limit > 0 else value

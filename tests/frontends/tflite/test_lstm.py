@@ -1,0 +1,139 @@
+"""UNIDIRECTIONAL_SEQUENCE_LSTM: against LiteRT, on real models, and 16x8 against a float computation."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conformance.cases import load_cases
+from oracle_cases import assert_equals_reference, cases_of
+
+import qnn_ext
+from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
+from qnn_ext.frontends.tflite.importer import from_tflite
+from qnn_ext.interpreter import Interpreter
+
+NAME = "UNIDIRECTIONAL_SEQUENCE_LSTM"
+BUNDLED = Path(qnn_ext.__file__).parent / "data"
+
+
+@pytest.mark.parametrize("case", cases_of(NAME))
+def test_equals_litert(case):
+    assert_equals_reference(case)
+
+
+def test_bundled_model_equals_litert():
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    path = BUNDLED / "digits_lstm_int8.tflite"
+    kernels = litert.OpResolverType.BUILTIN_REF
+    expected = litert.Interpreter(str(path), experimental_op_resolver_type=kernels)
+    expected.allocate_tensors()
+    interpreter = Interpreter(from_tflite(path, numerics="tflite"))
+    for image in np.load(BUNDLED / "digits_test.npz")["x"][:20]:
+        q = (image.astype(np.float32) / 16 * 255 - 128).astype("int8").reshape(interpreter.module.inputs[0].shape)
+        interpreter.reset_state()
+        expected.reset_all_variables()
+        expected.set_tensor(expected.get_input_details()[0]["index"], q)
+        expected.invoke()
+        np.testing.assert_array_equal(interpreter(q), expected.get_tensor(expected.get_output_details()[0]["index"]))
+
+
+@pytest.mark.parametrize("numerics", ["tflite", "float32"])
+def test_real_model_equals_litert(models, numerics):
+    path = models / "tflite" / "keras_lstm_mnist_ptq.tflite"
+    golden = np.load(path.with_suffix(".npz"))
+    interpreter = Interpreter(from_tflite(path, numerics=numerics))
+    for n in range(2):
+        interpreter.reset_state()
+        np.testing.assert_array_equal(interpreter(golden[f"input{n}_0"]), golden[f"ref{n}_0"])
+
+
+def test_batch_size_can_change():
+    case = next(case for case in load_cases(NAME) if case.name == f"{NAME}/int8/plain")
+    single = Interpreter(from_tflite(case.model, numerics="tflite"))
+    (spec,) = single.module.inputs
+    both = Interpreter(from_tflite(case.model, numerics="tflite", shapes={spec.name: (2, *spec.shape[1:])}))
+    sequences = [trial[0] for trial in case.inputs[:2]]
+    expected = []
+    for sequence in sequences:
+        single.reset_state()
+        expected.append(single(sequence))
+    np.testing.assert_array_equal(both(np.concatenate(sequences)), np.concatenate(expected))
+
+
+# ---- int16 activations: LiteRT has no kernel for them ------------------------------------------------------------
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def float_lstm(graph, node, x):
+    """The same layer in float64 from the dequantized operands: x (1, time, depth) -> (time, cells)."""
+
+    def real(index):
+        tensor = graph.tensors[node.inputs[index]]
+        return tensor.data * float(tensor.qparams.scale)
+
+    hidden = cell = np.zeros(graph.tensors[node.inputs[19]].shape[1])
+    outputs = []
+    for row in x[0]:
+        i, f, g, o = (real(1 + k) @ row + real(5 + k) @ hidden + real(12 + k) for k in range(4))
+        cell = np.clip(sigmoid(f) * cell + sigmoid(i) * np.tanh(g), -10, 10)
+        hidden = sigmoid(o) * np.tanh(cell)
+        outputs.append(hidden)
+    return np.array(outputs)
+
+
+def test_16x8_is_near_the_float_layer():
+    recurrent = pytest.importorskip("conformance.tflite_models.recurrent", exc_type=ImportError)
+    from qnn_ext.frontends.tflite.reader import read_model
+
+    model = recurrent.lstm("int16", "plain", recurrent.LSTM_VARIANTS["plain"]).graph.build()
+    graph = read_model(model).subgraphs[0]
+    (spec,) = from_tflite(model).inputs
+    data = np.random.default_rng(0).integers(-20000, 20001, spec.shape).astype("int16")
+    (result,) = Interpreter(from_tflite(model, numerics="tflite")).run([data]).values()
+    expected = float_lstm(graph, graph.operators[0], data * float(spec.qparams.scale))
+    np.testing.assert_allclose(result[0] / 32768, expected, atol=2e-3)
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+
+def edited(case_name, change):
+    """The case's model with its operator's options changed."""
+    from ai_edge_litert import schema_py_generated as schema
+    from flatbuffers import Builder
+
+    case = next(case for case in load_cases(NAME) if case.name == case_name)
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(case.model, 0))
+    change(model.subgraphs[0])
+    builder = Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def test_another_activation_is_refused():
+    def relu(graph):
+        graph.operators[0].builtinOptions.fusedActivationFunction = 1
+
+    with pytest.raises(UnsupportedOperatorError, match="activation RELU"):
+        from_tflite(edited(f"{NAME}/int8/plain", relu))
+
+
+def test_missing_intermediates_are_refused():
+    def drop(graph):
+        graph.operators[0].intermediates = None
+
+    with pytest.raises(UnsupportedOperatorError, match="intermediate tensors"):
+        from_tflite(edited(f"{NAME}/int8/plain", drop))
+
+
+def test_contradicting_sizes_are_refused():
+    def swap(graph):
+        inputs = list(graph.operators[0].inputs)
+        inputs[2], inputs[6] = inputs[6], inputs[2]
+        graph.operators[0].inputs = inputs
+
+    with pytest.raises(ModelFormatError, match="must have shape"):
+        from_tflite(edited(f"{NAME}/int8/plain", swap))
