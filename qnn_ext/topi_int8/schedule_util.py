@@ -152,8 +152,8 @@ def schedule_contraction(
     tiles = parallel_rows(sch, [*rows, outer], macs, PARALLEL_MACS)
     if sch.get(output).name_hint != sch.get(accumulator).name_hint:
         sch.reverse_compute_at(output, tiles[-1], preserve_unit_loops=True)
-        if width % 4 == 0:
-            sch.vectorize(sch.get_loops(output)[-1])
+        # Not left to LLVM, which would mask the rest of a short loop: LLVM 22 miscompiles masked int64 -> int8 stores.
+        (sch.vectorize if width % 4 == 0 else sch.unroll)(sch.get_loops(output)[-1])
     initial = sch.decompose_reduction(accumulator, reduction[0])
     if vectorize and width % 4 == 0:
         sch.vectorize(sch.get_loops(initial)[-1])

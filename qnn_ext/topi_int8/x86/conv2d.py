@@ -3,7 +3,7 @@
 Weights are packed to (O/lanes, kh, kw, I/depth, lanes, depth), zero where the dimensions were padded, so padded
 channels never count, whatever the activations hold there. Three ways to address the activations:
 
-    flat     1×1, stride 1, no padding: the image is one row of N·H·W pixels, read in place
+    flat     1×1, stride 1, no padding, and a tile that divides H·W: the image is one row of pixels
     spatial  rows and columns of pixels, in-channels padded to the depth of the instruction
     rows     in-channels that are no multiple of the depth, and no dilation along the width: the kw·I neighbouring
              values of a window row are one run of memory, reduced as a whole; first layers need no channel padding
@@ -24,7 +24,7 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Tile, choose_tile, round_up, schedule_microkernel
+from .microkernel import Tile, choose_tile, round_up, schedule_microkernel, tile_cost
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Plan:
     groups:       groups after merging, see `_merged_groups`
     taps:         (kh, kw, run): the reduction axes; `run` values are contiguous and a multiple of the depth
     tile:         register tile
-    rows, columns, blocks: the accumulator's pixels and channel blocks, padded to multiples of the tile
+    images, rows, columns, blocks: the accumulator's shape, padded to multiples of the tile
     staged:       whether the activations are copied to a padded buffer first
     """
 
@@ -43,6 +43,7 @@ class Plan:
     groups: int
     taps: tuple[int, int, int]
     tile: Tile
+    images: int
     rows: int
     columns: int
     blocks: int
@@ -52,38 +53,29 @@ class Plan:
 @lru_cache(maxsize=4096)
 def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
     """Choose mode, tile and padded sizes."""
-    depth, lanes = instruction.depth, instruction.lanes
+    depth = instruction.depth
     groups = _merged_groups(workload, instruction)
     in_group = workload.in_channels // groups
-    kernel_height, kernel_width = workload.kernel
-    mode = _mode(workload, groups, depth)
-    taps = (kernel_height, kernel_width, round_up(in_group, depth))
-    if mode == "rows":
-        taps = (kernel_height, 1, round_up(kernel_width * in_group, depth))
+    blocks = round_up(workload.out_channels // groups, instruction.lanes) // instruction.lanes
     rows, columns = workload.out_height, workload.out_width
-    if mode == "flat":
-        rows, columns = 1, workload.batch * rows * columns
-    group_blocks = round_up(workload.out_channels // groups, lanes) // lanes
+    staged = any(workload.padding) or in_group % depth != 0 or workload.data_dtype != instruction.data_dtype
+    tile = choose_tile(rows, columns, blocks, instruction, staged)
+    mode, images, (kernel_height, kernel_width) = "spatial", workload.batch, workload.kernel
+    taps = (kernel_height, kernel_width, round_up(in_group, depth))
+    if groups == 1 and in_group % depth and (workload.dilation[1] == 1 or kernel_width == 1):
+        mode, taps = "rows", (kernel_height, 1, round_up(kernel_width * in_group, depth))
+    elif workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding):
+        pixels = workload.batch * columns if rows == 1 else rows * columns
+        flat = choose_tile(1, pixels, blocks, instruction, staged, divides=True)
+        if tile_cost(flat, 1, pixels, blocks, staged) <= tile_cost(tile, rows, columns, blocks, staged):
+            mode, tile, rows, columns = "flat", flat, 1, pixels
+            images = 1 if workload.height == 1 else workload.batch
 
-    staged = any(workload.padding) or mode == "rows" or in_group % depth != 0
-    staged = staged or workload.data_dtype != instruction.data_dtype
-    tile = choose_tile(rows, columns, group_blocks, instruction, staged)
     rows, columns = round_up(rows, tile.rows), round_up(columns, tile.columns)
-    blocks = groups * group_blocks if group_blocks % tile.blocks == 0 else round_up(groups * group_blocks, tile.blocks)
-    if mode == "flat":
-        staged = staged or columns > workload.batch * workload.out_height * workload.out_width
-    else:
-        bottom, right = _reach(workload, rows, columns)
+    bottom, right = _reach(workload, rows, columns)
+    if mode != "flat":
         staged = staged or bottom > workload.height or right > workload.width
-    return Plan(mode, groups, taps, tile, rows, columns, blocks, staged)
-
-
-def _mode(workload: Conv2dWorkload, groups: int, depth: int) -> str:
-    narrow = groups == 1 and workload.in_channels % depth != 0
-    if narrow and (workload.dilation[1] == 1 or workload.kernel[1] == 1):
-        return "rows"
-    pointwise = workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding)
-    return "flat" if pointwise and not narrow else "spatial"
+    return Plan(mode, groups, taps, tile, images, rows, columns, round_up(groups * blocks, tile.blocks), staged)
 
 
 def _merged_groups(workload: Conv2dWorkload, instruction: DotInstruction) -> int:
@@ -138,7 +130,6 @@ def compute(
     taps_height, taps_width, run = layout.taps
     depth, lanes = instruction.depth, instruction.lanes
     (stride_height, stride_width), (dilation_height, dilation_width) = workload.strides, workload.dilation
-    in_group = run if layout.mode == "spatial" else 0
     group_blocks = layout.blocks // layout.groups
 
     kh = te.reduce_axis((0, taps_height), "kh")
@@ -147,24 +138,22 @@ def compute(
     ki = te.reduce_axis((0, depth), "ki")
     data = _stage(workload, layout, x, pad_value, instruction)
 
+    def channel(block):
+        return (block // group_blocks * run if layout.groups > 1 else 0) + ko * depth + ki
+
     def product(value, block, r, s, lane):
         return value.astype("int32") * w[block, r, s, ko, lane, ki].astype("int32")
 
+    shape = (workload.batch, workload.out_height, workload.out_width, workload.out_channels)
     if layout.mode == "flat":
-        pixel_size = workload.height * workload.width
 
-        def flat(p, block, lane):
-            channel = block // group_blocks * run + ko * depth + ki
-            if layout.staged:
-                return te.sum(product(data[p, channel], block, 0, 0, lane), axis=[ko, ki])
-            y, column = p % pixel_size // workload.width, p % workload.width
-            return te.sum(product(x[p // pixel_size, y, column, channel], block, 0, 0, lane), axis=[ko, ki])
+        def flat(image, p, block, lane):
+            value = data[(*_unflatten(workload, image, p), channel(block))]
+            return te.sum(product(value, block, 0, 0, lane), axis=[ko, ki])
 
-        acc = te.compute((layout.columns, layout.blocks, lanes), flat, name="conv2d")
+        acc = te.compute((layout.images, layout.columns, layout.blocks, lanes), flat, name="conv2d")
         return te.compute(
-            (workload.batch, workload.height, workload.width, workload.out_channels),
-            lambda n, y, x, c: acc[(n * workload.height + y) * workload.width + x, c // lanes, c % lanes],
-            name="logical",
+            shape, lambda n, y, x, c: acc[(*_flatten(workload, n, y, x), c // lanes, c % lanes)], name="logical"
         )
 
     def spatial(n, y, x, block, lane):
@@ -172,16 +161,22 @@ def compute(
         if layout.mode == "rows":
             value = data[n, row, x * (stride_width * workload.in_channels) + ko * depth + ki]
             return te.sum(product(value, block, kh, 0, lane), axis=[kh, ko, ki])
-        channel = block // group_blocks * in_group + ko * depth + ki
-        value = data[n, row, x * stride_width + kw * dilation_width, channel]
+        value = data[n, row, x * stride_width + kw * dilation_width, channel(block)]
         return te.sum(product(value, block, kh, kw, lane), axis=[kh, kw, ko, ki])
 
-    acc = te.compute((workload.batch, layout.rows, layout.columns, layout.blocks, lanes), spatial, name="conv2d")
-    return te.compute(
-        (workload.batch, workload.out_height, workload.out_width, workload.out_channels),
-        lambda n, y, x, c: acc[n, y, x, c // lanes, c % lanes],
-        name="logical",
-    )
+    acc = te.compute((layout.images, layout.rows, layout.columns, layout.blocks, lanes), spatial, name="conv2d")
+    return te.compute(shape, lambda n, y, x, c: acc[n, y, x, c // lanes, c % lanes], name="logical")
+
+
+def _flatten(workload: Conv2dWorkload, n, y, x):
+    """(image, pixel) of a flat accumulator; images of a single row are all one."""
+    return (y, n * workload.width + x) if workload.height == 1 else (n, y * workload.width + x)
+
+
+def _unflatten(workload: Conv2dWorkload, image, p):
+    """(n, y, x) of a pixel of a flat accumulator."""
+    row, column = p // workload.width, p % workload.width
+    return (row, image, column) if workload.height == 1 else (image, row, column)
 
 
 def _stage(
@@ -200,17 +195,7 @@ def _stage(
         value = value.astype(dtype)
         return tirx.if_then_else(tirx.all(*conditions), value, padding) if conditions else value
 
-    if layout.mode == "flat":
-        pixels = workload.batch * height * width
-
-        def flat(p, c):
-            inside = [p < pixels] if layout.columns > pixels else []
-            inside += [c < channels] if run * layout.groups > channels else []
-            return guarded(inside, x[p // (height * width), p % (height * width) // width, p % width, c])
-
-        return te.compute((layout.columns, run * layout.groups), flat, name="pad")
-
-    bottom, right = _reach(workload, layout.rows, layout.columns)
+    bottom, right = (height, width) if layout.mode == "flat" else _reach(workload, layout.rows, layout.columns)
 
     def within(index, before, size, total):
         return ([index >= before] if before else []) + ([index < before + size] if before + size < total else [])
@@ -240,8 +225,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instructio
     accumulator = sch.get_sblock("conv2d")
     output = inline_epilogue(sch, accumulator)
     if layout.mode == "flat":
-        height, width = workload.height, workload.width
-        sch.transform_block_layout(output, lambda n, y, x, c: ((n * height + y) * width + x, c))
+        sch.transform_block_layout(output, lambda n, y, x, c: (*_flatten(workload, n, y, x), c))
     schedule_root_blocks(sch, [accumulator, output], vector=64)
     weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.taps)
     data_bytes = workload.batch * workload.height * workload.width * workload.in_channels

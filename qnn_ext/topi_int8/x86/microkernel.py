@@ -9,6 +9,7 @@ reach memory. Convolution, dense and batch_matmul differ only in how A is addres
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
@@ -32,33 +33,26 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def choose_tile(rows: int, columns: int, blocks: int, instruction: DotInstruction, copied: bool) -> Tile:
-    """The cheapest tile for an output of rows × columns pixels and `blocks` channel blocks (of one group).
+def choose_tile(
+    rows: int, columns: int, blocks: int, instruction: DotInstruction, copied: bool, divides: bool = False
+) -> Tile:
+    """The cheapest tile by `tile_cost` for an output of rows × columns pixels and `blocks` channel blocks of a group.
 
-    Cost is counted in cycles per useful accumulator and step of k on a core with two dot products and two loads a
-    cycle: dot products, loads, the latency of a dependent chain, a cycle of loop overhead; all times the share of the
-    padded domain that is thrown away. `copied` says that the input is staged anyway; otherwise a tile that does not
-    divide costs a copy of the input as well.
+    `divides` asks for a tile that divides rows and columns.
     """
-    best, best_cost = Tile(1, 1, 1), math.inf
-    for tile in _tiles(rows, columns, blocks, instruction):
-        cost = _cost(tile, rows, columns, blocks, copied)
-        if cost < best_cost - 1e-9:
-            best, best_cost = tile, cost
-    return best
+    tiles = _tiles(rows, columns, blocks, instruction)
+    if divides:
+        tiles = (tile for tile in tiles if rows % tile.rows == 0 and columns % tile.columns == 0)
+    return min(tiles, key=lambda tile: tile_cost(tile, rows, columns, blocks, copied))
 
 
-def _tiles(rows: int, columns: int, blocks: int, instruction: DotInstruction):
-    temporaries = 1 if instruction.accumulates else 2
-    for block in range(1, min(blocks, 8) + 1):
-        most = (instruction.registers - temporaries - block) // block
-        for column in range(min(columns, most), 0, -1):
-            yield Tile(1, column, block)
-        for row in range(2, min(rows, most // columns) + 1):
-            yield Tile(row, columns, block)
+def tile_cost(tile: Tile, rows: int, columns: int, blocks: int, copied: bool) -> float:
+    """Cycles per useful accumulator and step of k on a core with two dot products and two loads a cycle.
 
-
-def _cost(tile: Tile, rows: int, columns: int, blocks: int, copied: bool) -> float:
+    Dot products, loads, the latency of a dependent chain, a cycle of loop overhead; all times the share of the padded
+    domain that is thrown away. `copied` says that the input is staged anyway; otherwise a tile that does not divide
+    costs a copy of the input as well.
+    """
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks
     cycles = max(dots / 2, (pixels + tile.blocks) / 2, 4.0) + 1
@@ -67,6 +61,17 @@ def _cost(tile: Tile, rows: int, columns: int, blocks: int, copied: bool) -> flo
     divides = rows % tile.rows == 0 and columns % tile.columns == 0
     copy = 1.0 if copied or divides else 1 + 1 / (8 * blocks)
     return cycles / dots * waste * copy
+
+
+def _tiles(rows: int, columns: int, blocks: int, instruction: DotInstruction) -> Iterator[Tile]:
+    """Every tile that fits the registers: accumulators, one weight per block, and temporaries for the activation."""
+    temporaries = 1 if instruction.accumulates else 2
+    for block in range(1, min(blocks, 8) + 1):
+        most = (instruction.registers - temporaries - block) // block
+        for column in range(min(columns, most), 0, -1):
+            yield Tile(1, column, block)
+        for row in range(2, min(rows, most // columns) + 1):
+            yield Tile(row, columns, block)
 
 
 def schedule_microkernel(
@@ -79,52 +84,64 @@ def schedule_microkernel(
     macs: int,
     weights_outside: bool,
 ) -> None:
-    """Tile, tensorize and parallelise `accumulator` and compute `output`, its elementwise consumer, tile by tile.
+    """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
 
-    The accumulator's loops are (batch..., pixels..., block, lane, reduction...), `pixel_axes` of them pixels (rows and
-    columns, or columns alone); their extents are multiples of the tile. `weights_outside` walks all pixels for one
-    panel of weights, for weights larger than the activations; else all weights for one tile of pixels.
+    The output's axes are (batch..., pixels..., channel), `pixel_axes` of them pixels: rows and columns, or columns
+    alone. The accumulator's are (batch..., pixels..., block, lane, reduction..., depth), padded to multiples of the
+    tile, so it needs no predicate, which tensorize would refuse; the output gets them where the tile does not divide.
+    `weights_outside` walks all pixels for one panel of weights, for weights larger than the activations; else all
+    weights for one row of pixels.
     """
-    loops = sch.get_loops(accumulator)
-    reduction_axes = sum(kind.iter_type == kind.CommReduce for kind in sch.get(accumulator).iter_vars)
-    spatial = len(sch.get(accumulator).iter_vars) - reduction_axes
-    pixels, (block, lane) = loops[spatial - 2 - pixel_axes : spatial - 2], loops[spatial - 2 : spatial]
-    batch, (*reduction, depth) = loops[: spatial - 2 - pixel_axes], loops[spatial:]
-
+    *outer, channel = sch.get_loops(output)
+    batch, pixels = outer[:-pixel_axes], outer[-pixel_axes:]
     factors = (tile.rows, tile.columns)[-pixel_axes:]
-    pixel_tiles = [sch.split(loop, [None, factor]) for loop, factor in zip(pixels, factors, strict=True)]
-    block_outer, block_inner = sch.split(block, [None, tile.blocks])
-    pixel_outer = [outer for outer, _ in pixel_tiles]
-    pixel_inner = [inner for _, inner in pixel_tiles]
-    if weights_outside:
-        tiles = [*batch, block_outer, *pixel_outer]
-    else:
-        tiles = [*batch, pixel_outer[0], block_outer, *pixel_outer[1:]]
-    sch.reorder(*tiles, *reduction, *pixel_inner, block_inner, lane, depth)
+    splits = [sch.split(loop, [None, factor]) for loop, factor in zip(pixels, factors, strict=True)]
+    pixel_outer, pixel_inner = [list(loops) for loops in zip(*splits, strict=True)]
+    panel_size = min(tile.blocks * instruction.lanes, max(extent(sch, channel), instruction.lanes))
+    panel, channel = sch.split(channel, [None, panel_size])
+    near = [panel, pixel_outer[0]] if weights_outside else [pixel_outer[0], panel]
+    tiles = [*batch, *near, *pixel_outer[1:]]
+    sch.reorder(*tiles, *pixel_inner, channel)
 
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
     innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS)[-1]
-    if sch.get(output).name_hint != sch.get(accumulator).name_hint:
-        sch.reverse_compute_at(output, innermost, preserve_unit_loops=True)
+    sch.compute_at(accumulator, innermost, preserve_unit_loops=True)
+    _tensorize(sch, accumulator, instruction, len(batch), pixel_axes)
+    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes)
+
+
+def _tensorize(
+    sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, batch_axes: int, pixel_axes: int
+) -> None:
+    axes = len(sch.get(accumulator).iter_vars)
+    loops = sch.get_loops(accumulator)[-axes:][batch_axes:]
+    tile, lane, (*reduction, depth) = loops[: pixel_axes + 1], loops[pixel_axes + 1], loops[pixel_axes + 2 :]
+    sch.reorder(*reduction, *tile, lane, depth)
     initial = sch.decompose_reduction(accumulator, reduction[0])
     sch.tensorize(lane, instruction.tensor_intrin)
-    for loop in (*pixel_inner, block_inner):
-        sch.unroll(loop)
-    *unrolled, vector = sch.get_loops(initial)[-(pixel_axes + 2) :]
+    *initial_tile, vector = sch.get_loops(initial)[-(len(tile) + 1) :]
     sch.vectorize(vector)
-    for loop in unrolled:
+    for loop in (*tile, *initial_tile):
         sch.unroll(loop)
-    _schedule_epilogue(sch, output, innermost, instruction.lanes)
 
 
-def _schedule_epilogue(sch: Schedule, output: SBlockRV, innermost: LoopRV, lanes: int) -> None:
-    """Vectorise the epilogue over channels. Its loop over pixels stays a loop: it reads registers spilled once."""
-    depth = len(sch.get_loops(output)) - len(sch.get(output).iter_vars)
-    pixels, channels = sch.get_loops(output)[depth:-1], sch.get_loops(output)[-1]
-    size = int(sch.get(output).iter_vars[-1].dom.extent)
-    width = math.gcd(size, lanes)
-    if width < 4 or extent(sch, channels) % width:
-        return
-    outer, inner = sch.split(channels, [None, width])
-    sch.reorder(outer, *pixels, inner)
-    sch.vectorize(inner)
+def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], channel: LoopRV, lanes: int) -> None:
+    """Vectorise over channels. The loop over pixels stays a loop: it reads accumulators that were spilled once.
+
+    No vector crosses the last channel. What is left is unrolled: LLVM would make a masked loop of it, and LLVM 22
+    writes eight bytes where one is due when such a loop narrows int64 to int8 and one lane remains.
+    """
+    channels, panel = int(sch.get(output).iter_vars[-1].dom.extent), extent(sch, channel)
+    width = math.gcd(channels, lanes)
+    if width >= 4:
+        outer, vector = sch.split(channel, [None, width])
+        sch.reorder(outer, *pixels, vector)
+        sch.vectorize(vector)
+    elif panel == channels > lanes:
+        full, rest = sch.loop_partition(channel, [channels // lanes * lanes, None])
+        sch.vectorize(sch.split(full, [None, lanes])[1])
+        sch.unroll(rest)
+    elif panel > lanes:
+        sch.unroll(sch.split(channel, [None, lanes])[1])
+    else:
+        sch.unroll(channel)
