@@ -55,6 +55,7 @@ class Importer:
         self.states: list[State] = []
         self.state_inputs: list[relax.Var] = []
         self.state_values: dict[str, relax.Expr] = {}
+        self.initial_states: dict[str, np.ndarray] = {}
         self._values: dict[int, relax.Expr] = {}
         self._builder = relax.BlockBuilder()
 
@@ -105,6 +106,26 @@ class Importer:
         """Assign to a variable tensor."""
         self.read_variable(index)
         self.write_state(self._state_name(index), value)
+
+    def run_once(self, index: int) -> None:
+        """Run an initialization subgraph now: what it assigns are the states' first values. Raises
+        UnsupportedOperatorError when these depend on anything but constants."""
+        graph = self.model.subgraphs[index]
+        once = Importer(self.model, self.numerics, {}, self.source)
+        once.graph = graph
+        once._builder.begin_scope([])
+        once._builder._begin_dataflow_block()
+        try:
+            for operator in graph.operators:
+                once._convert(operator)
+        finally:
+            once._builder._end_block()
+            once._builder.end_scope()
+        for name, expr in once.state_values.items():
+            value = constant_value(expr)
+            if value is None:
+                raise UnsupportedOperatorError(f"the initial value of variable '{name}' is no constant")
+            self.initial_states[name] = value
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
         """Bind an expression. Constants and variables stay as they are; constant subexpressions are computed now."""
@@ -196,11 +217,12 @@ class Importer:
                 f"{operator.label()}: inputs and options do not fit together: {lines[-1]}"
             ) from error
         results = list(result) if isinstance(result, (list, tuple)) else [result]
-        if len(results) != len(operator.outputs):
+        outputs = [index for index in operator.outputs if self.tensor(index).dtype != "resource"]  # handles, no values
+        if len(results) != len(outputs):
             raise ModelFormatError(
-                f"{operator.label()}: has {len(operator.outputs)} outputs, {operator.name} yields {len(results)}"
+                f"{operator.label()}: has {len(outputs)} outputs, {operator.name} yields {len(results)}"
             )
-        for index, value in zip(operator.outputs, results, strict=True):
+        for index, value in zip(outputs, results, strict=True):
             self._bind_output(operator, index, value)
 
     def _bind_output(self, operator: Operator, index: int, value: relax.Expr) -> None:

@@ -1,0 +1,73 @@
+"""VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE, CALL_ONCE: streaming models, whose state goes in and out of `main`."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ..node import Node, shape_of
+from ..registry import converter
+
+
+def _variable(node: Node) -> str:
+    """The name of the variable whose handle is the node's first input: handles come straight from a VAR_HANDLE."""
+    handle = node.operator.inputs[0] if node.operator.inputs else -1
+    for operator in node.importer.graph.operators:
+        if operator.name == "VAR_HANDLE" and handle in operator.outputs:
+            return _name(operator.options)
+    raise node.unsupported("its handle does not come from a VAR_HANDLE of the same subgraph")
+
+
+def _name(options: dict) -> str:
+    return "/".join(part for part in (options["container"], options["shared_name"]) if part) or "variable"
+
+
+@converter("VAR_HANDLE", max_version=1)
+def convert_var_handle(node: Node) -> list[relax.Expr]:
+    """A handle has no value; the other operators look its name up."""
+    if node.output_tensor().dtype != "resource":
+        raise node.malformed(f"yields a {node.output_tensor().dtype}, not a resource")
+    return []
+
+
+@converter("READ_VARIABLE", max_version=1)
+def convert_read_variable(node: Node) -> relax.Expr:
+    """The variable's value at this point of the graph."""
+    name, output = _variable(node), node.output_tensor()
+    if name in node.importer.state_values:
+        return node.importer.state_values[name]
+    if name not in node.importer.initial_states:
+        raise node.unsupported(f"variable '{name}' is read before it is assigned, and nothing initializes it")
+    initial = node.importer.initial_states[name]
+    if str(initial.dtype) != output.dtype:
+        raise node.malformed(f"variable '{name}' holds {initial.dtype}, but is read as {output.dtype}")
+    return node.importer.read_state(name, initial)
+
+
+@converter("ASSIGN_VARIABLE", max_version=1)
+def convert_assign_variable(node: Node) -> list[relax.Expr]:
+    """What later reads, also those of the next call, see."""
+    name, value = _variable(node), node.input(1)
+    importer = node.importer
+    if name not in importer.state_values:
+        blank = np.zeros(shape_of(value), node.dtype(1))
+        importer.read_state(name, importer.initial_states.get(name, blank))
+    before = importer.state_values[name]
+    if shape_of(before) != shape_of(value) or str(before.ty.dtype) != node.dtype(1):
+        raise node.unsupported(
+            f"variable '{name}' changes from {before.ty.dtype} {shape_of(before)} to {node.dtype(1)} {shape_of(value)}"
+        )
+    importer.write_state(name, value)
+    return []
+
+
+@converter("CALL_ONCE", max_version=1)
+def convert_call_once(node: Node) -> list[relax.Expr]:
+    """The initialization subgraph runs at import; what it assigns are the initial states."""
+    index = int(node.options["init_subgraph_index"])
+    if not 0 < index < len(node.importer.model.subgraphs):
+        raise node.malformed(f"there is no subgraph {index} to call")
+    if node.importer.graph.index != 0:
+        raise node.unsupported("an initialization within an initialization")
+    node.importer.run_once(index)
+    return []
