@@ -141,19 +141,22 @@ def schedule_contraction(
     contiguous operands, which LLVM vectorises.
     """
     kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
-    loops, size = sch.get_loops(accumulator), kinds.count(tirx.IterVar.DataPar)
-    (*rows, channels), reduction = loops[:size], loops[size:]
-    width = largest_divisor(extent(sch, channels), strip)
-    outer, inner = sch.split(channels, [None, width])
+    spatial = kinds.count(tirx.IterVar.DataPar)
+    fused = sch.get(output).name_hint != sch.get(accumulator).name_hint
+    *rows, channel = sch.get_loops(output) if fused else sch.get_loops(output)[:spatial]
+    width = largest_divisor(extent(sch, channel), strip)
+    outer, inner = sch.split(channel, [None, width])
+    tiles = parallel_rows(sch, [*rows, outer], macs, PARALLEL_MACS)
+    if fused:
+        # Not left to LLVM, which would mask the rest of a short loop: LLVM 22 miscompiles masked int64 -> int8 stores.
+        (sch.vectorize if width % 4 == 0 else sch.unroll)(inner)
+        sch.compute_at(accumulator, tiles[-1], preserve_unit_loops=True)
+        inner = sch.get_loops(accumulator)[-len(kinds) :][spatial - 1]
+    reduction = sch.get_loops(accumulator)[spatial - len(kinds) :]
     if vectorize:
-        sch.reorder(outer, *reduction, inner)
+        sch.reorder(*reduction, inner)
         if width % 4 == 0:
             sch.vectorize(inner)
-    tiles = parallel_rows(sch, [*rows, outer], macs, PARALLEL_MACS)
-    if sch.get(output).name_hint != sch.get(accumulator).name_hint:
-        sch.reverse_compute_at(output, tiles[-1], preserve_unit_loops=True)
-        # Not left to LLVM, which would mask the rest of a short loop: LLVM 22 miscompiles masked int64 -> int8 stores.
-        (sch.vectorize if width % 4 == 0 else sch.unroll)(sch.get_loops(output)[-1])
     initial = sch.decompose_reduction(accumulator, reduction[0])
     if vectorize and width % 4 == 0:
         sch.vectorize(sch.get_loops(initial)[-1])

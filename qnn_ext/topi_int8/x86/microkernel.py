@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -86,11 +87,11 @@ def schedule_microkernel(
 ) -> None:
     """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
 
-    The output's axes are (batch..., pixels..., channel), `pixel_axes` of them pixels: rows and columns, or columns
-    alone. The accumulator's are (batch..., pixels..., block, lane, reduction..., depth), padded to multiples of the
-    tile, so it needs no predicate, which tensorize would refuse; the output gets them where the tile does not divide.
-    `weights_outside` walks all pixels for one panel of weights, for weights larger than the activations; else all
-    weights for one row of pixels.
+    The output's axes are (batch..., pixels..., channel), where a batch of one may be missing, `pixel_axes` of them
+    pixels: rows and columns, or columns alone. The accumulator's are (batch..., pixels..., block, lane, reduction...,
+    depth), padded to multiples of the tile, so it needs no predicate, which tensorize would refuse; the output gets
+    them where the tile does not divide. `weights_outside` walks all pixels for one panel of weights, for weights
+    larger than the activations; else all weights for one row of pixels.
     """
     *outer, channel = sch.get_loops(output)
     batch, pixels = outer[:-pixel_axes], outer[-pixel_axes:]
@@ -106,16 +107,16 @@ def schedule_microkernel(
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
     innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS)[-1]
     sch.compute_at(accumulator, innermost, preserve_unit_loops=True)
-    _tensorize(sch, accumulator, instruction, len(batch), pixel_axes)
+    _tensorize(sch, accumulator, instruction, pixel_axes)
     _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes)
 
 
-def _tensorize(
-    sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, batch_axes: int, pixel_axes: int
-) -> None:
-    axes = len(sch.get(accumulator).iter_vars)
-    loops = sch.get_loops(accumulator)[-axes:][batch_axes:]
-    tile, lane, (*reduction, depth) = loops[: pixel_axes + 1], loops[pixel_axes + 1], loops[pixel_axes + 2 :]
+def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> None:
+    kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
+    loops = sch.get_loops(accumulator)[-len(kinds) :]
+    spatial = kinds.count(tirx.IterVar.DataPar)
+    *tile, lane = loops[spatial - pixel_axes - 2 : spatial]
+    *reduction, depth = loops[spatial:]
     sch.reorder(*reduction, *tile, lane, depth)
     initial = sch.decompose_reduction(accumulator, reduction[0])
     sch.tensorize(lane, instruction.tensor_intrin)
