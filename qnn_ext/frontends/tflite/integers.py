@@ -4,6 +4,8 @@ fixed-point multiplication, clipping. All of it as expressions of the dialect or
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tvm import relax
 
@@ -13,6 +15,7 @@ from ...qparams import QParams, dtype_range
 from .node import ACTIVATION_RANGES, Node
 
 QUANTIZED = ("int8", "uint8", "int16")
+INT32_MAX = (1 << 31) - 1
 
 
 def tensor_qparams(node: Node, index: int = 0) -> QParams:
@@ -101,3 +104,73 @@ def activate(node: Node, value: relax.Expr) -> relax.Expr:
     if high is not None:
         value = relax.op.minimum(node.emit(value), scalar(int(high), dtype))
     return value
+
+
+class Wide:
+    """An int64 expression with Python's operators; the other operand is one as well, or an int."""
+
+    def __init__(self, node: Node, expr: relax.Expr) -> None:
+        self.node = node
+        self.expr = expr
+
+    @classmethod
+    def of(cls, node: Node, expr: relax.Expr) -> Wide:
+        """The expression cast to int64."""
+        return cls(node, node.emit(relax.op.astype(expr, "int64")))
+
+    def constant(self, value: int) -> Wide:
+        return Wide(self.node, scalar(value, "int64"))
+
+    def _apply(self, function: Callable[..., relax.Expr], other: Wide | int) -> Wide:
+        right = other if isinstance(other, Wide) else self.constant(other)
+        return Wide(self.node, self.node.emit(function(self.expr, right.expr)))
+
+    def __add__(self, other: Wide | int) -> Wide:
+        return self._apply(relax.op.add, other)
+
+    def __sub__(self, other: Wide | int) -> Wide:
+        return self._apply(relax.op.subtract, other)
+
+    def __mul__(self, other: Wide | int) -> Wide:
+        return self._apply(relax.op.multiply, other)
+
+    def __and__(self, other: Wide | int) -> Wide:
+        return self._apply(relax.op.bitwise_and, other)
+
+    def __lshift__(self, other: Wide | int) -> Wide:
+        return self._apply(relax.op.left_shift, other)
+
+    def __rshift__(self, other: Wide | int) -> Wide:
+        return self._apply(relax.op.right_shift, other)
+
+    def at_least(self, low: int) -> Wide:
+        return self._apply(relax.op.maximum, low)
+
+    def at_most(self, high: Wide | int) -> Wide:
+        return self._apply(relax.op.minimum, high)
+
+    def below(self, bound: int) -> Wide:
+        """1 where the value is below the bound, else 0."""
+        return Wide.of(self.node, self._apply(relax.op.less, bound).expr)
+
+    def not_below(self, bound: int) -> Wide:
+        """1 where the value is the bound or above, else 0."""
+        return self.constant(1) - self.below(bound)
+
+    def choose(self, one: Wide, zero: Wide) -> Wide:
+        """`one` where the value is 1, `zero` where it is 0."""
+        condition = self._apply(relax.op.equal, 1).expr
+        return Wide(self.node, self.node.emit(relax.op.where(condition, one.expr, zero.expr)))
+
+    def saturated(self) -> Wide:
+        """Clipped to int32."""
+        return self.at_least(-INT32_MAX - 1).at_most(INT32_MAX)
+
+    def high_multiply(self, other: Wide) -> Wide:
+        """⌊self·other / 2³¹ + ½⌋."""
+        return (self * other + (1 << 30)) >> 31
+
+    def divide_by_pot(self, exponent: Wide) -> Wide:
+        """self / 2^exponent, midpoints away from zero: half is one less for negative values."""
+        half = (self.constant(1) << exponent) >> 1
+        return (self + half - self.below(0).at_most(half)) >> exponent

@@ -10,7 +10,16 @@ from ....numerics import fixed_point, reference
 from ....numerics.gemmlowp import leading_zeros, reciprocal
 from ....numerics.reference import domain
 from ....qparams import QParams, dtype_range
-from ..integers import activate, quantized_or_plain, require_dtype, result_qparams, same_dtype, scalar, tensor_qparams
+from ..integers import (
+    Wide,
+    activate,
+    quantized_or_plain,
+    require_dtype,
+    result_qparams,
+    same_dtype,
+    scalar,
+    tensor_qparams,
+)
 from ..node import Node
 from ..registry import converter
 from .arithmetic import integer_division
@@ -101,54 +110,25 @@ def _divide_int16(node: Node, lhs: QParams, rhs: QParams, output: QParams) -> re
     minimum_exponent = 31 - 16 - 1 - out_shift  # the least headroom, and the reciprocal of 1
     if minimum_exponent < 0:
         raise node.unsupported(f"scales whose ratio s_x / (s_y·s_out) is 2^{out_shift - 1}: the result only saturates")
-    x, y = node.input(0), node.input(1)
-    negative = node.emit(relax.op.less(y, scalar(int(rhs.zero_point), "int16")))
+    x, y, zero = node.input(0), node.input(1), int(rhs.zero_point)
+    negative = node.emit(relax.op.less(y, scalar(zero, "int16")))
     shifted, headroom = (
-        node.emit(relax.op.where(negative, _lookup(node, x, f(-dividends)), _lookup(node, x, f(dividends))))
+        Wide(node, node.emit(relax.op.where(negative, _lookup(node, x, f(-dividends)), _lookup(node, x, f(dividends)))))
         for f in (lambda d: d << _headroom(d), _headroom)
     )
-    quotient = _high_multiply(node, shifted, _lookup(node, y, inverse))
-    scaled = _high_multiply(node, quotient, scalar(multiplier, "int64"))
-    exponent = node.emit(relax.op.add(headroom, _lookup(node, y, inverse_shift - out_shift)))
-    result = _divide_by_pot(node, scaled, exponent)
+    quotient = shifted.high_multiply(Wide(node, _lookup(node, y, inverse)))
+    scaled = quotient.high_multiply(quotient.constant(multiplier))
+    exponent = headroom + Wide(node, _lookup(node, y, inverse_shift - out_shift))
+    result = scaled.divide_by_pot(exponent.at_most(62))
     if node.tflite_numerics:
-        result = _wrapped_shift(node, scaled, exponent, result)
-    result = node.emit(relax.op.add(result, scalar(int(output.zero_point), "int64")))
-    by_zero = node.emit(relax.op.equal(y, scalar(int(rhs.zero_point), "int16")))
+        wrapped = (scaled >> (exponent & 31)) + scaled.not_below(0)
+        result = exponent.not_below(32).choose(wrapped, result)
     low, high = dtype_range("int16")
-    saturated = _lookup(node, x, np.where(dividends >= 0, high, low))
-    result = node.emit(relax.op.where(by_zero, saturated, result))
-    result = node.emit(
-        relax.op.minimum(node.emit(relax.op.maximum(result, scalar(low, "int64"))), scalar(high, "int64"))
-    )
-    return relax.op.astype(result, "int16")
+    saturated = Wide(node, _lookup(node, x, np.where(dividends >= 0, high, low)))
+    by_zero = Wide.of(node, node.emit(relax.op.equal(y, scalar(zero, "int16"))))
+    result = by_zero.choose(saturated, result + int(output.zero_point)).at_least(low).at_most(high)
+    return relax.op.astype(result.expr, "int16")
 
 
 def _lookup(node: Node, data: relax.Expr, values: np.ndarray) -> relax.Expr:
     return node.emit(qnn.table(data, values.astype(np.int64)))
-
-
-def _high_multiply(node: Node, lhs: relax.Expr, rhs: relax.Expr) -> relax.Expr:
-    """⌊lhs·rhs / 2³¹ + ½⌋ in int64."""
-    product = node.emit(relax.op.multiply(lhs, rhs))
-    return node.emit(
-        relax.op.right_shift(node.emit(relax.op.add(product, scalar(1 << 30, "int64"))), scalar(31, "int64"))
-    )
-
-
-def _divide_by_pot(node: Node, value: relax.Expr, exponent: relax.Expr) -> relax.Expr:
-    """value / 2^exponent, midpoints away from zero: add 2^(exponent − 1), one less for negative values, and shift."""
-    one, zero = scalar(1, "int64"), scalar(0, "int64")
-    half = node.emit(relax.op.right_shift(node.emit(relax.op.left_shift(one, exponent)), one))
-    below = node.emit(relax.op.astype(node.emit(relax.op.less(value, zero)), "int64"))
-    below = node.emit(relax.op.minimum(below, half))  # nothing to add when the exponent is 0
-    nudged = node.emit(relax.op.subtract(node.emit(relax.op.add(value, half)), below))
-    return node.emit(relax.op.right_shift(nudged, exponent))
-
-
-def _wrapped_shift(node: Node, value: relax.Expr, exponent: relax.Expr, result: relax.Expr) -> relax.Expr:
-    """`result` where the exponent is below 32, else value >> (exponent mod 32), plus 1 for value ≥ 0."""
-    upwards = node.emit(relax.op.astype(node.emit(relax.op.greater_equal(value, scalar(0, "int64"))), "int64"))
-    count = node.emit(relax.op.bitwise_and(exponent, scalar(31, "int64")))
-    wrapped = node.emit(relax.op.add(node.emit(relax.op.right_shift(value, count)), upwards))
-    return node.emit(relax.op.where(node.emit(relax.op.greater(exponent, scalar(31, "int64"))), wrapped, result))

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from tvm import relax
 
 from .... import op as qnn
-from ..integers import centered, multiply, quantized_or_plain, require_dtype, result_qparams, scalar, tensor_qparams
+from ..integers import (
+    centered,
+    multiply,
+    narrow,
+    quantized_or_plain,
+    require_dtype,
+    result_qparams,
+    scalar,
+    tensor_qparams,
+)
 from ..node import Node
 from ..registry import converter
 
@@ -85,8 +94,8 @@ def convert_product(node: Node) -> relax.Expr:
 
 
 def _quantized_product(node: Node) -> relax.Expr:
-    """Π (q_i − z): each factor and the result are multiplied by s_in / ⁿ√s_out in 64-bit fixed point, so that the
-    running product stays within int32. The factors come in the order in which they lie in memory."""
+    """Π (q_i − z): each partial product and the result are multiplied by s_in / ⁿ√s_out in 64-bit fixed point, so that
+    the product stays within int32. The factors come in the order in which they lie in memory."""
     require_dtype(node, node.dtype(), "int8", "int16")
     source, target, axes = tensor_qparams(node), result_qparams(node), reduction_axes(node)
     shape = node.shape(0)
@@ -99,12 +108,23 @@ def _quantized_product(node: Node) -> relax.Expr:
     columns = node.emit(relax.op.reshape(columns, (count, *(shape[axis] for axis in kept))))
     product = _row(node, columns, 0)
     for index in range(1, count):
-        step = multiply(node, node.emit(relax.op.multiply(product, _row(node, columns, index))), factor)
-        product = node.emit(relax.op.astype(step, "int64"))
-    result = multiply(node, product, factor, int(target.zero_point), target.dtype)
+        scaled = _scaled(node, node.emit(relax.op.multiply(product, _row(node, columns, index))), factor)
+        product = node.emit(relax.op.astype(scaled, "int64"))
+    zero_point = int(target.zero_point)
+    if node.tflite_numerics:
+        result = narrow(node, _scaled(node, product, factor), zero_point, target.dtype)
+    else:
+        result = multiply(node, product, factor, zero_point, target.dtype)
     if node.options["keep_dims"]:
         result = node.emit(relax.op.reshape(result, [1 if i in axes else dim for i, dim in enumerate(shape)]))
     return result
+
+
+def _scaled(node: Node, value: relax.Expr, factor: float) -> relax.Expr:
+    """round(value · factor) as int32. An overflow wraps around in LiteRT; numerics "float32" saturates."""
+    if not node.tflite_numerics:
+        return multiply(node, value, factor)
+    return node.emit(relax.op.astype(multiply(node, value, factor, out_dtype="int64"), "int32"))
 
 
 def _row(node: Node, value: relax.Expr, index: int) -> relax.Expr:
