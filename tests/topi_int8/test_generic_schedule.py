@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, te, tirx
+from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -206,3 +207,162 @@ CASES = {
 def test_results_unchanged(name, fuse):
     build, *inputs = CASES[name]
     check(module(build, *inputs, fuse=fuse), inputs, TARGETS["native"])
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2", "sse2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "large_uint8",
+        "concat_large",
+        "softmax_large",
+        "max_pool_large",
+        "conv_large",
+        "matmul_int8",
+        "table",
+        "quantize",
+    ],
+)
+def test_other_targets(name, target):
+    if not runs_here(target):
+        pytest.skip(f"this CPU cannot run {target} code")
+    build, *inputs = CASES[name]
+    check(module(build, *inputs, fuse=True), inputs, TARGETS[target])
+
+
+def runs_here(target):
+    feature = {"avx512": "avx512bw", "avx2": "avx2", "sse2": "sse2"}[target]
+    return tvm.target.codegen.llvm_cpu_has_features(feature, TARGETS["native"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 13, 16, 31, 64, 65, 127, 128, 251])
+@pytest.mark.parametrize("kind", ["elementwise", "sum_rows", "sum_columns", "matmul", "concat"])
+def test_sizes(kind, size):
+    build, inputs = {
+        "elementwise": (lambda x, y: op.multiply(op.add(x, y), x), [((3, size), i32), ((size,), i32)]),
+        "sum_rows": (lambda x: op.sum(x, 1), [((17, size), i32)]),
+        "sum_columns": (lambda x: op.sum(x, 0), [((70, size), i32)]),
+        "matmul": (lambda x, y: op.matmul(x, y, out_dtype="int32"), [((5, 70), i8), ((70, size), i8)]),
+        "concat": (lambda x, y: op.concat([x, y, y, x], -1), [((3, size), u8), ((3, 9), u8)]),
+    }[kind]
+    check(module(build, *inputs, fuse=True), inputs, TARGETS["native"])
+
+
+def function(*tensors):
+    return te.create_prim_func(list(tensors))
+
+
+def run_function(func, *arrays):
+    executable = tvm.compile(func.with_attr("global_symbol", "main"), target=TARGETS["native"])
+    (*_, out) = tensors = [tvm.runtime.tensor(array) for array in arrays]
+    executable["main"](*tensors)
+    return out.numpy()
+
+
+def after(previous, rule, name):
+    """A stage of the same shape, rule(previous, *indices)."""
+    return te.compute(previous.shape, lambda *indices: rule(previous, *indices), name)
+
+
+def names_of_blocks(func):
+    sch = Schedule(func)
+    return [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
+
+
+def test_products_keep_their_own_rounding():
+    """Inlined into the sum behind it, a product would be fused with it and rounded once instead of twice."""
+    x, y = (te.placeholder((1000,), f32, name) for name in "xy")
+    product = te.compute((1000,), lambda i: x[i] * tirx.const(0.1, f32), "product")
+    total = te.compute((1000,), lambda i: product[i] + y[i], "total")
+    func = function(x, y, total)
+    a, b = (np.random.default_rng(seed).normal(size=1000).astype(f32) for seed in (0, 1))
+    got = run_function(schedule_generic(func, TARGETS["native"]), a, b, np.zeros(1000, f32))
+    np.testing.assert_array_equal(got, a * np.float32(0.1) + b)
+
+
+def test_expensive_values_are_computed_once():
+    """Exponentials that many read stay in a stage; the cast behind them joins it."""
+    x = te.placeholder((64,), f32, "x")
+    table = te.compute((64,), lambda i: tirx.exp(x[i]), "table")
+    wide = te.compute((64,), lambda i: table[i].astype("float64"), "wide")
+    outer = te.compute((64, 64), lambda i, j: wide[i] * wide[j], "outer")
+    scheduled = schedule_generic(function(x, outer), TARGETS["native"])
+    assert names_of_blocks(scheduled) == ["wide", "outer"]
+    row = np.linspace(-2, 2, 64, dtype=f32)
+    expected = np.multiply.outer(*[np.exp(row).astype("float64")] * 2)
+    np.testing.assert_allclose(run_function(scheduled, row, np.zeros((64, 64))), expected, rtol=1e-6)
+
+
+def test_chains_of_cheap_stages_become_one():
+    x = te.placeholder((4, 30), i32, "x")
+    stage = x
+    for step in range(6):
+        stage = after(stage, lambda previous, i, j: previous[i, j] * 3 + 1, f"stage{step}")
+    assert names_of_blocks(schedule_generic(function(x, stage), TARGETS["native"])) == ["stage5"]
+
+
+def test_diamonds_do_not_explode():
+    """Twenty doublings would make an expression of a million terms if each were inlined."""
+    x = te.placeholder((50,), i32, "x")
+    stage = x
+    for step in range(20):
+        stage = after(stage, lambda previous, i: previous[i] + previous[49 - i], f"stage{step}")
+    func = function(x, stage)
+    data = np.arange(50, dtype=i32)
+    expected = data
+    for _ in range(20):
+        expected = expected + expected[::-1]
+    got = run_function(schedule_generic(func, TARGETS["native"]), data, np.zeros(50, i32))
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_scheduled_functions_are_left_alone():
+    x = te.placeholder((8,), i32, "x")
+    func = function(x, te.compute((8,), lambda i: x[i] + 1)).with_attr(SCHEDULED, True)
+    assert schedule_generic(func, TARGETS["native"]).same_as(func)
+    mod = tvm.IRModule({"f": func})
+    assert schedule_module(mod, TARGETS["native"])["f"].same_as(func)
+
+
+def test_every_function_is_marked():
+    build, *inputs = CASES["topk"]
+    scheduled = schedule_module(module(build, *inputs), TARGETS["native"])
+    functions = [func for _, func in scheduled.functions_items() if isinstance(func, tirx.PrimFunc)]
+    assert functions and all(func.attrs[SCHEDULED] for func in functions)
+
+
+def test_hand_written_functions_survive():
+    """Opaque blocks, nested loops inside blocks and symbolic shapes are nothing to schedule, and nothing to fail on."""
+
+    @T.prim_func(s_tir=True)
+    def opaque(x: T.Buffer((16,), "int32"), y: T.Buffer((16,), "int32")):
+        with T.sblock("whole"):
+            T.reads(x[0:16])
+            T.writes(y[0:16])
+            y[0] = x[0]
+            for i in range(15):
+                y[i + 1] = y[i] + x[i + 1]
+
+    @T.prim_func(s_tir=True)
+    def symbolic(x: T.handle, y: T.handle):
+        n = T.int64()
+        source = T.match_buffer(x, (n,), "int32")
+        target = T.match_buffer(y, (n,), "int32")
+        for i in range(n):
+            with T.sblock("double"):
+                vi = T.axis.spatial(n, i)
+                target[vi] = source[vi] * 2
+
+    data = np.arange(16, dtype=i32)
+    for func, expected in ((opaque, np.cumsum(data)), (symbolic, data * 2)):
+        got = run_function(schedule_generic(func, TARGETS["native"]), data, np.zeros(16, i32))
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_every_step_applies(caplog):
+    """Steps may be refused, but not on the ordinary functions above: a refusal there would be an oversight."""
+    with caplog.at_level("DEBUG", logger="qnn_ext.topi_int8.generic.schedule"):
+        for name in ("softmax_large", "conv_large", "concat_large", "max_pool_large", "mean_spatial", "layer_norm"):
+            build, *inputs = CASES[name]
+            schedule_module(module(build, *inputs, fuse=True), TARGETS["native"])
+    assert not [record for record in caplog.records if "does not apply" in record.message]

@@ -22,6 +22,7 @@ from tvm.sym import detect_linear_equation
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
 _CHEAP_CALLS = {
+    "tirx.call_llvm_pure_intrin",
     "prim.if_then_else",
     "tirx.reinterpret",
     "tirx.likely",
@@ -33,6 +34,7 @@ _CHEAP_CALLS = {
 _PURE = 1  # TCallEffectKind: 0 annotation, 1 pure, above that reads or writes state
 _CALL_COST = 100  # a scalar library call against one addition, of which a vector instruction does 16
 _DIVIDE_COST = 4
+_SCATTERED_COST = 16  # a load per element instead of one per vector
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,22 @@ class Block:
     def conditional(self) -> bool:
         return any(_call_name(node) == "prim.if_then_else" for node in self.nodes)
 
-    @property
+    @cached_property
     def cost(self) -> int:
-        """Simple operations per iteration: casts, arithmetic, calls; index arithmetic counts as well."""
-        return 1 + sum(_node_cost(node) for node in self.nodes)
+        """Simple operations per iteration: casts, arithmetic, calls, scattered loads; index arithmetic counts too."""
+        inner = self.loops[-1].var if self.loops and not self.reduce else None
+        scattered = sum(1 for load in self.loads if inner is not None and stride_of(load.indices, inner) == "far")
+        return 1 + sum(_node_cost(node) for node in self.nodes) + _SCATTERED_COST * scattered
 
     @property
     def total_cost(self) -> int:
         return self.iterations * self.cost
+
+    @property
+    def largest_buffer(self) -> int:
+        """Elements of the largest tensor the block touches."""
+        buffers = [load.source for load in self.loads] + [store.buffer for store in self.stores]
+        return max(prod(int(size) for size in buffer.shape) for buffer in buffers)
 
     def computes_in(self, dtype: str) -> bool:
         """Whether values, as opposed to indices, of this type are loaded, stored or converted to."""
@@ -109,29 +119,38 @@ class Block:
 
 def blocks_of(sch: Schedule) -> list[Block]:
     """The plain blocks under the root of the function `sch` works on, in program order."""
-    found = []
-    for rv in sch.get_child_blocks(sch.get_sblock("root")):
-        block = read_block(sch, rv)
-        if block is not None:
-            found.append(block)
-    return found
+    blocks = (read_block(sch, rv) for rv in sch.get_child_blocks(sch.get_sblock("root")))
+    return [block for block in blocks if block is not None]
 
 
-def read_block(sch: Schedule, rv: Any) -> Block | None:
-    """The view of one block, or None if it is not plain."""
+def read_block(sch: Schedule, rv: Any, below: Any = None) -> Block | None:
+    """The view of one block, or None if it is not plain; with `below`, of its loops inside that loop only.
+
+    Loops of extent 1 that drive no iterator alone, as `compute_at` leaves them, are skipped.
+    """
     node = sch.get(rv)
-    loop_rvs = sch.get_loops(rv)
-    values = _realize(sch, rv).iter_values
-    if len(loop_rvs) != len(node.iter_vars) or _is_opaque(node):
+    if _is_opaque(node):
         return None
+    handles = sch.get_loops(rv)
+    if below is not None:
+        outside = [sch.get(handle).same_as(sch.get(below)) for handle in handles].index(True)
+        handles = handles[outside + 1 :]
+    iterators = list(zip(node.iter_vars, _realize(sch, rv).iter_values, strict=True))
     loops = []
-    for loop_rv, iterator, value in zip(loop_rvs, node.iter_vars, values, strict=True):
-        loop = sch.get(loop_rv)
-        kind = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}.get(int(iterator.iter_type))
-        bound = value.same_as(loop.loop_var) and isinstance(loop.extent, tirx.IntImm)
-        if kind is None or not bound or int(loop.kind) != int(tirx.ForKind.SERIAL):
+    for handle in handles:
+        loop = sch.get(handle)
+        driven = [iterator for iterator, value in iterators if value.same_as(loop.loop_var)]
+        if not driven and isinstance(loop.extent, tirx.IntImm) and int(loop.extent) == 1:
+            continue
+        kind = (
+            {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}.get(int(driven[0].iter_type)) if driven else None
+        )
+        constant = isinstance(loop.extent, tirx.IntImm) and isinstance(loop.min, tirx.IntImm)
+        if kind is None or not constant or int(loop.kind) != int(tirx.ForKind.SERIAL):
             return None
-        loops.append(Loop(loop_rv, iterator.var, kind, int(loop.extent)))
+        loops.append(Loop(handle, driven[0].var, kind, int(loop.extent)))
+    if below is None and len(loops) != len(iterators):
+        return None
     return Block(rv, node, tuple(loops))
 
 

@@ -19,6 +19,7 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
 from .block import Block, Loop, blocks_of, distinct_loads, read_block, stride_of, uses
+from .rows import fuse_rows, shared_rows
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ PARTITION = "pragma_loop_partition_hint"
 LANES = (64, 32, 16, 8)  # vector lengths; those longer than a register of the target become several
 VECTORS, ROWS = 4, 4  # tile of accumulators kept in registers during a reduction
 UNROLL = 16  # longest loop to unroll
+SHORT_REDUCTION = 64  # terms that LLVM unrolls; it then vectorizes the loop around them, whatever its extent
 CHAINS = 8  # independent sums that hide the latency of a strictly sequential one
 PARALLEL_GRAINS = 64  # parallel iterations that are enough to balance any number of threads
 
@@ -70,10 +72,30 @@ def _attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
 
 
 def _schedule_blocks(sch: Schedule, threads: bool) -> Schedule:
-    for block in blocks_of(sch):
-        step = _schedule_reduction if block.reduce else _schedule_injective
-        sch = _attempt(sch, partial(step, block=block, threads=threads))
+    blocks = blocks_of(sch)
+    shared, axes = shared_rows(blocks, PARALLEL_GRAINS) if blocks else (0, 0)
+    if threads and shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
+        fused = _attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes))
+        if fused is not sch:
+            sch, blocks = fused, blocks[:-shared]
+    for block in blocks:
+        sch = _schedule_block(sch, block, threads)
     return sch
+
+
+def _schedule_rows(sch: Schedule, blocks: list[Block], axes: int) -> Schedule:
+    """One parallel loop over the rows that these blocks share, each block scheduled inside a row."""
+    rows = fuse_rows(sch, blocks, axes)
+    for block in blocks:
+        inside = read_block(sch, block.rv, below=rows)
+        if inside is not None:
+            sch = _schedule_block(sch, inside, threads=False)
+    return sch
+
+
+def _schedule_block(sch: Schedule, block: Block, threads: bool) -> Schedule:
+    step = _schedule_reduction if block.reduce else _schedule_injective
+    return _attempt(sch, partial(step, block=block, threads=threads))
 
 
 def _narrow_indices(sch: Schedule) -> Schedule:
@@ -83,7 +105,7 @@ def _narrow_indices(sch: Schedule) -> Schedule:
     compute with 64-bit values, not just indices, are refused.
     """
     blocks = blocks_of(sch)
-    wide = any(block.computes_in("int64") for block in blocks)
+    wide = any(block.computes_in("int64") or block.largest_buffer >= 1 << 31 for block in blocks)
     if wide or not any(block.loops and _depends_on(block.loops[-1], block.conditioned_vars()) for block in blocks):
         return sch
     return Schedule(tirx.transform.ForceNarrowIndexToInt32()(sch.mod))
@@ -116,6 +138,8 @@ def _worth_inlining(sch: Schedule, block: Block) -> bool:
     for reader in readers:
         if reader is None or (reader.reduce and block.conditional):
             return False  # a condition inside a reduction, say of padding, keeps it from being vectorized
+        if _would_contract(block, reader):
+            return False
         loads = distinct_loads(reader, block.store.buffer)
         evaluations += loads * reader.iterations
         if len(reader.nodes) + loads * len(block.nodes) > MAX_BODY:
@@ -123,6 +147,16 @@ def _worth_inlining(sch: Schedule, block: Block) -> bool:
     if evaluations <= block.iterations:
         return True
     return (block.cost <= CHEAP_BODY and evaluations <= 2 * block.iterations) or _moves_data_only(block)
+
+
+def _would_contract(producer: Block, reader: Block) -> bool:
+    """Whether a product of floats would meet an addition, which LLVM contracts to one operation that rounds once."""
+    store = producer.stores[0]
+    if not isinstance(store.value, tirx.Mul) or "float" not in str(store.value.ty):
+        return False
+    sums = [node for node in reader.nodes if isinstance(node, tirx.Add | tirx.Sub)]
+    operands = [operand for node in sums for operand in (node.a, node.b) if isinstance(operand, TensorLoad)]
+    return any(operand.source.same_as(store.buffer) for operand in operands)
 
 
 def _moves_data_only(block: Block) -> bool:
@@ -200,7 +234,10 @@ def _adjacent(buffer: tirx.Buffer, indices: list, outer: Loop, inner: Loop) -> b
 def _schedule_reduction(sch: Schedule, block: Block, threads: bool) -> None:
     """[rows..., reduction..., tile]: a tile of accumulators stays in registers during the reduction."""
     vector = _vector_loop(block)
-    if vector is not None:
+    tile: list[Loop]
+    if vector is not None and _lanes(block, vector.extent) not in LANES and _reduction_size(block) <= SHORT_REDUCTION:
+        vector, outer, tile = None, block.spatial, []
+    elif vector is not None:
         outer, tile = _register_tile(sch, block, vector)
     elif _reduces_contiguous_integers(block):
         outer, tile = block.spatial, []
@@ -245,8 +282,12 @@ def _register_tile(sch: Schedule, block: Block, vector: Loop) -> tuple[list[Loop
     return _split(sch, block.spatial, factors)
 
 
+def _reduction_size(block: Block) -> int:
+    return prod(loop.extent for loop in block.reduce)
+
+
 def _lanes(block: Block, extent: int) -> int:
-    bits = max(int(node.ty.dtype.bits) for node in (block.store.value, *block.loads))
+    bits = max(int(node.ty.dtype.bits) for node in (block.stores[0].value, *block.loads))
     return next((lanes for lanes in LANES if lanes * bits <= 512 and extent % lanes == 0), extent)
 
 
