@@ -43,7 +43,7 @@ def saturating_rounding_doubling_high_mul(x: Array, multiplier: Array) -> Array:
     return (x.astype(np.int64) * multiplier.astype(np.int64) + (1 << 30)) >> 31
 
 
-def rounding_divide_by_pot(x: Array, exponent: Array | np.integer) -> Array:
+def rounding_divide_by_pot(x: Array | np.integer, exponent: Array | np.integer) -> Array:
     """x / 2^exponent, midpoints away from zero (gemmlowp RoundingDivideByPOT)."""
     x = x.astype(np.int64)
     exponent = np.asarray(exponent, np.int64)

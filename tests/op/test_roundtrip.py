@@ -127,6 +127,39 @@ def test_every_operator_has_a_sample():
     assert set(SAMPLES) == set(op.OPS)
 
 
+def test_relay_operators_are_covered():
+    relay = {
+        "quantize",
+        "dequantize",
+        "requantize",
+        "conv2d",
+        "conv2d_transpose",
+        "dense",
+        "contrib_dense_pack",
+        "batch_matmul",
+        "add",
+        "subtract",
+        "mul",
+        "concatenate",
+        "tanh",
+        "exp",
+        "sqrt",
+        "rsqrt",
+        "erf",
+        "sigmoid",
+        "hardswish",
+        "log",
+        "abs",
+        "leaky_relu",
+        "softmax",
+        "avg_pool2d",
+        "simulated_quantize",
+        "simulated_dequantize",
+    }
+    assert len(relay) == 26
+    assert relay <= set(op.OPS)
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_script(name):
     mod = module(name)
