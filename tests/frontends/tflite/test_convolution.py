@@ -6,7 +6,7 @@ from conformance.cases import load_cases
 from oracle_cases import assert_equals_reference, cases_of, run_case
 from schema_models import conv_sketch
 
-from qnn_ext.errors import ModelFormatError
+from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 
@@ -79,4 +79,11 @@ def test_a_bias_of_the_wrong_length_is_refused():
     sketch.model.buffers[bias.buffer].data = np.zeros(8, np.uint8)
     bias.quantization = None
     with pytest.raises(ModelFormatError, match=r"CONV_2D #0 .*bias of shape \(2,\) does not fit 3"):
+        from_tflite(sketch.bytes())
+
+
+def test_weight_scales_along_another_dimension_are_refused():
+    sketch = conv_sketch()
+    sketch.graph.tensors[1].quantization.quantizedDimension = 2
+    with pytest.raises(UnsupportedOperatorError, match=r"CONV_2D #0 .*scales along dimension 2"):
         from_tflite(sketch.bytes())

@@ -32,6 +32,14 @@ def product_kind(node: Node, data: int, weight: int) -> str:
     raise node.unsupported(f"{dtypes[0]} activations with {dtypes[1]} weights")
 
 
+def weight_qparams(node: Node, index: int, axis: int) -> QParams:
+    """The weights' QParams; scales per channel must run along `axis`, the dimension of the output channels."""
+    qparams = node.qparams(index)
+    if qparams.per_channel and qparams.axis != axis:
+        raise node.unsupported(f"weight scales along dimension {qparams.axis}; the output channels are {axis}")
+    return qparams
+
+
 def accumulator_dtype(node: Node, dtype: str, bias: int | None = None) -> str:
     """int32, or int64 for 16-bit activations, unless options and bias ask for the kernels with a 32-bit accumulator."""
     if dtype != "int16":
@@ -121,6 +129,11 @@ def as_dtype(node: Node, expr: relax.Expr, dtype: str) -> relax.Expr:
         return expr
     value = constant_value(expr)
     return constant(value.astype(dtype)) if value is not None else node.emit(relax.op.astype(expr, dtype))
+
+
+def number(value: float | np.floating, dtype: str = "float32") -> relax.Expr:
+    """A 0-d constant."""
+    return constant(np.asarray(value, dtype))
 
 
 def reshaped(node: Node, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:

@@ -12,11 +12,12 @@ from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
-from .accumulators import accumulator_dtype, bias_of, finish_accumulator, finish_float, product_kind
+from .accumulators import accumulator_dtype, bias_of, finish_accumulator, finish_float, product_kind, weight_qparams
 from .hybrid import dequantize_accumulator, quantize_rows
 
 Padding = tuple[int, int, int, int]
 Pair = tuple[int, int]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[in
     return total // 2, total - total // 2
 
 
-def window_padding(node: Node, spatial: Pair, kernel: Pair, strides: Pair, dilation: Pair) -> Padding:
-    """top, left, bottom, right for the node's padding option."""
+def window_padding(node: Node, spatial: Shape, kernel: Shape, strides: Pair, dilation: Pair) -> Padding:
+    """top, left, bottom, right for the node's padding option; `spatial` and `kernel` are (height, width)."""
     padding = node.options["padding"]
     if padding == "VALID":
         return (0, 0, 0, 0)
@@ -77,7 +78,8 @@ def convert_conv2d(node: Node) -> relax.Expr:
     if channels % in_channels:
         raise node.malformed(f"{channels} input channels do not fit weights of shape {node.shape(1)}")
     groups = channels // in_channels
-    return _window_operator(node, node.input(1), groups, _scales_differ(node.tensor(1).qparams) or groups > 1)
+    asymmetric = groups > 1 or _scales_differ(node.tensor(1).qparams)
+    return _window_operator(node, node.input(1), 0, groups, asymmetric)
 
 
 @converter("DEPTHWISE_CONV_2D", max_version=7)
@@ -85,11 +87,12 @@ def convert_depthwise_conv2d(node: Node) -> relax.Expr:
     """Weights are (1, H, W, C·M); output channel c·M + m reads input channel c."""
     check_rank4(node, 0, 1)
     weight = node.emit(relax.op.permute_dims(node.input(1), [3, 1, 2, 0]))
-    return _window_operator(node, weight, node.shape(0)[3], asymmetric=True)
+    return _window_operator(node, weight, 3, node.shape(0)[3], asymmetric=True)
 
 
-def _window_operator(node: Node, weight: relax.Expr, groups: int, asymmetric: bool) -> relax.Expr:
-    """weight: OHWI; asymmetric: how TFLite's hybrid kernel for this operator quantizes its activations."""
+def _window_operator(node: Node, weight: relax.Expr, axis: int, groups: int, asymmetric: bool) -> relax.Expr:
+    """weight: OHWI; axis: its output channels in the file; asymmetric: how TFLite's hybrid kernel of the operator
+    quantizes its activations."""
     strides, dilation = strides_and_dilation(node)
     kernel = shape_of(weight)[1:3]
     padding = window_padding(node, node.shape(0)[1:3], kernel, strides, dilation)
@@ -99,9 +102,12 @@ def _window_operator(node: Node, weight: relax.Expr, groups: int, asymmetric: bo
     if kind == "float":
         return finish_float(node, float_convolution(node.input(0), weight, geometry), bias)
     if kind == "hybrid":
-        return hybrid_convolution(node, node.input(0), weight, node.qparams(1), bias, geometry, asymmetric)
+        return hybrid_convolution(
+            node, node.input(0), weight, weight_qparams(node, 1, axis), bias, geometry, asymmetric
+        )
     dtype = accumulator_dtype(node, node.dtype(0), 2)
-    return integer_convolution(node, (node.input(0), node.qparams(0)), (weight, node.qparams(1)), bias, geometry, dtype)
+    data, weights = (node.input(0), node.qparams(0)), (weight, weight_qparams(node, 1, axis))
+    return integer_convolution(node, data, weights, bias, geometry, dtype)
 
 
 def integer_convolution(

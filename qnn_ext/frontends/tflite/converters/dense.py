@@ -18,6 +18,7 @@ from .accumulators import (
     finish_float,
     product_kind,
     reshaped,
+    weight_qparams,
 )
 from .hybrid import Rows, dequantize_accumulator, quantize_rows
 
@@ -51,8 +52,8 @@ def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     if kind == "float":
         return finish_float(node, _float_product(node, data, weight), bias)
     if kind == "hybrid":
-        return finish_float(node, hybrid_dense(node, data, weight, node.qparams(1)), bias)
-    source, weights = node.qparams(0), node.qparams(1)
+        return finish_float(node, hybrid_dense(node, data, weight, weight_qparams(node, 1, 0)), bias)
+    source, weights = node.qparams(0), weight_qparams(node, 1, 0)
     acc = integer_dense(data, weight, source, weights, accumulator_dtype(node, source.dtype, 2))
     # TFLite's reference kernel of this one operator multiplies in double: round(acc · s_x·s_w/s_y) + z
     return finish_accumulator(node, acc, source, weights, bias, double=True, compute_dtype="float64")

@@ -15,7 +15,7 @@ from .... import op as qnn
 from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
-from .accumulators import as_dtype, reshaped
+from .accumulators import as_dtype, number, reshaped
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def quantize_rows(node: Node, data: relax.Expr, rows: int, asymmetric: bool) -> 
 
 def _symmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, None]:
     """s = max|x| / 127; TFLite's SymmetricQuantizeFloats. A row of zeros has s = 1."""
-    emit, top = node.emit, constant(np.float32(127))
+    emit, top = node.emit, number(127)
     largest = emit(relax.op.max(emit(relax.op.abs(flat)), axis=[1], keepdims=True))
-    extent = emit(relax.op.where(emit(relax.op.equal(largest, constant(np.float32(0)))), top, largest))
+    extent = emit(relax.op.where(emit(relax.op.equal(largest, number(0))), top, largest))
     return emit(relax.op.divide(extent, top)), emit(relax.op.divide(top, extent)), None
 
 
@@ -57,7 +57,7 @@ def _asymmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, r
     emit = node.emit
 
     def real(value: float) -> relax.Expr:
-        return constant(np.float64(value))
+        return number(value, "float64")
 
     def end(extreme: relax.Expr) -> relax.Expr:
         return as_dtype(node, emit(extreme), "float64")
@@ -75,7 +75,7 @@ def _asymmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, r
     chosen = emit(relax.op.where(emit(relax.op.less(error_low, error_high)), from_low, from_high))
     nudged = emit(qnn.quantize(chosen, 1.0, 0, out_dtype="int8", rounding="TONEAREST"))
     narrow = as_dtype(node, scale, "float32")
-    return narrow, emit(relax.op.divide(constant(np.float32(1)), narrow)), as_dtype(node, nudged, "int32")
+    return narrow, emit(relax.op.divide(number(1), narrow)), as_dtype(node, nudged, "int32")
 
 
 def dequantize_accumulator(

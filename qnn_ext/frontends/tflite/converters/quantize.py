@@ -10,7 +10,7 @@ from ....op.base import constant
 from ....qparams import QParams, dtype_range
 from ..node import QUANTIZED_DTYPES, Node
 from ..registry import converter
-from .accumulators import as_dtype
+from .accumulators import as_dtype, number
 
 # integer dtypes a tensor of the first dtype may be requantized to
 REQUANTIZE_TARGETS = {
@@ -54,7 +54,7 @@ def _requantize(node: Node, source: QParams, target: QParams) -> relax.Expr:
     rounding = "TFLITE"
     ratio = source.scale / target.scale
     if not node.tflite_numerics and source.dtype == target.dtype != "int16" and 2.0**-8 <= ratio <= 2.0**7:
-        in_scale, out_scale = np.rint(np.float64(ratio) * 256), np.float64(256)
+        in_scale, out_scale = np.asarray(np.rint(np.float64(ratio) * 256)), np.asarray(256.0)
         rounding = "UPWARD"
     return qnn.requantize(
         node.input(0),
@@ -91,13 +91,12 @@ def convert_fake_quant(node: Node) -> relax.Expr:
     scale = (high - low) / top
     zero_point = np.clip(np.floor(-low / scale + np.float32(0.5)), 0, top).astype(np.float32)
     low, high = -zero_point * scale, (top - zero_point) * scale
-    shifted = node.emit(
-        relax.op.subtract(node.emit(relax.op.clip(node.input(0), float(low), float(high))), constant(low))
-    )
-    steps = node.emit(relax.op.multiply(shifted, constant(np.float32(1) / scale)))
+    bounded = node.emit(relax.op.clip(node.input(0), float(low), float(high)))
+    shifted = node.emit(relax.op.subtract(bounded, number(low)))
+    steps = node.emit(relax.op.multiply(shifted, number(np.float32(1) / scale)))
     rounded = node.emit(qnn.quantize(steps, 1.0, 0, out_dtype="uint16", rounding="TONEAREST"))
-    real = node.emit(relax.op.multiply(as_dtype(node, rounded, "float32"), constant(scale)))
-    return relax.op.add(real, constant(low))
+    real = node.emit(relax.op.multiply(as_dtype(node, rounded, "float32"), number(scale)))
+    return relax.op.add(real, number(low))
 
 
 @converter("CAST", max_version=8)

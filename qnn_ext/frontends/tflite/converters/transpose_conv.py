@@ -15,7 +15,7 @@ from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
-from .accumulators import accumulator_dtype, bias_of, finish_float, product_kind, reshaped
+from .accumulators import accumulator_dtype, bias_of, finish_float, product_kind, reshaped, weight_qparams
 from .convolution import (
     Geometry,
     Pair,
@@ -93,7 +93,7 @@ def _convolve(
     kernel = constant(weight)
     if kind == "float":
         return finish_float(node, float_convolution(data, kernel, geometry), bias)
-    qparams = _repeated(node.qparams(WEIGHT), repeats)
+    qparams = _repeated(weight_qparams(node, WEIGHT, 0), repeats)
     if kind == "hybrid":
         return hybrid_convolution(node, data, kernel, qparams, bias, geometry, asymmetric=True)
     source = node.qparams(DATA)
