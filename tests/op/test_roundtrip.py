@@ -99,6 +99,10 @@ SAMPLES = {
         [("data", (2, 4), "int16")],
         lambda x: op.layer_norm(x, ZEROS.astype(np.int16), ZEROS, np.float32(0.1)),
     ),
+    "non_max_suppression": (
+        [("boxes", (9, 4), "float32"), ("scores", (3, 9), "float32")],
+        lambda x, y: op.non_max_suppression(x, y, 4, 0.25, 0.5),
+    ),
     "gelu": ([I8], lambda x: op.gelu(x, *ONE, approximate=True)),
     "elu": ([I8], lambda x: op.elu(x, *ONE, alpha=0.5)),
     "leaky_relu": ([I8], lambda x: op.leaky_relu(x, *ONE, rounding="TFLITE", alpha=0.125)),
