@@ -52,13 +52,19 @@ def saturating_rounding_doubling_high_mul(x: Expr, multiplier: Expr) -> Expr:
     return (_i64(x) * _i64(multiplier) + _const64(1 << 30)) >> _const64(31)
 
 
-def rounding_divide_by_pot(x: Expr, exponent: Expr) -> Expr:
-    """x / 2^exponent, midpoints away from zero; int64."""
+def rounding_divide_by_pot(x: Expr, exponent: Expr, sign_of: Expr | None = None) -> Expr:
+    """x / 2^exponent, midpoints away from zero; int64.
+
+    (x + half − 1) >> exponent for negative x, (x + half) >> exponent for others, where half = ⌊2^exponent / 2⌋; with
+    exponent 0 there is nothing to subtract either, hence max(sign, −half). The reference's form, which masks the
+    remainder, repeats x four times: nested, as in ADD, that keeps TVM's simplifier busy for minutes.
+
+    sign_of: any value that is negative wherever x is, and not negative where x is positive
+    """
     x, exponent = _i64(x), _i64(exponent)
-    one, zero = _const64(1), _const64(0)
-    mask = (one << exponent) - one
-    threshold = (mask >> one) + tirx.Select(x < zero, one, zero)
-    return (x >> exponent) + tirx.Select((x & mask) > threshold, one, zero)
+    half = (_const64(1) << exponent) >> _const64(1)
+    sign = _i64(x if sign_of is None else sign_of) >> _const64(63)
+    return (x + half + tirx.max(sign, -half)) >> exponent
 
 
 def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
@@ -72,8 +78,10 @@ def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
         total = _const64(15) - shift
         return (x * reduced + (one << (total - one))) >> total
     left, right = _split_shift(_i64(shift))
-    shifted = (_i64(x) << left).astype("int32")
-    return rounding_divide_by_pot(saturating_rounding_doubling_high_mul(shifted, multiplier), right)
+    shifted = x if isinstance(left, tirx.IntImm) and int(left) == 0 else (_i64(x) << left).astype("int32")
+    high = saturating_rounding_doubling_high_mul(shifted, multiplier)
+    # multipliers are not negative, so `shifted` has the sign of `high`; where high is 0 the quotient is 0 either way
+    return rounding_divide_by_pot(high, right, sign_of=shifted)
 
 
 def multiply_upward(x: Expr, multiplier: Expr, shift: Expr) -> Expr:

@@ -9,6 +9,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from ..numerics import check_rounding, reference
+from ..numerics.windows import axis_counts
 from .accumulate import DATA_DTYPES, check_window, conv_output_size, windows
 from .base import (
     Shape,
@@ -122,7 +123,7 @@ def _reference(
     x = data.transpose(permutation(layout, "NHWC")).astype(np.int64) - in_zero
     window = (pool_size, strides, padding, dilation, ceil_mode)
     total = _window_sums(x, *window)
-    count = window_counts(x.shape[1:3], *window, count_include_pad)
+    count = window_counts(x.shape[1:3], total.shape[1:3], pool_size, strides, padding, dilation, count_include_pad)
     if rounding == "TFLITE":
         out = reference.saturate(divide_half_away(total + in_zero * count, count), out_dtype)
     elif rounding == "TONEAREST_EVEN" and in_scale == out_scale:
@@ -136,26 +137,21 @@ def _reference(
 
 def window_counts(
     size: tuple[int, int],
+    out_size: tuple[int, int],
     pool_size: tuple[int, int],
     strides: tuple[int, ...],
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
-    ceil_mode: bool,
     count_include_pad: bool,
 ) -> np.ndarray:
-    """How many cells each window of an h × w image averages over: int64 (1, oh, ow, 1).
-
-    Cells of the padding count if `count_include_pad`; cells only ceil_mode reaches never do.
-    """
-    top, left, bottom, right = padding
-    cells = np.ones((1, *size, 1), np.int64)
-    if not count_include_pad:
-        return _window_sums(cells, pool_size, strides, padding, dilation, ceil_mode)
-    extent = [(k - 1) * d + 1 for k, d in zip(pool_size, dilation, strict=True)]
-    oh = pool_output_size(size[0], extent[0], strides[0], top, bottom, ceil_mode)
-    ow = pool_output_size(size[1], extent[1], strides[1], left, right, ceil_mode)
-    cells = np.pad(cells, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=1)
-    return _window_sums(cells, pool_size, strides, (0, 0, 0, 0), dilation, ceil_mode)[:, :oh, :ow]
+    """How many cells each window of an h × w image averages over: int64 (1, oh, ow, 1)."""
+    rows, columns = (
+        axis_counts(
+            size[i], out_size[i], pool_size[i], strides[i], padding[i], padding[i + 2], dilation[i], count_include_pad
+        )
+        for i in range(2)
+    )
+    return (rows[:, None] * columns).reshape(1, *out_size, 1)
 
 
 def divide_half_away(total: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ def _infer(*arguments: TensorInfo, axis: int, rounding: str, compute_dtype: str,
     return (*first.shape[:axis], length, *first.shape[axis + 1 :]), out_dtype
 
 
-def _rescale_tflite(
+def rescale_tflite(
     data: np.ndarray, in_scale: np.ndarray, in_zero: np.ndarray, out_scale: np.ndarray, out_zero: np.ndarray, dtype: str
 ) -> np.ndarray:
     """TFLite's ConcatenationWithScaling: half away from zero of f32(q·m + b), m = s_i·f32(1/s_o), b = −z_i·m."""
@@ -76,7 +76,7 @@ def _reference(*arguments: np.ndarray, axis: int, rounding: str, compute_dtype: 
         if scale == out_scale and zero == out_zero:
             parts.append(reference.saturate(x, out_dtype))
         elif rounding == "TFLITE":
-            parts.append(_rescale_tflite(x, scale, zero, out_scale, out_zero, out_dtype))
+            parts.append(rescale_tflite(x, scale, zero, out_scale, out_zero, out_dtype))
         else:
             shifted = x.astype(np.int32) - zero
             parts.append(rescale(shifted, scale, out_scale, out_zero, rounding, compute_dtype, out_dtype))

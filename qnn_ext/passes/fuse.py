@@ -14,16 +14,14 @@ from dataclasses import dataclass
 
 from tvm import IRModule, relax
 
-from ..op.base import constant_value, definition_of
+from ..op.base import constant_value
+from ..topi_int8.generic.elementwise import RULES as ELEMENTWISE_RULES
 from .rewrite import bindings_of, consumers, emit_named, op_name, operands, plain_attrs, substitute
 
 # one kernel each, by strategy
 ANCHORS = ("qnn.conv2d_accumulate", "qnn.dense_accumulate", "qnn.batch_matmul_accumulate")
 # terms of a product that are computed inside its kernel
 SIDE_TERMS = ("qnn.window_sum", "qnn.row_sum")
-# ordinary Relax operators that an integer epilogue may contain
-ELEMENTWISE = ("add", "subtract", "multiply", "clip", "maximum", "minimum", "astype")
-
 COMPOSITE = "Composite"
 LAYER = "qnn_layer"  # attribute: the model's name of what a kernel computes
 
@@ -77,7 +75,7 @@ def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) 
     taken: set[int] = set()
     groups = []
     heads = [i for i in reversed(range(len(bindings))) if op_name(bindings[i].value) in ANCHORS]
-    heads += [i for i in range(len(bindings)) if _is_qnn_elementwise(bindings[i].value)]
+    heads += [i for i in range(len(bindings)) if op_name(bindings[i].value).startswith("qnn.")]
     for head in heads:
         if head in taken:
             continue
@@ -87,13 +85,8 @@ def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) 
     return groups
 
 
-def _is_qnn_elementwise(expr: relax.Expr) -> bool:
-    definition = definition_of(expr)
-    return definition is not None and definition.elementwise
-
-
 def _is_elementwise(expr: relax.Expr) -> bool:
-    return _is_qnn_elementwise(expr) or op_name(expr) in ELEMENTWISE
+    return op_name(expr) in ELEMENTWISE_RULES
 
 
 def _grow(head: int, bindings: Sequence[relax.VarBinding], readers: dict, taken: set[int]) -> Group:

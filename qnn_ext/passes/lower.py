@@ -6,7 +6,6 @@ rest are TE stages behind it. Groups without a product get the generic CPU sched
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,16 @@ from tvm.target import Target
 from ..errors import UnsupportedOperatorError
 from ..op.base import call_attributes, constant, constant_value
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
-from ..topi_int8.generic import elementwise, sums
+from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.elementwise import Constants, Operand
 from ..topi_int8.generic.schedule import SCHEDULED, schedule_generic
+from ..topi_int8.generic.stages import STAGES
 from .fuse import ANCHORS, COMPOSITE, LAYER
 from .rewrite import bindings_of, op_name, plain_attrs, substitute
 
 # attributes of the PrimFuncs, for profile and inspect
 MACS = "qnn_macs"
 IMPLEMENTATION = "qnn_implementation"
-
-# multi-stage operators that are one kernel of their own: name -> (Constants, *Operand, **attributes) -> te.Tensor
-STAGES: dict[str, Callable[..., te.Tensor]] = {
-    "qnn.window_sum": lambda constants, data, **attributes: sums.window_sum(data.tensor, **attributes),
-    "qnn.row_sum": lambda constants, data: sums.row_sum(data.tensor),
-}
 
 
 def lower(mod: IRModule, target: Target) -> IRModule:
@@ -99,7 +93,7 @@ class _Kernel:
         if name == "repeat":
             return Operand(_repeat(operands[0].tensor, shape), None)
         if name in STAGES:
-            return Operand(STAGES[name](self.constants, *operands, **attributes), None)
+            return Operand(STAGES[name](self.constants, shape, *operands, **attributes), None)
         if name not in elementwise.RULES:
             raise UnsupportedOperatorError(f"{name} has no kernel; Canonicalize should have rewritten it")
         return Operand(elementwise.elementwise(name, operands, attributes, shape, self.constants), None)

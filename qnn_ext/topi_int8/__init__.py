@@ -8,6 +8,8 @@ from .strategy import Implementation, candidates, register, select
 from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
 
 for _name in (
+    "generic.arithmetic",
+    "generic.pooling",
     "generic.conv2d",
     "generic.dense",
     "generic.batch_matmul",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from ...errors import UnsupportedOperatorError
 from ...numerics import fixed_point, float_multiplier, tir
 from ...numerics.multiplier import FixedPoint
 from ...qparams import dtype_range
@@ -53,6 +54,12 @@ class Operand:
     @property
     def dtype(self) -> str:
         return str(self.tensor.dtype) if self.tensor is not None else str(self.value.dtype)
+
+    def constant(self) -> np.ndarray:
+        """The value, where the kernel needs it at compile time. Raises UnsupportedOperatorError otherwise."""
+        if self.value is None:
+            raise UnsupportedOperatorError("scales and zero points of this operator must be constant")
+        return self.value
 
 
 class Stage:
@@ -172,7 +179,8 @@ def _requantize(
     if input_scale.value is None or output_scale.value is None:
         return _requantize_dynamic(stage, x, input_scale, output_scale, zero_point, axis, out_dtype)
     in_scale, out_scale = (scale.value.reshape(-1) for scale in (input_scale, output_scale))
-    return rescaled(stage, x, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype)
+    narrow = data.dtype in ("int8", "uint8", "int16", "uint16") and out_dtype not in ("int32", "int64")
+    return rescaled(stage, x, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype, narrow)
 
 
 def rescaled(
@@ -185,10 +193,15 @@ def rescaled(
     rounding: str,
     compute_dtype: str,
     out_dtype: str,
+    narrow: bool = False,
 ) -> Expr:
-    """saturate(round(x · in_scale / out_scale) + zero_point): the twin of op.requantize.rescale."""
+    """saturate(round(x · in_scale / out_scale) + zero_point): the twin of op.requantize.rescale.
+
+    narrow: x has at most 17 bits, so that adding a zero point cannot overflow int32
+    """
     if in_scale.size == 1 and out_scale.size == 1 and in_scale[0] == out_scale[0]:
-        return tir.saturate(x.astype("int64") + zero_point.astype("int64"), out_dtype)
+        wide = "int32" if narrow else "int64"
+        return tir.saturate(x.astype(wide) + zero_point.astype(wide), out_dtype)
     if rounding == "TONEAREST_EVEN":
         multiplier = stage.along(float_multiplier(in_scale, out_scale), axis)
         return tir.requantize_float(x, multiplier, zero_point, out_dtype)
@@ -232,9 +245,14 @@ def _binary(function: Callable[[Expr, Expr], Expr]) -> Rule:
     return lambda stage, lhs, rhs: function(stage.read(lhs), stage.read(rhs))
 
 
+def _product(a: Expr, b: Expr) -> Expr:
+    """a · b; rounded on its own if float, for a sum behind it must not contract with it."""
+    return tir.fence(a * b) if tir.dtype_of(a).startswith("float") else a * b
+
+
 RULES["add"] = _binary(lambda a, b: a + b)
 RULES["subtract"] = _binary(lambda a, b: a - b)
-RULES["multiply"] = _binary(lambda a, b: a * b)
+RULES["multiply"] = _binary(_product)
 RULES["maximum"] = _binary(tirx.max)
 RULES["minimum"] = _binary(tirx.min)
 

@@ -259,7 +259,7 @@ def _schedule_reduction(sch: Schedule, block: Block, threads: bool) -> None:
 def _vector_loop(block: Block) -> Loop | None:
     """The spatial loop along which neighbouring results come from neighbouring or the same inputs, if there is one."""
     wide = [loop for loop in block.spatial if loop.extent > 1]
-    if not wide or block.store is None or block.conditional:
+    if not wide or block.store is None or _depends_on(wide[-1], block.conditioned_vars()):
         return None
     var = wide[-1].var
     vectorizes = stride_of(block.store.indices, var) == "unit" and all(
@@ -277,7 +277,7 @@ def _register_tile(sch: Schedule, block: Block, vector: Loop) -> tuple[list[Loop
     lanes = _lanes(block, vector.extent)
     vectors = _largest_divisor(vector.extent // lanes, VECTORS) if lanes in LANES else 1
     factors = {vector.var: [vectors, lanes]}
-    if len(wide) > 1 and _rows_share_loads(block, wide[-2].var, vector.var):
+    if len(wide) > 1 and not block.conditional and _rows_share_loads(block, wide[-2].var, vector.var):
         factors[wide[-2].var] = [_largest_divisor(wide[-2].extent, ROWS)]
     return _split(sch, block.spatial, factors)
 

@@ -1,0 +1,23 @@
+"""Operators that only need another layout before they can be computed: avg_pool2d, conv2d_transpose."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from ... import op as qnn
+from ...op.base import OPS, call_attributes
+from ...op.conv2d import permutation
+from ..rewrite import Emit
+from .rules import canonical
+
+
+@canonical("qnn.avg_pool2d")
+def canonicalize_avg_pool2d(call: relax.Call, emit: Emit) -> relax.Expr | None:
+    """NHWC, which the kernels compute; other layouts are transposed around it."""
+    attributes = call_attributes(call)
+    layout = attributes["layout"]
+    if layout == "NHWC":
+        return None
+    data = emit(relax.op.permute_dims(call.args[0], list(permutation(layout, "NHWC"))))
+    pooled = OPS["avg_pool2d"].call(data, *call.args[1:], **{**attributes, "layout": "NHWC"})
+    return relax.op.permute_dims(emit(pooled), list(permutation("NHWC", layout)))

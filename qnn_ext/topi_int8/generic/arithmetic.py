@@ -1,0 +1,150 @@
+"""Elementwise rules of qnn.add, qnn.subtract, qnn.mul and qnn.prelu: the TIR twins of their NumPy references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from ...numerics import fixed_point, float_multiplier, tir
+from ...numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts
+from .elementwise import Expr, Operand, Stage, fixed, rescaled, rule
+
+Sign = Callable[[Expr, Expr], Expr]
+
+
+def _shifted(stage: Stage, data: Operand, zero_point: Operand, axis: int) -> Expr:
+    """data − zero_point in int32."""
+    x = stage.read(data).astype("int32")
+    if zero_point.value is not None and not zero_point.value.any():
+        return x
+    return x - stage.parameter(zero_point, axis).astype("int32")
+
+
+def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Expr]:
+    def build(
+        stage: Stage,
+        lhs: Operand,
+        rhs: Operand,
+        lhs_scale: Operand,
+        lhs_zero_point: Operand,
+        rhs_scale: Operand,
+        rhs_zero_point: Operand,
+        output_scale: Operand,
+        output_zero_point: Operand,
+        *,
+        lhs_axis: int,
+        rhs_axis: int,
+        rounding: str,
+        compute_dtype: str,
+        out_dtype: str,
+        pot_scale: bool,
+    ) -> Expr:
+        left = _shifted(stage, lhs, lhs_zero_point, lhs_axis)
+        right = _shifted(stage, rhs, rhs_zero_point, rhs_axis)
+        scales = [scale.constant().reshape(-1) for scale in (lhs_scale, rhs_scale, output_scale)]
+        axes, zero_point = (lhs_axis, rhs_axis), stage.parameter(output_zero_point, -1)
+        if rounding == "TONEAREST_EVEN":
+            parts = [
+                tir.fence(x.astype("float32") * stage.along(float_multiplier(scale, scales[2]), axis))
+                for x, scale, axis in zip((left, right), scales, axes, strict=False)
+            ]
+            return tir.float_to_int(tirx.nearbyint(sign(*parts)), zero_point, out_dtype)
+        if rounding == "TFLITE":
+            shifts = power_of_two_shifts(*(float(scale[0]) for scale in scales)) if pot_scale else None
+            if shifts is not None:
+                one, two = (
+                    tir.rounding_divide_by_pot(x, tirx.const(shift, "int64"))
+                    for x, shift in zip((left, right), shifts, strict=True)
+                )
+                return tir.saturate(sign(one, two), out_dtype)
+            headroom = ADD_LEFT_SHIFT[np.dtype(lhs.dtype).itemsize * 8]
+            multipliers = add_multipliers(*scales, headroom)
+            one, two = (
+                tir.multiply_tflite(
+                    x << tirx.const(headroom, "int32"), stage.along(m.multiplier, axis), stage.along(m.shift, axis)
+                )
+                for x, m, axis in zip((left, right), multipliers, axes, strict=False)
+            )
+            raw = sign(one, two).astype("int32")
+            return fixed(stage, raw, multipliers[2], zero_point, -1, "TFLITE", out_dtype)
+        one, two = (
+            rescaled(stage, x, scale, scales[2], zero_point, axis, rounding, compute_dtype, "int32").astype("int64")
+            for x, scale, axis in zip((left, right), scales, axes, strict=False)
+        )
+        kept = output_zero_point.constant().astype(np.int64).reshape(())
+        correction = int(kept - numpy_sign(kept, kept))
+        return tir.saturate(sign(one, two) + tirx.const(correction, "int64"), out_dtype)
+
+    return build
+
+
+rule("qnn.add")(_sum(lambda a, b: a + b, lambda a, b: a + b))
+rule("qnn.subtract")(_sum(lambda a, b: a - b, lambda a, b: a - b))
+
+
+@rule("qnn.mul")
+def _mul(
+    stage: Stage,
+    lhs: Operand,
+    rhs: Operand,
+    lhs_scale: Operand,
+    lhs_zero_point: Operand,
+    rhs_scale: Operand,
+    rhs_zero_point: Operand,
+    output_scale: Operand,
+    output_zero_point: Operand,
+    *,
+    lhs_axis: int,
+    rhs_axis: int,
+    rounding: str,
+    compute_dtype: str,
+    out_dtype: str,
+) -> Expr:
+    left = _shifted(stage, lhs, lhs_zero_point, lhs_axis)
+    right = _shifted(stage, rhs, rhs_zero_point, rhs_axis)
+    left_scale, right_scale, out_scale = (s.constant().reshape(-1) for s in (lhs_scale, rhs_scale, output_scale))
+    axis = lhs_axis if left_scale.size > 1 else rhs_axis
+    product, zero_point = left * right, stage.parameter(output_zero_point, -1)
+    if rounding == "TFLITE":
+        multiplier = mul_multiplier(left_scale, right_scale, out_scale)
+        return fixed(stage, product, multiplier, zero_point, axis, rounding, out_dtype)
+    in_scale = np.asarray(left_scale * right_scale)
+    if rounding == "TONEAREST_EVEN":  # never skipped, as in the reference
+        multiplier = stage.along(float_multiplier(in_scale, out_scale), axis)
+        return tir.requantize_float(product, multiplier, zero_point, out_dtype)
+    return rescaled(stage, product, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype)
+
+
+@rule("qnn.prelu")
+def _prelu(
+    stage: Stage,
+    data: Operand,
+    alpha: Operand,
+    input_scale: Operand,
+    input_zero_point: Operand,
+    alpha_scale: Operand,
+    alpha_zero_point: Operand,
+    output_scale: Operand,
+    output_zero_point: Operand,
+    *,
+    rounding: str,
+    compute_dtype: str,
+    out_dtype: str,
+) -> Expr:
+    in_scale, slope_scale, out_scale = (s.constant().reshape(-1) for s in (input_scale, alpha_scale, output_scale))
+    x = _shifted(stage, data, input_zero_point, -1)
+    below = x * _shifted(stage, alpha, alpha_zero_point, -1)
+    zero_point = stage.parameter(output_zero_point, -1)
+    branches = []
+    for value, scale in ((x, in_scale), (below, np.asarray(in_scale * slope_scale))):
+        if rounding == "TFLITE":
+            ratio = float_multiplier(scale.astype(np.float32), out_scale.astype(np.float32)).astype(np.float64)
+            branches.append(fixed(stage, value, fixed_point(ratio), zero_point, -1, rounding, out_dtype))
+        else:
+            branches.append(
+                rescaled(stage, value, scale, out_scale, zero_point, -1, rounding, compute_dtype, out_dtype)
+            )
+    return tirx.Select(x >= tirx.const(0, "int32"), *branches)
