@@ -10,6 +10,7 @@ from .conv2d_transpose import conv2d_transpose
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
 from .layer_norm import layer_norm
+from .non_max_suppression import non_max_suppression
 from .prelu import prelu
 from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
@@ -64,6 +65,7 @@ __all__ = [
     "min",
     "mul",
     "neg",
+    "non_max_suppression",
     "prelu",
     "quantize",
     "requantize",

@@ -1,0 +1,213 @@
+"""TFLite_Detection_PostProcess: from box encodings and class scores to a fixed number of detections, in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flatbuffers import flexbuffers
+from tvm import relax
+
+from .... import op as qnn
+from ....module import FloatNote
+from ....op.base import constant
+from ..node import Node
+from ..registry import converter
+from .shape import block, check_elements, reshape
+
+_BOXES, _SCORES, _ANCHORS = range(3)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The operator's flexbuffer map, and the sizes of its inputs.
+
+    scales: of the encoded y, x, h, w
+    offset: 1 when the scores begin with a background class
+    """
+
+    max_detections: int
+    max_classes_per_detection: int
+    detections_per_class: int
+    use_regular_nms: bool
+    score_threshold: float
+    iou_threshold: float
+    num_classes: int
+    scales: tuple[float, float, float, float]
+    boxes: int
+    offset: int
+
+
+@converter("TFLite_Detection_PostProcess", max_version=1)
+def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
+    """(boxes, classes, scores, count); rows behind the last detection are zeros (LiteRT leaves some of them undefined).
+
+    Equal scores of one box come in the order of their classes. LiteRT leaves that order, which only shows with more
+    than one class per detection, to std::partial_sort.
+    """
+    options = _options(node)
+    boxes = _decoded_boxes(node, options)
+    scores = _float_input(node, _SCORES)
+    scores = reshape(node, scores, [options.boxes, options.num_classes + options.offset])
+    scores = block(node, scores, [1], [options.offset], [options.offset + options.num_classes], [1])
+    if node.is_quantized(_BOXES) or node.is_quantized(_SCORES):
+        reason = "boxes are decoded and compared in float, by definition of the operator"
+        node.importer.notes.append(FloatNote(node.output_tensor().name, node.operator.name, reason))
+    return (_regular if options.use_regular_nms else _fast)(node, boxes, scores, options)
+
+
+# ---- what the file says ------------------------------------------------------------------------------------------
+
+
+def _options(node: Node) -> Options:
+    try:
+        values = flexbuffers.Loads(node.operator.custom_options)
+    except Exception as error:  # the flexbuffer reader raises whatever damaged bytes lead it to
+        raise node.malformed(f"its options are no flexbuffer: {error}") from error
+    if not isinstance(values, dict):
+        raise node.malformed("its options are no flexbuffer map")
+    try:
+        return _checked(node, _parse(values, node))
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise node.malformed(f"an option is missing or has a wrong type: {error}") from error
+
+
+def _parse(values: dict[str, Any], node: Node) -> Options:
+    boxes, scores = node.shape(_BOXES), node.shape(_SCORES)
+    num_classes = int(values["num_classes"])
+    if len(boxes) != 3 or boxes[0] != 1 or boxes[2] < 4 or len(scores) != 3 or scores[:2] != boxes[:2]:
+        raise node.malformed(f"box encodings {boxes} and scores {scores}; wanted are (1, N, 4) and (1, N, classes)")
+    return Options(
+        max_detections=int(values["max_detections"]),
+        max_classes_per_detection=int(values["max_classes_per_detection"]),
+        detections_per_class=int(values.get("detections_per_class", 100)),
+        use_regular_nms=bool(values.get("use_regular_nms", False)),
+        score_threshold=float(values["nms_score_threshold"]),
+        iou_threshold=float(values["nms_iou_threshold"]),
+        num_classes=num_classes,
+        scales=tuple(float(values[f"{name}_scale"]) for name in "yxhw"),  # type: ignore[arg-type]
+        boxes=boxes[1],
+        offset=scores[2] - num_classes,
+    )
+
+
+def _checked(node: Node, options: Options) -> Options:
+    positive = (options.max_detections, options.max_classes_per_detection, options.detections_per_class)
+    if min(*positive, options.num_classes, options.boxes) < 1 or options.offset not in (0, 1):
+        raise node.malformed(f"contradictory options {options}")
+    if not np.isfinite(options.scales).all() or 0 in options.scales or not 0 < options.iou_threshold <= 1:
+        raise node.malformed(f"impossible scales or thresholds in {options}")
+    check_elements(node, [options.max_detections, options.max_classes_per_detection, 4])
+    check_elements(node, [options.num_classes, min(options.detections_per_class, options.max_detections)])
+    return options
+
+
+def _float_input(node: Node, index: int) -> relax.Expr:
+    if node.is_quantized(index):
+        return node.dequantize(node.input(index), node.qparams(index))
+    if node.dtype(index) != "float32":
+        raise node.unsupported(f"input {index} of dtype {node.dtype(index)}")
+    return node.input(index)
+
+
+# ---- boxes -------------------------------------------------------------------------------------------------------
+
+
+def _decoded_boxes(node: Node, options: Options) -> relax.Expr:
+    """(N, 4) float32 corners ymin, xmin, ymax, xmax from centers and sizes relative to the anchors, in double."""
+    anchors = node.constant(_ANCHORS)
+    if anchors.shape != (options.boxes, 4):
+        raise node.malformed(f"{options.boxes} boxes do not fit anchors of shape {anchors.shape}")
+    if node.is_quantized(_ANCHORS):
+        qparams = node.qparams(_ANCHORS)
+        anchors = (anchors.astype(np.float32) - np.float32(qparams.zero_point)) * qparams.scale.astype(np.float32)
+    encoded = _float_input(node, _BOXES)
+    flat = reshape(node, encoded, [options.boxes, node.shape(_BOXES)[2]])
+    wide = node.emit(relax.op.astype(flat, "float64"))
+    centers, sizes = (block(node, wide, [1], [k], [k + 2], [1]) for k in (0, 2))
+    anchor_centers, anchor_sizes = np.split(anchors.astype(np.float64), 2, axis=1)
+    scales = np.float32(options.scales).astype(np.float64)
+    emit, multiply = node.emit, relax.op.multiply
+
+    moved = emit(multiply(emit(relax.op.divide(centers, constant(scales[:2]))), constant(anchor_sizes)))
+    center = emit(relax.op.astype(emit(relax.op.add(moved, constant(anchor_centers))), "float32"))
+    grown = emit(relax.op.exp(emit(relax.op.divide(sizes, constant(scales[2:])))))
+    half = emit(multiply(emit(multiply(constant(np.float64(0.5)), grown)), constant(anchor_sizes)))
+    half = emit(relax.op.astype(half, "float32"))
+    return emit(relax.op.concat([emit(relax.op.subtract(center, half)), emit(relax.op.add(center, half))], axis=1))
+
+
+# ---- selection ---------------------------------------------------------------------------------------------------
+
+
+def _take(node: Node, table: relax.Expr, rows: relax.Expr) -> relax.Expr:
+    return node.emit(relax.op.take(table, rows, axis=0, mode="clip"))
+
+
+def _zero_unless(node: Node, mask: relax.Expr, value: relax.Expr) -> relax.Expr:
+    """`value` where the mask (which broadcasts) holds, else 0."""
+    return node.emit(relax.op.where(mask, value, constant(np.float32(0))))
+
+
+def _fast(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options) -> list[relax.Expr]:
+    """One suppression over all boxes by their best class; each box kept then reports its best classes."""
+    emit, kept = node.emit, options.max_detections
+    categories = min(options.max_classes_per_detection, options.num_classes)
+    both = emit(relax.op.topk(scores, categories, axis=1, ret_type="both", largest=True, dtype="int32"))
+    values, classes = emit(relax.TupleGetItem(both, 0)), emit(relax.TupleGetItem(both, 1))
+    best = reshape(node, block(node, values, [1], [0], [1], [1]), [1, options.boxes])
+    chosen = emit(qnn.non_max_suppression(boxes, best, kept, options.score_threshold, options.iou_threshold))
+    chosen = reshape(node, chosen, [kept])
+    valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
+    column = reshape(node, valid, [kept, 1])
+    corners = _zero_unless(node, column, _take(node, boxes, chosen))
+    names = _zero_unless(node, column, emit(relax.op.astype(_take(node, classes, chosen), "float32")))
+    points = _zero_unless(node, column, _take(node, values, chosen))
+
+    spare = options.max_classes_per_detection - categories
+    total = kept * options.max_classes_per_detection
+    corners = emit(relax.op.broadcast_to(reshape(node, corners, [kept, 1, 4]), (kept, categories, 4)))
+    if spare:
+        corners = emit(relax.op.nn.pad(corners, [0, 0, 0, spare, 0, 0], pad_value=0.0))
+        names, points = (emit(relax.op.nn.pad(x, [0, 0, 0, spare], pad_value=0.0)) for x in (names, points))
+    return [
+        reshape(node, corners, [1, total, 4]),
+        reshape(node, names, [1, total]),
+        reshape(node, points, [1, total]),
+        _count(node, valid),
+    ]
+
+
+def _count(node: Node, valid: relax.Expr) -> relax.Expr:
+    """The number of true elements, as a float32 of shape (1,)."""
+    return node.emit(relax.op.sum(node.emit(relax.op.astype(valid, "float32")), axis=[0], keepdims=True))
+
+
+def _regular(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options) -> list[relax.Expr]:
+    """A suppression for every class; of all that is kept, the best. Equal scores stay in the order of the classes."""
+    emit = node.emit
+    per_class, total = min(options.detections_per_class, options.max_detections), options.max_detections
+    by_class = emit(relax.op.permute_dims(scores, [1, 0]))
+    chosen = emit(qnn.non_max_suppression(boxes, by_class, per_class, options.score_threshold, options.iou_threshold))
+    candidates = options.num_classes * per_class
+    rows = reshape(node, chosen, [candidates])
+    names = np.repeat(np.arange(options.num_classes, dtype=np.int32), per_class)
+    places = emit(relax.op.add(rows, constant(names * np.int32(options.boxes))))  # −1 leads astray, and is masked below
+    points = _take(node, reshape(node, by_class, [options.num_classes * options.boxes]), places)
+    there = emit(relax.op.greater_equal(rows, constant(np.int32(0))))
+    lowest = constant(np.float32(-np.inf))
+    points = emit(relax.op.where(there, points, lowest))
+    if candidates < total:
+        points = emit(relax.op.nn.pad(points, [0, total - candidates], pad_value=-np.inf))
+    both = emit(relax.op.topk(points, total, axis=0, ret_type="both", largest=True, dtype="int32"))
+    points, order = emit(relax.TupleGetItem(both, 0)), emit(relax.TupleGetItem(both, 1))
+    valid = emit(relax.op.greater(points, lowest))
+    corners = _take(node, boxes, _take(node, rows, order))
+    classes = _take(node, constant(names.astype(np.float32)), order)
+    return [
+        reshape(node, _zero_unless(node, reshape(node, valid, [total, 1]), corners), [1, total, 4]),
+        reshape(node, _zero_unless(node, valid, classes), [1, total]),
+        reshape(node, _zero_unless(node, valid, points), [1, total]),
+        _count(node, valid),
+    ]

@@ -1,0 +1,81 @@
+"""qnn.non_max_suppression: the boxes a detector keeps of each class, in TFLite's order."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ..errors import ShapeError
+from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+
+
+def _infer(
+    boxes: TensorInfo, scores: TensorInfo, *, max_boxes: int, score_threshold: float, iou_threshold: float
+) -> tuple[Shape, str]:
+    for info in (boxes, scores):
+        check_dtype(info, "float32")
+        check_rank(info, 2)
+    if boxes.shape[1] != 4 or scores.shape[1] != boxes.shape[0]:
+        raise ShapeError(f"wanted are boxes (N, 4) and scores (classes, N), found {boxes.shape} and {scores.shape}")
+    if max_boxes < 1 or not 0 < iou_threshold <= 1:
+        raise ShapeError(f"max_boxes must be positive and iou_threshold in (0, 1], found {max_boxes}, {iou_threshold}")
+    return (scores.shape[0], max_boxes), "int32"
+
+
+def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of one box with others, in float32; 0 where an area is 0 or negative."""
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    areas = (others[:, 2] - others[:, 0]) * (others[:, 3] - others[:, 1])
+    zero = np.float32(0)
+    height = np.maximum(np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0]), zero)
+    width = np.maximum(np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1]), zero)
+    intersection = height * width
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = intersection / (area + areas - intersection)
+    return np.where((areas <= 0) | (area <= 0), zero, ratio)
+
+
+def _reference(
+    boxes: np.ndarray, scores: np.ndarray, *, max_boxes: int, score_threshold: float, iou_threshold: float
+) -> np.ndarray:
+    result = np.full((scores.shape[0], max_boxes), -1, np.int32)
+    for row, class_scores in zip(result, scores, strict=True):
+        order = np.argsort(-class_scores, kind="stable")
+        order = order[class_scores[order] >= np.float32(score_threshold)]
+        for slot in range(max_boxes):
+            if order.size == 0:
+                break
+            row[slot] = order[0]
+            overlap = overlaps(boxes[order[0]], boxes[order[1:]])
+            order = order[1:][~(overlap > np.float32(iou_threshold))]
+    return result
+
+
+NON_MAX_SUPPRESSION = define(
+    "non_max_suppression", "boxes scores", _infer, _reference, "the best boxes that do not overlap"
+)
+
+
+def non_max_suppression(
+    boxes: relax.Expr, scores: relax.Expr, max_boxes: int, score_threshold: float, iou_threshold: float
+) -> relax.Call:
+    """indices[c, k]: number of the k-th box of class c, −1 where there are no more; (classes, max_boxes) int32.
+
+    boxes:  (N, 4) float32: ymin, xmin, ymax, xmax; scores: (classes, N) float32
+    max_boxes: how many boxes a class may have; score_threshold: lowest score; iou_threshold: largest overlap, in (0, 1]
+
+    Greedy: of the boxes with a score of at least score_threshold the best is taken (of equal ones the first), then all
+    whose intersection with it is more than iou_threshold of their union are dropped, and so on. Areas and ratio are
+    float32, each operation rounded on its own. Raises ShapeError.
+    Source: TFLite NonMaxSuppressionSingleClassHelper.
+    """
+    return NON_MAX_SUPPRESSION.call(
+        boxes,
+        scores,
+        max_boxes=int(max_boxes),
+        score_threshold=float(score_threshold),
+        iou_threshold=float(iou_threshold),
+    )
+
+
+export_to_script(non_max_suppression=non_max_suppression)
