@@ -58,6 +58,7 @@ def relax_pipeline() -> tvm.transform.Pass:
             relax.transform.LegalizeOps(),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
+            relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape costs nothing, a fused one copies
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),
             relax.transform.DeadCodeElimination(["main"]),

@@ -6,11 +6,12 @@ rest are TE stages behind it. Groups without a product get the generic CPU sched
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 from tvm import IRModule, ir, relax, te, tirx
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
 from ..errors import UnsupportedOperatorError
@@ -23,6 +24,8 @@ from ..topi_int8.generic.stages import STAGES
 from .fuse import ANCHORS, COMPOSITE, LAYER
 from .rewrite import bindings_of, op_name, plain_attrs, substitute
 
+_log = logging.getLogger(__name__)
+
 # attributes of the PrimFuncs, for profile and inspect
 MACS = "qnn_macs"
 IMPLEMENTATION = "qnn_implementation"
@@ -30,7 +33,7 @@ IMPLEMENTATION = "qnn_implementation"
 
 def lower(mod: IRModule, target: Target) -> IRModule:
     """`mod` with every "Composite" function replaced by a PrimFunc and its call by `call_tir`."""
-    kernels = {var: _Kernel(mod[var], target) for var in mod.get_global_vars() if _is_composite(mod[var])}
+    kernels = {var: _kernel(mod[var], target) for var in mod.get_global_vars() if _is_composite(mod[var])}
     builder = relax.BlockBuilder()
     main = mod["main"]
     environment: dict[Any, Any] = {}
@@ -52,11 +55,29 @@ def _is_composite(function: Any) -> bool:
     return isinstance(function, relax.Function) and bool(function.attrs) and COMPOSITE in function.attrs
 
 
-class _Kernel:
-    """One composite function as a PrimFunc with its constants."""
+def _kernel(function: relax.Function, target: Target) -> _Kernel:
+    """The kernel of a composite function by the best implementation whose schedule applies to it.
 
-    def __init__(self, function: relax.Function, target: Target) -> None:
+    An implementation can accept a workload and still meet an epilogue that its schedule steps refuse; the next one in
+    priority then takes over, at the latest the generic fallback.
+    """
+    rank = 0
+    while True:
+        try:
+            return _Kernel(function, target, rank)
+        except ScheduleError as error:
+            rank += 1
+            _log.warning("%s: falling back to kernel %d (%s)", function.attrs[LAYER], rank, str(error)[:200])
+        except IndexError:
+            raise UnsupportedOperatorError(f"no kernel can be scheduled for {function.attrs[COMPOSITE]}") from None
+
+
+class _Kernel:
+    """One composite function as a PrimFunc with its constants; `rank` counts down the strategy's candidates."""
+
+    def __init__(self, function: relax.Function, target: Target, rank: int = 0) -> None:
         self.function = function
+        self._rank = rank
         self.constants = Constants()
         self.macs = 0
         self.implementation: Implementation | None = None
@@ -115,7 +136,7 @@ class _Kernel:
         if name == "qnn.dense_accumulate" and weight.value is None:
             return self._dynamic_dense(data, weight, attributes)
         accepting = candidates(workload, self._target)
-        implementation = accepting[0] if weight.value is not None or name == ANCHORS[2] else accepting[-1]
+        implementation = accepting[self._rank] if weight.value is not None or name == ANCHORS[2] else accepting[-1]
         self.implementation, self._workload, self.macs = implementation, workload, workload.macs
         tensor = _tensor(data, self.constants)
         if weight.value is not None and implementation.pack_weight is not None:
@@ -130,7 +151,7 @@ class _Kernel:
         """A dense layer whose weights are computed at run time is a batch_matmul with a batch of one."""
         (m, k), n = data.shape, weight.shape[0]
         workload = BatchMatmulWorkload(1, m, k, n, data.dtype, weight.dtype, attributes["out_dtype"])
-        implementation = candidates(workload, self._target)[0]
+        implementation = candidates(workload, self._target)[self._rank]
         self.implementation, self._workload, self.macs = implementation, workload, workload.macs
         x, y = (_lead(_tensor(operand, self.constants)) for operand in (data, weight))
         acc = implementation.compute(workload, x, y, 0)

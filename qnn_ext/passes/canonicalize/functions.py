@@ -7,9 +7,9 @@ from tvm import relax
 
 from ... import op as qnn
 from ...errors import UnsupportedOperatorError
+from ...numerics.reference import domain
 from ...op.base import call_attributes, constant, constant_value
 from ...op.concatenate import rescale_tflite, split_arguments
-from ...numerics.reference import domain
 from ...op.unary import UNARY, unary_table
 from ...qparams import QParams
 from ..rewrite import Emit, op_name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ... import op as qnn
 from ...op.base import OPS, call_attributes
 from ...op.conv2d import permutation
 from ..rewrite import Emit
