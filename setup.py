@@ -1,18 +1,21 @@
 """Packaging of qnn_ext: pure Python on the official apache-tvm wheel."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 TFLITE = ["tflite>=2.18"]
 ONNX = ["onnx>=1.18"]
 TORCH = ["torch==2.13.0", "torchao>=0.18"]
 TUNE = ["psutil", "cloudpickle", "xgboost"]
-TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", "scikit-learn", "ai-edge-litert>=2.1"]
+BENCH = ["ai-edge-litert>=2.1"]
+TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", "scikit-learn", *BENCH]
 
 setup(
     name="qnn-ext",
     version="0.1.0",
     description="Integer execution of pre-quantized neural networks on Apache TVM",
-    long_description=open("README.md", encoding="utf-8").read() if __import__("os").path.exists("README.md") else "",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
@@ -32,6 +35,7 @@ setup(
         "onnx": ONNX,
         "torch": TORCH,
         "tune": TUNE,
+        "bench": BENCH,
         "test": TEST,
         "all": TFLITE + ONNX + TORCH + TUNE + TEST,
     },

@@ -10,7 +10,9 @@ import io
 import json
 import os
 import tempfile
+import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +28,7 @@ from .qparams import QParams
 
 FORMAT = 1
 _DESCRIPTION, _LIBRARY, _STATES = "qnn.json", "model.so", "states.npz"
+_stderr_lock = threading.Lock()
 
 
 def write(path: str | os.PathLike, description: dict[str, Any], executable: Any, states: tuple[State, ...]) -> None:
@@ -36,6 +39,8 @@ def write(path: str | os.PathLike, description: dict[str, Any], executable: Any,
     target = Path(path)
     if target.is_dir():
         raise ArtifactError(f"cannot write {target}: it is a directory")
+    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
+        raise ArtifactError(f"cannot write {target}: it is read-only or no regular file")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent or ".")
     except OSError as error:
@@ -84,7 +89,7 @@ def read(path: str | os.PathLike) -> tuple[dict[str, Any], list[np.ndarray], byt
             library = archive.read(_LIBRARY)
             with np.load(io.BytesIO(archive.read(_STATES)), allow_pickle=False) as stored:
                 states = [stored[str(index)] for index in range(len(stored.files))]
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, RuntimeError) as error:
         raise ArtifactError(f"{source}: not a .qnn file, or a damaged one ({error})") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ArtifactError(f"{source}: written by another version of qnn_ext; compile the model again")
@@ -107,16 +112,17 @@ def load_library(library: bytes) -> tvm.runtime.Module:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the C++ side: TVM 0.27 logs "Scope Saving:" and "Scope Loaded:" as warnings whenever it writes or reads an
-    executable, with no way to turn that off. Errors still arrive, as exceptions."""
-    saved = os.dup(2)
-    try:
-        with open(os.devnull, "w") as sink:
-            os.dup2(sink.fileno(), 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+    """Silence the C++ side: TVM 0.27 logs "Scope Saving:" and "Scope Loaded:" as warnings whenever it writes or reads
+    an executable, with no way to turn that off. Errors still arrive, as exceptions."""
+    with _stderr_lock:  # file descriptors belong to all threads: the second to come would save the first one's sink
+        saved = os.dup(2)
+        try:
+            with open(os.devnull, "w") as sink:
+                os.dup2(sink.fileno(), 2)
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
 # ---- JSON forms --------------------------------------------------------------------------------------------------

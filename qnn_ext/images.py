@@ -34,11 +34,11 @@ _RANGES = {
     "imagenet": (float((-_MEAN / _DEVIATION).min()), float(((1 - _MEAN) / _DEVIATION).max())),
 }
 _TOLERANCE = 0.06  # of the interval's width: converters calibrate on photos, which may miss pure black or white
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_MODES = {1: "L", 3: "RGB"}
 
 
 def load_image(path: str | os.PathLike, spec: TensorSpec, normalize: str = "auto") -> np.ndarray:
-    """The photo as a value for the input `spec`: NHWC, NCHW or (1, H, W), with 1, 3 or 4 channels.
+    """The photo as a value for the input `spec`: NHWC, NCHW or (1, H, W), with 1 or 3 channels.
 
     The photo is squeezed to the input's height and width, as TFLite's label_image does. Raises InputError when the file
     is no image, the input does not take one, or "auto" cannot tell the normalization.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -217,15 +218,14 @@ def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
         raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
 
 
-_threads_in_use: int | None = None
+_pool = threading.local()
 
 
 def _use_threads(count: int) -> None:
-    """Size TVM's thread pool, which all engines of this process share, when it has another size."""
-    global _threads_in_use
-    if count != _threads_in_use:
+    """Size TVM's thread pool, of which every Python thread has its own, when it has another size."""
+    if count != getattr(_pool, "size", None):
         tvm.get_global_func("runtime.config_threadpool")(1, count)
-        _threads_in_use = count
+        _pool.size = count
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """Shared fixtures."""
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,3 +21,9 @@ def models() -> Path:
     if not MODELS.is_dir():
         pytest.skip("the folder of real models (../shared/models) is not here")
     return MODELS
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Environment variables with this interpreter's programs first on PATH, as in an activated virtual environment."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -25,7 +25,7 @@ _SECONDS_PER_REPEAT = 0.02  # one repeat is an average over as many calls as fit
 def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: bool, **options: Any) -> None:
     """Time MODEL (.qnn, or .tflite, which is compiled first) on zeros.
 
-    GOP/s counts two operations per multiply-accumulate.
+    GOP/s counts two operations per multiply-accumulate (MAC) of the integer kernels.
 
     \b
     Examples:
@@ -55,11 +55,9 @@ def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: 
         print_json(data)
         return
     console = out()
-    console.print(
-        f"{model}: {timing}, {engine.num_threads} thread{'s' if engine.num_threads > 1 else ''}, "
-        f"{count_text(macs)}MAC, {data['gops']:.1f} GOP/s",
-        markup=False,
-    )
+    work = f", {count_text(macs)} MAC, {data['gops']:.1f} GOP/s" if macs else ""
+    threads = f"{engine.num_threads} thread{'s' if engine.num_threads > 1 else ''}"
+    console.print(f"{model}: {timing}, {threads}{work}", markup=False)
     if profile:
         console.print(_profile_table(layers))
 

@@ -101,7 +101,7 @@ def bytes_text(count: int) -> str:
 
 
 def count_text(count: int) -> str:
-    """Operations with their prefix: 12, 3.4 k, 5.6 M, 7.8 G."""
+    """Operations with their prefix: 12, 3.40 k, 5.60 M, 7.80 G."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= factor:
             return f"{count / factor:.2f} {prefix}"

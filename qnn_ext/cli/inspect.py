@@ -207,7 +207,7 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     console.print(table)
     macs = sum(kernel["macs"] for kernel in data["kernels"])
     weights = sum(kernel["weight_bytes"] for kernel in data["kernels"])
-    console.print(f"together: {count_text(macs)}MAC, {bytes_text(weights)} of constants", markup=False)
+    console.print(f"together: {count_text(macs)} MAC, {bytes_text(weights)} of constants", markup=False)
     _print_notes(console, data)
 
 

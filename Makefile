@@ -1,0 +1,38 @@
+# make demo | test | lint | bench. Each sets up .venv first; PYTHON names the interpreter it is made from (3.10 to 3.13).
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m scripts.demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.demo
+	$(BIN)/python -m benchmarks.tflite_models
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or sys.exit("Python 3.10 to 3.13 is needed, found %d.%d: make PYTHON=python3.12 ..." % v)'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.made setup.py pyproject.toml
+	$(PIP) install -e '.[tflite,bench]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) install -e '.[tflite,bench,test]'
+	touch $@

@@ -1,0 +1,295 @@
+"""The command line: results, JSON, exit codes, and one clear line for every mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import qnn_ext
+from qnn_ext.cli import main
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "qnn_ext" / "data"
+MODEL = DATA / "digits_cnn_int8.tflite"
+DIGIT = ROOT / "tutorials" / "digit.png"
+LABELS = DATA / "digits_labels.txt"
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command: exit code, stdout, stderr."""
+
+    def run(*args) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def fails(cli):
+    """Run a command that must end in one line on stderr with exit code 1; that line."""
+
+    def run(*args) -> str:
+        code, out, err = cli(*args)
+        assert (code, out) == (1, "")
+        assert err.startswith("error: ") and err.count("\n") == 1
+        return err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("compiled") / "digits.qnn"
+    qnn_ext.build(qnn_ext.from_tflite(MODEL), num_threads=1).save(path)
+    return path
+
+
+# ---- what each command does --------------------------------------------------------------------------------------
+
+
+def test_compile_writes_a_file_that_runs(cli, tmp_path):
+    output = tmp_path / "m.qnn"
+    code, out, _ = cli("compile", MODEL, "-o", output, "--target", "x86-64", "--threads", "1")
+    assert code == 0 and "kernels" in out
+    engine = qnn_ext.load(output)
+    assert engine.target["mcpu"] == "x86-64"
+    assert engine(np.zeros((1, 8, 8, 1), np.int8)).shape == (1, 10)
+
+
+def test_compile_json_and_batch(cli, tmp_path):
+    code, out, _ = cli("compile", MODEL, "-o", tmp_path / "m.qnn", "--batch", "3", "--numerics", "tflite", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["inputs"][0]["shape"] == [3, 8, 8, 1] and data["outputs"][0]["shape"] == [3, 10]
+    assert data["bytes"] == (tmp_path / "m.qnn").stat().st_size
+
+
+def test_compile_names_its_output_after_the_model(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli("compile", MODEL)[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["digits_cnn_int8.qnn"]
+
+
+def test_run_prints_the_label_of_a_picture(cli, compiled):
+    code, out, _ = cli("run", compiled, "--input", DIGIT, "--labels", LABELS, "--top", "2")
+    rows = [line.split("│") for line in out.splitlines() if line.startswith("│")]
+    assert code == 0 and len(rows) == 2
+    assert rows[0][1].strip() == rows[0][2].strip() == "3"
+
+
+def test_run_compiles_a_model_first(cli):
+    code, out, _ = cli("run", MODEL, "--input", DIGIT, "--json", "--threads", "1")
+    top = json.loads(out)["results"][0]["outputs"][0]["top"]
+    assert code == 0 and top[0]["index"] == 3 and len(top) == 5
+    assert top[0]["value"] == pytest.approx(1, abs=0.05)
+
+
+def test_run_arrays(cli, compiled, tmp_path, rng):
+    """Integers as they are, floats quantized, with or without the batch dimension; outputs as the engine gives them."""
+    image = rng.integers(-128, 128, (1, 8, 8, 1), dtype=np.int8)
+    engine = qnn_ext.load(compiled)
+    qparams = engine.inputs[0].qparams
+    real = qparams.scale * (image.astype(np.float32) - qparams.zero_point)
+    np.save(tmp_path / "integers.npy", image)
+    np.save(tmp_path / "floats.npy", real[0])
+    np.savez(tmp_path / "one.npz", anything=image)
+    np.savez(tmp_path / "named.npz", **{engine.inputs[0].name: real})
+    name = engine.inputs[0].name
+    for file in ("integers.npy", "floats.npy", "one.npz", "named.npz", f"{name}={tmp_path}/floats.npy"):
+        source = file if "=" in file else tmp_path / file
+        code, _, _ = cli("run", compiled, "--input", source, "--output", tmp_path / "y.npy")
+        assert code == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), engine(image))
+    cli("run", compiled, "--input", tmp_path / "integers.npy", "--output", tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as stored:
+        np.testing.assert_array_equal(stored[engine.outputs[0].name], engine(image))
+
+
+def test_run_several_pictures(cli, compiled):
+    code, out, _ = cli("run", compiled, "--input", DIGIT, "--input", DIGIT, "--json", "--top", "1")
+    results = json.loads(out)["results"]
+    assert code == 0 and len(results) == 2 and results[0] == results[1]
+
+
+def test_bench(cli, compiled):
+    code, out, _ = cli("bench", compiled, "--threads", "1", "--repeat", "3", "--number", "2", "--profile", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["threads"] == 1 and 0 < data["best_ms"] <= data["median_ms"]
+    assert len(data["layers"]) == len(qnn_ext.load(compiled).kernels)
+    assert data["macs"] == sum(layer["macs"] for layer in data["layers"]) > 0
+    code, out, _ = cli("bench", compiled, "--threads", "1", "--repeat", "2", "--profile")
+    assert code == 0 and "GOP/s" in out and "1 thread," in out
+
+
+def test_inspect_model(cli):
+    code, out, _ = cli("inspect", MODEL, "--json")
+    data = json.loads(out)
+    assert code == 0 and data["imports"] and data["notes"] == []
+    counts = {}
+    for entry in data["operators"]:
+        counts[entry["operator"]] = counts.get(entry["operator"], 0) + entry["count"]
+        assert entry["runs_in"] == "integer"
+    assert counts["CONV_2D"] == 5 and counts["DEPTHWISE_CONV_2D"] == 2
+    assert data["weights"]["int8"] > 8000
+    assert data["inputs"][0]["qparams"]["zero_point"] == -128
+    code, out, _ = cli("inspect", MODEL)
+    assert code == 0 and "int8/channel" in out and "weights: int8" in out
+
+
+def test_inspect_tells_float_from_integer(cli):
+    _, out, _ = cli("inspect", DATA / "digits_cnn_dynamic.tflite", "--json")
+    kinds = {(entry["operator"], entry["runs_in"]) for entry in json.loads(out)["operators"]}
+    assert ("CONV_2D", "float and integer") in kinds and ("SOFTMAX", "float, as the model says") in kinds
+
+
+def test_inspect_compiled(cli, compiled):
+    code, out, _ = cli("inspect", compiled, "--json")
+    data = json.loads(out)
+    assert code == 0 and data["format"] == "qnn" and len(data["kernels"]) == len(qnn_ext.load(compiled).kernels)
+    code, out, _ = cli("inspect", compiled)
+    assert code == 0 and "together: " in out
+
+
+def test_help_shows_examples(cli):
+    for command in ([], ["compile"], ["run"], ["bench"], ["inspect"]):
+        code, out, _ = cli(*command, "--help")
+        assert code == 0 and "Examples:" in out
+    assert cli("--version")[1] == f"qnn-ext, version {qnn_ext.__version__}\n"
+
+
+# ---- mistakes ----------------------------------------------------------------------------------------------------
+
+
+def test_wrong_usage_exits_with_2(cli, compiled):
+    for args in (
+        ["nonsense"],
+        ["run", compiled],
+        ["compile", MODEL, "--batch", "0"],
+        ["compile", MODEL, "--shape", "x"],
+    ):
+        code, out, err = cli(*args)
+        assert code == 2 and out == "" and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"", "TFL"),
+        (b"PK\x03\x04 not a zip", "not a .qnn file"),
+        (b"hello world, no model", "TFL3"),
+    ],
+)
+@pytest.mark.parametrize("command", ["compile", "bench", "inspect", "run"])
+def test_unusable_model(fails, tmp_path, command, content, message):
+    path = tmp_path / "m.tflite"
+    if content is not None:
+        path.write_bytes(content)
+    if command == "compile" and content is not None and content[:2] == b"PK":
+        message = "TFL3"
+    extra = ["--input", DIGIT] if command == "run" else ["-o", tmp_path / "out.qnn"] if command == "compile" else []
+    error = fails(command, path, *extra)
+    assert message in error or (content == b"" and "empty" in error)
+    assert not (tmp_path / "out.qnn").exists()
+
+
+def test_truncated_model(fails, tmp_path):
+    (tmp_path / "m.tflite").write_bytes(MODEL.read_bytes()[:5000])
+    fails("compile", tmp_path / "m.tflite", "-o", tmp_path / "out.qnn")
+    assert not (tmp_path / "out.qnn").exists()
+
+
+@pytest.mark.parametrize("output", ["missing/out.qnn", "."])
+def test_unwritable_output(fails, tmp_path, output):
+    assert "cannot write" in fails("compile", MODEL, "-o", tmp_path / output)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_target(fails, tmp_path):
+    assert "skylake" in fails("compile", MODEL, "--target", "skylake-avx9000", "-o", tmp_path / "m.qnn")
+
+
+def test_unknown_shape_name(fails, tmp_path):
+    assert "nope" in fails("compile", MODEL, "--shape", "nope=1,8,8,1", "-o", tmp_path / "m.qnn")
+
+
+def test_shapes_of_a_compiled_file_are_fixed(fails, compiled):
+    assert "fixed" in fails("run", compiled, "--input", DIGIT, "--batch", "2")
+
+
+def test_unusable_inputs(fails, compiled, tmp_path):
+    np.save(tmp_path / "shape.npy", np.zeros((1, 9, 8, 1), np.int8))
+    np.save(tmp_path / "dtype.npy", np.zeros((1, 8, 8, 1), np.int64))
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "names.npz", x=np.zeros(1), y=np.zeros(1))
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "text.jpg").write_text("no image")
+    (tmp_path / "cut.png").write_bytes(DIGIT.read_bytes()[:100])
+    expected = {
+        "shape.npy": "(1, 8, 8, 1)",
+        "dtype.npy": "must be int8",
+        "objects.npy": "not a .npy file",
+        "names.npz": "unknown input 'x'",
+        "text.npy": "not a .npy file",
+        "text.npz": "not a .npz file",
+        "text.jpg": "neither an image",
+        "cut.png": "cannot be read as an image",
+        "missing.npy": "no such file",
+        "missing.npz": "no such file",
+        "missing.jpg": "no such file",
+    }
+    for name, message in expected.items():
+        assert message in fails("run", compiled, "--input", tmp_path / name), name
+
+
+def test_unusable_labels(fails, compiled, tmp_path):
+    (tmp_path / "nine.txt").write_text("\n".join("123456789"))
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00\x81")
+    assert "9 lines, the model 10 classes" in fails("run", compiled, "-i", DIGIT, "--labels", tmp_path / "nine.txt")
+    assert "UTF-8" in fails("run", compiled, "-i", DIGIT, "--labels", tmp_path / "binary.txt")
+    assert "no such file" in fails("run", compiled, "-i", DIGIT, "--labels", tmp_path / "missing.txt")
+
+
+def test_unusable_output_of_run(fails, compiled, tmp_path):
+    assert ".npy or .npz" in fails("run", compiled, "-i", DIGIT, "--output", tmp_path / "y.txt")
+    assert "one run" in fails("run", compiled, "-i", DIGIT, "-i", DIGIT, "--output", tmp_path / "y.npy")
+    assert "No such file" in fails("run", compiled, "-i", DIGIT, "--output", tmp_path / "missing" / "y.npy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_int16_input_asks_how_to_normalize(fails, cli):
+    model = DATA / "digits_cnn_int16x8.tflite"
+    assert "choose one of 0..1" in fails("run", model, "-i", DIGIT, "--threads", "1")
+    code, out, _ = cli("run", model, "-i", DIGIT, "--normalize", "0..1", "--json", "--threads", "1")
+    assert code == 0 and json.loads(out)["results"][0]["outputs"][0]["top"][0]["index"] == 3
+
+
+def test_interrupt_exits_with_130(cli, compiled, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(qnn_ext.Engine, "time", interrupted)
+    assert cli("bench", compiled)[0] == 130
+
+
+def test_closed_pipe_is_silent(compiled):
+    """`qnn-ext inspect m.qnn | head -1`."""
+    command = f"{sys.executable} -c 'from qnn_ext.cli import main; main()' inspect {compiled} --json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout == "{\n" and done.stderr == ""
+
+
+def test_colour_picture_for_a_grey_input(cli, compiled, tmp_path):
+    Image.open(DIGIT).convert("RGBA").save(tmp_path / "colour.png")
+    _, grey, _ = cli("run", compiled, "--input", DIGIT, "--json")
+    _, colour, _ = cli("run", compiled, "--input", tmp_path / "colour.png", "--json")
+    assert json.loads(grey)["results"][0]["outputs"] == json.loads(colour)["results"][0]["outputs"]

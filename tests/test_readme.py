@@ -1,0 +1,80 @@
+"""README tells the truth: its commands and snippets run, its links exist, its operator list is the registry's."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qnn_ext
+from qnn_ext.frontends.tflite.registry import CONVERTERS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """A folder that looks like the repository root, so that what README writes does not land in the repository."""
+    for name in ("qnn_ext", "tutorials"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+@pytest.fixture
+def run(checkout, environment):
+    """Run a command in the checkout; it must succeed."""
+
+    def run(*command: str) -> None:
+        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("script", blocks("sh"))
+def test_commands(script, run):
+    run("bash", "-euo", "pipefail", "-c", script)
+
+
+@pytest.mark.parametrize("script", blocks("python"))
+def test_snippets(script, run):
+    run(sys.executable, "-c", script)
+
+
+def test_every_make_target_exists():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"\bmake (\w+)  |`make (\w+)`", README)):
+        name = "".join(target)
+        assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"make {name}"
+
+
+@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md"])
+def test_links(document):
+    for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text(encoding="utf-8")):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_architecture_names_what_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = [name for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
+    assert len(rooms) > 10
+    for room in rooms:
+        assert (ROOT / "qnn_ext" / room).exists(), room
+
+
+def test_operator_list():
+    listed = re.search(r"<!-- operators: .*?-->(.*?)<!-- end of operators -->", README, re.DOTALL)
+    assert listed is not None
+    assert sorted(re.findall(r"[A-Z][A-Za-z0-9_]+", listed[1])) == sorted(CONVERTERS)
+
+
+def test_error_table():
+    listed = re.findall(r"^\| `(\w+Error)` \|", README, re.MULTILINE)
+    classes = {name for name in vars(qnn_ext) if name.endswith("Error")} - {"QnnError"}
+    assert set(listed) == classes

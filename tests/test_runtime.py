@@ -1,0 +1,354 @@
+"""Engine and `.qnn` files: inputs are checked, files are whole or not there, states are kept, threads do not matter."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext import ArtifactError, InputError, QnnError, TargetError
+
+DATA = Path(qnn_ext.__file__).parent / "data"
+ZEROS = np.zeros((1, 8, 8, 1), np.int8)
+
+
+@pytest.fixture(scope="module")
+def module() -> qnn_ext.QnnModule:
+    return qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
+
+
+@pytest.fixture(scope="module")
+def engine(module) -> qnn_ext.Engine:
+    return qnn_ext.build(module, num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def saved(engine, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "digits.qnn"
+    engine.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    """Held-out digits as int8 inputs, one batch of 1 each."""
+    with np.load(DATA / "digits_test.npz") as stored:
+        return np.rint(stored["x"][:, None, :, :, None] / 16 * 255 - 128).astype(np.int8)
+
+
+# ---- inputs ------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_inputs_name_the_input(engine):
+    name = engine.inputs[0].name
+    with pytest.raises(InputError, match="unknown input 'nope'"):
+        engine.run({"nope": ZEROS})
+    with pytest.raises(InputError, match="is missing"):
+        engine.run({})
+    with pytest.raises(InputError, match="takes 1 inputs"):
+        engine(ZEROS, ZEROS)
+    with pytest.raises(InputError, match="takes 1 inputs"):
+        engine()
+    with pytest.raises(InputError, match=rf"'{name}' must have shape \(1, 8, 8, 1\), found \(8, 8, 1\)"):
+        engine(ZEROS[0])
+    with pytest.raises(InputError, match=r"must be int8, found float32; quantize it with int8\[scale"):
+        engine(ZEROS.astype(np.float32))
+    with pytest.raises(InputError, match="must be int8, found uint8"):
+        engine(ZEROS.astype(np.uint8))
+    with pytest.raises(InputError):
+        engine(None)
+
+
+def test_inputs_of_any_memory_layout(engine, images):
+    image = images[7]
+    expected = engine(image)
+    turned = np.asfortranarray(image.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(engine(turned), expected)
+    np.testing.assert_array_equal(engine(np.concatenate([image, image], axis=3)[..., ::2]), expected)
+
+
+def test_outputs_belong_to_the_caller(engine, images):
+    first = engine(images[0])
+    kept = first.copy()
+    engine(images[1])
+    np.testing.assert_array_equal(first, kept)
+    first[...] = 0
+    np.testing.assert_array_equal(engine(images[0]), kept)
+
+
+def test_call_and_run_agree(engine, images):
+    by_name = engine.run({engine.inputs[0].name: images[0]})
+    assert list(by_name) == [spec.name for spec in engine.outputs]
+    np.testing.assert_array_equal(by_name[engine.outputs[0].name], engine(images[0]))
+
+
+# ---- results -----------------------------------------------------------------------------------------------------
+
+
+def test_equals_the_interpreter(module, engine, images):
+    oracle = qnn_ext.Interpreter(module)
+    for image in images[:10]:
+        np.testing.assert_array_equal(engine(image), oracle(image))
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64", "haswell"])
+def test_targets_and_threads_change_nothing(module, engine, images, target):
+    try:
+        other = qnn_ext.build(module, target, num_threads=2)
+        other(images[0])
+    except TargetError as error:
+        pytest.skip(str(error))
+    for image in images[:10]:
+        np.testing.assert_array_equal(other(image), engine(image))
+
+
+def test_batch(images):
+    shapes = {"serving_default_image:0": (4, 8, 8, 1)}
+    module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite", shapes=shapes)
+    batched = qnn_ext.build(module, num_threads=1)
+    single = qnn_ext.build(qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite"), num_threads=1)
+    expected = np.concatenate([single(image) for image in images[:4]])
+    np.testing.assert_array_equal(batched(np.concatenate(images[:4])), expected)
+
+
+def test_engines_in_python_threads(saved, images):
+    """An engine per thread: they share TVM's thread pool, not their buffers."""
+    expected = [qnn_ext.load(saved, num_threads=1)(image) for image in images[:20]]
+    failures = []
+
+    def work() -> None:
+        own = qnn_ext.load(saved, num_threads=1)
+        for image, result in zip(images[:20], expected, strict=True):
+            if not np.array_equal(own(image), result):
+                failures.append(image)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+
+
+# ---- states ------------------------------------------------------------------------------------------------------
+
+
+def test_states_are_kept_saved_and_reset(tmp_path, rng):
+    module = qnn_ext.from_tflite(DATA / "digits_lstm_int8.tflite")
+    assert module.states
+    engine = qnn_ext.build(module, num_threads=1)
+    spec = engine.inputs[0]
+    data = rng.integers(-128, 128, spec.shape, dtype=np.int8)
+    first, second = engine(data), engine(data)
+    assert not np.array_equal(first, second)
+    oracle = qnn_ext.Interpreter(module)
+    np.testing.assert_array_equal(oracle(data), first)
+    np.testing.assert_array_equal(oracle(data), second)
+    engine.time(number=1, repeat=1)
+    engine.profile(repeat=1)
+    third = engine(data)
+    np.testing.assert_array_equal(oracle(data), third)  # measuring leaves the state alone
+    engine.save(tmp_path / "lstm.qnn")
+    loaded = qnn_ext.load(tmp_path / "lstm.qnn")  # starts from the initial state
+    np.testing.assert_array_equal(loaded(data), first)
+    np.testing.assert_array_equal(loaded(data), second)
+    loaded.reset_state()
+    np.testing.assert_array_equal(loaded(data), first)
+
+
+# ---- measuring ---------------------------------------------------------------------------------------------------
+
+
+def test_time_and_profile(engine):
+    timing = engine.time(number=2, repeat=5)
+    assert len(timing.seconds) == 5 and 0 < timing.best <= timing.median
+    layers = engine.profile(repeat=3)
+    assert [layer.kernel for layer in layers] == engine.kernels
+    assert all(layer.seconds > 0 and layer.bytes > 0 for layer in layers)
+    macs = {layer.kernel.macs for layer in layers}
+    assert 8 * 8 * 16 * 9 in macs  # the first convolution: 8×8 pixels, 16 channels, 3×3 taps
+    assert all((layer.gops > 0) == (layer.kernel.macs > 0) for layer in layers)
+    with pytest.raises(InputError):
+        engine.time(inputs=[np.zeros(3)])
+
+
+def test_source(engine, saved):
+    assert "T.prim_func" in engine.source("tir")
+    assert "define" in engine.source("ll")
+    assert ".text" in engine.source("asm")
+    with pytest.raises(QnnError, match="tir, ll or asm"):
+        engine.source("c")
+    with pytest.raises(QnnError, match="holds no source"):
+        qnn_ext.load(saved).source()
+
+
+# ---- save and load -----------------------------------------------------------------------------------------------
+
+
+def test_round_trip(engine, saved, images):
+    loaded = qnn_ext.load(saved)
+    assert (loaded.inputs, loaded.outputs, loaded.notes) == (engine.inputs, engine.outputs, engine.notes)
+    assert (loaded.kernels, loaded.target, loaded.features) == (engine.kernels, engine.target, engine.features)
+    for image in images[:10]:
+        np.testing.assert_array_equal(loaded(image), engine(image))
+    with pytest.raises(ArtifactError, match="copy that file"):
+        loaded.save(saved.with_name("again.qnn"))
+
+
+def test_load_needs_no_frontend(saved):
+    """A process in which the schema package cannot be imported."""
+    script = (
+        "import sys; sys.modules['tflite'] = None; import numpy as np, qnn_ext; "
+        f"print(qnn_ext.load({str(saved)!r})(np.zeros((1, 8, 8, 1), np.int8)).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "(1, 10)\n", done.stderr
+
+
+def test_save_replaces_a_file(engine, tmp_path, images):
+    path = tmp_path / "m.qnn"
+    path.write_text("old")
+    engine.save(path)
+    np.testing.assert_array_equal(qnn_ext.load(path)(images[0]), engine(images[0]))
+    assert [item.name for item in tmp_path.iterdir()] == ["m.qnn"]
+
+
+def test_save_where_nothing_can_be_written(engine, tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "missing" / "m.qnn", tmp_path / "file" / "m.qnn", "/proc/m.qnn"):
+        with pytest.raises(ArtifactError, match="cannot write"):
+            engine.save(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["file"]
+
+
+def test_save_leaves_devices_and_protected_files_alone(engine, tmp_path):
+    fifo, protected = tmp_path / "fifo", tmp_path / "protected.qnn"
+    os.mkfifo(fifo)
+    protected.write_text("keep me")
+    protected.chmod(0o444)
+    with pytest.raises(ArtifactError, match="cannot write"):
+        engine.save(fifo)
+    assert fifo.is_fifo()
+    if not os.access(protected, os.W_OK):  # root may write anything
+        with pytest.raises(ArtifactError, match="cannot write"):
+            engine.save(protected)
+        assert protected.read_text() == "keep me"
+
+
+def test_save_without_a_compiler_leaves_nothing(engine, tmp_path, monkeypatch):
+    def fails(path, **kwargs):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(engine._executable, "export_library", fails)
+    with pytest.raises(ArtifactError, match="C compiler"):
+        engine.save(tmp_path / "m.qnn")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip archive", b"PK\x05\x06" + bytes(18)])
+def test_load_refuses_other_files(tmp_path, content):
+    path = tmp_path / "m.qnn"
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"m\.qnn"):
+        qnn_ext.load(path)
+
+
+def test_load_of_nothing(tmp_path):
+    for path in (tmp_path / "missing.qnn", tmp_path):
+        with pytest.raises(ArtifactError, match="no such file"):
+            qnn_ext.load(path)
+
+
+def test_damaged_bytes_are_noticed(saved, tmp_path, rng):
+    """Flipped bits anywhere and cuts anywhere: an error of ours, or a file that is still whole."""
+    content = saved.read_bytes()
+    path = tmp_path / "m.qnn"
+    for position in rng.integers(0, len(content), 60):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        _load_or_own_error(path)
+    for length in rng.integers(0, len(content), 20):
+        path.write_bytes(content[:length])
+        with pytest.raises(ArtifactError):
+            qnn_ext.load(path)
+
+
+def _load_or_own_error(path: Path) -> None:
+    try:
+        qnn_ext.load(path)
+    except QnnError as error:
+        assert str(path) in str(error)
+
+
+@pytest.mark.parametrize("member", ["qnn.json", "model.so", "states.npz"])
+def test_missing_members(saved, tmp_path, member):
+    _rewrite(saved, tmp_path / "m.qnn", {member: None})
+    with pytest.raises(ArtifactError, match="damaged"):
+        qnn_ext.load(tmp_path / "m.qnn")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("inputs", 3), ("inputs", [{"name": "x"}]), ("kernels", [{"symbol": "x"}]), ("target", None), ("notes", [1])],
+)
+def test_damaged_description(saved, tmp_path, key, value):
+    description = _description(saved)
+    description[key] = value
+    _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
+    with pytest.raises(ArtifactError):
+        qnn_ext.load(tmp_path / "m.qnn")
+
+
+@pytest.mark.parametrize("key", ["inputs", "outputs", "features", "architecture", "kernels", "target", "states"])
+def test_incomplete_description(saved, tmp_path, key):
+    description = _description(saved)
+    del description[key]
+    _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
+    with pytest.raises(ArtifactError):
+        qnn_ext.load(tmp_path / "m.qnn")
+
+
+def test_other_format_version(saved, tmp_path):
+    description = {**_description(saved), "format": 99}
+    _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
+    with pytest.raises(ArtifactError, match="another version"):
+        qnn_ext.load(tmp_path / "m.qnn")
+
+
+def test_library_that_is_none(saved, tmp_path):
+    _rewrite(saved, tmp_path / "m.qnn", {"model.so": b"\x7fELF no library"})
+    with pytest.raises(ArtifactError, match="does not load"):
+        qnn_ext.load(tmp_path / "m.qnn")
+
+
+def test_cpu_without_the_instructions(saved, tmp_path):
+    description = _description(saved)
+    description["features"].append("amx-int8")
+    _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
+    with pytest.raises(TargetError, match="amx-int8, which this CPU lacks"):
+        qnn_ext.load(tmp_path / "m.qnn")
+    description["architecture"], description["features"] = "aarch64", []
+    _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
+    with pytest.raises(TargetError, match="built for aarch64"):
+        qnn_ext.load(tmp_path / "m.qnn")
+
+
+def _description(path: Path) -> dict:
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read("qnn.json"))
+
+
+def _rewrite(source: Path, target: Path, members: dict[str, bytes | None]) -> None:
+    """A copy of a `.qnn` file with members replaced, or left out where the value is None."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            content = members.get(name, old.read(name))
+            if content is not None:
+                new.writestr(name, content)

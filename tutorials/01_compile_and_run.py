@@ -1,0 +1,81 @@
+"""Tutorial 1: from a quantized TFLite model to an integer executable, in Python and on the command line.
+
+    python tutorials/01_compile_and_run.py
+
+The model is bundled: a small CNN for 8×8 digits, quantized by the TFLite converter to int8 with one scale per channel.
+Any quantized .tflite model takes the same road.
+"""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import qnn_ext
+from qnn_ext.images import load_image, quantize
+
+HERE = Path(__file__).parent
+DATA = Path(qnn_ext.__file__).parent / "data"
+
+# 1. Import. The file becomes a module of `R.qnn.*` operators; weights stay integers, and every quantized tensor keeps
+#    its scale and zero point. What has to run in float would stand in `module.notes`, with the reason.
+
+module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
+print("input: ", module.inputs[0])
+print("output:", module.outputs[0])
+print("in float:", [f"{note.operator}: {note.reason}" for note in module.notes] or "nothing")
+
+# 2. Build. "native" is this machine's CPU; `target="x86-64"` would run on any x86 machine.
+
+engine = qnn_ext.build(module, target="native", num_threads=1)
+print(engine)
+
+# 3. Run. Real values go in as integers: q = real / scale + zero point. The digits hold pixels 0 … 16, the model was
+#    trained on pixel / 16.
+
+with np.load(DATA / "digits_test.npz") as digits:
+    pixels, labels = digits["x"], digits["y"]
+
+images = quantize(pixels[:, None, :, :, None] / np.float32(16), module.inputs[0].qparams)  # (450, 1, 8, 8, 1)
+predictions = np.array([engine(image).argmax() for image in images])
+accuracy = np.mean(predictions == labels)
+print(f"accuracy on {len(labels)} held-out digits: {100 * accuracy:.2f} %")
+assert accuracy > 0.99
+
+# 4. Trust. The interpreter computes the imported module operator by operator in NumPy, independent of passes and
+#    kernels. The compiled program gives the same bits.
+
+oracle = qnn_ext.Interpreter(module)
+for image in images[:5]:
+    np.testing.assert_array_equal(engine(image), oracle(image))
+print("equal to the interpreter bit for bit")
+
+# 5. A picture: resized to the input's size and converted as the input's scale and zero point tell.
+
+picture = load_image(HERE / "digit.png", engine.inputs[0])
+print("digit.png shows a", engine(picture).argmax())
+
+# 6. Speed, as a whole and kernel by kernel.
+
+print(engine.time())
+for layer in sorted(engine.profile(), key=lambda layer: -layer.seconds)[:3]:
+    print(f"  {layer.seconds * 1e6:6.1f} µs  {layer.kernel.operators}  ({layer.kernel.implementation})")
+
+# 7. Keep. One file holds everything; it loads without the frontend and refuses to run on a CPU that lacks the
+#    instructions.
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "digits.qnn"
+    engine.save(path)
+    np.testing.assert_array_equal(qnn_ext.load(path)(picture), engine(picture))
+
+    # 8. The same road on the command line.
+
+    for command in (
+        ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "-o", path],
+        ["qnn-ext", "run", path, "--input", HERE / "digit.png", "--labels", DATA / "digits_labels.txt", "--top", "3"],
+        ["qnn-ext", "bench", path, "--threads", "1"],
+    ):
+        print("$", *command, flush=True)
+        subprocess.run(command, check=True)
