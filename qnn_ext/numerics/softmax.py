@@ -127,3 +127,16 @@ def tflite_row_16bit(exps: Array) -> Array:
     shift = 31 - headroom
     result = (exps.astype(np.int64) * inverse + (np.int64(1) << (shift - 1))) >> shift
     return np.clip(result, 0, 32767).astype(np.int16)
+
+
+# ---- choice ------------------------------------------------------------------------------------------------------
+
+
+def exp_table(dtype: str, scale: float, beta: float, rounding: str) -> np.ndarray:
+    """The int32 table over max − x that the route of `rounding` looks up, for data of `dtype`."""
+    entries = 1 << np.iinfo(dtype).bits
+    if rounding == "TONEAREST_EVEN":
+        return float_exp_table(scale, beta, entries)
+    if dtype == "int16":
+        return tflite_exp_table_16bit(scale, beta)
+    return tflite_exp_table(scale, beta)

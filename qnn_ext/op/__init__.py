@@ -16,7 +16,7 @@ from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
 from .simulated import simulated_dequantize, simulated_quantize
-from .softmax import log_softmax, softmax, softmax_exp_table
+from .softmax import log_softmax, softmax
 from .table import table
 from .unary import (
     abs,
@@ -76,7 +76,6 @@ __all__ = [
     "simulated_dequantize",
     "simulated_quantize",
     "softmax",
-    "softmax_exp_table",
     "sqrt",
     "subtract",
     "sum",

@@ -82,16 +82,6 @@ def _infer_softmax(*args: TensorInfo, beta: float, rounding: str, out_dtype: str
     return result
 
 
-def softmax_exp_table(dtype: str, scale: float, beta: float, rounding: str) -> np.ndarray:
-    """The int32 table over max − x that the route of `rounding` looks up, for data of `dtype`."""
-    entries = 1 << np.iinfo(dtype).bits
-    if rounding == "TONEAREST_EVEN":
-        return rows.float_exp_table(scale, beta, entries)
-    if dtype == "int16":
-        return rows.tflite_exp_table_16bit(scale, beta)
-    return rows.tflite_exp_table(scale, beta)
-
-
 def _reference_softmax(
     data: np.ndarray,
     input_scale: np.ndarray,
@@ -105,7 +95,7 @@ def _reference_softmax(
     out_dtype: str,
 ) -> np.ndarray:
     x = np.moveaxis(data, axis, -1)
-    table = softmax_exp_table(str(data.dtype), float(input_scale.reshape(())), beta, rounding)
+    table = rows.exp_table(str(data.dtype), float(input_scale.reshape(())), beta, rounding)
     exps = table[rows.steps_below_max(x)]
     if rounding == "TONEAREST_EVEN":
         out = rows.float_row(exps, output_scale.reshape(()), output_zero_point.reshape(()), out_dtype)
@@ -181,7 +171,7 @@ def _reference_log_softmax(
 ) -> np.ndarray:
     steps = rows.steps_below_max(np.moveaxis(data, axis, -1))
     scale = float(input_scale.reshape(()))
-    exps = softmax_exp_table(str(data.dtype), scale, 1.0, rounding)[steps]
+    exps = rows.exp_table(str(data.dtype), scale, 1.0, rounding)[steps]
     if rounding == "TFLITE":
         out = rows.tflite_log_row(steps, exps, rows.diff_scale(scale, 1.0), out_dtype)
     else:

@@ -10,6 +10,7 @@ from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Worklo
 for _name in (
     "generic.arithmetic",
     "generic.pooling",
+    "generic.reduce",
     "generic.conv2d",
     "generic.dense",
     "generic.batch_matmul",

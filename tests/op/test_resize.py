@@ -7,8 +7,9 @@ import pytest
 from tvm import relax
 
 from qnn_ext.errors import ShapeError
+from qnn_ext.numerics.taps import bilinear_taps
 from qnn_ext.op import resize_bilinear
-from qnn_ext.op.resize import RESIZE_BILINEAR, bilinear_taps
+from qnn_ext.op.resize import RESIZE_BILINEAR
 
 
 def exact_rows(column, out, align_corners, half_pixel_centers):

@@ -1,6 +1,7 @@
 """Registry of the QNN operators that are a kernel of their own: several TE stages, scheduled by the generic scheduler.
 
-A rule takes (Constants, result shape, *Operand, **attributes) and yields the result tensor. `RULES` of `elementwise` may follow it.
+A rule takes (Constants, result shape, *Operand, **attributes) and yields the result tensor. Elementwise rules may
+follow it.
 """
 
 from __future__ import annotations

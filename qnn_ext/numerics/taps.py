@@ -1,0 +1,48 @@
+"""Where bilinear interpolation reads: two neighbours and a fraction for every output position along one axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+FRACTION_BITS = 10  # of a position in fixed point
+
+
+@dataclass(frozen=True)
+class Taps:
+    """For every output position along one axis: v = x[lower] · (1 − fraction) + x[upper] · fraction.
+
+    lower, upper: int32, in 0 … size − 1
+    fraction:     int32 in units of 2⁻¹⁰ ("fixed"), or float32. It may lie outside of 0 … 1 at the edges, where lower
+                  and upper are the same element
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    fraction: np.ndarray
+
+
+def bilinear_taps(size: int, out_size: int, align_corners: bool, half_pixel_centers: bool, arithmetic: str) -> Taps:
+    """The taps of one axis. Source: TFLite's reference ComputeInterpolationValues."""
+    corners = align_corners and out_size > 1
+    numerator, denominator = (size - 1, out_size - 1) if corners else (size, out_size)
+    if arithmetic == "fixed":
+        one = 1 << FRACTION_BITS
+        scale = (one * numerator + denominator // 2) // denominator
+        position = np.arange(out_size, dtype=np.int64) * scale
+        if half_pixel_centers:
+            position += scale // 2 - one // 2
+        floor, ceiling = position >> FRACTION_BITS, (position + one - 1) >> FRACTION_BITS
+        lower = np.clip(floor, 0, size - 1)
+        fraction = (position - lower * one).astype(np.int32)
+    else:
+        scale = np.float32(numerator) / np.float32(denominator)
+        index = np.arange(out_size, dtype=np.float32)
+        half = np.float32(0.5)
+        position = (index + half) * scale - half if half_pixel_centers else index * scale
+        floor, ceiling = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+        lower = np.clip(floor, 0, size - 1)
+        fraction = position - lower.astype(np.float32)
+    upper = np.clip(ceiling, 0, size - 1)
+    return Taps(lower.astype(np.int32), upper.astype(np.int32), fraction)
