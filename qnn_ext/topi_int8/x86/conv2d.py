@@ -3,7 +3,7 @@
 Weights are packed to (O/lanes, kh, kw, I/depth, lanes, depth), zero where the dimensions were padded, so padded
 channels never count, whatever the activations hold there. Three ways to address the activations:
 
-    flat     1×1, stride 1, no padding, and a tile that divides H·W: the image is one row of pixels
+    flat     1×1, stride 1, no padding, and a tile that fits: the image is one row of pixels
     spatial  rows and columns of pixels, in-channels padded to the depth of the instruction
     rows     in-channels that are no multiple of the depth, and no dilation along the width: the kw·I neighbouring
              values of a window row are one run of memory, reduced as a whole; first layers need no channel padding
@@ -66,7 +66,7 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
         mode, taps = "rows", (kernel_height, 1, round_up(kernel_width * in_group, depth))
     elif workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding):
         pixels = workload.batch * columns if rows == 1 else rows * columns
-        flat = choose_tile(1, pixels, blocks, instruction, staged, divides=True)
+        flat = choose_tile(1, pixels, blocks, instruction, staged, line=columns)
         if tile_cost(flat, 1, pixels, blocks, staged) <= tile_cost(tile, rows, columns, blocks, staged):
             mode, tile, rows, columns = "flat", flat, 1, pixels
             images = 1 if workload.height == 1 else workload.batch

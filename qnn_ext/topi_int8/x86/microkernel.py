@@ -34,16 +34,17 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def choose_tile(
-    rows: int, columns: int, blocks: int, instruction: DotInstruction, copied: bool, divides: bool = False
-) -> Tile:
+def choose_tile(rows: int, columns: int, blocks: int, instruction: DotInstruction, copied: bool, line: int = 0) -> Tile:
     """The cheapest tile by `tile_cost` for an output of rows × columns pixels and `blocks` channel blocks of a group.
 
-    `divides` asks for a tile that divides rows and columns.
+    With `line`, the columns are image lines of that many pixels one behind the other, and a tile must hold whole lines
+    or divide one, or TVM cannot tell which part of the accumulator it needs; and it must divide the columns.
     """
     tiles = _tiles(rows, columns, blocks, instruction)
-    if divides:
-        tiles = (tile for tile in tiles if rows % tile.rows == 0 and columns % tile.columns == 0)
+    if line:
+        tiles = (
+            tile for tile in tiles if columns % tile.columns == 0 and 0 in (line % tile.columns, tile.columns % line)
+        )
     return min(tiles, key=lambda tile: tile_cost(tile, rows, columns, blocks, copied))
 
 
