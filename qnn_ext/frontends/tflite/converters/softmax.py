@@ -53,4 +53,6 @@ def _quantization(node: Node) -> tuple[np.ndarray, ...]:
 
 
 def _rounding(node: Node) -> dict[str, str]:
-    return {"rounding": node.rounding, "out_dtype": node.output_tensor().dtype}
+    """16-bit tensors go through LiteRT's own kernel in either resolver: XNNPACK has none."""
+    rounding = "TFLITE" if node.dtype() == "int16" else node.rounding
+    return {"rounding": rounding, "out_dtype": node.output_tensor().dtype}

@@ -1,0 +1,63 @@
+"""Operators of one tensor and PRELU: against LiteRT."""
+
+import numpy as np
+import pytest
+from oracle_cases import assert_equals_reference, cases_of, run_case
+
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.tflite.importer import from_tflite
+from qnn_ext.interpreter import Interpreter
+
+OPERATORS = (
+    "LOGISTIC TANH HARD_SWISH ELU RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 LEAKY_RELU PRELU EXP LOG SQRT RSQRT ABS NEG SIGN "
+    "CEIL FLOOR ROUND SIN COS"
+)
+
+
+@pytest.mark.parametrize("case", cases_of(OPERATORS))
+def test_equals_litert(case):
+    assert_equals_reference(case)
+
+
+@pytest.mark.parametrize("case", cases_of("GELU"))
+def test_gelu_equals_litert(case):
+    """The float forms 1 + erf and 1 + tanh cancel for large negative x; for the former LiteRT takes erfc."""
+    for (output,), (reference,) in zip(run_case(case, "tflite"), case.reference, strict=True):
+        if output.dtype == np.float32:
+            np.testing.assert_allclose(output, reference, rtol=1e-6, atol=5e-7)
+        else:
+            np.testing.assert_array_equal(output, reference)
+
+
+@pytest.mark.parametrize("case", [p for p in cases_of(OPERATORS) if p.id.split("/")[1] in ("int8", "uint8")])
+def test_float32_numerics_is_within_one_of_the_default(case):
+    for (output,), (default,) in zip(run_case(case, "float32"), case.default, strict=True):
+        assert np.abs(output.astype(int) - default).max() <= 1
+
+
+def unary(operator, dtype, values, source, target, numerics="tflite", **options):
+    """The operator on a vector; source and target are (scale, zero point)."""
+    builder = pytest.importorskip("conformance.tflite_models.builder", reason="models are built with ai-edge-litert")
+    graph = builder.Graph()
+    x = graph.input((len(values),), dtype, builder.Q(*source))
+    graph.op(operator, [x], [graph.output((len(values),), dtype, builder.Q(*target))], **options)
+    return Interpreter(from_tflite(graph.build(), numerics=numerics))(np.array(values, dtype))
+
+
+def test_neg_negates_real_values_in_float32():
+    q = (0.1, 10)
+    np.testing.assert_array_equal(unary("NEG", "int8", [10, 30, -100], q, q, "float32"), [10, -10, 120])
+    np.testing.assert_array_equal(unary("NEG", "int8", [10, 30, -100], q, q, "tflite"), [-10, -30, 100])
+
+
+def test_relu_on_equal_parameters_is_a_clip():
+    np.testing.assert_array_equal(unary("RELU6", "int8", [-128, 0, 5, 127], (0.1, 0), (0.1, 0)), [0, 0, 5, 60])
+
+
+def test_what_litert_has_no_kernel_for_is_refused():
+    with pytest.raises(UnsupportedOperatorError, match=r"SIN #0 .*float"):
+        unary("SIN", "int8", [1], (0.1, 0), (0.1, 0))
+    with pytest.raises(UnsupportedOperatorError, match=r"ELU #0 .*dtype uint8"):
+        unary("ELU", "uint8", [1], (0.1, 0), (0.1, 0))
+    with pytest.raises(UnsupportedOperatorError, match=r"TANH #0 .*1/32768"):
+        unary("TANH", "int16", [1], (0.1, 0), (0.1, 0))

@@ -1,0 +1,88 @@
+"""ADD … POW and DIV: against LiteRT, and divisions that LiteRT does not carry out."""
+
+import numpy as np
+import pytest
+from oracle_cases import assert_equals_reference, cases_of, run_case
+
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.tflite.importer import from_tflite
+from qnn_ext.interpreter import Interpreter
+
+OPERATORS = "ADD SUB MUL DIV SQUARED_DIFFERENCE MAXIMUM MINIMUM POW SQUARE FLOOR_DIV FLOOR_MOD ADD_N"
+
+
+@pytest.mark.parametrize("case", cases_of(OPERATORS))
+def test_equals_litert(case):
+    assert_equals_reference(case)
+
+
+@pytest.mark.parametrize(
+    "case", [p for p in cases_of("ADD SUB MUL SQUARED_DIFFERENCE MAXIMUM") if p.id.split("/")[1] in ("int8", "int16")]
+)
+def test_float32_numerics_is_within_one_of_xnnpack(case):
+    for outputs, defaults in zip(run_case(case, "float32"), case.default, strict=True):
+        for output, default in zip(outputs, defaults, strict=True):
+            assert np.abs(output.astype(int) - default).max() <= 1
+
+
+def binary(operator, dtype, x, y, qs=(None, None, None), numerics="tflite", **options):
+    """The operator on two vectors; qs: (scale, zero point) of both and of the result."""
+    builder = pytest.importorskip("conformance.tflite_models.builder", reason="models are built with ai-edge-litert")
+    graph = builder.Graph()
+    one, two, out = (builder.Q(*q) if q else None for q in qs)
+    ins = [graph.input((len(x),), dtype, one), graph.input((len(y),), dtype, two)]
+    graph.op(operator, ins, [graph.output((len(x),), dtype, out)], **options)
+    module = from_tflite(graph.build(), numerics=numerics)
+    return Interpreter(module)(np.array(x, dtype), np.array(y, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_floor_mod_of_every_sign_and_zero(dtype):
+    low = int(np.iinfo(dtype).min)
+    x, y = [7, -7, 7, -7, 5, low, low], [3, 3, -3, -3, 0, -1, 1]
+    np.testing.assert_array_equal(binary("FLOOR_MOD", dtype, x, y), [1, 2, -2, -1, 0, 0, 0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
+def test_floor_div_of_every_sign_and_zero(dtype):
+    x, y = [7, -7, 7, -7, 5], [3, 3, -3, -3, 0]
+    np.testing.assert_array_equal(binary("FLOOR_DIV", dtype, x, y), [2, -3, -3, 2, 0])
+
+
+def test_int32_division_does_not_trap():
+    low = -(2**31)
+    np.testing.assert_array_equal(binary("DIV", "int32", [7, -7, 5, low], [2, 2, 0, 1]), [3, -3, 0, low])
+
+
+def test_float_floor_mod_has_the_sign_of_the_divisor():
+    x, y = [5.5, -5.5, 5.5, -5.5, 6.0], [2.0, 2.0, -2.0, -2.0, -2.0]
+    np.testing.assert_array_equal(binary("FLOOR_MOD", "float32", x, y), [1.5, 0.5, -0.5, -1.5, 0.0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_quantized_division_by_zero_saturates(dtype):
+    qs = ((0.1, 0),) * 3
+    info = np.iinfo(dtype)
+    result = binary("DIV", dtype, [50, -50, 0, 50], [0, 0, 0, 100], qs)
+    np.testing.assert_array_equal(result, [info.max, info.min, info.max, 5])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_quotients_near_zero(dtype):
+    """1 / 100: beyond 31 bits LiteRT's shift wraps around; numerics "float32" does not follow."""
+    scale = 0.24 if dtype == "int8" else 0.0043
+    qs = ((0.05, 0), (0.05, 0), (scale, 0))
+    y = 100 if dtype == "int8" else 30000
+    assert binary("DIV", dtype, [1, -1], [y, y], qs, numerics="float32").tolist() == [0, 0]
+
+
+def test_quantized_floor_div_is_refused():
+    with pytest.raises(UnsupportedOperatorError, match=r"FLOOR_DIV #0 .*quantized"):
+        binary("FLOOR_DIV", "int8", [1], [1], ((0.1, 0),) * 3)
+
+
+def test_activations_without_integer_form_are_refused():
+    with pytest.raises(UnsupportedOperatorError, match="fused activation TANH"):
+        binary("ADD", "int8", [1], [1], ((0.1, 0),) * 3, act="tanh")
+    with pytest.raises(UnsupportedOperatorError, match="fused activation TANH"):
+        binary("ADD", "int32", [1], [1], act="tanh")
