@@ -63,6 +63,8 @@ class Feed:
     high: float
     step: float = 1 / 256
     values: Any = None
+    avoid: tuple[int, int] | None = None
+    """(centre, radius): integers nearer to the centre than the radius move out to it."""
 
 
 def zero_point(dtype: str, where: str) -> int:
@@ -232,6 +234,7 @@ class Graph(Subgraph):
         high: float | None = None,
         step: float = 1 / 256,
         values: Any = None,
+        avoid: tuple[int, int] | None = None,
     ) -> int:
         """Adds a model input. Its values cover [low, high]: by default the whole dtype, [-4, 4] for floats."""
         if dtype.startswith("float"):
@@ -244,7 +247,7 @@ class Graph(Subgraph):
             default_low, default_high = np.iinfo(dtype).min, np.iinfo(dtype).max
         low = default_low if low is None else low
         high = default_high if high is None else high
-        self.feeds.append(Feed(tuple(shape), dtype, low, high, step, values))
+        self.feeds.append(Feed(tuple(shape), dtype, low, high, step, values, avoid))
         index = self.tensor(shape, dtype, q, name=f"input{len(self.packed.inputs)}")
         self.packed.inputs.append(index)
         return index
@@ -314,6 +317,9 @@ def make_trial(feed: Feed, trial: int, rng: np.random.Generator) -> np.ndarray:
     elif trial > 2:
         choice = rng.integers(0, 8, feed.shape)
         ints = np.where(choice == 0, low, np.where(choice == 1, high, ints))
+    if feed.avoid is not None:
+        centre, radius = feed.avoid
+        ints = np.where(abs(ints - centre) < radius, np.where(ints < centre, centre - radius, centre + radius), ints)
     if feed.dtype.startswith("float"):
         return (feed.low + ints * feed.step).astype(feed.dtype)
     return np.asarray(ints).astype(feed.dtype)

@@ -89,7 +89,9 @@ def quantized_unary(name: str, dtype: str, number: int, **options: Any) -> Spec:
     x, shape = every_value(graph, dtype, activation(dtype, in_scale, in_where), positive)
     y = graph.output(shape, dtype, output_q(operator, dtype, out_scale, out_where))
     graph.op(name, [x], [y], **options)
-    return Spec(f"{name}/{dtype}/scale_{in_scale}_zero_point_{in_where}", graph, trials=1)
+    unsound = "LiteRT negates the stored integers as if they had no zero point" if name == "NEG" else ""
+    variant = f"scale_{in_scale}_zero_point_{in_where}"
+    return Spec(f"{name}/{dtype}/{variant}", graph, trials=1, unsound=unsound if dtype != "uint8" else "")
 
 
 def unary_specs() -> Iterator[Spec]:
@@ -105,7 +107,7 @@ def unary_specs() -> Iterator[Spec]:
             graph.op(name, [x], [graph.output(shape, "float32")])
             yield Spec(f"{name}/float32/{variant}", graph)
     for name in INTEGER_OPERATORS:
-        for dtype in ("int32", "int64"):
+        for dtype in ("int32", "int64", "int8", "int16") if name == "NEG" else ("int32", "int64"):
             graph = Graph()
             x = graph.input((3, 7), dtype)
             graph.op(name, [x], [graph.output((3, 7), dtype)])
@@ -177,7 +179,8 @@ def prelu_specs() -> Iterator[Spec]:
                     values = (np.arange(count) * 37 % 250).reshape(shape) + np.iinfo(
                         "int8" if dtype != "uint8" else dtype
                     ).min
-                    alpha = graph.const(values, dtype, activation(dtype, 0.004, where_alpha))
+                    slope_dtype = "int8" if dtype == "int16" else dtype  # LiteRT reads int16 slopes as int8
+                    alpha = graph.const(values, slope_dtype, activation(slope_dtype, 0.004, where_alpha))
                 y = graph.output((2, 3, 4, 5), dtype, activation(dtype, 0.043, where_out))
                 graph.op("PRELU", [x, alpha], [y])
                 yield Spec(f"PRELU/{dtype}/{mode}{variant}", graph)
