@@ -1,0 +1,141 @@
+"""What the passes leave behind: terms, fusion, dtypes."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import IRModule, relax, s_tir, tirx
+
+from qnn_ext import op as qnn
+from qnn_ext.build import lower_module, qnn_pipeline
+from qnn_ext.op.base import constant
+from qnn_ext.passes import canonicalize, fold_constant_sums, fuse, legalize
+from qnn_ext.passes.fuse import COMPOSITE
+from qnn_ext.passes.rewrite import bindings_of, op_name
+from qnn_ext.target import make_target
+
+from .modules import conv_module, module
+
+
+def names(mod) -> list[str]:
+    return [op_name(binding.value) for binding in bindings_of(mod["main"])]
+
+
+@pytest.mark.parametrize(
+    "zero_points,expected",
+    [
+        ((0, 0), ["qnn.conv2d_accumulate"]),  # T1
+        ((5, 0), ["qnn.conv2d_accumulate", "add"]),  # T1 − T3
+        ((0, 100), ["qnn.window_sum", "multiply", "qnn.conv2d_accumulate", "subtract"]),  # T1 − T2
+        ((5, 100), ["qnn.window_sum", "multiply", "qnn.conv2d_accumulate", "subtract", "add"]),  # T1 − T2 − (T3 − T4)
+        ((5, 1), ["qnn.window_sum", "qnn.conv2d_accumulate", "subtract", "add"]),  # · 1 is skipped
+    ],
+)
+def test_terms_of_a_convolution(rng, zero_points, expected):
+    weight = rng.integers(-128, 128, (4, 3, 3, 4)).astype(np.int8)
+    weight.reshape(-1)[:2] = (-128, 127)
+    mod = module([((1, 5, 5, 4), "uint8")], lambda emit, x: qnn.conv2d(x, constant(weight), *zero_points, 0.1, 0.02))
+    found = [name for name in names(canonicalize(mod)) if name]
+    assert sorted(found) == sorted(expected)
+
+
+def test_a_weight_zero_point_vanishes_where_int8_has_room(rng):
+    weight = rng.integers(60, 190, (4, 3, 3, 4)).astype(np.uint8)
+    mod = module([((1, 5, 5, 4), "uint8")], lambda emit, x: qnn.conv2d(x, constant(weight), 0, 125, 0.1, 0.02))
+    assert [name for name in names(canonicalize(mod)) if name] == ["qnn.conv2d_accumulate"]
+
+
+def test_a_depthwise_convolution_has_no_window_sum(rng):
+    weight = rng.integers(0, 256, (8, 3, 3, 1)).astype(np.uint8)
+    mod = module(
+        [((1, 5, 5, 8), "uint8")], lambda emit, x: qnn.conv2d(x, constant(weight), 3, 100, 0.1, 0.02, groups=8)
+    )
+    assert "qnn.window_sum" not in names(canonicalize(mod))
+
+
+def test_constants_fold_into_one_addition(rng):
+    mod = fold_constant_sums(canonicalize(conv_module(rng, zero_points=(5, 0))))
+    assert names(mod).count("add") == 1
+
+
+def test_vnni_wants_unsigned_activations_and_signed_weights(rng):
+    mod = conv_module(
+        rng, data=((1, 5, 5, 8), "int8"), weight=((4, 3, 3, 8), "uint8"), zero_points=(-3, 120), out=("int8", 0)
+    )
+    call = next(
+        b.value for b in bindings_of(legalize(mod, make_target("cascadelake"))["main"]) if "conv2d" in op_name(b.value)
+    )
+    assert [str(arg.ty.dtype) for arg in call.args[:2]] == ["uint8", "int8"]
+
+
+def test_legalize_leaves_other_cpus_alone(rng):
+    mod = conv_module(rng, data=((1, 5, 5, 8), "int8"), zero_points=(-3, 0), out=("int8", 0))
+    assert legalize(mod, make_target("haswell")).script() == mod.script()
+
+
+def test_convolution_and_epilogue_are_one_kernel(rng):
+    mod = qnn_pipeline(conv_module(rng, residual=True, zero_points=(5, 9), padding=(1, 1, 1, 1)), make_target("native"))
+    composites = [str(f.attrs[COMPOSITE]) for f in mod.functions.values() if f.attrs and COMPOSITE in f.attrs]
+    assert composites == ["window_sum+multiply+conv2d_accumulate+subtract+add+requantize+clip+add"]
+
+
+def test_the_later_convolution_takes_the_residual(rng):
+    w = rng.integers(-128, 128, (8, 1, 1, 8)).astype(np.int8)
+
+    def body(emit, x):
+        ys = []
+        for _ in range(2):
+            acc = emit(qnn.conv2d(x, constant(w), 0, 0, 0.1, 0.02))
+            ys.append(emit(qnn.requantize(acc, np.float32(0.002), 0, 0.8, 0, out_dtype="uint8")))
+        return qnn.add(ys[0], ys[1], 0.8, 0, 0.8, 0, 0.9, 0, out_dtype="uint8")
+
+    mod = fuse(canonicalize(module([((1, 4, 4, 8), "uint8")], body)))
+    composites = [str(f.attrs[COMPOSITE]) for f in mod.functions.values() if f.attrs and COMPOSITE in f.attrs]
+    assert sorted(composites) == ["conv2d_accumulate+requantize", "conv2d_accumulate+requantize+add"]
+
+
+def test_a_value_read_twice_ends_its_kernel(rng):
+    w = rng.integers(-128, 128, (8, 1, 1, 8)).astype(np.int8)
+
+    def body(emit, x):
+        acc = emit(qnn.conv2d(x, constant(w), 0, 0, 0.1, 0.02))
+        y = emit(qnn.requantize(acc, np.float32(0.002), 0, 0.8, 0, out_dtype="uint8"))
+        return [y, qnn.table(y, constant(np.arange(256).astype(np.uint8)[::-1].copy()))]
+
+    mod = fuse(canonicalize(module([((1, 4, 4, 8), "uint8")], body)))
+    composites = sorted(str(f.attrs[COMPOSITE]) for f in mod.functions.values() if f.attrs and COMPOSITE in f.attrs)
+    assert composites == ["conv2d_accumulate+requantize", "table"]
+
+
+def test_no_int32_feature_map_in_memory(rng):
+    """The graph hands only 8-bit tensors from kernel to kernel, and no kernel allocates a whole int32 feature map."""
+    mod = lower_module(
+        conv_module(rng, data=((1, 28, 28, 32), "uint8"), weight=((64, 3, 3, 32), "int8"), padding=(1, 1, 1, 1)),
+        make_target("cascadelake"),
+    )
+    for binding in bindings_of(mod["main"]):
+        types = binding.var.ty.fields if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]
+        assert all(str(ty.dtype) == "uint8" for ty in types)
+    pixels = 28 * 28 * 64
+    for function in mod.functions.values():
+        if isinstance(function, tirx.PrimFunc):
+            for size, dtype in allocations(function):
+                assert not (dtype == "int32" and size >= pixels), f"an int32 buffer of {size} elements"
+
+
+def allocations(function: tirx.PrimFunc) -> list[tuple[int, str]]:
+    """Sizes and dtypes of the buffers allocated inside, at the region the schedule gave them."""
+    passes = [
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+    ]
+    planned = s_tir.transform.PlanAndUpdateBufferAllocationLocation()(IRModule({"main": function}))
+    lowered = tvm.transform.Sequential(passes)(planned)["main"]
+    found: list[tuple[int, str]] = []
+
+    def visit(node) -> None:
+        for buffer in getattr(node, "alloc_buffers", None) or []:
+            found.append((int(np.prod([int(dim) for dim in buffer.shape])), str(buffer.dtype)))
+
+    tvm_ffi.structural_walk(lowered.body, (tirx.Stmt, visit))
+    return found
