@@ -156,7 +156,7 @@ def as_expr(value: Any) -> relax.Expr:
     return constant(array)
 
 
-def constant(array: np.ndarray) -> relax.Expr:
+def constant(array: np.ndarray | np.generic) -> relax.Expr:
     """A Relax constant of exactly the array's dtype: `relax.const` alone narrows int64 and float64 to 32 bits."""
     return relax.const(np.asarray(array, order="C"), str(array.dtype))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import relax
 
@@ -35,7 +37,9 @@ def _reference(
         for n, out in zip(data.shape[1:3], size, strict=True)
     )
     wide = data.astype(np.int64 if arithmetic == "fixed" else np.float32)
-    one = 1 << FRACTION_BITS if arithmetic == "fixed" else np.float32(1)
+    one: Any = 1 << FRACTION_BITS if arithmetic == "fixed" else np.float32(1)
+    down: Any
+    right: Any
     down, right = rows.fraction.reshape(-1, 1, 1), columns.fraction.reshape(-1, 1)
     upper_rows, lower_rows = wide[:, rows.lower], wide[:, rows.upper]
     total = upper_rows[:, :, columns.lower] * (one - down) * (one - right)

@@ -127,7 +127,7 @@ def _decoded_boxes(node: Node, options: Options) -> relax.Expr:
     wide = node.emit(relax.op.astype(flat, "float64"))
     centers, sizes = (block(node, wide, [1], [k], [k + 2], [1]) for k in (0, 2))
     anchor_centers, anchor_sizes = np.split(anchors.astype(np.float64), 2, axis=1)
-    scales = np.float32(options.scales).astype(np.float64)
+    scales = np.asarray(options.scales, np.float32).astype(np.float64)
     emit, multiply = node.emit, relax.op.multiply
 
     moved = emit(multiply(emit(relax.op.divide(centers, constant(scales[:2]))), constant(anchor_sizes)))

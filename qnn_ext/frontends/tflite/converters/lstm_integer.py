@@ -7,6 +7,8 @@ state's scale is a power of two. No operator is converted here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tvm import relax
 
@@ -91,10 +93,10 @@ class IntegerCell:
             raise self.node.malformed(f"the intermediate tensor of the {gate} gate has no quantization parameters")
         return np.float32(qparams.scale)
 
-    def _concatenated(self, operand) -> relax.Expr:
+    def _concatenated(self, operand: Callable[[str], int]) -> relax.Expr:
         return constant(np.concatenate([self.node.constant(operand(gate)) for gate in self.layer.gates]))
 
-    def _scales(self, operand, data_scale: np.float32) -> np.ndarray:
+    def _scales(self, operand: Callable[[str], int], data_scale: np.float32) -> np.ndarray:
         """Accumulator to gate, per row of the concatenated weights; float32 products, as LiteRT takes them."""
         factors = [
             np.float32(self.node.qparams(operand(gate)).scale) * data_scale / self.gate_scales[gate]
@@ -182,10 +184,10 @@ class IntegerCell:
 
     def _new_cell(self, forget: relax.Expr, update: relax.Expr, candidate: relax.Expr, cell: relax.Expr) -> relax.Expr:
         scale = 2.0**self.cell_exponent
-        exact = {"rounding": "TONEAREST", "out_dtype": "int16"}  # shifts that round midpoints away from zero
-        kept = self.emit(qnn.mul(forget, cell, Q15, 0, scale, 0, scale, 0, **exact))
-        added = self.emit(qnn.mul(update, candidate, Q15, 0, Q15, 0, scale, 0, **exact))
-        total = self.emit(qnn.add(kept, added, scale, 0, scale, 0, scale, 0, **exact))
+        exact, dtype = "TONEAREST", "int16"  # shifts that round midpoints away from zero
+        kept = self.emit(qnn.mul(forget, cell, Q15, 0, scale, 0, scale, 0, rounding=exact, out_dtype=dtype))
+        added = self.emit(qnn.mul(update, candidate, Q15, 0, Q15, 0, scale, 0, rounding=exact, out_dtype=dtype))
+        total = self.emit(qnn.add(kept, added, scale, 0, scale, 0, scale, 0, rounding=exact, out_dtype=dtype))
         return self._clip(total, self._limit(self.layer.cell_clip, scale, 32767))
 
     def _limit(self, clip: float, scale: float, top: int) -> int:

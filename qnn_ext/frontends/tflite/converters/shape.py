@@ -12,10 +12,7 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....numerics import reference
 from ....op.base import constant, constant_value
-from ....op.table import domain
-from ....qparams import QParams
 from ..node import Node
 from ..registry import converter
 from ..tensors import MAX_ELEMENTS
@@ -157,33 +154,33 @@ def convert_concatenation(node: Node) -> relax.Expr:
     it copies int16 as it is and refuses int8."""
     ndim = len(node.shape(0))
     axis = _axis(node, node.options["axis"], ndim)
-    parts = [_part(node, i) for i in range(node.input_count)]
+    parts = [node.input(i) for i in range(node.input_count)]
     for i in range(node.input_count):
         others = [dim for j, dim in enumerate(node.shape(i)) if j != axis]
         if len(others) != ndim - 1 or others != [dim for j, dim in enumerate(node.shape(0)) if j != axis]:
             raise node.malformed(f"cannot join {node.shape(i)} and {node.shape(0)} along axis {axis}")
-    return node.activate(relax.op.concat(parts, axis=axis) if len(parts) > 1 else parts[0])
+    if not _scales_differ(node):
+        return node.activate(relax.op.concat(parts, axis=axis) if len(parts) > 1 else parts[0])
+    target = node.output_qparams()
+    scales, points = zip(*((node.qparams(i).scale, node.qparams(i).zero_point) for i in range(len(parts))), strict=True)
+    joined = qnn.concatenate(
+        parts,
+        scales,
+        points,
+        target.scale,
+        target.zero_point,
+        axis=axis,
+        rounding=node.rounding,
+        out_dtype=target.dtype,
+    )
+    return node.activate(joined)
 
 
-def _part(node: Node, index: int) -> relax.Expr:
-    if not node.is_quantized(index):
-        return node.input(index)
-    source, target = node.qparams(index), node.output_qparams()
-    if source == target or (node.tflite_numerics and source.dtype == "int16"):
-        return node.input(index)
-    if node.tflite_numerics and source.dtype in ("int8", "uint8"):
-        return node.emit(_rescaled_by_table(node.input(index), source, target))
-    return node.emit(node.requantize(node.input(index), source, target))
-
-
-def _rescaled_by_table(expr: relax.Expr, source: QParams, target: QParams) -> relax.Expr:
-    """round(x · s + b) + zp in float32 with s = s_in · f32(1 / s_out), b = −zp_in · s: TFLite's
-    ConcatenationWithScaling, which rounds otherwise than its requantize."""
-    scale = np.float32(source.scale) * (np.float32(1.0) / np.float32(target.scale))
-    bias = np.float32(-int(source.zero_point)) * scale
-    values = domain(source.dtype).astype(np.float32) * scale + bias
-    table = reference.float_to_int(reference.round_half_away(values), target.zero_point, target.dtype)
-    return qnn.table(expr, constant(table))
+def _scales_differ(node: Node) -> bool:
+    """Whether some part has to be requantized."""
+    if not node.is_quantized(0) or (node.tflite_numerics and node.dtype() == "int16"):
+        return False
+    return any(node.qparams(i) != node.output_qparams() for i in range(node.input_count))
 
 
 def _axis(node: Node, axis: int, ndim: int) -> int:
