@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from tvm import tirx
+from tvm.ir import Op
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -20,6 +21,9 @@ PARALLEL_BYTES = 32_768
 
 TASKS = 16
 """Parallel iterations that are enough for some cores; loops inside stay serial and keep their data at hand."""
+
+# TVM has a vector form of nearbyint but does not say so; without this, one call in an epilogue makes scalars of it all.
+Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
 
 
 def extent(sch: Schedule, loop: LoopRV) -> int:
