@@ -9,7 +9,7 @@ ONNX = ["onnx>=1.18"]
 TORCH = ["torch==2.13.0", "torchao>=0.18"]
 TUNE = ["psutil", "cloudpickle", "xgboost"]
 BENCH = ["ai-edge-litert>=2.1"]
-TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", "scikit-learn", *BENCH]
+TEST = ["pytest>=8", "pytest-xdist", "ruff", "mypy", *BENCH]
 
 setup(
     name="qnn-ext",

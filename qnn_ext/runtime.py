@@ -214,7 +214,7 @@ def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
     try:
         check_runnable(description["features"], description["architecture"])
         return Engine(description, states, artifact.load_library(library), num_threads)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
 
 

@@ -26,7 +26,7 @@ THREADS = 1
 
 def main() -> None:
     """Print the table."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=100)
     images, labels = _held_out_digits()
     console.print(f"{MODEL.name}: {len(labels)} held-out digits, {THREADS} thread\n")
 
@@ -49,8 +49,8 @@ def main() -> None:
     predictions = {runner.name: _classify(runner, images) for runner in runners}
     seconds = measure(runners)
     table = Table()
-    table.add_column("runtime")
-    for name in ("accuracy", "same class as LiteRT", "latency µs", "against LiteRT", "set-up s"):
+    table.add_column("runtime", no_wrap=True)
+    for name in ("accuracy", "as LiteRT", "latency µs", "speed", "set-up s"):
         table.add_column(name, justify="right")
     reference = predictions.get("LiteRT")
     for name, found in predictions.items():
@@ -65,7 +65,10 @@ def main() -> None:
     for name, problem in failures.items():
         table.add_row(name, f"failed: {problem}", "", "", "", "")
     console.print(table)
-    console.print('"against LiteRT": how many times as fast. Latency: median of calls measured in turns.')
+    console.print(
+        "as LiteRT: images that get the class LiteRT gives them. latency: of one image, median, measured in turns.\n"
+        "speed: against LiteRT's. set-up: import, compile, first call."
+    )
 
 
 def _makers() -> dict[str, Callable[[], Runner]]:
