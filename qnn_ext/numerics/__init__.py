@@ -5,7 +5,7 @@ as expressions. The two equal each other bit for bit; tests/numerics checks that
 """
 
 from .multiplier import FixedPoint, fixed_point, float_multiplier
-from .rounding import COMPUTE_DTYPES, ROUNDINGS, Rounding, check_rounding
+from .rounding import COMPUTE_DTYPES, ROUNDINGS, Rounding, check_rounding, check_sum_rounding
 
 __all__ = [
     "COMPUTE_DTYPES",
@@ -13,6 +13,7 @@ __all__ = [
     "FixedPoint",
     "Rounding",
     "check_rounding",
+    "check_sum_rounding",
     "fixed_point",
     "float_multiplier",
 ]

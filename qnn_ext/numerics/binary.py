@@ -23,6 +23,32 @@ def add_multipliers(
     return fixed_point(lhs / twice_max), fixed_point(rhs / twice_max), fixed_point(twice_max / (out * 2.0**left_shift))
 
 
+def _quotients(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> list[np.float32]:
+    return [np.float32(scale.reshape(())) / np.float32(out_scale.reshape(())) for scale in (lhs_scale, rhs_scale)]
+
+
+def xnnpack_adds(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> bool:
+    """Whether XNNPACK has an 8-bit addition for these scalar scales: 2⁻¹⁰ ≤ s/s_o < 2⁸ for both."""
+    return all(2.0**-10 <= quotient < 2.0**8 for quotient in _quotients(lhs_scale, rhs_scale, out_scale))
+
+
+def xnnpack_multipliers(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> tuple[int, int, int]:
+    """Multipliers m_l, m_r and the right shift of XNNPACK's 8-bit addition: m = rint(s/s_o · 2^shift).
+
+    The larger one lies in 2²⁰ … 2²¹, so that (lhs − z_l)·m_l + (rhs − z_r)·m_r fits into int32.
+
+    Raises ShapeError where XNNPACK has no kernel.
+    """
+    quotients = _quotients(lhs_scale, rhs_scale, out_scale)
+    if not xnnpack_adds(lhs_scale, rhs_scale, out_scale):
+        raise ShapeError(
+            f"input scales over output scale must lie in 2⁻¹⁰ … 2⁸, found {quotients}; use rounding TFLITE"
+        )
+    shift = 20 - (int(np.frexp(max(quotients))[1]) - 1)
+    left, right = (int(np.rint(quotient * np.float32(2.0**shift))) for quotient in quotients)
+    return left, right, shift
+
+
 def mul_multiplier(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> FixedPoint:
     """s_l · s_r / s_o, computed in float32 as TFLite does."""
     lhs, rhs, out = (np.asarray(scale, np.float32) for scale in (lhs_scale, rhs_scale, out_scale))

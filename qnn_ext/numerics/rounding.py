@@ -37,3 +37,8 @@ def check_rounding(rounding: str, compute_dtype: str | None = None) -> str:
     if compute_dtype not in allowed:
         raise QnnError(f"rounding {rounding} computes in {' or '.join(allowed)}, not in {compute_dtype!r}")
     return compute_dtype
+
+
+def check_sum_rounding(rounding: str, compute_dtype: str | None = None) -> str:
+    """The same for add and subtract, which have one more: "UPWARD" in "int32" is XNNPACK's 8-bit addition."""
+    return "int32" if (rounding, compute_dtype) == ("UPWARD", "int32") else check_rounding(rounding, compute_dtype)

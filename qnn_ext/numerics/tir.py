@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
 from ..qparams import dtype_range
@@ -20,13 +21,14 @@ def dtype_of(x: Expr) -> str:
 
 
 def fence(x: Expr) -> Expr:
-    """x, rounded to its dtype here and now.
+    """A finite x, rounded to its dtype here and now.
 
     TVM's LLVM backend contracts a·b + c into a fused multiply-add wherever the CPU has one, which rounds once instead
-    of twice and breaks bit-exactness. llvm.canonicalize stops that and leaves every number as it is. It is itself a
-    vector operation; llvm.arithmetic.fence would turn the whole loop around it into scalar code, ten times slower.
+    of twice and breaks bit-exactness. A maximum with the lowest finite number changes no finite x and stands between
+    the two. (llvm.arithmetic.fence makes loops around it scalar, and LLVM 22 crashes on some with llvm.canonicalize.)
     """
-    return tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.canonicalize", x)
+    dtype = dtype_of(x)
+    return tirx.max(x, tirx.const(float(np.finfo(dtype).min), dtype))
 
 
 def round_half_even(x: Expr) -> Expr:

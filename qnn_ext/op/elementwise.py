@@ -9,8 +9,8 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
-from ..numerics import check_rounding, float_multiplier, reference
-from ..numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts
+from ..numerics import check_rounding, check_sum_rounding, float_multiplier, reference
+from ..numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts, xnnpack_multipliers
 from .base import (
     OpDef,
     Shape,
@@ -58,15 +58,21 @@ def _infer(
         check_qparams(scale, zero_point, channel_length(info, axis))
     check_qparams(output_scale, output_zero_point)
     check_out_dtype(out_dtype, *OUT_DTYPES)
-    check_rounding(rounding, compute_dtype)
     if rounding == "TFLITE" and np.iinfo(lhs.dtype).bits != np.iinfo(rhs.dtype).bits:
         raise ShapeError(f"rounding TFLITE takes operands of one width, found {lhs.dtype} and {rhs.dtype}")
     return broadcast_shape(lhs, rhs), out_dtype
 
 
 def _infer_sum(*args: TensorInfo, pot_scale: bool, rounding: str, **attributes: object) -> tuple[Shape, str]:
+    check_sum_rounding(rounding, str(attributes["compute_dtype"]))
     result = _infer(*args, rounding=rounding, **attributes)  # type: ignore[arg-type]
     scales = [args[2].value, args[4].value, args[6].value]
+    if attributes["compute_dtype"] == "int32":
+        if any(info.dtype not in ("int8", "uint8") for info in args[:2]) or any(
+            s is None or s.size > 1 for s in scales
+        ):
+            raise ShapeError("rounding UPWARD in int32 takes 8-bit operands and constant scalar scales")
+        xnnpack_multipliers(*scales)  # type: ignore[arg-type]
     if pot_scale:
         if rounding != "TFLITE" or (args[0].dtype, args[1].dtype) != ("int16", "int16"):
             raise ShapeError(f"pot_scale belongs to rounding TFLITE on int16, found {rounding} on {args[0].dtype}")
@@ -81,6 +87,7 @@ def _infer_mul(*args: TensorInfo, **attributes: object) -> tuple[Shape, str]:
     for info, zero_point in ((args[0], args[3]), (args[1], args[5])):
         if info.dtype == "int16" and zero_point.value is not None and zero_point.value.any():
             raise ShapeError(f"{zero_point.name} must be 0 for int16 operands, whose product would overflow int32")
+    check_rounding(str(attributes["rounding"]), str(attributes["compute_dtype"]))
     return _infer(*args, **attributes)  # type: ignore[arg-type]
 
 
@@ -129,6 +136,10 @@ def _sum_reference(sign: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Call
                 return reference.saturate(sign(*parts), out_dtype)
             raw = _sum_tflite(sign, left, right, scales, ADD_LEFT_SHIFT[lhs.dtype.itemsize * 8])
             return reference.saturate(raw + zero_point, out_dtype)
+        if compute_dtype == "int32":
+            left_multiplier, right_multiplier, shift = xnnpack_multipliers(*scales)
+            total = sign(left * np.int32(left_multiplier), right * np.int32(right_multiplier)).astype(np.int64)
+            return reference.saturate(((total + (1 << shift >> 1)) >> shift) + zero_point, out_dtype)
         parts = (
             rescale(x, s, out_scale, zero_point, rounding, compute_dtype, "int32").astype(np.int64)
             for x, s in ((left, left_scale), (right, right_scale))
@@ -191,7 +202,8 @@ MUL = define("mul", ARGUMENTS, _infer_mul, _mul_reference, "quantized product")
 
 
 def _call(definition: OpDef, args: tuple[relax.Expr, ...], rounding: str, compute_dtype: str | None, **rest: object):
-    return definition.call(*args, rounding=rounding, compute_dtype=check_rounding(rounding, compute_dtype), **rest)
+    check = check_rounding if definition is MUL else check_sum_rounding
+    return definition.call(*args, rounding=rounding, compute_dtype=check(rounding, compute_dtype), **rest)
 
 
 def add(
@@ -220,7 +232,9 @@ def add(
         "TFLITE"          the reference kernels of ADD and SUB: both operands shifted up by 20 bits (8-bit operands) or
                           15 (int16), scaled by s/(2·max(s_l, s_r)) and added in int32, then scaled to the output
         "UPWARD", "TONEAREST"  Relay: each operand is requantized to int32 in the output's QParams, then they are added
-    compute_dtype: int64, float32 or float64 for Relay's two roundings
+        "UPWARD" in int32 XNNPACK's 8-bit addition: ((lhs − z_l)·m_l + (rhs − z_r)·m_r + half) >> shift with multipliers
+                          of 21 bits, no float anywhere
+    compute_dtype: int64, float32 or float64 for Relay's two roundings, int32 for XNNPACK's
     out_dtype: int8, uint8, int16 or int32
     pot_scale: TFLITE on int16 only: if all scales are powers of two, shift the finer operand and add with saturation
                (the option pot_scale_int16 of ADD and SUB)

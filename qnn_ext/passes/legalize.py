@@ -230,7 +230,8 @@ class _UnsignedActivations:
         """
         if name not in _PRODUCES or attributes.get("out_dtype") != "int8":
             return False
-        relay = attributes.get("rounding") in ("UPWARD", "TONEAREST") and attributes.get("compute_dtype") != "int64"
+        in_float = attributes.get("compute_dtype") in ("float32", "float64")
+        relay = in_float and attributes["rounding"] in ("UPWARD", "TONEAREST")
         quantize = name == "qnn.quantize"  # its rounding is over before the zero point comes
         return constant_value(args[_PRODUCES[name]]) is not None and (quantize or not relay)
 

@@ -34,9 +34,11 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
 
 
 def rewrite(mod: IRModule, rule: Rule) -> IRModule:
-    """Rebuild `main`: each bound value, its operands already rewritten, becomes rule(value, emit), or stays when that is
-    None. `emit` binds helper expressions before it. Unused bindings disappear. Variable names are kept, for they are the
-    layer names of the model."""
+    """Rebuild `main`: each bound value, its operands already rewritten, becomes rule(value, emit), or stays if None.
+
+    `emit` binds helper expressions before it. Unused bindings disappear. Variable names are kept, for they are the
+    layer names of the model.
+    """
     function = mod["main"]
     builder = relax.BlockBuilder()
     environment: dict[Any, Any] = {}

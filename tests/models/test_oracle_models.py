@@ -24,13 +24,6 @@ MODELS = (
     "vww_96_int8",
 )
 SLOW = ("deeplabv3_mnv2_dm05_pascal_quant", "mobilenet_v2_quantized_1x3x224x224")  # one input is enough
-# XNNPACK adds with 20-bit fixed-point multipliers, ADD under numerics="float32" rounds a float32 sum: one step here and
-# there, which later layers spread. The other models with additions happen to end in the same values.
-OTHER_ADDITION = (
-    "mobilenet_v2_1.0_224_quant",
-    "mobilenet_v2_quantized_1x3x224x224",
-    "tf2_mobilenet_v2_1.0_224_ptq",
-)
 
 
 def compare(models: Path, name: str, numerics: str, golden: str, trials: int) -> None:
@@ -52,6 +45,6 @@ def test_equals_litert_reference_kernels(models, name):
     compare(models, name, "tflite", "ref", trials=1 if name in SLOW else 2)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in OTHER_ADDITION])
+@pytest.mark.parametrize("name", MODELS)
 def test_float32_numerics_equal_xnnpack(models, name):
     compare(models, name, "float32", "xnnpack", trials=1)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ai_edge_litert", reason="the goldens come from LiteRT: pip install ai-edge-litert")
 
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
-from conformance.tflite_models.builder import Graph, Q
+from tests.conformance.tflite_models.builder import Graph, Q
 
 from qnn_ext.qparams import QParams
 

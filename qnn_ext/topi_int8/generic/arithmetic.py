@@ -9,7 +9,7 @@ import numpy as np
 from tvm import tirx
 
 from ...numerics import fixed_point, float_multiplier, tir
-from ...numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts
+from ...numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts, xnnpack_multipliers
 from .elementwise import Expr, Operand, Stage, fixed, rescaled, rule
 
 Sign = Callable[[Expr, Expr], Expr]
@@ -70,6 +70,11 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
             )
             raw = sign(one, two).astype("int32")
             return fixed(stage, raw, multipliers[2], zero_point, -1, "TFLITE", out_dtype)
+        if compute_dtype == "int32":
+            left_multiplier, right_multiplier, shift = xnnpack_multipliers(*scales)
+            total = sign(left * tirx.const(left_multiplier, "int32"), right * tirx.const(right_multiplier, "int32"))
+            rounded = (total + tirx.const(1 << shift >> 1, "int32")) >> tirx.const(shift, "int32")
+            return tir.saturate(rounded + zero_point.astype("int32"), out_dtype)
         one, two = (
             rescaled(stage, x, scale, scales[2], zero_point, axis, rounding, compute_dtype, "int32").astype("int64")
             for x, scale, axis in zip((left, right), scales, axes, strict=False)

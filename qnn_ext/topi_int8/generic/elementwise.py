@@ -245,14 +245,9 @@ def _binary(function: Callable[[Expr, Expr], Expr]) -> Rule:
     return lambda stage, lhs, rhs: function(stage.read(lhs), stage.read(rhs))
 
 
-def _product(a: Expr, b: Expr) -> Expr:
-    """a · b; rounded on its own if float, for a sum behind it must not contract with it."""
-    return tir.fence(a * b) if tir.dtype_of(a).startswith("float") else a * b
-
-
 RULES["add"] = _binary(lambda a, b: a + b)
 RULES["subtract"] = _binary(lambda a, b: a - b)
-RULES["multiply"] = _binary(_product)
+RULES["multiply"] = _binary(lambda a, b: a * b)
 RULES["maximum"] = _binary(tirx.max)
 RULES["minimum"] = _binary(tirx.min)
 

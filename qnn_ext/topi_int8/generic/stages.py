@@ -34,4 +34,4 @@ def _window_sum(constants: Constants, shape: tuple[int, ...], data: Operand, **a
 
 @stages("qnn.row_sum")
 def _row_sum(constants: Constants, shape: tuple[int, ...], data: Operand) -> te.Tensor:
-    return row_sum(data.tensor)
+    return row_sum(data.tensor if data.tensor is not None else constants.add(data.value))

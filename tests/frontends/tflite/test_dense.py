@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conformance.cases import load_cases
+from tests.conformance.cases import load_cases
 from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.frontends.tflite.importer import from_tflite

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conformance.cases import load_cases
+from tests.conformance.cases import load_cases
 from flatbuffers import flexbuffers
 from oracle_cases import assert_equals_reference, run_case
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance.cases import load_cases
+from tests.conformance.cases import load_cases
 from oracle_cases import assert_equals_reference, cases_of
 
 import qnn_ext

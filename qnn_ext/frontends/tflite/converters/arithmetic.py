@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
+from ....numerics.binary import xnnpack_adds
 from ....op.base import constant
 from ..integers import (
     activate,
@@ -29,18 +30,24 @@ QUANTIZED = {"ADD": qnn.add, "SUB": qnn.subtract, "MUL": qnn.mul}
 
 @converter("ADD", "SUB", max_version=5)
 def convert_sum(node: Node) -> relax.Expr:
-    """int16 with power-of-two scales may ask for the shifting kernel (the option pot_scale_int16)."""
-    pot_scale = node.tflite_numerics and node.dtype() == "int16" and bool(node.options["pot_scale_int16"])
-    return _binary(node, pot_scale=pot_scale)
+    """8-bit sums run as in XNNPACK, or as in TFLite's kernels where XNNPACK has none: 16 bits, quotients of scales out
+    of its range, numerics "tflite". int16 with power-of-two scales may ask for the shifting kernel (pot_scale_int16).
+    """
+    pot_scale = node.dtype() == "int16" and bool(node.options["pot_scale_int16"])
+    if not node.tflite_numerics and node.is_quantized(0) and node.dtype() != "int16":
+        scales = (node.qparams(0).scale, node.qparams(1).scale, node.output_qparams().scale)
+        if not any(scale.size > 1 for scale in scales) and xnnpack_adds(*scales):
+            return _binary(node, rounding="UPWARD", compute_dtype="int32")
+    return _binary(node, rounding="TFLITE", pot_scale=pot_scale)
 
 
 @converter("MUL", max_version=7)
 def convert_mul(node: Node) -> relax.Expr:
     """A product; quantized ones have the scale s_l·s_r before they are rescaled."""
-    return _binary(node)
+    return _binary(node, rounding=node.rounding)
 
 
-def _binary(node: Node, **options: bool) -> relax.Expr:
+def _binary(node: Node, **options: object) -> relax.Expr:
     dtype = same_dtype(node, 0, 1)
     operator = node.operator.name
     if not quantized_or_plain(node, 0, 1):
@@ -57,7 +64,6 @@ def _binary(node: Node, **options: bool) -> relax.Expr:
         rhs.zero_point,
         output.scale,
         output.zero_point,
-        rounding=node.rounding,
         out_dtype=output.dtype,
         **options,
     )
