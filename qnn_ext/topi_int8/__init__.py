@@ -11,6 +11,7 @@ for _name in (
     "generic.arithmetic",
     "generic.pooling",
     "generic.reduce",
+    "generic.softmax",
     "generic.conv2d",
     "generic.dense",
     "generic.batch_matmul",

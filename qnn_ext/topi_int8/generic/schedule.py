@@ -18,6 +18,7 @@ from tvm.ir import IRModule, TensorLoad
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
+from ...numerics.tir_gemmlowp import KEEP
 from .block import Block, Loop, blocks_of, distinct_loads, read_block, stride_of, uses
 from .rows import fuse_rows, shared_rows
 
@@ -118,7 +119,8 @@ def _inline_producers(sch: Schedule) -> None:
     """Inline injective blocks into their readers, last producer first, so that each one meets its final readers."""
     outputs = [sch.get(rv).name_hint for rv in sch.get_output_blocks(sch.get_sblock("root"))]
     for block in reversed(blocks_of(sch)):
-        if not block.reduce and block.node.name_hint not in outputs and _worth_inlining(sch, block):
+        kept = block.node.name_hint in outputs or KEEP in block.node.annotations
+        if not block.reduce and not kept and _worth_inlining(sch, block):
             _inline(sch, block)
 
 

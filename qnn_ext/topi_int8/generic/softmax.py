@@ -1,0 +1,233 @@
+"""TE computes of qnn.softmax and qnn.log_softmax, the twins of numerics/softmax.py.
+
+Stages: the row's maximum; a table of exponentials over the steps below it; their sum; what the sum makes of the row
+(a reciprocal or a logarithm, one number each); the results. Rows may lie along any axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from tvm import te, tirx
+
+from ...numerics import gemmlowp, softmax, tir, tir_gemmlowp
+from ...numerics.multiplier import fixed_point
+from ...numerics.tir_gemmlowp import RowStages, i64
+from ...qparams import dtype_range
+from .elementwise import Constants, Expr, Operand
+from .stages import stages
+
+
+class Rows:
+    """Stages over a tensor's elements and over its rows, which keep the axis with extent 1."""
+
+    def __init__(self, shape: Sequence[int], axis: int) -> None:
+        self.shape = tuple(shape)
+        self.axis = axis % len(self.shape)
+        self.length = self.shape[self.axis]
+        self.row_shape = tuple(1 if i == self.axis else size for i, size in enumerate(self.shape))
+
+    def reduce(self, combine: Callable[..., Expr], element: Callable[..., Expr], name: str) -> te.Tensor:
+        """combine (te.sum, te.max) of element(*indices) over each row."""
+        k = te.reduce_axis((0, self.length), "k")
+        return te.compute(self.row_shape, lambda *i: combine(element(*self._moved(i, k)), axis=k), name=name)
+
+    def each(self, value: Callable[..., Expr], name: str) -> te.Tensor:
+        """One number per row."""
+        return te.compute(self.row_shape, value, name=name)
+
+    def elements(self, value: Callable[..., Expr], name: str) -> te.Tensor:
+        """One number per element."""
+        return te.compute(self.shape, value, name=name)
+
+    def of(self, row: te.Tensor, indices: Sequence[Expr]) -> Expr:
+        """The row's number at an element."""
+        return row(*self._moved(indices, 0))
+
+    def _moved(self, indices: Sequence[Expr], position: Expr) -> list[Expr]:
+        return [position if i == self.axis else index for i, index in enumerate(indices)]
+
+
+def _steps_below_max(data: te.Tensor, rows: Rows) -> Callable[..., Expr]:
+    """d = max(row) − x as int32: what the tables of exponentials are indexed with."""
+    high = rows.reduce(te.max, data, "row_max")
+    return lambda *i: rows.of(high, i).astype("int32") - data(*i).astype("int32")
+
+
+def _lookup(constants: Constants, table: np.ndarray, index: Callable[..., Expr]) -> Callable[..., Expr]:
+    tensor = constants.add(table)
+    return lambda *i: tensor(index(*i))
+
+
+def _exponentials(
+    constants: Constants, data: Operand, scale: float, beta: float, rounding: str, rows: Rows
+) -> tuple[Callable[..., Expr], te.Tensor]:
+    """(steps, exponentials as int32)."""
+    steps = _steps_below_max(data.tensor, rows)
+    table = softmax.exp_table(data.dtype, scale, beta, rounding)
+    return steps, rows.elements(_lookup(constants, table, steps), "exps")
+
+
+def _sum(exps: te.Tensor, rows: Rows, largest: int) -> te.Tensor:
+    """Σ of exponentials of at most `largest` in a type that holds it."""
+    dtype = "int32" if rows.length * largest < 1 << 31 else "int64"
+    return rows.reduce(te.sum, lambda *i: exps(*i).astype(dtype), "row_sum")
+
+
+# ---- softmax -----------------------------------------------------------------------------------------------------
+
+
+@stages("qnn.softmax")
+def _softmax(
+    constants: Constants,
+    shape: tuple[int, ...],
+    data: Operand,
+    input_scale: Operand,
+    input_zero_point: Operand,
+    output_scale: Operand,
+    output_zero_point: Operand,
+    *,
+    axis: int,
+    beta: float,
+    rounding: str,
+    out_dtype: str,
+) -> te.Tensor:
+    rows = Rows(shape, axis)
+    scale = float(input_scale.constant().reshape(()))
+    _, exps = _exponentials(constants, data, scale, beta, rounding, rows)
+    if rounding == "TFLITE":
+        if data.dtype == "int16":
+            return _tflite_row_16bit(constants, exps, rows)
+        return _tflite_row(exps, rows, out_dtype)
+    out_scale = np.float32(output_scale.constant().reshape(()))
+    zero_point = int(output_zero_point.constant().reshape(()))
+    return _float_row(exps, rows, out_scale, zero_point, out_dtype)
+
+
+def _float_row(exps: te.Tensor, rows: Rows, out_scale: np.float32, zero_point: int, dtype: str) -> te.Tensor:
+    total = _sum(exps, rows, 1 << softmax.FLOAT_EXP_BITS)
+    scale, one = (tirx.const(float(value), "float32") for value in (out_scale, 1.0))
+    factor = rows.each(lambda *i: one / (total(*i).astype("float32") * scale), "row_factor")
+    zero = tirx.const(zero_point, "int32")
+    return rows.elements(lambda *i: tir.requantize_float(exps(*i), rows.of(factor, i), zero, dtype), "softmax")
+
+
+def _rounded_sum(exps: te.Tensor, rows: Rows) -> te.Tensor:
+    """Σ of exponentials, each rounded from Q0.31 to Q12.19, as int64 in 1 … 2³¹ − 1."""
+    bits = softmax.SUM_BITS
+    return rows.reduce(te.sum, lambda *i: (exps(*i).astype("int64") + i64(1 << (bits - 1))) >> i64(bits), "row_sum")
+
+
+def _tflite_row(exps: te.Tensor, rows: Rows, dtype: str) -> te.Tensor:
+    total = _rounded_sum(exps, rows)
+
+    bind = RowStages(rows.row_shape, "row_inverse")
+    inverse, over_unit = tir_gemmlowp.reciprocal(total(*bind.indices), softmax.SUM_BITS, bind)
+    factor = bind.stage(inverse)
+    low, _ = dtype_range(dtype)
+    bits = np.iinfo(dtype).bits
+    shift = bind.stage(over_unit + i64(31 - bits))
+
+    def probability(*i: Expr) -> Expr:
+        product = tir.saturating_rounding_doubling_high_mul(rows.of(factor, i), exps(*i))  # not negative: no saturation
+        exponent = rows.of(shift, i)
+        rounded = (product + (i64(1) << (exponent - i64(1)))) >> exponent
+        return tir.saturate(rounded + i64(low), dtype)
+
+    return rows.elements(probability, "softmax")
+
+
+def _tflite_row_16bit(constants: Constants, exps: te.Tensor, rows: Rows) -> te.Tensor:
+    total = _sum(exps, rows, 32767)
+    headroom = rows.each(lambda *i: tirx.clz(total(*i).astype("int32")).astype("int64"), "row_headroom")
+    samples = constants.add(softmax.reciprocal_samples_16bit().astype(np.int32))
+
+    def position(*i: Expr) -> Expr:
+        shifted = ((total(*i).astype("int64") << (headroom(*i) - i64(1))) + i64(1 << 13)) >> i64(14)
+        return tir.saturate(shifted - i64((1 << 15) + (1 << 16)), "int16").astype("int32")
+
+    centred = rows.each(position, "row_position")
+
+    def interpolated(*i: Expr) -> Expr:
+        index = (centred(*i) >> tirx.const(7, "int32")) + tirx.const(256, "int32")
+        offset = centred(*i) & tirx.const(0x7F, "int32")
+        slope = (samples(index + tirx.const(1, "int32")) - samples(index)).astype("int16").astype("int32")
+        value = samples(index) + ((slope * offset + tirx.const(64, "int32")) >> tirx.const(7, "int32"))
+        return value.astype("int16").astype("int64")
+
+    inverse = rows.each(interpolated, "row_inverse")
+
+    def probability(*i: Expr) -> Expr:
+        shift = i64(31) - rows.of(headroom, i)
+        product = exps(*i).astype("int64") * rows.of(inverse, i) + (i64(1) << (shift - i64(1)))
+        return tirx.max(tirx.min(product >> shift, i64(32767)), i64(0)).astype("int16")
+
+    return rows.elements(probability, "softmax")
+
+
+# ---- log_softmax -------------------------------------------------------------------------------------------------
+
+
+@stages("qnn.log_softmax")
+def _log_softmax(
+    constants: Constants,
+    shape: tuple[int, ...],
+    data: Operand,
+    input_scale: Operand,
+    input_zero_point: Operand,
+    output_scale: Operand,
+    output_zero_point: Operand,
+    *,
+    axis: int,
+    rounding: str,
+    out_dtype: str,
+) -> te.Tensor:
+    rows = Rows(shape, axis)
+    scale = float(input_scale.constant().reshape(()))
+    steps, exps = _exponentials(constants, data, scale, 1.0, rounding, rows)
+    if rounding == "TFLITE":
+        return _tflite_log_row(constants, steps, exps, scale, rows, out_dtype)
+    out_scale = tirx.const(float(np.float32(output_scale.constant().reshape(()))), "float32")
+    zero_point = tirx.const(int(output_zero_point.constant().reshape(())), "int32")
+    total = _sum(exps, rows, 1 << softmax.FLOAT_EXP_BITS)
+    unit = tirx.const(2.0**-softmax.FLOAT_EXP_BITS, "float64")
+    log_sum = rows.each(lambda *i: tirx.log(total(*i).astype("float64") * unit).astype("float32"), "row_log")
+    in_scale = tirx.const(float(np.float32(scale)), "float32")
+
+    def logarithm(*i: Expr) -> Expr:
+        real = -tir.fence(steps(*i).astype("float32") * in_scale) - rows.of(log_sum, i)
+        return tir.float_to_int(tirx.nearbyint(real / out_scale), zero_point, out_dtype)
+
+    return rows.elements(logarithm, "log_softmax")
+
+
+def _tflite_log_row(
+    constants: Constants, steps: Callable[..., Expr], exps: te.Tensor, scale: float, rows: Rows, dtype: str
+) -> te.Tensor:
+    diff = softmax.diff_scale(scale, 1.0)
+    total = _rounded_sum(exps, rows)
+    low, high = dtype_range(dtype)
+
+    bind = RowStages(rows.row_shape, "row_log")
+    log_sum = bind.stage(tir_gemmlowp.log(total(*bind.indices), softmax.SUM_BITS, softmax.DIFF_BITS, bind))
+    multiplier = diff.multiplier
+    reverse = fixed_point(2.0 ** (31 - int(multiplier.shift)) / float(multiplier.multiplier))
+
+    def farthest(*i: Expr) -> Expr:
+        x = (log_sum(*i) + i64(gemmlowp.INT32_MIN)).astype("int32")
+        product = tir.multiply_tflite(
+            x, tirx.const(int(reverse.multiplier), "int32"), tirx.const(int(reverse.shift), "int32")
+        )
+        return tirx.min(-product, i64(diff.largest + 1)).astype("int32")
+
+    limit = rows.each(farthest, "row_limit")
+    entries = np.minimum(np.arange(256), diff.largest)
+    scaled = _lookup(constants, diff.scaled(entries), steps)
+    exponent = i64(31 - softmax.DIFF_BITS - 4)
+
+    def result(*i: Expr) -> Expr:
+        logarithm = tir.rounding_divide_by_pot(scaled(*i) - rows.of(log_sum, i), exponent) + i64(high)
+        return tir.saturate(tirx.Select(steps(*i) < rows.of(limit, i), logarithm, i64(low)), dtype)
+
+    return rows.elements(result, "log_softmax")
