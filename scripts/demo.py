@@ -26,7 +26,7 @@ THREADS = 1
 
 def main() -> None:
     """Print the table."""
-    console = Console(highlight=False, width=100)
+    console = Console(highlight=False, width=110)
     images, labels = _held_out_digits()
     console.print(f"{MODEL.name}: {len(labels)} held-out digits, {THREADS} thread\n")
 
@@ -66,7 +66,7 @@ def main() -> None:
         table.add_row(name, f"failed: {problem}", "", "", "", "")
     console.print(table)
     console.print(
-        "as LiteRT: images that get the class LiteRT gives them. latency: of one image, median, measured in turns.\n"
+        "as LiteRT: images that get the same class from LiteRT. latency: one image, median, measured in turns.\n"
         "speed: against LiteRT's. set-up: import, compile, first call."
     )
 
