@@ -109,15 +109,17 @@ def _quantized_product(node: Node) -> relax.Expr:
     product = _row(node, columns, 0)
     for index in range(1, count):
         scaled = _scaled(node, node.emit(relax.op.multiply(product, _row(node, columns, index))), factor)
-        product = node.emit(relax.op.astype(scaled, "int64"))
+        # The sum over a dimension of 1 ends a kernel: with all steps in one, TVM takes exponential time to simplify it.
+        product = node.emit(relax.op.sum(node.emit(relax.op.astype(scaled, "int64")), [0], keepdims=True))
     zero_point = int(target.zero_point)
     if node.tflite_numerics:
         result = narrow(node, _scaled(node, product, factor), zero_point, target.dtype)
     else:
         result = multiply(node, product, factor, zero_point, target.dtype)
-    if node.options["keep_dims"]:
-        result = node.emit(relax.op.reshape(result, [1 if i in axes else dim for i, dim in enumerate(shape)]))
-    return result
+    keep = bool(node.options["keep_dims"])
+    return relax.op.reshape(
+        result, [1 if axis in axes else dim for axis, dim in enumerate(shape) if keep or axis not in axes]
+    )
 
 
 def _scaled(node: Node, value: relax.Expr, factor: float) -> relax.Expr:
@@ -128,8 +130,7 @@ def _scaled(node: Node, value: relax.Expr, factor: float) -> relax.Expr:
 
 
 def _row(node: Node, value: relax.Expr, index: int) -> relax.Expr:
-    row = node.emit(relax.op.strided_slice(value, [0], [index], [index + 1]))
-    return node.emit(relax.op.squeeze(row, [0]))
+    return node.emit(relax.op.strided_slice(value, [0], [index], [index + 1]))
 
 
 # ---- extrema and logic -------------------------------------------------------------------------------------------
