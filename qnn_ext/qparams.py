@@ -67,6 +67,27 @@ class QParams:
         """True when there is one scale per slice along `axis`."""
         return self.axis is not None
 
+    def quantize(self, real: Any) -> np.ndarray:
+        """saturate(rint(real / scale) + zero_point) as this dtype: real values → what the model takes."""
+        scale, zero_point = self._along(np.asarray(real).ndim)
+        low, high = dtype_range(self.dtype)
+        steps = np.rint(np.asarray(real, np.float32) / scale.astype(np.float32)).astype(np.float64) + zero_point
+        return np.clip(np.nan_to_num(steps, nan=0.0), low, high).astype(self.dtype)
+
+    def dequantize(self, quantized: Any) -> np.ndarray:
+        """scale · (quantized − zero_point) in float32: what the model yields → real values."""
+        quantized = np.asarray(quantized)
+        scale, zero_point = self._along(quantized.ndim)
+        return ((quantized.astype(np.int64) - zero_point) * scale.astype(np.float32)).astype(np.float32)
+
+    def _along(self, ndim: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and zero point shaped to broadcast with a tensor of `ndim` dimensions."""
+        if self.axis is None:
+            return self.scale, self.zero_point
+        shape = [1] * ndim
+        shape[self.axis] = -1
+        return self.scale.reshape(shape), self.zero_point.reshape(shape)
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, QParams)

@@ -1,7 +1,5 @@
 """Every table of numerics.tflite_tables over its whole domain against LiteRT's reference kernel."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +8,6 @@ from qnn_ext.errors import QnnError
 from qnn_ext.numerics import tflite_tables as tables
 from qnn_ext.numerics.reference import domain
 from qnn_ext.qparams import QParams, dtype_range
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 LOW, ODD, MID = -128, -5, 0  # zero points of int8
 

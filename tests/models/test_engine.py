@@ -1,0 +1,68 @@
+"""Compiled models: bundled ones everywhere, the real ones of ../shared/models where they are. The engine equals the
+oracle bit for bit, and so LiteRT: its reference kernels under numerics="tflite", XNNPACK under "float32"."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext import Interpreter
+
+DATA = Path(qnn_ext.__file__).parent / "data"
+BUNDLED = ("digits_cnn_int8", "digits_cnn_uint8", "digits_cnn_int16x8", "digits_lstm_int8")
+FLOAT = ("digits_cnn_float32", "digits_cnn_float16", "digits_cnn_dynamic")
+REAL = (
+    "ad01_int8",
+    "deeplabv3_mnv2_dm05_pascal_quant",
+    "keras_lstm_mnist_ptq",
+    "kws_ref_model",
+    "micro_speech_quantized",
+    "mobilenet_v1_0.25_128_quant",
+    "mobilenet_v1_0.75_192_quant",
+    "mobilenet_v2_1.0_224_quant",
+    "mobilenet_v2_quantized_1x3x224x224",
+    "pretrainedResnet_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "vww_96_int8",
+)
+
+
+def digits(spec: qnn_ext.TensorSpec, count: int) -> list[np.ndarray]:
+    """The first held-out digits as inputs of a model."""
+    with np.load(DATA / "digits_test.npz") as arrays:
+        images = arrays["x"][:count].astype(np.float32) / 16
+    images = images.reshape(count, *spec.shape)
+    return [spec.qparams.quantize(image) if spec.qparams else image for image in images]
+
+
+@pytest.mark.parametrize("target", ["native", "skylake-avx512", "haswell", "x86-64"])
+@pytest.mark.parametrize("numerics", ["tflite", "float32"])
+@pytest.mark.parametrize("name", BUNDLED)
+def test_bundled_model_equals_the_oracle(name, numerics, target):
+    module = qnn_ext.from_tflite(DATA / f"{name}.tflite", numerics=numerics)
+    engine, oracle = qnn_ext.build(module, target), Interpreter(module)
+    for image in digits(module.inputs[0], 4):  # the LSTM's state goes on from image to image, in both
+        np.testing.assert_array_equal(engine(image), oracle(image))
+
+
+@pytest.mark.parametrize("name", FLOAT)
+def test_float_models(name):
+    module = qnn_ext.from_tflite(DATA / f"{name}.tflite")
+    engine, oracle = qnn_ext.build(module), Interpreter(module)
+    for image in digits(module.inputs[0], 4):
+        np.testing.assert_allclose(engine(image), oracle(image), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("numerics,golden", [("tflite", "ref"), ("float32", "xnnpack")])
+@pytest.mark.parametrize("name", REAL)
+def test_real_model_equals_litert(models, name, numerics, golden):
+    path = models / "tflite" / f"{name}.tflite"
+    engine = qnn_ext.build(qnn_ext.from_tflite(path, numerics=numerics))
+    assert not engine.notes
+    with np.load(path.with_suffix(".npz")) as arrays:
+        for trial in range(2):
+            engine.reset_state()
+            outputs = engine.run([arrays[f"input{trial}_{i}"] for i in range(len(engine.inputs))])
+            for i, output in enumerate(outputs.values()):
+                np.testing.assert_array_equal(output, arrays[f"{golden}{trial}_{i}"])
