@@ -58,7 +58,7 @@ def to_input(pixels: np.ndarray, spec: TensorSpec, normalize: str = "auto") -> n
     if normalize == "raw" and spec.dtype in ("uint8", "int8"):
         return (pixels.astype(np.int16) + dtype_range(spec.dtype)[0]).astype(spec.dtype)
     real = _normalized(pixels, normalize)
-    return quantize(real, spec.qparams) if spec.qparams is not None else real.astype(spec.dtype)
+    return spec.qparams.quantize(real) if spec.qparams is not None else real.astype(spec.dtype)
 
 
 def choose_normalization(spec: TensorSpec) -> str:
@@ -86,18 +86,6 @@ def real_range(qparams: QParams) -> tuple[float, float]:
     low, high = dtype_range(qparams.dtype)
     scale, zero_point = np.asarray(qparams.scale, np.float64), np.asarray(qparams.zero_point, np.float64)
     return float((scale * (low - zero_point)).min()), float((scale * (high - zero_point)).max())
-
-
-def quantize(real: np.ndarray, qparams: QParams) -> np.ndarray:
-    """saturate(rint(real / scale) + zero_point), per-tensor, in float32."""
-    low, high = dtype_range(qparams.dtype)
-    steps = np.rint(np.asarray(real, np.float32) / np.float32(qparams.scale))
-    return np.clip(steps.astype(np.float64) + int(qparams.zero_point), low, high).astype(qparams.dtype)
-
-
-def dequantize(values: np.ndarray, qparams: QParams) -> np.ndarray:
-    """scale · (values − zero_point), per-tensor, float32."""
-    return np.float32(qparams.scale) * (values.astype(np.int64) - int(qparams.zero_point)).astype(np.float32)
 
 
 def _normalized(pixels: np.ndarray, normalize: str) -> np.ndarray:

@@ -17,7 +17,6 @@ from rich.table import Table
 
 import qnn_ext
 from benchmarks.runners import Runner, litert_runner, measure, qnn_ext_runner, tvm_runner
-from qnn_ext.images import quantize
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 MODEL = DATA / "digits_cnn_int8.tflite"
@@ -85,7 +84,7 @@ def _held_out_digits() -> tuple[np.ndarray, np.ndarray]:
         pixels, labels = stored["x"], stored["y"]
     qparams = qnn_ext.from_tflite(MODEL).inputs[0].qparams
     assert qparams is not None
-    return quantize(pixels[:, None, :, :, None] / np.float32(16), qparams), labels
+    return qparams.quantize(pixels[:, None, :, :, None] / np.float32(16)), labels
 
 
 def _classify(runner: Runner, images: np.ndarray) -> np.ndarray:

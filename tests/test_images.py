@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from qnn_ext import InputError, QParams, TensorSpec
-from qnn_ext.images import choose_normalization, dequantize, load_image, quantize, to_input
+from qnn_ext.images import choose_normalization, load_image, to_input
 
 MOBILENET = QParams(1 / 128, 128, "uint8")
 RAMP = np.arange(256, dtype=np.uint8)[:, None]
@@ -79,6 +79,6 @@ def test_layouts(tmp_path, rng):
 
 def test_quantize_saturates_and_inverts():
     qparams = QParams(0.5, 10, "int8")
-    assert quantize(np.array([-1e9, -69.0, 0.25, 0.75, 1e9]), qparams).tolist() == [-128, -128, 10, 12, 127]
+    assert qparams.quantize(np.array([-1e9, -69.0, 0.25, 0.75, 1e9])).tolist() == [-128, -128, 10, 12, 127]
     steps = np.arange(-128, 128, dtype=np.int8)
-    np.testing.assert_array_equal(quantize(dequantize(steps, qparams), qparams), steps)
+    np.testing.assert_array_equal(qparams.quantize(qparams.dequantize(steps)), steps)

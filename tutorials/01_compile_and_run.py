@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import qnn_ext
-from qnn_ext.images import load_image, quantize
+from qnn_ext.images import load_image
 
 HERE = Path(__file__).parent
 DATA = Path(qnn_ext.__file__).parent / "data"
@@ -37,7 +37,7 @@ print(engine)
 with np.load(DATA / "digits_test.npz") as digits:
     pixels, labels = digits["x"], digits["y"]
 
-images = quantize(pixels[:, None, :, :, None] / np.float32(16), module.inputs[0].qparams)  # (450, 1, 8, 8, 1)
+images = module.inputs[0].qparams.quantize(pixels[:, None, :, :, None] / np.float32(16))  # (450, 1, 8, 8, 1)
 predictions = np.array([engine(image).argmax() for image in images])
 accuracy = np.mean(predictions == labels)
 print(f"accuracy on {len(labels)} held-out digits: {100 * accuracy:.2f} %")

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InputError
-from ..images import NORMALIZATIONS, dequantize, load_image, quantize
+from ..images import NORMALIZATIONS, load_image
 from ..module import TensorSpec
 from ..runtime import Engine
 from .common import FILE, build_options, json_option, open_engine, out, print_json, step
@@ -149,7 +149,7 @@ def _fit(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
     if value.dtype.kind != "f" or value.shape != spec.shape:
         return value
     if spec.qparams is not None:
-        return quantize(value, spec.qparams)
+        return spec.qparams.quantize(value)
     return value.astype(spec.dtype) if spec.dtype.startswith("float") else value
 
 
@@ -167,7 +167,7 @@ def _read_labels(path: Path) -> list[str]:
 
 def _describe(spec: TensorSpec, value: np.ndarray, labels: list[str] | None, top: int) -> dict[str, Any]:
     """One output: the best classes of a vector, all values of a small tensor, the extent of a big one."""
-    real = dequantize(value, spec.qparams) if spec.qparams is not None else value
+    real = spec.qparams.dequantize(value) if spec.qparams is not None else value
     data: dict[str, Any] = {"name": spec.name, "shape": list(value.shape), "dtype": str(value.dtype)}
     is_vector = value.size > 1 and max(value.shape) == value.size and (value.ndim > 1 or labels is not None)
     if is_vector and (spec.qparams is not None or value.dtype.kind == "f"):
