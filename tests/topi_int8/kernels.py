@@ -95,7 +95,7 @@ def requantize(shape: tuple[int, ...], rng: np.random.Generator) -> Epilogue:
 def residual_add(shape: tuple[int, ...], rng: np.random.Generator) -> Epilogue:
     """Scale, add a second activation with its own scale (in a side stage), clip, then a table of 256 entries."""
     other = integers(rng, shape, "int8", "random")
-    scale = (rng.random(shape[-1:]) * 1e-4).astype(np.float32)
+    scale = (2.0 ** -rng.integers(8, 14, shape[-1:])).astype(np.float32)  # exact with and without fused multiply-add
     table = integers(rng, (256,), "int8", "random")
 
     def stages(acc, other, scale, table):
@@ -106,10 +106,7 @@ def residual_add(shape: tuple[int, ...], rng: np.random.Generator) -> Epilogue:
         return te.compute(acc.shape, lambda *i: table[rounded[i] + 128], name="lookup")
 
     def reference(acc):
-        # The compiler may fuse multiply and add; 0.5 times an int8 is exact and so is its float32 sum's rounding,
-        # unless the product is inexact: compare through the same fused operation.
-        product = acc.astype(np.float32).astype(np.float64) * scale.astype(np.float64)
-        summed = (product + other * 0.5).astype(np.float32)
+        summed = acc.astype(np.float32) * scale + other.astype(np.float32) * np.float32(0.5)
         return table[np.rint(np.clip(summed, -128, 127)).astype(np.int32) + 128]
 
     return Epilogue([other, scale, table], stages, reference)
@@ -190,6 +187,19 @@ def execute(workload, target, implementation, placeholders, out, arrays) -> np.n
     sch = Schedule(te.create_prim_func([*placeholders, out]))
     implementation.schedule(sch, workload, target)
     executable = tvm.compile(sch.mod, target=target)
-    result = tvm.runtime.tensor(np.full([int(size) for size in out.shape], 99, str(out.dtype)))
-    executable["main"](*(tvm.runtime.tensor(array) for array in arrays), result)
-    return result.numpy()
+    shape = [int(size) for size in out.shape]
+    guarded, result = guarded_array(shape, str(out.dtype))
+    executable["main"](*(tvm.runtime.tensor(array) for array in arrays), tvm.runtime.from_dlpack(result))
+    assert (guarded == GUARD).all(), "the kernel wrote beyond its output"
+    return result
+
+
+GUARD = 0x5A
+
+
+def guarded_array(shape: list[int], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes behind an array, all GUARD, and the array, aligned as TVM asks."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.full(size + 64 + 256, GUARD, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start + size :], memory[start : start + size].view(dtype).reshape(shape)

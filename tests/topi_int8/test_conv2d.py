@@ -42,6 +42,7 @@ SHAPES = [
     conv((3, 6, 7, 12), 20, (3, 3), padding=(0, 1, 2, 3), groups=4),      # groups that do not
     conv((1, 8, 8, 10), 100, (1, 1), groups=2),
     conv((1, 8, 8, 64), 64, (3, 3), padding=(1, 1, 1, 1), groups=16),
+    conv((2, 6, 5, 24), 336, (1, 1), groups=3),                           # seven blocks a group
 ]
 # fmt: on
 

@@ -59,22 +59,23 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
     blocks = round_up(workload.out_channels // groups, instruction.lanes) // instruction.lanes
     rows, columns = workload.out_height, workload.out_width
     staged = any(workload.padding) or in_group % depth != 0 or workload.data_dtype != instruction.data_dtype
-    tile = choose_tile(rows, columns, blocks, instruction, staged)
+    # Blocks behind the last one are padding in a single group only; in between they would belong to the next group.
+    whole = groups > 1
+    tile = choose_tile(rows, columns, blocks, instruction, staged, whole_blocks=whole)
     mode, images, (kernel_height, kernel_width) = "spatial", workload.batch, workload.kernel
     taps = (kernel_height, kernel_width, round_up(in_group, depth))
     if groups == 1 and in_group % depth and (workload.dilation[1] == 1 or kernel_width == 1):
         mode, taps = "rows", (kernel_height, 1, round_up(kernel_width * in_group, depth))
     elif workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding):
         pixels = workload.batch * columns if rows == 1 else rows * columns
-        flat = choose_tile(1, pixels, blocks, instruction, staged, line=columns)
+        flat = choose_tile(1, pixels, blocks, instruction, staged, columns, whole)
         if tile_cost(flat, 1, pixels, blocks, staged) <= tile_cost(tile, rows, columns, blocks, staged):
             mode, tile, rows, columns = "flat", flat, 1, pixels
             images = 1 if workload.height == 1 else workload.batch
 
     rows, columns = round_up(rows, tile.rows), round_up(columns, tile.columns)
     bottom, right = _reach(workload, rows, columns)
-    if mode != "flat":
-        staged = staged or bottom > workload.height or right > workload.width
+    staged = staged or (mode != "flat" and (bottom > workload.height or right > workload.width))
     return Plan(mode, groups, taps, tile, images, rows, columns, round_up(groups * blocks, tile.blocks), staged)
 
 

@@ -34,17 +34,27 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def choose_tile(rows: int, columns: int, blocks: int, instruction: DotInstruction, copied: bool, line: int = 0) -> Tile:
+def choose_tile(
+    rows: int,
+    columns: int,
+    blocks: int,
+    instruction: DotInstruction,
+    copied: bool,
+    line: int = 0,
+    whole_blocks: bool = False,
+) -> Tile:
     """The cheapest tile by `tile_cost` for an output of rows × columns pixels and `blocks` channel blocks of a group.
 
     With `line`, the columns are image lines of that many pixels one behind the other, and a tile must hold whole lines
     or divide one, or TVM cannot tell which part of the accumulator it needs; and it must divide the columns.
+    `whole_blocks` asks for a tile that divides the blocks.
     """
-    tiles = _tiles(rows, columns, blocks, instruction)
-    if line:
-        tiles = (
-            tile for tile in tiles if columns % tile.columns == 0 and 0 in (line % tile.columns, tile.columns % line)
-        )
+
+    def fits(tile: Tile) -> bool:
+        in_lines = columns % tile.columns == 0 and 0 in (line % tile.columns, tile.columns % line) if line else True
+        return in_lines and not (whole_blocks and blocks % tile.blocks)
+
+    tiles = filter(fits, _tiles(rows, columns, blocks, instruction))
     return min(tiles, key=lambda tile: tile_cost(tile, rows, columns, blocks, copied))
 
 
