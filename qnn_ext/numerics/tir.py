@@ -73,13 +73,13 @@ def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     """TFLite's MultiplyByQuantizedMultiplier as int64: int32 x double-rounds, int64 x rounds once."""
     one = _const64(1)
     if dtype_of(x) == "int64":
-        multiplier, shift = _i64(multiplier), _i64(shift)
+        multiplier, shift = _i64(multiplier), _exponent(shift)
         reduced = tirx.Select(
             multiplier < _const64(0x7FFF0000), (multiplier + _const64(1 << 15)) >> _const64(16), _const64(0x7FFF)
         )
         total = _const64(15) - shift
         return (x * reduced + (one << (total - one))) >> total
-    left, right = _split_shift(_i64(shift))
+    left, right = _split_shift(_exponent(shift))
     shifted = x if isinstance(left, tirx.IntImm) and int(left) == 0 else (_i64(x) << left).astype("int32")
     high = saturating_rounding_doubling_high_mul(shifted, multiplier)
     # multipliers are not negative, so `shifted` has the sign of `high`; where high is 0 the quotient is 0 either way
@@ -100,13 +100,18 @@ def multiply_tonearest(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
 
 
 def _product(x: Expr, multiplier: Expr, shift: Expr) -> tuple[Expr, Expr]:
-    left, right = _split_shift(_i64(shift))
+    left, right = _split_shift(_exponent(shift))
     return (_i64(x) << left) * _i64(multiplier), _const64(31) + right
 
 
 def _split_shift(shift: Expr) -> tuple[Expr, Expr]:
     zero = _const64(0)
     return tirx.max(shift, zero), tirx.max(-shift, zero)
+
+
+def _exponent(shift: Expr) -> Expr:
+    """A shift as int64 that provably fits into 32 bits: TVM 0.27 simplifies (1 << e) >> 1 to 0 for a load e of int64."""
+    return _i64(shift.astype("int32")) if dtype_of(shift) == "int64" else _i64(shift)
 
 
 def _i64(x: Expr) -> Expr:
@@ -137,7 +142,7 @@ def float_to_int(x: Expr, zero_point: Expr, dtype: str) -> Expr:
         wide, bound = "int64", 2.0**31
     limit = tirx.const(bound, dtype_of(x))
     # max(NaN, −limit) would be NaN or −limit depending on operand order; a comparison with x itself settles it
-    number = tirx.Select(x == x, x, tirx.const(0.0, dtype_of(x)))
+    number = tirx.Select(tirx.isnan(x), tirx.const(0.0, dtype_of(x)), x)
     clipped = tirx.max(tirx.min(number, limit), -limit).astype(wide)
     return saturate(clipped + zero_point.astype(wide), dtype)
 

@@ -8,16 +8,9 @@ from tvm import relax
 from ..errors import ShapeError
 from ..numerics import fixed_point, reference
 from ..numerics.gemmlowp import inverse_sqrt
+from ..numerics.layer_norm import MEAN_BITS, OUT_BITS, variance_guard
 from ..numerics.multiplier import FixedPoint
 from .base import Shape, TensorInfo, check_dtype, check_qparams, define, export_to_script
-
-MEAN_BITS = 10  # fraction bits of the mean and of the normalized values
-OUT_BITS = 12  # results are in Q3.12
-
-
-def variance_guard(scale: float) -> int:
-    """What stands in for a variance below 1, so that constant rows do not overflow."""
-    return max(1, int(np.float32(10000) * np.float32(scale)))
 
 
 def _infer(data: TensorInfo, weight: TensorInfo, bias: TensorInfo, weight_scale: TensorInfo) -> tuple[Shape, str]:

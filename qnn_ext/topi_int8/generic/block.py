@@ -29,6 +29,7 @@ _CHEAP_CALLS = {
     "prim.likely",
     "tirx.nearbyint",
     "tirx.fabs",
+    "tirx.isnan",
     "tirx.floor",
 }
 _PURE = 1  # TCallEffectKind: 0 annotation, 1 pure, above that reads or writes state
