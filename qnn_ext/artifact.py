@@ -74,7 +74,7 @@ def _link(executable: Any) -> bytes:
 
 def _pack_states(states: tuple[State, ...]) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **{str(index): state.initial for index, state in enumerate(states)})
+    np.savez(buffer, **{str(index): state.initial for index, state in enumerate(states)})  # type: ignore[arg-type]
     return buffer.getvalue()
 
 

@@ -153,7 +153,7 @@ def _evaluate_with_tvm(call: relax.Call, args: list[Any]) -> Any:
     """Compile the single call, unscheduled, and run it. Constants among the arguments stay constants: some
     legalizations need them."""
     module, runtime_args = _single_call_module(call, args)
-    key = tvm_ffi.StructuralKey(module)
+    key = tvm_ffi.StructuralKey(module)  # type: ignore[call-arg]
     if key not in _compiled:
         _compiled[key] = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
     return _to_numpy(_compiled[key]["main"](*runtime_args))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ def bilinear_taps(size: int, out_size: int, align_corners: bool, half_pixel_cent
     """The taps of one axis. Source: TFLite's reference ComputeInterpolationValues."""
     corners = align_corners and out_size > 1
     numerator, denominator = (size - 1, out_size - 1) if corners else (size, out_size)
+    scale: Any
+    position: np.ndarray
     if arithmetic == "fixed":
         one = 1 << FRACTION_BITS
         scale = (one * numerator + denominator // 2) // denominator

@@ -210,7 +210,7 @@ class _UnsignedActivations:
                 args[zero_point] = _moved(args[zero_point])
         if name == "qnn.batch_matmul" and str(args[1].ty.dtype) == "uint8" and constant_value(args[3]) is not None:
             shift = qnn.requantize(self._signed(args[1]), 1.0, OFFSET, 1.0, 0, out_dtype="int8")
-            args[1], args[3] = self._builder.emit(shift), constant(constant_value(args[3]) - OFFSET)
+            args[1], args[3] = self._builder.emit(shift), _moved(args[3], -OFFSET)
         unsigned = self._yields_unsigned(name, args, attributes)
         if unsigned:
             args[_PRODUCES[name]] = _moved(args[_PRODUCES[name]])
@@ -240,8 +240,10 @@ def _is_int8(expr: Any) -> bool:
     return isinstance(expr.ty, relax.TensorType) and str(expr.ty.dtype) == "int8"
 
 
-def _moved(zero_point: Any) -> Any:
-    return constant(constant_value(zero_point) + np.int32(OFFSET))
+def _moved(zero_point: Any, offset: int = OFFSET) -> Any:
+    value = constant_value(zero_point)
+    assert value is not None, "only constant zero points move"
+    return constant(value + np.int32(offset))
 
 
 def _variables(expr: Any) -> list[Any]:

@@ -179,9 +179,11 @@ class _Kernel:
 def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any]) -> Workload:
     dtypes = (data.dtype, weight.dtype, attributes["out_dtype"])
     if name == "qnn.dense_accumulate":
-        return DenseWorkload(*data.shape, weight.shape[0], *dtypes)
+        m, k = data.shape
+        return DenseWorkload(m, k, weight.shape[0], *dtypes)
     if name == "qnn.batch_matmul_accumulate":
-        return BatchMatmulWorkload(*data.shape, weight.shape[1], *dtypes)
+        batch, m, k = data.shape
+        return BatchMatmulWorkload(batch, m, k, weight.shape[1], *dtypes)
     n, h, w, c = data.shape
     o, kh, kw, _ = weight.shape
     geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])

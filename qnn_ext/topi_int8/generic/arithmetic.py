@@ -61,7 +61,7 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
                 )
                 return tir.saturate(sign(one, two), out_dtype)
             headroom = ADD_LEFT_SHIFT[np.dtype(lhs.dtype).itemsize * 8]
-            multipliers = add_multipliers(*scales, headroom)
+            multipliers = add_multipliers(scales[0], scales[1], scales[2], headroom)
             one, two = (
                 tir.multiply_tflite(
                     x << tirx.const(headroom, "int32"), stage.along(m.multiplier, axis), stage.along(m.shift, axis)

@@ -42,10 +42,10 @@ class Constants:
 
 @dataclass(frozen=True)
 class Operand:
-    """One argument of an operator: a tensor computed before, or a constant array."""
+    """One argument of an operator: a te.Tensor computed before, or a constant array; the other is None."""
 
-    tensor: te.Tensor | None
-    value: np.ndarray | None
+    tensor: Any
+    value: Any
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -47,7 +48,7 @@ def convert_mul(node: Node) -> relax.Expr:
     return _binary(node, rounding=node.rounding)
 
 
-def _binary(node: Node, **options: object) -> relax.Expr:
+def _binary(node: Node, **options: Any) -> relax.Expr:
     dtype = same_dtype(node, 0, 1)
     operator = node.operator.name
     if not quantized_or_plain(node, 0, 1):

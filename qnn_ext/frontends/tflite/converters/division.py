@@ -81,7 +81,7 @@ def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, outpu
     inverse, inverse_shift = reciprocal(np.maximum(np.abs(divisor), 1), 31)
     headroom = _headroom(dividend)
     quotient = reference.saturating_rounding_doubling_high_mul(dividend << headroom, inverse)
-    scaled = reference.saturating_rounding_doubling_high_mul(quotient, np.int64(multiplier))
+    scaled = reference.saturating_rounding_doubling_high_mul(quotient, np.asarray(multiplier, np.int64))
     result = _shift_right(scaled, headroom + inverse_shift - out_shift, wrap) + int(output.zero_point)
     low, high = dtype_range(output.dtype)
     return reference.saturate(np.where(divisor == 0, np.where(dividend >= 0, high, low), result), output.dtype)

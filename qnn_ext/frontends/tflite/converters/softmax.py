@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import relax
 
@@ -12,8 +14,12 @@ from ..node import Node
 from ..registry import converter
 
 # input dtype -> output dtypes of LiteRT's quantized kernels
-SOFTMAX_DTYPES = {"int8": ("int8", "int16"), "uint8": ("uint8", "int16"), "int16": ("int16",)}
-LOG_SOFTMAX_DTYPES = {"int8": ("int8",), "uint8": ("uint8",)}
+SOFTMAX_DTYPES: dict[str, tuple[str, ...]] = {
+    "int8": ("int8", "int16"),
+    "uint8": ("uint8", "int16"),
+    "int16": ("int16",),
+}
+LOG_SOFTMAX_DTYPES: dict[str, tuple[str, ...]] = {"int8": ("int8",), "uint8": ("uint8",)}
 
 
 @converter("SOFTMAX", max_version=3)
@@ -23,7 +29,8 @@ def convert_softmax(node: Node) -> relax.Expr:
     if _is_float(node, SOFTMAX_DTYPES):
         scaled = node.emit(relax.op.multiply(node.input(0), constant(np.float32(beta))))
         return relax.op.nn.softmax(scaled, axis=-1)
-    return qnn.softmax(node.input(0), *_quantization(node), beta=beta, **_rounding(node))
+    scale, zero_point, output_scale, output_zero_point = _quantization(node)
+    return qnn.softmax(node.input(0), scale, zero_point, output_scale, output_zero_point, beta=beta, **_rounding(node))
 
 
 @converter("LOG_SOFTMAX", max_version=2)
@@ -47,12 +54,12 @@ def _is_float(node: Node, quantized: dict[str, tuple[str, ...]]) -> bool:
     return False
 
 
-def _quantization(node: Node) -> tuple[np.ndarray, ...]:
+def _quantization(node: Node) -> tuple[Any, ...]:
     source, target = tensor_qparams(node), result_qparams(node)
     return source.scale, source.zero_point, target.scale, target.zero_point
 
 
-def _rounding(node: Node) -> dict[str, str]:
+def _rounding(node: Node) -> dict[str, Any]:
     """16-bit tensors go through LiteRT's own kernel in either resolver: XNNPACK has none."""
     rounding = "TFLITE" if node.dtype() == "int16" else node.rounding
     return {"rounding": rounding, "out_dtype": node.output_tensor().dtype}
