@@ -27,7 +27,9 @@ def test_float32_numerics_is_within_one_of_xnnpack(case):
 
 def binary(operator, dtype, x, y, qs=(None, None, None), numerics="tflite", **options):
     """The operator on two vectors; qs: (scale, zero point) of both and of the result."""
-    builder = pytest.importorskip("conformance.tflite_models.builder", reason="models are built with ai-edge-litert")
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    from tests.conformance.tflite_models import builder
+
     graph = builder.Graph()
     one, two, out = (builder.Q(*q) if q else None for q in qs)
     ins = [graph.input((len(x),), dtype, one), graph.input((len(y),), dtype, two)]

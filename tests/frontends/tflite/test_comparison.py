@@ -21,7 +21,9 @@ def test_equals_litert(case):
 
 def compare(operator, dtype, one, two):
     """A model that compares two vectors quantized with (scale, zero point)."""
-    builder = pytest.importorskip("conformance.tflite_models.builder", reason="models are built with ai-edge-litert")
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    from tests.conformance.tflite_models import builder
+
     graph = builder.Graph()
     ins = [graph.input((3,), dtype, builder.Q(*q)) for q in (one, two)]
     graph.op(operator, ins, [graph.output((3,), "bool")])

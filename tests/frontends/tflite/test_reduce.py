@@ -28,7 +28,9 @@ def test_int8_sum(case):
 
 def reduction(operator, shape, dtype, axes, q=None, numerics="tflite", **options):
     """The imported model of one reduction."""
-    builder = pytest.importorskip("conformance.tflite_models.builder", reason="models are built with ai-edge-litert")
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    from tests.conformance.tflite_models import builder
+
     graph = builder.Graph()
     quantization = builder.Q(*q) if q else None
     x = graph.input(shape, dtype, quantization)
