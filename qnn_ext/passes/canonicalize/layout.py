@@ -1,4 +1,4 @@
-"""Operators that only need another layout before they can be computed: avg_pool2d, conv2d_transpose."""
+"""Operators that only need another layout before they can be computed: avg_pool2d."""
 
 from __future__ import annotations
 

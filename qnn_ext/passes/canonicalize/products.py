@@ -20,6 +20,7 @@ from tvm import relax
 from ... import op as qnn
 from ...op.base import call_attributes, constant, constant_value
 from ...op.conv2d import permutation, weight_to_ohwi
+from ...op.dense import unpack_weight
 from ..rewrite import Emit
 from .rules import canonical
 
@@ -137,6 +138,20 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
         acc = _minus(acc, emit(relax.op.multiply(rows, constant(zw.astype(np.int32)))), emit)  # − T2
     t3 = za * matrix.astype(np.int64).sum(axis=1)
     return subtract_constant(acc, t3 - matrix.shape[1] * za * zw, emit)  # − T3 + T4
+
+
+@canonical("qnn.contrib_dense_pack")
+def canonicalize_dense_pack(call: relax.Call, emit: Emit) -> relax.Expr:
+    """qnn.dense over the unpacked weight."""
+    attributes = call_attributes(call)
+    weight, value = call.args[1], constant_value(call.args[1])
+    if value is not None:
+        weight = constant(unpack_weight(value, attributes["kernel_layout"]))
+    elif attributes["kernel_layout"] != "NC":
+        blocks, depth = (int(dim) for dim in list(weight.ty.shape)[:2])
+        split = emit(relax.op.permute_dims(weight, [0, 2, 1, 3]))
+        weight = emit(relax.op.reshape(split, (blocks * 32, depth * 4)))
+    return canonicalize_dense(qnn.dense(call.args[0], weight, *call.args[2:], out_dtype=attributes["out_dtype"]), emit)
 
 
 # ---- batch_matmul ------------------------------------------------------------------------------------------------
