@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from operator import index as operator_index
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,15 @@ from ...interpreter import interpret
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
 from . import converters  # noqa: F401  (fills the registry)
+from .limits import Budget, check_elements
 from .node import Node, shape_of
 from .reader import Model, Operator, Subgraph, Tensor, read_model
 from .registry import CONVERTERS
 
 NUMERICS = ("float32", "tflite")
+VALUE_DTYPES = (
+    "float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool",
+)  # fmt: skip
 
 
 def from_tflite(
@@ -56,6 +63,7 @@ class Importer:
         self.state_inputs: list[relax.Var] = []
         self.state_values: dict[str, relax.Expr] = {}
         self.initial_states: dict[str, np.ndarray] = {}
+        self.budget = Budget(sum(t.data.size for t in self.graph.tensors if t.data is not None))
         self._values: dict[int, relax.Expr] = {}
         self._builder = relax.BlockBuilder()
 
@@ -97,6 +105,8 @@ class Importer:
         """A variable tensor (LSTM and SVDF keep their state in one), which begins with zeros; `shape` where it is not
         the file's, because the import changed the batch size."""
         tensor = self.tensor(index)
+        _check_dtype(tensor)
+        self.budget.charge(tensor.shape if shape is None else shape)
         initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
         if tensor.qparams is not None:
             initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
@@ -112,7 +122,7 @@ class Importer:
         UnsupportedOperatorError when these depend on anything but constants."""
         graph = self.model.subgraphs[index]
         once = Importer(self.model, self.numerics, {}, self.source)
-        once.graph = graph
+        once.graph, once.budget = graph, self.budget
         once._builder.begin_scope([])
         once._builder._begin_dataflow_block()
         try:
@@ -128,18 +138,26 @@ class Importer:
             self.initial_states[name] = value
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
-        """Bind an expression. Constants and variables stay as they are; constant subexpressions are computed now."""
+        """Bind an expression. Constants and variables stay as they are; constant subexpressions are computed now.
+
+        Raises ModelFormatError when the result would be absurdly big.
+        """
         expr = as_expr(expr)
         if isinstance(expr, relax.Var) or constant_value(expr) is not None:
             return expr
         bound = self._builder.emit(expr, identifier(name))
+        if isinstance(bound.ty, relax.TensorType):
+            check_elements(shape_of(bound))
         return self._fold(expr, bound)
 
     def _fold(self, expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
-        """A call whose tensor arguments are all constant becomes a constant. Shape arithmetic needs that, and float16
-        weights. The dead binding is removed at the end."""
-        leaves = list(_leaves(expr))
-        if isinstance(expr, relax.Call) and leaves and all(constant_value(leaf) is not None for leaf in leaves):
+        """A call whose tensor arguments are all constant becomes a constant, unless that would be big. Shape arithmetic
+        needs that, and float16 weights. The dead binding is removed at the end."""
+        if not isinstance(expr, relax.Call):
+            return bound
+        values = [constant_value(leaf) for leaf in _leaves(expr)]
+        known = [value for value in values if value is not None]
+        if known and len(known) == len(values) and self.budget.can_fold(bound.ty, known):
             builder = relax.BlockBuilder()
             with builder.function("main", []):
                 builder.emit_func_output(builder.emit(expr))
@@ -152,11 +170,10 @@ class Importer:
 
     def run(self) -> QnnModule:
         """Convert the whole main subgraph."""
-        inputs = [self._input_spec(self.tensor(index)) for index in self.graph.inputs]
-        unknown = set(self.shapes) - {spec.name for spec in inputs}
-        if unknown:
-            names = ", ".join(repr(spec.name) for spec in inputs)
-            raise ShapeError(f"shapes names {sorted(unknown)[0]!r}, but the inputs of {self.source} are {names}")
+        for what, count in (("operators", len(self.graph.operators)), ("outputs", len(self.graph.outputs))):
+            if not count:
+                raise ModelFormatError(f"{self.source}: the model has no {what}: export it again, from a trained model")
+        inputs = self._input_specs()
         params = []
         for index, spec in zip(self.graph.inputs, inputs, strict=True):
             var = relax.Var(identifier(spec.name) or "input", relax.TensorType(spec.shape, spec.dtype))
@@ -205,56 +222,97 @@ class Importer:
                 "convert the model with an older TFLite converter, or update qnn_ext"
             )
         node = Node(self, operator)
-        try:
+        with _blaming(operator):
             result = entry.convert(node)
-        except QnnError as error:
-            if operator.name in str(error):
-                raise
-            raise type(error)(f"{operator.label()}: {error}") from error
-        except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise ModelFormatError(
-                f"{operator.label()}: inputs and options do not fit together: {lines[-1]}"
-            ) from error
-        results = list(result) if isinstance(result, (list, tuple)) else [result]
-        outputs = [index for index in operator.outputs if self.tensor(index).dtype != "resource"]  # handles, no values
-        if len(results) != len(outputs):
-            raise ModelFormatError(
-                f"{operator.label()}: has {len(outputs)} outputs, {operator.name} yields {len(results)}"
-            )
-        for index, value in zip(outputs, results, strict=True):
-            self._bind_output(operator, index, value)
+            results = list(result) if isinstance(result, (list, tuple)) else [result]
+            outputs = [i for i in operator.outputs if self.tensor(i).dtype != "resource"]  # handles, no values
+            if len(results) != len(outputs):
+                raise ModelFormatError(f"has {len(outputs)} outputs, {operator.name} yields {len(results)}")
+            for index, value in zip(outputs, results, strict=True):
+                self._bind_output(index, value)
 
-    def _bind_output(self, operator: Operator, index: int, value: relax.Expr) -> None:
+    def _bind_output(self, index: int, value: relax.Expr) -> None:
         tensor = self.tensor(index)
-        try:
-            bound = self.emit(value, tensor.name)
-        except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise ModelFormatError(
-                f"{operator.label()}: inputs and options do not fit together: {lines[-1]}"
-            ) from error
+        bound = self.emit(value, tensor.name)
         if not isinstance(bound.ty, relax.TensorType):
-            raise ModelFormatError(f"{operator.label()}: the result is no tensor")
+            raise ModelFormatError("the result is no tensor")
         shape, dtype = shape_of(bound), str(bound.ty.dtype)
         if dtype != tensor.dtype:
-            raise ModelFormatError(f"{operator.label()}: yields {dtype}, but the file declares {tensor.dtype}")
+            raise ModelFormatError(f"yields {dtype}, but the file declares {tensor.dtype}")
         if not self.shapes and not _shape_fits(shape, tensor):
-            raise ModelFormatError(f"{operator.label()}: yields shape {shape}, but the file declares {tensor.shape}")
+            raise ModelFormatError(f"yields shape {shape}, but the file declares {tensor.shape}")
+        if constant_value(bound) is not None:
+            self.budget.charge(shape)
         self._values[index] = bound
 
+    def _input_specs(self) -> list[TensorSpec]:
+        tensors = [self.tensor(index) for index in self.graph.inputs]
+        names = [tensor.name for tensor in tensors]
+        unknown = [name for name in self.shapes if name not in names]
+        if unknown:
+            raise ShapeError(
+                f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {', '.join(map(repr, names))}"
+            )
+        specs = [self._input_spec(tensor) for tensor in tensors]
+        return [replace(spec, name=name) for spec, name in zip(specs, distinct(names), strict=True)]
+
     def _input_spec(self, tensor: Tensor) -> TensorSpec:
-        shape = tuple(int(dim) for dim in self.shapes.get(tensor.name, tensor.shape))
-        if len(shape) != len(tensor.shape) or any(dim < 1 for dim in shape):
+        _check_dtype(tensor)
+        wanted = self.shapes.get(tensor.name, tensor.shape)
+        try:
+            shape = tuple(operator_index(dim) for dim in wanted)
+        except TypeError:
+            raise ShapeError(f"input '{tensor.name}': a shape is a sequence of integers, found {wanted!r}") from None
+        if len(shape) != len(tensor.shape):
             raise ShapeError(f"input '{tensor.name}' has {len(tensor.shape)} dimensions, cannot become {shape}")
+        if any(dim < 1 for dim in shape):
+            raise ShapeError(
+                f"input '{tensor.name}' has shape {shape}, where each dimension must be at least 1; "
+                f"give another one: shapes={{{tensor.name!r}: ...}}"
+            )
+        check_elements(shape, f"input '{tensor.name}'")
         return TensorSpec(tensor.name, shape, tensor.dtype, tensor.qparams)
 
     def _output_specs(self, outputs: list[relax.Expr]) -> tuple[TensorSpec, ...]:
         tensors = [self.tensor(index) for index in self.graph.outputs]
+        names = distinct([tensor.name for tensor in tensors])
         return tuple(
-            TensorSpec(tensor.name, shape_of(value), tensor.dtype, tensor.qparams)
-            for tensor, value in zip(tensors, outputs, strict=True)
+            TensorSpec(name, shape_of(value), tensor.dtype, tensor.qparams)
+            for name, tensor, value in zip(names, tensors, outputs, strict=True)
         )
+
+
+@contextmanager
+def _blaming(operator: Operator) -> Iterator[None]:
+    """Every error within becomes one of ours that names the operator."""
+    label = operator.label()
+    try:
+        yield
+    except QnnError as error:
+        if label in str(error):
+            raise
+        raise type(error)(f"{label}: {error}") from error
+    except MemoryError as error:
+        raise ModelFormatError(f"{label}: needs more memory than there is: {error}") from error
+    except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelFormatError(f"{label}: inputs and options do not fit together: {lines[-1]}") from error
+
+
+def _check_dtype(tensor: Tensor) -> None:
+    if tensor.dtype not in VALUE_DTYPES:
+        raise UnsupportedOperatorError(
+            f"{tensor.label()} is of dtype {tensor.dtype}; supported are {', '.join(VALUE_DTYPES)}"
+        )
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, later ones that repeat an earlier one with a number behind."""
+    taken: list[str] = []
+    for name in names:
+        candidates = (name if not count else f"{name}:{count}" for count in range(len(names) + 1))
+        taken.append(next(candidate for candidate in candidates if candidate not in taken))
+    return taken
 
 
 def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:

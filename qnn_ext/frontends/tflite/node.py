@@ -1,9 +1,9 @@
-"""Node: what a converter sees of one operator, with its inputs as Relax expressions and helpers that every family uses."""
+"""Node: what a converter sees of one operator, with its inputs as Relax expressions, and helpers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax

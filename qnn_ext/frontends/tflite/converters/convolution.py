@@ -10,10 +10,13 @@ from tvm import relax
 from .... import op as qnn
 from ....op.base import constant
 from ....qparams import QParams
+from .. import limits
 from ..node import Node, shape_of
 from ..registry import converter
 from .accumulators import accumulator_dtype, bias_of, finish_accumulator, finish_float, product_kind, weight_qparams
 from .hybrid import dequantize_accumulator, quantize_rows
+
+MAX_IMAGE_ELEMENTS = 2**26  # of a hybrid convolution with padding, whose sums of weights come from a constant image
 
 Padding = tuple[int, int, int, int]
 Pair = tuple[int, int]
@@ -157,6 +160,7 @@ def _weight_sum(node: Node, shape: tuple[int, ...], weight: relax.Expr, geometry
             (kernel - 1) * dilation + 1
             for kernel, dilation in zip(shape_of(weight)[1:3], geometry.dilation, strict=True)
         )
+    limits.check_elements((height, width, shape[3]), "the image of ones behind the zero points", MAX_IMAGE_ELEMENTS)
     ones = constant(np.ones((1, height, width, shape[3]), np.int8))
     return node.emit(qnn.conv2d(ones, weight, 0, 0, 1.0, 1.0, **geometry.options()))
 

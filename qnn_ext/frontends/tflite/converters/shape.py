@@ -13,12 +13,12 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant, constant_value
+from .. import limits
+from ..limits import MAX_ELEMENTS, MAX_FOLDED_ELEMENTS, MAX_UNROLLED
 from ..node import Node
 from ..registry import converter
-from ..tensors import MAX_ELEMENTS
 
 Shape = tuple[int, ...]
-MAX_FOLDED_ELEMENTS = 2**24  # of a constant made at import: more is a corrupt file, not a model
 
 
 # ---- helpers that other converters share -------------------------------------------------------------------------
@@ -26,9 +26,7 @@ MAX_FOLDED_ELEMENTS = 2**24  # of a constant made at import: more is a corrupt f
 
 def check_elements(node: Node, shape: Sequence[int], limit: int = MAX_ELEMENTS) -> Shape:
     """`shape` as a tuple. Raises ModelFormatError when a dimension is negative or the tensor would be absurdly big."""
-    if any(dim < 0 for dim in shape) or math.prod(shape) > limit:
-        raise node.malformed(f"asks for a tensor of shape {tuple(shape)}")
-    return tuple(int(dim) for dim in shape)
+    return limits.check_elements(shape, f"{node.label}: a tensor", limit)
 
 
 def reshape(node: Node, expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
@@ -60,7 +58,8 @@ def block(
 
 def take(node: Node, expr: relax.Expr, indices: np.ndarray, axis: int) -> relax.Expr:
     """expr with the elements `indices`, known at import, along one axis; `expr` itself when these are all in order."""
-    if np.array_equal(indices, np.arange(int(expr.ty.shape[axis]))):
+    check_elements(node, indices.shape, MAX_FOLDED_ELEMENTS)
+    if len(indices) == int(expr.ty.shape[axis]) and np.array_equal(indices, np.arange(int(expr.ty.shape[axis]))):
         return expr
     return node.emit(relax.op.take(expr, constant(np.asarray(indices, np.int32)), axis=axis, mode="clip"))
 
@@ -190,7 +189,9 @@ def _axis(node: Node, axis: int, ndim: int) -> int:
 
 
 def _parts(node: Node, index: int, axis: int, sizes: Sequence[int]) -> list[relax.Expr]:
-    """The input cut along an axis into consecutive parts."""
+    """The input cut along an axis into consecutive parts, one for each output."""
+    if len(sizes) != len(node.operator.outputs) or len(sizes) > MAX_UNROLLED:
+        raise node.malformed(f"makes {len(sizes)} parts for {len(node.operator.outputs)} outputs")
     if any(size < 0 for size in sizes) or sum(sizes) != node.shape(index)[axis]:
         raise node.malformed(f"sizes {list(sizes)} do not add up to dimension {axis} of {node.shape(index)}")
     ends = np.cumsum(sizes).tolist()
@@ -202,8 +203,9 @@ def convert_split(node: Node) -> list[relax.Expr]:
     """Equal parts; input 0 is the axis."""
     (axis,) = node.axes(0, len(node.shape(1)))
     count, length = node.options["num_splits"], node.shape(1)[axis]
-    if count < 1 or length % count:
-        raise node.malformed(f"dimension {axis} of {node.shape(1)} does not divide into {count} parts")
+    if count != len(node.operator.outputs) or length % count:
+        parts = f"{count} parts for {len(node.operator.outputs)} outputs"
+        raise node.malformed(f"dimension {axis} of {node.shape(1)} does not divide into {parts}")
     return _parts(node, 1, axis, [length // count] * count)
 
 
@@ -234,7 +236,7 @@ def convert_unpack(node: Node) -> list[relax.Expr]:
     """The slices along an axis, that axis dropped."""
     shape = list(node.shape(0))
     axis = _axis(node, node.options["axis"], len(shape))
-    if node.options["num"] != shape[axis]:
+    if node.options["num"] != shape[axis] or shape[axis] != len(node.operator.outputs):
         raise node.malformed(f"unpacks {node.options['num']} parts of dimension {axis} of {tuple(shape)}")
     parts = _parts(node, 0, axis, [1] * shape[axis])
     return [reshape(node, part, shape[:axis] + shape[axis + 1 :]) for part in parts]

@@ -181,6 +181,7 @@ def _rows_of_all_batches(node: Node, batch_dims: int, size: int) -> relax.Expr:
     if constant_value(flat) is None:
         flat = node.emit(relax.op.minimum(flat, constant(np.array(size - 1, dtype))))
         flat = node.emit(relax.op.maximum(flat, constant(np.array(0, dtype))))
+    check_elements(node, (batches,), MAX_FOLDED_ELEMENTS)
     first_rows = (np.arange(batches) * size).astype(dtype).reshape(-1, 1)
     rows = node.emit(relax.op.add(flat, constant(first_rows)))
     return reshape(node, rows, [batches * math.prod(shape[batch_dims:])])
