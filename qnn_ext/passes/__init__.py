@@ -1,9 +1,10 @@
-"""Passes: QNN graph to scheduled kernels. legalize → canonicalize → fold → fuse → lower; `build.py` lists them."""
+"""Passes: QNN graph to scheduled kernels. fold_padding → legalize → canonicalize → fold → fuse → lower; `build.py` lists them."""
 
 from .canonicalize import canonicalize
 from .fold import fold_constant_sums
 from .fuse import fuse
 from .legalize import legalize
 from .lower import lower
+from .padding import fold_padding
 
-__all__ = ["canonicalize", "fold_constant_sums", "fuse", "legalize", "lower"]
+__all__ = ["canonicalize", "fold_constant_sums", "fold_padding", "fuse", "legalize", "lower"]

@@ -152,7 +152,7 @@ class _UnsignedActivations:
 
     def _visit(self, binding: relax.VarBinding) -> None:
         value, var = binding.value, binding.var
-        for rule in (self._move, self._lookup, self._clip, self._qnn):
+        for rule in (self._move, self._lookup, self._clip, self._pad, self._qnn):
             result = rule(value)
             if result is not None:
                 expr, unsigned = result
@@ -193,6 +193,13 @@ class _UnsignedActivations:
             return None
         low, high = (int(bound.value) + OFFSET for bound in value.args[1:])
         return relax.op.clip(self._unsigned[value.args[0]], low, high), True
+
+    def _pad(self, value: Any) -> tuple[Any, bool] | None:
+        if op_name(value) != "nn.pad" or value.args[0] not in self._unsigned or value.attrs.pad_mode != "constant":
+            return None
+        widths = [int(width) for width in value.attrs.pad_width]
+        fill = int(value.attrs.pad_value) + OFFSET
+        return relax.op.nn.pad(self._unsigned[value.args[0]], widths, pad_mode="constant", pad_value=fill), True
 
     def _qnn(self, value: Any) -> tuple[Any, bool] | None:
         """QNN operators carry their zero points as arguments: constant ones move by 128 with the data."""

@@ -8,13 +8,14 @@ from tvm import IRModule, relax, s_tir, tirx
 
 from qnn_ext import op as qnn
 from qnn_ext.build import lower_module, qnn_pipeline
+from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
-from qnn_ext.passes import canonicalize, fold_constant_sums, fuse, legalize
+from qnn_ext.passes import canonicalize, fold_constant_sums, fold_padding, fuse, legalize
 from qnn_ext.passes.fuse import COMPOSITE
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.target import make_target
 
-from .modules import conv_module, module
+from .modules import conv_module, inputs_of, module
 
 
 def names(mod) -> list[str]:
@@ -139,3 +140,26 @@ def allocations(function: tirx.PrimFunc) -> list[tuple[int, str]]:
 
     tvm_ffi.structural_walk(lowered.body, (tirx.Stmt, visit))
     return found
+
+
+def padded_convolution(rng, pad_value, pad_width=(0, 0, 1, 2, 0, 1, 0, 0)):
+    weight = rng.integers(-128, 128, (4, 3, 3, 4)).astype(np.int8)
+
+    def body(emit, x):
+        padded = emit(relax.op.nn.pad(x, list(pad_width), pad_mode="constant", pad_value=pad_value))
+        return qnn.conv2d(padded, constant(weight), 9, 0, 0.1, 0.02, padding=(0, 1, 0, 0))
+
+    return module([((1, 6, 5, 4), "uint8")], body)
+
+
+def test_a_pad_with_the_zero_point_moves_into_the_convolution(rng):
+    mod = padded_convolution(rng, 9)
+    folded = fold_padding(mod)
+    assert "nn.pad" not in names(folded)
+    inputs = inputs_of(rng, mod)
+    np.testing.assert_array_equal(interpret(folded, inputs)[0], interpret(mod, inputs)[0])
+
+
+@pytest.mark.parametrize("pad_value,pad_width", [(8, (0, 0, 1, 1, 1, 1, 0, 0)), (9, (0, 1, 1, 1, 1, 1, 0, 0))])
+def test_other_pads_stay(rng, pad_value, pad_width):
+    assert "nn.pad" in names(fold_padding(padded_convolution(rng, pad_value, pad_width)))
