@@ -146,6 +146,7 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
 
 # ---- everything else through TVM ---------------------------------------------------------------------------------
 
+_MOST_COMPILED = 256  # each holds one to two megabytes
 _compiled: dict[tvm_ffi.StructuralKey, relax.VirtualMachine] = {}
 
 
@@ -155,6 +156,8 @@ def _evaluate_with_tvm(call: relax.Call, args: list[Any]) -> Any:
     module, runtime_args = _single_call_module(call, args)
     key = tvm_ffi.StructuralKey(module)  # type: ignore[call-arg]
     if key not in _compiled:
+        if len(_compiled) >= _MOST_COMPILED:
+            _compiled.pop(next(iter(_compiled)))
         _compiled[key] = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
     return _to_numpy(_compiled[key]["main"](*runtime_args))
 
