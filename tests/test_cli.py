@@ -165,6 +165,18 @@ def test_help_shows_examples(cli):
     assert cli("--version")[1] == f"qnn-ext, version {qnn_ext.__version__}\n"
 
 
+def test_photos(cli, models, tmp_path):
+    """A real classifier names what real photos show."""
+    network, images = tmp_path / "mobilenet.qnn", models / "images"
+    assert cli("compile", models / "tflite" / "mobilenet_v2_1.0_224_quant.tflite", "-o", network)[0] == 0
+    photos = {"hot_dog.jpg": "hotdog", "parrot.jpg": "macaw", "grace_hopper.bmp": "military uniform", "cat.bmp": "cat"}
+    for photo, expected in photos.items():
+        labels = images / "imagenet_labels.txt"
+        code, out, _ = cli("run", network, "--input", images / photo, "--labels", labels, "--top", "1", "--json")
+        top = json.loads(out)["results"][0]["outputs"][0]["top"][0]
+        assert code == 0 and expected in top["label"] and top["value"] > 0.5
+
+
 # ---- mistakes ----------------------------------------------------------------------------------------------------
 
 
