@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -161,7 +162,8 @@ class Importer:
             builder = relax.BlockBuilder()
             with builder.function("main", []):
                 builder.emit_func_output(builder.emit(expr))
-            results = interpret(builder.get(), [])
+            with np.errstate(all="ignore"):  # the model's own arithmetic: it may well compute an infinity
+                results = interpret(builder.get(), [])
             if len(results) == 1 and isinstance(bound.ty, relax.TensorType):
                 return constant(results[0])
         return bound
@@ -287,16 +289,26 @@ def _blaming(operator: Operator) -> Iterator[None]:
     """Every error within becomes one of ours that names the operator."""
     label = operator.label()
     try:
-        yield
+        with np.errstate(over="raise", invalid="raise", divide="raise"):
+            yield
     except QnnError as error:
         if label in str(error):
             raise
         raise type(error)(f"{label}: {error}") from error
     except MemoryError as error:
         raise ModelFormatError(f"{label}: needs more memory than there is: {error}") from error
+    except ArithmeticError as error:
+        raise ModelFormatError(f"{label}: scales or options are out of any sensible range: {error}") from error
     except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelFormatError(f"{label}: inputs and options do not fit together: {lines[-1]}") from error
+        raise ModelFormatError(
+            f"{label}: inputs and options do not fit together: {_reason(error)}; convert the model again"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The last line of a message, with the operators that TVM spells out reduced to their names."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return re.sub(r'ir\.Op\(.*?, name="([\w.]+)".*support_level=\d+\)', r"\1", lines[-1]).rstrip(".")
 
 
 def _check_dtype(tensor: Tensor) -> None:

@@ -84,9 +84,25 @@ class Node:
             raise self.unsupported(f"input {index} ('{name}') must be constant, but it is computed at run time")
         return value
 
+    def integers(self, index: int) -> list[int]:
+        """A constant input of integers, flat. Raises ModelFormatError when it holds anything else."""
+        values = self.constant(index)
+        if values.dtype not in (np.int16, np.int32, np.int64):
+            raise self.malformed(
+                f"input {index} ('{self.tensor(index).name}') must hold integers, found {values.dtype}"
+            )
+        return [int(value) for value in values.reshape(-1)]
+
+    def integer(self, index: int) -> int:
+        """A constant input that is one integer."""
+        values = self.integers(index)
+        if len(values) != 1:
+            raise self.malformed(f"input {index} ('{self.tensor(index).name}') must be one integer, found {values}")
+        return values[0]
+
     def axes(self, index: int, ndim: int) -> list[int]:
         """A constant input as a list of axes in 0 … ndim − 1. Raises ModelFormatError when out of range."""
-        axes = [int(axis) for axis in self.constant(index).reshape(-1)]
+        axes = self.integers(index)
         if any(not -ndim <= axis < ndim for axis in axes):
             raise ModelFormatError(f"{self.label}: axes {axes} are out of range for {ndim} dimensions")
         return [axis % ndim for axis in axes]

@@ -17,8 +17,9 @@ from .shape import MAX_FOLDED_ELEMENTS, block, check_elements, reshape, take
 
 def paddings(node: Node, index: int, ndim: int) -> list[tuple[int, int]]:
     """A constant (ndim, 2) input as (before, after) pairs, none negative."""
-    pairs = [(int(before), int(after)) for before, after in node.constant(index).reshape(-1, 2)]
-    if len(pairs) != ndim or any(min(pair) < 0 for pair in pairs):
+    numbers = node.integers(index)
+    pairs = list(zip(numbers[::2], numbers[1::2], strict=False))
+    if len(numbers) != 2 * ndim or any(min(pair) < 0 for pair in pairs):
         raise node.malformed(f"paddings {pairs} do not fit {ndim} dimensions")
     return pairs
 
@@ -113,7 +114,7 @@ def convert_depth_to_space(node: Node) -> relax.Expr:
 
 def _blocks_and_margins(node: Node) -> tuple[list[int], list[tuple[int, int]]]:
     """The block size of each spatial dimension (those after the batch) and the pairs of input 2."""
-    blocks = [int(size) for size in node.constant(1).reshape(-1)]
+    blocks = node.integers(1)
     if not blocks or min(blocks) < 1 or len(node.shape(0)) < 1 + len(blocks):
         raise node.malformed(f"blocks {blocks} do not fit shape {node.shape(0)}")
     return blocks, paddings(node, 2, len(blocks))

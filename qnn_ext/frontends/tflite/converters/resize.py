@@ -14,7 +14,7 @@ from .shape import MAX_FOLDED_ELEMENTS, check_elements, take
 
 def _target_size(node: Node) -> tuple[int, int]:
     """The constant (height, width). Raises ModelFormatError unless positive and the input has 4 dimensions."""
-    size = [int(dim) for dim in node.constant(1).reshape(-1)]
+    size = node.integers(1)
     shape = node.shape(0)
     if len(size) != 2 or min(size) < 1 or len(shape) != 4 or 0 in shape[1:3]:
         raise node.malformed(f"cannot resize {shape} to {size}")

@@ -83,7 +83,7 @@ def convert_reshape(node: Node) -> relax.Expr:
     """The target is an input or an option; −1 is inferred. A batch size within it follows the input's."""
     shape = node.shape(0)
     if node.has_input(1) and len(node.shape(1)) == 1 and node.dtype(1) in ("int32", "int64"):
-        target = [int(dim) for dim in node.constant(1)]
+        target = node.integers(1)
         rebatch = from_file(node, 1)
     else:
         target = [int(dim) for dim in node.options["new_shape"]]
@@ -213,7 +213,7 @@ def convert_split(node: Node) -> list[relax.Expr]:
 def convert_split_v(node: Node) -> list[relax.Expr]:
     """Parts of given sizes, one of which may be −1: what remains."""
     (axis,) = node.axes(2, len(node.shape(0)))
-    sizes = [int(size) for size in node.constant(1).reshape(-1)]
+    sizes = node.integers(1)
     if sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = node.shape(0)[axis] - sum(sizes) - 1
     return _parts(node, 0, axis, sizes)
@@ -248,7 +248,7 @@ def convert_unpack(node: Node) -> list[relax.Expr]:
 @converter("TILE", max_version=3)
 def convert_tile(node: Node) -> relax.Expr:
     """Axis i repeated multiples[i] times."""
-    multiples = [int(count) for count in node.constant(1).reshape(-1)]
+    multiples = node.integers(1)
     if len(multiples) != len(node.shape(0)) or any(count < 1 for count in multiples):
         raise node.malformed(f"cannot repeat {node.shape(0)} by {multiples}")
     check_elements(node, [dim * count for dim, count in zip(node.shape(0), multiples, strict=True)])
@@ -259,7 +259,7 @@ def convert_tile(node: Node) -> relax.Expr:
 def convert_broadcast_to(node: Node) -> relax.Expr:
     """NumPy's broadcast to a given shape."""
     shape = node.shape(0)
-    target = [int(dim) for dim in node.constant(1).reshape(-1)]
+    target = node.integers(1)
     if (
         from_file(node, 1)
         and batch_changed(node)
@@ -313,7 +313,7 @@ def convert_fill(node: Node) -> relax.Expr:
         raise node.malformed(f"the value must be a scalar, found shape {node.shape(1)}")
     if node.is_quantized(1) and node.qparams(1) != node.output_qparams():
         raise node.malformed("the value's quantization differs from the output's")
-    return broadcast(node, reshape(node, node.input(1), ()), [int(dim) for dim in node.constant(0).reshape(-1)])
+    return broadcast(node, reshape(node, node.input(1), ()), node.integers(0))
 
 
 @converter("ZEROS_LIKE", max_version=1)

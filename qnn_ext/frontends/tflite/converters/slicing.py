@@ -21,7 +21,7 @@ def convert_slice(node: Node) -> relax.Expr:
     """begin and size per dimension; size −1 is the rest. A dimension the model takes as a whole stays whole when the
     import changes its size."""
     shape = node.shape(0)
-    begin, size = ([int(v) for v in node.constant(i).reshape(-1)] for i in (1, 2))
+    begin, size = (node.integers(i) for i in (1, 2))
     if not len(begin) == len(size) == len(shape):
         raise node.malformed(f"begin {begin} and size {size} do not fit shape {shape}")
     declared = node.tensor(0).shape if from_file(node, 2) and node.importer.shapes else ()
@@ -63,7 +63,7 @@ def convert_strided_slice(node: Node) -> relax.Expr:
 def _specification(node: Node) -> tuple[list[AxisSlice], list[int | None]]:
     """One slice for every input dimension; and for every output dimension its input dimension, None for a new one."""
     shape = node.shape(0)
-    begin, end, strides = ([int(v) for v in node.constant(i).reshape(-1)] for i in (1, 2, 3))
+    begin, end, strides = (node.integers(i) for i in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
         raise node.malformed(f"begin {begin}, end {end} and strides {strides} differ in length")
     masks = {
@@ -217,7 +217,7 @@ def convert_gather_nd(node: Node) -> relax.Expr:
 def convert_one_hot(node: Node) -> relax.Expr:
     """on where the new axis's position equals the index, off elsewhere; indices outside of the depth give only off."""
     shape, dtype = node.shape(0), node.dtype(0)
-    depth, axis = int(node.constant(1).reshape(())), int(node.options["axis"])
+    depth, axis = node.integer(1), int(node.options["axis"])
     if depth < 0 or not -1 <= axis <= len(shape) or dtype not in ("int32", "int64"):
         raise node.malformed(f"depth {depth}, axis {axis}, indices {dtype} {shape}")
     axis = len(shape) if axis == -1 else axis
@@ -232,7 +232,7 @@ def convert_one_hot(node: Node) -> relax.Expr:
 @converter("TOPK_V2", max_version=3)
 def convert_topk(node: Node) -> list[relax.Expr]:
     """The k largest values along the last axis in descending order, and their indices; equal values in index order."""
-    k, shape = int(node.constant(1).reshape(())), node.shape(0)
+    k, shape = node.integer(1), node.shape(0)
     if not shape or not 0 < k <= shape[-1]:
         raise node.malformed(f"cannot take {k} values of shape {shape}")
     index_dtype = node.output_tensor(1).dtype

@@ -57,7 +57,7 @@ def _phases(node: Node) -> Pair:
 
 def _output_size(node: Node) -> Pair:
     """Height and width from the shape input, whose batch size is the file's and may be stale."""
-    shape = [int(dim) for dim in node.constant(SHAPE).reshape(-1)]
+    shape = node.integers(SHAPE)
     if len(shape) != 4 or min(shape) < 1 or shape[3] != node.shape(WEIGHT)[0]:
         raise node.malformed(f"output shape {shape} does not fit weights {node.shape(WEIGHT)}")
     return shape[1], shape[2]
