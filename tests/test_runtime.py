@@ -136,6 +136,16 @@ def test_engines_in_python_threads(saved, images):
     assert not failures
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="affinity is a Linux thing")
+def test_running_leaves_the_cores_of_this_process_alone(saved):
+    script = (
+        "import os; before = os.sched_getaffinity(0); import numpy as np, qnn_ext; "
+        f"qnn_ext.load({str(saved)!r}, num_threads=1)(np.zeros((1, 8, 8, 1), np.int8)); "
+        "assert os.sched_getaffinity(0) == before"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 # ---- states ------------------------------------------------------------------------------------------------------
 
 
