@@ -218,6 +218,10 @@ def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
         raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
 
 
+# By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on
+# one machine would share that core, and NumPy and other runtimes would be left with it.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
 _pool = threading.local()
 
 
