@@ -27,7 +27,8 @@ def round_half_even(x: Array) -> Array:
 def round_half_away(x: Array) -> Array:
     """Nearest integer, midpoints away from zero: C's round(). x − trunc(x) is exact, so 0.5 is met exactly."""
     whole = np.trunc(x)
-    return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(np.ones_like(x), x), np.zeros_like(x))
+    with np.errstate(invalid="ignore"):  # ∞ − ∞
+        return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(np.ones_like(x), x), np.zeros_like(x))
 
 
 def round_half_up(x: Array) -> Array:

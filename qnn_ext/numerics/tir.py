@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import te, tirx
 
 from ..qparams import dtype_range
@@ -21,11 +20,12 @@ def dtype_of(x: Expr) -> str:
 
 
 def fence(x: Expr) -> Expr:
-    """A finite x, rounded to its dtype here and now.
+    """A finite x, rounded to its dtype here and now; NaN becomes the lowest number.
 
     TVM's LLVM backend contracts a·b + c into a fused multiply-add wherever the CPU has one, which rounds once instead
     of twice and breaks bit-exactness. A maximum with the lowest finite number changes no finite x and stands between
-    the two. (llvm.arithmetic.fence makes loops around it scalar, and LLVM 22 crashes on some with llvm.canonicalize.)
+    the two. LLVM sees through a maximum with −∞; llvm.arithmetic.fence makes loops around it scalar; and LLVM 22
+    crashes on some loops with llvm.canonicalize.
     """
     dtype = dtype_of(x)
     return tirx.max(x, tirx.const(float(np.finfo(dtype).min), dtype))
@@ -110,7 +110,7 @@ def _split_shift(shift: Expr) -> tuple[Expr, Expr]:
 
 
 def _exponent(shift: Expr) -> Expr:
-    """A shift as int64 that provably fits into 32 bits: TVM 0.27 simplifies (1 << e) >> 1 to 0 for a load e of int64."""
+    """A shift as int64 that provably fits into 32 bits: TVM 0.27 simplifies (1 << e) >> 1 to 0 for int64 loads e."""
     return _i64(shift.astype("int32")) if dtype_of(shift) == "int64" else _i64(shift)
 
 

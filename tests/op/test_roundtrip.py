@@ -107,7 +107,10 @@ SAMPLES = {
     "elu": ([I8], lambda x: op.elu(x, *ONE, alpha=0.5)),
     "leaky_relu": ([I8], lambda x: op.leaky_relu(x, *ONE, rounding="TFLITE", alpha=0.125)),
     **{
-        name: ([I8], lambda x, name=name: getattr(op, name)(x, *ONE, out_dtype="uint8", rounding="TONEAREST"))
+        name: (
+            [I8],
+            lambda x, name=name: getattr(op, name)(x, 0.5, 3, 0.25, 4, out_dtype="uint8", rounding="TONEAREST"),
+        )
         if name != "abs"
         else ([I8], lambda x: op.abs(x, *ONE))
         for name in ("abs", "erf", "exp", "hardswish", "log", "neg", "rsqrt", "sigmoid", "sqrt", "tanh")

@@ -1,0 +1,228 @@
+"""Every operator compiles, and its kernel equals its NumPy reference exactly: on random and on extreme data.
+
+An operator without a kernel or a rule fails here: the samples cover all of OPS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from qnn_ext import op
+from qnn_ext.build import lower_module
+from qnn_ext.interpreter import interpret
+from qnn_ext.target import make_target
+
+from .op.helpers import random_integers, var
+from .op.test_roundtrip import SAMPLES
+
+Variable = tuple[str, tuple[int, ...], str]
+Case = tuple[list[Variable], Callable[..., relax.Call]]
+
+FILLS = ("random", "low", "high", "near")
+ROUNDINGS = (("TONEAREST_EVEN", None), ("TFLITE", None), ("UPWARD", "int64"), ("TONEAREST", "int64"))
+ROUNDINGS += (("UPWARD", "float32"), ("TONEAREST", "float64"))
+
+
+def variants() -> dict[str, Case]:
+    """Cases beyond the samples: every rounding, dtype and route that has code of its own."""
+    cases: dict[str, Case] = {}
+    image = {dtype: [("data", (2, 5, 7, 6), dtype)] for dtype in ("int8", "uint8", "int16")}
+    pixels = [("pixels", (2, 5, 7, 6), "float32")]
+    vector = np.float32([0.11, 0.02, 0.3, 0.4, 0.05, 0.6])
+
+    for rounding, compute in ROUNDINGS:
+        route = {"rounding": rounding, "compute_dtype": compute}
+        tag = f"{rounding}-{compute}"
+        for name in ("mean", "sum", "max", "min"):
+            builder, scale = getattr(op, name), 9.0 if name == "sum" else 0.21
+            cases[f"{name}-{tag}"] = (
+                image["int8"],
+                lambda x, b=builder, s=scale, r=route: b(x, 0.5, 3, s, -4, axis=[1, 2], **r),
+            )
+        cases[f"requantize-{tag}"] = (
+            [("data", (4, 6), "int32")],
+            lambda x, r=route: op.requantize(x, vector * 1e-6, 0, 0.3, 1, 1, **r),
+        )
+        cases[f"add-{tag}"] = (
+            [("lhs", (5, 6), "int8"), ("rhs", (6,), "int8")],
+            lambda x, y, r=route: op.add(x, y, 0.5, 3, 0.3, -7, 0.7, 5, **r),
+        )
+        cases[f"mul-{tag}"] = (
+            [("lhs", (5, 6), "uint8"), ("rhs", (5, 1), "uint8")],
+            lambda x, y, r=route: op.mul(x, y, 0.5, 3, 0.03, 130, 0.7, 5, out_dtype="uint8", **r),
+        )
+        cases[f"prelu-{tag}"] = (
+            [*image["int8"], ("alpha", (6,), "int8")],
+            lambda x, a, r=route: op.prelu(x, a, 0.5, 3, 0.03, 4, 0.7, 5, **r),
+        )
+        cases[f"avg_pool2d-{tag}"] = (
+            image["int8"],
+            lambda x, r=route: op.avg_pool2d(
+                x, 0.5, 3, 0.5 if r["rounding"] == "TFLITE" else 0.4, 3, (3, 2), (2, 1), (1, 0, 1, 1), **r
+            ),
+        )
+        cases[f"concatenate-{tag}"] = (
+            [("a", (2, 3), "int8"), ("b", (2, 5), "int8")],
+            lambda a, b, r=route: op.concatenate([a, b], [0.5, 0.25], [1, 2], 0.5, 1, axis=1, **r),
+        )
+
+    cases["mean-equal-scales"] = image["uint8"], lambda x: op.mean(x, 0.5, 3, 0.5, 130, axis=[1, 3], out_dtype="uint8")
+    cases["mean-all-axes"] = image["int16"], lambda x: op.mean(x, 0.5, 0, 0.4, 0, keepdims=True, out_dtype="int16")
+    cases["sum-wraps"] = (
+        [("data", (2, 70000), "int16")],
+        lambda x: op.sum(x, 0.5, 0, 9000.0, 0, axis=1, out_dtype="int16"),
+    )
+
+    for axis in (-1, 1):
+        for dtype in ("int8", "uint8", "int16"):
+            low, bits = np.iinfo(dtype).min, np.iinfo(dtype).bits
+            scale = 10 / 32768 if dtype == "int16" else 0.07
+            fixed = (1 / 32768, 0) if dtype == "int16" else (2.0**-bits, int(low))
+            cases[f"softmax-{dtype}-axis{axis}"] = (
+                image[dtype],
+                lambda x, a=axis, s=scale: op.softmax(x, s, 0, 1 / 256, -128, axis=a, beta=0.7),
+            )
+            cases[f"softmax-tflite-{dtype}-axis{axis}"] = (
+                image[dtype],
+                lambda x, a=axis, s=scale, f=fixed, d=dtype: op.softmax(
+                    x, s, 0, *f, axis=a, rounding="TFLITE", out_dtype=d
+                ),
+            )
+            cases[f"log_softmax-{dtype}-axis{axis}"] = (
+                image[dtype],
+                lambda x, a=axis, s=scale: op.log_softmax(x, s, 0, 1 / 16, 127, axis=a),
+            )
+    cases["softmax-tflite-to-int16"] = (
+        [("data", (3, 40), "int8")],
+        lambda x: op.softmax(x, 0.1, 0, 2.0**-16, -32768, rounding="TFLITE", out_dtype="int16"),
+    )
+    cases["log_softmax-tflite-uint8"] = (
+        [("data", (3, 40), "uint8")],
+        lambda x: op.log_softmax(x, 0.1, 0, 1 / 16, 255, rounding="TFLITE", out_dtype="uint8"),
+    )
+
+    for dtype, variables in {**image, "float32": pixels}.items():
+        for number, options in enumerate(({}, {"align_corners": True}, {"half_pixel_centers": True})):
+            for arithmetic in ("fixed", "float32") if dtype != "float32" else ("float32",):
+                cases[f"resize_bilinear-{dtype}-{arithmetic}-{number}"] = (
+                    variables,
+                    lambda x, a=arithmetic, o=options: op.resize_bilinear(x, (8, 3), arithmetic=a, **o),
+                )
+
+    weight = random_integers(np.random.default_rng(5), (4, 3, 3, 2), "int8")  # IOHW
+    data = [("data", (2, 5, 4, 4), "int8")]
+    for number, (options, zero) in enumerate(
+        (
+            ({"strides": (2, 3), "padding": (0, 1, 1, 0), "output_padding": (1, 2)}, 0),
+            ({"strides": (2, 2), "dilation": (2, 1), "groups": 2}, 3),
+            ({"strides": (1, 2), "groups": 4}, np.arange(12, dtype=np.int32)),
+            ({"strides": (2, 2)}, 200),
+        )
+    ):
+        cases[f"conv2d_transpose-constant-{number}"] = (
+            data,
+            lambda x, o=options, z=zero: op.conv2d_transpose(x, weight, 3, z, 0.5, 0.5, kernel_layout="IOHW", **o),
+        )
+    cases["conv2d_transpose-nchw"] = (
+        [("data", (2, 4, 5, 6), "uint8")],
+        lambda x: op.conv2d_transpose(
+            x, weight, 3, 1, 0.5, 0.5, (2, 2), data_layout="NCHW", kernel_layout="IOHW", out_dtype="int64"
+        ),
+    )
+
+    packed = random_integers(np.random.default_rng(6), (2, 3, 32, 4), "int8")
+    cases["contrib_dense_pack-constant"] = (
+        [("data", (5, 12), "uint8")],
+        lambda x: op.contrib_dense_pack(x, packed, 3, 1, 0.5, 0.25),
+    )
+    for scale in (0.1, 1e-4, 3e-5):
+        gamma = random_integers(np.random.default_rng(7), (48,), "int16")
+        beta = np.arange(48, dtype=np.int32) * 30000
+        cases[f"layer_norm-{scale}"] = (
+            [("data", (5, 48), "int16")],
+            lambda x, s=scale, g=gamma, b=beta: op.layer_norm(x, g, b, np.float32(s)),
+        )
+    for code in range(5):
+        cases[f"simulated_quantize-{code}"] = (
+            [("data", (4, 6), "float32"), ("scale", (6,), "float32")],
+            lambda x, s, c=code: op.simulated_quantize(x, c, s, 3),
+        )
+        cases[f"simulated_dequantize-{code}"] = (
+            [("data", (4, 6), "float32")],
+            lambda x, c=code: op.simulated_dequantize(x, c, vector, 3),
+        )
+    for rounding in ("TONEAREST_EVEN", "TONEAREST"):
+        for dtype in ("int8", "uint16", "int32"):
+            cases[f"quantize-{rounding}-{dtype}"] = (
+                [("data", (16, 6), "float32")],
+                lambda x, r=rounding, d=dtype: op.quantize(x, 0.3, 3, -1, d, r),
+            )
+    return cases
+
+
+VARIANTS = variants()
+
+
+def arrays(variables: Sequence[Variable], fill: str, rng: np.random.Generator) -> list[np.ndarray]:
+    """One array per variable; "near" fills rows with values close to each other, or floats with midpoints and NaN."""
+    return [_array(name, shape, dtype, fill, rng) for name, shape, dtype in variables]
+
+
+def _array(name: str, shape: tuple[int, ...], dtype: str, fill: str, rng: np.random.Generator) -> np.ndarray:
+    if name == "code":
+        return np.array(FILLS.index(fill), np.int32)
+    if name == "zero_point":
+        return np.array(3, np.int32)
+    if dtype.startswith("float"):
+        if name in ("boxes", "scores", "scale", "pixels"):
+            return (rng.random(shape) + 0.01).astype(dtype)
+        special = rng.choice(np.array([0.5, -0.5, 1.5, 0.15, -0.45, 1e9, -np.inf, np.inf, np.nan], dtype), shape)
+        random = (rng.standard_normal(shape) * 40).astype(dtype)
+        return {"random": random, "near": special}.get(fill, np.full(shape, 3e38 if fill == "high" else -3e38, dtype))
+    info = np.iinfo(dtype)
+    if fill == "random":
+        return random_integers(rng, shape, dtype)
+    if fill == "near":
+        middle = (info.min + info.max + 1) // 2
+        return (middle + rng.integers(-6, 7, shape)).astype(dtype)
+    return np.full(shape, info.min if fill == "low" else info.max, dtype)
+
+
+def check(case: Case, rng: np.random.Generator) -> None:
+    """Build the single call for this machine; its result must be that of the oracle."""
+    variables, call = case
+    params = [var(*variable) for variable in variables]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(call(*params)))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    target = make_target("native", 2)
+    machine = relax.VirtualMachine(tvm.compile(lower_module(mod, target), target=target), tvm.cpu())
+    for fill in FILLS:
+        inputs = arrays(variables, fill, rng)
+        with np.errstate(all="ignore"):
+            expected = interpret(mod, inputs)[0]
+        actual = machine["main"](*(tvm.runtime.tensor(array) for array in inputs)).numpy()
+        assert actual.dtype == expected.dtype
+        np.testing.assert_array_equal(actual, expected, err_msg=fill)
+
+
+def test_every_operator_has_a_sample():
+    assert set(SAMPLES) == set(op.OPS)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample(name, rng):
+    check(SAMPLES[name], rng)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant(name, rng):
+    check(VARIANTS[name], rng)
