@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
 from ..qparams import dtype_range
