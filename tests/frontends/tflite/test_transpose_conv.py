@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.conformance.cases import load_cases
 from oracle_cases import assert_equals_reference, cases_of, run_case
 
-from qnn_ext.frontends.tflite.converters.transpose_conv import phase_weight
+from qnn_ext.numerics.phases import phase_weight, tap_counts
+from tests.conformance.cases import load_cases
 
 
 @pytest.mark.parametrize("case", cases_of("TRANSPOSE_CONV"))
@@ -23,8 +23,9 @@ def test_float32_numerics_equal_xnnpack(case):
 
 def test_phase_weight_holds_every_tap_once_reversed(rng):
     weight = rng.integers(-127, 127, (4, 5, 3, 2)).astype(np.int8)
-    phases, taps = (2, 3), (3, 1)
-    regrouped = phase_weight(weight, phases, taps, zero_point=9)
+    phases = (2, 3)
+    assert tap_counts((5, 3), phases) == (3, 1)
+    regrouped = phase_weight(weight, phases, zero_point=9)
     assert regrouped.shape == (24, 3, 1, 2)
     for row in range(6):
         for column in range(3):

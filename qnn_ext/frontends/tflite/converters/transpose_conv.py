@@ -1,9 +1,6 @@
 """TRANSPOSE_CONV as one ordinary convolution per output phase, all phases at once, and a shuffle.
 
-y[q − p] = Σ_k x[(q − k) / s]·w[k] over the k that s divides q − k by. Write q = s·Y + r and k = r + s·t: phase r of the
-output is the ordinary convolution Σ_t x[Y − t]·w[r + s·t]. So the s_h·s_w phases become output channels of one
-convolution with ⌈k / s⌉ taps, whose result is interleaved. No zeros are inserted between pixels, nothing leaves the
-integers.
+The derivation stands in numerics/phases.py.
 """
 
 from __future__ import annotations
@@ -11,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ....numerics.phases import phase_weight, tap_counts
 from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
@@ -42,12 +40,12 @@ def convert_transpose_conv(node: Node) -> relax.Expr:
     top, left, _, _ = window_padding(node, size, weight.shape[1:3], phases, (1, 1))
     kind = product_kind(node, DATA, WEIGHT)
     zero_point = int(node.qparams(WEIGHT).zero_point.reshape(-1)[0]) if kind == "integer" else 0
-    taps = (-(-weight.shape[1] // phases[0]), -(-weight.shape[2] // phases[1]))
+    taps = tap_counts(weight.shape[1:3], phases)
     rows = ((size[0] - 1 + top) // phases[0] + 1, (size[1] - 1 + left) // phases[1] + 1)
     enlarged = (weight.shape[0], phases[0] * taps[0], phases[1] * taps[1], weight.shape[3])
     check_elements(node, enlarged, max(MAX_FOLDED_ELEMENTS, 4 * weight.size))
     data, padding = _fit(node, node.input(DATA), rows, taps)
-    result = _convolve(node, kind, data, phase_weight(weight, phases, taps, zero_point), padding, phases)
+    result = _convolve(node, kind, data, phase_weight(weight, phases, zero_point), padding, phases)
     return _interleave(node, node.emit(result), phases, (top, left), size)
 
 
@@ -61,18 +59,6 @@ def _output_size(node: Node) -> Pair:
     if len(shape) != 4 or min(shape) < 1 or shape[3] != node.shape(WEIGHT)[0]:
         raise node.malformed(f"output shape {shape} does not fit weights {node.shape(WEIGHT)}")
     return shape[1], shape[2]
-
-
-def phase_weight(weight: np.ndarray, phases: Pair, taps: Pair, zero_point: int) -> np.ndarray:
-    """OHWI weights (O, k_h, k_w, I) as (s_h·s_w·O, taps_h, taps_w, I): w'[r·O + o, T−1−t] = w[o, r + s·t].
-
-    Taps beyond the kernel hold the zero point, that is real 0.
-    """
-    out, height, width, depth = weight.shape
-    (sh, sw), (th, tw) = phases, taps
-    missing = ((0, 0), (0, sh * th - height), (0, sw * tw - width), (0, 0))
-    padded = np.pad(weight, missing, constant_values=zero_point).reshape(out, th, sh, tw, sw, depth)
-    return padded[:, ::-1, :, ::-1].transpose(2, 4, 0, 1, 3, 5).reshape(sh * sw * out, th, tw, depth)
 
 
 def _fit(node: Node, data: relax.Expr, rows: Pair, taps: Pair) -> tuple[relax.Expr, tuple[int, int, int, int]]:
