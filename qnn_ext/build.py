@@ -14,6 +14,7 @@ from .passes import canonicalize, fold_constant_sums, fold_padding, fuse, legali
 from .runtime import Engine
 from .target import make_target
 from .topi_int8.generic.schedule import schedule_module
+from .topi_int8.threads import serialize
 
 
 def build(
@@ -40,7 +41,8 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
     mod = lower(mod, target)
     with target:
         mod = relax_pipeline()(mod)
-    return schedule_module(mod, target)
+    mod = schedule_module(mod, target)
+    return serialize(mod) if int(target.attrs.get("num-cores", 0)) == 1 else mod
 
 
 def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:

@@ -91,7 +91,7 @@ def check_inputs(
 def _check_input(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
     if value.shape != spec.shape:
         raise InputError(f"input {spec.name!r} must have shape {spec.shape}, found {value.shape}")
-    if str(value.dtype) != spec.dtype:
+    if value.dtype != spec.dtype:
         hint = f"; quantize it with {spec.qparams}" if spec.qparams and value.dtype.kind == "f" else ""
         raise InputError(f"input {spec.name!r} must be {spec.dtype}, found {value.dtype}{hint}")
     return np.asarray(value, order="C")

@@ -1,4 +1,7 @@
-"""Passes: QNN graph to scheduled kernels. fold_padding → legalize → canonicalize → fold → fuse → lower; `build.py` lists them."""
+"""Passes: QNN graph to scheduled kernels, in the order that `build.py` lists.
+
+fold_padding → legalize → canonicalize → fold_constant_sums → fuse → lower
+"""
 
 from .canonicalize import canonicalize
 from .fold import fold_constant_sums

@@ -11,6 +11,7 @@ x86 without VNNI   int16 × int16. The kernels widen while they pad and pack, so
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -111,11 +112,12 @@ class _UnsignedActivations:
         self._builder = relax.BlockBuilder()
         self._values: dict[Any, Any] = {}  # original variable -> its value as it was
         self._unsigned: dict[Any, Any] = {}  # original variable -> its uint8 twin
+        self._wanted: set[Any] = set()
 
     def run(self) -> IRModule:
         bindings = bindings_of(self._main)
-        wanted = any(op_name(b.value) in PRODUCTS and _is_int8(b.value.args[0]) for b in bindings)
-        if not wanted:
+        self._wanted = _wanted_unsigned(bindings)
+        if not self._wanted:
             return self._mod
         with self._builder.function("main", list(self._main.params), attrs=plain_attrs(self._main)):
             with self._builder.dataflow():
@@ -153,7 +155,7 @@ class _UnsignedActivations:
     def _visit(self, binding: relax.VarBinding) -> None:
         value, var = binding.value, binding.var
         for rule in (self._move, self._lookup, self._clip, self._pad, self._qnn):
-            result = rule(value)
+            result = rule(value, var in self._wanted)
             if result is not None:
                 expr, unsigned = result
                 bound = emit_named(self._builder, expr, var.name)
@@ -161,7 +163,7 @@ class _UnsignedActivations:
                 return
         self._values[var] = emit_named(self._builder, substitute(value, self._signed_environment(value)), var.name)
 
-    def _move(self, value: Any) -> tuple[Any, bool] | None:
+    def _move(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         """Operators that move values work on the twin, when all their data has one."""
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._unsigned:
             return relax.TupleGetItem(self._unsigned[value.tuple_value], value.index), True
@@ -177,31 +179,31 @@ class _UnsignedActivations:
         rest = {var: self._signed(var) for arg in value.args[count:] for var in _variables(arg)}
         return _replace(value, {**rest, **twins}), True
 
-    def _lookup(self, value: Any) -> tuple[Any, bool] | None:
+    def _lookup(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         """A table is indexed from the dtype's minimum, so the twin of its input hits the same entry."""
         if op_name(value) != "qnn.table":
             return None
         data, table = value.args
         data = self._as_unsigned(data) if data in self._unsigned else self._signed(data)
         entries = constant_value(table)
-        if entries is not None and entries.dtype == np.int8:
+        if wanted and entries is not None and entries.dtype == np.int8:
             return qnn.table(data, constant((entries.astype(np.int16) + OFFSET).astype(np.uint8))), True
         return qnn.table(data, self._signed(table)), False
 
-    def _clip(self, value: Any) -> tuple[Any, bool] | None:
+    def _clip(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         if op_name(value) != "clip" or value.args[0] not in self._unsigned:
             return None
         low, high = (int(bound.value) + OFFSET for bound in value.args[1:])
         return relax.op.clip(self._unsigned[value.args[0]], low, high), True
 
-    def _pad(self, value: Any) -> tuple[Any, bool] | None:
+    def _pad(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         if op_name(value) != "nn.pad" or value.args[0] not in self._unsigned or value.attrs.pad_mode != "constant":
             return None
         widths = [int(width) for width in value.attrs.pad_width]
         fill = int(value.attrs.pad_value) + OFFSET
         return relax.op.nn.pad(self._unsigned[value.args[0]], widths, pad_mode="constant", pad_value=fill), True
 
-    def _qnn(self, value: Any) -> tuple[Any, bool] | None:
+    def _qnn(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         """QNN operators carry their zero points as arguments: constant ones move by 128 with the data."""
         definition = definition_of(value)
         if definition is None:
@@ -218,7 +220,7 @@ class _UnsignedActivations:
         if name == "qnn.batch_matmul" and str(args[1].ty.dtype) == "uint8" and constant_value(args[3]) is not None:
             shift = qnn.requantize(self._signed(args[1]), 1.0, OFFSET, 1.0, 0, out_dtype="int8")
             args[1], args[3] = self._builder.emit(shift), _moved(args[3], -OFFSET)
-        unsigned = self._yields_unsigned(name, args, attributes)
+        unsigned = wanted and self._yields_unsigned(name, args, attributes)
         if unsigned:
             args[_PRODUCES[name]] = _moved(args[_PRODUCES[name]])
             attributes["out_dtype"] = "uint8"
@@ -241,6 +243,18 @@ class _UnsignedActivations:
         relay = in_float and attributes["rounding"] in ("UPWARD", "TONEAREST")
         quantize = name == "qnn.quantize"  # its rounding is over before the zero point comes
         return constant_value(args[_PRODUCES[name]]) is not None and (quantize or not relay)
+
+
+def _wanted_unsigned(bindings: Sequence[relax.VarBinding]) -> set[Any]:
+    """The int8 variables that a product reads, directly or behind operators that only move values."""
+    wanted: set[Any] = set()
+    for binding in reversed(bindings):
+        value, name = binding.value, op_name(binding.value)
+        if name in PRODUCTS:
+            wanted.update(var for var in _variables(value.args[0]) if _is_int8(var))
+        elif binding.var in wanted and (name in (*_MOVES, "clip", "nn.pad") or isinstance(value, relax.TupleGetItem)):
+            wanted.update(_variables(value))
+    return wanted
 
 
 def _is_int8(expr: Any) -> bool:

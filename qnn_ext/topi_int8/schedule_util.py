@@ -13,10 +13,18 @@ from tvm.ir import Op
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-PARALLEL_MACS = 50_000
-"""Multiply-accumulates below which a parallel launch (5 to 6 µs) costs more than it brings."""
+# A parallel launch costs 5 to 8 µs, also with a single thread. Two threads halve a kernel's time, so a kernel should
+# take some 15 µs alone before it goes parallel. In multiply-accumulates, by how fast the kernel is:
+PARALLEL_MACS = 150_000
+"""Plain loops, about 10 per ns."""
 
-PARALLEL_BYTES = 32_768
+PARALLEL_MACS_DEPTHWISE = 400_000
+"""Vector code over channels, about 25 per ns."""
+
+PARALLEL_MACS_TENSORIZED = 2_000_000
+"""Dot-product instructions, about 150 per ns."""
+
+PARALLEL_BYTES = 262_144
 """The same for stages that only move or transform elements, in elements written or read."""
 
 TASKS = 16

@@ -131,6 +131,24 @@ def test_fence_stops_contraction(rng):
     np.testing.assert_array_equal(actual, a * scale + offset)
 
 
+def test_fence_keeps_a_sum_of_products_from_contracting(rng):
+    """As in qnn.add: LLVM would fuse one of the two products into the sum if it saw through the fence."""
+    x = rng.integers(-255, 256, 4096).astype(np.int32)
+    m, n = np.float32(0.8333333), np.float32(0.4166667)
+
+    def both(v):
+        real = v.astype("float32")
+        return tir.fence(real * const(m, "float32")) + tir.fence((real + const(1, "float32")) * const(n, "float32"))
+
+    expected = x.astype(np.float32) * m + (x.astype(np.float32) + np.float32(1)) * n
+    source = te.placeholder(x.shape, "int32", "x")
+    result = te.compute(x.shape, lambda i: both(source[i]), "y")
+    built = tvm.compile(te.create_prim_func([source, result]), target=NATIVE)
+    out = tvm.runtime.tensor(np.zeros(x.shape, "float32"))
+    built["main"](tvm.runtime.tensor(x), out)
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
 @pytest.mark.parametrize(
     "rounding,expected",
     [

@@ -1,6 +1,5 @@
 """Every table of numerics.tflite_tables over its whole domain against LiteRT's reference kernel."""
 
-
 import numpy as np
 import pytest
 

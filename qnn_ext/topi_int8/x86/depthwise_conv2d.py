@@ -19,7 +19,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ..schedule_util import PARALLEL_MACS, extent, inline_epilogue, largest_divisor, schedule_root_blocks
+from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, largest_divisor, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .features import has_feature, is_x86
@@ -133,7 +133,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
     channel_outer, vector, lane = sch.split(c, [None, task_channels // lanes, lanes])
     sch.reorder(n, row_outer, channel_outer, vector, row, column_outer, column, lane)
     task = sch.fuse(n, row_outer, channel_outer)
-    if workload.macs >= PARALLEL_MACS and extent(sch, task) > 1:
+    if workload.macs >= PARALLEL_MACS_DEPTHWISE and extent(sch, task) > 1:
         sch.parallel(task)
 
     sch.compute_at(accumulator, column_outer, preserve_unit_loops=True)

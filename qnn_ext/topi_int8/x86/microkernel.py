@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..schedule_util import PARALLEL_MACS, extent, parallel_rows
+from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows
 from .intrin import DotInstruction
 
 
@@ -116,7 +116,7 @@ def schedule_microkernel(
     sch.reorder(*tiles, *pixel_inner, channel)
 
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
-    innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS)[-1]
+    innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS_TENSORIZED)[-1]
     sch.compute_at(accumulator, innermost, preserve_unit_loops=True)
     _tensorize(sch, accumulator, instruction, pixel_axes)
     _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes)
