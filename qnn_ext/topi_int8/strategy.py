@@ -60,7 +60,7 @@ def candidates(workload: Workload, target: Target) -> list[Implementation]:
 
 
 def select(workload: Workload, target: Target) -> Implementation:
-    """The implementation to use. Raises TargetError when none accepts: a generic fallback should make that impossible."""
+    """The implementation to use. Raises TargetError when none accepts, which generic fallbacks should prevent."""
     found = candidates(workload, target)
     if not found:
         raise TargetError(f"no kernel for {workload} on target {target}")

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("ai_edge_litert", reason="the goldens come from LiteRT: pip install ai-edge-litert")
 
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
-from tests.conformance.tflite_models.builder import Graph, Q
 
 from qnn_ext.qparams import QParams
+from tests.conformance.tflite_models.builder import Graph, Q
 
 
 def quantization(qparams: QParams) -> Q:
