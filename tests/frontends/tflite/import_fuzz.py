@@ -13,12 +13,14 @@ import json
 import math
 import os
 import resource
+import struct
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import flatbuffers
 import numpy as np
@@ -56,6 +58,11 @@ def open_shapes(model: bytes) -> bytes:
     for graph in tree.subgraphs:
         for index in {int(index) for operator in graph.operators for index in operator.outputs}:
             graph.tensors[index].shape = graph.tensors[index].shapeSignature = None
+    return packed(tree)
+
+
+def packed(tree: schema.ModelT) -> bytes:
+    """The file."""
     builder = flatbuffers.Builder(1024)
     builder.Finish(tree.Pack(builder), b"TFL3")
     return bytes(builder.Output())
@@ -86,6 +93,107 @@ def overwritten(good: bytes, cases: int) -> Iterator[tuple[str, bytes]]:
             data[start : start + width] = value.to_bytes(width, "little")
             name.append(f"{start}:={value:#x}")
         yield f"overwritten {case} {' '.join(name)}", bytes(data)
+
+
+def mutants(good: bytes, cases: int) -> Iterator[tuple[str, bytes]]:
+    """About `cases` damaged variants of a good file."""
+    yield from overwritten(good, cases // 3)
+    yield from damaged(good, cases // 3, len(good))
+    yield from tampered(good, cases - 2 * (cases // 3))
+
+
+NUMBERS = (0, 1, -1, 2, 3, 4, 5, 64, 255, 1 << 16, 1 << 20, 1 << 24, 1 << 30, (1 << 31) - 1, -(1 << 31))
+SCALES = (0.0, -1.0, 1.0, 1e-30, 1e-38, 1e30, 3e38, float("inf"), float("nan"))
+
+
+def tampered(good: bytes, cases: int) -> Iterator[tuple[str, bytes]]:
+    """Valid files whose content makes no sense: also fields that the good file leaves at their default."""
+    for case in range(cases):
+        rng, name = np.random.default_rng([case, len(good), 1]), []
+        tree = schema.ModelT.InitFromPackedBuf(bytearray(good), 0)
+        for _ in range(rng.choice([1, 1, 2])):
+            name.append(TAMPERERS[rng.integers(len(TAMPERERS))](tree, rng))
+        try:
+            yield f"tampered {case} {', '.join(name)}", packed(tree)
+        except (struct.error, TypeError, OverflowError):  # a value the field cannot hold
+            continue
+
+
+def tamper_options(tree: schema.ModelT, rng: np.random.Generator) -> str:
+    """Set a field of some operator's options."""
+    operator = pick(tree.subgraphs[0].operators, rng)
+    fields = [key for key, value in vars(operator.builtinOptions or object).items() if isinstance(value, (int, float))]
+    if not fields:
+        return "no options"
+    field, value = pick(fields, rng), pick([*NUMBERS, 0.5, 1e30], rng)
+    old = getattr(operator.builtinOptions, field)
+    if not isinstance(value, type(old)) and not isinstance(old, float):
+        value = int(value % 256)
+    setattr(operator.builtinOptions, field, value)
+    return f"{field} = {value}"
+
+
+def tamper_shape(tree: schema.ModelT, rng: np.random.Generator) -> str:
+    """Another dimension, a missing or an additional one."""
+    index = int(rng.integers(len(tree.subgraphs[0].tensors)))
+    tensor = tree.subgraphs[0].tensors[index]
+    shape = [] if tensor.shape is None else [int(dim) for dim in tensor.shape]
+    place = int(rng.integers(len(shape) + 1))
+    shape[place : place + int(rng.integers(2))] = [pick(NUMBERS, rng)][: int(rng.integers(2))]
+    tensor.shape, tensor.shapeSignature = shape, None
+    return f"shape of tensor {index} = {shape}"
+
+
+def tamper_constant(tree: schema.ModelT, rng: np.random.Generator) -> str:
+    """Another number within an int32 constant: an axis, a size, an index."""
+    tensors = [t for t in tree.subgraphs[0].tensors if t.type == schema.TensorType.INT32]
+    buffers = [tree.buffers[t.buffer] for t in tensors if tree.buffers[t.buffer].data is not None]
+    if not buffers:
+        return "no constant"
+    buffer = pick(buffers, rng)
+    values = np.array(buffer.data, np.uint8).view(np.int32).copy()
+    values[rng.integers(len(values))] = pick(NUMBERS, rng)
+    buffer.data = values.view(np.uint8)
+    return f"constant = {values[:8].tolist()}"
+
+
+def tamper_tensor(tree: schema.ModelT, rng: np.random.Generator) -> str:
+    """Another dtype, scale, zero point or axis, or none."""
+    index = int(rng.integers(len(tree.subgraphs[0].tensors)))
+    tensor = tree.subgraphs[0].tensors[index]
+    kind = pick(["type", "scale", "zero point", "axis", "nothing", "variable"], rng)
+    if kind == "type":
+        tensor.type = int(rng.integers(19))
+    elif kind == "variable":
+        tensor.isVariable = not tensor.isVariable
+    elif kind == "nothing" or tensor.quantization is None:
+        tensor.quantization = None
+    elif kind == "scale":
+        tensor.quantization.scale = [pick(SCALES, rng) for _ in range(rng.integers(1, 4))]
+    elif kind == "zero point":
+        tensor.quantization.zeroPoint = [pick([-129, -128, 127, 128, 255, 1 << 40], rng)]
+    else:
+        tensor.quantization.quantizedDimension = pick(NUMBERS, rng)
+    return f"{kind} of tensor {index}"
+
+
+def tamper_wiring(tree: schema.ModelT, rng: np.random.Generator) -> str:
+    """Another tensor, or none, as an operator's input."""
+    graph = tree.subgraphs[0]
+    operator = pick(graph.operators, rng)
+    inputs = [] if operator.inputs is None else [int(index) for index in operator.inputs]
+    place = int(rng.integers(len(inputs) + 1))
+    inputs[place : place + 1] = [int(rng.integers(-1, len(graph.tensors)))][: int(rng.integers(2))]
+    operator.inputs = inputs
+    return f"inputs = {inputs}"
+
+
+def pick(choices: Sequence[Any], rng: np.random.Generator) -> Any:
+    """One of them."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+TAMPERERS = (tamper_options, tamper_options, tamper_shape, tamper_constant, tamper_tensor, tamper_wiring)
 
 
 # ---- one case ----------------------------------------------------------------------------------------------------
@@ -218,8 +326,7 @@ def main() -> None:
     checker, number = Checker(arguments.run_every, arguments.build_every), 0
     with arguments.progress.open("w") as progress:
         for name, good in chosen[part::parts]:
-            raw = damaged(good, arguments.cases // 3, len(good))
-            for mutation, data in [*overwritten(good, arguments.cases - arguments.cases // 3), *raw]:
+            for mutation, data in mutants(good, arguments.cases):
                 number += 1
                 if number <= arguments.skip:
                     continue
