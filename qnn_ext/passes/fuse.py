@@ -22,9 +22,9 @@ from .rewrite import bindings_of, consumers, emit_named, op_name, operands, plai
 ANCHORS = ("qnn.conv2d_accumulate", "qnn.dense_accumulate", "qnn.batch_matmul_accumulate")
 # terms of a product that are computed inside its kernel
 SIDE_TERMS = ("qnn.window_sum", "qnn.row_sum")
-# elementwise operators behind the head of a group; longer chains compile ever more slowly, for TVM re-simplifies the
-# whole inlined expression for each of them, and the gain of fusing one more shrinks
-MAX_EPILOGUE = 8
+# QNN operators in the epilogue of one kernel: requantize, a residual sum, a product, a table. TVM simplifies the inlined
+# expression again at every level of it, so that each further one multiplies the compile time: ten take minutes
+MAX_EPILOGUE = 4
 
 COMPOSITE = "Composite"
 LAYER = "qnn_layer"  # attribute: the model's name of what a kernel computes
@@ -100,10 +100,12 @@ def _grow(head: int, bindings: Sequence[relax.VarBinding], readers: dict, taken:
     current = head
     while True:
         reading = readers[bindings[current].var]
-        if len(members) > MAX_EPILOGUE or len(set(reading)) != 1 or reading[0] >= len(bindings) or reading[0] in taken:
+        if len(set(reading)) != 1 or reading[0] >= len(bindings) or reading[0] in taken:
             break
         following = reading[0]
         if not _is_elementwise(bindings[following].value) or _shape(bindings[following].var) != shape:
+            break
+        if sum(op_name(bindings[index].value).startswith("qnn.") for index in members[1:]) == MAX_EPILOGUE:
             break
         members.append(following)
         current = following

@@ -163,3 +163,18 @@ def test_a_pad_with_the_zero_point_moves_into_the_convolution(rng):
 @pytest.mark.parametrize("pad_value,pad_width", [(8, (0, 0, 1, 1, 1, 1, 0, 0)), (9, (0, 1, 1, 1, 1, 1, 0, 0))])
 def test_other_pads_stay(rng, pad_value, pad_width):
     assert "nn.pad" in names(fold_padding(padded_convolution(rng, pad_value, pad_width)))
+
+
+def test_a_long_chain_becomes_several_kernels(rng):
+    """Compile time grows steeply with the expression of one kernel."""
+
+    def body(emit, x):
+        y = x
+        for _ in range(12):
+            y = emit(qnn.mul(y, x, 0.05, 3, 0.05, 3, 0.06, 4, out_dtype="uint8"))
+        return y
+
+    mod = fuse(canonicalize(module([((4, 64), "uint8")], body)))
+    composites = [str(f.attrs[COMPOSITE]) for f in mod.functions.values() if f.attrs and COMPOSITE in f.attrs]
+    assert sum(name.count("mul") for name in composites) == 12
+    assert max(name.count("mul") for name in composites) <= 5
