@@ -83,15 +83,16 @@ def _layer_data(layer: LayerProfile) -> dict[str, Any]:
 def _profile_table(layers: list[LayerProfile]) -> Table:
     total = sum(layer.seconds for layer in layers) or 1.0
     table = Table()
-    for name in ("layer", "operators", "implementation"):
-        table.add_column(name, overflow="fold", ratio=2 if name != "implementation" else 1)
+    table.add_column("layer", no_wrap=True)
+    table.add_column("operators")
+    table.add_column("implementation", overflow="fold")
     for name in ("µs", "%", "MAC", "GOP/s", "bytes"):
         table.add_column(name, justify="right", no_wrap=True)
     for layer in layers:
         kernel = layer.kernel
         table.add_row(
             _short(kernel.layer),
-            escape(kernel.operators),
+            escape(kernel.operators.replace("+", " + ")),
             kernel.implementation,
             f"{layer.seconds * 1e6:.1f}",
             f"{100 * layer.seconds / total:.1f}",
@@ -102,6 +103,6 @@ def _profile_table(layers: list[LayerProfile]) -> Table:
     return table
 
 
-def _short(name: str, width: int = 40) -> str:
+def _short(name: str, width: int = 32) -> str:
     """The end of a long name, which tells layers apart."""
     return escape(name if len(name) <= width else "…" + name[1 - width :])

@@ -134,7 +134,7 @@ def _weights(model: Model) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for graph in model.subgraphs:
         for tensor in graph.tensors:
-            if tensor.data is not None:
+            if tensor.data is not None and tensor.data.size:
                 sizes[tensor.dtype] += tensor.data.nbytes
     return dict(sizes.most_common())
 
@@ -192,14 +192,14 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     _print_ports(console, data)
     table = Table(title="kernels", title_justify="left")
     table.add_column("layer", overflow="fold", ratio=2)
-    table.add_column("operators", overflow="fold", ratio=2)
+    table.add_column("operators", ratio=2)
     table.add_column("implementation", ratio=1)
     for name in ("MAC", "weights"):
         table.add_column(name, justify="right", no_wrap=True)
     for kernel in data["kernels"]:
         table.add_row(
             escape(kernel["layer"]),
-            escape(kernel["operators"]),
+            escape(kernel["operators"].replace("+", " + ")),
             kernel["implementation"],
             count_text(kernel["macs"]) if kernel["macs"] else "",
             bytes_text(kernel["weight_bytes"]) if kernel["weight_bytes"] else "",

@@ -151,7 +151,8 @@ def canonicalize_dense_pack(call: relax.Call, emit: Emit) -> relax.Expr:
         blocks, depth = (int(dim) for dim in list(weight.ty.shape)[:2])
         split = emit(relax.op.permute_dims(weight, [0, 2, 1, 3]))
         weight = emit(relax.op.reshape(split, (blocks * 32, depth * 4)))
-    return canonicalize_dense(qnn.dense(call.args[0], weight, *call.args[2:], out_dtype=attributes["out_dtype"]), emit)
+    data, _, za, zw, sa, sw = call.args
+    return canonicalize_dense(qnn.dense(data, weight, za, zw, sa, sw, attributes["out_dtype"]), emit)
 
 
 # ---- batch_matmul ------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def canonicalize_conv2d_transpose(call: relax.Call, emit: Emit) -> relax.Expr:
     if layout != "NHWC":
         data = emit(relax.op.permute_dims(data, list(permutation(layout, "NHWC"))))
     result = OPS["conv2d_transpose"].infer_type(call.args, attributes)
-    size = tuple(int(result.shape[layout.index(axis)]) for axis in "HW")
+    size = int(result.shape[layout.index("H")]), int(result.shape[layout.index("W")])
     known = all(constant_value(arg) is not None for arg in call.args[1:4])
     acc = (_by_phases if known else _by_zeros)(data, call, attributes, size, emit)
     if layout != "NHWC":
