@@ -161,5 +161,6 @@ def numbers(file: FlatFile, table: Any, field: str) -> tuple[Any, ...]:
 
 
 def text(raw: bytes | None) -> str:
-    """A string field as text; bytes that are no UTF-8 show as replacement characters."""
-    return (raw or b"").decode("utf-8", errors="replace")
+    """A string field as one line of text; what is no UTF-8 or not printable shows as replacement characters."""
+    decoded = (raw or b"").decode("utf-8", errors="replace")
+    return "".join(char if char.isprintable() else "\ufffd" for char in decoded)

@@ -45,6 +45,8 @@ def quantized_or_plain(node: Node, *indices: int) -> bool:
 
 def same_dtype(node: Node, *indices: int) -> str:
     """The dtype the inputs share. Raises ModelFormatError when they differ."""
+    if not indices:
+        raise node.malformed("has no inputs")
     dtypes = [node.dtype(i) for i in indices]
     if len(set(dtypes)) > 1:
         raise node.malformed(f"inputs must have one dtype, found {', '.join(dtypes)}")

@@ -240,6 +240,22 @@ def test_huge_results(code: int, shapes: list[tuple[int, ...]], constants: dict[
     says(text, "#0 (output 'out')", "elements", "damaged")
 
 
+def test_huge_dilation() -> None:
+    sketch = conv_sketch()
+    options = sketch.graph.operators[0].builtinOptions
+    options.dilationHFactor, options.padding = 1 << 28, schema.Padding.SAME
+    says(
+        message(ModelFormatError, sketch.bytes()), "CONV_2D #0", "dilation (268435456, 1)", "beyond an image of (4, 4)"
+    )
+
+
+def test_unprintable_names() -> None:
+    sketch = conv_sketch()
+    sketch.graph.tensors[3].name = "two\nlines\x1b[2J"
+    sketch.graph.operators[0].inputs = [0]
+    says(message(ModelFormatError, sketch.bytes()), "'two\ufffdlines\ufffd[2J'")
+
+
 def test_range_of_a_billion() -> None:
     arrays = {i: np.array(value, np.int32) for i, value in enumerate((0, 1_000_000_000, 1))}
     sketch = one_operator(OPS.RANGE, [(), (), ()], (), constants=arrays, output_dtype=TYPES.INT32)

@@ -54,6 +54,11 @@ def window_padding(node: Node, spatial: Shape, kernel: Shape, strides: Pair, dil
     (top, bottom), (left, right) = (
         same_padding(*dims) for dims in zip(spatial, kernel, strides, dilation, strict=True)
     )
+    if max(top, left, bottom, right) > limits.MAX_WINDOW_PADDING:
+        raise node.malformed(
+            f"a window of {kernel} with dilation {dilation} reaches {max(bottom, right)} beyond an image of {spatial}: "
+            "the file is damaged"
+        )
     return (top, left, bottom, right)
 
 
