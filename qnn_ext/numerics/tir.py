@@ -64,10 +64,17 @@ def rounding_divide_by_pot(x: Expr, exponent: Expr, sign_of: Expr | None = None)
 
     sign_of: any value that is negative wherever x is, and not negative where x is positive
     """
+    sign = _negative(x if sign_of is None else sign_of)
     x, exponent = _i64(x), _i64(exponent)
     half = (_const64(1) << exponent) >> _const64(1)
-    sign = _i64(x if sign_of is None else sign_of) >> _const64(63)
     return (x + half + tirx.max(sign, -half)) >> exponent
+
+
+def _negative(x: Expr) -> Expr:
+    """−1 for negative x, else 0; int64. Not x >> 63: as part of an index, of a table say, TVM narrows x to 32 bits."""
+    if dtype_of(x) == "int32":
+        return _i64(x >> tirx.const(31, "int32"))
+    return tirx.min(tirx.max(x, _const64(-1)), _const64(0))
 
 
 def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
