@@ -320,11 +320,16 @@ def _check_dtype(tensor: Tensor) -> None:
 
 def distinct(names: Sequence[str]) -> list[str]:
     """The names, later ones that repeat an earlier one with a number behind."""
-    taken: list[str] = []
+    taken: dict[str, int] = {}
+    result = []
     for name in names:
-        candidates = (name if not count else f"{name}:{count}" for count in range(len(names) + 1))
-        taken.append(next(candidate for candidate in candidates if candidate not in taken))
-    return taken
+        unique = name
+        while unique in taken:
+            taken[name] += 1
+            unique = f"{name}:{taken[name]}"
+        taken[unique] = 0
+        result.append(unique)
+    return result
 
 
 def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ from .tensors import MAX_ELEMENTS
 
 MAX_FOLDED_ELEMENTS = 2**24  # of a constant made at import: more is a corrupt file, not a model
 MAX_CONSTANT_ELEMENTS = 2**27  # of all constants and states together that are made at import
-MAX_UNROLLED = 2048  # steps, or parts of one tensor, each of which is an expression of its own
+MAX_UNROLLED = 1024  # time steps, each of which becomes some twenty expressions
 MAX_WINDOW_PADDING = 2**16  # rows or columns that a window may reach beyond the image
 _SMALL_RESULT = 2**22  # elements that folding may make out of little
 

@@ -331,7 +331,8 @@ def main() -> None:
                 if number <= arguments.skip:
                     continue
                 progress.seek(0)
-                progress.write(f"case {number}: {name}, {mutation}\n".ljust(200))
+                progress.truncate()
+                progress.write(f"case {number}: {name}, {mutation}\n")
                 progress.flush()
                 faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
                 if problem := checker.check(data, ("float32", "tflite")[number % 2]):

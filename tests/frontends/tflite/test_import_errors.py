@@ -9,10 +9,11 @@ from typing import Any
 import ai_edge_litert.schema_py_generated as schema
 import numpy as np
 import pytest
-from schema_models import TYPES, Sketch, conv_sketch, quantization
+from schema_models import TYPES, Sketch, conv_sketch, pack, quantization
 
-from qnn_ext import QnnError, from_tflite
+from qnn_ext import Interpreter, QnnError, from_tflite
 from qnn_ext.errors import ModelFormatError, ShapeError, UnsupportedOperatorError
+from tests.conformance.cases import load_cases
 
 OPS = schema.BuiltinOperator
 QUANT = quantization([0.5], [0])
@@ -261,6 +262,35 @@ def test_range_of_a_billion() -> None:
     sketch = one_operator(OPS.RANGE, [(), (), ()], (), constants=arrays, output_dtype=TYPES.INT32)
     sketch.graph.tensors[-1].shape = None
     says(message(ModelFormatError, sketch.bytes()), "RANGE #0", "1000000000", "elements")
+
+
+def test_lstm_of_a_million_steps() -> None:
+    case = load_cases("UNIDIRECTIONAL_SEQUENCE_LSTM", "int8")[0]
+    tree = schema.ModelT.InitFromPackedBuf(bytearray(case.model), 0)
+    for index in (*tree.subgraphs[0].inputs, *tree.subgraphs[0].outputs):
+        tree.subgraphs[0].tensors[index].shape[1] = 1_000_000
+    says(message(UnsupportedOperatorError, pack(tree)), f"{case.operator} #", "1000000 time steps", "shorter pieces")
+
+
+def test_long_chains() -> None:
+    sketch = Sketch()
+    last = sketch.tensor((4,), TYPES.FLOAT32)
+    sketch.graph.inputs = [last]
+    for _ in range(3000):
+        last, before = sketch.tensor((4,), TYPES.FLOAT32), last
+        sketch.operator(OPS.ABS, [before], [last])
+    sketch.graph.outputs = [last]
+    assert from_tflite(sketch.bytes()).outputs[0].shape == (4,)
+
+
+def test_names_that_repeat() -> None:
+    sketch = one_operator(OPS.ADD, [(2,), (2,)], (2,))
+    sketch.graph.outputs = [2, 2]
+    for tensor in sketch.graph.tensors:
+        tensor.name = "x"
+    module = from_tflite(sketch.bytes())
+    assert [spec.name for spec in module.inputs] == ["x", "x:1"]
+    assert len(Interpreter(module).run([np.ones(2, np.float32)] * 2)) == 2
 
 
 def test_constants_without_end() -> None:

@@ -14,7 +14,7 @@ from tvm import relax
 from .... import op as qnn
 from ....op.base import constant, constant_value
 from .. import limits
-from ..limits import MAX_ELEMENTS, MAX_FOLDED_ELEMENTS, MAX_UNROLLED
+from ..limits import MAX_ELEMENTS, MAX_FOLDED_ELEMENTS
 from ..node import Node
 from ..registry import converter
 
@@ -190,7 +190,7 @@ def _axis(node: Node, axis: int, ndim: int) -> int:
 
 def _parts(node: Node, index: int, axis: int, sizes: Sequence[int]) -> list[relax.Expr]:
     """The input cut along an axis into consecutive parts, one for each output."""
-    if len(sizes) != len(node.operator.outputs) or len(sizes) > MAX_UNROLLED:
+    if len(sizes) != len(node.operator.outputs):
         raise node.malformed(f"makes {len(sizes)} parts for {len(node.operator.outputs)} outputs")
     if any(size < 0 for size in sizes) or sum(sizes) != node.shape(index)[axis]:
         raise node.malformed(f"sizes {list(sizes)} do not add up to dimension {axis} of {node.shape(index)}")
