@@ -20,7 +20,7 @@ def qparams(dtype, scale, zero_point):
 
 def check(operator, table, source, target, values=None, **options):
     """The table equals LiteRT's kernel on every value (or on `values`)."""
-    from op.litert import run_reference
+    from tests.op.litert import run_reference
 
     values = domain(source.dtype) if values is None else values
     golden = run_reference(operator, [(values, source)], values.shape, target, **options)
