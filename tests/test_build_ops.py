@@ -226,3 +226,20 @@ def test_sample(name, rng):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant(name, rng):
     check(VARIANTS[name], rng)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("name", ["conv2d", "dense", "batch_matmul"])
+def test_one_output_channel_keeps_its_kernel(name, rows, rng, caplog):
+    weight = random_integers(rng, (1, 40), "int8")
+    window = weight.reshape(1, 1, 1, 40)
+    products: dict[str, Case] = {
+        "conv2d": ([("x", (1, rows, rows, 40), "int8")], lambda x: op.conv2d(x, window, 3, 0, 1.0, 1.0)),
+        "dense": ([("x", (rows, 40), "int8")], lambda x: op.dense(x, weight, 3, 0, 1.0, 1.0)),
+        "batch_matmul": (
+            [("x", (2, rows, 40), "int8"), ("y", (2, 1, 40), "int8")],
+            lambda x, y: op.batch_matmul(x, y, 3, 1, 1.0, 1.0),
+        ),
+    }
+    check(products[name], rng)
+    assert not caplog.records

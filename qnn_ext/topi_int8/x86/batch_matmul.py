@@ -17,7 +17,7 @@ from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
 from .dense import Plan, accepts, plan, stage
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import schedule_microkernel
+from .microkernel import lane_of, schedule_microkernel
 
 
 def compute(
@@ -40,7 +40,7 @@ def compute(
     )
     return te.compute(
         (workload.batch, workload.m, workload.n),
-        lambda b, m, n: acc[b, m, n // lanes, n % lanes],
+        lambda b, m, n: acc[b, m, n // lanes, lane_of(n, workload.n, lanes)],
         name="logical",
     )
 

@@ -24,7 +24,7 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Tile, choose_tile, round_up, schedule_microkernel, tile_cost
+from .microkernel import Tile, choose_tile, lane_of, round_up, schedule_microkernel, tile_cost
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,11 @@ def compute(
 
         acc = te.compute((layout.images, layout.columns, layout.blocks, lanes), flat, name="conv2d")
         return te.compute(
-            shape, lambda n, y, x, c: acc[(*_flatten(workload, n, y, x), c // lanes, c % lanes)], name="logical"
+            shape,
+            lambda n, y, x, c: acc[
+                (*_flatten(workload, n, y, x), c // lanes, lane_of(c, workload.out_channels, lanes))
+            ],
+            name="logical",
         )
 
     def spatial(n, y, x, block, lane):
@@ -166,7 +170,9 @@ def compute(
         return te.sum(product(value, block, kh, kw, lane), axis=[kh, kw, ko, ki])
 
     acc = te.compute((layout.images, layout.rows, layout.columns, layout.blocks, lanes), spatial, name="conv2d")
-    return te.compute(shape, lambda n, y, x, c: acc[n, y, x, c // lanes, c % lanes], name="logical")
+    return te.compute(
+        shape, lambda n, y, x, c: acc[n, y, x, c // lanes, lane_of(c, workload.out_channels, lanes)], name="logical"
+    )
 
 
 def _flatten(workload: Conv2dWorkload, n, y, x):

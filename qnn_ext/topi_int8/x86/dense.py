@@ -18,7 +18,7 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Tile, choose_tile, round_up, schedule_microkernel
+from .microkernel import Tile, choose_tile, lane_of, round_up, schedule_microkernel
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ def compute(
         ),
         name="dense",
     )
-    return te.compute((workload.m, workload.n), lambda m, n: acc[m, n // lanes, n % lanes], name="logical")
+    return te.compute(
+        (workload.m, workload.n), lambda m, n: acc[m, n // lanes, lane_of(n, workload.n, lanes)], name="logical"
+    )
 
 
 def schedule(sch: Schedule, workload: DenseWorkload, target: Target, instruction: DotInstruction) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -84,6 +85,15 @@ def _tiles(rows: int, columns: int, blocks: int, instruction: DotInstruction) ->
             yield Tile(1, column, block)
         for row in range(2, min(rows, most // columns) + 1):
             yield Tile(row, columns, block)
+
+
+def lane_of(channel: Any, channels: int, lanes: int) -> Any:
+    """channel % lanes: where the epilogue reads a block of lanes.
+
+    A single channel would always read lane 0; then compute_at drops the other lanes and tensorize refuses what is left.
+    So its index is a zero that TVM does not see through (LLVM does): the number of bits set in an index, over 2¹⁶.
+    """
+    return channel % lanes if channels > 1 else tirx.popcount(channel) >> tirx.const(16, "int32")
 
 
 def schedule_microkernel(
