@@ -30,13 +30,13 @@ sys.path[:0] = [str(ROOT)]
 
 import ai_edge_litert.schema_py_generated as schema  # noqa: E402
 from test_reader_fuzz import damaged  # noqa: E402
-from tests.conformance.cases import load_cases  # noqa: E402
 from tvm import relax  # noqa: E402
 
 import qnn_ext  # noqa: E402
 from qnn_ext import Interpreter, QnnError  # noqa: E402
 from qnn_ext.frontends.tflite.reader import read_model  # noqa: E402
 from qnn_ext.module import QnnModule, TensorSpec  # noqa: E402
+from tests.conformance.cases import load_cases  # noqa: E402
 
 HANG_SECONDS = 60  # for a case on a busy machine; the watchdog then ends the process
 SLOW_SECONDS = 5.0  # of CPU time for an import
@@ -324,23 +324,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     limit_memory()
     checker, number = Checker(arguments.run_every, arguments.build_every), 0
-    with arguments.progress.open("w") as progress:
-        for name, good in chosen[part::parts]:
-            for mutation, data in mutants(good, arguments.cases):
-                number += 1
-                if number <= arguments.skip:
-                    continue
-                progress.seek(0)
-                progress.truncate()
-                progress.write(f"case {number}: {name}, {mutation}\n")
-                progress.flush()
-                faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
-                if problem := checker.check(data, ("float32", "tflite")[number % 2]):
-                    print(
-                        json.dumps({"case": number, "model": name, "mutation": mutation, "problem": problem}),
-                        flush=True,
-                    )
-                faulthandler.cancel_dump_traceback_later()
+    for name, good in chosen[part::parts]:
+        for mutation, data in mutants(good, arguments.cases):
+            number += 1
+            if number <= arguments.skip:
+                continue
+            arguments.progress.write_text(f"case {number}: {name}, {mutation}\n")
+            faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+            if problem := checker.check(data, ("float32", "tflite")[number % 2]):
+                print(
+                    json.dumps({"case": number, "model": name, "mutation": mutation, "problem": problem}),
+                    flush=True,
+                )
+            faulthandler.cancel_dump_traceback_later()
     counts = {key: getattr(checker, key) for key in ("accepted", "refused", "run", "built")}
     print(json.dumps({"cases": number, **counts}))
 
