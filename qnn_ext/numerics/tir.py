@@ -13,6 +13,7 @@ from tvm import te, tirx
 from ..qparams import dtype_range
 
 Expr = Any  # a TIR PrimExpr or a Python number
+KEEP = "qnn_keep_stage"  # attribute of a TE stage that the generic schedule must not inline
 
 
 def dtype_of(x: Expr) -> str:

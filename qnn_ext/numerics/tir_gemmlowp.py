@@ -14,9 +14,9 @@ import tvm_ffi
 from tvm import te, tirx
 
 from . import gemmlowp, tir
+from .tir import KEEP
 
 Expr = Any
-KEEP = "qnn_keep_stage"  # attribute of a stage that must not be inlined
 
 
 Bind = Callable[[Expr], Expr]

@@ -73,18 +73,24 @@ def _float32(constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows
     one = np.float32(1)
     row_taps = _float_taps(constants, rows.lower, one - rows.fraction, rows.upper, rows.fraction)
     column_taps = _float_taps(constants, columns.lower, one - columns.fraction, columns.upper, columns.fraction)
+    batch, height, _, channels = shape
 
-    def corner(row_tap: tuple[te.Tensor, te.Tensor], column_tap: tuple[te.Tensor, te.Tensor], *i: Expr) -> Expr:
-        n, y, x, c = i
-        (row, vertical), (column, horizontal) = row_tap, column_tap
-        value = data(n, row(y), column(x), c).astype("float32")
-        return tir.fence(value * vertical(y) * horizontal(x))
+    def weighted(row: te.Tensor, weight: te.Tensor) -> te.Tensor:
+        def value(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+            return data(n, row(y), x, c).astype("float32") * weight(y)
 
-    def interpolated(*i: Expr) -> Expr:
+        # a stage of its own, because several columns of the result read it
+        return te.compute(
+            (batch, height, int(data.shape[2]), channels), value, name="resize_row", attrs={tir.KEEP: True}
+        )
+
+    weighted_rows = [weighted(*tap) for tap in row_taps]
+
+    def interpolated(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         total = None
-        for column_tap in column_taps:
-            for row_tap in row_taps:
-                term = corner(row_tap, column_tap, *i)
+        for column, horizontal in column_taps:
+            for row in weighted_rows:
+                term = tir.fence(row(n, y, column(x), c) * horizontal(x))
                 total = term if total is None else total + term
         return total
 

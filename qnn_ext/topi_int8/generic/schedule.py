@@ -18,7 +18,7 @@ from tvm.ir import IRModule, TensorLoad
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
-from ...numerics.tir_gemmlowp import KEEP
+from ...numerics.tir import KEEP
 from .block import Block, Loop, blocks_of, distinct_loads, read_block, stride_of, uses
 from .rows import fuse_rows, shared_rows
 
