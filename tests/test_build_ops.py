@@ -243,3 +243,19 @@ def test_one_output_channel_keeps_its_kernel(name, rows, rng, caplog):
     }
     check(products[name], rng)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("rounding,compute_dtype", ROUNDINGS)
+@pytest.mark.parametrize("name", ["mean", "sum", "max", "min"])
+def test_reduction_between_products(name, rounding, compute_dtype, rng):
+    """Between int8 products activations may travel as uint8, which must not change a reduction."""
+    kernel, weight = random_integers(rng, (12, 1, 1, 8), "int8"), random_integers(rng, (6, 12), "int8")
+
+    def network(x: relax.Expr) -> relax.Call:
+        acc = op.conv2d(x, kernel, -3, 0, 1.0, 1.0, kernel_layout="OHWI")
+        activation = op.requantize(acc, 1e-4, 0, 0.02, 5)
+        route = {"rounding": rounding, "compute_dtype": compute_dtype}
+        reduced = getattr(op, name)(activation, 0.02, 5, 0.5 if name == "sum" else 0.013, -7, axis=[1, 2], **route)
+        return op.dense(reduced, weight, -7, 0, 1.0, 1.0)
+
+    check(([("x", (2, 5, 6, 8), "int8")], network), rng)

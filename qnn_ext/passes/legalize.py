@@ -74,6 +74,7 @@ _CONSUMES: dict[str, tuple[tuple[int, int], ...]] = {
     "qnn.add": ((0, 3), (1, 5)),
     "qnn.subtract": ((0, 3), (1, 5)),
     "qnn.mul": ((0, 3), (1, 5)),
+    **{f"qnn.{name}": ((0, 2),) for name in ("mean", "sum", "max", "min")},
 }
 # operator -> the zero point argument of its result
 _PRODUCES: dict[str, int] = {
@@ -82,6 +83,7 @@ _PRODUCES: dict[str, int] = {
     "qnn.add": 7,
     "qnn.subtract": 7,
     "qnn.mul": 7,
+    **{f"qnn.{name}": 4 for name in ("mean", "sum", "max", "min")},
 }
 # operators that only move values; the number of leading data arguments
 _MOVES: dict[str, int] = {
