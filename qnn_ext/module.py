@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import IRModule
@@ -60,7 +60,6 @@ class QnnModule:
     states: tuple[State, ...] = ()
     notes: tuple[FloatNote, ...] = ()
     source: str = "model"
-    labels: tuple[str, ...] = field(default=(), repr=False)
 
     def with_ir(self, ir: IRModule) -> QnnModule:
         """The same model after a pass rewrote its IRModule."""

@@ -47,14 +47,12 @@ class OpDef:
     infer:     type rule (*TensorInfo, **attributes) -> (shape, dtype), or a list of such pairs for several results;
                raises ShapeError
     reference: NumPy integer reference (*arrays, **attributes) -> array (or tuple of arrays): the oracle
-    elementwise: the result has the first argument's shape and element i depends on elements i of the arguments only
     """
 
     name: str
     arguments: tuple[str, ...]
     infer: Callable[..., Any]
     reference: Callable[..., Any]
-    elementwise: bool
 
     @property
     def relax_op(self) -> ir.Op:
@@ -98,10 +96,9 @@ def define(
     infer: Callable[..., Any],
     reference: Callable[..., Any],
     doc: str | None = None,
-    elementwise: bool = False,
 ) -> OpDef:
     """Register `relax.qnn.<name>` with the type rule `infer` and the NumPy reference; arguments as "data scale ..."."""
-    definition = OpDef(name, tuple(arguments.split()), infer, reference, elementwise)
+    definition = OpDef(name, tuple(arguments.split()), infer, reference)
     full_name = f"relax.qnn.{name}"
     ir._ffi_api.RegisterOp(full_name, (doc or name).strip().splitlines()[0])
     op = ir.Op.get(full_name)

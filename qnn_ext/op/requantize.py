@@ -59,9 +59,7 @@ def _reference_quantize(
     return reference.float_to_int(rounded, along_axis(zero_point, axis, x.ndim), out_dtype)
 
 
-QUANTIZE = define(
-    "quantize", "data scale zero_point", _infer_quantize, _reference_quantize, "float -> integer", elementwise=True
-)
+QUANTIZE = define("quantize", "data scale zero_point", _infer_quantize, _reference_quantize, "float -> integer")
 
 
 def quantize(
@@ -118,7 +116,6 @@ DEQUANTIZE = define(
     _infer_dequantize,
     _reference_dequantize,
     "integer -> float",
-    elementwise=True,
 )
 
 
@@ -205,7 +202,6 @@ REQUANTIZE = define(
     _infer_requantize,
     requantize_array,
     "integer -> integer with other QParams",
-    elementwise=True,
 )
 
 

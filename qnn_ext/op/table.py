@@ -53,7 +53,6 @@ TABLE = define(
     _infer,
     lambda data, table: table[table_index(data)],
     "lookup in a table with an entry per value",
-    elementwise=True,
 )
 
 

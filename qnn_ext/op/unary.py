@@ -205,7 +205,6 @@ for _name, _unary in UNARY.items():
         _infer,
         _reference(_name),
         f"quantized {_name}: {_unary.formula}",
-        elementwise=True,
     )
     BUILDERS[_name] = _builder(_name)
 
