@@ -226,6 +226,10 @@ def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
 # By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on
 # one machine would share that core, and NumPy and other runtimes would be left with it.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
+# By default its pool has half as many threads as x86 has cores, taking every second for a hyper-thread: on a virtual
+# machine with two cores that is one. `num_threads` decides here; OMP_NUM_THREADS, which TVM reads too, still limits it.
+if "OMP_NUM_THREADS" not in os.environ:
+    os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
 
 _pool = threading.local()
 

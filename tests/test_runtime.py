@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 
 import qnn_ext
 from qnn_ext import ArtifactError, InputError, QnnError, TargetError
+from qnn_ext.target import default_threads
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 ZEROS = np.zeros((1, 8, 8, 1), np.int8)
@@ -362,3 +364,12 @@ def _rewrite(source: Path, target: Path, members: dict[str, bytes | None]) -> No
             content = members.get(name, old.read(name))
             if content is not None:
                 new.writestr(name, content)
+
+
+@pytest.mark.skipif(default_threads() < 2, reason="one core only")
+def test_threads_of_the_pool_are_those_asked_for(module):
+    """TVM alone would take one thread on two cores, for it counts every second one as a hyper-thread."""
+    count = tvm.get_global_func("runtime.NumThreads")
+    for threads in (2, 1, 2):
+        qnn_ext.build(module, num_threads=threads)(ZEROS)
+        assert count() == threads
