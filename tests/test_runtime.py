@@ -148,6 +148,16 @@ def test_running_leaves_the_cores_of_this_process_alone(saved):
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_loading_needs_no_frontend(saved):
+    """Neither the schema package nor flatbuffers: a `.qnn` file runs where only the core is installed."""
+    script = (
+        "import sys; sys.modules.update(dict.fromkeys(['tflite', 'flatbuffers', 'ai_edge_litert'])); "
+        "import numpy as np, qnn_ext; "
+        f"assert qnn_ext.load({str(saved)!r}, num_threads=1)(np.zeros((1, 8, 8, 1), np.int8)).shape == (1, 10)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 # ---- states ------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flatbuffers import flexbuffers
 from tvm import relax
 
 from .... import op as qnn
@@ -61,6 +60,8 @@ def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
 
 
 def _options(node: Node) -> Options:
+    from flatbuffers import flexbuffers  # comes with the schema package; loading a .qnn file must not need it
+
     try:
         values = flexbuffers.Loads(node.operator.custom_options)
     except Exception as error:  # the flexbuffer reader raises whatever damaged bytes lead it to
