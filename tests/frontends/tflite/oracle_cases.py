@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.cases import Case, load_cases
 
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+from tests.conformance.cases import Case, load_cases
 
 FLOAT_TOLERANCE = 1e-5  # of the largest value: sums in another order
 

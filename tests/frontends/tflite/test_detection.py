@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tests.conformance.cases import load_cases
 from flatbuffers import flexbuffers
 from oracle_cases import assert_equals_reference, run_case
 
 from qnn_ext.errors import ModelFormatError
 from qnn_ext.frontends.tflite.importer import from_tflite
+from tests.conformance.cases import load_cases
 
 NAME = "TFLite_Detection_PostProcess"
 CASES = load_cases(NAME)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.conformance.cases import load_cases
 from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
+from tests.conformance.cases import load_cases
 
 EVERY = cases_of("DEQUANTIZE FAKE_QUANT CAST")
 
