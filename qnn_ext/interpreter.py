@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
 from .module import QnnModule, check_inputs
-from .op.base import call_attributes, constant_value, definition_of
+from .op.base import call_attributes, constant_value, definition_of, shape_of
 
 
 class Interpreter:
@@ -93,10 +93,6 @@ def _binary(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda call, a, b: np.asarray(function(a, b)).astype(np.asarray(a).dtype)
 
 
-def _result_shape(call: relax.Call) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in call.ty.shape)
-
-
 def _clip(call: relax.Call, data: np.ndarray, low: float, high: float) -> np.ndarray:
     kind = data.dtype.type
     return np.clip(data, kind(low), kind(high))
@@ -136,9 +132,9 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.min": _reduction(np.min),
     "relax.clip": _clip,
     "relax.astype": lambda call, data: data.astype(str(call.ty.dtype)),
-    "relax.reshape": lambda call, data, shape: data.reshape(_result_shape(call)),
-    "relax.expand_dims": lambda call, data: data.reshape(_result_shape(call)),
-    "relax.squeeze": lambda call, data: data.reshape(_result_shape(call)),
+    "relax.reshape": lambda call, data, shape: data.reshape(shape_of(call)),
+    "relax.expand_dims": lambda call, data: data.reshape(shape_of(call)),
+    "relax.squeeze": lambda call, data: data.reshape(shape_of(call)),
     "relax.permute_dims": _permute,
     "relax.concat": lambda call, fields: np.concatenate(fields, axis=int(call.attrs.axis)),
 }

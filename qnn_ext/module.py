@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import IRModule
@@ -60,10 +60,6 @@ class QnnModule:
     states: tuple[State, ...] = ()
     notes: tuple[FloatNote, ...] = ()
     source: str = "model"
-
-    def with_ir(self, ir: IRModule) -> QnnModule:
-        """The same model after a pass rewrote its IRModule."""
-        return replace(self, ir=ir)
 
     def script(self, show_meta: bool = False) -> str:
         """The module as TVMScript; with `show_meta` it parses back by `tvm.script.from_source`."""

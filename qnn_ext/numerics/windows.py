@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -15,3 +17,29 @@ def axis_counts(
     positions = np.arange(out_size)[:, None] * stride + np.arange(extent) * dilation - low
     first, last = (-low, size + high) if count_include_pad else (0, size)
     return ((positions >= first) & (positions < last)).sum(axis=1)
+
+
+def window_counts(
+    size: Sequence[int],
+    out_size: Sequence[int],
+    pool_size: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    count_include_pad: bool,
+) -> np.ndarray:
+    """How many cells each window of an h × w image averages over: int64 (1, oh, ow, 1)."""
+    rows, columns = (
+        axis_counts(
+            size[i],
+            out_size[i],
+            pool_size[i],
+            strides[i],
+            padding[i],
+            padding[i + 2],
+            dilation[i],
+            count_include_pad,
+        )
+        for i in range(2)
+    )
+    return (rows[:, None] * columns).reshape(1, *out_size, 1)

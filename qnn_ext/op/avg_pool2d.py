@@ -9,7 +9,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from ..numerics import check_rounding, reference
-from ..numerics.windows import axis_counts
+from ..numerics.windows import window_counts
 from .accumulate import DATA_DTYPES, check_window, conv_output_size, windows
 from .base import (
     Shape,
@@ -133,25 +133,6 @@ def _reference(
         scale = out_scale * count.astype(out_scale.dtype)
         out = rescale(total.astype(np.int32), in_scale, scale, out_zero, rounding, compute_dtype, out_dtype)
     return out.transpose(permutation("NHWC", layout))
-
-
-def window_counts(
-    size: tuple[int, int],
-    out_size: tuple[int, int],
-    pool_size: tuple[int, int],
-    strides: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    count_include_pad: bool,
-) -> np.ndarray:
-    """How many cells each window of an h × w image averages over: int64 (1, oh, ow, 1)."""
-    rows, columns = (
-        axis_counts(
-            size[i], out_size[i], pool_size[i], strides[i], padding[i], padding[i + 2], dilation[i], count_include_pad
-        )
-        for i in range(2)
-    )
-    return (rows[:, None] * columns).reshape(1, *out_size, 1)
 
 
 def divide_half_away(total: np.ndarray, count: np.ndarray) -> np.ndarray:

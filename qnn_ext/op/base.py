@@ -163,6 +163,11 @@ def has_type(expr: relax.Expr) -> bool:
     return getattr(expr, "ty", None) is not None
 
 
+def shape_of(expr: relax.Expr) -> tuple[int, ...]:
+    """The shape of an expression whose dimensions are all known."""
+    return tuple(int(dim) for dim in expr.ty.shape)
+
+
 def constant_value(expr: relax.Expr) -> np.ndarray | None:
     """The array behind a constant expression, None when it is computed at run time."""
     return np.asarray(expr.value.numpy()) if isinstance(expr, tvm.ir.expr.GenericConst) else None

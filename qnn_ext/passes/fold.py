@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import IRModule, relax
 
-from ..op.base import constant, constant_value
+from ..op.base import constant, constant_value, shape_of
 from .rewrite import Emit, op_name, rewrite
 
 
@@ -44,7 +44,7 @@ def _constant_addition(expr: relax.Expr) -> tuple[relax.Var, np.ndarray] | None:
         value = constant_value(right)
     if value is None or not isinstance(left, relax.Var):
         return None
-    shape = tuple(int(dim) for dim in left.ty.shape)
+    shape = shape_of(left)
     if np.broadcast_shapes(shape, value.shape) != shape:
         return None
     return left, value if name == "add" else -value

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tvm import IRModule, relax
 
-from ..op.base import constant_value
+from ..op.base import constant_value, shape_of
 from ..topi_int8.generic.elementwise import RULES as ELEMENTWISE_RULES
 from .rewrite import bindings_of, consumers, emit_named, op_name, operands, plain_attrs, substitute
 
@@ -22,8 +22,10 @@ from .rewrite import bindings_of, consumers, emit_named, op_name, operands, plai
 ANCHORS = ("qnn.conv2d_accumulate", "qnn.dense_accumulate", "qnn.batch_matmul_accumulate")
 # terms of a product that are computed inside its kernel
 SIDE_TERMS = ("qnn.window_sum", "qnn.row_sum")
-# QNN operators in the epilogue of one kernel: requantize, a residual sum, a product, a table. TVM simplifies the inlined
-# expression again at every level of it, so that each further one multiplies the compile time: ten take minutes
+# what may stand between such a term and the subtraction from the product
+SIDE_STEPS = ("multiply", "repeat", "astype")
+# QNN operators in the epilogue of one kernel: requantize, a residual sum, a product, a table. TVM simplifies the
+# inlined expression again at every level of it, so that each further one multiplies the compile time: ten take minutes
 MAX_EPILOGUE = 4
 
 COMPOSITE = "Composite"
@@ -89,21 +91,17 @@ def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) 
     return groups
 
 
-def _is_elementwise(expr: relax.Expr) -> bool:
-    return op_name(expr) in ELEMENTWISE_RULES
-
-
 def _grow(head: int, bindings: Sequence[relax.VarBinding], readers: dict, taken: set[int]) -> Group:
     """Follow the only reader of each value as long as it is elementwise and keeps the shape."""
     members = [head]
-    shape = _shape(bindings[head].var)
+    shape = shape_of(bindings[head].var)
     current = head
     while True:
         reading = readers[bindings[current].var]
         if len(set(reading)) != 1 or reading[0] >= len(bindings) or reading[0] in taken:
             break
         following = reading[0]
-        if not _is_elementwise(bindings[following].value) or _shape(bindings[following].var) != shape:
+        if op_name(bindings[following].value) not in ELEMENTWISE_RULES or shape_of(bindings[following].var) != shape:
             break
         if sum(op_name(bindings[index].value).startswith("qnn.") for index in members[1:]) == MAX_EPILOGUE:
             break
@@ -129,7 +127,7 @@ def _side_terms(members: list[int], bindings: Sequence[relax.VarBinding], reader
             continue
         if op_name(value) in SIDE_TERMS and value.args[0].same_as(data):
             found.append(index)
-        elif op_name(value) in ("multiply", "repeat", "astype") and _reaches_side_term(value, by_var, bindings, data):
+        elif op_name(value) in SIDE_STEPS and _reaches_side_term(value, by_var, bindings, data):
             found.append(index)
             pending.extend(operands(value))
     return found
@@ -143,13 +141,9 @@ def _reaches_side_term(value: relax.Call, by_var: dict, bindings: Sequence[relax
         inner = bindings[index].value
         if op_name(inner) in SIDE_TERMS:
             return bool(inner.args[0].same_as(data))
-        if op_name(inner) in ("multiply", "repeat", "astype"):
+        if op_name(inner) in SIDE_STEPS:
             return _reaches_side_term(inner, by_var, bindings, data)
     return False
-
-
-def _shape(var: relax.Var) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in var.ty.shape)
 
 
 def _extract(members: list[relax.VarBinding]) -> tuple[relax.Function, list[relax.Var]]:

@@ -226,9 +226,8 @@ class _UnsignedActivations:
         if unsigned:
             args[_PRODUCES[name]] = _moved(args[_PRODUCES[name]])
             attributes["out_dtype"] = "uint8"
-        twins = set(self._unsigned.values())
-        args = [arg if arg in twins else self._signed(arg) for arg in args]
-        return OPS[definition.name].call(*args, **attributes), unsigned
+        # what was replaced above is no variable of the original function, so `_signed` leaves it as it is
+        return OPS[definition.name].call(*map(self._signed, args), **attributes), unsigned
 
     def _prefers(self, name: str, data: Any) -> bool:
         """Products always want the twin; other operators take it where it exists."""

@@ -15,14 +15,14 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
 from ..errors import UnsupportedOperatorError
-from ..op.base import call_attributes, constant, constant_value
+from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.elementwise import Constants, Operand
 from ..topi_int8.generic.schedule import SCHEDULED, schedule_generic
 from ..topi_int8.generic.stages import STAGES
 from .fuse import ANCHORS, COMPOSITE, LAYER
-from .rewrite import bindings_of, op_name, plain_attrs, substitute
+from .rewrite import bindings_of, emit_named, op_name, plain_attrs, substitute
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +43,7 @@ def lower(mod: IRModule, target: Target) -> IRModule:
                 value = substitute(binding.value, environment)
                 if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar) and value.op in kernels:
                     value = kernels[value.op].call(builder, value)
-                environment[binding.var] = (
-                    value if isinstance(value, relax.Var) else builder.emit(value, name_hint=binding.var.name)
-                )
+                environment[binding.var] = emit_named(builder, value, binding.var.name)
             result = builder.emit_output(substitute(main.body.body, environment))
         builder.emit_func_output(result)
     return builder.get()
@@ -85,7 +83,7 @@ class _Kernel:
         self._target = target
         self._values: dict[Any, Operand] = {}
         self.placeholders = [
-            te.placeholder(_shape(param), str(param.ty.dtype), name=param.name) for param in function.params
+            te.placeholder(shape_of(param), str(param.ty.dtype), name=param.name) for param in function.params
         ]
         for param, placeholder in zip(function.params, self.placeholders, strict=True):
             self._values[param] = Operand(placeholder, None)
@@ -106,7 +104,7 @@ class _Kernel:
         if isinstance(expr, relax.Var):
             return self._values[expr]
         name = op_name(expr)
-        shape = _shape(expr)
+        shape = shape_of(expr)
         if name in ANCHORS:
             return Operand(self._anchor(name, expr), None)
         operands = [self._operand(arg) for arg in expr.args]
@@ -194,10 +192,6 @@ def _attributes(name: str, call: relax.Call) -> dict[str, Any]:
     if name.startswith("qnn."):
         return call_attributes(call)
     return {"dtype": str(call.ty.dtype)} if name == "astype" else {}
-
-
-def _shape(expr: Any) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in expr.ty.shape)
 
 
 def _tensor(operand: Operand, constants: Constants) -> te.Tensor:

@@ -8,24 +8,11 @@ import pytest
 
 import qnn_ext
 from qnn_ext import Interpreter
+from tests.models.real_models import REAL
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 BUNDLED = ("digits_cnn_int8", "digits_cnn_uint8", "digits_cnn_int16x8", "digits_lstm_int8")
 FLOAT = ("digits_cnn_float32", "digits_cnn_float16", "digits_cnn_dynamic")
-REAL = (
-    "ad01_int8",
-    "deeplabv3_mnv2_dm05_pascal_quant",
-    "keras_lstm_mnist_ptq",
-    "kws_ref_model",
-    "micro_speech_quantized",
-    "mobilenet_v1_0.25_128_quant",
-    "mobilenet_v1_0.75_192_quant",
-    "mobilenet_v2_1.0_224_quant",
-    "mobilenet_v2_quantized_1x3x224x224",
-    "pretrainedResnet_quant",
-    "tf2_mobilenet_v2_1.0_224_ptq",
-    "vww_96_int8",
-)
 
 
 def digits(spec: qnn_ext.TensorSpec, count: int) -> list[np.ndarray]:

@@ -8,21 +8,8 @@ import pytest
 
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+from tests.models.real_models import REAL
 
-MODELS = (
-    "ad01_int8",
-    "deeplabv3_mnv2_dm05_pascal_quant",
-    "keras_lstm_mnist_ptq",
-    "kws_ref_model",
-    "micro_speech_quantized",
-    "mobilenet_v1_0.25_128_quant",
-    "mobilenet_v1_0.75_192_quant",
-    "mobilenet_v2_1.0_224_quant",
-    "mobilenet_v2_quantized_1x3x224x224",
-    "pretrainedResnet_quant",
-    "tf2_mobilenet_v2_1.0_224_ptq",
-    "vww_96_int8",
-)
 SLOW = ("deeplabv3_mnv2_dm05_pascal_quant", "mobilenet_v2_quantized_1x3x224x224")  # one input is enough
 
 
@@ -40,11 +27,11 @@ def compare(models: Path, name: str, numerics: str, golden: str, trials: int) ->
     assert not module.notes  # nothing stays in float
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REAL)
 def test_equals_litert_reference_kernels(models, name):
     compare(models, name, "tflite", "ref", trials=1 if name in SLOW else 2)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REAL)
 def test_float32_numerics_equal_xnnpack(models, name):
     compare(models, name, "float32", "xnnpack", trials=1)

@@ -12,7 +12,7 @@ from ... import op as qnn
 from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote
 from ...numerics import reference
-from ...op.base import constant_value
+from ...op.base import constant_value, shape_of
 from ...qparams import QParams, dtype_range
 from .reader import Operator, Tensor
 
@@ -216,11 +216,6 @@ class Node:
     def malformed(self, reason: str) -> ModelFormatError:
         """The error to raise when the file contradicts itself at this operator."""
         return ModelFormatError(f"{self.label}: {reason}")
-
-
-def shape_of(expr: relax.Expr) -> tuple[int, ...]:
-    """The static shape of an expression."""
-    return tuple(int(dim) for dim in expr.ty.shape)
 
 
 def clip_bounds(qparams: QParams, low: float | None, high: float | None) -> tuple[int, int]:

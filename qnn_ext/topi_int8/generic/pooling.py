@@ -6,8 +6,8 @@ import numpy as np
 from tvm import te, tirx
 
 from ...numerics import fixed_point, float_multiplier, tir
-from ...numerics.windows import axis_counts
-from .elementwise import Constants, Expr, Operand, Stage, rescaled
+from ...numerics.windows import window_counts
+from .elementwise import Constants, Expr, Operand, Stage
 from .stages import stages
 
 
@@ -33,20 +33,7 @@ def avg_pool2d(
 ) -> te.Tensor:
     """NHWC only: Canonicalize brings it there."""
     _, height, width, _ = data.shape
-    rows, columns = (
-        axis_counts(
-            data.shape[i + 1],
-            out_shape[i + 1],
-            pool_size[i],
-            strides[i],
-            padding[i],
-            padding[i + 2],
-            dilation[i],
-            count_include_pad,
-        )
-        for i in range(2)
-    )
-    counts = (rows[:, None] * columns).reshape(1, *out_shape[1:3], 1)
+    counts = window_counts((height, width), out_shape[1:3], pool_size, strides, padding, dilation, count_include_pad)
     top, left = padding[:2]
     zero = int(input_zero_point.constant().reshape(()))
     r, s = te.reduce_axis((0, pool_size[0]), "r"), te.reduce_axis((0, pool_size[1]), "s")
@@ -79,9 +66,6 @@ def avg_pool2d(
         if rounding == "TONEAREST_EVEN":
             multiplier = stage.read(Operand(None, float_multiplier(in_scale[0], scale)))
             return tir.requantize_float(shifted, multiplier, zero_point, out_dtype)
-        if (counts == counts.reshape(-1)[0]).all():
-            one = np.asarray([scale.reshape(-1)[0]])
-            return rescaled(stage, shifted, in_scale, one, zero_point, -1, rounding, compute_dtype, out_dtype)
         return _relay(stage, shifted, in_scale[0], scale, zero_point, rounding, compute_dtype, out_dtype)
 
     return te.compute(out_shape, average, name="average")

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....op.base import constant, constant_value
+from ....op.base import constant, constant_value, shape_of
 from .. import limits
 from ..limits import MAX_ELEMENTS, MAX_FOLDED_ELEMENTS
 from ..node import Node
@@ -31,7 +31,7 @@ def check_elements(node: Node, shape: Sequence[int], limit: int = MAX_ELEMENTS) 
 
 def reshape(node: Node, expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
     """`expr` in another shape; itself when the shape is the same."""
-    current = tuple(int(dim) for dim in expr.ty.shape)
+    current = shape_of(expr)
     if current == tuple(shape):
         return expr
     if math.prod(current) != math.prod(shape):
@@ -272,7 +272,7 @@ def convert_broadcast_to(node: Node) -> relax.Expr:
 
 def broadcast(node: Node, expr: relax.Expr, target: Sequence[int]) -> relax.Expr:
     """`expr` broadcast to `target`. Raises ModelFormatError when they do not fit."""
-    shape = tuple(int(dim) for dim in expr.ty.shape)
+    shape = shape_of(expr)
     check_elements(node, target, MAX_FOLDED_ELEMENTS if constant_value(expr) is not None else MAX_ELEMENTS)
     fits = len(target) >= len(shape) and all(
         a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
