@@ -36,6 +36,24 @@ def round_half_up(x: Array) -> Array:
     return np.floor(x + np.asarray(0.5, x.dtype))
 
 
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """a·b + c of float32 arrays, rounded once.
+
+    The product of two float32 is exact in float64. The sum is rounded to odd there: where it is inexact and came out
+    even, it moves to the neighbour on the side of the error. Rounding that to float32 is as good as rounding the exact
+    sum, float64 having more than 24 + 2 bits (Boldo and Melquiond, "Emulation of FMA", 2008).
+    """
+    with np.errstate(all="ignore"):
+        product, addend = np.asarray(a, np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64)
+        total = np.asarray(product + addend)
+        kept = total - product
+        error = (product - (total - kept)) + (addend - kept)  # two-sum: total + error is the exact sum
+        even = (total.view(np.int64) & 1) == 0
+        odd = np.nextafter(total, np.copysign(np.inf, error))
+        inexact = np.isfinite(total) & (error != 0)
+        return np.where(inexact & even, odd, total).astype(np.float32)
+
+
 # ---- fixed point -------------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,11 @@ def fence(x: Expr) -> Expr:
     return tirx.max(x, tirx.const(float(np.finfo(dtype).min), dtype))
 
 
+def fused_multiply_add(a: Expr, b: Expr, c: Expr) -> Expr:
+    """a·b + c of float32, rounded once; a library call on CPUs without the instruction."""
+    return tirx.call_llvm_pure_intrin("float32", "llvm.fma", a, b, c)
+
+
 def round_half_even(x: Expr) -> Expr:
     """Nearest integer, midpoints to the even one."""
     return tirx.nearbyint(x)

@@ -9,6 +9,7 @@ from .conv2d import conv2d
 from .conv2d_transpose import conv2d_transpose
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
+from .fma import fma
 from .layer_norm import layer_norm
 from .non_max_suppression import non_max_suppression
 from .prelu import prelu
@@ -54,6 +55,7 @@ __all__ = [
     "elu",
     "erf",
     "exp",
+    "fma",
     "gelu",
     "hardswish",
     "layer_norm",

@@ -103,6 +103,10 @@ SAMPLES = {
         [("boxes", (9, 4), "float32"), ("scores", (3, 9), "float32")],
         lambda x, y: op.non_max_suppression(x, y, 4, 0.25, 0.5),
     ),
+    "fma": (
+        [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],
+        lambda a, b, c: op.fma(a, b, c),
+    ),
     "gelu": ([I8], lambda x: op.gelu(x, *ONE, approximate=True)),
     "elu": ([I8], lambda x: op.elu(x, *ONE, alpha=0.5)),
     "leaky_relu": ([I8], lambda x: op.leaky_relu(x, *ONE, rounding="TFLITE", alpha=0.125)),

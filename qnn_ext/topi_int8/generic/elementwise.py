@@ -252,6 +252,11 @@ RULES["maximum"] = _binary(tirx.max)
 RULES["minimum"] = _binary(tirx.min)
 
 
+@rule("qnn.fma")
+def _fma(stage: Stage, a: Operand, b: Operand, c: Operand) -> Expr:
+    return tir.fused_multiply_add(stage.read(a), stage.read(b), stage.read(c))
+
+
 @rule("astype")
 def _astype(stage: Stage, data: Operand, *, dtype: str) -> Expr:
     return stage.read(data).astype(dtype)
