@@ -1,0 +1,135 @@
+"""Node: what a converter sees of one operator, with its inputs as Relax expressions, and helpers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax
+
+from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...module import FloatNote
+from ...op.base import constant, constant_value, shape_of
+from .reader import Operator
+
+if TYPE_CHECKING:
+    from .importer import Importer
+
+
+class Node:
+    """One operator under conversion.
+
+    inputs:     its inputs in order, None where an optional one is left out
+    attributes: by name, as plain Python: int, float, str, list of these, np.ndarray for tensors
+    opset:      version of the operator set of its domain that the model imports
+    """
+
+    def __init__(self, importer: Importer, operator: Operator) -> None:
+        self.importer = importer
+        self.operator = operator
+        self.name = operator.name
+        self.op_type = operator.op_type
+        self.domain = operator.domain
+        self.attributes = operator.attributes
+        self.outputs = operator.outputs
+        self.label = operator.label()
+        self.opset = importer.model.opset(operator.domain)
+        self.inputs: list[relax.Expr | None] = [importer.value(name) if name else None for name in operator.inputs]
+
+    # ---- inputs, attributes, outputs ---------------------------------------------------------------------------------
+
+    def has_input(self, index: int) -> bool:
+        """Whether the (optional) input is there."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def input(self, index: int) -> relax.Expr:
+        """The input's value. Raises ModelFormatError when it is absent."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise self.malformed(f"input {index} is missing")
+        return value
+
+    def input_name(self, index: int) -> str:
+        """The input's name in the model, "" when it is absent."""
+        return self.operator.inputs[index] if index < len(self.operator.inputs) else ""
+
+    def has_output(self, index: int) -> bool:
+        """Whether the (optional) output is wanted."""
+        return index < len(self.outputs) and self.outputs[index] != ""
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """The input's shape."""
+        return shape_of(self.input(index))
+
+    def dtype(self, index: int = 0) -> str:
+        """The input's dtype; int4 and uint4 are held as int8 and uint8, see `onnx_dtype`."""
+        return str(self.input(index).ty.dtype)
+
+    def onnx_dtype(self, index: int) -> str:
+        """The input's dtype as the model names it: "int4" where `dtype` is int8 that came from 4-bit integers."""
+        return self.importer.narrow_dtypes.get(self.input_name(index)) or self.dtype(index)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute's value, `default` when the node does not have it."""
+        return self.attributes.get(name, default)
+
+    def is_constant(self, index: int) -> bool:
+        """Whether the input is there and known at import."""
+        return self.has_input(index) and constant_value(self.input(index)) is not None
+
+    def constant(self, index: int) -> np.ndarray:
+        """The input's value, which must be known at import. Raises UnsupportedOperatorError otherwise."""
+        value = constant_value(self.input(index))
+        if value is None:
+            raise self.unsupported(
+                f"input {index} ('{self.input_name(index)}') must be constant, but it is computed at run time"
+            )
+        return value
+
+    def integers(self, index: int) -> list[int]:
+        """A constant input of integers, flat. Raises ModelFormatError when it holds anything else."""
+        values = self.constant(index)
+        if values.dtype.kind not in "iu":
+            raise self.malformed(f"input {index} ('{self.input_name(index)}') must hold integers, found {values.dtype}")
+        return [int(value) for value in values.reshape(-1)]
+
+    # ---- quantization ------------------------------------------------------------------------------------------------
+
+    def scale(self, index: int) -> relax.Expr:
+        """A scale input as float32: a scalar (shapes () and (1,) are the same) or a vector; constant or computed."""
+        return self._qparam(index, "float32")
+
+    def zero_point(self, index: int) -> relax.Expr:
+        """A zero point input as int32, scalar or vector; 0 when it is absent."""
+        if not self.has_input(index):
+            return constant(np.zeros((), np.int32))
+        return self._qparam(index, "int32")
+
+    def _qparam(self, index: int, dtype: str) -> relax.Expr:
+        expr = self.input(index)
+        value = constant_value(expr)
+        if value is not None:
+            value = value.astype(dtype)
+            return constant(value.reshape(()) if value.size == 1 else value)
+        if self.shape(index) == (1,):
+            expr = self.emit(relax.op.reshape(expr, ()))
+        return expr if str(expr.ty.dtype) == dtype else self.emit(relax.op.astype(expr, dtype))
+
+    # ---- building ----------------------------------------------------------------------------------------------------
+
+    def emit(self, expr: relax.Expr) -> relax.Expr:
+        """Bind an intermediate expression, so that its type is known; constant subexpressions are computed now."""
+        return self.importer.emit(expr, f"{self.outputs[0]}_part" if self.outputs else "")
+
+    def note(self, reason: str) -> None:
+        """Record for `inspect` that this node runs in float although the model quantizes it."""
+        output = self.outputs[0] if self.outputs else self.name
+        self.importer.notes.append(FloatNote(output, self.op_type, reason))
+
+    def unsupported(self, reason: str) -> UnsupportedOperatorError:
+        """The error to raise when the operator is used in a way that is not implemented."""
+        return UnsupportedOperatorError(f"{self.label}: {reason}")
+
+    def malformed(self, reason: str) -> ModelFormatError:
+        """The error to raise when the model contradicts itself at this operator."""
+        return ModelFormatError(f"{self.label}: {reason}")

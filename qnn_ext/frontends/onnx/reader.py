@@ -1,0 +1,213 @@
+"""Reads an ONNX model into plain frozen values: inputs, outputs, operators in order, constants in their own dtypes.
+
+The file is not trusted. Not here: what an operator computes, or which ones are supported.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from .tensors import DTYPES, NARROW, dtype_name, read_tensor
+
+_LOWEST_IR_VERSION = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One node. Inputs and outputs are value names, "" for an absent optional one; attributes are plain Python."""
+
+    index: int
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+    proto: Any
+
+    def label(self) -> str:
+        """How messages name this node: QLinearConv 'conv1' (output 'conv1_out')."""
+        kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
+        output = next(filter(None, self.outputs), "")
+        return f"{kind} {self.name!r} (output {output!r})" if self.name else f"{kind} #{self.index} (output {output!r})"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A graph input or output as declared: dimensions are ints, names, or None; `shape` None when not declared."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A whole model; constants: name -> array, 4-bit integers unpacked; narrow_dtypes: which were."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    operators: tuple[Operator, ...]
+    constants: dict[str, np.ndarray]
+    narrow_dtypes: dict[str, str]
+    opsets: dict[str, int]
+    proto: Any = field(repr=False)
+
+    def opset(self, domain: str) -> int:
+        """Version of a domain's operator set that the model imports; 1 when it imports none."""
+        return self.opsets.get(domain, 1)
+
+
+def require_onnx() -> Any:
+    """The onnx package. Raises QnnError with the pip command when it is not installed."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise QnnError("reading ONNX models needs the onnx package: pip install 'qnn-ext[onnx]'") from error
+    return onnx
+
+
+def read_model(source: str | os.PathLike | bytes | Any) -> Model:
+    """The model in a file, in bytes, or given as an onnx.ModelProto.
+
+    Raises ModelFormatError when it is none or contradicts itself, QnnError when the onnx package is missing.
+    """
+    onnx = require_onnx()
+    folder = None
+    if isinstance(source, onnx.ModelProto):
+        proto = source
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        proto = _parse(onnx, bytes(source), "the model")
+    else:
+        path = Path(source)
+        folder = path.parent
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ModelFormatError(f"cannot read {path}: {error.strerror}") from error
+        proto = _parse(onnx, content, str(path))
+    return _read(onnx, proto, folder)
+
+
+def _parse(onnx: Any, content: bytes, where: str) -> Any:
+    from google.protobuf.message import DecodeError
+
+    if not content:
+        raise ModelFormatError(f"{where} is empty")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except (DecodeError, ValueError, RuntimeError) as error:
+        raise ModelFormatError(f"{where} is no ONNX model, or a damaged one: {error}") from error
+    return proto
+
+
+def _read(onnx: Any, proto: Any, folder: Path | None) -> Model:
+    if proto.ir_version < _LOWEST_IR_VERSION or not proto.opset_import:
+        raise ModelFormatError(
+            f"this is no ONNX model, or one older than ONNX 1.1: IR version {proto.ir_version}, "
+            f"{len(proto.opset_import)} operator sets"
+        )
+    opsets = {domain_name(entry.domain): int(entry.version) for entry in proto.opset_import}
+    if proto.functions:
+        try:
+            proto = onnx.inliner.inline_local_functions(proto)
+        except Exception as error:
+            raise ModelFormatError(f"the model's own functions cannot be inlined: {error}") from error
+    graph = proto.graph
+    constants: dict[str, np.ndarray] = {}
+    narrow: dict[str, str] = {}
+    for tensor in graph.initializer:
+        constants[tensor.name] = read_tensor(tensor, folder)
+        if tensor.data_type in NARROW:
+            narrow[tensor.name] = NARROW[tensor.data_type]
+    if graph.sparse_initializer:
+        raise UnsupportedOperatorError("sparse initializers are not supported; store the weights densely")
+    return Model(
+        inputs=tuple(_read_value(value) for value in graph.input if value.name not in constants),
+        outputs=tuple(_read_value(value) for value in graph.output),
+        operators=read_operators(graph, folder),
+        constants=constants,
+        narrow_dtypes=narrow,
+        opsets=opsets,
+        proto=proto,
+    )
+
+
+def domain_name(domain: str) -> str:
+    """A domain's name, "" for ONNX's own, which has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def read_operators(graph: Any, folder: Path | None) -> tuple[Operator, ...]:
+    """The nodes of a GraphProto in file order."""
+    return tuple(_read_operator(node, index, folder) for index, node in enumerate(graph.node))
+
+
+def _read_operator(node: Any, index: int, folder: Path | None) -> Operator:
+    operator = Operator(
+        index=index,
+        name=node.name,
+        op_type=node.op_type,
+        domain=domain_name(node.domain),
+        inputs=tuple(node.input),
+        outputs=tuple(node.output),
+        attributes={},
+        proto=node,
+    )
+    for attribute in node.attribute:
+        try:
+            operator.attributes[attribute.name] = _read_attribute(attribute, folder)
+        except QnnError as error:
+            raise type(error)(f"{operator.label()}: attribute {attribute.name!r}: {error}") from error
+    return operator
+
+
+def _read_attribute(attribute: Any, folder: Path | None) -> Any:
+    """Plain Python values; a graph stays a GraphProto."""
+    kind = attribute.type
+    readers = {
+        1: lambda: float(attribute.f),
+        2: lambda: int(attribute.i),
+        3: lambda: _text(attribute.s),
+        4: lambda: read_tensor(attribute.t, folder),
+        5: lambda: attribute.g,
+        6: lambda: [float(value) for value in attribute.floats],
+        7: lambda: [int(value) for value in attribute.ints],
+        8: lambda: [_text(value) for value in attribute.strings],
+        9: lambda: [read_tensor(value, folder) for value in attribute.tensors],
+    }
+    if kind not in readers:
+        raise UnsupportedOperatorError(f"attributes of kind {kind} are not supported")
+    return readers[kind]()
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", errors="replace")
+
+
+def _read_value(value: Any) -> Value:
+    if not value.type.HasField("tensor_type"):
+        raise UnsupportedOperatorError(f"'{value.name}' is no tensor; sequences, maps and optionals are not supported")
+    tensor = value.type.tensor_type
+    if tensor.elem_type not in DTYPES:
+        try:
+            dtype_name(tensor.elem_type)
+        except UnsupportedOperatorError as error:
+            raise UnsupportedOperatorError(f"'{value.name}': {error}") from None
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(_dimension(dim) for dim in tensor.shape.dim)
+    return Value(value.name, dtype_name(tensor.elem_type), shape)
+
+
+def _dimension(dim: Any) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return str(dim.dim_param) or None

@@ -1,0 +1,154 @@
+"""Tensors of an ONNX model as arrays of exactly their dtype, from the message itself or from an external data file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...errors import ModelFormatError, UnsupportedOperatorError
+
+# TensorProto.DataType -> NumPy dtype of the stored elements
+DTYPES: dict[int, Any] = {
+    1: np.float32,
+    2: np.uint8,
+    3: np.int8,
+    4: np.uint16,
+    5: np.int16,
+    6: np.int32,
+    7: np.int64,
+    9: np.bool_,
+    10: np.float16,
+    11: np.float64,
+    12: np.uint32,
+    13: np.uint64,
+    16: ml_dtypes.bfloat16,
+}
+NARROW = {21: "uint4", 22: "int4", 25: "uint2", 26: "int2"}  # kept as uint8 and int8
+MAX_ELEMENTS = 2**31 - 1
+
+# where elements stand when they are not raw bytes
+_FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
+
+
+def dtype_name(code: int) -> str:
+    """The NumPy name of an element type. Raises UnsupportedOperatorError for types that no value here can have."""
+    if code in NARROW:
+        return NARROW[code]
+    if code not in DTYPES:
+        raise UnsupportedOperatorError(
+            f"element type {element_type_name(code)} is not supported; "
+            f"supported are {', '.join([np.dtype(dtype).name for dtype in DTYPES.values()] + list(NARROW.values()))}"
+        )
+    return np.dtype(DTYPES[code]).name
+
+
+def element_type_name(code: int) -> str:
+    """ONNX's name of an element type code, "FLOAT8E4M3FN"; the number when it has none."""
+    from onnx import TensorProto
+
+    return TensorProto.DataType.Name(code) if code in TensorProto.DataType.values() else str(code)
+
+
+def read_tensor(proto: Any, folder: Path | None) -> np.ndarray:
+    """The value of a TensorProto; 4- and 2-bit integers unpacked to 8 bits.
+
+    folder: where external data files lie; None when the model came as bytes
+    Raises ModelFormatError when the data do not fill the shape, UnsupportedOperatorError for strings and float8.
+    """
+    label = f"tensor '{proto.name}'"
+    shape = tuple(proto.dims)
+    if any(dim < 0 for dim in shape) or math.prod(shape) > MAX_ELEMENTS or len(shape) > 32:
+        raise ModelFormatError(f"{label} has shape {shape}: the file is damaged")
+    try:
+        name = dtype_name(proto.data_type)
+    except UnsupportedOperatorError as error:
+        raise UnsupportedOperatorError(f"{label}: {error}") from None
+    count = math.prod(shape)
+    if proto.data_location == 1:
+        values = _from_bytes(_read_external(proto, folder, label), proto.data_type, count, label)
+    elif proto.HasField("raw_data"):
+        values = _from_bytes(proto.raw_data, proto.data_type, count, label)
+    else:
+        values = _from_field(proto, count)
+    if values.size != count:
+        raise ModelFormatError(f"{label} of {name} and shape {shape} has data for {values.size} elements, not {count}")
+    return values.reshape(shape)
+
+
+def _from_bytes(raw: bytes, code: int, count: int, label: str) -> np.ndarray:
+    if code in NARROW:
+        return _unpack(np.frombuffer(raw, np.uint8), code, count)
+    dtype = np.dtype(DTYPES[code])
+    if len(raw) % dtype.itemsize:
+        raise ModelFormatError(
+            f"{label} of {dtype.name} has {len(raw)} bytes, which is no multiple of {dtype.itemsize}"
+        )
+    if code == 9:
+        return np.frombuffer(raw, np.uint8) != 0
+    return np.frombuffer(raw, dtype)  # little endian, as the format says
+
+
+def _from_field(proto: Any, count: int) -> np.ndarray:
+    code = proto.data_type
+    stored = getattr(proto, _FIELDS.get(code, "int32_data"))
+    if code in NARROW:
+        return _unpack(np.asarray(stored, np.int64).astype(np.uint8), code, count)
+    if code in (10, 16):  # the bits of 16-bit floats, in int32
+        return np.asarray(stored, np.int64).astype(np.uint16).view(DTYPES[code])
+    if code in _FIELDS:
+        return np.asarray(stored, DTYPES[code])
+    return np.asarray(stored, np.int64).astype(DTYPES[code])
+
+
+def _unpack(packed: np.ndarray, code: int, count: int) -> np.ndarray:
+    """Sub-byte integers, the first in the low bits."""
+    name = NARROW[code]
+    bits = int(name[-1])
+    per_byte = 8 // bits
+    if packed.size != -(-count // per_byte):
+        return np.empty(0, np.uint8)  # the caller reports the missing elements
+    fields = (packed[:, None] >> (np.arange(per_byte, dtype=np.uint8) * bits)) & (2**bits - 1)
+    values = fields.reshape(-1)[:count].astype(np.uint8)
+    if name.startswith("u"):
+        return values
+    return (values << (8 - bits)).astype(np.uint8).view(np.int8) >> (8 - bits)
+
+
+def _read_external(proto: Any, folder: Path | None, label: str) -> bytes:
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise ModelFormatError(
+            f"{label} lies in the external file {location!r}: give from_onnx the model's path, not its content"
+        )
+    path = _external_path(folder, location, label)
+    try:
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
+    except ValueError:
+        raise ModelFormatError(f"{label}: offset or length of its external data is no number") from None
+    try:
+        with open(path, "rb") as file:
+            size = path.stat().st_size
+            if offset < 0 or length < -1 or offset + max(length, 0) > size:
+                raise ModelFormatError(
+                    f"{label}: external data file {path} has {size} bytes, but {length} from {offset} on are asked for"
+                )
+            file.seek(offset)
+            return file.read(length)
+    except OSError as error:
+        raise ModelFormatError(f"{label}: cannot read external data file {path}: {error.strerror}") from error
+
+
+def _external_path(folder: Path, location: str, label: str) -> Path:
+    """The external file, which must be a regular file within the model's folder."""
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not location or "\0" in location or not path.is_relative_to(root):
+        raise ModelFormatError(f"{label}: external data file {location!r} lies outside the model's folder {root}")
+    if not path.is_file():
+        raise ModelFormatError(f"{label}: external data file {path} is missing; it belongs beside the model")
+    return path
