@@ -5,6 +5,7 @@ Arguments are PrimExpr; per-channel multipliers arrive as loads from constant te
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,17 @@ def fence(x: Expr) -> Expr:
     return tirx.max(x, tirx.const(float(np.finfo(dtype).min), dtype))
 
 
+def shared(x: Expr, body: Callable[[Expr], Expr]) -> Expr:
+    """body(x) with x computed once, however often the body reads it.
+
+    Repeated, x would double the expression with every operator of an epilogue, and TVM simplifies all of it.
+    """
+    if isinstance(x, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
+        return body(x)
+    var = tirx.Var("shared", dtype_of(x))
+    return tirx.Let(var, x, body(var))
+
+
 def fused_multiply_add(a: Expr, b: Expr, c: Expr) -> Expr:
     """a·b + c of float32, rounded once; a library call on CPUs without the instruction."""
     return tirx.call_llvm_pure_intrin("float32", "llvm.fma", a, b, c)
@@ -46,9 +58,13 @@ def round_half_even(x: Expr) -> Expr:
 def round_half_away(x: Expr) -> Expr:
     """Nearest integer, midpoints away from zero."""
     one, zero = tirx.const(1.0, dtype_of(x)), tirx.const(0.0, dtype_of(x))
-    whole = tirx.trunc(x)
-    step = tirx.Select(x < zero, -one, one)
-    return whole + tirx.Select(tirx.abs(x - whole) >= tirx.const(0.5, dtype_of(x)), step, zero)
+
+    def rounded(x: Expr) -> Expr:
+        whole = tirx.trunc(x)
+        step = tirx.Select(x < zero, -one, one)
+        return whole + tirx.Select(tirx.abs(x - whole) >= tirx.const(0.5, dtype_of(x)), step, zero)
+
+    return shared(x, rounded)
 
 
 def round_half_up(x: Expr) -> Expr:
@@ -156,7 +172,7 @@ def float_to_int(x: Expr, zero_point: Expr, dtype: str) -> Expr:
         wide, bound = "int64", 2.0**31
     limit = tirx.const(bound, dtype_of(x))
     # max(NaN, −limit) would be NaN or −limit depending on operand order; a comparison with x itself settles it
-    number = tirx.Select(tirx.isnan(x), tirx.const(0.0, dtype_of(x)), x)
+    number = shared(x, lambda x: tirx.Select(tirx.isnan(x), tirx.const(0.0, dtype_of(x)), x))
     clipped = tirx.max(tirx.min(number, limit), -limit).astype(wide)
     return saturate(clipped + zero_point.astype(wide), dtype)
 
