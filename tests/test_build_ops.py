@@ -135,6 +135,13 @@ def variants() -> dict[str, Case]:
         ),
     )
 
+    matrix = random_integers(np.random.default_rng(8), (24, 40), "int8")
+    for dtype in ("int8", "uint8"):
+        for number, zero in enumerate((0, 5, np.arange(24, dtype=np.int32))):
+            cases[f"dense-dynamic-zero-point-{dtype}-{number}"] = (
+                [("data", (6, 40), dtype), ("zero_point", (), "int32")],
+                lambda x, z, w=zero: op.dense(x, matrix, z, w, 0.5, 0.5),
+            )
     packed = random_integers(np.random.default_rng(6), (2, 3, 32, 4), "int8")
     cases["contrib_dense_pack-constant"] = (
         [("data", (5, 12), "uint8")],

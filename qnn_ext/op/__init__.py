@@ -13,6 +13,7 @@ from .fma import fma
 from .layer_norm import layer_norm
 from .non_max_suppression import non_max_suppression
 from .prelu import prelu
+from .qlinear import qlinear_add, qlinear_mul
 from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
@@ -69,6 +70,8 @@ __all__ = [
     "neg",
     "non_max_suppression",
     "prelu",
+    "qlinear_add",
+    "qlinear_mul",
     "quantize",
     "requantize",
     "resize_bilinear",

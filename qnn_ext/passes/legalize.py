@@ -74,6 +74,8 @@ _CONSUMES: dict[str, tuple[tuple[int, int], ...]] = {
     "qnn.add": ((0, 3), (1, 5)),
     "qnn.subtract": ((0, 3), (1, 5)),
     "qnn.mul": ((0, 3), (1, 5)),
+    "qnn.qlinear_add": ((0, 2), (1, 3)),
+    "qnn.qlinear_mul": ((0, 2), (1, 3)),
     **{f"qnn.{name}": ((0, 2),) for name in ("mean", "sum", "max", "min")},
 }
 # operator -> the zero point argument of its result
@@ -83,6 +85,8 @@ _PRODUCES: dict[str, int] = {
     "qnn.add": 7,
     "qnn.subtract": 7,
     "qnn.mul": 7,
+    "qnn.qlinear_add": 7,
+    "qnn.qlinear_mul": 6,
     **{f"qnn.{name}": 4 for name in ("mean", "sum", "max", "min")},
 }
 # operators that only move values; the number of leading data arguments
@@ -212,13 +216,16 @@ class _UnsignedActivations:
             return None
         name, args, attributes = op_name(value), list(value.args), call_attributes(value)
         for data, zero_point in _CONSUMES.get(name, ()):
-            if (
-                _is_int8(args[data])
-                and constant_value(args[zero_point]) is not None
-                and self._prefers(name, args[data])
-            ):
+            if not _is_int8(args[data]) or not self._prefers(name, args[data]):
+                continue
+            if constant_value(args[zero_point]) is not None:
                 args[data] = self._as_unsigned(args[data])
                 args[zero_point] = _moved(args[zero_point])
+            elif name == "qnn.dense":  # with a zero point of run time
+                args[data] = self._as_unsigned(args[data])
+                args[zero_point] = self._builder.emit(
+                    relax.op.add(self._signed(args[zero_point]), constant(np.int32(OFFSET)))
+                )
         if name == "qnn.batch_matmul" and str(args[1].ty.dtype) == "uint8" and constant_value(args[3]) is not None:
             shift = qnn.requantize(self._signed(args[1]), 1.0, OFFSET, 1.0, 0, out_dtype="int8")
             args[1], args[3] = self._builder.emit(shift), _moved(args[3], -OFFSET)

@@ -9,6 +9,7 @@ from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Worklo
 
 for _name in (
     "generic.arithmetic",
+    "generic.qlinear",
     "generic.pooling",
     "generic.reduce",
     "generic.softmax",

@@ -53,6 +53,14 @@ SAMPLES = {
         lambda x, y: op.subtract(x, y, VECTOR, ZEROS, 0.5, 0, 0.5, 0, rounding="UPWARD", out_dtype="uint8"),
     ),
     "mul": ([I8, ("rhs", (4,), "int8")], lambda x, y: op.mul(x, y, 0.5, 1, 0.5, 2, 0.5, 3)),
+    "qlinear_add": (
+        [("lhs", (2, 5), "int8"), ("rhs", (5,), "int8")],
+        lambda x, y: op.qlinear_add(x, y, 0, -128, 0.73, 0.31, 12.625, 3, out_dtype="int8"),
+    ),
+    "qlinear_mul": (
+        [("lhs", (2, 5), "uint8"), ("rhs", (2, 1), "uint8")],
+        lambda x, y: op.qlinear_mul(x, y, 7, 255, 0.0073, 12.0, 0, out_dtype="uint8"),
+    ),
     "concatenate": (
         [("a", (2, 3), "int8"), ("b", (2, 5), "int8")],
         lambda a, b: op.concatenate([a, b], [0.5, 0.25], [1, 2], 0.5, 1, axis=1, rounding="TONEAREST"),

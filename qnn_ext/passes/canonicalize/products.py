@@ -9,7 +9,7 @@ padding. T3 and T4 are constants of the weights and fold into one addition, and 
 convolution a window sum would cost as much as T1: there Qw − zw is formed at compile time, in int16 if need be.
 
 A zero point that is only known at run time cannot fill constant padding: then the operands are widened to int16 and
-shifted first, and T1 is all there is.
+shifted first, and T1 is all there is. A dense layer pads nothing: with constant weights its za may come at run time.
 """
 
 from __future__ import annotations
@@ -123,11 +123,13 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
     """qnn.dense: the same identity with K = the inner dimension."""
     data, weight, input_zero_point, weight_zero_point = call.args[:4]
     out_dtype = call_attributes(call)["out_dtype"]
-    values = _constants(weight, input_zero_point, weight_zero_point)
+    values = _constants(weight, weight_zero_point)
     if values is None:
         x = _widen(data, input_zero_point, -1, emit)
         return qnn.dense_accumulate(x, _widen(weight, weight_zero_point, 0, emit), out_dtype=out_dtype)
-    matrix, za, zw = values[0], _scalar(values[1]), values[2].reshape(-1)
+    matrix, zw = values[0], values[1].reshape(-1)
+    known = constant_value(input_zero_point)
+    za = 0 if known is None else _scalar(known)
     shifted = shift_weight(matrix, zw.reshape(-1, 1))
     if shifted.dtype == np.int8 or matrix.dtype == np.int16:
         matrix, zw = shifted, np.zeros(1, np.int64)
@@ -136,8 +138,11 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
     if zw.any():
         rows = emit(qnn.row_sum(data))
         acc = _minus(acc, emit(relax.op.multiply(rows, constant(zw.astype(np.int32)))), emit)  # − T2
-    t3 = za * matrix.astype(np.int64).sum(axis=1)
-    return subtract_constant(acc, t3 - matrix.shape[1] * za * zw, emit)  # − T3 + T4
+    columns = matrix.astype(np.int64).sum(axis=1) - matrix.shape[1] * zw
+    if known is None:  # activations quantized at run time: nothing is padded with za, so that it may be anything
+        shift = emit(relax.op.multiply(input_zero_point, constant(columns.astype(np.int32))))
+        return _minus(acc, shift, emit)  # − T3 + T4
+    return subtract_constant(acc, za * columns, emit)  # − T3 + T4
 
 
 @canonical("qnn.contrib_dense_pack")
