@@ -1,0 +1,34 @@
+"""qdq_to_integer: turns dequantize → float operator → quantize islands into integer operators.
+
+QDQ graphs (ONNX QDQ, PyTorch PT2E) say what a quantized model computes in float. Two steps make integers of them:
+
+    hoist     quantize(move(x)) = move(quantize(x)) for operators that move values or keep their order, so that the
+              quantization stands right behind what computes
+    integers  a forward walk that carries each dequantized tensor as integers with scale and zero point for as long
+              as operators have an integer rule. A product of two such tensors is an int32 accumulator, itself a tensor
+              with a scale, dequantized in the kernel's epilogue; functions of one 8-bit tensor become tables
+
+What has no rule runs in float on dequantized values, which is what the model says; every such operator is reported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from tvm import IRModule
+
+from ...module import FloatNote
+from .hoist import hoist_quantize
+from .walker import Walker
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def qdq_to_integer(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
+    """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
+
+    `main` is a straight line of dataflow bindings. Modules without qnn.quantize and qnn.dequantize come back unchanged.
+    """
+    return Walker(hoist_quantize(mod)).run()

@@ -1,0 +1,182 @@
+"""Integer rules of products: convolutions, transposed convolutions, matrix products, and the bias behind them.
+
+A product of x = (q_x − z_x)·s_x and w = (q_w − z_w)·s_w is an int32 accumulator with scale s_x·s_w and no zero point.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ... import op as qnn
+from ...op import compound
+from ...op.base import along_axis, as_expr, constant, constant_value
+from .rules import integer_rule
+from .tensors import Quantized
+from .walker import Context
+
+NARROW = ("int8", "uint8", "int16", "uint16")
+NOT_QUANTIZED = "the model does not quantize both of its operands"
+
+
+def _operands(call: relax.Call, context: Context, channels: int) -> tuple[Quantized, Quantized] | None:
+    """Both operands as integers the product takes; `channels`: the axis of w that may have scales of its own."""
+    x, w = context.quantized(call.args[0]), context.quantized(call.args[1])
+    if x is None or w is None:
+        return context.refuse(NOT_QUANTIZED)
+    if x.dtype not in NARROW or w.dtype not in NARROW:
+        return context.refuse(f"its operands are {x.dtype} and {w.dtype}; products take 8 and 16 bits")
+    if x.vectors:
+        return context.refuse("its data has a scale per channel; the sum runs over those channels")
+    if w.vectors and w.channel_axis != channels % len(w.shape):
+        return context.refuse(f"its weight has scales along axis {w.channel_axis}, which the sum runs over")
+    if w.vectors and constant_value(w.data) is None and w.constants is None:
+        return context.refuse("its weight has a scale per channel that is computed at run time")
+    return _signed(x, context), _signed(w, context)
+
+
+def _signed(tensor: Quantized, context: Context) -> Quantized:
+    """uint16 as int16: kernels have no unsigned 16-bit products, and a shift by 2¹⁵ is exact."""
+    if tensor.dtype != "uint16":
+        return tensor
+    half = 1 << 15
+    array = constant_value(tensor.data)
+    if array is not None:
+        data = constant((array.astype(np.int32) - half).astype(np.int16))
+    else:
+        data = context.emit(qnn.requantize(tensor.data, 1.0, half, 1.0, 0, out_dtype="int16"))
+    zero_point = constant_value(as_expr(tensor.zero_point))
+    moved = constant(zero_point - np.int32(half)) if zero_point is not None else None
+    if moved is None:
+        moved = context.emit(relax.op.subtract(tensor.zero_point, constant(np.int32(half))))
+    return Quantized(data, tensor.scale, moved, tensor.axis)
+
+
+def _product_scale(x: Quantized, w: Quantized, context: Context) -> Any:
+    """f32(s_x · s_w), a scalar or a vector over the channels of w."""
+    one, two = constant_value(as_expr(x.scale)), constant_value(as_expr(w.scale))
+    if one is not None and two is not None:
+        return constant((one.reshape(()).astype(np.float32) * two.astype(np.float32)).astype(np.float32))
+    return context.emit(relax.op.multiply(compound.reshape(as_expr(x.scale), (), context.emit), as_expr(w.scale)))
+
+
+def _accumulator(x: Quantized, w: Quantized) -> str:
+    """int64 where 16-bit data could overflow int32, as TFLite's 16x8 kernels."""
+    return "int64" if x.dtype == "int16" or w.dtype == "int16" else "int32"
+
+
+@integer_rule("nn.conv1d", "nn.conv2d", "nn.conv3d")
+def _convolution(call: relax.Call, context: Context) -> Any:
+    attributes, rank = call.attrs, len(call.ty.shape) - 2
+    if _layouts(attributes) != (_layout("N", "C", rank), _layout("O", "I", rank)):
+        return context.refuse(f"its layouts are {', '.join(_layouts(attributes))}")
+    operands = _operands(call, context, channels=0)
+    if operands is None:
+        return None
+    x, w = operands
+    acc = compound.convolution(
+        x.data,
+        w.data,
+        x.zero_point,
+        w.zero_point,
+        strides=_ints(attributes.strides),
+        padding=_ints(attributes.padding),
+        dilation=_ints(attributes.dilation),
+        groups=int(attributes.groups),
+        emit=context.emit,
+        out_dtype=_accumulator(x, w),
+    )
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 1)
+
+
+@integer_rule("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
+def _transposed_convolution(call: relax.Call, context: Context) -> Any:
+    attributes, rank = call.attrs, len(call.ty.shape) - 2
+    if _layouts(attributes) != (_layout("N", "C", rank), _layout("I", "O", rank)):
+        return context.refuse(f"its layouts are {', '.join(_layouts(attributes))}")
+    groups = int(attributes.groups)
+    operands = _operands(call, context, channels=1)
+    if operands is None:
+        return None
+    x, w = operands
+    if w.vectors and groups > 1:
+        w = _over_groups(w, groups)
+        if w is None:
+            return context.refuse("its weight has scales per output channel of a group, computed at run time")
+    acc = compound.transposed_convolution(
+        x.data,
+        w.data,
+        x.zero_point,
+        w.zero_point,
+        strides=_ints(attributes.strides),
+        padding=_ints(attributes.padding),
+        output_padding=_ints(attributes.output_padding),
+        dilation=_ints(attributes.dilation),
+        groups=groups,
+        emit=context.emit,
+        out_dtype=_accumulator(x, w),
+    )
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 1)
+
+
+def _over_groups(w: Quantized, groups: int) -> Quantized | None:
+    """Scales over the O / groups channels of a group, repeated for all groups."""
+    parameters = w.constants
+    if parameters is None:
+        return None
+    scale, zero_point = (np.tile(p.reshape(-1), groups) if p.size > 1 else p for p in parameters)
+    return Quantized(w.data, constant(scale), constant(zero_point), w.axis)
+
+
+@integer_rule("matmul")
+def _matmul(call: relax.Call, context: Context) -> Any:
+    operands = _operands(call, context, channels=-1)
+    if operands is None:
+        return None
+    x, w = operands
+    acc = compound.matmul(x.data, w.data, x.zero_point, w.zero_point, emit=context.emit, out_dtype=_accumulator(x, w))
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), -1)
+
+
+@integer_rule("add")
+def _bias(call: relax.Call, context: Context) -> Any:
+    """An accumulator plus an int32 bias in the accumulator's own units stays an accumulator.
+
+    ONNX Runtime, too, adds such a bias as integers, whatever its scale says; ours must agree to 1e-5, for exporters
+    multiply the two scales in differing precision.
+    """
+    for one, two in (call.args, reversed(list(call.args))):
+        acc, bias = context.quantized(one), context.quantized(two)
+        if acc is None or bias is None or acc.dtype != "int32" or bias.dtype != "int32":
+            continue
+        if constant_value(bias.data) is None or not _same_units(acc, bias):
+            continue
+        if np.broadcast_shapes(acc.shape, bias.shape) == acc.shape:
+            return acc.moved(context.emit(relax.op.add(acc.data, bias.data)))
+    return None
+
+
+def _same_units(acc: Quantized, bias: Quantized) -> bool:
+    if acc.constants is None or bias.constants is None or bias.constants[1].any():
+        return False
+    ndim = len(acc.shape)
+    one = along_axis(acc.constants[0], acc.axis, ndim)
+    two = along_axis(bias.constants[0], bias.axis, max(len(bias.shape), 1))
+    try:
+        return bool(np.allclose(one, two, rtol=1e-5, atol=0))
+    except ValueError:
+        return False
+
+
+def _layouts(attributes: Any) -> tuple[str, str]:
+    return str(attributes.data_layout), str(attributes.kernel_layout)
+
+
+def _layout(first: str, second: str, rank: int) -> str:
+    return first + second + "DHW"[3 - rank :]
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)

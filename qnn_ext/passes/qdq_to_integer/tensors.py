@@ -1,0 +1,80 @@
+"""What the walk knows of a real tensor: that it is integers with a scale, or a function of such integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...op.base import as_expr, constant_value, normalize_axis, shape_of
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """(data − zero_point) · scale.
+
+    data:       integer expression: a variable or a constant
+    scale, zero_point: expressions, scalars or vectors along `axis`; constant or computed at run time
+    """
+
+    data: Any
+    scale: Any
+    zero_point: Any
+    axis: int = -1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return shape_of(self.data)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.data.ty.dtype)
+
+    @property
+    def per_tensor(self) -> bool:
+        return not self.vectors
+
+    @property
+    def vectors(self) -> bool:
+        """Whether scale or zero point runs along `axis`."""
+        return any(int(np.prod(shape_of(as_expr(p)))) != 1 for p in (self.scale, self.zero_point))
+
+    @property
+    def channel_axis(self) -> int | None:
+        """The axis of the vectors, counted from 0; None when per-tensor."""
+        return normalize_axis(self.axis, len(self.shape)) if self.vectors else None
+
+    @property
+    def constants(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Scale and zero point as arrays, None when computed at run time."""
+        scale, zero_point = constant_value(as_expr(self.scale)), constant_value(as_expr(self.zero_point))
+        return None if scale is None or zero_point is None else (scale, zero_point)
+
+    def moved(self, data: Any, axis: int | None = None) -> Quantized:
+        """The same scale and zero point for other integers; `axis` where the vectors now run elsewhere."""
+        return replace(self, data=data, axis=self.axis if axis is None else axis)
+
+    def same_parameters(self, other: Quantized) -> bool:
+        """Whether both are per-tensor constants of equal value and dtype."""
+        mine, theirs = self.constants, other.constants
+        return (
+            mine is not None
+            and theirs is not None
+            and self.dtype == other.dtype
+            and self.per_tensor
+            and other.per_tensor
+            and all(one.item() == two.item() for one, two in zip(mine, theirs, strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """values[data − lowest value of its dtype]: any function of one 8- or 16-bit tensor.
+
+    data:   8- or 16-bit integer expression
+    values: float32 array with one entry per integer, in ascending order
+    """
+
+    data: Any
+    values: np.ndarray

@@ -1,0 +1,79 @@
+"""QDQ graphs for the tests of qdq_to_integer: written as a model is, run before and after the pass, and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from qnn_ext import build
+from qnn_ext import op as qnn
+from qnn_ext.interpreter import interpret
+from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.op.base import constant
+from qnn_ext.passes.qdq_to_integer import qdq_to_integer
+from qnn_ext.passes.rewrite import bindings_of, op_name
+
+RNG = np.random.default_rng(3)
+
+
+class Graph:
+    """Emits one QDQ graph. Activations are quantized with `q`, read with `dq`."""
+
+    def __init__(self, builder: relax.BlockBuilder) -> None:
+        self.emit = builder.emit
+
+    def q(self, x: Any, scale: float, zero_point: int, dtype: str = "uint8", reciprocal: bool = False) -> Any:
+        args = constant(np.float32(scale)), constant(np.int32(zero_point))
+        return self.emit(qnn.quantize(x, *args, out_dtype=dtype, reciprocal=reciprocal))
+
+    def dq(self, x: Any, scale: Any, zero_point: Any, axis: int = -1) -> Any:
+        data = constant(x) if isinstance(x, np.ndarray) else x
+        args = constant(np.asarray(scale, np.float32)), constant(np.asarray(zero_point, np.int32))
+        return self.emit(qnn.dequantize(data, *args, axis=axis))
+
+    def qdq(self, x: Any, scale: float, zero_point: int, dtype: str = "uint8", reciprocal: bool = False) -> Any:
+        return self.dq(self.q(x, scale, zero_point, dtype, reciprocal), scale, zero_point)
+
+
+def module(function: Callable[..., Any], *inputs: np.ndarray) -> IRModule:
+    """`function(graph, *variables)` as a module over inputs of these shapes and dtypes."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(inputs)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = function(Graph(builder), *params)
+            result = builder.emit_output(relax.Tuple(result if isinstance(result, list) else [result]))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def operators(mod: IRModule) -> list[str]:
+    """The operators of `main`, in order."""
+    return [op_name(binding.value) for binding in bindings_of(mod["main"]) if op_name(binding.value)]
+
+
+def run_both(function: Callable[..., Any], *inputs: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray], IRModule]:
+    """Results in float as the model says, results after the pass, and the module after it.
+
+    The compiled module equals the interpreted one in every value.
+    """
+    mod = module(function, *inputs)
+    expected = interpret(mod, list(inputs))
+    integers, _ = qdq_to_integer(mod)
+    got = interpret(integers, list(inputs))
+    compiled = build(as_model(integers, inputs, got)).run(list(inputs))
+    for one, two in zip(compiled.values(), got, strict=True):
+        np.testing.assert_array_equal(one, two)
+    return expected, got, integers
+
+
+def as_model(mod: IRModule, inputs: Any, outputs: Any) -> QnnModule:
+    """The module with plain names around it."""
+    specs = [
+        tuple(TensorSpec(f"{kind}{i}", a.shape, str(a.dtype)) for i, a in enumerate(arrays))
+        for kind, arrays in (("x", inputs), ("y", outputs))
+    ]
+    return QnnModule(mod, *specs)
