@@ -156,11 +156,17 @@ def _pad_depth(data: Any, zero_point: Any, front: int, back: int, emit: Emit) ->
     """Zeros (that is, zero points) before and behind along the depth; also the zero point from then on."""
     if not front and not back:
         return data, zero_point
+    data, zero_point, zero = _with_known_zero(data, zero_point, emit)
+    widths = [0, 0, 0, 0, front, back, 0, 0, 0, 0]
+    return emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=zero)), zero_point
+
+
+def _with_known_zero(data: Any, zero_point: Any, emit: Emit) -> tuple[Any, Any, int]:
+    """Data, its zero point, and that as a number: data is shifted to zero point 0 if its own comes at run time."""
     zero = constant_value(as_expr(zero_point))
     if zero is None:
-        data, zero_point, zero = shifted(data, zero_point, -1, emit), 0, np.int32(0)
-    widths = [0, 0, 0, 0, front, back, 0, 0, 0, 0]
-    return emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=int(zero.reshape(())))), zero_point
+        return shifted(data, zero_point, -1, emit), 0, 0
+    return data, zero_point, int(zero.reshape(()))
 
 
 def _depth_taps(data: Any, taps: int, stride: int, dilation: int, emit: Emit) -> tuple[Any, int, int]:
@@ -309,11 +315,9 @@ def _transposed_3d(
 def _zeros_between_planes(data: Any, zero_point: Any, stride: int, emit: Emit) -> tuple[Any, Any]:
     if stride == 1:
         return data, zero_point
-    zero = constant_value(as_expr(zero_point))
-    if zero is None:
-        data, zero_point, zero = shifted(data, zero_point, -1, emit), 0, np.int32(0)
+    data, zero_point, zero = _with_known_zero(data, zero_point, emit)
     n, c, depth, h, w = shape_of(data)
-    filler = np.full((n, c, depth, stride - 1, h, w), int(zero.reshape(())), str(data.ty.dtype))
+    filler = np.full((n, c, depth, stride - 1, h, w), zero, str(data.ty.dtype))
     paired = emit(relax.op.concat([emit(relax.op.expand_dims(data, 3)), constant(filler)], 3))
     flat = reshape(paired, (n, c, depth * stride, h, w), emit)
     return _crop_depth(flat, 0, stride - 1, emit), zero_point
