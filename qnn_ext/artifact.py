@@ -138,7 +138,13 @@ def spec_to_json(spec: TensorSpec) -> dict[str, Any]:
         "dtype": qparams.dtype,
         "axis": qparams.axis,
     }
-    return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype, "qparams": packed}
+    return {
+        "name": spec.name,
+        "shape": list(spec.shape),
+        "dtype": spec.dtype,
+        "qparams": packed,
+        "dynamic_batch": spec.dynamic_batch,
+    }
 
 
 def spec_from_json(data: dict[str, Any]) -> TensorSpec:
@@ -147,7 +153,7 @@ def spec_from_json(data: dict[str, Any]) -> TensorSpec:
     qparams = packed and QParams(
         np.asarray(packed["scale"], packed["scale_dtype"]), packed["zero_point"], packed["dtype"], packed["axis"]
     )
-    return TensorSpec(data["name"], tuple(data["shape"]), data["dtype"], qparams)
+    return TensorSpec(data["name"], tuple(data["shape"]), data["dtype"], qparams, data["dynamic_batch"])
 
 
 def kernels_to_json(kernels: list[Kernel]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
-from .module import QnnModule, check_inputs
+from .module import QnnModule, check_inputs, run_by_sample
 from .op.base import call_attributes, constant_value, definition_of, shape_of
 
 
@@ -36,10 +36,14 @@ class Interpreter:
     def run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name. Raises InputError when the inputs do not fit the model."""
         arrays = check_inputs(inputs, self.module.inputs)
+        results = run_by_sample(self._run_once, arrays, self.module.inputs)
+        return {spec.name: value for spec, value in zip(self.module.outputs, results, strict=True)}
+
+    def _run_once(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         results = interpret(self.module.ir, [*arrays, *self._states])
         count = len(self.module.outputs)
         self._states = results[count:]
-        return {spec.name: value for spec, value in zip(self.module.outputs, results[:count], strict=True)}
+        return results[:count]
 
 
 def interpret(mod: IRModule, inputs: Sequence[np.ndarray], function: str = "main") -> list[np.ndarray]:

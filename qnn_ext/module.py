@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,16 +14,21 @@ from .qparams import QParams
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output as the model names it. `qparams` is None when the values are not quantized."""
+    """One input or output as the model names it. `qparams` is None when the values are not quantized.
+
+    dynamic_batch: the first dimension, 1 in `shape`, may be any size at a call, the same for all inputs
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     qparams: QParams | None = None
+    dynamic_batch: bool = False
 
     def __str__(self) -> str:
         kind = str(self.qparams) if self.qparams else self.dtype
-        return f"{self.name}: {'×'.join(map(str, self.shape)) or 'scalar'} {kind}"
+        dims = ("N", *self.shape[1:]) if self.dynamic_batch else self.shape
+        return f"{self.name}: {'×'.join(map(str, dims)) or 'scalar'} {kind}"
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,30 @@ def check_inputs(
         values = [values[name] for name in names]
     if len(values) != len(specs):
         raise InputError(f"this model takes {len(specs)} inputs ({', '.join(map(str, specs))}), found {len(values)}")
-    return [_check_input(np.asarray(value), spec) for value, spec in zip(values, specs, strict=True)]
+    arrays = [_check_input(np.asarray(value), spec) for value, spec in zip(values, specs, strict=True)]
+    batches = {spec.name: array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch}
+    if len(set(batches.values())) > 1:
+        raise InputError(f"all inputs must have the same batch size, found {batches}")
+    return arrays
+
+
+def run_by_sample(
+    run: Callable[[list[np.ndarray]], list[np.ndarray]], arrays: list[np.ndarray], specs: Sequence[TensorSpec]
+) -> list[np.ndarray]:
+    """The results of `run`, which takes one sample; a batch of another size goes through it sample by sample."""
+    size = next((array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch), 1)
+    if size == 1:
+        return run(arrays)
+    results = [run([array[index : index + 1] for array in arrays]) for index in range(size)]
+    return [np.concatenate(parts) for parts in zip(*results, strict=True)]
 
 
 def _check_input(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    if value.shape != spec.shape:
+    if spec.dynamic_batch:
+        if value.ndim != len(spec.shape) or value.shape[1:] != spec.shape[1:] or not value.shape[0]:
+            wanted = ", ".join(("N", *map(str, spec.shape[1:])))
+            raise InputError(f"input {spec.name!r} must have shape ({wanted}) with N ≥ 1, found {value.shape}")
+    elif value.shape != spec.shape:
         raise InputError(f"input {spec.name!r} must have shape {spec.shape}, found {value.shape}")
     if value.dtype != spec.dtype:
         hint = f"; quantize it with {spec.qparams}" if spec.qparams and value.dtype.kind == "f" else ""

@@ -17,7 +17,7 @@ from tvm.target import Target
 from . import artifact
 from .errors import ArtifactError, QnnError
 from .kernels import Kernel, kernels_of
-from .module import FloatNote, QnnModule, State, TensorSpec, check_inputs
+from .module import FloatNote, QnnModule, State, TensorSpec, check_inputs, run_by_sample
 from .target import check_runnable, default_threads, required_features, target_architecture
 
 
@@ -119,16 +119,24 @@ class Engine:
 
     def _run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[np.ndarray]:
         self._ready()
-        self._set_inputs(inputs)
+        return run_by_sample(self._run_once, check_inputs(inputs, self.inputs), self.inputs)
+
+    def _run_once(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        self._set_inputs(arrays)
         results = self._function(*self._input_buffers, *self._state_values)
         count = len(self.outputs)
         self._state_values = list(results[count:])
         # copied, for an output may be an input buffer or a constant of the library; through DLPack that takes 1 µs
         return [np.array(np.from_dlpack(result)) for result in results[:count]]
 
-    def _set_inputs(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> None:
-        for view, array in zip(self._input_views, check_inputs(inputs, self.inputs), strict=True):
+    def _set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        for view, array in zip(self._input_views, arrays, strict=True):
             view[...] = array
+
+    def _set_sample(self, inputs: Sequence[np.ndarray] | None) -> None:
+        """Zeros unless inputs are given; of a batch of any size the first sample."""
+        arrays = check_inputs(inputs or self._zeros(), self.inputs)
+        self._set_inputs([a[:1] if spec.dynamic_batch else a for a, spec in zip(arrays, self.inputs, strict=True)])
 
     def reset_state(self) -> None:
         """Set every state of a streaming or recurrent model back to its initial value."""
@@ -151,7 +159,7 @@ class Engine:
     def time(self, number: int = 10, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> Timing:
         """Wall-clock seconds per call: `repeat` averages over `number` calls each, on zeros unless inputs are given."""
         machine = self._ready()
-        self._set_inputs(inputs or self._zeros())
+        self._set_sample(inputs)
         args = [*self._input_buffers, *self._state_values]
         machine["main"](*args)
         evaluator = machine.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)
@@ -160,7 +168,7 @@ class Engine:
     def profile(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> list[LayerProfile]:
         """Median seconds of each kernel over `repeat` runs, in the order they run. An event costs about 1 µs itself."""
         self._ready()
-        self._set_inputs(inputs or self._zeros())
+        self._set_sample(inputs)
         symbols = {kernel.symbol for kernel in self.kernels}
         durations: list[list[float]] = []
         started = 0.0

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from .importer import Importer
 
 
+# A channel whose weights are all zero has scale 0 in some models. Integers cannot carry that, so it becomes a scale
+# that leaves every product below half a step.
+_NEGLIGIBLE_SCALE = np.float32(1e-30)
+
+
 class Node:
     """One operator under conversion.
 
@@ -110,8 +115,10 @@ class Node:
         value = constant_value(expr)
         if value is not None:
             value = value.astype(dtype)
+            if dtype == "float32":
+                value = np.where(value == 0, _NEGLIGIBLE_SCALE, value)
             return constant(value.reshape(()) if value.size == 1 else value)
-        if self.shape(index) == (1,):
+        if shape_of(expr) == (1,):
             expr = self.emit(relax.op.reshape(expr, ()))
         return expr if str(expr.ty.dtype) == dtype else self.emit(relax.op.astype(expr, dtype))
 

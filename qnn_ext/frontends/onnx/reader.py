@@ -6,7 +6,7 @@ The file is not trusted. Not here: what an operator computes, or which ones are 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,16 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False)
+class Subgraph:
+    """Constants and nodes of a graph, in file order, and the names of its outputs."""
+
+    operators: tuple[Operator, ...]
+    constants: dict[str, np.ndarray]
+    narrow_dtypes: dict[str, str]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Model:
     """A whole model; constants: name -> array, 4-bit integers unpacked; narrow_dtypes: which were."""
 
@@ -57,7 +67,7 @@ class Model:
     constants: dict[str, np.ndarray]
     narrow_dtypes: dict[str, str]
     opsets: dict[str, int]
-    proto: Any = field(repr=False)
+    folder: Path | None
 
     def opset(self, domain: str) -> int:
         """Version of a domain's operator set that the model imports; 1 when it imports none."""
@@ -121,33 +131,34 @@ def _read(onnx: Any, proto: Any, folder: Path | None) -> Model:
         except Exception as error:
             raise ModelFormatError(f"the model's own functions cannot be inlined: {error}") from error
     graph = proto.graph
-    constants: dict[str, np.ndarray] = {}
-    narrow: dict[str, str] = {}
-    for tensor in graph.initializer:
-        constants[tensor.name] = read_tensor(tensor, folder)
-        if tensor.data_type in NARROW:
-            narrow[tensor.name] = NARROW[tensor.data_type]
+    body = read_subgraph(graph, folder)
+    return Model(
+        inputs=tuple(_read_value(value) for value in graph.input if value.name not in body.constants),
+        outputs=tuple(_read_value(value) for value in graph.output),
+        operators=body.operators,
+        constants=body.constants,
+        narrow_dtypes=body.narrow_dtypes,
+        opsets=opsets,
+        folder=folder,
+    )
+
+
+def read_subgraph(graph: Any, folder: Path | None) -> Subgraph:
+    """Constants and nodes of a GraphProto."""
     if graph.sparse_initializer:
         raise UnsupportedOperatorError("sparse initializers are not supported; store the weights densely")
-    return Model(
-        inputs=tuple(_read_value(value) for value in graph.input if value.name not in constants),
-        outputs=tuple(_read_value(value) for value in graph.output),
-        operators=read_operators(graph, folder),
+    constants = {tensor.name: read_tensor(tensor, folder) for tensor in graph.initializer}
+    return Subgraph(
+        operators=tuple(_read_operator(node, index, folder) for index, node in enumerate(graph.node)),
         constants=constants,
-        narrow_dtypes=narrow,
-        opsets=opsets,
-        proto=proto,
+        narrow_dtypes={t.name: NARROW[t.data_type] for t in graph.initializer if t.data_type in NARROW},
+        outputs=tuple(value.name for value in graph.output),
     )
 
 
 def domain_name(domain: str) -> str:
     """A domain's name, "" for ONNX's own, which has two."""
     return "" if domain == "ai.onnx" else domain
-
-
-def read_operators(graph: Any, folder: Path | None) -> tuple[Operator, ...]:
-    """The nodes of a GraphProto in file order."""
-    return tuple(_read_operator(node, index, folder) for index, node in enumerate(graph.node))
 
 
 def _read_operator(node: Any, index: int, folder: Path | None) -> Operator:

@@ -1,23 +1,141 @@
-"""QuantizeLinear and DequantizeLinear, operator sets 10 to 25."""
+"""QuantizeLinear and DequantizeLinear, operator sets 10 to 25, in QDQ form."""
 
 from __future__ import annotations
 
+import numpy as np
 from tvm import relax
 
 from .... import op as qnn
+from ....op.base import constant, normalize_axis, shape_of
+from ....qparams import dtype_range
 from ..node import Node
 from ..registry import converter
+from ..tensors import NARROW, dtype_name
+
+NARROW_RANGES = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
+QUANTIZE_DTYPES = ("int8", "uint8", "int16", "uint16", *NARROW.values())
+DEQUANTIZE_DTYPES = (*QUANTIZE_DTYPES, "int32")
+_FLOAT32, _FLOAT16 = 1, 10  # TensorProto element types
 
 
 @converter("QuantizeLinear", since=10)
 def quantize_linear(node: Node) -> relax.Expr:
-    """q = saturate(rint(x / scale) + zero_point)."""
-    out_dtype = node.dtype(2) if node.has_input(2) else "uint8"
-    axis = node.attribute("axis", 1)
-    return qnn.quantize(node.input(0), node.scale(1), node.zero_point(2), axis=axis, out_dtype=out_dtype)
+    """q = saturate(rint(x / scale) + zero_point): a true division, midpoints to even, the zero point added after.
+
+    The division is in float32, as in ONNX Runtime, unless the attribute `precision` asks for float16.
+    """
+    onnx_dtype = _output_dtype(node)
+    data = node.input(0)
+    if node.dtype(0) not in ("float32", "float16", "bfloat16", "int32"):
+        raise node.unsupported(f"quantizes {node.dtype(0)}; supported are float32, float16, bfloat16 and int32")
+    if node.dtype(0) != "float32":
+        data = node.emit(relax.op.astype(data, "float32"))
+    half = node.attribute("precision", 0) == _FLOAT16
+    if node.attribute("precision", 0) not in (0, _FLOAT32, _FLOAT16):
+        raise node.unsupported("the division must be in float32 or float16")
+    scale, zero_point = node.scale(1), node.zero_point(2)
+    if half or _blocked(node):
+        quantized = _quantize_by_division(node, data, onnx_dtype, half)
+    else:
+        quantized = qnn.quantize(data, scale, zero_point, axis=_axis(node), out_dtype=_held_as(onnx_dtype))
+    if onnx_dtype in NARROW_RANGES:
+        node.importer.narrow_dtypes[node.outputs[0]] = onnx_dtype
+        return relax.op.clip(node.emit(quantized), *NARROW_RANGES[onnx_dtype])
+    return quantized
 
 
 @converter("DequantizeLinear", since=10)
 def dequantize_linear(node: Node) -> relax.Expr:
-    """x = (q - zero_point) · scale."""
-    return qnn.dequantize(node.input(0), node.scale(1), node.zero_point(2), axis=node.attribute("axis", 1))
+    """x = f32(q − zero_point) · scale."""
+    if node.onnx_dtype(0) not in DEQUANTIZE_DTYPES:
+        raise node.unsupported(f"dequantizes {node.onnx_dtype(0)}; supported are {', '.join(DEQUANTIZE_DTYPES)}")
+    code = node.attribute("output_dtype", 0)
+    out_dtype = dtype_name(code) if code else node.dtype(1)
+    if out_dtype not in ("float32", "float16", "bfloat16"):
+        raise node.malformed(f"dequantizes to {out_dtype}")
+    if _blocked(node):
+        return relax.op.astype(_dequantize_blocked(node), out_dtype)
+    direct = out_dtype if out_dtype != "bfloat16" else "float32"
+    real = qnn.dequantize(node.input(0), node.scale(1), node.zero_point(2), axis=_axis(node), out_dtype=direct)
+    return real if direct == out_dtype else relax.op.astype(node.emit(real), out_dtype)
+
+
+def _output_dtype(node: Node) -> str:
+    """The dtype of the result: of the zero point, or of the attribute, or uint8."""
+    code = node.attribute("output_dtype", 0)
+    declared = dtype_name(code) if code else None
+    if node.has_input(2):
+        found = node.onnx_dtype(2)
+        if declared not in (None, found):
+            raise node.malformed(f"output_dtype is {declared}, but the zero point is {found}")
+        declared = found
+    dtype = declared or "uint8"
+    if dtype not in QUANTIZE_DTYPES:
+        raise node.unsupported(f"quantizes to {dtype}; supported are {', '.join(QUANTIZE_DTYPES)}")
+    return dtype
+
+
+def _held_as(onnx_dtype: str) -> str:
+    return ("uint8" if onnx_dtype.startswith("u") else "int8") if onnx_dtype in NARROW_RANGES else onnx_dtype
+
+
+def _axis(node: Node) -> int:
+    """The axis that a vector of scales runs along. It means nothing for one scale, or when there is but one axis."""
+    ndim = len(node.shape(0))
+    if len(node.shape(1)) == 0 or node.shape(1) == (1,) or ndim == 1:
+        return -1
+    axis = node.attribute("axis", 1)
+    if not -ndim <= axis < ndim:
+        raise node.malformed(f"axis {axis} is out of range for {ndim} dimensions")
+    return axis % ndim
+
+
+# ---- blocks ------------------------------------------------------------------------------------------------------
+
+
+def _blocked(node: Node) -> bool:
+    return node.attribute("block_size", 0) != 0
+
+
+def _expanded(node: Node, expr: relax.Expr) -> relax.Expr:
+    """Scales or zero points of blocks, each repeated so that the shape is the data's."""
+    shape, blocks, size = node.shape(0), shape_of(expr), node.attribute("block_size", 0)
+    axis = normalize_axis(node.attribute("axis", 1), len(shape))
+    fits = len(blocks) == len(shape) and size > 0 and blocks[axis] == -(-shape[axis] // size)
+    if not fits or any(b != d for i, (b, d) in enumerate(zip(blocks, shape, strict=True)) if i != axis):
+        raise node.malformed(f"blocks of {size} along axis {axis} of shape {shape} do not fit scales of shape {blocks}")
+    repeated = node.emit(relax.op.repeat(expr, size, axis))
+    if blocks[axis] * size == shape[axis]:
+        return repeated
+    return node.emit(relax.op.strided_slice(repeated, [axis], [0], [shape[axis]]))
+
+
+def _dequantize_blocked(node: Node) -> relax.Expr:
+    shifted = node.emit(relax.op.astype(node.input(0), "int32"))
+    if node.has_input(2):
+        shifted = node.emit(relax.op.subtract(shifted, _expanded(node, node.zero_point(2))))
+    node.note("scales of blocks: dequantized at import, multiplied in float")
+    real = node.emit(relax.op.astype(shifted, "float32"))
+    return node.emit(relax.op.multiply(real, _expanded(node, node.scale(1))))
+
+
+def _quantize_by_division(node: Node, data: relax.Expr, onnx_dtype: str, half: bool) -> relax.Expr:
+    """The quotient first, in float16 if asked for, then a quantization by scale 1."""
+    scale, zero_point = node.scale(1), node.zero_point(2)
+    if _blocked(node):
+        scale = _expanded(node, scale)
+        zero_point = _expanded(node, zero_point) if node.has_input(2) else zero_point
+    elif len(shape_of(scale)) == 1 and len(node.shape(0)) > 1:
+        after = len(node.shape(0)) - _axis(node) - 1
+        scale = node.emit(relax.op.reshape(scale, (-1,) + (1,) * after))
+        if shape_of(zero_point):
+            zero_point = node.emit(relax.op.reshape(zero_point, (-1,) + (1,) * after))
+    if half:
+        data, scale = (node.emit(relax.op.astype(value, "float16")) for value in (data, scale))
+    quotient = node.emit(relax.op.astype(node.emit(relax.op.divide(data, scale)), "float32"))
+    # via int32, so that the addition of the zero points is exact and saturates once
+    steps = node.emit(qnn.quantize(quotient, constant(np.float32(1)), constant(np.int32(0)), out_dtype="int32"))
+    low, high = dtype_range(_held_as(onnx_dtype))
+    near = node.emit(relax.op.clip(steps, -(2**20), 2**20))  # no sum overflows
+    total = node.emit(relax.op.add(near, zero_point))
+    return relax.op.astype(node.emit(relax.op.clip(total, low, high)), _held_as(onnx_dtype))

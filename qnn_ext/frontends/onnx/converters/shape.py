@@ -1,0 +1,69 @@
+"""Operators that only ask for or change shapes, where the answer is known at import."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant
+from ..node import Node
+from ..registry import converter
+
+
+@converter("Shape")
+def shape(node: Node) -> relax.Expr:
+    """The shape as a constant vector, or a part of it (attributes start and end, since version 15)."""
+    dims = node.shape(0)[node.attribute("start", 0) : node.attribute("end", None)]
+    return constant(np.asarray(dims, np.int64))
+
+
+@converter("Size")
+def size(node: Node) -> relax.Expr:
+    """The number of elements as a constant."""
+    return constant(np.asarray(math.prod(node.shape(0)), np.int64))
+
+
+@converter("Identity")
+def identity(node: Node) -> relax.Expr:
+    """The input itself."""
+    return node.input(0)
+
+
+@converter("Dropout")
+def dropout(node: Node) -> list[relax.Expr]:
+    """The input itself: models are run, not trained. The second output is a mask that lets everything through."""
+    if node.is_constant(2) and node.constant(2).any():
+        raise node.unsupported("training_mode is on; export the model for inference")
+    mask = constant(np.ones(node.shape(0), np.bool_)) if node.has_output(1) else None
+    return [node.input(0)] if mask is None else [node.input(0), mask]
+
+
+@converter("Reshape", since=5)
+def reshape(node: Node) -> relax.Expr:
+    """0 copies a dimension (unless allowzero is set), −1 takes what is left."""
+    data = node.shape(0)
+    target = node.integers(1)
+    dims = [
+        data[axis] if dim == 0 and axis < len(data) and not node.attribute("allowzero", 0) else dim
+        for axis, dim in enumerate(target)
+    ]
+    if dims.count(-1) == 1:
+        known = -math.prod(dims)
+        dims[dims.index(-1)] = math.prod(data) // known if known > 0 else 0
+    if math.prod(dims) != math.prod(data) or any(dim < 0 for dim in dims):
+        raise node.malformed(f"cannot reshape {data} to {target}")
+    return node.input(0) if tuple(dims) == data else relax.op.reshape(node.input(0), dims)
+
+
+@converter("Flatten")
+def flatten(node: Node) -> relax.Expr:
+    """Two dimensions: those before the axis, and those from it on."""
+    data = node.shape(0)
+    axis = node.attribute("axis", 1)
+    if not -len(data) <= axis <= len(data):
+        raise node.malformed(f"axis {axis} is out of range for {len(data)} dimensions")
+    axis = axis + len(data) if axis < 0 else axis
+    dims = (math.prod(data[:axis]), math.prod(data[axis:]))
+    return node.input(0) if dims == data else relax.op.reshape(node.input(0), dims)

@@ -1,0 +1,75 @@
+"""Operators without a converter of ours go through TVM's own ONNX importer, one node at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from ...errors import UnsupportedOperatorError
+from ...op.base import constant
+
+if TYPE_CHECKING:
+    from .node import Node
+
+# Operators of other domains that TVM's importer knows by their bare names and computes as ONNX Runtime does
+_CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormalization"}}
+
+
+def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    """All outputs of a node by TVM's converter. Raises UnsupportedOperatorError when TVM has none or it fails."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    table = onnx_frontend._get_convert_map()
+    foreign = node.domain and node.op_type not in _CONTRIB.get(node.domain, ())
+    if foreign or node.op_type not in table:
+        raise UnsupportedOperatorError(
+            f"operator {node.op_type} of domain {node.domain or 'ai.onnx'} version {node.opset} is not supported"
+        )
+    importer = onnx_frontend.ONNXGraphImporter({}, {})
+    attributes = importer._parse_attr(node.operator.proto.attribute)
+    attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}
+    inputs = onnx_frontend.onnx_input()
+    inputs.extend(node.inputs)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            convert = table[node.op_type].get_converter(node.opset)
+            result = builder.normalize(convert(builder, inputs, attributes, [{}, {}]))
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UnsupportedOperatorError(f"TVM's importer cannot convert the operator: {lines[-1]}") from error
+    return [_checked(item) for item in _items(result, builder)]
+
+
+def _items(result: Any, builder: relax.BlockBuilder) -> list[Any]:
+    if isinstance(result, relax.Tuple):
+        return list(result.fields)
+    if isinstance(result.ty, relax.TupleType):
+        bound = builder.emit(result)
+        return [builder.emit(relax.TupleGetItem(bound, index)) for index in range(len(result.ty.fields))]
+    return [result]
+
+
+def _checked(item: Any) -> relax.Expr:
+    """A tensor of known shape; a shape becomes a constant vector."""
+    if isinstance(item, relax.ShapeExpr):
+        return constant(np.asarray([_known(dim) for dim in item.values], np.int64))
+    if tvm.ir.is_prim_expr(item):
+        return constant(np.asarray(_known(item), np.int64))
+    if not isinstance(item.ty, relax.TensorType) or not isinstance(item.ty.shape, relax.ShapeExpr):
+        raise UnsupportedOperatorError("the shape of the result depends on the data, which is not supported")
+    for dim in item.ty.shape:
+        _known(dim)
+    return item
+
+
+def _known(dim: Any) -> int:
+    if not isinstance(dim, (int, tirx.IntImm)):
+        raise UnsupportedOperatorError("the shape of the result depends on the data, which is not supported")
+    return int(dim)

@@ -1,0 +1,116 @@
+"""The shapes that the inputs of an ONNX model get at import: declared, given by the user, or a batch of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index as operator_index
+from typing import Any
+
+from ...errors import ShapeError
+from ..tflite.limits import check_elements
+from .reader import Model, Value
+
+Dimension = int | str | None
+
+
+class InputShapes:
+    """The inputs' shapes with every dimension decided, and whether the first one is a batch of any size.
+
+    shapes: input name -> shape, where a name or None stands for a batch of any size in the first place, or name of a
+            dimension -> size. Raises ShapeError for what is neither, and for dimensions that stay open.
+    """
+
+    def __init__(self, model: Model, shapes: Mapping[str, Any] | None) -> None:
+        self.model = model
+        self._given = dict(shapes or {})
+        self._check_names()
+        self._dims = {value.name: self._resolve(value) for value in model.inputs}
+        self.dynamic_batch = self._has_open_batch()
+        self._check_open()
+
+    def of(self, value: Value, batch: int = 1) -> tuple[int, ...]:
+        """The shape of an input, its open batch being `batch`."""
+        dims = tuple(dim if isinstance(dim, int) else batch for dim in self._dims[value.name])
+        return check_elements(dims, f"input '{value.name}'")
+
+    def _check_names(self) -> None:
+        inputs = [value.name for value in self.model.inputs]
+        names = {dim for value in self.model.inputs for dim in value.shape or () if isinstance(dim, str)}
+        for key in self._given:
+            if key not in inputs and key not in names:
+                dims = f"; its open dimensions are {', '.join(map(repr, sorted(names)))}" if names else ""
+                raise ShapeError(
+                    f"shapes names {key!r}, but the inputs of the model are {', '.join(map(repr, inputs))}{dims}"
+                )
+
+    def _resolve(self, value: Value) -> tuple[Dimension, ...]:
+        return tuple(operator_index(dim) if _is_integer(dim) else dim for dim in self._wanted(value))
+
+    def _wanted(self, value: Value) -> Sequence[Any]:
+        wanted = self._given.get(value.name)
+        if wanted is None:
+            if value.shape is None:
+                raise ShapeError(f"input '{value.name}' declares no shape; give one: shapes={{{value.name!r}: (...)}}")
+            return [self._given.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape]
+        if isinstance(wanted, (str, bytes)) or not isinstance(wanted, Sequence):
+            raise ShapeError(f"input '{value.name}': a shape is a sequence of integers, found {wanted!r}")
+        if value.shape is not None and len(wanted) != len(value.shape):
+            raise ShapeError(f"input '{value.name}' has {len(value.shape)} dimensions, cannot become {tuple(wanted)}")
+        return wanted
+
+    def _has_open_batch(self) -> bool:
+        """Whether the first dimension of every input, and no other, is left open, under one name or none."""
+        firsts = [dims[0] if dims else 0 for dims in self._dims.values()]
+        others = [dim for dims in self._dims.values() for dim in dims[1:]]
+        named = {dim for dim in firsts if isinstance(dim, str)}
+        everywhere = bool(firsts) and all(dim is None or isinstance(dim, str) for dim in firsts)
+        return everywhere and len(named) <= 1 and all(isinstance(dim, int) for dim in others)
+
+    def _check_open(self) -> None:
+        for name, dims in self._dims.items():
+            for axis, dim in enumerate(dims):
+                if self.dynamic_batch and axis == 0:
+                    continue
+                if dim is None or isinstance(dim, str):
+                    raise self._open_error()
+                if not isinstance(dim, int):
+                    raise ShapeError(f"input '{name}': a shape is a sequence of integers, found {dims!r}")
+                if dim < 1:
+                    raise ShapeError(
+                        f"input '{name}' has shape {dims}, where each dimension must be at least 1; "
+                        f"give another one: shapes={{{name!r}: ...}}"
+                    )
+
+    def _open_error(self) -> ShapeError:
+        open_dims = [f"{name} {_show(dims)}" for name, dims in self._dims.items() if any(map(_is_open, dims))]
+        names = sorted({dim for dims in self._dims.values() for dim in dims if isinstance(dim, str)})
+        example = {name: 1 for name in names} if names else {next(iter(self._dims)): (1, 3, 224, 224)}
+        return ShapeError(
+            f"the model leaves dimensions of its inputs open: {', '.join(open_dims)}; "
+            f"fix them, for example from_onnx(..., shapes={example!r})"
+        )
+
+
+def fixing_hint(model: Model) -> str:
+    """How a user fixes the batch size of this model."""
+    names = [dim for value in model.inputs for dim in (value.shape or ())[:1] if isinstance(dim, str)]
+    if names:
+        return f"from_onnx(..., shapes={{{names[0]!r}: 1}})"
+    shapes = {value.name: (1, *(value.shape or ())[1:]) for value in model.inputs}
+    return f"from_onnx(..., shapes={shapes!r})"
+
+
+def _is_open(dim: Any) -> bool:
+    return dim is None or isinstance(dim, str)
+
+
+def _is_integer(dim: Any) -> bool:
+    try:
+        operator_index(dim)
+    except TypeError:
+        return False
+    return True
+
+
+def _show(dims: Sequence[Any]) -> str:
+    return f"({', '.join('?' if dim is None else str(dim) for dim in dims)})"
