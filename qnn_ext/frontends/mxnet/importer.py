@@ -1,0 +1,238 @@
+"""from_mxnet: walks the nodes of an MXNet symbol and lowers each by its converter to the QNN dialect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from operator import index as operator_index
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ...module import FloatNote, QnnModule, TensorSpec
+from ...op.base import as_expr, constant, constant_value, shape_of
+from ...qparams import QParams
+from ..tflite.importer import _blaming, distinct, identifier
+from ..tflite.limits import check_elements
+from . import attributes, converters  # noqa: F401  (the second fills the registry)
+from .node import Node
+from .reader import DTYPES, read_params
+from .registry import CONVERTERS
+from .scales import LEVELS
+from .symbol import Edge, Graph, Operator, read_symbol
+
+SUM_MODES = ("intended", "mxnet")
+LABELLED = (
+    "SoftmaxOutput", "Softmax", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput", "SVMOutput",
+)  # fmt: skip
+# operators whose second input is the label, needed in training only
+
+
+def from_mxnet(
+    symbol: str | os.PathLike | Mapping[str, Any],
+    params: str | os.PathLike | bytes | Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    sum_mode: str = "intended",
+) -> QnnModule:
+    """Import an MXNet 1.x model, quantized (the oneDNN-fused form of `quantize_net` and `quantize_model_mkldnn`) or
+    float. MXNet is not needed.
+
+    symbol:   path of a `-symbol.json`, its text, or its content as a dict
+    params:   path of a `.params` file, its bytes, or a dict of arrays by name
+    shapes:   input name -> shape, as {"data": (1, 3, 224, 224)}; may be left out where the symbol itself declares it
+    sum_mode: what a quantized convolution with a residual sum yields. "intended": the sum is taken in float32 and then
+              saturated to the output's dtype. "mxnet" equals MXNet bit for bit: it computes in the buffer of the sum's
+              operand, so that an int8 operand clips a uint8 result at 127, half of its range
+
+    Raises ModelFormatError (corrupt file), UnsupportedOperatorError (operator, or a graph MXNet itself cannot run),
+    ShapeError (input shapes missing or wrong).
+    """
+    if sum_mode not in SUM_MODES:
+        raise QnnError(f"sum_mode must be one of {', '.join(SUM_MODES)}, found {sum_mode!r}")
+    graph = read_symbol(symbol)
+    is_path = isinstance(symbol, os.PathLike) or (isinstance(symbol, str) and not symbol.lstrip().startswith("{"))
+    source = os.fspath(symbol) if is_path else "symbol"  # type: ignore[arg-type]
+    return Importer(graph, read_params(params), dict(shapes or {}), sum_mode, str(source)).run()
+
+
+class Importer:
+    """State of one import: the values of all nodes so far, and the notes."""
+
+    def __init__(
+        self, graph: Graph, params: Mapping[str, np.ndarray], shapes: Mapping[str, Any], sum_mode: str, source: str
+    ) -> None:
+        self.graph = graph
+        self.params = params
+        self.shapes = shapes
+        self.sum_mode = sum_mode
+        self.source = source
+        self.notes: list[FloatNote] = []
+        self.folded: set[str] = set()  # names of BatchNorm nodes that are part of the convolution before
+        self._builder = relax.BlockBuilder()
+
+    # ---- what nodes ask for ----------------------------------------------------------------------------------------
+
+    def emit(self, expr: Any, name: str = "") -> relax.Expr:
+        """Bind an expression. Raises ModelFormatError when the result would be absurdly big."""
+        expr = as_expr(expr)
+        if isinstance(expr, relax.Var) or constant_value(expr) is not None:
+            return expr
+        bound = self._builder.emit(expr, identifier(name))
+        if isinstance(bound.ty, relax.TensorType):
+            check_elements(shape_of(bound))
+        return bound
+
+    def sole_consumer(self, operator: Operator) -> Operator | None:
+        """The node that alone reads output 0 of `operator`, if there is exactly one and it is no output of the model."""
+        edge = (operator.index, 0)
+        if operator not in self.graph.nodes or edge in self.graph.heads:
+            return None
+        readers = [node for node in self.graph.nodes[operator.index + 1 :] if edge in node.inputs]
+        return readers[0] if len(readers) == 1 else None
+
+    def run_graph(self, graph: Graph, values: dict[Edge, relax.Expr]) -> list[relax.Expr]:
+        """Convert all nodes of a graph whose variables have values already; the values of its outputs."""
+        for operator in graph.nodes:
+            if not operator.is_variable:
+                self._convert(operator, values)
+        missing = [graph.nodes[node].name for node, output in graph.heads if (node, output) not in values]
+        if missing:
+            raise ModelFormatError(f"output of node '{missing[0]}' does not exist")
+        return [values[edge] for edge in graph.heads]
+
+    # ---- the walk --------------------------------------------------------------------------------------------------
+
+    def run(self) -> QnnModule:
+        """Convert the whole graph."""
+        variables = self._variables()
+        inputs = [node for node in variables if node.name not in self.params]
+        specs = self._input_specs(inputs)
+        values: dict[Edge, relax.Expr] = {
+            (node.index, 0): constant(self.params[node.name]) for node in variables if node.name in self.params
+        }
+        arguments = []
+        for node, spec in zip(inputs, specs, strict=True):
+            var = relax.Var(identifier(spec.name) or "input", relax.TensorType(spec.shape, spec.dtype))
+            values[node.index, 0] = var
+            arguments.append(var)
+        self._builder.begin_scope(arguments)
+        self._builder._begin_dataflow_block()
+        try:
+            outputs = self.run_graph(self.graph, values)
+            result = self._builder.emit_output(relax.Tuple([self._materialize(value) for value in outputs]))
+        finally:
+            block = self._builder._end_block()
+            self._builder.end_scope()
+        body = self._builder.normalize(relax.SeqExpr([block], result))
+        function = relax.Function(arguments, body).with_attr("global_symbol", "main")
+        function = function.with_attr("num_input", len(arguments))
+        return QnnModule(
+            ir=relax.transform.DeadCodeElimination(["main"])(IRModule({"main": function})),
+            inputs=tuple(specs),
+            outputs=self._output_specs(outputs, values),
+            notes=tuple(self.notes),
+            source=self.source,
+        )
+
+    def _materialize(self, value: relax.Expr) -> relax.Expr:
+        return self._builder.emit(value) if constant_value(value) is not None else value
+
+    def _convert(self, operator: Operator, values: dict[Edge, relax.Expr]) -> None:
+        convert = CONVERTERS.get(operator.op)
+        if convert is None:
+            raise UnsupportedOperatorError(f"{operator.label()}: operator {operator.op} is not supported")
+        with _blaming(operator):
+            inputs = [self._value(edge, operator, values) for edge in operator.inputs if edge not in self._labels]
+            result = convert(Node(self, operator, inputs))
+            for index, value in enumerate(result if isinstance(result, (list, tuple)) else [result]):
+                values[operator.index, index] = self.emit(value, operator.name if index == 0 else "")
+
+    def _value(self, edge: Edge, operator: Operator, values: Mapping[Edge, relax.Expr]) -> relax.Expr:
+        if edge not in values:
+            raise ModelFormatError(f"{operator.label()}: input {edge} does not exist")
+        return values[edge]
+
+    # ---- inputs and outputs ----------------------------------------------------------------------------------------
+
+    @property
+    def _labels(self) -> set[Edge]:
+        """Variables that nothing but a training loss reads."""
+        if not hasattr(self, "_label_edges"):
+            losses = {node.inputs[1] for node in self.graph.nodes if node.op in LABELLED and len(node.inputs) == 2}
+            readers = [e for node in self.graph.nodes for e in node.inputs if node.op not in LABELLED]
+            self._label_edges = {
+                edge for edge in losses - set(readers) if self.graph.nodes[edge[0]].name not in self.params
+            }
+        return self._label_edges
+
+    def _variables(self) -> list[Operator]:
+        """The variables something reads, but for labels. Raises ModelFormatError when two have one name."""
+        read = {edge[0] for node in self.graph.nodes for edge in node.inputs} | {edge[0] for edge in self.graph.heads}
+        read -= {edge[0] for edge in self._labels}
+        found = [node for node in self.graph.nodes if node.is_variable and node.index in read]
+        names = [node.name for node in found]
+        twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+        if twice is not None:
+            raise ModelFormatError(f"{self.source}: two variables are named '{twice}'")
+        return found
+
+    def _input_specs(self, inputs: Sequence[Operator]) -> list[TensorSpec]:
+        names = [node.name for node in inputs]
+        unknown = [name for name in self.shapes if name not in names]
+        if unknown:
+            raise ShapeError(
+                f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {', '.join(map(repr, names)) or 'none'}"
+            )
+        return [TensorSpec(node.name, self._input_shape(node), _input_dtype(node)) for node in inputs]
+
+    def _input_shape(self, node: Operator) -> tuple[int, ...]:
+        declared = node.attrs.get("__shape__")
+        wanted = self.shapes.get(node.name)
+        try:
+            if wanted is not None:
+                shape = tuple(operator_index(dim) for dim in wanted)
+            else:
+                shape = () if declared is None else attributes.integers(declared)
+        except TypeError:
+            raise ShapeError(f"input '{node.name}': a shape is a sequence of integers, found {wanted!r}") from None
+        except ModelFormatError as error:
+            raise ModelFormatError(f"input '{node.name}': __shape__ {error}") from None
+        if any(dim < 1 for dim in shape) or (not shape and wanted is None):
+            found = f"shape {shape}" if shape else "no shape in the symbol"
+            raise ShapeError(
+                f"'{node.name}' has {found} and no value among the parameters: if it is an input, give its shape, "
+                f"shapes={{{node.name!r}: (1, 3, 224, 224)}}; if it is a parameter, this is the wrong .params file"
+            )
+        return check_elements(shape, f"input '{node.name}'")
+
+    def _output_specs(self, outputs: Sequence[relax.Expr], values: Mapping[Edge, relax.Expr]) -> tuple[TensorSpec, ...]:
+        names = distinct([f"{self.graph.nodes[node].name}_output" for node, _ in self.graph.heads])
+        return tuple(
+            TensorSpec(name, shape_of(expr), str(expr.ty.dtype), _qparams(expr, edge, values))
+            for name, expr, edge in zip(names, outputs, self.graph.heads, strict=True)
+        )
+
+
+def _input_dtype(node: Operator) -> str:
+    code = node.attrs.get("__dtype__", "0")
+    try:
+        known = DTYPES.get(max(attributes.integer(code), 0))  # −1: not said, float32 then
+    except ModelFormatError:
+        known = None
+    if known is None:
+        raise ModelFormatError(f"input '{node.name}' has the unknown dtype {code}")
+    return str(np.dtype(known).newbyteorder("="))
+
+
+def _qparams(expr: relax.Expr, edge: Edge, values: Mapping[Edge, relax.Expr]) -> QParams | None:
+    """Scale of an integer output whose range stands in outputs 1 and 2 of its node."""
+    dtype = str(expr.ty.dtype)
+    if edge[1] or dtype not in LEVELS:
+        return None
+    limits = [constant_value(values[edge[0], i]) if (edge[0], i) in values else None for i in (1, 2)]
+    if any(limit is None for limit in limits):
+        return None
+    largest = max(float(np.abs(limit).max()) for limit in limits if limit is not None)
+    return QParams(np.float32(largest) / LEVELS[dtype], 0, dtype) if largest > 0 else None

@@ -1,0 +1,25 @@
+"""The one registry of the MXNet frontend: operator name -> converter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .node import Node
+
+Converter = Callable[["Node"], Any | Sequence[Any]]
+CONVERTERS: dict[str, Converter] = {}
+
+
+def converter(*names: str) -> Callable[[Converter], Converter]:
+    """Register the decorated function, (Node) -> expression or a list with one per output, for these operators."""
+
+    def register(function: Converter) -> Converter:
+        for name in names:
+            if name in CONVERTERS:
+                raise ValueError(f"two converters for {name}")
+            CONVERTERS[name] = function
+        return function
+
+    return register
