@@ -5,7 +5,7 @@ CNN with the building blocks of a mobile network, written in every numeric forma
 reads an image row by row. Input of every model: pixel / 16, so [0, 1].
 
     pip install -r scripts/requirements-train.txt
-    python scripts/train_digits.py --out qnn_ext/data
+    python -m scripts.train_digits --out qnn_ext/data
 
 The seed is fixed and TensorFlow's deterministic kernels are on: a second run on one machine writes the same bytes.
 """
@@ -16,7 +16,6 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -25,40 +24,11 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras  # Keras 2: its LSTM converts to UNIDIRECTIONAL_SEQUENCE_LSTM, that of Keras 3 to a WHILE loop
 from ai_edge_litert.interpreter import Interpreter
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
-SEED = 2
+from .digits_data import SEED, Digits, load_split, shifted, to_real
+
 BATCH = 32
 CALIBRATION_IMAGES = 400
-
-
-@dataclass(frozen=True)
-class Digits:
-    """Raw images (N, 8, 8) uint8 in 0..16 and labels (N,) uint8, split once and for all."""
-
-    x_train: np.ndarray
-    y_train: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-
-
-def load_split() -> Digits:
-    """scikit-learn's digits with a stratified quarter held out."""
-    digits = load_digits()
-    x_train, x_test, y_train, y_test = train_test_split(
-        digits.images.astype(np.uint8),
-        digits.target.astype(np.uint8),
-        test_size=0.25,
-        stratify=digits.target,
-        random_state=SEED,
-    )
-    return Digits(x_train, y_train, x_test, y_test)
-
-
-def to_real(images: np.ndarray) -> np.ndarray:
-    """Raw pixels 0..16 to float32 in [0, 1]."""
-    return images.astype(np.float32) / 16
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,13 +170,6 @@ def build_lstm() -> keras.Model:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Training
-
-
-def shifted(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Every image moved by up to one pixel along each axis, background coming in."""
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
-    offsets = rng.integers(0, 3, size=(len(images), 2))
-    return np.stack([image[r : r + 8, c : c + 8] for image, (r, c) in zip(padded, offsets, strict=True)])
 
 
 def train(model: keras.Model, data: Digits, epochs: int) -> None:

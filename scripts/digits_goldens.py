@@ -1,0 +1,41 @@
+"""The frameworks' own outputs on a few held-out digits, all in one archive beside the bundled models.
+
+Keys of digits_frameworks.npz: "x" (the images as the models take them, one by one: (N, 1, 1, 8, 8) float32), and
+"<model>/<kind>" (N, ...) where kind says which outputs they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from .digits_data import Digits, to_real
+
+GOLDENS = "digits_frameworks.npz"
+GOLDEN_IMAGES = 16
+
+Predict = Callable[[np.ndarray], np.ndarray]
+
+
+def write_goldens(path: Path, model: str, kinds: Mapping[str, Predict], data: Digits) -> None:
+    """Replace the goldens of `model` in the archive; the other models' stay as they are."""
+    images = to_real(data.x_test[:GOLDEN_IMAGES])[:, None, None]
+    arrays: dict[str, np.ndarray] = {}
+    if path.exists():
+        with np.load(path) as archive:
+            arrays = {name: archive[name] for name in archive.files if not name.startswith(f"{model}/")}
+    arrays["x"] = images
+    for kind, predict in kinds.items():
+        arrays[f"{model}/{kind}"] = np.stack([predict(image) for image in images])
+    np.savez_compressed(path, **dict(sorted(arrays.items())))
+
+
+def accuracy(predict: Predict, data: Digits) -> float:
+    """Share of the held-out images that `predict` classifies rightly."""
+    right = [
+        int(predict(image).argmax()) == label
+        for image, label in zip(to_real(data.x_test)[:, None, None], data.y_test, strict=True)
+    ]
+    return float(np.mean(right))
