@@ -1,22 +1,26 @@
-"""Fuse: groups each integer product with everything elementwise behind it into one function that becomes one kernel.
+"""Fuse: groups each integer product with everything elementwise around it into one function that becomes one kernel.
 
     conv2d_accumulate (T1) [− window_sum·zw (T2)] + constant → requantize → clip → add a residual → table → …
+    conv2d_accumulate → dequantize → + bias → + dequantize(residual) → relu → quantize
 
-so no int32 feature map is ever written to memory. What is left of the QNN operators (a lone requantize, an addition
-of two feature maps) is grouped in the same way, without a product at its head. Decided here, on the QNN graph, because
-Relax's own FuseOps does not fuse a product with an epilogue that re-indexes its blocks.
+so no int32 or float32 feature map is ever written to memory. What is left of the QNN operators (a lone requantize, an
+addition of two feature maps, float operators next to a quantize or dequantize) is grouped in the same way, without a
+product at its head. Decided here, on the QNN graph, because Relax's own FuseOps does not fuse a product with an
+epilogue that re-indexes its blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import IRModule, relax
 
 from ..op.base import constant_value, shape_of
-from ..topi_int8.generic.elementwise import RULES as ELEMENTWISE_RULES
-from .rewrite import bindings_of, consumers, emit_named, op_name, operands, plain_attrs, substitute
+from ..topi_int8.generic.elementwise import RULES
+from ..topi_int8.generic.float_elementwise import FLOAT_RULES
+from .rewrite import Emit, bindings_of, consumers, emit_named, op_name, operands, plain_attrs, rewrite, substitute
 
 # one kernel each, by strategy
 ANCHORS = ("qnn.conv2d_accumulate", "qnn.dense_accumulate", "qnn.batch_matmul_accumulate")
@@ -24,9 +28,12 @@ ANCHORS = ("qnn.conv2d_accumulate", "qnn.dense_accumulate", "qnn.batch_matmul_ac
 SIDE_TERMS = ("qnn.window_sum", "qnn.row_sum")
 # what may stand between such a term and the subtraction from the product
 SIDE_STEPS = ("multiply", "repeat", "astype")
-# QNN operators in the epilogue of one kernel: requantize, a residual sum, a product, a table. TVM simplifies the
-# inlined expression again at every level of it, so that each further one multiplies the compile time: ten take minutes
-MAX_EPILOGUE = 4
+# Elementwise operators of one kernel behind its head, and of these the QNN operators that round by themselves: a
+# residual sum, a product, requantize. TVM simplifies the inlined expression again at every level of it, so that each
+# further one multiplies the compile time: ten of those that round in fixed point take minutes.
+MAX_ELEMENTWISE = 24
+MAX_ROUNDINGS = 4
+SIMPLE = ("qnn.quantize", "qnn.dequantize", "qnn.fma", "qnn.table")
 
 COMPOSITE = "Composite"
 LAYER = "qnn_layer"  # attribute: the model's name of what a kernel computes
@@ -41,6 +48,7 @@ class Group:
 
 def fuse(mod: IRModule) -> IRModule:
     """Move groups of bindings of `main` into private functions with a "Composite" attribute."""
+    mod = _repeat_dequantize(mod)
     function = mod["main"]
     bindings = bindings_of(function)
     groups = find_groups(function, bindings)
@@ -71,79 +79,139 @@ def fuse(mod: IRModule) -> IRModule:
     return builder.get()
 
 
+def _repeat_dequantize(mod: IRModule) -> IRModule:
+    """A dequantize of its own for each elementwise reader: cheaper than a float feature map between kernels."""
+    known: dict[Any, relax.Call] = {}  # variable -> the dequantize it is bound to
+
+    def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if is_elementwise(expr):
+            own = {operand: emit(known[operand]) for operand in operands(expr) if operand in known}
+            expr = substitute(expr, own)
+        if not is_repeatable(expr):
+            return expr
+        var = emit(expr)
+        known[var] = expr
+        return var
+
+    return rewrite(mod, rule)
+
+
 def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> list[Group]:
     """Groups in no particular order; no binding is in two of them.
 
     Products come first, later ones before earlier, so that of two convolutions that meet in a residual addition the
-    later takes it: the other's result exists by then.
+    later takes it: the other's result exists by then. Only when each product has what is behind it do they take what
+    comes from the side, and only then the elementwise operators among themselves.
     """
-    readers = consumers(function, bindings)
-    taken: set[int] = set()
-    groups = []
-    heads = [i for i in reversed(range(len(bindings))) if op_name(bindings[i].value) in ANCHORS]
-    heads += [i for i in range(len(bindings)) if op_name(bindings[i].value).startswith("qnn.")]
-    for head in heads:
-        if head in taken:
-            continue
-        group = _grow(head, bindings, readers, taken)
-        taken.update(group.members)
-        groups.append(group)
+    graph = _Graph(function, bindings)
+    products = [index for index in reversed(range(len(bindings))) if graph.names[index] in ANCHORS]
+    tails = {head: graph.take(graph.tail(head)) for head in products}
+    groups = [Group(graph.take(graph.with_sides(tails[head], head))) for head in products]
+    for head in range(len(bindings)):
+        if head not in graph.taken and (graph.elementwise[head] or graph.names[head].startswith("qnn.")):
+            members = graph.with_sides(graph.tail(head), head)
+            if any(graph.names[index].startswith("qnn.") for index in members):
+                groups.append(Group(graph.take(members)))
     return groups
 
 
-def _grow(head: int, bindings: Sequence[relax.VarBinding], readers: dict, taken: set[int]) -> Group:
-    """Follow the only reader of each value as long as it is elementwise and keeps the shape."""
-    members = [head]
-    shape = shape_of(bindings[head].var)
-    current = head
-    while True:
-        reading = readers[bindings[current].var]
-        if len(set(reading)) != 1 or reading[0] >= len(bindings) or reading[0] in taken:
-            break
-        following = reading[0]
-        if op_name(bindings[following].value) not in ELEMENTWISE_RULES or shape_of(bindings[following].var) != shape:
-            break
-        if sum(op_name(bindings[index].value).startswith("qnn.") for index in members[1:]) == MAX_EPILOGUE:
-            break
-        members.append(following)
-        current = following
-    if op_name(bindings[head].value) in ANCHORS:
-        members += _side_terms(members, bindings, readers, taken)
-    return Group(sorted(members))
+class _Graph:
+    """The bindings of a function with who reads whom; `taken`: those that have a group."""
+
+    def __init__(self, function: relax.Function, bindings: Sequence[relax.VarBinding]) -> None:
+        self.bindings = bindings
+        self.names = [op_name(binding.value) for binding in bindings]
+        self.taken: set[int] = set()
+        readers = consumers(function, bindings)
+        self._readers = [set(readers[binding.var]) for binding in bindings]
+        self._index = {binding.var: index for index, binding in enumerate(bindings)}
+        self.elementwise = [is_elementwise(binding.value) for binding in bindings]
+
+    def take(self, members: Iterable[int]) -> list[int]:
+        self.taken.update(members)
+        return sorted(members)
+
+    def tail(self, head: int) -> list[int]:
+        """The head and what is elementwise behind it, up to the last point where a single value leaves.
+
+        Branches that meet again are inside. As every value but the last is read by members alone, no path leaves
+        the group and comes back.
+        """
+        region, closed = {head}, [head]
+        pending = set(self._readers[head])
+        while pending:
+            following = min(pending)
+            if not self._fits(following, shape_of(self.bindings[head].var)) or self._full(head, region, following):
+                break
+            if pending == {following}:
+                closed = [*region, following]
+            region.add(following)
+            pending = (pending | self._readers[following]) - region
+        return closed[:-1] if len(closed) > 1 and self._belongs_to_reader(closed[-1]) else closed
+
+    def _belongs_to_reader(self, index: int) -> bool:
+        """A dequantize that the kernel behind can do when it reads the integers."""
+        readers = self._readers[index]
+        inside = all(reader < len(self.bindings) and self.elementwise[reader] for reader in readers)
+        return inside and is_repeatable(self.bindings[index].value)
+
+    def _fits(self, index: int, shape: tuple[int, ...]) -> bool:
+        if index >= len(self.bindings) or index in self.taken or not self.elementwise[index]:
+            return False
+        return shape_of(self.bindings[index].var) == shape
+
+    def _full(self, head: int, region: Iterable[int], another: int) -> bool:
+        """Whether `another` would make the kernel's expression too large."""
+        inside = [index for index in (*region, another) if index != head]
+        rounding = [name for name in map(self.names.__getitem__, inside) if name.startswith("qnn.")]
+        return len(inside) > MAX_ELEMENTWISE or sum(name not in SIMPLE for name in rounding) > MAX_ROUNDINGS
+
+    def with_sides(self, members: Sequence[int], head: int) -> list[int]:
+        """`members` and what only they read: the second term of a product, elementwise operators on other inputs."""
+        data = self.bindings[head].value.args[0] if self.names[head] in ANCHORS else None
+        inside = set(members)
+        shape = shape_of(self.bindings[max(members)].var)
+        pending = [index for member in sorted(members) if self.elementwise[member] for index in self._sources(member)]
+        while pending:
+            index = pending.pop()
+            if index in inside or index in self.taken or not self._readers[index] <= inside:
+                continue
+            term = data is not None and self._is_term(index, data)
+            if not term and (not self._comes_aside(index, shape) or self._full(head, inside, index)):
+                continue
+            inside.add(index)
+            pending.extend(self._sources(index))
+        return sorted(inside)
+
+    def _sources(self, index: int) -> list[int]:
+        """The bindings that an operator reads."""
+        found = (self._index.get(operand) for operand in operands(self.bindings[index].value))
+        return [source for source in found if source is not None]
+
+    def _comes_aside(self, index: int, shape: tuple[int, ...]) -> bool:
+        """Whether to compute an operator where elementwise ones read it; of what they broadcast, only the cheapest."""
+        if not all(self.elementwise[other] for other in (index, *self._readers[index])):
+            return False
+        return shape_of(self.bindings[index].var) == shape or self.names[index] == "qnn.dequantize"
+
+    def _is_term(self, index: int, data: Any, steps: int = len(SIDE_STEPS)) -> bool:
+        """A sum over the activations that the product reads, or one of a few steps between it and the product."""
+        if self.names[index] in SIDE_TERMS:
+            return bool(self.bindings[index].value.args[0].same_as(data))
+        if self.names[index] not in SIDE_STEPS or steps == 0:
+            return False
+        return any(self._is_term(source, data, steps - 1) for source in self._sources(index))
 
 
-def _side_terms(members: list[int], bindings: Sequence[relax.VarBinding], readers: dict, taken: set[int]) -> list[int]:
-    """Window sums (and their multiplication by zw) that only this group reads, and that read its own activations."""
-    by_var = {binding.var: index for index, binding in enumerate(bindings)}
-    data = bindings[min(members)].value.args[0]
-    found: list[int] = []
-    pending = [operand for index in members for operand in operands(bindings[index].value)]
-    while pending:
-        index = by_var.get(pending.pop())
-        if index is None or index in members or index in found or index in taken:
-            continue
-        value = bindings[index].value
-        if not set(readers[bindings[index].var]) <= {*members, *found}:
-            continue
-        if op_name(value) in SIDE_TERMS and value.args[0].same_as(data):
-            found.append(index)
-        elif op_name(value) in SIDE_STEPS and _reaches_side_term(value, by_var, bindings, data):
-            found.append(index)
-            pending.extend(operands(value))
-    return found
+def is_repeatable(value: Any) -> bool:
+    """A dequantize of few bits: to read those is cheaper than to read its result."""
+    return op_name(value) == "qnn.dequantize" and str(value.args[0].ty.dtype) in ("int8", "uint8", "int16", "uint16")
 
 
-def _reaches_side_term(value: relax.Call, by_var: dict, bindings: Sequence[relax.VarBinding], data: relax.Expr) -> bool:
-    for operand in operands(value):
-        index = by_var.get(operand)
-        if index is None:
-            continue
-        inner = bindings[index].value
-        if op_name(inner) in SIDE_TERMS:
-            return bool(inner.args[0].same_as(data))
-        if op_name(inner) in SIDE_STEPS:
-            return _reaches_side_term(inner, by_var, bindings, data)
-    return False
+def is_elementwise(value: Any) -> bool:
+    """Whether an operator can be computed inside the kernel of another one, for each element by itself."""
+    name = op_name(value)
+    return name in RULES and (name not in FLOAT_RULES or str(value.args[0].ty.dtype) in ("float32", "float64"))
 
 
 def _extract(members: list[relax.VarBinding]) -> tuple[relax.Function, list[relax.Var]]:

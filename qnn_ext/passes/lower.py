@@ -191,6 +191,8 @@ def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, A
 def _attributes(name: str, call: relax.Call) -> dict[str, Any]:
     if name.startswith("qnn."):
         return call_attributes(call)
+    if name == "nn.leakyrelu":
+        return {"alpha": float(call.attrs.alpha)}
     return {"dtype": str(call.ty.dtype)} if name == "astype" else {}
 
 

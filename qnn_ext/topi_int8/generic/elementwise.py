@@ -245,11 +245,21 @@ def _binary(function: Callable[[Expr, Expr], Expr]) -> Rule:
     return lambda stage, lhs, rhs: function(stage.read(lhs), stage.read(rhs))
 
 
+def _multiply(a: Expr, b: Expr) -> Expr:
+    product = a * b
+    return tir.fence(product) if tir.dtype_of(a).startswith("float") else product
+
+
 RULES["add"] = _binary(lambda a, b: a + b)
 RULES["subtract"] = _binary(lambda a, b: a - b)
-RULES["multiply"] = _binary(lambda a, b: a * b)
+RULES["multiply"] = _binary(_multiply)
 RULES["maximum"] = _binary(tirx.max)
 RULES["minimum"] = _binary(tirx.min)
+
+
+@rule("nn.relu")
+def _relu(stage: Stage, data: Operand) -> Expr:
+    return tirx.max(stage.read(data), tirx.const(0, data.dtype))
 
 
 @rule("qnn.fma")

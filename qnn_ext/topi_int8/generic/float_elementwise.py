@@ -1,0 +1,76 @@
+"""Elementwise rules of ordinary Relax operators on floats: the float tails of integer kernels.
+
+Each has the formula that TVM's own legalization gives the operator, every operation rounded by itself, so that a kernel
+equals the interpreter bit for bit, which compiles the single operator: the four operations, the square root and what
+is made of them are exact IEEE arithmetic; exp, log, erf and pow are calls of the same functions of the C library. Equal
+results need finite values: `tir.fence`, which keeps a·b + c from becoming a fused multiply-add, moves −∞ and NaN to
+the lowest number, and a maximum with NaN is the other operand here and NaN in NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import tirx
+
+from ...numerics import tir
+from .elementwise import RULES, Expr, Operand, Stage
+
+FLOAT_RULES: set[str] = set()
+
+
+def float_rule(name: str, function: Callable[..., Expr]) -> None:
+    """function(*elements, **attributes) -> expression, for the Relax operator of that name on floats."""
+
+    def build(stage: Stage, *operands: Operand, **attributes: object) -> Expr:
+        return function(*(stage.read(operand) for operand in operands), **attributes)
+
+    RULES[name] = build
+    FLOAT_RULES.add(name)
+
+
+def _unary(function: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    return lambda x: tir.shared(x, function)
+
+
+def _const(value: float, like: Expr) -> Expr:
+    return tirx.const(value, tir.dtype_of(like))
+
+
+def _sigmoid(x: Expr) -> Expr:
+    return tirx.sigmoid(x)
+
+
+def _silu(x: Expr) -> Expr:
+    return tir.fence(x * _sigmoid(x))
+
+
+def _gelu(x: Expr) -> Expr:
+    half = _const(0.5, x)
+    inner = tirx.erf(tir.fence(x * _const(0.5**0.5, x)))
+    return tir.fence(x * (half + tir.fence(inner * half)))
+
+
+def _gelu_tanh(x: Expr) -> Expr:
+    """½·x · (1 + tanh(√(2/π)·x · (1 + 0.044715·x·x))), multiplied from the left to the right."""
+    cubic = _const(1.0, x) + tir.fence(_const(0.044715, x) * x * x)
+    inner = _const(math.sqrt(2.0 / math.pi), x) * x * cubic
+    return tir.fence(_const(0.5, x) * x * (_const(1.0, x) + tirx.tanh(inner)))
+
+
+def _leaky_relu(x: Expr, alpha: float) -> Expr:
+    return tirx.Select(x > _const(0.0, x), x, tir.fence(x * _const(alpha, x)))
+
+
+float_rule("divide", lambda a, b: a / b)
+float_rule("power", tirx.power)
+float_rule("negative", lambda x: -x)
+float_rule("square", _unary(lambda x: tir.fence(x * x)))
+for _name in ("abs", "sqrt", "rsqrt", "exp", "log", "tanh", "erf", "floor", "ceil", "round"):
+    float_rule(_name, getattr(tirx, _name))
+float_rule("sigmoid", _sigmoid)
+float_rule("nn.silu", _unary(_silu))
+float_rule("nn.gelu", _unary(_gelu))
+float_rule("nn.gelu_tanh", _unary(_gelu_tanh))
+float_rule("nn.leakyrelu", lambda x, alpha: tir.shared(x, lambda x: _leaky_relu(x, alpha)))
