@@ -135,6 +135,16 @@ def variants() -> dict[str, Case]:
         ),
     )
 
+    for number, (pool, strides, padding, include) in enumerate(
+        (((3,), (2,), (1, 1), True), ((2, 3), (1, 2), (0, 1, 1, 2), False), ((2, 2, 3), (2, 1, 1), (0,) * 6, True))
+    ):
+        shape = (2, *(7, 5, 6)[: len(pool)], 18)
+        cases[f"qlinear_avg_pool-{number}"] = (
+            [("data", shape, "uint8")],
+            lambda x, w=(pool, strides, padding), i=include: op.qlinear_avg_pool(
+                x, 0.1, 130, 0.09, 5, *w, ceil_mode=True, count_include_pad=i, out_dtype="uint8"
+            ),
+        )
     matrix = random_integers(np.random.default_rng(8), (24, 40), "int8")
     for dtype in ("int8", "uint8"):
         for number, zero in enumerate((0, 5, np.arange(24, dtype=np.int32))):

@@ -14,6 +14,7 @@ from .layer_norm import layer_norm
 from .non_max_suppression import non_max_suppression
 from .prelu import prelu
 from .qlinear import qlinear_add, qlinear_mul
+from .qlinear_pool import qlinear_avg_pool
 from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
@@ -71,6 +72,7 @@ __all__ = [
     "non_max_suppression",
     "prelu",
     "qlinear_add",
+    "qlinear_avg_pool",
     "qlinear_mul",
     "quantize",
     "requantize",

@@ -52,3 +52,17 @@ def test_type_rule_names_the_argument():
         op.qlinear_mul(data.astype(np.float32), data, 0, 0, 1.0, 0.0, 0)
     with pytest.raises(ShapeError, match="factor"):
         op.qlinear_mul(data, data, 0, 0, np.ones(3, np.float32), 0.0, 0)
+
+
+def test_average_pool_adds_the_zero_point_before_rounding():
+    data = np.int8([[[0, 3], [1, 2]]])  # (N, L, C): averages 0.5 and 2.5
+    for zero, expected in ((0, [0, 2]), (1, [2, 4])):
+        call = op.qlinear_avg_pool(data, 1.0, 0, 1.0, zero, (2,), (1,), (0, 0))
+        assert evaluate(call).tolist() == [[expected]]
+
+
+@pytest.mark.parametrize("include,expected", [(False, [4, 8]), (True, [4, 4])])
+def test_average_pool_counts_the_cells_of_the_window(include, expected):
+    data = np.uint8([[[4], [4], [8]]])
+    call = op.qlinear_avg_pool(data, 1.0, 0, 1.0, 0, (2,), (2,), (0, 0), True, include, "uint8")
+    assert evaluate(call).ravel().tolist() == expected

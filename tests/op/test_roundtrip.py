@@ -57,6 +57,10 @@ SAMPLES = {
         [("lhs", (2, 5), "int8"), ("rhs", (5,), "int8")],
         lambda x, y: op.qlinear_add(x, y, 0, -128, 0.73, 0.31, 12.625, 3, out_dtype="int8"),
     ),
+    "qlinear_avg_pool": (
+        [I8],
+        lambda x: op.qlinear_avg_pool(x, 0.37, 3, 0.41, -4, (3, 2), (2, 1), (1, 0, 1, 1), ceil_mode=True),
+    ),
     "qlinear_mul": (
         [("lhs", (2, 5), "uint8"), ("rhs", (2, 1), "uint8")],
         lambda x, y: op.qlinear_mul(x, y, 7, 255, 0.0073, 12.0, 0, out_dtype="uint8"),

@@ -1,0 +1,116 @@
+"""Matrix products of com.microsoft: QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul, MatMulNBits, FusedMatMul."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op import compound
+from ....op.base import constant, shape_of
+from ..node import Node
+from ..registry import MICROSOFT, converter
+from .arithmetic import cast, matmul, number, plus, requantize, times
+from .integer import quantize_dynamically
+
+
+def to_float(node: Node, accumulator: relax.Expr, scale: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
+    """f32(acc) · scale + bias, product and sum rounded one by one. Scale: a scalar, or one per column."""
+    shape = shape_of(scale)
+    if len(shape) > 1:  # scales of a batch of matrices
+        real = times(node, cast(node, accumulator, "float32"), scale)
+    else:
+        real = node.emit(qnn.dequantize(accumulator, scale, 0, axis=-1))
+    return real if bias is None else plus(node, real, bias)
+
+
+@converter("QGemm", domain=MICROSOFT)
+def qgemm(node: Node) -> relax.Expr:
+    """acc = A'·B' + C in int32; saturate(rint(f32(acc) · (alpha·s_a·s_b / s_y)) + z_y), or f32(acc) · (alpha·s_a·s_b)
+    where the result has no zero point; bit-exact with ONNX Runtime."""
+    a, b = node.input(0), node.input(3)
+    for value, name in ((a, "A"), (b, "B")):
+        if len(shape_of(value)) != 2:
+            raise node.malformed(f"{name} must be a matrix, found shape {shape_of(value)}")
+    if node.attribute("transA", 0):
+        a = compound.permute(a, [1, 0], node.emit)
+    if node.attribute("transB", 0):
+        b = compound.permute(b, [1, 0], node.emit)
+    acc = matmul(node, a, b, node.zero_point(2), node.zero_point(5))
+    if node.has_input(6):
+        acc = plus(node, acc, node.input(6))
+    alpha = number(node.attribute("alpha", 1.0))
+    scale = times(node, times(node, alpha, node.scale(1)), node.scale(4))
+    if not node.has_input(8):
+        return to_float(node, acc, scale, None)
+    return requantize(node, acc, scale, node.scale(7), node.zero_point(8), node.dtype(8))
+
+
+@converter("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(node: Node) -> relax.Expr:
+    """f32(Σ (a − z_a)(b − z_b)) · (s_a·s_b) + bias; equal to ONNX Runtime's floats."""
+    acc = matmul(node, node.input(0), node.input(1), node.zero_point(4), node.zero_point(5))
+    scale = times(node, node.scale(2), node.scale(3))
+    return to_float(node, acc, scale, node.input(6) if node.has_input(6) else None)
+
+
+@converter("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(node: Node) -> relax.Expr:
+    """A is quantized to uint8 at run time, then as MatMulIntegerToFloat."""
+    a = quantize_dynamically(node, node.input(0))
+    acc = matmul(node, a.data, node.input(1), a.zero_point, node.zero_point(3))
+    scale = times(node, a.scale, node.scale(2))
+    return to_float(node, acc, scale, node.input(4) if node.has_input(4) else None)
+
+
+@converter("FusedMatMul", domain=MICROSOFT)
+def fused_matmul(node: Node) -> relax.Expr:
+    """alpha · A'·B' in float, the last two dimensions of either swapped if asked for."""
+    if node.attribute("transBatchA", 0) or node.attribute("transBatchB", 0):
+        raise node.unsupported("transBatchA and transBatchB")
+    operands = []
+    for index, name in ((0, "transA"), (1, "transB")):
+        rank = len(node.shape(index))
+        swap = node.attribute(name, 0) and rank > 1
+        axes = [*range(rank - 2), rank - 1, rank - 2] if swap else list(range(rank))
+        operands.append(compound.permute(node.input(index), axes, node.emit))
+    product = node.emit(relax.op.matmul(*operands))
+    alpha = node.attribute("alpha", 1.0)
+    return product if alpha == 1 else relax.op.multiply(product, number(alpha, str(product.ty.dtype)))
+
+
+# ---- weights of 2 to 8 bits --------------------------------------------------------------------------------------
+
+
+@converter("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(node: Node) -> relax.Expr:
+    """A · dequantized(B)ᵀ in float: weights of 2, 4 or 8 bits in blocks along K, unpacked at import.
+
+    With accuracy_level 4 ONNX Runtime quantizes A as well, which is less exact than what is done here.
+    """
+    bits, block = node.attribute("bits", 4), node.attribute("block_size", 32)
+    columns, depth = node.attribute("N"), node.attribute("K")
+    if bits not in (2, 4, 8) or node.has_input(4) and node.shape(4) != (0,):
+        raise node.unsupported(f"{bits} bits" if bits not in (2, 4, 8) else "the input g_idx")
+    blocks = -(-depth // block)
+    packed, scales = node.constant(1), node.constant(2)
+    values = _unpacked(packed.reshape(columns, blocks, -1), bits)
+    if node.has_input(3):
+        zeros = node.constant(3)
+        if zeros.dtype == np.uint8:
+            zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks]
+        zeros = zeros.reshape(columns, blocks, 1).astype(np.float32)
+    else:
+        zeros = np.float32(1 << (bits - 1))
+    real = (values.astype(np.float32) - zeros) * scales.reshape(columns, blocks, 1).astype(np.float32)
+    weight = real.reshape(columns, blocks * block)[:, :depth].T.astype(node.dtype(0))
+    node.note(f"weights of {bits} bits in blocks: dequantized at import, multiplied in float")
+    product = node.emit(relax.op.matmul(node.input(0), constant(np.ascontiguousarray(weight))))
+    return relax.op.add(product, node.input(5)) if node.has_input(5) else product
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The values in each byte, lowest bits first, along the last axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    values = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return values.reshape(*packed.shape[:-1], -1)

@@ -1,0 +1,155 @@
+"""qnn.qlinear_avg_pool: ONNX Runtime's quantized average pooling, which sums real values one by one in float32."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import numpy as np
+from tvm import relax
+
+from ..errors import ShapeError
+from ..numerics.reference import float_to_int
+from ..numerics.windows import axis_counts
+from .avg_pool2d import pool_output_size
+from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, define, export_to_script
+
+DTYPES = ("int8", "uint8")
+
+
+def _infer(
+    data: TensorInfo,
+    input_scale: TensorInfo,
+    input_zero_point: TensorInfo,
+    output_scale: TensorInfo,
+    output_zero_point: TensorInfo,
+    *,
+    pool_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    out_dtype: str,
+) -> tuple[Shape, str]:
+    check_dtype(data, *DTYPES)
+    check_qparams(input_scale, input_zero_point)
+    check_qparams(output_scale, output_zero_point)
+    check_out_dtype(out_dtype, *DTYPES)
+    rank = data.ndim - 2
+    if rank < 1 or (len(pool_size), len(strides), len(padding)) != (rank, rank, 2 * rank):
+        raise ShapeError(
+            f"pool_size {tuple(pool_size)}, strides {tuple(strides)} and padding {tuple(padding)} do not fit "
+            f"channels-last data {data.shape}"
+        )
+    if min(*pool_size, *strides) < 1 or min(padding) < 0:
+        raise ShapeError("pool_size and strides must be positive, padding must not be negative")
+    if any(low >= k or high >= k for low, high, k in zip(padding[:rank], padding[rank:], pool_size, strict=True)):
+        raise ShapeError(f"padding {tuple(padding)} would leave windows {tuple(pool_size)} without any data")
+    spatial = (
+        pool_output_size(data.shape[1 + i], pool_size[i], strides[i], padding[i], padding[rank + i], ceil_mode)
+        for i in range(rank)
+    )
+    return (data.shape[0], *spatial, data.shape[-1]), out_dtype
+
+
+def pooled_cells(
+    size: tuple[int, ...],
+    out_size: tuple[int, ...],
+    pool_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[int, ...],
+    count_include_pad: bool,
+) -> np.ndarray:
+    """How many cells each window averages over, float32 (1, out…, 1): all of them if `count_include_pad`."""
+    rank = len(size)
+    if count_include_pad:
+        return np.full((1,) * (rank + 2), math.prod(pool_size), np.float32)
+    counts = [
+        axis_counts(size[i], out_size[i], pool_size[i], strides[i], padding[i], padding[rank + i], 1, False)
+        for i in range(rank)
+    ]
+    return reduce(np.multiply.outer, counts).reshape(1, *out_size, 1).astype(np.float32)
+
+
+def _reference(
+    data: np.ndarray,
+    input_scale: np.ndarray,
+    input_zero_point: np.ndarray,
+    output_scale: np.ndarray,
+    output_zero_point: np.ndarray,
+    *,
+    pool_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    out_dtype: str,
+) -> np.ndarray:
+    rank, size = data.ndim - 2, data.shape[1:-1]
+    out_size = tuple(
+        pool_output_size(size[i], pool_size[i], strides[i], padding[i], padding[rank + i], ceil_mode)
+        for i in range(rank)
+    )
+    shifted = data.astype(np.int32) - input_zero_point.reshape(())
+    real = shifted.astype(np.float32) * input_scale.reshape(()).astype(np.float32)
+    reach = [(out - 1) * s + k for out, s, k in zip(out_size, strides, pool_size, strict=True)]
+    widths = [(padding[i], max(reach[i] - size[i] - padding[i], 0)) for i in range(rank)]
+    real = np.pad(real, [(0, 0), *widths, (0, 0)])
+    total = np.zeros((data.shape[0], *out_size, data.shape[-1]), np.float32)
+    for tap in np.ndindex(*pool_size):
+        cells = tuple(slice(t, t + (o - 1) * s + 1, s) for t, o, s in zip(tap, out_size, strides, strict=True))
+        total = total + real[(slice(None), *cells)]
+    average = total / pooled_cells(size, out_size, pool_size, strides, padding, count_include_pad)
+    steps = average / output_scale.reshape(()).astype(np.float32) + output_zero_point.reshape(()).astype(np.float32)
+    return float_to_int(np.rint(steps), np.int64(0), out_dtype)
+
+
+QLINEAR_AVG_POOL = define(
+    "qlinear_avg_pool",
+    "data input_scale input_zero_point output_scale output_zero_point",
+    _infer,
+    _reference,
+    "quantized average pooling in ONNX Runtime's float32",
+)
+
+
+def qlinear_avg_pool(
+    data: relax.Expr,
+    input_scale: relax.Expr,
+    input_zero_point: relax.Expr,
+    output_scale: relax.Expr,
+    output_zero_point: relax.Expr,
+    pool_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+    out_dtype: str = "int8",
+) -> relax.Call:
+    """q = saturate(rint(((Σ s_in·(q_in − z_in)) / n) / s_out + z_out)), the sum over each window in float32, row by row.
+
+    data:    int8 or uint8, channels last: (N, spatial…, C) with any number of spatial dimensions; scales float and
+             zero points int32, scalars
+    padding: all beginnings, then all ends; stands for real 0.0
+    n:       the cells of the window that lie in the data, or with `count_include_pad` all of them, those beyond the
+             padding that `ceil_mode` reaches too
+    out_dtype: int8 or uint8
+
+    Raises ShapeError. Source: com.microsoft QLinearAveragePool of ONNX Runtime.
+    """
+    return QLINEAR_AVG_POOL.call(
+        data,
+        input_scale,
+        input_zero_point,
+        output_scale,
+        output_zero_point,
+        pool_size=tuple(pool_size),
+        strides=tuple(strides),
+        padding=tuple(padding),
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        out_dtype=out_dtype,
+    )
+
+
+export_to_script(qlinear_avg_pool=qlinear_avg_pool)
