@@ -126,7 +126,7 @@ def qlinear_avg_pool(
     count_include_pad: bool = False,
     out_dtype: str = "int8",
 ) -> relax.Call:
-    """q = saturate(rint(((Σ s_in·(q_in − z_in)) / n) / s_out + z_out)), the sum over each window in float32, row by row.
+    """q = saturate(rint(((Σ s_in·(q_in − z_in)) / n) / s_out + z_out)), the sums in float32, row by row.
 
     data:    int8 or uint8, channels last: (N, spatial…, C) with any number of spatial dimensions; scales float and
              zero points int32, scalars

@@ -90,7 +90,7 @@ def matmul_nbits(node: Node) -> relax.Expr:
     """
     bits, block = node.attribute("bits", 4), node.attribute("block_size", 32)
     columns, depth = node.attribute("N"), node.attribute("K")
-    if bits not in (2, 4, 8) or node.has_input(4) and node.shape(4) != (0,):
+    if bits not in (2, 4, 8) or (node.has_input(4) and node.shape(4) != (0,)):
         raise node.unsupported(f"{bits} bits" if bits not in (2, 4, 8) else "the input g_idx")
     blocks = -(-depth // block)
     packed, scales = node.constant(1), node.constant(2)

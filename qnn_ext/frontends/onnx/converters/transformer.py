@@ -1,0 +1,145 @@
+"""Float operators of com.microsoft that ONNX Runtime's optimizer puts into transformers, and QEmbedLayerNormalization,
+whose embeddings stay integers until they are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op.base import constant, constant_value, shape_of
+from ..node import Node
+from ..registry import MICROSOFT, converter
+from .arithmetic import cast, number, plus, times
+
+# ---- embeddings --------------------------------------------------------------------------------------------------
+
+
+def _row(node: Node, ids: relax.Expr, table: relax.Expr) -> relax.Expr:
+    """Rows of the table; ids beyond it take the last row, where ONNX Runtime fails."""
+    return node.emit(relax.op.take(table, ids, axis=0, mode="clip"))
+
+
+def _embed(
+    node: Node,
+    tables: tuple[int, int, int],
+    positions: relax.Expr | None,
+    real: Callable[[relax.Expr, int], relax.Expr],
+) -> relax.Expr:
+    """Sum of the word, position and segment embeddings. real: (rows looked up, input) -> float rows."""
+    word, position, segment = tables
+    length = node.shape(0)[1]
+    total = real(_row(node, node.input(0), node.input(word)), word)
+    if positions is not None:
+        rows = _row(node, positions, node.input(position))
+    else:
+        rows = node.emit(relax.op.strided_slice(node.input(position), [0], [0], [length]))
+    total = plus(node, total, real(rows, position))
+    if node.has_input(1):
+        total = plus(node, total, real(_row(node, node.input(1), node.input(segment)), segment))
+    return total
+
+
+def _mask_index(node: Node) -> relax.Expr:
+    """How many ones each row of the mask (input 7) has; 0 without a mask."""
+    batch = node.shape(0)[0]
+    if not node.has_input(7):
+        return constant(np.zeros(batch, np.int32))
+    ones = node.emit(relax.op.equal(cast(node, node.input(7), "int32"), number(1, "int32")))
+    return node.emit(relax.op.sum(cast(node, ones, "int32"), axis=[1]))
+
+
+def _normalized(node: Node, data: relax.Expr, gamma: relax.Expr, beta: relax.Expr | None) -> relax.Expr:
+    """(x − mean) / √(variance + epsilon) · gamma + beta over the last axis."""
+    if beta is None:
+        beta = constant(np.zeros(shape_of(gamma), str(gamma.ty.dtype)))
+    epsilon = node.attribute("epsilon", 1e-12)
+    return node.emit(relax.op.nn.layer_norm(data, gamma, beta, axes=[-1], epsilon=epsilon))
+
+
+@converter("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_normalization(node: Node) -> list[relax.Expr]:
+    """Layer normalization of word + position + segment embeddings; also the lengths the mask says, and the sum."""
+    positions = node.input(8) if node.has_input(8) else None
+    total = _embed(node, (2, 3, 4), positions, lambda rows, index: rows)
+    return [_normalized(node, total, node.input(5), node.input(6)), _mask_index(node), total]
+
+
+@converter("QEmbedLayerNormalization", domain=MICROSOFT)
+def qembed_layer_normalization(node: Node) -> list[relax.Expr]:
+    """The same with 8-bit tables; rows are dequantized after they are looked up."""
+
+    def real(rows: relax.Expr, index: int) -> relax.Expr:
+        scale, zero_point = node.scale(index + 6), node.zero_point(index + 11)
+        return node.emit(qnn.dequantize(rows, scale, zero_point))
+
+    def weight(index: int) -> relax.Expr:
+        values = [constant_value(v) for v in (node.input(index), node.scale(index + 6), node.zero_point(index + 11))]
+        if any(value is None for value in values):
+            return node.emit(qnn.dequantize(node.input(index), node.scale(index + 6), node.zero_point(index + 11)))
+        data, scale, zero_point = values
+        return constant((data.astype(np.int32) - zero_point).astype(np.float32) * scale)
+
+    total = _embed(node, (2, 3, 4), None, lambda rows, index: real(rows, index))
+    return [_normalized(node, total, weight(5), weight(6)), _mask_index(node)]
+
+
+# ---- normalization -----------------------------------------------------------------------------------------------
+
+
+def _skipped(node: Node, bias: int) -> relax.Expr:
+    """input + skip + bias."""
+    total = plus(node, node.input(0), node.input(1))
+    return plus(node, total, node.input(bias)) if node.has_input(bias) else total
+
+
+def _outputs(node: Node, result: relax.Expr, total: relax.Expr) -> list[relax.Expr]:
+    if node.has_output(1) or node.has_output(2):
+        raise node.unsupported("the outputs mean and inv_std_var")
+    return [result, total, total, total]  # the two in the middle have no name
+
+
+@converter("SkipLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(node: Node) -> list[relax.Expr]:
+    """Layer normalization of input + skip + bias; the fourth output is that sum."""
+    total = _skipped(node, 4)
+    return _outputs(node, _normalized(node, total, node.input(2), node.input(3) if node.has_input(3) else None), total)
+
+
+@converter("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_simplified_layer_normalization(node: Node) -> list[relax.Expr]:
+    """x / √(mean(x²) + epsilon) · gamma of x = input + skip + bias; the fourth output is x."""
+    total = _skipped(node, 3)
+    normed = relax.op.nn.rms_norm(total, node.input(2), axes=[-1], epsilon=node.attribute("epsilon", 1e-12))
+    return _outputs(node, node.emit(normed), total)
+
+
+# ---- activations -------------------------------------------------------------------------------------------------
+
+
+@converter("Gelu", domain=MICROSOFT)
+def gelu(node: Node) -> relax.Expr:
+    """x · (1 + erf(x / √2)) / 2"""
+    return relax.op.nn.gelu(node.input(0))
+
+
+@converter("BiasGelu", domain=MICROSOFT)
+def bias_gelu(node: Node) -> relax.Expr:
+    """gelu(A + B)"""
+    return relax.op.nn.gelu(plus(node, node.input(0), node.input(1)))
+
+
+@converter("FastGelu", domain=MICROSOFT)
+def fast_gelu(node: Node) -> relax.Expr:
+    """x · (1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2 of x = X + bias"""
+    data = plus(node, node.input(0), node.input(1)) if node.has_input(1) else node.input(0)
+    return relax.op.nn.gelu_tanh(data)
+
+
+@converter("QuickGelu", domain=MICROSOFT)
+def quick_gelu(node: Node) -> relax.Expr:
+    """x · sigmoid(alpha·x)"""
+    scaled = times(node, node.input(0), number(node.attribute("alpha", 1.702), node.dtype(0)))
+    return relax.op.multiply(node.input(0), node.emit(relax.op.sigmoid(scaled)))
