@@ -140,6 +140,8 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.expand_dims": lambda call, data: data.reshape(shape_of(call)),
     "relax.squeeze": lambda call, data: data.reshape(shape_of(call)),
     "relax.permute_dims": _permute,
+    "relax.shape_of": lambda call, data: data.shape,
+    "relax.shape_to_tensor": lambda call, shape: np.asarray(shape, np.int64),
     "relax.concat": lambda call, fields: np.concatenate(fields, axis=int(call.attrs.axis)),
 }
 

@@ -36,6 +36,7 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}
     inputs = onnx_frontend.onnx_input()
     inputs.extend(node.inputs)
+    functions = len(builder.get().functions)
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -44,6 +45,8 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedOperatorError(f"TVM's importer cannot convert the operator: {lines[-1]}") from error
+    if len(builder.get().functions) > functions:
+        raise UnsupportedOperatorError("TVM's importer computes it by a function that qnn_ext cannot look into")
     return [_checked(item) for item in _items(result, builder)]
 
 

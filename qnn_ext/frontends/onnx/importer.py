@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from tvm import IRModule, relax
 
-from ... import passes
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ...interpreter import interpret
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
+from ...passes import qdq_to_integer
 from ..tflite.importer import _leaves, distinct, identifier
 from ..tflite.limits import Budget, check_elements
 from . import converters  # noqa: F401  (fills the registry)
@@ -52,7 +52,7 @@ def from_onnx(source: str | os.PathLike | bytes | Any, shapes: Mapping[str, Any]
     if dims.dynamic_batch:
         double = Importer(model, {value.name: dims.of(value, 2) for value in model.inputs}, where).run()
         check_batch_axis(module, double, fixing_hint(model))
-    ir, notes = passes.qdq_to_integer(module.ir) if hasattr(passes, "QDQ") else (module.ir, ())
+    ir, notes = qdq_to_integer(module.ir)
     return replace(
         module,
         ir=ir,

@@ -11,6 +11,7 @@ from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote
 from ...op.base import constant, constant_value, shape_of
 from .reader import Operator
+from .tensors import NARROW, dtype_name
 
 if TYPE_CHECKING:
     from .importer import Importer
@@ -77,6 +78,13 @@ class Node:
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute's value, `default` when the node does not have it."""
         return self.attributes.get(name, default)
+
+    def target_dtype(self, name: str) -> str:
+        """The dtype that an attribute names by its ONNX code; 4- and 2-bit integers are refused."""
+        dtype = dtype_name(self.attribute(name, 0))
+        if dtype in NARROW.values():
+            raise self.unsupported(f"conversion to {dtype} at run time")
+        return dtype
 
     def is_constant(self, index: int) -> bool:
         """Whether the input is there and known at import."""

@@ -34,7 +34,7 @@ def identity(node: Node) -> relax.Expr:
 @converter("Dropout")
 def dropout(node: Node) -> list[relax.Expr]:
     """The input itself: models are run, not trained. The second output is a mask that lets everything through."""
-    if node.is_constant(2) and node.constant(2).any():
+    if node.has_input(2) and (not node.is_constant(2) or node.constant(2).any()):
         raise node.unsupported("training_mode is on; export the model for inference")
     mask = constant(np.ones(node.shape(0), np.bool_)) if node.has_output(1) else None
     return [node.input(0)] if mask is None else [node.input(0), mask]

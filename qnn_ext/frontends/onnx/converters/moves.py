@@ -1,0 +1,152 @@
+"""Operators that move values without computing: Gather, Pad, Tile, CumSum's flips, DepthToSpace and its inverse."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant, constant_value, normalize_axis
+from ..node import Node
+from ..registry import converter
+
+
+@converter("Gather")
+def gather(node: Node) -> relax.Expr:
+    """Slices of the data along an axis; negative indices count from the end."""
+    axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
+    length = node.shape(0)[axis]
+    if node.is_constant(1):
+        indices = node.constant(1)
+        if indices.dtype.kind not in "iu" or (
+            indices.size and not (-length <= indices.min() <= indices.max() < length)
+        ):
+            raise node.malformed(
+                f"indices must lie in {-length} … {length - 1}, found {indices.min()} … {indices.max()}"
+            )
+        return relax.op.take(node.input(0), constant(np.where(indices < 0, indices + length, indices)), axis)
+    zero, size = (constant(np.asarray(value, node.dtype(1))) for value in (0, length))
+    wrapped = node.emit(relax.op.add(node.input(1), size))
+    negative = node.emit(relax.op.less(node.input(1), zero))
+    indices = node.emit(relax.op.where(negative, wrapped, node.input(1)))
+    return relax.op.take(node.input(0), indices, axis)
+
+
+@converter("Pad", since=1)
+def pad(node: Node) -> relax.Expr:
+    """Padding with widths and value in attributes."""
+    widths = node.attribute("pads", node.attribute("paddings"))
+    return _pad(
+        node, widths, list(range(len(node.shape(0)))), constant(np.asarray(node.attribute("value", 0.0), node.dtype(0)))
+    )
+
+
+@converter("Pad", since=11)
+def pad_by_inputs(node: Node) -> relax.Expr:
+    """Padding with widths, value and (since version 18) axes as inputs."""
+    ndim = len(node.shape(0))
+    axes = [normalize_axis(axis, ndim) for axis in node.integers(3)] if node.has_input(3) else list(range(ndim))
+    value = node.input(2) if node.has_input(2) else constant(np.zeros((), node.dtype(0)))
+    return _pad(node, node.integers(1), axes, value)
+
+
+def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Expr) -> relax.Expr:
+    """Modes other than "constant" repeat what is there, and are slices along each axis; negative widths cut off."""
+    shape, mode = node.shape(0), node.attribute("mode", "constant")
+    if widths is None or len(widths) != 2 * len(axes) or len(set(axes)) != len(axes):
+        raise node.malformed(f"pads {widths} do not fit axes {axes}")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise node.malformed(f"mode must be constant, reflect, edge or wrap, found {mode!r}")
+    before, after = [0] * len(shape), [0] * len(shape)
+    for axis, low, high in zip(axes, widths[: len(axes)], widths[len(axes) :], strict=True):
+        before[axis], after[axis] = low, high
+    data = node.input(0)
+    for axis, length in enumerate(shape):
+        low, high = before[axis], after[axis]
+        if length + low + high < 0:
+            raise node.malformed(f"pads {widths} cut off more than there is of {shape}")
+        if mode == "constant":
+            cut = [min(low, 0), min(high, 0)]
+            if any(cut):
+                data = node.emit(relax.op.strided_slice(data, [axis], [-cut[0]], [length + cut[1]]))
+        elif low or high:
+            data = node.emit(relax.op.take(data, constant(_repeated(node, mode, length, low, high)), axis))
+    if mode != "constant":
+        return data
+    pads = [max(width, 0) for pair in zip(before, after, strict=True) for width in pair]
+    if not any(pads):
+        return data
+    fill = constant_value(value)
+    if fill is None or fill.size != 1:
+        raise node.unsupported("the value to pad with must be a constant scalar")
+    return relax.op.nn.pad(data, pads, "constant", float(fill.reshape(())))
+
+
+def _repeated(node: Node, mode: str, length: int, low: int, high: int) -> np.ndarray:
+    """Which position of the axis each position of the padded axis shows."""
+    positions = np.arange(-low, length + high, dtype=np.int64)
+    if mode == "wrap":
+        return positions % length
+    if mode == "edge":
+        return np.clip(positions, 0, length - 1)
+    period = max(2 * (length - 1), 1)
+    folded = np.abs(positions) % period
+    return np.where(folded >= length, period - folded, folded) if length > 1 else np.zeros_like(positions)
+
+
+@converter("Tile", since=6)
+def tile(node: Node) -> relax.Expr:
+    """The data repeated along each axis."""
+    repeats = node.integers(1)
+    if len(repeats) != len(node.shape(0)) or any(count < 0 for count in repeats):
+        raise node.malformed(f"repeats {repeats} do not fit shape {node.shape(0)}")
+    return relax.op.tile(node.input(0), repeats)
+
+
+@converter("CumSum", since=11)
+def cumsum(node: Node) -> relax.Expr:
+    """Running sums along an axis, from the end if `reverse`, without the element itself if `exclusive`."""
+    (axis,) = node.integers(1)
+    axis = normalize_axis(axis, len(node.shape(0)))
+    data = node.input(0)
+    if node.attribute("reverse", 0):
+        data = node.emit(relax.op.flip(data, axis))
+    total = node.emit(relax.op.cumsum(data, axis, exclusive=bool(node.attribute("exclusive", 0))))
+    return relax.op.flip(total, axis) if node.attribute("reverse", 0) else total
+
+
+@converter("DepthToSpace", since=1)
+def depth_to_space(node: Node) -> relax.Expr:
+    """Blocks of channels become blocks of pixels: reshape, permute, reshape."""
+    n, c, h, w = _image(node)
+    size = node.attribute("blocksize", 0)
+    if size < 1 or c % (size * size):
+        raise node.malformed(f"{c} channels do not split into blocks of {size}")
+    inner = c // (size * size)
+    if node.attribute("mode", "DCR") == "DCR":
+        shape, order = (n, size, size, inner, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        shape, order = (n, inner, size, size, h, w), (0, 1, 4, 2, 5, 3)
+    return _rearranged(node, shape, order, (n, inner, h * size, w * size))
+
+
+@converter("SpaceToDepth", since=1)
+def space_to_depth(node: Node) -> relax.Expr:
+    """Blocks of pixels become blocks of channels: reshape, permute, reshape."""
+    n, c, h, w = _image(node)
+    size = node.attribute("blocksize", 0)
+    if size < 1 or h % size or w % size:
+        raise node.malformed(f"an image of {h} × {w} does not split into blocks of {size}")
+    order = (0, 3, 5, 1, 2, 4) if node.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    shape = (n, c, h // size, size, w // size, size)
+    return _rearranged(node, shape, order, (n, c * size * size, h // size, w // size))
+
+
+def _image(node: Node) -> tuple[int, ...]:
+    if len(node.shape(0)) != 4:
+        raise node.malformed(f"takes images (N, C, H, W), found shape {node.shape(0)}")
+    return node.shape(0)
+
+
+def _rearranged(node: Node, shape: tuple[int, ...], order: tuple[int, ...], result: tuple[int, ...]) -> relax.Expr:
+    split = node.emit(relax.op.reshape(node.input(0), shape))
+    return relax.op.reshape(node.emit(relax.op.permute_dims(split, order)), result)

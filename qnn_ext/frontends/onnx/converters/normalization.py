@@ -1,0 +1,88 @@
+"""Normalizations in inference: BatchNormalization as one multiplication and addition, LayerNormalization, RMS."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant, normalize_axis, shape_of
+from ..node import Node
+from ..registry import converter
+
+
+@converter("BatchNormalization", since=7)
+def batch_normalization(node: Node) -> relax.Expr:
+    """y = x · a + (b − mean · a) with a = scale / sqrt(var + epsilon), which is constant when the statistics are."""
+    if node.attribute("training_mode", 0) or any(node.has_output(index) for index in range(1, len(node.outputs))):
+        raise node.unsupported("training mode; export the model for inference")
+    shape = node.shape(0)
+    if len(shape) < 2 or any(node.shape(index) != (shape[1],) for index in range(1, 5)):
+        raise node.malformed(f"scale, bias, mean and variance must have one value per channel of {shape}")
+    dtype = node.dtype(0)
+    scale, bias, mean, variance = (
+        node.emit(
+            relax.op.reshape(node.emit(relax.op.astype(node.input(index), "float32")), (-1,) + (1,) * (len(shape) - 2))
+        )
+        for index in range(1, 5)
+    )
+    epsilon = constant(np.float32(node.attribute("epsilon", 1e-5)))
+    deviation = node.emit(relax.op.sqrt(node.emit(relax.op.add(variance, epsilon))))
+    factor = node.emit(relax.op.divide(scale, deviation))
+    offset = node.emit(relax.op.subtract(bias, node.emit(relax.op.multiply(mean, factor))))
+    if dtype != "float32":
+        factor, offset = (node.emit(relax.op.astype(value, dtype)) for value in (factor, offset))
+    return relax.op.add(node.emit(relax.op.multiply(node.input(0), factor)), offset)
+
+
+@converter("LayerNormalization", since=17)
+@converter("LayerNormalization", domain="com.microsoft")
+def layer_normalization(node: Node) -> list[relax.Expr]:
+    """y = (x − mean) / sqrt(var + epsilon) · scale + bias over the axes from `axis` on; also mean and 1 / deviation."""
+    data, shape = node.input(0), node.shape(0)
+    first = normalize_axis(node.attribute("axis", -1), len(shape))
+    axes = list(range(first, len(shape)))
+    epsilon = node.attribute("epsilon", 1e-5)
+    dtype = node.dtype(0)
+    scale = _spread(node, 1, shape[first:], dtype)
+    bias = _spread(node, 2, shape[first:], dtype)
+    results = [relax.op.nn.layer_norm(data, scale, bias, axes, epsilon)]
+    if node.has_output(1) or node.has_output(2):
+        results += _moments(node, axes, epsilon)
+    return results
+
+
+def _spread(node: Node, index: int, shape: tuple[int, ...], dtype: str) -> relax.Expr:
+    """Scale or bias in the shape of the normalized axes; a missing bias is zero."""
+    if not node.has_input(index):
+        return constant(np.zeros(shape, dtype))
+    value = node.input(index)
+    if shape_of(value) == shape:
+        return value
+    trimmed = shape_of(value)[-len(shape) :]
+    if int(np.prod(trimmed)) != int(np.prod(shape_of(value))):
+        raise node.unsupported(f"input {index} has shape {shape_of(value)}, which varies along other axes than {shape}")
+    return node.emit(relax.op.broadcast_to(node.emit(relax.op.reshape(value, trimmed)), shape))
+
+
+def _moments(node: Node, axes: list[int], epsilon: float) -> list[relax.Expr]:
+    data = node.emit(relax.op.astype(node.input(0), "float32"))
+    mean = node.emit(relax.op.mean(data, axes, keepdims=True))
+    centred = node.emit(relax.op.subtract(data, mean))
+    variance = node.emit(relax.op.mean(node.emit(relax.op.multiply(centred, centred)), axes, keepdims=True))
+    total = node.emit(relax.op.add(variance, constant(np.float32(epsilon))))
+    return [mean, node.emit(relax.op.divide(constant(np.float32(1)), node.emit(relax.op.sqrt(total))))]
+
+
+@converter("RMSNormalization", since=23)
+@converter("SimplifiedLayerNormalization")
+def rms_normalization(node: Node) -> relax.Expr:
+    """y = x / sqrt(mean(x²) + epsilon) · scale over the axes from `axis` on, computed in float32."""
+    shape, dtype = node.shape(0), node.dtype(0)
+    axes = list(range(normalize_axis(node.attribute("axis", -1), len(shape)), len(shape)))
+    data = node.emit(relax.op.astype(node.input(0), "float32")) if dtype != "float32" else node.input(0)
+    power = node.emit(relax.op.mean(node.emit(relax.op.multiply(data, data)), axes, keepdims=True))
+    total = node.emit(relax.op.add(power, constant(np.float32(node.attribute("epsilon", 1e-5)))))
+    unit = node.emit(relax.op.divide(data, node.emit(relax.op.sqrt(total))))
+    if dtype != "float32":
+        unit = node.emit(relax.op.astype(unit, dtype))
+    return relax.op.multiply(unit, node.input(1))

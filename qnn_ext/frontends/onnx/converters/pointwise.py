@@ -1,0 +1,110 @@
+"""Elementwise operators that TVM's importer refuses, gets wrong, or turns into opaque functions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant, constant_value
+from ..node import Node
+from ..registry import converter
+
+
+@converter("Clip", since=1)
+def clip(node: Node) -> relax.Expr:
+    """min(max(x, low), high) with bounds in attributes."""
+    low, high = node.attribute("min", -math.inf), node.attribute("max", math.inf)
+    return relax.op.clip(node.input(0), low, high)
+
+
+@converter("Clip", since=11)
+def clip_to_inputs(node: Node) -> relax.Expr:
+    """min(max(x, low), high); a bound that is left out does not bound."""
+    data = node.input(0)
+    bounds = [node.input(index) if node.has_input(index) else None for index in (1, 2)]
+    values = [None if bound is None else constant_value(bound) for bound in bounds]
+    floats = node.dtype(0).startswith(("float", "bfloat"))
+    if any(b is not None and v is None for b, v in zip(bounds, values, strict=True)) or not floats:
+        for bound, operator in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=True):
+            if bound is not None:
+                data = node.emit(operator(data, node.emit(relax.op.reshape(bound, ()))))
+        return data
+    low, high = (
+        default if value is None else float(value.reshape(()))
+        for value, default in zip(values, (-math.inf, math.inf), strict=True)
+    )
+    if low > high:  # the upper bound is applied last
+        return relax.op.minimum(node.emit(relax.op.maximum(data, _like(node, low))), _like(node, high))
+    return relax.op.clip(data, low, high)
+
+
+def _like(node: Node, value: float) -> relax.Expr:
+    return constant(np.asarray(value, np.dtype(node.dtype(0))))
+
+
+@converter("Pow")
+def power(node: Node) -> relax.Expr:
+    """x ** y in the base's dtype, integers by way of float64. An exponent of 2 is a product, of 0.5 a square root."""
+    data, dtype = node.input(0), node.dtype(0)
+    if node.is_constant(1) and node.constant(1).size == 1 and len(node.shape(1)) <= len(node.shape(0)):
+        exponent = float(node.constant(1).reshape(()))
+        if exponent in (1.0, 2.0, 3.0):
+            product = data
+            for _ in range(int(exponent) - 1):
+                product = node.emit(relax.op.multiply(product, data))
+            return product
+        if exponent == 0.5 and dtype.startswith("float"):
+            return relax.op.sqrt(data)
+    compute = dtype if dtype.startswith(("float", "bfloat")) else "float64"
+    base, exponent_expr = (
+        node.input(index) if node.dtype(index) == compute else node.emit(relax.op.astype(node.input(index), compute))
+        for index in (0, 1)
+    )
+    result = relax.op.power(base, exponent_expr)
+    return result if compute == dtype else relax.op.astype(node.emit(result), dtype)
+
+
+@converter("IsInf", since=10)
+def is_inf(node: Node) -> relax.Expr:
+    """Whether an element is infinite, of the signs that the attributes ask for."""
+    signs = [
+        value for name, value in (("detect_positive", np.inf), ("detect_negative", -np.inf)) if node.attribute(name, 1)
+    ]
+    if not signs:
+        return constant(np.zeros(node.shape(0), np.bool_))
+    found = [node.emit(relax.op.equal(node.input(0), _like(node, value))) for value in signs]
+    return found[0] if len(found) == 1 else relax.op.logical_or(*found)
+
+
+@converter("Celu", since=12)
+def celu(node: Node) -> relax.Expr:
+    """max(0, x) + min(0, alpha · (exp(x / alpha) − 1))."""
+    data, alpha = node.input(0), node.attribute("alpha", 1.0)
+    exponential = node.emit(relax.op.exp(node.emit(relax.op.divide(data, _like(node, alpha)))))
+    negative = node.emit(relax.op.subtract(exponential, _like(node, 1.0)))
+    negative = node.emit(relax.op.multiply(negative, _like(node, alpha)))
+    negative = node.emit(relax.op.minimum(negative, _like(node, 0.0)))
+    return relax.op.add(node.emit(relax.op.nn.relu(data)), negative)
+
+
+@converter("Swish", since=24)
+def swish(node: Node) -> relax.Expr:
+    """x · sigmoid(alpha · x)."""
+    data, alpha = node.input(0), node.attribute("alpha", 1.0)
+    scaled = data if alpha == 1.0 else node.emit(relax.op.multiply(data, _like(node, alpha)))
+    return relax.op.multiply(data, node.emit(relax.op.sigmoid(scaled)))
+
+
+@converter("Cast", "CastLike", since=6)
+def cast(node: Node) -> relax.Expr | list[relax.Expr]:
+    """Another dtype; the same dtype is no operation."""
+    target = node.dtype(1) if node.op_type == "CastLike" else node.target_dtype("to")
+    if target == node.dtype(0):
+        return node.input(0)
+    if target == "bool":
+        return relax.op.not_equal(node.input(0), _like(node, 0))
+    if node.dtype(0) == "bool" or np.dtype(node.dtype(0)).kind != "f" or np.dtype(target).kind == "f":
+        return relax.op.astype(node.input(0), target)
+    return node.importer.fallback(node)

@@ -1,0 +1,182 @@
+"""Float convolutions and products: Conv, ConvTranspose, Gemm, Einsum. Integers come later."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant, shape_of
+from ..node import Node
+from ..registry import converter
+from .geometry import window
+
+_LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "OIHW", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
+
+
+def _spatial_rank(node: Node) -> int:
+    data, weight = node.shape(0), node.shape(1)
+    if len(data) != len(weight):
+        raise node.malformed(f"data of shape {data} and weights of shape {weight} differ in rank")
+    if len(data) - 2 not in _LAYOUTS:
+        raise node.unsupported(f"data of shape {data}; supported are 1, 2 and 3 spatial dimensions")
+    return len(data) - 2
+
+
+def _with_bias(node: Node, product: relax.Expr, rank: int) -> relax.Expr:
+    if not node.has_input(2):
+        return product
+    channels = shape_of(node.emit(product))[1]
+    if node.shape(2) != (channels,):
+        raise node.malformed(f"the bias has shape {node.shape(2)}, expected ({channels},)")
+    bias = node.emit(relax.op.reshape(node.input(2), (1, channels, *(1,) * rank)))
+    return relax.op.add(node.emit(product), bias)
+
+
+@converter("Conv")
+def conv(node: Node) -> relax.Expr:
+    """Convolution over 1, 2 or 3 dimensions, padded with zeros, plus the bias."""
+    rank = _spatial_rank(node)
+    geometry = window(node, node.shape(0)[2:], node.shape(1)[2:])
+    operator = (relax.op.nn.conv1d, relax.op.nn.conv2d, relax.op.nn.conv3d)[rank - 1]
+    data_layout, kernel_layout, _ = _LAYOUTS[rank]
+    product = operator(
+        node.input(0),
+        node.input(1),
+        strides=geometry.strides,
+        padding=geometry.padding,
+        dilation=geometry.dilation,
+        groups=node.attribute("group", 1),
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+    )
+    return _with_bias(node, node.emit(product), rank)
+
+
+@converter("ConvTranspose")
+def conv_transpose(node: Node) -> relax.Expr:
+    """Transposed convolution over 1, 2 or 3 dimensions plus the bias."""
+    rank = _spatial_rank(node)
+    spatial, kernel = node.shape(0)[2:], node.shape(1)[2:]
+    if list(node.attribute("kernel_shape", kernel)) != list(kernel):
+        raise node.malformed(f"kernel_shape is {node.attribute('kernel_shape')}, but the weights are {kernel} wide")
+    strides, dilation = (tuple(node.attribute(name, (1,) * rank)) for name in ("strides", "dilations"))
+    if len(strides) != rank or len(dilation) != rank or min(*strides, *dilation) < 1:
+        raise node.malformed(f"strides and dilations must be {rank} positive integers")
+    padding, extra = _transposed_padding(node, spatial, kernel, strides, dilation)
+    operator = (relax.op.nn.conv1d_transpose, relax.op.nn.conv2d_transpose, relax.op.nn.conv3d_transpose)[rank - 1]
+    data_layout, _, kernel_layout = _LAYOUTS[rank]
+    product = operator(
+        node.input(0),
+        node.input(1),
+        strides=strides,
+        padding=padding,
+        output_padding=extra,
+        dilation=dilation,
+        groups=node.attribute("group", 1),
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+    )
+    return _with_bias(node, node.emit(product), rank)
+
+
+def _transposed_padding(
+    node: Node, spatial: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[list[int], list[int]]:
+    """(all beginnings, then all ends; rows and columns added at the ends), as the specification derives them."""
+    rank = len(spatial)
+    extra = list(node.attribute("output_padding", [0] * rank))
+    mode = node.attribute("auto_pad", "NOTSET")
+    target = node.attribute("output_shape")
+    if target is None and mode in ("SAME_UPPER", "SAME_LOWER"):
+        target = [size * stride for size, stride in zip(spatial, strides, strict=True)]
+    if target is None:
+        pads = list(node.attribute("pads", [0] * (2 * rank))) if mode == "NOTSET" else [0] * (2 * rank)
+    else:
+        target = list(target)[-rank:]
+        low, high = [], []
+        for axis in range(rank):
+            reach = strides[axis] * (spatial[axis] - 1) + extra[axis] + (kernel[axis] - 1) * dilation[axis] + 1
+            total = reach - target[axis]
+            if total < 0:  # the result is longer than what the windows reach: the rest is output padding
+                extra[axis] -= total
+                total = 0
+            less, more = total // 2, total - total // 2
+            low.append(less if mode == "SAME_UPPER" else more)
+            high.append(more if mode == "SAME_UPPER" else less)
+        pads = low + high
+    fits = len(pads) == 2 * rank and len(extra) == rank and min(pads + extra) >= 0
+    if not fits or any(e >= max(s, d) for e, s, d in zip(extra, strides, dilation, strict=True)):
+        raise node.unsupported(f"pads {pads} with output padding {extra} for strides {list(strides)}")
+    return pads, extra
+
+
+@converter("Gemm")
+def gemm(node: Node) -> relax.Expr:
+    """Y = alpha · A' · B' + beta · C, where a prime is a transposition if the attribute asks for it."""
+    sides = []
+    for index, name in enumerate(("transA", "transB")):
+        if len(node.shape(index)) != 2:
+            raise node.malformed(f"input {index} must be a matrix, found shape {node.shape(index)}")
+        side = node.input(index)
+        sides.append(node.emit(relax.op.permute_dims(side, [1, 0])) if node.attribute(name, 0) else side)
+    product = node.emit(relax.op.matmul(*sides))
+    dtype = np.dtype(str(product.ty.dtype))
+    alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
+    if alpha != 1.0:
+        product = node.emit(relax.op.multiply(product, constant(np.asarray(alpha, dtype))))
+    if not node.has_input(2) or beta == 0.0:
+        return product
+    summand = node.input(2)
+    if beta != 1.0:
+        summand = node.emit(relax.op.multiply(summand, constant(np.asarray(beta, dtype))))
+    return relax.op.add(product, summand)
+
+
+@converter("Einsum")
+def einsum(node: Node) -> relax.Expr:
+    """Sum of products over the letters that the result does not keep. A product of two with batch letters in front,
+    "…ik,…kj->…ij" in any order of letters, becomes a matmul."""
+    equation = node.attribute("equation", "").replace(" ", "")
+    operands = [node.input(index) for index in range(len(node.inputs))]
+    product = _as_matmul(node, equation, operands) if len(operands) == 2 else None
+    return product if product is not None else relax.op.einsum(operands, equation)
+
+
+def _as_matmul(node: Node, equation: str, operands: list[relax.Expr]) -> relax.Expr | None:
+    """The equation as permute → reshape → matmul → reshape → permute, None when it is no plain product of two."""
+    terms, arrow, result = equation.partition("->")
+    left, comma, right = terms.partition(",")
+    letters = [left, right, result]
+    if not arrow or not comma or any("." in term or len(set(term)) != len(term) for term in letters):
+        return None
+    shapes = [shape_of(operand) for operand in operands]
+    if any(len(shape) != len(term) for shape, term in zip(shapes, letters[:2], strict=True)):
+        raise node.malformed(f"the equation {equation} does not fit shapes {shapes[0]} and {shapes[1]}")
+    sizes = dict(zip(left, shapes[0], strict=True)) | dict(zip(right, shapes[1], strict=True))
+    if any(
+        sizes[letter] != size
+        for term, shape in zip(letters, shapes, strict=False)
+        for letter, size in zip(term, shape, strict=True)
+    ):
+        return None  # broadcasting within a letter
+    batch = [c for c in result if c in left and c in right]
+    rows = [c for c in result if c in left and c not in right]
+    columns = [c for c in result if c in right and c not in left]
+    inner = [c for c in left if c in right and c not in result]
+    if len(batch) + len(rows) + len(columns) != len(result) or not inner:
+        return None
+    if sorted(left) != sorted(batch + rows + inner) or sorted(right) != sorted(batch + columns + inner):
+        return None  # a letter of one operand alone is summed
+
+    def arranged(operand: relax.Expr, term: str, *groups: list[str]) -> relax.Expr:
+        order = [term.index(letter) for letter in (*batch, *groups[0], *groups[1])]
+        moved = node.emit(relax.op.permute_dims(operand, order))
+        shape = (*(sizes[c] for c in batch), *(math.prod(sizes[c] for c in group) for group in groups))
+        return node.emit(relax.op.reshape(moved, shape))
+
+    product = relax.op.matmul(arranged(operands[0], left, rows, inner), arranged(operands[1], right, inner, columns))
+    computed = [*batch, *rows, *columns]
+    spread = node.emit(relax.op.reshape(node.emit(product), tuple(sizes[c] for c in computed)))
+    return relax.op.permute_dims(spread, [computed.index(letter) for letter in result])

@@ -1,0 +1,215 @@
+"""Resize and Upsample: along each axis a weighted sum of a few slices, with positions and weights known at import.
+
+Nearest neighbours move values only; linear takes two slices per axis, cubic four. The rules are those of the ONNX
+specification (version 19) in float64; antialiasing is not supported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant, normalize_axis
+from ..node import Node
+from ..registry import converter
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How one axis is resized. roi: begin and end of the part that tf_crop_and_resize takes, as fractions."""
+
+    length: int
+    target: int
+    scale: float
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+# coordinate_transformation_mode -> (output positions, axis) -> positions in the input
+_COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
+    "half_pixel": lambda x, axis: (x + 0.5) / axis.scale - 0.5,
+    "asymmetric": lambda x, axis: x / axis.scale,
+    "pytorch_half_pixel": lambda x, axis: (x + 0.5) / axis.scale - 0.5 if _exact(axis) > 1 else np.zeros_like(x),
+    "tf_half_pixel_for_nn": lambda x, axis: (x + 0.5) / axis.scale,
+    "align_corners": lambda x, axis: x * (axis.length - 1) / (_exact(axis) - 1) if _exact(axis) != 1 else x * 0,
+    "tf_crop_and_resize": lambda x, axis: _crop(x, axis),
+    "half_pixel_symmetric": lambda x, axis: _symmetric(x, axis),
+}
+
+_NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+@converter("Upsample", since=9)
+@converter("Resize", since=10)
+def resize_by_scales(node: Node) -> relax.Expr:
+    """Version 10 and Upsample: scales only, positions x / scale, the floor of them for nearest."""
+    axes = [_by_scale(length, scale) for length, scale in zip(node.shape(0), _scales(node, 1), strict=True)]
+    return _resize(node, axes, "asymmetric", "floor")
+
+
+@converter("Resize", since=11)
+def resize(node: Node) -> relax.Expr:
+    """Version 11 and later: scales or sizes, of some axes only, or keeping the aspect ratio; seven coordinate modes."""
+    if node.attribute("antialias", 0):
+        raise node.unsupported("antialias is set")
+    shape = node.shape(0)
+    chosen = node.attribute("axes") or list(range(len(shape)))
+    chosen = [normalize_axis(axis, len(shape)) for axis in chosen]
+    mode = node.attribute("coordinate_transformation_mode", "half_pixel")
+    crop = mode == "tf_crop_and_resize"
+    roi = (
+        [float(value) for value in node.constant(1).reshape(-1)] if crop else [0.0] * len(chosen) + [1.0] * len(chosen)
+    )
+    if len(roi) != 2 * len(chosen):
+        raise node.malformed(f"roi has {len(roi)} values for {len(chosen)} axes")
+    axes = [Axis(length, length, 1.0) for length in shape]
+    for index, (axis, (target, scale)) in enumerate(zip(chosen, _targets(node, chosen), strict=True)):
+        part = (roi[index], roi[index + len(chosen)])
+        length = shape[axis]
+        wanted = math.floor(length * (part[1] - part[0]) * scale) if target is None else target
+        axes[axis] = Axis(length, wanted, scale, part)
+    return _resize(node, axes, mode, node.attribute("nearest_mode", "round_prefer_floor"))
+
+
+def _by_scale(length: int, scale: float) -> Axis:
+    return Axis(length, math.floor(length * scale), scale)
+
+
+def _scales(node: Node, index: int) -> list[float]:
+    """Scales as the float32 numbers they are; the product with a length is taken exactly."""
+    values = node.constant(index).reshape(-1)
+    if values.dtype.kind != "f" or not (np.isfinite(values).all() and (values > 0).all()):
+        raise node.malformed(f"scales must be positive, found {values.tolist()}")
+    return [float(value) for value in values]
+
+
+def _targets(node: Node, chosen: list[int]) -> list[tuple[int | None, float]]:
+    """(size or None, scale) of each chosen axis."""
+    if node.has_input(2) and node.shape(2) != (0,):
+        scales = _scales(node, 2)
+        if len(scales) != len(chosen):
+            raise node.malformed(f"{len(scales)} scales for {len(chosen)} axes")
+        return [(None, scale) for scale in scales]
+    sizes = node.integers(3)
+    lengths = [node.shape(0)[axis] for axis in chosen]
+    if len(sizes) != len(chosen) or any(size < 1 for size in sizes):
+        raise node.malformed(f"sizes {sizes} for {len(chosen)} axes")
+    policy = node.attribute("keep_aspect_ratio_policy", "stretch")
+    ratios = [size / length for size, length in zip(sizes, lengths, strict=True)]
+    if policy == "stretch":
+        return list(zip(sizes, ratios, strict=True))
+    if policy not in ("not_larger", "not_smaller"):
+        raise node.malformed(f"keep_aspect_ratio_policy {policy!r}")
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    return [(math.floor(ratio * length + 0.5), ratio) for length in lengths]
+
+
+def _exact(axis: Axis) -> float:
+    """The result's length before it is cut to an integer."""
+    return axis.scale * axis.length
+
+
+def _crop(x: np.ndarray, axis: Axis) -> np.ndarray:
+    begin, end = axis.roi
+    last = axis.length - 1
+    if axis.target == 1:
+        return np.full_like(x, 0.5 * (begin + end) * last)
+    return begin * last + x * (end - begin) * last / (axis.target - 1)
+
+
+def _symmetric(x: np.ndarray, axis: Axis) -> np.ndarray:
+    adjustment = axis.target / _exact(axis)
+    centre = axis.length / 2
+    return centre * (1 - adjustment) + (x + 0.5) / axis.scale - 0.5
+
+
+def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> relax.Expr:
+    mode = node.attribute("mode", "nearest")
+    if coordinates not in _COORDINATES or nearest not in _NEAREST or mode not in ("nearest", "linear", "cubic"):
+        raise node.unsupported(f"mode {mode!r} with coordinates {coordinates!r} and nearest_mode {nearest!r}")
+    if any(axis.target < 1 for axis in axes):
+        raise node.malformed(f"the result would have shape {tuple(axis.target for axis in axes)}")
+    if mode != "nearest" and not node.dtype(0).startswith("float"):
+        raise node.unsupported(f"mode {mode} on {node.dtype(0)}")
+    data = node.input(0)
+    for index, axis in enumerate(axes):
+        same = axis.target == axis.length and axis.scale == 1.0 and axis.roi == (0.0, 1.0)
+        if not same:
+            data = _resize_axis(node, data, index, axis, _COORDINATES[coordinates], _NEAREST[nearest])
+    return data
+
+
+def _resize_axis(
+    node: Node,
+    data: relax.Expr,
+    index: int,
+    axis: Axis,
+    coordinates: Callable[[np.ndarray, Axis], np.ndarray],
+    nearest: Callable[[np.ndarray], np.ndarray],
+) -> relax.Expr:
+    positions = coordinates(np.arange(axis.target, dtype=np.float64), axis)
+    mode = node.attribute("mode", "nearest")
+    outside = None
+    if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize":
+        outside = (positions < 0) | (positions > axis.length - 1)
+    if mode == "nearest":
+        result = _take(node, data, index, nearest(positions), axis.length)
+    else:
+        result = _interpolated(node, data, index, axis, positions)
+    if outside is None or not outside.any():
+        return result
+    ndim = len(node.shape(0))
+    mask = constant(outside.reshape((-1,) + (1,) * (ndim - index - 1)))
+    fill = constant(np.asarray(node.attribute("extrapolation_value", 0.0), node.dtype(0)))
+    return node.emit(relax.op.where(mask, fill, result))
+
+
+def _interpolated(node: Node, data: relax.Expr, index: int, axis: Axis, positions: np.ndarray) -> relax.Expr:
+    """Σ weight · slice over the two or four neighbours, in the data's dtype."""
+    base = np.floor(positions)
+    fraction = positions - base
+    if node.attribute("mode") == "linear":
+        taps = {0: 1 - fraction, 1: fraction}
+    else:
+        taps = _cubic(fraction, node.attribute("cubic_coeff_a", -0.75))
+    if node.attribute("exclude_outside", 0):
+        inside = {tap: (base + tap >= 0) & (base + tap < axis.length) for tap in taps}
+        total = sum(weight * inside[tap] for tap, weight in taps.items())
+        taps = {tap: weight * inside[tap] / total for tap, weight in taps.items()}
+    trailing = (1,) * (len(node.shape(0)) - index - 1)
+    result = None
+    for tap, weight in taps.items():
+        if not weight.any():
+            continue
+        factor = constant(weight.astype(node.dtype(0)).reshape((-1, *trailing)))
+        term = node.emit(relax.op.multiply(_take(node, data, index, base + tap, axis.length), factor))
+        result = term if result is None else node.emit(relax.op.add(result, term))
+    return data if result is None else result
+
+
+def _cubic(fraction: np.ndarray, a: float) -> dict[int, np.ndarray]:
+    """Keys' cubic convolution at distances 1 + f, f, 1 − f, 2 − f."""
+
+    def near(x: np.ndarray) -> np.ndarray:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    def far(x: np.ndarray) -> np.ndarray:
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+    return {-1: far(1 + fraction), 0: near(fraction), 1: near(1 - fraction), 2: far(2 - fraction)}
+
+
+def _take(node: Node, data: relax.Expr, index: int, positions: np.ndarray, length: int) -> relax.Expr:
+    """Slices at these positions, the nearest edge for positions outside."""
+    inside = np.clip(positions, 0, length - 1).astype(np.int64)
+    if np.array_equal(inside, np.arange(length)):
+        return data
+    return node.emit(relax.op.take(data, constant(inside), index))
