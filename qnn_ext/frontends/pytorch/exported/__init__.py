@@ -1,0 +1,40 @@
+"""Programs of `torch.export`: PT2E, reference and torchao quantized models, as objects or `.pt2` files.
+
+PyTorch is imported when a program is loaded or converted, not before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....module import QnnModule
+
+
+def load_program(source: str | os.PathLike | bytes) -> Any:
+    """The `torch.export.ExportedProgram` in a `.pt2` file, or in the bytes of one. Nothing in the file is executed: no
+    pickle beyond plain tensors, no expression.
+
+    Raises ModelFormatError (corrupt file), UnsupportedOperatorError (the program holds more than tensors).
+    """
+    from .archive import read_program
+
+    return read_program(source)
+
+
+def from_exported_program(
+    program: Any, source: str = "model", shapes: Mapping[str, Sequence[int]] | None = None
+) -> QnnModule:
+    """Import a `torch.export.ExportedProgram`.
+
+    source: where the program came from, for messages
+    shapes: input name -> shape, which fixes the program's symbolic dimensions
+
+    Quantize and dequantize operators become R.qnn.quantize and R.qnn.dequantize with PyTorch's rounding,
+    rint(x · f32(1 / scale)) + zero_point; `qnn_ext.passes.qdq_to_integer` makes integer operators of what lies between.
+    Raises UnsupportedOperatorError, ShapeError, ModelFormatError.
+    """
+    from .importer import ProgramImporter
+
+    return ProgramImporter(program, source, shapes or {}).run()

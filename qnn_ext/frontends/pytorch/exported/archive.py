@@ -1,0 +1,262 @@
+"""Reads a `.pt2` file without executing anything in it.
+
+`torch.export.load` unpickles sample inputs, weights and constants of any kind, imports modules that a tree
+specification names and hands shape expressions to `sympify`, which evaluates them. So the archive is opened here: raw
+tensors are cut out of their records, pickled ones pass `weights_only`, expressions are checked, and all that the
+conversion does not need is left out before PyTorch rebuilds the graph.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+# Registers the operators quantized_decomposed.*, which a program refers to by name
+import torch.ao.quantization.fx._decomposed
+from torch._export.serde import schema
+from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass, deserialize_scalar_type
+
+from ....errors import ModelFormatError, QnnError, UnsupportedOperatorError
+
+MODEL = "model"
+_TARGET = re.compile(r"torch\.ops\.\w+\.\w+(\.\w+)?|torch\.sym_\w+|_operator\.\w+|math\.\w+")
+_KEPT_METADATA = ("nn_module_stack",)
+_EXPRESSION_NODES = (
+    ast.Expression, ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call,
+    ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+_FUNCTIONS = {
+    "FloorDiv", "ModularIndexing", "Where", "PythonMod", "Mod", "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv",
+    "FloatTrueDiv", "IntTrueDiv", "TruncToInt", "TruncToFloat", "RoundToInt", "ToFloat", "Identity",
+    "Max", "Min", "Abs", "Eq", "Ne", "Lt", "Le", "Gt", "Ge",
+}  # fmt: skip
+_MAX_EXPRESSION = 1000  # characters
+_MAX_POWER = 8
+
+
+def read_program(source: str | os.PathLike | bytes) -> torch.export.ExportedProgram:
+    """The program in a `.pt2` file or its bytes."""
+    if not isinstance(source, (bytes, bytearray, memoryview)):
+        name = os.fspath(source)
+        try:
+            with open(source, "rb") as file:
+                source = file.read()
+        except OSError as error:
+            raise ModelFormatError(f"{name}: cannot read the file: {error.strerror or error}") from error
+    else:
+        name = "model"
+    with _blaming(name):
+        return _build(_Archive(bytes(source)))
+
+
+@contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Whatever goes wrong within becomes one of our errors that names the file."""
+    try:
+        yield
+    except QnnError as error:
+        raise type(error)(f"{name}: {error}") from error
+    except (Exception, RecursionError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelFormatError(
+            f"{name}: the .pt2 file is damaged or of another PyTorch version ({reason}); save it again with "
+            f"torch.export.save of PyTorch {torch.__version__.split('+')[0]}"
+        ) from error
+
+
+class _Archive:
+    """Records of a PyTorch archive: a zip file, uncompressed, with one folder at the top."""
+
+    def __init__(self, content: bytes) -> None:
+        try:
+            self._zip = zipfile.ZipFile(io.BytesIO(content))
+        except zipfile.BadZipFile as error:
+            raise ModelFormatError(f"this is no zip archive, as a .pt2 file is: {error}") from error
+        self._records: dict[str, zipfile.ZipInfo] = {}
+        for info in self._zip.infolist():
+            if info.compress_type != zipfile.ZIP_STORED:
+                raise ModelFormatError(f"record {info.filename} is compressed, which PyTorch never does")
+            self._records[info.filename.partition("/")[2]] = info
+
+    def __contains__(self, record: str) -> bool:
+        return record in self._records
+
+    def read(self, record: str) -> bytes:
+        """The bytes of a record; a damaged one fails its checksum."""
+        if record not in self._records:
+            raise ModelFormatError(f"the archive lacks {record}")
+        return self._zip.read(self._records[record])
+
+    def read_json(self, record: str) -> Any:
+        return json.loads(self.read(record))
+
+
+def _build(archive: _Archive) -> torch.export.ExportedProgram:
+    if f"models/{MODEL}.json" not in archive:
+        raise ModelFormatError("the archive holds no torch.export program named 'model'; write it by torch.export.save")
+    description = _sanitized(archive.read_json(f"models/{MODEL}.json"))
+    program = _dict_to_dataclass(schema.ExportedProgram, description)
+    state = _tensors(archive, "data/weights/", f"{MODEL}_weights_config.json", f"{MODEL}.pt")
+    constants = _tensors(archive, "data/constants/", f"{MODEL}_constants_config.json", f"{MODEL}.pt")
+    return ExportedProgramDeserializer().deserialize(program, state, constants)
+
+
+# ---- tensors -----------------------------------------------------------------------------------------------------
+
+
+def _tensors(archive: _Archive, folder: str, config_name: str, legacy_name: str) -> dict[str, torch.Tensor]:
+    """Name -> tensor of the weights or constants."""
+    if folder + legacy_name in archive:
+        tensors = _unpickle(archive.read(folder + legacy_name), legacy_name)
+        if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+            raise ModelFormatError(f"{folder}{legacy_name} is no dictionary of tensors")
+        return tensors
+    config = _dict_to_dataclass(schema.PayloadConfig, archive.read_json(folder + config_name)).config
+    storages: dict[str, torch.Tensor] = {}
+    return {name: _tensor(archive, folder, name, payload, storages) for name, payload in config.items()}
+
+
+def _tensor(
+    archive: _Archive, folder: str, name: str, payload: schema.PayloadMeta, storages: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    record = folder + payload.path_name
+    if not payload.path_name.startswith(("weight_", "tensor_")):
+        raise UnsupportedOperatorError(
+            f"'{name}' is a Python or TorchBind object ({payload.path_name}), which is not read from files: its pickle "
+            "could run anything. Export the model without it, or hand the program over as an object"
+        )
+    if payload.use_pickle:
+        value = _unpickle(archive.read(record), name)
+        if not isinstance(value, torch.Tensor):
+            raise ModelFormatError(f"'{name}' is no tensor")
+        return value
+    meta = payload.tensor_meta
+    if meta is None:
+        raise ModelFormatError(f"tensor '{name}' has no description")
+    if record not in storages:
+        storages[record] = _storage(archive.read(record), deserialize_scalar_type(meta.dtype), name)
+    sizes, strides = [[int(dim.as_int) for dim in dims] for dims in (meta.sizes, meta.strides)]
+    offset = int(meta.storage_offset.as_int)
+    reach = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if min([*sizes, *strides, offset, 0]) < 0 or (0 not in sizes and reach >= storages[record].numel()):
+        raise ModelFormatError(
+            f"tensor '{name}' of shape {tuple(sizes)} reaches beyond its {len(storages[record])} values"
+        )
+    tensor = torch.as_strided(storages[record], sizes, strides, offset)
+    return torch.nn.Parameter(tensor, requires_grad=False) if payload.is_param else tensor
+
+
+def _storage(content: bytes, dtype: torch.dtype, name: str) -> torch.Tensor:
+    if len(content) % dtype.itemsize:
+        raise ModelFormatError(f"tensor '{name}': {len(content)} bytes are no multiple of {dtype}'s size")
+    return torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
+
+
+def _unpickle(content: bytes, name: str) -> Any:
+    """A pickle that may only hold tensors, those of torchao included where it is installed."""
+    import_torchao()
+    try:
+        return torch.load(io.BytesIO(content), weights_only=True)
+    except Exception as error:
+        raise ModelFormatError(
+            f"'{name}' is pickled, and the pickle is damaged or holds more than tensors, which could run anything: "
+            f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        ) from error
+
+
+def import_torchao() -> None:
+    """torchao's operators and tensor classes become known, if it is installed: programs may refer to them."""
+    try:
+        import torchao.quantization  # noqa: F401
+    except ImportError:
+        return
+
+
+# ---- the program -------------------------------------------------------------------------------------------------
+
+
+def _sanitized(description: Any) -> dict[str, Any]:
+    """The description of a program without what PyTorch would evaluate, import or unpickle for it."""
+    if not isinstance(description, dict) or "graph_module" not in description:
+        raise ModelFormatError(f"models/{MODEL}.json describes no program")
+    _check_values(description)
+    module = description["graph_module"]
+    module["module_call_graph"] = [_flat_signature(module["signature"])]
+    module["metadata"] = {}
+    module["treespec_namedtuple_fields"] = {}
+    description["guards_code"] = []
+    return description
+
+
+def _check_values(value: Any) -> None:
+    """Walk all of the JSON: call targets and expressions are checked, metadata is thinned out."""
+    if isinstance(value, list):
+        for item in value:
+            _check_values(item)
+    if not isinstance(value, dict):
+        return
+    if isinstance(value.get("metadata"), dict) and "target" in value:
+        value["metadata"] = {key: text for key, text in value["metadata"].items() if key in _KEPT_METADATA}
+    for key, item in value.items():
+        if key == "expr_str":
+            _check_expression(item)
+        elif key == "as_operator" or (key == "target" and "inputs" in value and "outputs" in value):
+            _check_target(item)
+        elif key in ("as_custom_obj", "custom_obj") and item:
+            raise UnsupportedOperatorError("the program takes Python or TorchBind objects; tensors are supported")
+        else:
+            _check_values(item)
+
+
+def _check_target(target: Any) -> None:
+    if isinstance(target, str) and target.startswith("torch.ops.torchao"):
+        import_torchao()
+    if not isinstance(target, str) or not _TARGET.fullmatch(target):
+        raise UnsupportedOperatorError(f"the program calls {target!r}; operators torch.ops.* are supported")
+
+
+def _check_expression(text: Any) -> None:
+    """A shape expression must be arithmetic on names: sympy evaluates what it is given."""
+    if not isinstance(text, str) or len(text) > _MAX_EXPRESSION:
+        raise ModelFormatError("a shape expression is no short text")
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ModelFormatError(f"shape expression {text!r} cannot be parsed") from error
+    if not all(map(_is_arithmetic, nodes)):
+        raise ModelFormatError(f"shape expression {text!r} is more than arithmetic")
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (int, float)) and len(str(node.value)) < 20
+    if isinstance(node, ast.Name):
+        return not node.id.startswith("_")
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        power = node.right.value if isinstance(node.right, ast.Constant) else None
+        return isinstance(node.left, ast.Name) and isinstance(power, int) and 0 <= power <= _MAX_POWER
+    return isinstance(node, _EXPRESSION_NODES) and not isinstance(node, (ast.MatMult, ast.LShift))
+
+
+def _flat_signature(signature: dict[str, Any]) -> dict[str, Any]:
+    """The call signature of the whole program with flat lists of inputs and outputs, whatever trees they formed."""
+    inputs = sum("user_input" in spec or "constant_input" in spec for spec in signature["input_specs"])
+    outputs = sum("user_output" in spec for spec in signature["output_specs"])
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+    arguments = {"type": "builtins.tuple", "context": "null", "children_spec": [leaf] * inputs}
+    keywords = {"type": "builtins.dict", "context": "[]", "children_spec": []}
+    in_spec = [1, {"type": "builtins.tuple", "context": "null", "children_spec": [arguments, keywords]}]
+    out_spec = [1, {"type": "builtins.tuple", "context": "null", "children_spec": [leaf] * outputs}]
+    call = {"inputs": [], "outputs": [], "in_spec": json.dumps(in_spec), "out_spec": json.dumps(out_spec)}
+    return {"fqn": "", "signature": {**call, "forward_arg_names": None}}

@@ -1,0 +1,168 @@
+"""torchao.*_affine and the per-token and per-group operators of executorch: parameters for blocks of a tensor.
+
+`block_size` says how many neighbours along each dimension share a scale: [1, K] is one per row, [1, 32] one per group
+of 32 in a row, the whole shape one per tensor. Blocks that lie together in memory become rows of a matrix, which
+R.qnn.quantize and R.qnn.dequantize scale along axis 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from tvm import relax
+
+from .....errors import UnsupportedOperatorError
+from .....op.base import constant, shape_of
+from ..registry import converter
+from ..values import cast, dtype_name, dtype_of, reshape, scalar
+from .dynamic import affine_qparams, range_with_zero, symmetric_scale
+from .quantized import dequantize, quantize, scales, zero_points
+
+
+@converter("torchao.choose_qparams_affine.default")
+def _choose_qparams_affine(
+    importer: Any,
+    x: relax.Expr,
+    mapping: str,
+    block: list[int],
+    dtype: torch.dtype,
+    low: Any,
+    high: Any,
+    eps: float | None,
+    scale_dtype: torch.dtype | None,
+    zero_point_dtype: torch.dtype | None,
+    keepdim: bool,
+) -> tuple[relax.Expr, relax.Expr]:
+    shape = shape_of(x)
+    if dtype_of(x) != "float32" or scale_dtype not in (None, torch.float32):
+        raise UnsupportedOperatorError(f"chooses parameters of {dtype_of(x)}, float32 is supported")
+    limits = _limits(dtype, low, high)
+    eps = float(np.finfo(np.float32).smallest_normal) if eps is None else eps
+    split = [part for d, b in zip(shape, block, strict=True) for part in ((d // b, b) if 1 < b < d else (d,))]
+    reduced, position = [], 0
+    for d, b in zip(shape, block, strict=True):
+        position += 1 if 1 < b < d else 0
+        reduced += [position] if b > 1 else []
+        position += 1
+    least, greatest = range_with_zero(importer, reshape(importer, x, split), reduced)
+    if mapping == "ASYMMETRIC":
+        scale, zero_point = affine_qparams(importer, least, greatest, limits, eps)
+    elif mapping == "SYMMETRIC":
+        scale = symmetric_scale(importer, least, greatest, limits, eps)
+        zero_point = constant(np.full(shape_of(scale), int((limits[0] + limits[1] + 1) / 2), np.int32))
+    else:
+        raise UnsupportedOperatorError(f"mapping {mapping} is not supported")
+    kept = [d // b for d, b in zip(shape, block, strict=True)]
+    result = kept if keepdim else [d for axis, d in enumerate(shape_of(scale)) if axis not in reduced]
+    zero_point_name = "int32" if zero_point_dtype is None else dtype_name(zero_point_dtype)
+    return reshape(importer, scale, result), cast(importer, reshape(importer, zero_point, result), zero_point_name)
+
+
+@converter("torchao.quantize_affine.default")
+def _quantize_affine(
+    importer: Any, x: relax.Expr, block: list[int], scale: Any, zero_point: Any, dtype: torch.dtype, low: Any, high: Any
+) -> relax.Expr:
+    limits = _limits(dtype, low, high)
+    return _on_blocks(
+        importer,
+        x,
+        block,
+        lambda data, axis: quantize(importer, data, scale, _or_zero(zero_point), axis, limits, dtype),
+    )
+
+
+@converter("torchao.dequantize_affine.default")
+def _dequantize_affine(
+    importer: Any,
+    q: relax.Expr,
+    block: list[int],
+    scale: Any,
+    zero_point: Any,
+    dtype: torch.dtype,
+    low: Any,
+    high: Any,
+    out_dtype: torch.dtype,
+) -> relax.Expr:
+    return _on_blocks(
+        importer, q, block, lambda data, axis: dequantize(importer, data, scale, _or_zero(zero_point), axis, out_dtype)
+    )
+
+
+@converter("quantized_decomposed.dequantize_per_channel_group.default")
+def _dequantize_per_group(
+    importer: Any,
+    q: relax.Expr,
+    scale: Any,
+    zero_point: Any,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    group: int,
+    out_dtype: torch.dtype,
+) -> relax.Expr:
+    block = [*[1] * (len(shape_of(q)) - 1), group]
+    return _dequantize_affine(importer, q, block, scale, zero_point, dtype, low, high, out_dtype)
+
+
+@converter("quantized_decomposed.dequantize_per_token.default")
+def _dequantize_per_token(
+    importer: Any,
+    q: relax.Expr,
+    scale: Any,
+    zero_point: Any,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+) -> relax.Expr:
+    block = [*[1] * (len(shape_of(q)) - 1), shape_of(q)[-1]]
+    return _dequantize_affine(importer, q, block, scale, zero_point, dtype, low, high, out_dtype)
+
+
+@converter("quantized_decomposed.quantize_per_token.default")
+def _quantize_per_token(
+    importer: Any, x: relax.Expr, scale: Any, zero_point: Any, low: int, high: int, dtype: torch.dtype
+) -> relax.Expr:
+    """clip(rint(x · (1 / scale) + zero_point)): here the zero point comes before rounding, all of it in float64."""
+    rows = (*shape_of(x)[:-1], 1)
+    step = reshape(importer, cast(importer, scales(importer, scale), "float64"), rows)
+    offset = reshape(importer, cast(importer, zero_points(importer, zero_point), "float64"), rows)
+    inverse = importer.emit(relax.op.divide(scalar(1, "float64"), step))
+    real = importer.emit(relax.op.multiply(cast(importer, x, "float64"), inverse))
+    rounded = importer.emit(relax.op.round(importer.emit(relax.op.add(real, offset))))
+    return cast(importer, importer.emit(relax.op.clip(rounded, low, high)), dtype_name(dtype))
+
+
+# ---- blocks ------------------------------------------------------------------------------------------------------
+
+
+def _on_blocks(
+    importer: Any, data: relax.Expr, block: list[int], function: Callable[[relax.Expr, int], relax.Expr]
+) -> relax.Expr:
+    """`function(matrix, axis)` on the data arranged so that one axis counts the blocks, back in the data's shape."""
+    shape = shape_of(data)
+    if len(block) != len(shape) or any(b < 1 or d % b for d, b in zip(shape, block, strict=True)):
+        raise UnsupportedOperatorError(f"blocks of {tuple(block)} do not divide shape {shape}")
+    counts = [d // b for d, b in zip(shape, block, strict=True)]
+    many = [axis for axis, count in enumerate(counts) if count > 1]
+    if len(many) <= 1 and all(block[axis] == 1 for axis in many):
+        return function(data, many[0] if many else -1)
+    last = many[-1]
+    if any(b > 1 for b in block[:last]):
+        raise UnsupportedOperatorError(f"blocks of {tuple(block)} in shape {shape} do not lie together in memory")
+    matrix = reshape(importer, data, (math.prod(counts), math.prod(block)))
+    return reshape(importer, function(matrix, 0), shape)
+
+
+def _limits(dtype: torch.dtype, low: Any, high: Any) -> tuple[int, int]:
+    bounds = np.iinfo(dtype_name(dtype))
+    return int(bounds.min if low is None else low), int(bounds.max if high is None else high)
+
+
+def _or_zero(zero_point: Any) -> Any:
+    """No zero point may also be written as an empty tensor."""
+    return 0 if zero_point is None or shape_of(zero_point) == (0,) else zero_point

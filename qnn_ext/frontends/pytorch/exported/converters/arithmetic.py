@@ -1,0 +1,114 @@
+"""Elementwise arithmetic on two operands, with PyTorch's dtype promotion, `alpha` and rounding modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+
+from .....errors import UnsupportedOperatorError
+from ..registry import converter
+from ..values import cast, dtype_of, scalar
+
+
+def _operands(importer: Any, a: Any, b: Any) -> tuple[relax.Expr, relax.Expr]:
+    """Both operands in the dtype the program declares for the result."""
+    return cast(importer, a, importer.dtype), cast(importer, b, importer.dtype)
+
+
+def _scaled(importer: Any, value: Any, alpha: Any) -> Any:
+    if alpha == 1:
+        return value
+    if not isinstance(value, relax.Expr):
+        return value * alpha
+    value = cast(importer, value, importer.dtype)
+    return importer.emit(relax.op.multiply(value, scalar(alpha, importer.dtype)))
+
+
+@converter("aten.add.Tensor", "aten.add.Scalar", "aten.add_.Tensor", "aten.add_.Scalar")
+def _add(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
+    return importer.emit(relax.op.add(*_operands(importer, a, _scaled(importer, b, alpha))))
+
+
+@converter("aten.sub.Tensor", "aten.sub.Scalar", "aten.sub_.Tensor", "aten.sub_.Scalar")
+def _sub(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
+    return importer.emit(relax.op.subtract(*_operands(importer, a, _scaled(importer, b, alpha))))
+
+
+@converter("aten.rsub.Tensor", "aten.rsub.Scalar")
+def _rsub(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
+    return importer.emit(relax.op.subtract(*_operands(importer, b, _scaled(importer, a, alpha))))
+
+
+@converter("aten.mul.Tensor", "aten.mul.Scalar", "aten.mul_.Tensor", "aten.mul_.Scalar")
+def _mul(importer: Any, a: Any, b: Any) -> relax.Expr:
+    return importer.emit(relax.op.multiply(*_operands(importer, a, b)))
+
+
+@converter("aten.div.Tensor", "aten.div.Scalar", "aten.div_.Tensor", "aten.div_.Scalar", "aten.true_divide.Tensor")
+def _div(importer: Any, a: Any, b: Any) -> relax.Expr:
+    return importer.emit(relax.op.divide(*_operands(importer, a, b)))
+
+
+@converter("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.div_.Tensor_mode", "aten.div_.Scalar_mode")
+def _div_mode(importer: Any, a: Any, b: Any, rounding_mode: str | None) -> relax.Expr:
+    one, two = _operands(importer, a, b)
+    if rounding_mode is None:
+        return importer.emit(relax.op.divide(one, two))
+    if rounding_mode == "floor":
+        return importer.emit(relax.op.floor_divide(one, two))
+    if not dtype_of(one).startswith("float"):
+        raise UnsupportedOperatorError("truncating division of integers is not supported")
+    return importer.emit(relax.op.trunc(importer.emit(relax.op.divide(one, two))))
+
+
+@converter("aten.floor_divide.default", "aten.floor_divide.Scalar")
+def _floor_divide(importer: Any, a: Any, b: Any) -> relax.Expr:
+    return importer.emit(relax.op.floor_divide(*_operands(importer, a, b)))
+
+
+@converter("aten.maximum.default", "aten.max.other")
+def _maximum(importer: Any, a: Any, b: Any) -> relax.Expr:
+    return importer.emit(relax.op.maximum(*_operands(importer, a, b)))
+
+
+@converter("aten.minimum.default", "aten.min.other")
+def _minimum(importer: Any, a: Any, b: Any) -> relax.Expr:
+    return importer.emit(relax.op.minimum(*_operands(importer, a, b)))
+
+
+@converter("aten.pow.Tensor_Scalar")
+def _pow(importer: Any, x: relax.Expr, exponent: Any) -> relax.Expr:
+    x = cast(importer, x, importer.dtype)
+    if exponent == 2:
+        return importer.emit(relax.op.multiply(x, x))
+    if exponent == 0.5:
+        return importer.emit(relax.op.sqrt(x))
+    if not dtype_of(x).startswith("float"):
+        raise UnsupportedOperatorError(f"power {exponent} of integers is not supported")
+    return importer.emit(relax.op.power(x, scalar(exponent, dtype_of(x))))
+
+
+def _comparison(name: str, function: Callable[..., Any]) -> None:
+    targets = [f"aten.{name}.{overload}" for overload in ("Tensor", "Scalar")]
+
+    @converter(*targets)
+    def compare(importer: Any, a: relax.Expr, b: Any) -> relax.Expr:
+        dtype = dtype_of(a)
+        if isinstance(b, relax.Expr) and dtype_of(b) != dtype:
+            dtype = "float32" if "float" in dtype + dtype_of(b) else "int64"
+        elif isinstance(b, float) and not dtype.startswith("float"):
+            dtype = "float32"
+        return importer.emit(function(cast(importer, a, dtype), cast(importer, b, dtype)))
+
+
+for _name, _function in {
+    "eq": relax.op.equal,
+    "ne": relax.op.not_equal,
+    "lt": relax.op.less,
+    "le": relax.op.less_equal,
+    "gt": relax.op.greater,
+    "ge": relax.op.greater_equal,
+}.items():
+    _comparison(_name, _function)

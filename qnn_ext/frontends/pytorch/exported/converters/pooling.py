@@ -1,0 +1,183 @@
+"""Pooling over windows, whole images and adaptive regions; means."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .....errors import UnsupportedOperatorError
+from .....op.base import constant, shape_of
+from ..registry import converter
+from ..values import axes_of, cast, dtype_of, pair, reshape, scalar
+
+_MAX = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
+_AVERAGE = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
+_ADAPTIVE = {
+    1: relax.op.nn.adaptive_avg_pool1d,
+    2: relax.op.nn.adaptive_avg_pool2d,
+    3: relax.op.nn.adaptive_avg_pool3d,
+}
+
+
+def _rank(importer: Any) -> int:
+    """Dimensions of the windows, from the operator's name."""
+    return int(str(importer.node.target).split("d.")[0][-1])
+
+
+def _with_batch(importer: Any, x: relax.Expr, rank: int) -> relax.Expr:
+    return x if len(shape_of(x)) == rank + 2 else reshape(importer, x, (1, *shape_of(x)))
+
+
+def _without_batch(importer: Any, x: relax.Expr, result: relax.Expr) -> relax.Expr:
+    return result if len(shape_of(x)) == len(shape_of(result)) else reshape(importer, result, shape_of(result)[1:])
+
+
+def _ends(
+    size: tuple[int, ...], kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool
+) -> list[int]:
+    """Padding behind each dimension: with ceil_mode as much more as the last window needs. A window that would begin
+    in that padding is dropped, which TVM's ceil_mode does not do."""
+    ends = []
+    for length, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True):
+        reach = d * (k - 1) + 1
+        steps = (length + 2 * p - reach) / s
+        count = (math.ceil(steps) if ceil else math.floor(steps)) + 1
+        if ceil and (count - 1) * s >= length + p:
+            count -= 1
+        ends.append(max(p, (count - 1) * s + reach - length - p))
+    return ends
+
+
+@converter("aten.max_pool1d.default", "aten.max_pool2d.default", "aten.max_pool3d.default")
+def _max_pool(
+    importer: Any, x: relax.Expr, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> relax.Expr:
+    rank = _rank(importer)
+    kernel, padding, dilation = pair(kernel, rank), pair(padding, rank), pair(dilation, rank)
+    stride = pair(stride, rank) if stride else kernel
+    ends = _ends(shape_of(x)[-rank:], kernel, stride, padding, dilation, ceil_mode)
+    result = importer.emit(
+        _MAX[rank](
+            _with_batch(importer, x, rank),
+            pool_size=kernel,
+            strides=stride,
+            padding=[*padding, *ends],
+            dilation=dilation,
+        )
+    )
+    return _without_batch(importer, x, result)
+
+
+@converter("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+def _max_pool_with_indices(importer: Any, *args: Any) -> tuple[relax.Expr]:
+    """Only the values: nothing else can use the indices, for taking the second result fails."""
+    return (_max_pool(importer, *args),)
+
+
+@converter("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
+def _average_pool(
+    importer: Any,
+    x: relax.Expr,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None = None,
+) -> relax.Expr:
+    rank = _rank(importer)
+    kernel, padding = pair(kernel, rank), pair(padding, rank)
+    stride = pair(stride, rank) if stride else kernel
+    ends = _ends(shape_of(x)[-rank:], kernel, stride, padding, [1] * rank, ceil_mode)
+    beyond = ends != padding
+    if beyond and divisor is None and count_include_pad and any(padding):
+        raise UnsupportedOperatorError("average pooling with padding, count_include_pad and ceil_mode is not supported")
+    counts = divisor is not None or (count_include_pad and not beyond)
+    result = importer.emit(
+        _AVERAGE[rank](
+            _with_batch(importer, x, rank),
+            pool_size=kernel,
+            strides=stride,
+            padding=[*padding, *ends],
+            count_include_pad=counts,
+        )
+    )
+    if divisor is not None:
+        factor = np.float32(math.prod(kernel) / divisor)
+        result = importer.emit(relax.op.multiply(result, scalar(factor, dtype_of(result))))
+    return _without_batch(importer, x, result)
+
+
+@converter(
+    "aten.adaptive_avg_pool1d.default",
+    "aten.adaptive_avg_pool2d.default",
+    "aten.adaptive_avg_pool3d.default",
+    "aten._adaptive_avg_pool2d.default",
+    "aten._adaptive_avg_pool3d.default",
+)
+def _adaptive_average_pool(importer: Any, x: relax.Expr, output_size: Any) -> relax.Expr:
+    """A mean when one value is left, an ordinary pooling when the windows are equal."""
+    rank = _rank(importer)
+    size = pair(output_size, rank)
+    image = shape_of(x)[-rank:]
+    if all(length == 1 for length in size):
+        return importer.emit(relax.op.mean(x, axis=list(range(-rank, 0)), keepdims=True))
+    batched = _with_batch(importer, x, rank)
+    if all(length % wanted == 0 for length, wanted in zip(image, size, strict=True)):
+        kernel = [length // wanted for length, wanted in zip(image, size, strict=True)]
+        result = _AVERAGE[rank](batched, pool_size=kernel, strides=kernel, padding=[0] * (2 * rank))
+    else:
+        result = _ADAPTIVE[rank](batched, size)
+    return _without_batch(importer, x, importer.emit(result))
+
+
+@converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool1d.default")
+def _adaptive_max_pool(importer: Any, x: relax.Expr, output_size: Any) -> tuple[relax.Expr]:
+    rank = _rank(importer)
+    size, image = pair(output_size, rank), shape_of(x)[-rank:]
+    if any(length % wanted for length, wanted in zip(image, size, strict=True)):
+        raise UnsupportedOperatorError(
+            f"adaptive max pooling of {image} to {tuple(size)} has windows of differing size"
+        )
+    kernel = [length // wanted for length, wanted in zip(image, size, strict=True)]
+    batched = _with_batch(importer, x, rank)
+    result = importer.emit(_MAX[rank](batched, pool_size=kernel, strides=kernel, padding=[0] * (2 * rank)))
+    return (_without_batch(importer, x, result),)
+
+
+@converter("aten.mean.dim", "aten.mean.default")
+def _mean(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
+    axes, keepdim = (options[0], options[1]) if len(options) == 3 else (None, False)
+    x = cast(importer, x, importer.dtype)
+    return importer.emit(relax.op.mean(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
+
+
+@converter("aten.sum.dim_IntList", "aten.sum.default")
+def _sum(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
+    axes, keepdim = (options[0], options[1]) if len(options) == 3 else (None, False)
+    x = cast(importer, x, importer.dtype)
+    return importer.emit(relax.op.sum(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
+
+
+@converter("aten.amax.default", "aten.amin.default")
+def _extreme(importer: Any, x: relax.Expr, axes: Any, keepdim: bool) -> relax.Expr:
+    function = relax.op.max if "amax" in str(importer.node.target) else relax.op.min
+    return importer.emit(function(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
+
+
+@converter("aten.var.correction", "aten.var_mean.correction")
+def _variance(importer: Any, x: relax.Expr, axes: Any, correction: Any, keepdim: bool) -> Any:
+    axes = axes_of(axes, len(shape_of(x)))
+    count = math.prod(shape_of(x)[axis] for axis in axes)
+    correction = 1 if correction is None else correction
+    variance = relax.op.variance(x, axis=axes, keepdims=bool(keepdim))
+    if correction:
+        factor = constant(np.asarray(count / (count - correction), np.float32))
+        variance = relax.op.multiply(importer.emit(variance), factor)
+    variance = importer.emit(variance)
+    if "var_mean" not in str(importer.node.target):
+        return variance
+    return variance, importer.emit(relax.op.mean(x, axis=axes, keepdims=bool(keepdim)))

@@ -1,0 +1,161 @@
+"""quantized_decomposed.*: quantize and dequantize of PT2E and reference programs, with fixed or run-time parameters.
+
+q = clip(rint(x · f32(1 / scale)) + zero_point, quant_min, quant_max); x = f32(q − zero_point) · scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from tvm import relax
+
+from ..... import op as qnn
+from .....errors import UnsupportedOperatorError
+from .....op.base import constant, constant_value, shape_of
+from ..registry import converter
+from ..values import cast, dtype_name, dtype_of, reshape, scalar
+
+FLOATS = ("float32", "float16")
+
+
+@converter(
+    "quantized_decomposed.quantize_per_tensor.default",
+    "quantized_decomposed.quantize_per_tensor.tensor",
+    "quantized_decomposed.quantize_per_tensor.tensor2",
+)
+def _quantize_per_tensor(
+    importer: Any, x: relax.Expr, scale: Any, zero_point: Any, low: Any, high: Any, dtype: torch.dtype
+) -> relax.Expr:
+    return quantize(importer, x, scale, zero_point, -1, (number(low), number(high)), dtype)
+
+
+@converter("quantized_decomposed.quantize_per_channel.default")
+def _quantize_per_channel(
+    importer: Any, x: relax.Expr, scale: Any, zero_point: Any, axis: int, low: int, high: int, dtype: torch.dtype
+) -> relax.Expr:
+    return quantize(importer, x, scale, zero_point, axis, (low, high), dtype)
+
+
+@converter(
+    "quantized_decomposed.dequantize_per_tensor.default",
+    "quantized_decomposed.dequantize_per_tensor.tensor",
+    "quantized_decomposed.dequantize_per_tensor.tensor2",
+)
+def _dequantize_per_tensor(
+    importer: Any,
+    q: relax.Expr,
+    scale: Any,
+    zero_point: Any,
+    low: Any,
+    high: Any,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype | None,
+) -> relax.Expr:
+    return dequantize(importer, q, scale, zero_point, -1, out_dtype)
+
+
+@converter("quantized_decomposed.dequantize_per_channel.default")
+def _dequantize_per_channel(
+    importer: Any,
+    q: relax.Expr,
+    scale: Any,
+    zero_point: Any,
+    axis: int,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype | None,
+) -> relax.Expr:
+    return dequantize(importer, q, scale, 0 if zero_point is None else zero_point, axis, out_dtype)
+
+
+# ---- shared with torchao's operators -----------------------------------------------------------------------------
+
+
+def quantize(
+    importer: Any,
+    x: relax.Expr,
+    scale: Any,
+    zero_point: Any,
+    axis: int,
+    limits: tuple[int, int],
+    dtype: torch.dtype,
+) -> relax.Expr:
+    """R.qnn.quantize with PyTorch's rounding, clipped where quant_min and quant_max are narrower than the dtype."""
+    x = cast(importer, x, "float32") if dtype_of(x) == "float16" else x
+    name = dtype_name(dtype)
+    zero_point = zero_points(importer, zero_point)
+    step, factor = _reciprocal(scale)
+    if factor is not None:
+        x = importer.emit(relax.op.multiply(x, scalar(factor, "float32")))
+    scale = scales(importer, step)
+    q = importer.emit(qnn.quantize(x, scale, zero_point, axis=axis, out_dtype=name, reciprocal=True))
+    bounds = np.iinfo(name)
+    low, high = limits
+    if low <= bounds.min and high >= bounds.max:
+        return q
+    return importer.emit(relax.op.clip(q, max(low, bounds.min), min(high, bounds.max)))
+
+
+def dequantize(
+    importer: Any, q: relax.Expr, scale: Any, zero_point: Any, axis: int, out_dtype: torch.dtype | None
+) -> relax.Expr:
+    """R.qnn.dequantize."""
+    name = "float32" if out_dtype is None else dtype_name(out_dtype)
+    if name not in FLOATS:
+        raise UnsupportedOperatorError(f"dequantizes to {name}, supported are {', '.join(FLOATS)}")
+    zero_point = zero_points(importer, zero_point)
+    return importer.emit(qnn.dequantize(q, scales(importer, scale), zero_point, axis=axis, out_dtype=name))
+
+
+def scales(importer: Any, value: Any) -> relax.Expr:
+    """A scale, number or tensor, as a float32 scalar or vector."""
+    if not isinstance(value, relax.Expr):
+        return scalar(np.float32(value), "float32")
+    return _scalar_or_vector(importer, cast(importer, value, "float32"))
+
+
+def zero_points(importer: Any, value: Any) -> relax.Expr:
+    """A zero point, number or tensor, as an int32 scalar or vector."""
+    if not isinstance(value, relax.Expr):
+        if int(value) != value:
+            raise UnsupportedOperatorError(f"zero point {value} is no integer")
+        return scalar(int(value), "int32")
+    known = constant_value(value)
+    if known is not None and not np.array_equal(known, np.trunc(known)):
+        raise UnsupportedOperatorError("the zero points are no integers (float quantization parameters)")
+    return _scalar_or_vector(importer, cast(importer, value, "int32"))
+
+
+def _scalar_or_vector(importer: Any, value: relax.Expr) -> relax.Expr:
+    size = int(np.prod(shape_of(value)))
+    return reshape(importer, value, () if size == 1 else (size,))
+
+
+def number(value: Any) -> int:
+    """A quant_min or quant_max, which .tensor2 overloads give as tensors."""
+    if isinstance(value, relax.Expr):
+        known = constant_value(value)
+        if known is None or known.size != 1:
+            raise UnsupportedOperatorError("quant_min and quant_max must be constants")
+        return int(known.reshape(()))
+    return int(value)
+
+
+def _reciprocal(scale: Any) -> tuple[Any, np.float32 | None]:
+    """A step whose float32 reciprocal is f32(1 / scale), which PyTorch takes in double. For nearly every scale it is
+    the scale itself; else a neighbour of it; else (1, the reciprocal), to multiply by first."""
+    if isinstance(scale, relax.Expr):
+        known = constant_value(scale)
+        if known is None or known.size != 1 or known.dtype != np.float64:
+            return scale, None
+        scale = float(known.reshape(()))
+    if not np.isfinite(scale) or np.float32(scale) <= 0:
+        raise UnsupportedOperatorError(f"scale {scale} is not positive and finite in float32")
+    wanted, near = np.float32(1.0 / scale), np.float32(scale)
+    for step in (near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(np.inf))):
+        if step > 0 and np.float32(1) / step == wanted:
+            return constant(np.asarray(step)), None
+    return constant(np.asarray(1, np.float32)), wanted

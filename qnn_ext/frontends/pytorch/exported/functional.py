@@ -1,0 +1,96 @@
+"""Brings a program to operators that have converters, and to values that nothing changes in place.
+
+What neither this frontend nor TVM converts is decomposed by PyTorch into what they do, and only that: linear layers
+and attention stay whole. In-place operators are harmless where nothing else sees the memory they write to: tracing
+gives their result to everything that uses the variable afterwards, so `relu_` is `relu`. Where a view of the same
+memory is read later, the program is made functional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from ....errors import UnsupportedOperatorError
+
+_ROUNDS = 4  # a decomposition may itself hold operators that have to be decomposed
+
+
+def prepared(
+    program: torch.export.ExportedProgram, source: str, is_supported: Callable[[fx.Node], bool]
+) -> torch.export.ExportedProgram:
+    """The program itself wherever possible, else its functional form with what is not supported decomposed."""
+    for _ in range(_ROUNDS):
+        table = _decompositions(program.graph, is_supported)
+        if not table and not _has_visible_mutation(program.graph):
+            return program
+        try:
+            program = program.run_decompositions(table)
+        except Exception as error:
+            what = ", ".join(map(str, table)) or "operators that write to memory read through a view"
+            raise UnsupportedOperatorError(
+                f"{source}: PyTorch cannot decompose {what} ({str(error).strip().splitlines()[0]}); avoid them"
+            ) from error
+    return program
+
+
+def _decompositions(graph: fx.Graph, is_supported: Callable[[fx.Node], bool]) -> dict[Any, Any]:
+    """Operator -> PyTorch's decomposition, of those without a converter."""
+    missing = {node.target for node in graph.nodes if node.op == "call_function" and not is_supported(node)}
+    operators = [target for target in missing if isinstance(target, torch._ops.OpOverload)]
+    if not operators:
+        return {}
+    known = torch.export.default_decompositions()
+    return {target: known[target] for target in operators if target in known}
+
+
+def is_mutable(node: fx.Node) -> bool:
+    """Whether the operator writes to an argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _has_visible_mutation(graph: fx.Graph) -> bool:
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    owner: dict[fx.Node, fx.Node] = {}  # node -> the node whose memory it shares
+    sharing: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        base = _aliased(node)
+        owner[node] = owner[base] if base is not None else node
+        sharing.setdefault(owner[node], []).append(node)
+    for node in graph.nodes:
+        if node.op != "call_function" or not is_mutable(node):
+            continue
+        root = owner[node.args[0]] if isinstance(node.args[0], fx.Node) else node
+        if root.op == "placeholder":
+            return True
+        if any(
+            position[user] > position[node]
+            for alias in sharing[root]
+            if position[alias] < position[node]
+            for user in alias.users
+            if user is not node
+        ):
+            return True
+    return False
+
+
+def _aliased(node: fx.Node) -> Any:
+    """The argument whose memory the result may share, None for a fresh result."""
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.args[0] if getattr(node.target, "__name__", "") == "getitem" else None
+    shares = any(result.alias_info is not None for result in node.target._schema.returns)
+    maybe = node.target.__name__.split(".")[0] in (
+        "reshape",
+        "contiguous",
+        "flatten",
+        "to",
+        "dropout",
+        "chunk",
+        "split",
+    )
+    return node.args[0] if shares or maybe else None

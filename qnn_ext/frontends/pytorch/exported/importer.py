@@ -1,0 +1,454 @@
+"""from_exported_program: walks the graph of a torch.export program in its own order, each operator by its converter.
+
+Converters of ours come first; what they lack goes through the methods of TVM's ExportedProgramImporter, one node at a
+time. Graphs stay as exported, without decompositions, so that linear layers and attention keep their form. What is
+computed from constants alone is computed now, by PyTorch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import index as operator_index
+from typing import Any
+
+import torch
+import torch.ao.quantization.fx._decomposed
+from torch import fx
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, TensorArgument
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ....module import QnnModule, TensorSpec
+from ....op.base import constant, shape_of
+from ....passes import qdq_to_integer
+from ..common import identifier
+from . import converters  # noqa: F401  (fills the registry)
+from .functional import is_mutable, prepared
+from .registry import CONVERTERS
+from .values import dtype_name
+
+_MAX_FOLDED = 2**27  # elements of a constant made at import
+_NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
+# One result instead of three; corners rounded instead of cut off; no legalization; slices as copies
+_WRONG_IN_TVM = ("lstm.input", "gru.input", "rnn_tanh.input", "upsample_nearest2d.vec", "as_strided.default")
+_INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+# Integers stay integers: their float values are computed where they are used
+_NEVER_FOLDED = ("dequantize_per_tensor", "dequantize_per_channel", "dequantize_affine", "dequantize_per_channel_group")
+
+
+class _Builder(relax.BlockBuilder):
+    """Names what it emits after the layer at hand."""
+
+    layer = ""
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        return super().emit(expr, name_hint or self.layer)
+
+
+class _Values(dict):
+    """Node -> value; a constant tensor becomes a Relax constant at its first use as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: dict[fx.Node, Any] = {}
+
+    def __missing__(self, node: fx.Node) -> Any:
+        if node not in self.tensors:
+            raise ModelFormatError(f"'{node}' is used before it is computed")
+        self[node] = as_value(self.tensors[node])
+        return self[node]
+
+    def get(self, node: Any, default: Any = None) -> Any:
+        return self[node] if node in self or node in self.tensors else default
+
+
+def as_value(tensor: Any) -> Any:
+    """Constants of PyTorch as Relax constants; numbers stay numbers."""
+    if isinstance(tensor, (tuple, list)):
+        return tuple(as_value(item) for item in tensor)
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise UnsupportedOperatorError(f"a weight of type {type(tensor).__name__} is used as a plain tensor")
+    if tensor.dtype == torch.bfloat16 or tensor.layout != torch.strided:
+        raise UnsupportedOperatorError(f"a constant of {tensor.dtype} and layout {tensor.layout} is not supported")
+    return constant(tensor.detach().cpu().contiguous().numpy())
+
+
+class ProgramImporter:
+    """State of one import. Converters use `emit`, `node` and `meta`."""
+
+    def __init__(self, program: Any, source: str, shapes: Mapping[str, Sequence[int]]) -> None:
+        if not isinstance(program, torch.export.ExportedProgram):
+            raise ModelFormatError(f"{source}: expected a torch.export.ExportedProgram, found {type(program).__name__}")
+        self.source = source
+        self.shapes = dict(shapes)
+        self.node: Any = None
+        self._values = _Values()
+        self._builder = _Builder()
+        self._tvm = ExportedProgramImporter()
+        self._tvm.env = self._values
+        self._tvm.block_builder = self._builder
+        self.program = prepared(program, source, self._is_supported)
+
+    # ---- what converters ask for ---------------------------------------------------------------------------------
+
+    def emit(self, expr: relax.Expr) -> relax.Expr:
+        """Bind an expression under the name of the layer at hand."""
+        return self._builder.emit(expr)
+
+    @property
+    def meta(self) -> torch.Tensor:
+        """Shape and dtype that the program declares for the node's result."""
+        return self.node.meta["val"]
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the node's result, as TVM writes it."""
+        return dtype_name(self.meta.dtype)
+
+    # ---- the walk ------------------------------------------------------------------------------------------------
+
+    def run(self) -> QnnModule:
+        """Convert the whole program."""
+        specs, params = self._bind_inputs()
+        graph = self.program.graph_module
+        with self._builder.function("main", params, attrs={"num_input": len(params)}):
+            with self._builder.dataflow():
+                results = self._walk(graph, _live_nodes(graph.graph))
+                outputs = self._user_outputs(results)
+                result = self._builder.emit_output(relax.Tuple([value for _, value in outputs]))
+            self._builder.emit_func_output(result)
+        mod = relax.transform.DeadCodeElimination(["main"])(self._builder.get())
+        mod, notes = qdq_to_integer(mod)
+        output_specs = tuple(TensorSpec(name, shape_of(value), str(value.ty.dtype)) for name, value in outputs)
+        return QnnModule(ir=mod, inputs=specs, outputs=output_specs, notes=tuple(notes), source=self.source)
+
+    def _walk(self, module: fx.GraphModule, live: set[fx.Node]) -> Any:
+        """Convert the live nodes of a graph; the resolved arguments of its output node."""
+        for node in module.graph.nodes:
+            if node.op == "output":
+                return [self.resolve(arg) for arg in node.args[0]]
+            if node not in live or node.op == "placeholder":
+                continue
+            with self._at(node):
+                if node.op == "get_attr":
+                    self._bind(node, _attribute(module, str(node.target)))
+                elif node.op == "call_function":
+                    self._call(node)
+                else:
+                    raise UnsupportedOperatorError(f"nodes of kind {node.op} are not supported")
+        raise ModelFormatError(f"{self.source}: the graph has no output")
+
+    @contextmanager
+    def _at(self, node: fx.Node) -> Iterator[None]:
+        """What is emitted within is named after the node, and errors name it."""
+        previous, self.node = (self.node, self._builder.layer), node
+        self._builder.layer = layer_name(node)
+        label = f"node '{node.name}' ({node.target})"
+        try:
+            yield
+        except QnnError as error:
+            raise type(error)(f"{label}: {error}" if label not in str(error) else str(error)) from error
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise UnsupportedOperatorError(f"{label}: cannot be converted: {lines[-1]}") from error
+        finally:
+            self.node, self._builder.layer = previous
+
+    def _call(self, node: fx.Node) -> None:
+        name = target_name(node)
+        if _is_any_of(name, _NO_EFFECT):
+            self._values[node] = None
+            return
+        if _is_any_of(name, _INLINED):
+            self._values[node] = self._inline(node)
+            return
+        values = [self._known(arg) for arg in node.all_input_nodes]
+        if all(value is not _UNKNOWN for value in values) and self._fold(node, name):
+            return
+        if name in CONVERTERS:
+            entry = CONVERTERS[name]
+            value = entry.convert(self, *[self.resolve(arg) for arg in bound_arguments(node)])
+            self._bind(node, value, check=not entry.narrows)
+        elif name == "getitem":
+            self._values[node] = self._getitem(*node.args)
+        elif self._is_left_to_tvm(node):
+            self._bind(node, self._tvm.convert_map[_short_name(node)](node))
+        else:
+            raise UnsupportedOperatorError(f"operator {name} is not supported")
+
+    def _is_supported(self, node: fx.Node) -> bool:
+        name = target_name(node)
+        return name in CONVERTERS or _is_any_of(name, _NO_EFFECT + _INLINED) or self._is_left_to_tvm(node)
+
+    def _is_left_to_tvm(self, node: fx.Node) -> bool:
+        """Whether TVM's own importer converts the node, and rightly: not what it gets wrong, nothing random."""
+        name = _short_name(node)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return name in self._tvm.convert_map
+        is_random = torch.Tag.nondeterministic_seeded in node.target.tags
+        known = node.target.namespace == "aten" and name in self._tvm.convert_map
+        return known and not is_random and name not in _WRONG_IN_TVM
+
+    def _bind(self, node: fx.Node, value: Any, check: bool = True) -> None:
+        if isinstance(value, (torch.Tensor, fx.GraphModule)):
+            self._values.tensors[node] = value
+            return
+        if check:
+            _check_result(value, node.meta.get("val"))
+        self._values[node] = value
+
+    def resolve(self, arg: Any) -> Any:
+        """An argument with nodes replaced by their values."""
+        if isinstance(arg, fx.Node):
+            return self._values[arg]
+        if isinstance(arg, (list, tuple)):
+            return [self.resolve(item) for item in arg]
+        if isinstance(arg, slice):
+            return slice(*(self.resolve(item) for item in (arg.start, arg.stop, arg.step)))
+        return arg
+
+    def _getitem(self, source: Any, index: Any) -> Any:
+        value = self._values[source]
+        if isinstance(value, (tuple, list)):
+            return value[index]
+        return self.emit(relax.TupleGetItem(value, index))
+
+    def _inline(self, node: fx.Node) -> Any:
+        """The results of a subgraph that only switches gradients or autocast off around it."""
+        args: list[Any] = list(node.args)
+        position = next(i for i, arg in enumerate(args) if self._is_graph(arg))
+        if any(arg is True for arg in args[:position]) and "autocast" in str(node.target):
+            raise UnsupportedOperatorError("autocast changes dtypes inside the program; export without it")
+        module = self._values.tensors[args[position]]
+        places = [inner for inner in module.graph.nodes if inner.op == "placeholder"]
+        for inner, arg in zip(places, args[position + 1 :], strict=True):
+            if arg in self._values.tensors:
+                self._values.tensors[inner] = self._values.tensors[arg]
+            else:
+                self._values[inner] = self._values[arg]
+        return self._walk(module, _live_nodes(module.graph))
+
+    def _is_graph(self, arg: Any) -> bool:
+        return isinstance(arg, fx.Node) and isinstance(self._values.tensors.get(arg), fx.GraphModule)
+
+    # ---- constants -----------------------------------------------------------------------------------------------
+
+    def _known(self, node: fx.Node) -> Any:
+        """The value of a node if it is a constant tensor or a number, else _UNKNOWN."""
+        if node in self._values.tensors:
+            return self._values.tensors[node]
+        value = self._values.get(node, _UNKNOWN)
+        return value if isinstance(value, (int, float, bool)) else _UNKNOWN
+
+    def _fold(self, node: fx.Node, name: str) -> bool:
+        """Compute a node of constants by PyTorch. Only operators that could be converted run, never others."""
+        short = name.split(".")[-2] if name.count(".") else name
+        if (
+            short in _NEVER_FOLDED
+            or not _may_run(node, name, self._tvm.convert_map)
+            or self._keeps_integers(node, name)
+        ):
+            return False
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self._known)
+        if is_mutable(node):
+            args = tuple(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args)
+        target: Any = node.target
+        if isinstance(target, torch._ops.OpOverload):
+            _check_size(target, args, kwargs)
+        with torch.no_grad():
+            result = target(*args, **kwargs)
+        if isinstance(result, (int, float, bool)):
+            self._values[node] = result
+        else:
+            self._values.tensors[node] = result
+        return True
+
+    def _keeps_integers(self, node: fx.Node, name: str) -> bool:
+        """A cast of integer weights to float: folding it would lose them."""
+        source = self._known(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
+        is_weight = isinstance(source, torch.Tensor) and source.dtype in (torch.int8, torch.uint8) and source.ndim >= 2
+        return is_weight and name.startswith(("aten.to.", "aten._to_copy.")) and node.meta["val"].is_floating_point()
+
+    # ---- inputs and outputs --------------------------------------------------------------------------------------
+
+    def _bind_inputs(self) -> tuple[tuple[TensorSpec, ...], list[relax.Var]]:
+        placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+        specs: list[TensorSpec] = []
+        params: list[relax.Var] = []
+        state = {**self.program.state_dict, **self.program.constants}
+        for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
+            if spec.kind == InputKind.USER_INPUT:
+                self._bind_user_input(node, spec, specs, params)
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                if spec.target not in state:
+                    raise ModelFormatError(f"{self.source}: the program lacks the value of '{spec.target}'")
+                self._values.tensors[node] = state[spec.target]
+            else:
+                raise UnsupportedOperatorError(
+                    f"{self.source}: '{node.name}' is {spec.kind.name}, tensors are supported"
+                )
+        unknown = [name for name in self.shapes if name not in [spec.name for spec in specs]]
+        if unknown:
+            names = ", ".join(repr(spec.name) for spec in specs)
+            raise ShapeError(f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {names}")
+        return tuple(specs), params
+
+    def _bind_user_input(
+        self, node: fx.Node, spec: InputSpec, specs: list[TensorSpec], params: list[relax.Var]
+    ) -> None:
+        if isinstance(spec.arg, ConstantArgument):
+            self._values[node] = spec.arg.value
+            return
+        if not isinstance(spec.arg, TensorArgument):
+            raise UnsupportedOperatorError(f"{self.source}: input '{node.name}' is no tensor; export with a constant")
+        shape = self._input_shape(node.name, node.meta["val"])
+        tensor = TensorSpec(node.name, shape, dtype_name(node.meta["val"].dtype))
+        var = relax.Var(node.name, relax.TensorType(shape, tensor.dtype))
+        self._values[node] = var
+        specs.append(tensor)
+        params.append(var)
+
+    def _input_shape(self, name: str, declared: torch.Tensor) -> tuple[int, ...]:
+        dims = [int(dim) if isinstance(dim, int) else str(dim) for dim in declared.shape]
+        if name not in self.shapes:
+            if any(isinstance(dim, str) for dim in dims):
+                text = ", ".join(map(str, dims))
+                raise ShapeError(
+                    f"{self.source}: input '{name}' has the symbolic shape ({text}): fix it with "
+                    f"shapes={{{name!r}: (...)}} or example_inputs"
+                )
+            return tuple(int(dim) for dim in dims)
+        try:
+            shape = tuple(operator_index(dim) for dim in self.shapes[name])
+        except TypeError:
+            raise ShapeError(
+                f"input '{name}': a shape is a sequence of integers, found {self.shapes[name]!r}"
+            ) from None
+        fits = len(shape) == len(dims) and all(d > 0 and e in (d, str(e)) for d, e in zip(shape, dims, strict=False))
+        if not fits:
+            raise ShapeError(
+                f"input '{name}' cannot have shape {shape}: the program was exported for {tuple(dims)}; "
+                "only symbolic dimensions are free, so export it again for other shapes"
+            )
+        return shape
+
+    def _user_outputs(self, results: list[Any]) -> list[tuple[str, relax.Expr]]:
+        outputs = []
+        for value, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
+            if spec.kind == OutputKind.BUFFER_MUTATION or spec.kind == OutputKind.USER_INPUT_MUTATION:
+                raise UnsupportedOperatorError(
+                    f"{self.source}: the program changes '{spec.target}' in place; export it in eval mode"
+                )
+            if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
+                outputs.append(
+                    (spec.arg.name, self._builder.emit(value) if not isinstance(value, relax.Var) else value)
+                )
+        if not outputs:
+            raise ModelFormatError(f"{self.source}: the program has no tensor as output")
+        return outputs
+
+
+_UNKNOWN = object()
+
+
+# ---- helpers -----------------------------------------------------------------------------------------------------
+
+
+def target_name(node: fx.Node) -> str:
+    """ "aten.conv2d.default"; the plain name for Python's own functions and higher-order operators."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target)
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def bound_arguments(node: fx.Node) -> list[Any]:
+    """The arguments of a node in the order of the operator's schema, defaults filled in."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return list(node.args)
+    bound = []
+    for position, argument in enumerate(node.target._schema.arguments):
+        if position < len(node.args):
+            bound.append(node.args[position])
+        else:
+            bound.append(node.kwargs.get(argument.name, argument.default_value))
+    return bound
+
+
+def layer_name(node: fx.Node) -> str:
+    """The name of the layer a node belongs to, or its own where the layer is a container."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path, kind = stack[-1] if stack else ("", "")
+    kind = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    is_layer = bool(path) and kind.startswith("torch.nn.modules.") and ".container." not in kind
+    name = path if is_layer and not node.name.startswith(("quantize", "dequantize")) else node.name
+    return identifier(name)
+
+
+def _live_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that an output depends on: folded batch norms leave parameters behind that nothing uses."""
+    pending = [node for node in graph.nodes if node.op == "output"]
+    live: set[fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node not in live:
+            live.add(node)
+            pending.extend(node.all_input_nodes)
+    return live
+
+
+def _attribute(module: fx.GraphModule, path: str) -> Any:
+    value: Any = module
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _short_name(node: fx.Node) -> str:
+    """The name TVM knows an operator by: "conv2d.default"."""
+    return getattr(node.target, "__name__", "")
+
+
+def _is_any_of(name: str, parts: tuple[str, ...]) -> bool:
+    return any(part in name for part in parts)
+
+
+def _may_run(node: fx.Node, name: str, tvm_map: Mapping[str, Any]) -> bool:
+    """Whether PyTorch may compute a node at import: deterministic operators that could be converted as well."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return name == "getitem" or getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return False
+    return name in CONVERTERS or (node.target.namespace == "aten" and node.target.__name__ in tvm_map)
+
+
+def _check_size(target: Any, args: Any, kwargs: Any) -> None:
+    """Raises ModelFormatError when a constant would become absurdly big."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        result = target(*args, **kwargs)
+    tensors = result if isinstance(result, (tuple, list)) else [result]
+    if any(isinstance(item, torch.Tensor) and item.numel() > _MAX_FOLDED for item in tensors):
+        raise ModelFormatError(f"a constant would have over {_MAX_FOLDED} elements: the program is damaged")
+
+
+def _check_result(value: Any, declared: Any) -> None:
+    """A result must have the dtype and shape that the program declares: an option may have been overlooked else."""
+    if isinstance(value, (tuple, list)) and isinstance(declared, (tuple, list)):
+        for item, meta in zip(value, declared, strict=False):
+            _check_result(item, meta)
+    if not isinstance(value, relax.Expr) or not isinstance(declared, torch.Tensor):
+        return
+    if not isinstance(value.ty, relax.TensorType):
+        raise UnsupportedOperatorError("the result is no tensor")
+    shape, dtype = shape_of(value), str(value.ty.dtype)
+    fits = len(shape) == declared.ndim and all(
+        not isinstance(dim, int) or dim == found for dim, found in zip(declared.shape, shape, strict=True)
+    )
+    if not fits or dtype != dtype_name(declared.dtype):
+        expected = f"{dtype_name(declared.dtype)} {tuple(declared.shape)}"
+        raise UnsupportedOperatorError(f"yields {dtype} {shape}, but the program declares {expected}")

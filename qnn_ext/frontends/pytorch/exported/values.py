@@ -1,0 +1,67 @@
+"""Small helpers of the converters: constants of a tensor's dtype, casts, static shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tvm import relax
+
+from ....errors import UnsupportedOperatorError
+from ....op.base import constant, constant_value, shape_of
+
+_VALUE_DTYPES = (
+    torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32,
+    torch.uint32, torch.int64, torch.uint64, torch.bool,
+)  # fmt: skip
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype of PyTorch as TVM writes it. Raises UnsupportedOperatorError."""
+    if dtype not in _VALUE_DTYPES:
+        raise UnsupportedOperatorError(f"dtype {dtype} is not supported; export the model in float32")
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(expr: relax.Expr) -> str:
+    """Dtype of an expression."""
+    return str(expr.ty.dtype)
+
+
+def scalar(value: Any, dtype: str) -> relax.Expr:
+    """A constant without dimensions."""
+    return constant(np.asarray(value).astype(dtype))
+
+
+def cast(importer: Any, value: Any, dtype: str) -> relax.Expr:
+    """A tensor or number as a tensor of the dtype."""
+    if not isinstance(value, relax.Expr):
+        return scalar(value, dtype)
+    if dtype_of(value) == dtype:
+        return value
+    known = constant_value(value)
+    return constant(known.astype(dtype)) if known is not None else importer.emit(relax.op.astype(value, dtype))
+
+
+def reshape(importer: Any, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    """A tensor of another shape; constants at once."""
+    shape = tuple(int(dim) for dim in shape)
+    if shape_of(value) == shape:
+        return value
+    known = constant_value(value)
+    return constant(known.reshape(shape)) if known is not None else importer.emit(relax.op.reshape(value, shape))
+
+
+def axes_of(axes: Any, ndim: int) -> list[int]:
+    """Dimensions as a list of non-negative integers; None and [] are all of them."""
+    if axes is None or axes == []:
+        return list(range(ndim))
+    return [int(axis) % max(ndim, 1) for axis in (axes if isinstance(axes, (list, tuple)) else [axes])]
+
+
+def pair(value: Any, rank: int) -> list[int]:
+    """A list with one number per spatial dimension."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return [int(v) for v in (values * rank if len(values) == 1 else values)]
