@@ -25,7 +25,7 @@ _ELEMENTWISE_NAMES = """
     square sign floor ceil round trunc tanh sigmoid erf sin cos tan sinh cosh asin acos atan asinh acosh atanh isnan
     isinf isfinite bitwise_and bitwise_or bitwise_xor bitwise_not nn.relu nn.relu6 nn.leakyrelu nn.gelu nn.gelu_tanh
     nn.silu nn.selu nn.softplus qnn.quantize qnn.dequantize qnn.requantize qnn.add qnn.subtract qnn.mul qnn.fma
-    qnn.simulated_quantize qnn.simulated_dequantize
+    qnn.simulated_quantize qnn.simulated_dequantize qnn.qlinear_add qnn.qlinear_mul
 """
 _ELEMENTWISE = {f"relax.{name}" for name in _ELEMENTWISE_NAMES.split()}
 # The first dimension of the data is the batch by the operator's definition, for data in N… layouts
@@ -35,7 +35,7 @@ _BATCHED = {
     "relax.nn.avg_pool1d", "relax.nn.avg_pool2d", "relax.nn.avg_pool3d", "relax.nn.adaptive_avg_pool1d",
     "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d", "relax.image.resize2d", "relax.image.resize3d",
     "relax.nn.pixel_shuffle", "relax.qnn.conv2d", "relax.qnn.conv2d_transpose", "relax.qnn.dense",
-    "relax.qnn.avg_pool2d", "relax.qnn.max_pool2d", "relax.qnn.resize",
+    "relax.qnn.avg_pool2d", "relax.qnn.max_pool2d", "relax.qnn.resize", "relax.qnn.qlinear_avg_pool",
 }  # fmt: skip
 
 

@@ -116,13 +116,13 @@ def _unary(
 @converter("QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_leaky_relu(node: Node) -> relax.Expr:
     """y = x for x ≥ 0, alpha·x below; bit-exact with ONNX Runtime."""
-    alpha = np.float32(node.attribute("alpha", 0.01))
+    alpha = float(np.float32(node.attribute("alpha", 0.01)))
 
     def computed(x: relax.Expr) -> relax.Expr:
         below = node.emit(relax.op.less(x, number(0)))
         return node.emit(relax.op.where(below, times(node, x, number(alpha)), x))
 
-    return _unary(node, lambda x: np.where(x >= 0, x, alpha * x), computed)
+    return _unary(node, lambda x: np.where(x >= 0, x, np.float32(alpha) * x), computed)
 
 
 @converter("QLinearSigmoid", domain=MICROSOFT)
@@ -199,9 +199,10 @@ def qlinear_softmax(node: Node) -> relax.Expr:
     else:
         length = shape[axis]
     scale, target = node.scale(1), _qparams(node, 3)
-    if known(scale) is None or known(*target) is None:
+    values = known(scale, *target)
+    if values is None:
         raise node.unsupported("scales and zero points of the softmax must be constant")
-    (x_scale,), (y_scale, _) = known(scale), known(*target)
+    x_scale, y_scale, _ = values
     table = _exponentials(float(x_scale.reshape(())), length)
     wide = cast(node, data, "int32")
     largest = node.emit(relax.op.max(wide, axis=axis, keepdims=True))
@@ -209,7 +210,7 @@ def qlinear_softmax(node: Node) -> relax.Expr:
     exps = lookup(node, index, table)
     total = node.emit(relax.op.sum(exps, axis=axis, keepdims=True))
     inverse = np.floor(np.float32(1) / y_scale.astype(np.float32).reshape(()))
-    share = over(node, times(node, exps, number(inverse)), total)
+    share = over(node, times(node, exps, number(float(inverse))), total)
     result = node.emit(qnn.quantize(share, 1.0, target[1], out_dtype=node.dtype(0)))
     return node.emit(relax.op.reshape(result, shape)) if flat else result
 

@@ -101,7 +101,7 @@ def matmul_nbits(node: Node) -> relax.Expr:
             zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks]
         zeros = zeros.reshape(columns, blocks, 1).astype(np.float32)
     else:
-        zeros = np.float32(1 << (bits - 1))
+        zeros = np.full(1, 1 << (bits - 1), np.float32)
     real = (values.astype(np.float32) - zeros) * scales.reshape(columns, blocks, 1).astype(np.float32)
     weight = real.reshape(columns, blocks * block)[:, :depth].T.astype(node.dtype(0))
     node.note(f"weights of {bits} bits in blocks: dequantized at import, multiplied in float")

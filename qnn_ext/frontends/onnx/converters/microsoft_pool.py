@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
 from tvm import relax
 
 from .... import op as qnn
@@ -25,7 +25,7 @@ def _qparams(node: Node) -> list[relax.Expr]:
 def _average(node: Node, axes: Sequence[int], data: relax.Expr, keepdims: bool = True) -> relax.Expr:
     """saturate(rint(f32(Σ (x − z_x)) · f32(s_x / f32(s_y·n))) + z_y) over the axes."""
     x_scale, x_zero, y_scale, y_zero = _qparams(node)
-    divided = times(node, y_scale, number(np.prod([shape_of(data)[axis] for axis in axes])))
+    divided = times(node, y_scale, number(math.prod(shape_of(data)[axis] for axis in axes)))
     if known(x_scale, x_zero, divided, y_zero) is not None:
         qparams = x_scale, x_zero, divided, y_zero
         return qnn.sum(data, *qparams, axis=list(axes), keepdims=keepdims, out_dtype=node.dtype(0))
@@ -58,9 +58,13 @@ def qlinear_average_pool(node: Node) -> relax.Expr:
         return _average(node, range(1, rank - 1) if channels_last else range(2, rank), data)
     if not channels_last:
         data = compound.permute(data, [0, *range(2, rank), 1], node.emit)
+    x_scale, x_zero, y_scale, y_zero = _qparams(node)
     pooled = qnn.qlinear_avg_pool(
         data,
-        *_qparams(node),
+        x_scale,
+        x_zero,
+        y_scale,
+        y_zero,
         geometry.kernel,
         geometry.strides,
         geometry.padding,

@@ -9,10 +9,10 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....op.base import constant, constant_value, shape_of
+from ....op.base import constant, shape_of
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, number, plus, times
+from .arithmetic import cast, known, number, plus, times
 
 # ---- embeddings --------------------------------------------------------------------------------------------------
 
@@ -76,9 +76,10 @@ def qembed_layer_normalization(node: Node) -> list[relax.Expr]:
         return node.emit(qnn.dequantize(rows, scale, zero_point))
 
     def weight(index: int) -> relax.Expr:
-        values = [constant_value(v) for v in (node.input(index), node.scale(index + 6), node.zero_point(index + 11))]
-        if any(value is None for value in values):
-            return node.emit(qnn.dequantize(node.input(index), node.scale(index + 6), node.zero_point(index + 11)))
+        exprs = node.input(index), node.scale(index + 6), node.zero_point(index + 11)
+        values = known(*exprs)
+        if values is None:
+            return node.emit(qnn.dequantize(*exprs))
         data, scale, zero_point = values
         return constant((data.astype(np.int32) - zero_point).astype(np.float32) * scale)
 
