@@ -13,32 +13,35 @@ from tvm import relax
 from ... import op as qnn
 from ...op import compound
 from ...op.base import along_axis, as_expr, constant, constant_value
+from .notes import NOT_QUANTIZED
 from .rules import integer_rule
-from .tensors import Quantized
+from .tensors import NARROW, Quantized
 from .walker import Context
 
-NARROW = ("int8", "uint8", "int16", "uint16")
-NOT_QUANTIZED = "the model does not quantize both of its operands"
 
+def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tuple[Quantized, Quantized] | None:
+    """Both operands as integers the product takes.
 
-def _operands(call: relax.Call, context: Context, channels: int) -> tuple[Quantized, Quantized] | None:
-    """Both operands as integers the product takes; `channels`: the axis of w that may have scales of its own."""
+    rows, columns: the axes of x and of w that end up in the result and may have scales of their own
+    """
     x, w = context.quantized(call.args[0]), context.quantized(call.args[1])
     if x is None or w is None:
         return context.refuse(NOT_QUANTIZED)
     if x.dtype not in NARROW or w.dtype not in NARROW:
         return context.refuse(f"its operands are {x.dtype} and {w.dtype}; products take 8 and 16 bits")
-    if x.vectors:
-        return context.refuse("its data has a scale per channel; the sum runs over those channels")
-    if w.vectors and w.channel_axis != channels % len(w.shape):
-        return context.refuse(f"its weight has scales along axis {w.channel_axis}, which the sum runs over")
+    if x.vectors and (x.channel_axis != rows or x.one_zero_point is None or w.vectors):
+        return context.refuse(
+            f"its data has scales along axis {x.channel_axis}, and the sum runs over differing scales"
+        )
+    if w.vectors and w.channel_axis != columns:
+        return context.refuse(f"its weight has scales along axis {w.channel_axis}, and not one per output channel")
     if w.vectors and constant_value(w.data) is None and w.constants is None:
         return context.refuse("its weight has a scale per channel that is computed at run time")
-    return _signed(x, context), _signed(w, context)
+    return signed(x, context), signed(w, context)
 
 
-def _signed(tensor: Quantized, context: Context) -> Quantized:
-    """uint16 as int16: kernels have no unsigned 16-bit products, and a shift by 2¹⁵ is exact."""
+def signed(tensor: Quantized, context: Context) -> Quantized:
+    """uint16 as int16: kernels have no unsigned 16-bit sums, and a shift by 2¹⁵ is exact."""
     if tensor.dtype != "uint16":
         return tensor
     half = 1 << 15
@@ -58,8 +61,18 @@ def _product_scale(x: Quantized, w: Quantized, context: Context) -> Any:
     """f32(s_x · s_w), a scalar or a vector over the channels of w."""
     one, two = constant_value(as_expr(x.scale)), constant_value(as_expr(w.scale))
     if one is not None and two is not None:
-        return constant((one.reshape(()).astype(np.float32) * two.astype(np.float32)).astype(np.float32))
-    return context.emit(relax.op.multiply(compound.reshape(as_expr(x.scale), (), context.emit), as_expr(w.scale)))
+        return constant(np.asarray(_scalar_or_vector(one) * _scalar_or_vector(two)))
+    scalar = compound.reshape(as_expr(x.scale), (), context.emit) if x.per_tensor else x.scale
+    return context.emit(relax.op.multiply(scalar, as_expr(w.scale)))
+
+
+def _scalar_or_vector(scale: np.ndarray) -> np.ndarray:
+    return (scale.reshape(()) if scale.size == 1 else scale).astype(np.float32)
+
+
+def _single_zero_point(x: Quantized) -> Any:
+    """The zero point of data whose scales may be a vector, but whose zero points are all one."""
+    return x.zero_point if x.per_tensor else constant(np.int32(x.one_zero_point))
 
 
 def _accumulator(x: Quantized, w: Quantized) -> str:
@@ -72,14 +85,14 @@ def _convolution(call: relax.Call, context: Context) -> Any:
     attributes, rank = call.attrs, len(call.ty.shape) - 2
     if _layouts(attributes) != (_layout("N", "C", rank), _layout("O", "I", rank)):
         return context.refuse(f"its layouts are {', '.join(_layouts(attributes))}")
-    operands = _operands(call, context, channels=0)
+    operands = _operands(call, context, rows=0, columns=0)
     if operands is None:
         return None
     x, w = operands
     acc = compound.convolution(
         x.data,
         w.data,
-        x.zero_point,
+        _single_zero_point(x),
         w.zero_point,
         strides=_ints(attributes.strides),
         padding=_ints(attributes.padding),
@@ -88,7 +101,7 @@ def _convolution(call: relax.Call, context: Context) -> Any:
         emit=context.emit,
         out_dtype=_accumulator(x, w),
     )
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 1)
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1)
 
 
 @integer_rule("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
@@ -97,7 +110,7 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
     if _layouts(attributes) != (_layout("N", "C", rank), _layout("I", "O", rank)):
         return context.refuse(f"its layouts are {', '.join(_layouts(attributes))}")
     groups = int(attributes.groups)
-    operands = _operands(call, context, channels=1)
+    operands = _operands(call, context, rows=0, columns=1)
     if operands is None:
         return None
     x, w = operands
@@ -108,7 +121,7 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
     acc = compound.transposed_convolution(
         x.data,
         w.data,
-        x.zero_point,
+        _single_zero_point(x),
         w.zero_point,
         strides=_ints(attributes.strides),
         padding=_ints(attributes.padding),
@@ -118,7 +131,7 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
         emit=context.emit,
         out_dtype=_accumulator(x, w),
     )
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 1)
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1)
 
 
 def _over_groups(w: Quantized, groups: int) -> Quantized | None:
@@ -132,16 +145,19 @@ def _over_groups(w: Quantized, groups: int) -> Quantized | None:
 
 @integer_rule("matmul")
 def _matmul(call: relax.Call, context: Context) -> Any:
-    operands = _operands(call, context, channels=-1)
+    ranks = [len(call.args[i].ty.shape) for i in range(2)]
+    operands = _operands(call, context, rows=ranks[0] - 2, columns=ranks[1] - 1 if ranks[1] > 1 else -1)
     if operands is None:
         return None
     x, w = operands
-    acc = compound.matmul(x.data, w.data, x.zero_point, w.zero_point, emit=context.emit, out_dtype=_accumulator(x, w))
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), -1)
+    if x.vectors and ranks[1] < 2:
+        return context.refuse("its data has a scale for each row, and its other operand is a vector")
+    zero_point = _single_zero_point(x)
+    acc = compound.matmul(x.data, w.data, zero_point, w.zero_point, emit=context.emit, out_dtype=_accumulator(x, w))
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), -2 if x.vectors else -1)
 
 
-@integer_rule("add")
-def _bias(call: relax.Call, context: Context) -> Any:
+def add_bias(call: relax.Call, context: Context) -> Any:
     """An accumulator plus an int32 bias in the accumulator's own units stays an accumulator.
 
     ONNX Runtime, too, adds such a bias as integers, whatever its scale says; ours must agree to 1e-5, for exporters

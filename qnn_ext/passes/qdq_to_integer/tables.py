@@ -8,103 +8,67 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import relax
 
-from ...interpreter import interpret
 from ...numerics.reference import domain
-from ...op.base import constant, constant_value
-from .products import NARROW, _bias
-from .rules import RULES, integer_rule
-from .tensors import Mapped, Quantized
-from .walker import Context, materialize
+from ...op.base import constant, constant_value, shape_of
+from .hoist import evaluate
+from .products import add_bias
+from .rules import integer_rule
+from .tensors import NARROW, Mapped, Quantized
+from .walker import Context, dequantized
+
+# operators that take no longer than a look-up
+_CHEAP = frozenset({
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "square", "clip", "nn.relu",
+    "nn.relu6", "nn.leakyrelu", "floor", "ceil", "round", "sign", "where",
+    "greater", "greater_equal", "less", "less_equal", "equal", "not_equal",
+})  # fmt: skip
+_COSTLY = (
+    "power", "sqrt", "rsqrt", "exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "asinh", "acosh", "atanh", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.softplus", "nn.selu",
+)  # fmt: skip
 
 
 def as_mapped(expr: Any, context: Context) -> Mapped | None:
     """An operand as a function of its integers, None when it is none or has scales per channel."""
     tensor = context.known(expr)
-    if isinstance(tensor, Mapped) or tensor is None:
+    if not isinstance(tensor, Quantized):
         return tensor
-    if (
-        tensor.vectors
-        or tensor.dtype not in NARROW
-        or tensor.constants is None
-        or constant_value(tensor.data) is not None
-    ):
+    if tensor.vectors or tensor.dtype not in NARROW or tensor.constants is None:
         return None
-    values = constant_value(materialize(Quantized(constant(domain(tensor.dtype)), tensor.scale, tensor.zero_point)))
-    return None if values is None else Mapped(tensor.data, values)
+    if constant_value(tensor.data) is not None:
+        return None
+    return Mapped(tensor.data, dequantized(domain(tensor.dtype), *tensor.constants))
 
 
+@integer_rule(*sorted(_CHEAP - {"add", "maximum", "minimum", "where"}), *_COSTLY)
 def tabulate(call: relax.Call, context: Context) -> Mapped | None:
     """The call as a function of the one tensor its operands are functions of; other operands must be scalars."""
-    source: Mapped | None = None
+    sources: list[Mapped] = []
     args: list[Any] = []
     for arg in call.args:
         mapped = as_mapped(arg, context)
         if mapped is not None:
-            if source is not None and not mapped.data.same_as(source.data):
-                return None
-            source = mapped
+            sources.append(mapped)
             args.append(constant(mapped.values))
             continue
-        value = constant_value(arg) if isinstance(arg, relax.Expr) else None
-        if isinstance(arg, relax.Var) or (value is not None and value.size != 1):
+        real = context.value(arg) if isinstance(arg, relax.Var) and context.known(arg) is None else arg
+        value = constant_value(real) if isinstance(real, relax.Expr) else None
+        if isinstance(real, relax.Var) or (value is not None and value.size != 1):
             return None
-        args.append(arg if value is None else constant(value.reshape(())))
-    if source is None or [int(d) for d in call.ty.shape] != [int(d) for d in source.data.ty.shape]:
+        args.append(real if value is None else constant(value.reshape(())))
+    if not sources or any(not other.data.same_as(sources[0].data) for other in sources):
         return None
-    return Mapped(source.data, _evaluate(relax.Call(call.op, args, call.attrs, call.ty_args)))
+    data = sources[0].data
+    if shape_of(call) != shape_of(data):
+        return None
+    cheap = str(call.op.name).removeprefix("relax.") in _CHEAP and all(source.cheap for source in sources)
+    return Mapped(data, evaluate(relax.Call(call.op, args, call.attrs, call.ty_args)), cheap)
 
 
-def _evaluate(call: relax.Call) -> np.ndarray:
-    builder = relax.BlockBuilder()
-    with builder.function("main", []):
-        result = builder.emit(call)
-        builder.emit_func_output(result)
-    return np.asarray(interpret(builder.get(), [])[0], np.float32)
-
-
-@integer_rule(
-    "subtract",
-    "multiply",
-    "divide",
-    "power",
-    "negative",
-    "abs",
-    "square",
-    "sqrt",
-    "rsqrt",
-    "exp",
-    "log",
-    "erf",
-    "tanh",
-    "sigmoid",
-    "sin",
-    "cos",
-    "tan",
-    "floor",
-    "ceil",
-    "round",
-    "sign",
-    "clip",
-    "nn.relu",
-    "nn.relu6",
-    "nn.leakyrelu",
-    "nn.gelu",
-    "nn.gelu_tanh",
-    "nn.silu",
-    "nn.softplus",
-    "nn.selu",
-)
-def _function(call: relax.Call, context: Context) -> Any:
-    return tabulate(call, context)
-
-
+@integer_rule("add")
 def _add(call: relax.Call, context: Context) -> Any:
     """A bias, or one more step of a function."""
-    result = _bias(call, context)
+    result = add_bias(call, context)
     return tabulate(call, context) if result is None else result
-
-
-RULES["add"] = _add

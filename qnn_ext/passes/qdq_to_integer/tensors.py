@@ -9,6 +9,9 @@ import numpy as np
 
 from ...op.base import as_expr, constant_value, normalize_axis, shape_of
 
+# what products, sums and tables take
+NARROW = ("int8", "uint8", "int16", "uint16")
+
 
 @dataclass(frozen=True)
 class Quantized:
@@ -51,6 +54,14 @@ class Quantized:
         scale, zero_point = constant_value(as_expr(self.scale)), constant_value(as_expr(self.zero_point))
         return None if scale is None or zero_point is None else (scale, zero_point)
 
+    @property
+    def one_zero_point(self) -> int | None:
+        """The zero point, when it is a constant and the same everywhere."""
+        zero_point = constant_value(as_expr(self.zero_point))
+        if zero_point is None or (zero_point != zero_point.flat[0]).any():
+            return None
+        return int(zero_point.flat[0])
+
     def moved(self, data: Any, axis: int | None = None) -> Quantized:
         """The same scale and zero point for other integers; `axis` where the vectors now run elsewhere."""
         return replace(self, data=data, axis=self.axis if axis is None else axis)
@@ -73,8 +84,24 @@ class Mapped:
     """values[data − lowest value of its dtype]: any function of one 8- or 16-bit tensor.
 
     data:   8- or 16-bit integer expression
-    values: float32 array with one entry per integer, in ascending order
+    values: array with one entry per integer, in ascending order
+    cheap:  made of arithmetic only, so that where real values are needed the operators are as fast as a table
     """
 
     data: Any
     values: np.ndarray
+    cheap: bool = True
+
+    @property
+    def as_table(self) -> bool:
+        """Whether real values come out of a table, and not of the model's own operators."""
+        return not self.cheap and len(self.values) == 256 and self.values.dtype == np.float32
+
+    @property
+    def slope(self) -> float | None:
+        """s, when the function is s·q + c with s > 0."""
+        values = self.values.astype(np.float64)
+        steps = np.arange(len(values))
+        slope = (values[-1] - values[0]) / steps[-1]
+        straight = np.abs(values[0] + slope * steps - values).max() <= 2e-7 * np.abs(values).max()
+        return float(slope) if slope > 0 and straight else None

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import IRModule, relax
 
 from ... import op as qnn
 from ...module import FloatNote
-from ...op.base import OPS, call_attributes, constant, constant_value
-from ..rewrite import bindings_of, consumers, emit_named, op_name, operands, plain_attrs, substitute
+from ...op.base import OPS, constant, constant_value
+from ..rewrite import bindings_of, consumers, emit_named, op_name, plain_attrs, substitute
 from .hoist import Quantize
+from .notes import reason_for
 from .rules import RULES
 from .tensors import Mapped, Quantized
-
-# float operators that need no note: on an accumulator they run in registers, in the kernel that made it
-ELEMENTWISE = frozenset({
-    "add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "sqrt", "rsqrt",
-    "square", "exp", "log", "tanh", "sigmoid", "erf", "power", "clip", "floor", "ceil", "round", "astype",
-    "where", "nn.relu", "nn.relu6", "nn.leakyrelu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.softplus",
-    "nn.prelu", "nn.selu",
-})  # fmt: skip
-# the products whose share of integer work users look at
-PRODUCTS = frozenset({
-    "matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose",
-    "nn.conv3d_transpose", "nn.attention", "nn.attention_bias",
-})  # fmt: skip
-MOVES_ONLY = frozenset({
-    "reshape", "flatten", "permute_dims", "squeeze", "expand_dims", "broadcast_to", "strided_slice", "take",
-    "concat", "split", "stack", "tile", "repeat", "flip", "nn.batch_flatten", "shape_of", "zeros", "ones",
-    "full", "arange",
-})  # fmt: skip
 
 
 class Walker:
@@ -42,9 +24,11 @@ class Walker:
         self._function = mod["main"]
         self._bindings = bindings_of(self._function)
         self._readers = consumers(self._function, self._bindings)
+        self._definitions = {binding.var: binding.value for binding in self._bindings}
         self._builder = relax.BlockBuilder()
         self._floats: dict[Any, Any] = {}  # old variable -> expression of its value
         self._known: dict[Any, Quantized | Mapped] = {}  # old variable -> the integers it stands for
+        self._results: dict[Any, list[Any]] = {}  # old variable of an operator with several results -> those
         self._notes: list[FloatNote] = []
 
     def run(self) -> tuple[IRModule, tuple[FloatNote, ...]]:
@@ -69,11 +53,40 @@ class Walker:
 
     def value(self, expr: Any) -> Any:
         """An operand as it is in the new module; dequantized here if it was carried as integers."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.value(field) for field in expr.fields])
         if not isinstance(expr, relax.Var):
             return expr
         if expr not in self._floats and expr in self._known:
-            self._floats[expr] = emit_named(self._builder, materialize(self._known[expr]), expr.name)
+            self._make_real(expr)
+        if expr not in self._floats and expr in self._results:
+            self._floats[expr] = relax.Tuple([self._real(result, expr.name) for result in self._results[expr]])
         return self._floats.get(expr, expr)
+
+    def _real(self, result: Any, name: str) -> Any:
+        """A rule's result as an expression."""
+        known = isinstance(result, (Quantized, Mapped))
+        return emit_named(self._builder, materialize(result) if known else result, name)
+
+    def _make_real(self, var: Any) -> None:
+        """Bind the real value of a variable carried as integers, and before it those it is made of."""
+        pending = [var]
+        while pending:
+            current = pending[-1]
+            if current in self._floats:
+                pending.pop()
+                continue
+            tensor = self._known[current]
+            if isinstance(tensor, Mapped) and not tensor.as_table:
+                value = self._definitions[current]
+                missing = [v for v in _variables(value) if v in self._known and v not in self._floats]
+                if missing:
+                    pending += missing
+                    continue
+                expr = substitute(value, self._floats)
+            else:
+                expr = materialize(tensor)
+            self._floats[current] = emit_named(self._builder, expr, current.name)
 
     def _environment(self, expr: Any) -> dict[Any, Any]:
         return {var: self.value(var) for var in _variables(expr)}
@@ -101,48 +114,33 @@ class Walker:
         value, var = binding.value, binding.var
         context = Context(self, var)
         rule = RULES.get(op_name(value))
-        result = None
+        result = self._field(value) if isinstance(value, relax.TupleGetItem) else None
         if rule is not None:
             result = rule(value, context)
-        elif isinstance(value, relax.TupleGetItem):
-            result = self._field(value)
-        elif isinstance(value, relax.Tuple):
-            return self._bind_float(binding)
         if result is None:
             self._note(value, var, context.reason)
-            return self._bind_float(binding)
+            expr = substitute(value, self._environment(value))
+            self._floats[var] = emit_named(self._builder, expr, var.name)
+        elif isinstance(result, list):
+            self._results[var] = result
+        else:
+            self._bind(var, result)
+
+    def _bind(self, var: Any, result: Any) -> None:
         if isinstance(result, (Quantized, Mapped)):
             self._known[var] = result
-        elif isinstance(result, list):  # an operator with several results
-            self._fields[var] = result
         else:
             self._floats[var] = emit_named(self._builder, result, var.name)
 
-    def _bind_float(self, binding: relax.VarBinding) -> None:
-        value = substitute(binding.value, self._environment(binding.value))
-        self._floats[binding.var] = emit_named(self._builder, value, binding.var.name)
-
-    @property
-    def _fields(self) -> dict[Any, list[Any]]:
-        if not hasattr(self, "_field_lists"):
-            self._field_lists: dict[Any, list[Any]] = {}
-        return self._field_lists
-
     def _field(self, value: relax.TupleGetItem) -> Any | None:
-        fields = self._fields.get(value.tuple_value)
-        return None if fields is None else fields[value.index]
+        results = self._results.get(value.tuple_value)
+        return None if results is None else results[value.index]
 
     def _note(self, value: Any, var: Any, reason: str | None) -> None:
         name = op_name(value)
-        if not name or name.startswith("qnn.") or name in MOVES_ONLY:
-            return
-        touches = any(self.known(operand) is not None for operand in operands(value))
-        if reason is None and touches and name not in ELEMENTWISE:
-            reason = "no integer form of this operator"
-        if reason is None and name in PRODUCTS:
-            reason = "the model does not quantize both of its operands"
-        if reason is not None:
-            self._notes.append(FloatNote(str(var.name), name, reason))
+        found = reason_for(name, value, self.known) if name and reason is None else reason
+        if found is not None:
+            self._notes.append(FloatNote(str(var.name), name, found))
 
 
 class Context:
@@ -180,64 +178,24 @@ class Context:
 def materialize(tensor: Quantized | Mapped) -> Any:
     """The real values of a tensor carried as integers."""
     if isinstance(tensor, Mapped):
-        return qnn.table(tensor.data, constant(tensor.values.astype(np.float32)))
+        return qnn.table(tensor.data, constant(tensor.values))
     array, parameters = constant_value(tensor.data), tensor.constants
     if array is not None and parameters is not None:
-        real = OPS["dequantize"].reference(array, *parameters, axis=tensor.axis, out_dtype="float32")
-        return constant(np.asarray(real))
+        return constant(dequantized(array, *parameters, axis=tensor.axis))
     return qnn.dequantize(tensor.data, tensor.scale, tensor.zero_point, axis=tensor.axis)
 
 
+def dequantized(array: Any, scale: Any, zero_point: Any, axis: int = -1) -> Any:
+    """(array − zero_point) · scale in float32, as `qnn.dequantize`."""
+    return OPS["dequantize"].reference(array, scale, zero_point, axis=axis, out_dtype="float32")
+
+
 def _variables(expr: Any) -> list[Any]:
+    """The variables an expression reads."""
+    if isinstance(expr, relax.Var):
+        return [expr]
     if isinstance(expr, relax.Tuple):
         return [var for field in expr.fields for var in _variables(field)]
     if isinstance(expr, relax.Call):
         return [var for arg in expr.args for var in _variables(arg)]
-    return [operand for operand in operands(expr) if isinstance(operand, relax.Var)]
-
-
-# ---- the two bounds of every island ------------------------------------------------------------------------------
-
-
-def _dequantize(call: relax.Call, context: Context) -> Any:
-    attributes = call_attributes(call)
-    if attributes["out_dtype"] != "float32":
-        return None
-    data, scale, zero_point = (context.value(arg) for arg in call.args)
-    return Quantized(data, scale, zero_point, attributes["axis"])
-
-
-def _quantize(call: relax.Call, context: Context) -> Any:
-    """quantize of what is known as integers: nothing at all, a requantize, or a table."""
-    quantize = Quantize(call)
-    tensor = context.known(call.args[0])
-    if not quantize.per_tensor or tensor is None:
-        return None
-    if isinstance(tensor, Mapped):
-        return qnn.table(tensor.data, constant(quantize.value(tensor.values)))
-    target = quantize.attributes["out_dtype"]
-    if tensor.constants is None:
-        return None
-    array = constant_value(tensor.data)
-    if array is not None:
-        real = constant_value(materialize(tensor))
-        assert real is not None, "constants materialize to constants"
-        return constant(quantize.value(real))
-    scale, zero_point = tensor.constants
-    out_scale, out_zero_point = constant_value(quantize.scale), constant_value(quantize.zero_point)
-    assert out_scale is not None and out_zero_point is not None, "per-tensor quantization is constant"
-    same_scale = tensor.per_tensor and scale.item() == out_scale.item()
-    if same_scale and zero_point.item() == out_zero_point.item() and tensor.dtype == target:
-        return tensor.data
-    # ONNX Runtime folds the scales of an accumulator into one multiplier; PyTorch, which multiplies by 1 / scale,
-    # rounds after each. With equal scales both are exact
-    wide = tensor.dtype in ("int32", "int64") and not quantize.attributes["reciprocal"]
-    if (wide or same_scale) and quantize.attributes["rounding"] == "TONEAREST_EVEN":
-        return qnn.requantize(
-            tensor.data, scale, zero_point, quantize.scale, quantize.zero_point, axis=tensor.axis, out_dtype=target
-        )
-    return None
-
-
-RULES["qnn.dequantize"] = _dequantize
-RULES["qnn.quantize"] = _quantize
+    return [expr.tuple_value] if isinstance(expr, relax.TupleGetItem) else []

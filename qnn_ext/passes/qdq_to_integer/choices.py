@@ -1,0 +1,27 @@
+"""Integer rules of operators that choose one of two tensors' values: integers choose alike when their scales are equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from .rules import integer_rule
+from .tables import tabulate
+from .walker import Context
+
+
+@integer_rule("maximum", "minimum")
+def _extreme(call: relax.Call, context: Context) -> Any:
+    one, two = (context.quantized(arg) for arg in call.args)
+    if one is not None and two is not None and one.same_parameters(two):
+        return one.moved(context.emit(relax.Call(call.op, [one.data, two.data], call.attrs, call.ty_args)))
+    return tabulate(call, context)
+
+
+@integer_rule("where")
+def _where(call: relax.Call, context: Context) -> Any:
+    one, two = (context.quantized(arg) for arg in call.args[1:])
+    if one is not None and two is not None and one.same_parameters(two):
+        return one.moved(context.emit(relax.op.where(context.value(call.args[0]), one.data, two.data)))
+    return tabulate(call, context)
