@@ -1,0 +1,83 @@
+"""What both halves of the PyTorch frontend need: torch itself, example inputs, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import QnnError, ShapeError
+
+
+def import_torch() -> Any:
+    """The torch module. Raises QnnError saying how to install it where it is missing."""
+    try:
+        import torch
+    except ImportError as error:
+        raise QnnError(f"reading PyTorch models needs torch: pip install 'qnn-ext[torch]' ({error})") from error
+    return torch
+
+
+def example_values(
+    example_inputs: Any, shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None, names: Sequence[str]
+) -> list[Any]:
+    """One example per input in model order: tensors as torch tensors, anything else as it was given.
+
+    example_inputs: a tuple or dict of arrays, tensors or plain Python values; a lone tensor for a lone input
+    shapes:         name -> shape, or one shape per input; stands for float32 zeros
+
+    Raises ShapeError when neither fits the model's inputs.
+    """
+    torch = import_torch()
+    if example_inputs is not None:
+        return [_as_tensor(value) for value in _in_order(example_inputs, names, "example_inputs")]
+    if shapes is None:
+        wanted = ", ".join(f"{name!r}: (1, ...)" for name in names)
+        raise ShapeError(
+            f"the file does not say which shapes the inputs {', '.join(map(repr, names))} have: "
+            f"pass example_inputs=(array, ...) or shapes={{{wanted}}}"
+        )
+    if isinstance(shapes, Sequence) and shapes and all(isinstance(dim, (int, np.integer)) for dim in shapes):
+        shapes = [shapes]  # type: ignore[list-item]
+    given = _in_order(shapes, names, "shapes")
+    return [torch.zeros(_as_shape(name, shape)) for name, shape in zip(names, given, strict=True)]
+
+
+def _in_order(values: Any, names: Sequence[str], argument: str) -> list[Any]:
+    if isinstance(values, Mapping):
+        unknown = [name for name in values if name not in names]
+        missing = [name for name in names if name not in values]
+        if unknown or missing:
+            problem = f"names {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
+            raise ShapeError(f"{argument} {problem}; the model's inputs are {', '.join(map(repr, names))}")
+        return [values[name] for name in names]
+    items = list(values) if isinstance(values, (tuple, list)) else [values]
+    if len(items) != len(names):
+        raise ShapeError(
+            f"{argument} holds {len(items)} values, but the model takes {len(names)}: {', '.join(map(repr, names))}"
+        )
+    return items
+
+
+def _as_tensor(value: Any) -> Any:
+    torch = import_torch()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value).copy())
+    return value
+
+
+def _as_shape(name: str, shape: Any) -> tuple[int, ...]:
+    try:
+        dims = tuple(int(dim) for dim in shape)
+    except TypeError:
+        raise ShapeError(f"input {name!r}: a shape is a sequence of integers, found {shape!r}") from None
+    if any(dim < 1 for dim in dims):
+        raise ShapeError(f"input {name!r} has shape {dims}, where each dimension must be at least 1")
+    return dims
+
+
+def identifier(name: str) -> str:
+    """A layer's name as a Relax variable name."""
+    cleaned = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in name).strip("_")
+    return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned

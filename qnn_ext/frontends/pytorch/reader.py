@@ -1,0 +1,149 @@
+"""What kind of PyTorch file is this: found out from its content, before PyTorch opens it. Nothing is unpickled here.
+
+`torch.jit.save` and `torch.export.save` write archives that PyTorch reads without Python's pickle; `torch.save` writes
+pickles, which can run anything when they are opened and hold no graph anyway. Those are refused with the way out.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickletools
+import re
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import ModelFormatError
+from .common import import_torch
+
+TORCHSCRIPT, PROGRAM = "TorchScript", "torch.export program"
+
+HOW_TO = (
+    "in the code that makes the model, write torch.jit.trace(model.eval(), example).save(path) for eager and FX models, "
+    "or torch.export.save(torch.export.export(model, (example,)), path) for PT2E models"
+)
+# functions of TorchScript that reach for files
+_FILE_ACCESS = re.compile(rb"\b(?:aten\.save|torch\.save|from_file)\s*\(")
+# what a pickle of tensors refers to
+_TENSOR_GLOBALS = re.compile(r"collections OrderedDict|torch\._utils _rebuild\w*|torch(\.\w+)* \w*Storage|torch \w+")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A PyTorch file by content.
+
+    kind:    TORCHSCRIPT or PROGRAM
+    content: its bytes
+    name:    where it came from, for messages
+    """
+
+    kind: str
+    content: bytes
+    name: str
+
+
+def read_archive(source: str | os.PathLike | bytes) -> Archive:
+    """The file's kind and bytes. Raises ModelFormatError when it is missing, damaged, or neither TorchScript nor a
+    program: a pickled module, a state dictionary, a file of another framework."""
+    content, name = _load(source)
+    if not content:
+        raise ModelFormatError(f"{name}: the file is empty")
+    if not content.startswith(b"PK\x03\x04"):
+        raise ModelFormatError(f"{name}: {_no_archive(content)}")
+    records = _records(content, name)
+    files = {record.partition("/")[2] for record in records}
+    if "archive_format" in files or "serialized_exported_program.json" in files:
+        return Archive(PROGRAM, content, name)
+    if any(file.startswith("code/") for file in files) and "constants.pkl" in files:
+        _check_code(content, records, name)
+        return Archive(TORCHSCRIPT, content, name)
+    if "data.pkl" in files:
+        pickled = next(record for record in records if record.partition("/")[2] == "data.pkl")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            raise ModelFormatError(f"{name}: {_pickle_problem(archive.read(pickled))}")
+    raise ModelFormatError(
+        f"{name}: a zip archive without the records of a TorchScript or torch.export model "
+        f"(it holds {', '.join(sorted(records)[:4]) or 'nothing'}); {HOW_TO}"
+    )
+
+
+def load_script(archive: Archive) -> Any:
+    """The `torch.jit.ScriptModule` of a TorchScript archive, its weights packed for the current engine.
+
+    Raises ModelFormatError when PyTorch cannot read it.
+    """
+    torch = import_torch()
+    try:
+        return torch.jit.load(io.BytesIO(archive.content), map_location="cpu")
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelFormatError(
+            f"{archive.name}: PyTorch cannot read this TorchScript archive: {reason.strip()[:300]}; it may be damaged, of "
+            "another PyTorch version, or use operators that only some extension registers"
+        ) from error
+
+
+def _load(source: str | os.PathLike | bytes) -> tuple[bytes, str]:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source), "the model given as bytes"
+    name = os.fspath(source)
+    try:
+        with open(source, "rb") as file:
+            return file.read(), str(name)
+    except OSError as error:
+        raise ModelFormatError(f"{name}: cannot read the file: {error.strerror or error}") from error
+
+
+def _records(content: bytes, name: str) -> list[str]:
+    """The names in a zip archive whose every record has its checksum."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ModelFormatError(f"{name}: a compressed zip archive, which PyTorch never writes; {HOW_TO}")
+            damaged = archive.testzip()
+            names = archive.namelist()
+    except ModelFormatError:
+        raise
+    except Exception as error:  # zipfile raises a dozen types on damaged archives
+        raise ModelFormatError(
+            f"{name}: the zip archive is truncated or damaged ({error}); copy or export the file again"
+        ) from error
+    if damaged is not None:
+        raise ModelFormatError(f"{name}: record {damaged} is damaged; copy or export the file again")
+    return names
+
+
+def _check_code(content: bytes, records: list[str], name: str) -> None:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for record in records:
+            if record.endswith(".py") and _FILE_ACCESS.search(archive.read(record)):
+                raise ModelFormatError(f"{name}: the code in {record} reads or writes files, which no model has to do")
+
+
+def _no_archive(content: bytes) -> str:
+    if content[4:8] == b"TFL3":
+        return "this is a TFLite model; read it with from_tflite"
+    if content[:1] == b"\x80" or content[:2] in (b"}q", b"(d", b"cc"):
+        return _pickle_problem(content)
+    return f"no PyTorch archive: it does not begin like a zip file; {HOW_TO}"
+
+
+def _pickle_problem(content: bytes) -> str:
+    """What to say about a pickle, which is read as a list of opcodes and never executed."""
+    classes = []
+    try:
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name == "GLOBAL":
+                classes.append(str(argument))
+            if opcode.name == "STOP" and classes:
+                break
+    except Exception:  # a damaged pickle: what was found until then decides
+        pass
+    foreign = [name for name in classes if not _TENSOR_GLOBALS.fullmatch(name)]
+    if classes and not foreign:
+        return f"weights only (a state dictionary written by torch.save), without a graph; {HOW_TO}"
+    if foreign:
+        owner = foreign[0].replace(" ", ".")
+        return f"a pickled Python object ({owner}) written by torch.save; it is not opened, for that can run anything; {HOW_TO}"
+    return f"a pickle, which is not opened, for that can run anything; {HOW_TO}"

@@ -1,0 +1,145 @@
+"""Functions of one value. On a quantized tensor each is a table of what PyTorch computes for all 256 integers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax
+
+from ..... import op as qnn
+from .....numerics.reference import domain
+from .....op.base import constant
+from .....qparams import QParams
+from ...common import import_torch
+from ..formulas import scalar
+from ..node import Node
+from ..registry import converter
+from ..values import array_of, plain
+
+# the argument that the function is of, in the schemas below
+_DATA = ("self", "qx", "input", "X")
+
+
+@converter(
+    "quantized::relu6", "quantized::leaky_relu", "quantized::hardswish", "quantized::elu", "quantized::celu",
+    "quantized::sigmoid", "quantized::threshold", "quantized::clamp",
+    "aten::relu", "aten::relu_", "aten::relu6", "aten::relu6_", "aten::hardtanh", "aten::hardtanh_", "aten::clamp",
+    "aten::clamp_", "aten::clamp_min", "aten::clamp_min_", "aten::clamp_max", "aten::clamp_max_", "aten::sigmoid",
+    "aten::sigmoid_", "aten::tanh", "aten::tanh_", "aten::hardsigmoid", "aten::hardsigmoid_", "aten::hardswish",
+    "aten::hardswish_", "aten::elu", "aten::elu_", "aten::celu", "aten::leaky_relu", "aten::leaky_relu_", "aten::gelu",
+    "aten::silu", "aten::silu_", "aten::threshold", "aten::threshold_", "aten::mish", "aten::softplus", "aten::exp",
+    "aten::sqrt", "aten::rsqrt", "aten::neg", "aten::abs", "aten::erf", "aten::log", "aten::selu", "aten::reciprocal",
+    "aten::sin", "aten::cos", "aten::square",
+)  # fmt: skip
+def _unary(node: Node) -> relax.Expr:
+    name = next(name for name in _DATA if name in node.arguments)
+    source = node.qparams(name)
+    if source is None:
+        return _in_float(node, node.expr(name))
+    if source.dtype not in ("int8", "uint8"):
+        raise node.unsupported(f"an activation of {source.dtype}; 8-bit ones are supported")
+    return table_or_clip(node, node.expr(name), function_table(node, name, source), source.dtype)
+
+
+def function_table(node: Node, name: str, source: QParams) -> np.ndarray:
+    """What PyTorch's kernel of this operator yields for every integer of the argument."""
+    torch = import_torch()
+    values = torch.from_numpy(domain(source.dtype).copy())
+    tensor = torch._make_per_tensor_quantized_tensor(values, float(source.scale), int(source.zero_point))
+    arguments = [tensor if key == name else plain(value) for key, value in node.arguments.items()]
+    return array_of(node.run(arguments))
+
+
+def table_or_clip(node: Node, value: relax.Expr, table: np.ndarray, dtype: str) -> relax.Expr:
+    """The table as an operator; one that only clips becomes a clip, which needs no memory."""
+    low, high = int(table.min()), int(table.max())
+    if np.array_equal(table, np.clip(domain(dtype), low, high)):
+        return node.emit(relax.op.clip(value, low, high))
+    return node.emit(qnn.table(value, constant(table)))
+
+
+# ---- in float ----------------------------------------------------------------------------------------------------
+
+
+def _in_float(node: Node, x: relax.Expr) -> relax.Expr:
+    """The float function of an operator's name, without the underscore of the in-place ones."""
+    name = node.kind.split("::")[1].rstrip("_")
+    emit, op = node.emit, relax.op
+    if name in _BOUNDS:
+        low, high = _BOUNDS[name](node)
+        return op.clip(x, low, high)
+    node.note("a float activation between quantized layers")
+    if name in _SIMPLE:
+        return getattr(op, _SIMPLE[name])(x)
+    if name == "gelu":
+        return op.nn.gelu_tanh(x) if node.get("approximate", "none") == "tanh" else op.nn.gelu(x)
+    if name == "silu":
+        return op.nn.silu(x)
+    if name in ("hardsigmoid", "hardswish"):
+        shifted = emit(op.clip(emit(op.add(x, scalar(3))), 0.0, 6.0))
+        factor = shifted if name == "hardsigmoid" else emit(op.multiply(x, shifted))
+        return op.divide(factor, scalar(6))
+    if name == "leaky_relu":
+        return op.where(emit(op.less(x, scalar(0))), emit(op.multiply(x, scalar(node["negative_slope"]))), x)
+    if name in ("elu", "celu", "selu"):
+        return _exponential(node, name, x)
+    if name == "softplus":
+        beta = float(node["beta"])
+        grown = emit(op.exp(emit(op.multiply(x, scalar(beta)))))
+        smooth = emit(op.divide(emit(op.log(emit(op.add(grown, scalar(1))))), scalar(beta)))
+        return op.where(emit(op.greater(x, scalar(float(node["threshold"]) / beta))), x, smooth)
+    if name == "mish":
+        soft = emit(op.log(emit(op.add(emit(op.exp(x)), scalar(1)))))
+        return op.multiply(x, emit(op.tanh(soft)))
+    if name == "threshold":
+        above = emit(op.greater(x, scalar(node["threshold"])))
+        return op.where(above, x, scalar(node["value"]))
+    if name == "reciprocal":
+        return op.divide(scalar(1), x)
+    raise node.unsupported("this function of a float tensor is not supported; keep it out of the exported module")
+
+
+_SIMPLE = {
+    "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "sqrt": "sqrt", "rsqrt": "rsqrt", "neg": "negative",
+    "abs": "abs", "erf": "erf", "log": "log", "sin": "sin", "cos": "cos", "square": "square",
+}  # fmt: skip
+
+
+def _limits(node: Node) -> tuple[float, float]:
+    low, high = node.get("min"), node.get("max")
+    return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
+
+
+_BOUNDS = {
+    "relu": lambda node: (0.0, math.inf),
+    "relu6": lambda node: (0.0, 6.0),
+    "hardtanh": lambda node: (float(node["min_val"]), float(node["max_val"])),
+    "clamp": _limits,
+    "clamp_min": _limits,
+    "clamp_max": _limits,
+}
+
+
+def _exponential(node: Node, name: str, x: relax.Expr) -> relax.Expr:
+    """x for x > 0, a·(exp(x·b) − 1) otherwise, times c: ELU, CELU and SELU."""
+    emit, op = node.emit, relax.op
+    if name == "selu":
+        alpha, scale, inner = 1.6732632423543772, 1.0507009873554805, 1.0
+    else:
+        alpha = float(node.get("alpha", 1.0))
+        scale = float(node.get("scale", 1.0))
+        inner = 1 / alpha if name == "celu" else float(node.get("input_scale", 1.0))
+    below = emit(op.subtract(emit(op.exp(emit(op.multiply(x, scalar(inner))))), scalar(1)))
+    curve = emit(op.multiply(below, scalar(alpha)))
+    both = emit(op.where(emit(op.greater(x, scalar(0))), x, curve))
+    return both if scale == 1 else op.multiply(both, scalar(scale))
+
+
+# ---- PReLU -------------------------------------------------------------------------------------------------------
+
+
+@converter("quantized::prelu")
+def _prelu(node: Node) -> relax.Expr:
+    """A table per channel, for each slope is a constant."""
+    raise node.unsupported("quantized::prelu; use leaky_relu, or keep the layer in float")

@@ -1,0 +1,143 @@
+"""Sums and products of quantized tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ..... import op as qnn
+from .....op.base import constant
+from .....op.compound import matmul
+from .....qparams import QParams, dtype_range
+from ..formulas import f32, qnnpack_sum, quantize, relu_clip, vector_sum
+from ..node import Node
+from ..registry import converter
+from ..values import Traced, qparams_of
+
+
+@converter("quantized::add", "quantized::add_relu")
+def _add(node: Node) -> relax.Expr:
+    if not isinstance(node["qb"], _tensor_type()):
+        return _add_scalar(node, "qb")
+    out = node.output
+    assert out is not None
+    lhs, rhs = node.quantized("qa"), node.quantized("qb")
+    formula = qnnpack_sum if node.engine == "qnnpack" and out.dtype == "uint8" else vector_sum
+    total = formula(node, node.expr("qa"), node.expr("qb"), lhs, rhs, out)
+    return relu_clip(node, total, out) if node.kind.endswith("_relu") else total
+
+
+@converter("quantized::mul", "quantized::mul_relu")
+def _mul(node: Node) -> relax.Expr:
+    """rint(f32((a − za)(b − zb)) · (sa·sb·(1/so))) + zo."""
+    if not isinstance(node["qb"], _tensor_type()):
+        return _mul_scalar(node, "qb")
+    out = node.output
+    assert out is not None
+    lhs, rhs = node.quantized("qa"), node.quantized("qb")
+    multiplier = lhs.scale.astype(f32) * rhs.scale.astype(f32) * (f32(1) / out.scale.astype(f32))
+    one = constant(np.asarray(1, f32))
+    product = qnn.mul(
+        node.expr("qa"), node.expr("qb"), constant(np.asarray(multiplier)), lhs.zero_point, one, rhs.zero_point, one,
+        out.zero_point, out_dtype=out.dtype,
+    )  # fmt: skip
+    result = node.emit(product)
+    return relu_clip(node, result, out) if node.kind.endswith("_relu") else result
+
+
+def _tensor_type() -> type:
+    import torch
+
+    return torch.Tensor
+
+
+# ---- with a number -----------------------------------------------------------------------------------------------
+
+
+@converter("quantized::add_scalar", "quantized::add_scalar_relu")
+def _add_scalar_op(node: Node) -> relax.Expr:
+    return _add_scalar(node, "b" if "b" in node.arguments else "qb")
+
+
+def _add_scalar(node: Node, name: str) -> relax.Expr:
+    """q stays and the zero point moves by c = rint(b/s); where it would leave the dtype, the scale grows instead:
+    rint(f32(q − z + c) · (s·(1/s'))) + z'."""
+    value, data, out = node.expr("qa"), node.quantized("qa"), node.output
+    assert out is not None
+    if data.scale != out.scale:
+        steps = int(np.rint(f32(node[name]) / data.scale.astype(f32)))
+        multiplier = data.scale.astype(f32) * (f32(1) / out.scale.astype(f32))
+        scale = constant(np.asarray(multiplier))
+        zero = np.asarray(int(data.zero_point) - steps, np.int32)
+        value = node.emit(qnn.requantize(value, scale, zero, 1.0, out.zero_point, out_dtype=out.dtype))
+    return relu_clip(node, value, out) if node.kind.endswith("_relu") else value
+
+
+@converter("quantized::mul_scalar", "quantized::mul_scalar_relu")
+def _mul_scalar_op(node: Node) -> relax.Expr:
+    return _mul_scalar(node, "b" if "b" in node.arguments else "qb")
+
+
+def _mul_scalar(node: Node, name: str) -> relax.Expr:
+    """A positive factor moves into the scale; a negative one turns q around within the dtype; 0 yields zeros."""
+    value, out = node.expr("qa"), node.output
+    assert out is not None
+    factor = float(node[name])
+    low, high = dtype_range(out.dtype)
+    if factor == 0:
+        value = constant(np.full(node.shape, int(out.zero_point), out.dtype))
+    elif factor < 0:
+        wide = node.emit(relax.op.astype(value, "int32"))
+        turned = node.emit(relax.op.subtract(constant(np.asarray(low + high, np.int32)), wide))
+        value = node.emit(relax.op.astype(turned, out.dtype))
+    return relu_clip(node, value, out) if node.kind.endswith("_relu") else value
+
+
+# ---- matrix products ---------------------------------------------------------------------------------------------
+
+
+@converter("quantized::matmul")
+def _matmul(node: Node) -> relax.Expr:
+    """Integers, then rint(fma(f32(acc)·f32(sa·sb), 1/so, zo)). PyTorch multiplies dequantized floats, whose sum depends
+    on its order: at most one step away."""
+    out = node.output
+    assert out is not None
+    lhs, rhs = node.quantized("qa"), node.quantized("qb")
+    acc = matmul(node.expr("qa"), node.expr("qb"), lhs.zero_point, rhs.zero_point, emit=node.emit)
+    unit = lhs.scale.astype(f32) * rhs.scale.astype(f32)
+    return quantize(node, node.emit(qnn.dequantize(acc, constant(np.asarray(unit)), 0)), out)
+
+
+# ---- concatenation -----------------------------------------------------------------------------------------------
+
+
+@converter("quantized::cat", "quantized::cat_relu")
+def _quantized_cat(node: Node) -> relax.Expr:
+    """Each operand in the output's QParams, as a table of PyTorch's own results; then a plain concatenation."""
+    out = node.output
+    assert out is not None
+    fields = [requantized(node, value, out) for value in node.raw("qx")]
+    result = node.emit(relax.op.concat(fields, node["dim"]))
+    return relu_clip(node, result, out) if node.kind.endswith("_relu") else result
+
+
+def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
+    """A quantized tensor in other QParams: rint(fma(f32(q), s, −z·s) · (1/so)) + zo per value."""
+    source = qparams_of(value.example)
+    if source is None:
+        raise node.unsupported("an operand is not quantized")
+    if source == out:
+        return node.to_expr(value)
+    return node.emit(qnn.table(node.to_expr(value), constant(_requantize_table(source, out))))
+
+
+def _requantize_table(source: QParams, out: QParams) -> np.ndarray:
+    from .....numerics.reference import domain, float_to_int, fused_multiply_add
+
+    scale = source.scale.astype(f32)
+    values = domain(source.dtype).astype(f32)
+    real = fused_multiply_add(
+        values, np.full_like(values, scale), np.full_like(values, scale * f32(-source.zero_point))
+    )
+    inverse = f32(1) / out.scale.astype(f32)
+    return float_to_int(np.rint(real * inverse), out.zero_point, out.dtype)

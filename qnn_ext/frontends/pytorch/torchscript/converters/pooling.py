@@ -1,0 +1,228 @@
+"""Pooling of quantized tensors on their integers, with the engine's rounding, and of float ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from ..... import op as qnn
+from .....op.base import constant, shape_of
+from .....op.compound import reshape
+from .....qparams import QParams
+from ..formulas import f32, quantize, scalar
+from ..node import Node
+from ..registry import converter
+
+# channels that PyTorch's AVX512 kernel for channels-last tensors takes at once; fewer go through its scalar loop
+VECTOR_CHANNELS = 16
+
+
+def _pair(value: Sequence[int] | int, default: Sequence[int] = ()) -> list[int]:
+    values = [int(v) for v in (value if isinstance(value, (list, tuple)) else [value])] or list(default)
+    return values * 2 if len(values) == 1 else values
+
+
+def _as_image(node: Node, value: relax.Expr, spatial: int) -> relax.Expr:
+    """(N, C, H, W) of a tensor with 1 or 2 spatial dimensions, with or without a batch."""
+    shape = shape_of(value)
+    lead = list(shape[: len(shape) - spatial])
+    while len(lead) < 2:
+        lead.insert(0, 1)
+    return reshape(value, (*lead, *([1] * (2 - spatial)), *shape[len(shape) - spatial :]), node.emit)
+
+
+# ---- maximum -----------------------------------------------------------------------------------------------------
+
+
+@converter("aten::max_pool1d", "aten::max_pool2d", "aten::quantized_max_pool1d", "aten::quantized_max_pool2d",
+           "quantized::max_pool1d", "quantized::max_pool2d")  # fmt: skip
+def _max_pool(node: Node) -> relax.Expr:
+    name = "self" if "self" in node.arguments else "qx"
+    spatial = 1 if "1d" in node.kind else 2
+
+    def numbers(argument: str, default: Sequence[int]) -> list[int]:
+        given = node[argument]
+        values = [int(v) for v in (given if isinstance(given, (list, tuple)) else [given])] or list(default)
+        values = values if len(values) == spatial else values * spatial
+        return values if spatial == 2 else [0 if argument == "padding" else 1, *values]
+
+    kernel = numbers("kernel_size", ())
+    strides = numbers("stride", kernel[2 - spatial :])
+    padding, dilation = numbers("padding", ()), numbers("dilation", ())
+    data = _as_image(node, node.expr(name), spatial)
+    out = [1, *node.shape[-1:]] if spatial == 1 else list(node.shape[-2:])
+    # ceil_mode: as much padding behind as the last window needs
+    behind = [
+        max((o - 1) * s + (k - 1) * d + 1 - size - p, 0)
+        for o, s, k, d, size, p in zip(out, strides, kernel, dilation, shape_of(data)[2:], padding, strict=True)
+    ]
+    pooled = relax.op.nn.max_pool2d(
+        data, pool_size=kernel, strides=strides, padding=[*padding, *behind], dilation=dilation, layout="NCHW"
+    )
+    return node.move(pooled)
+
+
+# ---- average -----------------------------------------------------------------------------------------------------
+
+
+@converter("aten::avg_pool1d", "aten::avg_pool2d")
+def _avg_pool(node: Node) -> relax.Expr:
+    spatial = 1 if node.kind.endswith("1d") else 2
+
+    def numbers(argument: str, default: Sequence[int], filler: int) -> list[int]:
+        values = [int(v) for v in node[argument]] or list(default)
+        values = values if len(values) == spatial else values * spatial
+        return values if spatial == 2 else [filler, *values]
+
+    kernel = numbers("kernel_size", (), 1)
+    strides = numbers("stride", kernel[2 - spatial :], 1)
+    padding = numbers("padding", (), 0)
+    ceil_mode, include_pad = bool(node["ceil_mode"]), bool(node["count_include_pad"])
+    divisor = node.get("divisor_override")
+    data, source = _as_image(node, node.expr("self"), spatial), node.qparams("self")
+    if source is None:
+        if divisor is not None:
+            raise node.unsupported("divisor_override on a float tensor")
+        node.note("average pooling of a float tensor")
+        return node.move(_float_avg_pool(node, data, kernel, strides, padding, ceil_mode, include_pad))
+    qnnpack = node.engine == "qnnpack" and source.dtype == "uint8" and not ceil_mode and spatial == 2
+    if qnnpack:  # QNNPACK divides by the size of the window, whatever the options say
+        include_pad, divisor = True, None
+    before = not qnnpack and _rounds_with_zero_point(node, source)
+    pooled = _quantized_avg_pool(node, data, source, kernel, strides, padding, ceil_mode, include_pad, divisor, before)
+    return node.move(pooled)
+
+
+def _rounds_with_zero_point(node: Node, source: QParams) -> bool:
+    """Whether the kernel adds the zero point before it rounds: all but the vector loop over channels, which only
+    channels-last tensors have. It matters on midpoints with odd zero points."""
+    import torch
+
+    example = node["self"]
+    channels_last = (
+        example.dim() == 4
+        and example.is_contiguous(memory_format=torch.channels_last)
+        and not (example.is_contiguous() and example.shape[1] == 1)
+    )
+    return bool(int(source.zero_point) % 2) and not (channels_last and example.shape[1] >= VECTOR_CHANNELS)
+
+
+def _quantized_avg_pool(
+    node: Node,
+    data: relax.Expr,
+    source: QParams,
+    kernel: list[int],
+    strides: list[int],
+    padding: list[int],
+    ceil_mode: bool,
+    include_pad: bool,
+    divisor: int | None,
+    before: bool,
+) -> relax.Expr:
+    """rint(Σ(q − z)/n) + z; `before`: rint(Σ(q − z)/n + z), which is the rounded average of raw integers."""
+    zero, in_scale, out_scale = source.zero_point, np.float64(1), np.float64(1)
+    if divisor is not None:
+        if ceil_mode:
+            raise node.unsupported("divisor_override together with ceil_mode")
+        in_scale, out_scale, include_pad = np.float64(np.prod(kernel)), np.float64(divisor), True
+    elif before:
+        if include_pad and any(padding):
+            if not ceil_mode:
+                widths = [0, 0, 0, 0, padding[0], padding[0], padding[1], padding[1]]
+                data = node.emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=int(zero)))
+                zero, padding = np.int32(0), [0, 0]
+        else:
+            zero = np.int32(0)
+    return qnn.avg_pool2d(
+        data,
+        constant(np.asarray(in_scale)),
+        zero,
+        constant(np.asarray(out_scale)),
+        zero,
+        pool_size=tuple(kernel),
+        strides=tuple(strides),
+        padding=(*padding, *padding),  # type: ignore[arg-type]
+        ceil_mode=ceil_mode,
+        count_include_pad=include_pad,
+        layout="NCHW",
+        out_dtype=source.dtype,
+    )
+
+
+def _float_avg_pool(
+    node: Node, data: relax.Expr, kernel: list[int], strides: list[int], padding: list[int], ceil: bool, include: bool
+) -> relax.Expr:
+    return relax.op.nn.avg_pool2d(
+        data,
+        pool_size=kernel,
+        strides=strides,
+        padding=[*padding, *padding],
+        ceil_mode=ceil,
+        count_include_pad=include,
+        layout="NCHW",
+    )
+
+
+@converter("aten::adaptive_avg_pool1d", "aten::adaptive_avg_pool2d")
+def _adaptive_avg_pool(node: Node) -> relax.Expr:
+    """fbgemm adds the zero point before rounding in every memory format, QNNPACK after."""
+    spatial = 1 if node.kind.endswith("1d") else 2
+    data, source = _as_image(node, node.expr("self"), spatial), node.qparams("self")
+    out = [1, *node.shape[-1:]] if spatial == 1 else list(node.shape[-2:])
+    size = shape_of(data)[2:]
+    if source is None:
+        node.note("average pooling of a float tensor")
+        return node.move(relax.op.nn.adaptive_avg_pool2d(data, out, layout="NCHW"))
+    before = not (node.engine == "qnnpack" and source.dtype == "uint8") and bool(int(source.zero_point) % 2)
+    if any(s % o for s, o in zip(size, out, strict=True)):
+        return node.move(_uneven_avg_pool(node, data, source, out, before))
+    kernel = [s // o for s, o in zip(size, out, strict=True)]
+    return node.move(_quantized_avg_pool(node, data, source, kernel, kernel, [0, 0], False, True, None, before))
+
+
+def _uneven_avg_pool(node: Node, data: relax.Expr, source: QParams, out: list[int], before: bool) -> relax.Expr:
+    """Windows of different sizes: each is cut out and averaged on its own."""
+    h, w = shape_of(data)[2:]
+    zero = np.int32(0) if before else source.zero_point
+    rows = []
+    for y in range(out[0]):
+        cells = []
+        for x in range(out[1]):
+            begin = [y * h // out[0], x * w // out[1]]
+            end = [-(-(y + 1) * h // out[0]), -(-(x + 1) * w // out[1])]
+            window = node.emit(relax.op.strided_slice(data, axes=[2, 3], begin=begin, end=end))
+            cells.append(
+                node.emit(qnn.mean(window, 1.0, zero, 1.0, zero, axis=(2, 3), keepdims=True, out_dtype=source.dtype))
+            )
+        rows.append(cells[0] if len(cells) == 1 else node.emit(relax.op.concat(cells, 3)))
+    return rows[0] if len(rows) == 1 else node.emit(relax.op.concat(rows, 2))
+
+
+@converter("aten::mean")
+def _mean(node: Node) -> relax.Expr:
+    data, source = node.expr("self"), node.qparams("self")
+    rank = len(node.shape_of("self"))
+    axes = sorted({int(axis) % rank for axis in node.get("dim") or range(rank)})
+    keepdims = bool(node.get("keepdim", False))
+    if source is None:
+        node.note("the mean of a float tensor")
+        return relax.op.mean(data, axes, keepdims)
+    if node.engine == "qnnpack" and source.dtype == "uint8" and rank == 4 and axes == [2, 3]:
+        zero = source.zero_point
+        return node.move(qnn.mean(data, 1.0, zero, 1.0, zero, axis=(2, 3), keepdims=keepdims, out_dtype=source.dtype))
+    if axes == list(range(rank - len(axes), rank)) and node["self"].is_contiguous():
+        zero = np.int32(0)
+        pooled = qnn.mean(data, 1.0, zero, 1.0, zero, axis=tuple(axes), keepdims=keepdims, out_dtype=source.dtype)
+        return node.move(pooled)
+    return _mean_of_floats(node, data, source, axes, keepdims)
+
+
+def _mean_of_floats(node: Node, data: relax.Expr, source: QParams, axes: list[int], keepdims: bool) -> relax.Expr:
+    """quantize(Σ(q − z)·s / n): PyTorch adds dequantized values, so a midpoint may fall either way."""
+    wide = node.emit(relax.op.subtract(node.emit(relax.op.astype(data, "int32")), constant(source.zero_point)))
+    total = node.emit(relax.op.sum(wide, axes, keepdims))
+    count = int(np.prod([node.shape_of("self")[axis] for axis in axes]))
+    real = node.emit(qnn.dequantize(total, constant(source.scale.astype(f32)), 0))
+    return quantize(node, node.emit(relax.op.divide(real, scalar(count))), source)

@@ -1,0 +1,255 @@
+"""Operators that only move values: the integers of a quantized tensor as well as floats. The example knows the shape."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from .....op.base import constant, shape_of
+from ..node import Node
+from ..registry import converter
+from ..values import Traced, traced_in
+
+
+def _axis(node: Node, name: str = "dim", argument: str = "self") -> int:
+    rank = len(node.shape_of(argument))
+    return int(node[name]) % max(rank, 1)
+
+
+@converter(
+    "aten::reshape", "aten::view", "aten::flatten", "aten::squeeze", "aten::unsqueeze", "aten::unflatten",
+    "aten::_reshape_alias", "aten::squeeze_", "aten::unsqueeze_", "aten::reshape_as", "aten::view_as", "aten::ravel",
+    "aten::expand_dims",
+)  # fmt: skip
+def _reshape(node: Node) -> relax.Expr:
+    return node.move(node.expr("self"))
+
+
+@converter(
+    "aten::contiguous", "aten::dropout", "aten::dropout_", "aten::feature_dropout", "aten::feature_dropout_",
+    "aten::alpha_dropout", "aten::alpha_dropout_", "aten::detach", "aten::clone", "aten::alias", "aten::lift_fresh",
+    "quantized::dropout", "aten::cpu", "aten::identity", "aten::feature_alpha_dropout", "aten::detach_", "aten::positive",
+    "aten::resolve_conj", "aten::resolve_neg",
+)  # fmt: skip
+def _identity(node: Node) -> relax.Expr:
+    if "dropout" in node.kind and any(node.get(name, False) for name in ("train", "training")):
+        raise node.unsupported("dropout in training mode; call model.eval() before the export")
+    return node.expr("self" if "self" in node.arguments else "input" if "input" in node.arguments else "qx")
+
+
+@converter("aten::permute")
+def _permute(node: Node) -> relax.Expr:
+    rank = len(node.shape)
+    return relax.op.permute_dims(node.expr("self"), [int(axis) % rank for axis in node["dims"]])
+
+
+@converter("aten::transpose", "aten::transpose_", "aten::swapaxes", "aten::swapdims")
+def _transpose(node: Node) -> relax.Expr:
+    rank = len(node.shape)
+    names = [name for name in node.arguments if name not in ("self",)]
+    one, two = (int(node[name]) % max(rank, 1) for name in names[:2])
+    axes = list(range(rank))
+    if rank:
+        axes[one], axes[two] = axes[two], axes[one]
+    return relax.op.permute_dims(node.expr("self"), axes)
+
+
+@converter("aten::t", "aten::numpy_T", "aten::mT")
+def _matrix_transpose(node: Node) -> relax.Expr:
+    rank = len(node.shape)
+    return relax.op.permute_dims(node.expr("self"), list(reversed(range(rank)))) if rank == 2 else node.expr("self")
+
+
+@converter("aten::movedim", "aten::moveaxis")
+def _movedim(node: Node) -> relax.Expr:
+    rank = len(node.shape)
+    source, target = (
+        [int(a) % rank for a in (node[name] if isinstance(node[name], (list, tuple)) else [node[name]])]
+        for name in ("source", "destination")
+    )
+    axes = [axis for axis in range(rank) if axis not in source]
+    for where, axis in sorted(zip(target, source, strict=True)):
+        axes.insert(where, axis)
+    return relax.op.permute_dims(node.expr("self"), axes)
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------
+
+
+def part(node: Node, axis: int, begin: int, end: int, step: int = 1) -> relax.Expr:
+    """`self` from begin to end along an axis, bounds as Python's slices take them."""
+    low, high, _ = slice(begin, end, step).indices(node.shape_of("self")[axis])
+    value = node.expr("self")
+    if (low, high, step) == (0, node.shape_of("self")[axis], 1):
+        return value
+    return node.emit(relax.op.strided_slice(value, axes=[axis], begin=[low], end=[max(high, low)], strides=[step]))
+
+
+@converter("aten::slice")
+def _slice(node: Node) -> relax.Expr:
+    return part(node, _axis(node), node.get("start"), node.get("end"), int(node.get("step", 1)))
+
+
+@converter("aten::narrow")
+def _narrow(node: Node) -> relax.Expr:
+    axis = _axis(node)
+    start = int(node["start"]) % node.shape_of("self")[axis]
+    return part(node, axis, start, start + int(node["length"]))
+
+
+@converter("aten::select")
+def _select(node: Node) -> relax.Expr:
+    axis = _axis(node)
+    index = int(node["index"]) % node.shape_of("self")[axis]
+    return node.move(part(node, axis, index, index + 1))
+
+
+@converter("aten::chunk", "aten::split", "aten::split_with_sizes", "aten::tensor_split", "aten::unsafe_chunk",
+           "aten::unsafe_split")  # fmt: skip
+def _split(node: Node) -> list[relax.Expr]:
+    axis, begin, parts = _axis(node), 0, []
+    for example in node.examples[0]:
+        parts.append(part(node, axis, begin, begin + example.shape[axis]))
+        begin += example.shape[axis]
+    return parts
+
+
+@converter("aten::unbind")
+def _unbind(node: Node) -> list[relax.Expr]:
+    axis = _axis(node)
+    shape = [size for index, size in enumerate(node.shape_of("self")) if index != axis]
+    return [
+        node.emit(relax.op.reshape(part(node, axis, index, index + 1), shape)) for index in range(len(node.examples[0]))
+    ]
+
+
+@converter("aten::index_select")
+def _index_select(node: Node) -> relax.Expr:
+    return relax.op.take(node.expr("self"), node.expr("index"), axis=_axis(node))
+
+
+@converter("aten::flip")
+def _flip(node: Node) -> relax.Expr:
+    value = node.expr("self")
+    for axis in node["dims"]:
+        value = node.emit(relax.op.flip(value, int(axis) % len(node.shape)))
+    return value
+
+
+@converter("aten::pixel_shuffle")
+def _pixel_shuffle(node: Node) -> relax.Expr:
+    *lead, c, h, w = node.shape_of("self")
+    r = int(node["upscale_factor"])
+    split = node.emit(relax.op.reshape(node.expr("self"), [*lead, c // (r * r), r, r, h, w]))
+    n = len(lead)
+    return node.move(relax.op.permute_dims(split, [*range(n), n, n + 3, n + 1, n + 4, n + 2]))
+
+
+@converter("aten::channel_shuffle")
+def _channel_shuffle(node: Node) -> relax.Expr:
+    n, c, *rest = node.shape_of("self")
+    groups = int(node["groups"])
+    split = node.emit(relax.op.reshape(node.expr("self"), [n, groups, c // groups, *rest]))
+    return node.move(relax.op.permute_dims(split, [0, 2, 1, *range(3, 3 + len(rest))]))
+
+
+# ---- copies ------------------------------------------------------------------------------------------------------
+
+
+@converter("aten::expand", "aten::expand_as", "aten::broadcast_to")
+def _expand(node: Node) -> relax.Expr:
+    value, shape = node.expr("self"), node.shape
+    if len(shape_of(value)) < len(shape):
+        value = node.emit(relax.op.reshape(value, [1] * (len(shape) - len(shape_of(value))) + list(shape_of(value))))
+    return relax.op.broadcast_to(value, list(shape))
+
+
+@converter("aten::repeat")
+def _repeat(node: Node) -> relax.Expr:
+    return relax.op.tile(node.expr("self"), [int(n) for n in node["repeats"]])
+
+
+@converter("aten::cat", "aten::concat", "aten::concatenate")
+def _cat(node: Node) -> relax.Expr:
+    """Float tensors, or quantized ones: these come out in the QParams of the first."""
+    from .arithmetic import requantized
+
+    tensors = [value for value in node.raw("tensors") if _example(value).dim() > 1 or _example(value).numel()]
+    out = node.output
+    rank = len(node.shape)
+    if out is None:
+        fields = [_as_result(node, value) for value in tensors]
+    else:
+        fields = [requantized(node, value, out) for value in tensors]
+    return relax.op.concat(fields, int(node["dim"]) % rank)
+
+
+@converter("aten::stack")
+def _stack(node: Node) -> relax.Expr:
+    axis = int(node["dim"]) % len(node.shape)
+    if node.output is not None:
+        raise node.unsupported("stacking quantized tensors; use cat of unsqueezed ones")
+    fields = [node.emit(relax.op.expand_dims(_as_result(node, value), axis)) for value in node.raw("tensors")]
+    return relax.op.concat(fields, axis)
+
+
+def _example(value: Traced) -> object:
+    return value.example if isinstance(value, Traced) else value
+
+
+def _as_result(node: Node, value: Traced) -> relax.Expr:
+    from ..values import dtype_name
+
+    expr, dtype = node.to_expr(value), dtype_name(node.examples[0])
+    return expr if str(expr.ty.dtype) == dtype else node.emit(relax.op.astype(expr, dtype))
+
+
+# ---- padding -----------------------------------------------------------------------------------------------------
+
+
+@converter("aten::constant_pad_nd", "aten::pad")
+def _pad(node: Node) -> relax.Expr:
+    """The real value of the padding in the tensor's QParams: PyTorch's quantize of it."""
+    mode = str(node.get("mode", "constant"))
+    value = float(node.get("value", 0.0) or 0.0)
+    if mode != "constant":
+        raise node.unsupported(f"padding of mode {mode}; only constant padding is supported")
+    rank = len(node.shape)
+    widths = [0] * (2 * rank)
+    for index, width in enumerate(node["pad"]):
+        widths[2 * (rank - 1 - index // 2) + index % 2] = int(width)
+    data, out = node.expr("self"), node.output
+    if min(widths) < 0:
+        begin = [max(-w, 0) for w in widths[0::2]]
+        end = [size - max(-w, 0) for size, w in zip(node.shape_of("self"), widths[1::2], strict=True)]
+        data = node.emit(relax.op.strided_slice(data, axes=list(range(rank)), begin=begin, end=end))
+        widths = [max(w, 0) for w in widths]
+    if not any(widths):
+        return data
+    fill = value if out is None else int(out.quantize(value))
+    return relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=fill)
+
+
+# ---- types -------------------------------------------------------------------------------------------------------
+
+
+@converter("aten::to", "aten::type_as", "aten::float", "aten::_to_copy", "aten::int", "aten::long", "aten::half",
+           "aten::double", "aten::bool")  # fmt: skip
+def _to(node: Node) -> relax.Expr:
+    from ..values import dtype_name
+
+    value, dtype = node.expr("self"), dtype_name(node.examples[0])
+    return value if str(value.ty.dtype) == dtype else relax.op.astype(value, dtype)
+
+
+@converter("aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros", "aten::new_ones",
+           "aten::new_full", "aten::empty_like")  # fmt: skip
+def _filled(node: Node) -> relax.Expr:
+    """Its values do not depend on the tensor whose shape it takes."""
+    from ..values import array_of
+
+    assert any(True for _ in traced_in(node.raw("self")))
+    array = (
+        np.zeros(node.shape, array_of(node.examples[0]).dtype) if "empty" in node.kind else array_of(node.examples[0])
+    )
+    return constant(array)

@@ -1,0 +1,173 @@
+"""PyTorch's quantized arithmetic, one function per formula and engine, as chains of the dialect's operators.
+
+All of it is float32 with the roundings PyTorch has, in PyTorch's order; scales are float64 in the model, and each
+formula says where they become float32. Verified bit for bit against torch 2.13 (tests/frontends/pytorch/torchscript).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....op.base import constant, shape_of
+from ....qparams import QParams, dtype_range
+from .node import Node
+
+f32 = np.float32
+
+
+def scalar(value: float) -> relax.Expr:
+    """A float32 constant."""
+    return constant(np.asarray(value, f32))
+
+
+def relu_clip(node: Node, value: relax.Expr, qparams: QParams) -> relax.Expr:
+    """max(q, z): a fused ReLU."""
+    low, high = dtype_range(qparams.dtype)
+    zero = int(qparams.zero_point)
+    return value if zero <= low else node.emit(relax.op.clip(value, zero, high))
+
+
+def quantize(node: Node, value: relax.Expr, qparams: QParams) -> relax.Expr:
+    """aten::quantize_per_tensor: rint(fma(x, 1/f32(s), f32(z))), the zero point added before the rounding."""
+    inverse = f32(1) / qparams.scale.astype(f32)
+    moved = node.emit(qnn.fma(value, scalar(inverse), scalar(float(qparams.zero_point))))
+    return node.emit(qnn.quantize(moved, 1.0, 0, out_dtype=qparams.dtype))
+
+
+def quantize_after(node: Node, value: relax.Expr, qparams: QParams) -> relax.Expr:
+    """rint(x · (1/f32(s))) + z: what PyTorch's vectorized kernels do, the zero point added after the rounding."""
+    return node.emit(
+        qnn.quantize(
+            value,
+            constant(qparams.scale.astype(f32)),
+            qparams.zero_point,
+            out_dtype=qparams.dtype,
+            reciprocal=True,
+        )
+    )
+
+
+def dequantize_fused(node: Node, value: relax.Expr, qparams: QParams) -> relax.Expr:
+    """fma(f32(q), f32(s), −z·f32(s)): how vectorized kernels read a quantized operand."""
+    scale = qparams.scale.astype(f32)
+    real = node.emit(qnn.dequantize(value, 1.0, 0))
+    return node.emit(qnn.fma(real, scalar(scale), scalar(scale * f32(-qparams.zero_point))))
+
+
+# ---- convolution and linear --------------------------------------------------------------------------------------
+
+Vector = np.ndarray
+
+
+def fbgemm_product(
+    node: Node, acc: relax.Expr, bias: Vector | None, data: QParams, weight_scale: Vector, out: QParams, shape: tuple
+) -> relax.Expr:
+    """rint((f32(acc) + b/(sx·sw)) · (sx·sw/so)) + zo; every scale in float32, the bias in float."""
+    unit = data.scale.astype(f32) * weight_scale.astype(f32)
+    multiplier = unit / out.scale.astype(f32)
+    if bias is None or not bias.any():
+        return _rescaled(node, acc, multiplier, out, shape)
+    shift = bias.astype(f32) / unit
+    real = node.emit(qnn.dequantize(acc, 1.0, 0))
+    real = node.emit(relax.op.add(real, _channels(shift, shape)))
+    real = node.emit(relax.op.multiply(real, _channels(multiplier, shape)))
+    return node.emit(qnn.quantize(real, 1.0, out.zero_point, out_dtype=out.dtype))
+
+
+def qnnpack_product(
+    node: Node, acc: relax.Expr, bias: Vector | None, data: QParams, weight_scale: Vector, out: QParams, shape: tuple
+) -> relax.Expr:
+    """rint(f32(acc + rint(b · (1/f32(sx·sw)))) · (sx·sw·(1/so))) + zo: an int32 bias.
+
+    The bias' scale is a product in float64, the multiplier's is one in float32.
+    """
+    if bias is not None and bias.any():
+        unit = (data.scale * weight_scale.astype(np.float64)).astype(f32)
+        rounded = np.rint(bias.astype(f32) * (f32(1) / unit)).astype(np.int32)
+        acc = node.emit(relax.op.add(acc, _channels(np.broadcast_to(rounded, bias.shape), shape)))
+    multiplier = data.scale.astype(f32) * weight_scale.astype(f32) * (f32(1) / out.scale.astype(f32))
+    return _rescaled(node, acc, multiplier, out, shape)
+
+
+def onednn_product(
+    node: Node, acc: relax.Expr, bias: Vector | None, data: QParams, weight_scale: Vector, out: QParams, shape: tuple
+) -> relax.Expr:
+    """rint((f32(acc)·sx'·sw + b) · (1/so') + zo), the zero point added before the rounding.
+
+    oneDNN takes the reciprocals of PyTorch's scales and inverts them again: s' = 1/f32(1/s). Every product is rounded.
+    """
+    factor = _twice_inverted(data.scale)
+    real = node.emit(qnn.dequantize(acc, constant(factor), 0))
+    real = rounded_product(node, real, _channels(weight_scale.astype(f32), shape))
+    if bias is not None and bias.any():
+        real = node.emit(relax.op.add(real, _channels(bias.astype(f32), shape)))
+    real = rounded_product(node, real, scalar(f32(1) / _twice_inverted(out.scale)))
+    if int(out.zero_point):
+        real = node.emit(relax.op.add(real, scalar(float(out.zero_point))))
+    return node.emit(qnn.quantize(real, 1.0, 0, out_dtype=out.dtype))
+
+
+def product_formula(engine: str, uses_onednn: bool) -> Callable[..., relax.Expr]:
+    """The formula that brings an accumulator into the output's QParams. x86 takes oneDNN's kernel or fbgemm's."""
+    if engine == "qnnpack":
+        return qnnpack_product
+    return onednn_product if engine == "onednn" or (engine == "x86" and uses_onednn) else fbgemm_product
+
+
+def rounded_product(node: Node, value: relax.Expr, factor: relax.Expr) -> relax.Expr:
+    """A product that is rounded before anything is added to it: as fma(a, b, −0) it cannot contract."""
+    return node.emit(qnn.fma(value, factor, scalar(-0.0)))
+
+
+def _twice_inverted(scale: np.ndarray) -> np.ndarray:
+    return np.asarray(f32(1) / (1 / scale.astype(np.float64)).astype(f32))
+
+
+def _channels(vector: Vector, shape: tuple) -> relax.Expr:
+    """A scalar or per-channel vector that broadcasts along `shape`, which is −1 at the channels and 1 behind."""
+    return constant(vector.reshape(()) if vector.size == 1 else vector.reshape(shape))
+
+
+def _rescaled(node: Node, acc: relax.Expr, multiplier: Vector, out: QParams, shape: tuple) -> relax.Expr:
+    scale = constant(multiplier.reshape(()) if multiplier.size == 1 else multiplier.reshape(-1))
+    axis = len(shape_of(acc)) - len(shape)
+    return node.emit(qnn.requantize(acc, scale, 0, 1.0, out.zero_point, axis=axis, out_dtype=out.dtype))
+
+
+# ---- sums --------------------------------------------------------------------------------------------------------
+
+
+def vector_sum(
+    node: Node, lhs: relax.Expr, rhs: relax.Expr, lhs_q: QParams, rhs_q: QParams, out: QParams
+) -> relax.Expr:
+    """fbgemm, x86, onednn: rint((a + b) · (1/f32(so))) + zo with a, b dequantized by a fused multiply-add.
+
+    The kernel's vector body; PyTorch's scalar loop over the last elements of a tensor contracts differently.
+    """
+    total = node.emit(relax.op.add(dequantize_fused(node, lhs, lhs_q), dequantize_fused(node, rhs, rhs_q)))
+    return quantize_after(node, total, out)
+
+
+def qnnpack_sum(
+    node: Node, lhs: relax.Expr, rhs: relax.Expr, lhs_q: QParams, rhs_q: QParams, out: QParams
+) -> relax.Expr:
+    """QNNPACK's addition in integers: ((a − za)·ma + (b − zb)·mb) / 2^shift, midpoints away from zero, + zo.
+
+    Multipliers of 22 bits: m = rint(s/so · 2^shift), shift = 21 − ⌊log2 of the larger quotient⌋. The sum fits into
+    int32; float64 holds it and its division by a power of two exactly.
+    """
+    quotients = [q.scale.astype(f32) / out.scale.astype(f32) for q in (lhs_q, rhs_q)]
+    shift = 21 - (int(np.frexp(max(quotients))[1]) - 1)
+    parts = []
+    for value, qparams, quotient in ((lhs, lhs_q, quotients[0]), (rhs, rhs_q, quotients[1])):
+        multiplier = np.rint(quotient * f32(2.0**shift)).astype(np.int32)
+        wide = node.emit(relax.op.astype(value, "int32"))
+        centered = node.emit(relax.op.subtract(wide, constant(qparams.zero_point.astype(np.int32))))
+        parts.append(node.emit(relax.op.multiply(centered, constant(multiplier))))
+    total = node.emit(relax.op.astype(node.emit(relax.op.add(*parts)), "float64"))
+    step = constant(np.asarray(2.0**shift, np.float64))
+    return node.emit(qnn.quantize(total, step, out.zero_point, out_dtype=out.dtype, rounding="TONEAREST"))

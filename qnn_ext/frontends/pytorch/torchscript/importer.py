@@ -1,0 +1,384 @@
+"""The walk over a TorchScript graph: PyTorch evaluates every operator on the example inputs, converters emit it.
+
+The example gives exact shapes, dtypes, QParams and memory formats of every value, and decides branches and loop counts;
+no value of it enters the module. So a script with control flow over shapes needs no symbolic execution.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax, tirx
+
+from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ....interpreter import interpret
+from ....module import FloatNote, QnnModule, TensorSpec
+from ....op.base import as_expr, constant, constant_value, shape_of
+from ..common import example_values, identifier, import_torch
+from . import converters  # noqa: F401  (fills the registry)
+from .node import Node
+from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
+from .registry import CONVERTERS
+from .values import Reference, Traced, array_of, dtype_name, plain, qparams_of, traced_in
+
+ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
+INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
+FOLD_LIMIT = 1 << 22  # elements of a constant computed at import
+
+
+def from_script_module(
+    module: Any,
+    example_inputs: Any = None,
+    shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None = None,
+    engine: str | None = None,
+    source: str = "model",
+) -> QnnModule:
+    """Import a `torch.jit.ScriptModule`; arguments as in `from_pytorch`."""
+    if getattr(module, "training", False):
+        raise UnsupportedOperatorError(f"{source}: the model is in training mode; call model.eval() before tracing it")
+    engine = resolve_engine(engine)
+    with quantized_engine(engine):
+        return Importer(module, engine, source).run(example_inputs, shapes)
+
+
+def resolve_engine(engine: str | None) -> str:
+    """The engine whose numerics the import follows: the given one, or the one PyTorch would use in this process."""
+    torch = import_torch()
+    engine = engine or torch.backends.quantized.engine
+    if engine == "none" or engine not in ENGINES:
+        raise QnnError(f"engine must be one of {', '.join(ENGINES)}, found {engine!r}")
+    if engine not in torch.backends.quantized.supported_engines:
+        supported = ", ".join(torch.backends.quantized.supported_engines)
+        raise QnnError(f"this PyTorch lacks the quantized engine {engine!r}; it has {supported}")
+    return str(engine)
+
+
+@contextmanager
+def quantized_engine(engine: str) -> Iterator[None]:
+    """Within, PyTorch packs weights and runs quantized operators with this engine."""
+    torch = import_torch()
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = engine
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before
+
+
+class Importer:
+    """State of one import."""
+
+    def __init__(self, module: Any, engine: str, source: str) -> None:
+        self.module = module
+        self.engine = engine
+        self.source = source
+        self.notes: list[FloatNote] = []
+        self._torch = import_torch()
+        self._environment: dict[str, Any] = {}
+        self._traced: list[Traced] = []
+        self._builder = relax.BlockBuilder()
+
+    # ---- emission ------------------------------------------------------------------------------------------------
+
+    def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
+        """Bind an expression; a call of constants becomes a constant."""
+        if isinstance(expr, relax.Var) or constant_value(expr) is not None:
+            return expr
+        bound = self._builder.emit(expr, identifier(name))
+        return self._folded(expr, bound)
+
+    def _folded(self, expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
+        leaves = _leaves(expr)
+        if not leaves or any(constant_value(leaf) is None for leaf in leaves):
+            return bound
+        if not isinstance(bound.ty, relax.TensorType) or np.prod(shape_of(bound), dtype=np.int64) > FOLD_LIMIT:
+            return bound
+        builder = relax.BlockBuilder()
+        with builder.function("main", []):
+            builder.emit_func_output(builder.emit(expr))
+        return constant(interpret(builder.get(), [])[0])
+
+    # ---- the walk ------------------------------------------------------------------------------------------------
+
+    def run(self, example_inputs: Any, shapes: Any) -> QnnModule:
+        """Convert `forward`."""
+        graph = self._graph()
+        owner, *parameters = list(graph.inputs())
+        names = [parameter.debugName().split(".")[0] for parameter in parameters]
+        examples = example_values(example_inputs, shapes, names)
+        self._environment[owner.debugName()] = Reference(self.module, "")
+        params, specs = [], []
+        for parameter, name, example in zip(parameters, names, examples, strict=True):
+            value = example
+            if isinstance(example, self._torch.Tensor):
+                spec = self._input_spec(name, example)
+                var = relax.Var(identifier(name) or "input", relax.TensorType(spec.shape, spec.dtype))
+                params.append(var)
+                specs.append(spec)
+                value = self._new_traced(example.detach(), var)
+            self._environment[parameter.debugName()] = value
+        if not specs:
+            raise ShapeError(f"{self.source}: the model takes no tensor, so there is nothing to run")
+        self._builder.begin_scope(params)
+        self._builder._begin_dataflow_block()
+        try:
+            with self._torch.no_grad():
+                self._walk(graph)
+            results = [self._environment[output.debugName()] for output in graph.outputs()]
+            flat = list(_flatten(results))
+            outputs = [self._output(index, value) for index, value in enumerate(flat)]
+            result = self._builder.emit_output(relax.Tuple([expr for _, expr in outputs]))
+        finally:
+            block = self._builder._end_block()
+            self._builder.end_scope()
+        body = self._builder.normalize(relax.SeqExpr([block], result))
+        function = relax.Function(params, body).with_attr("global_symbol", "main").with_attr("num_input", len(params))
+        ir = relax.transform.DeadCodeElimination(["main"])(IRModule({"main": function}))
+        notes = tuple(dict.fromkeys(self.notes))
+        return QnnModule(ir, tuple(specs), tuple(spec for spec, _ in outputs), notes=notes, source=self.source)
+
+    def _graph(self) -> Any:
+        if not hasattr(self.module, "inlined_graph"):
+            raise ModelFormatError(f"{self.source}: the module has no method forward")
+        return self.module.inlined_graph
+
+    def _input_spec(self, name: str, example: Any) -> TensorSpec:
+        dtype = dtype_name(example)
+        if dtype not in INPUT_DTYPES:
+            raise UnsupportedOperatorError(
+                f"input {name!r} is of dtype {dtype}; supported are {', '.join(INPUT_DTYPES)}"
+            )
+        return TensorSpec(name, tuple(example.shape), dtype, qparams_of(example))
+
+    def _output(self, index: int, value: Any) -> tuple[TensorSpec, relax.Expr]:
+        name = "output" if index == 0 else f"output_{index}"
+        if isinstance(value, Traced):
+            self._check_fresh(value, "the result")
+            example, expr = value.example, value.expr
+        elif isinstance(value, self._torch.Tensor):
+            example, expr = value, constant(array_of(value))
+        else:
+            raise UnsupportedOperatorError(f"{self.source}: output {index} is {type(value).__name__}, not a tensor")
+        if constant_value(expr) is not None or expr in self._builder_params():
+            expr = self._builder.emit(expr)
+        return TensorSpec(name, tuple(example.shape), dtype_name(example), qparams_of(example)), expr
+
+    def _builder_params(self) -> list[relax.Var]:
+        return [value.expr for value in self._traced if isinstance(value.expr, relax.Var)]
+
+    def _walk(self, block: Any) -> None:
+        for node in block.nodes():
+            kind = node.kind()
+            if kind == "prim::If":
+                self._branch(node)
+            elif kind == "prim::Loop":
+                self._loop(node)
+            else:
+                self._bind(node, self._evaluate(node, kind))
+
+    def _bind(self, node: Any, results: Sequence[Any]) -> None:
+        for output, value in zip(node.outputs(), results, strict=True):
+            self._environment[output.debugName()] = value
+
+    def _operands(self, node: Any) -> list[Any]:
+        values = [self._environment[value.debugName()] for value in node.inputs()]
+        for traced in traced_in(values):
+            self._check_fresh(traced, node.kind())
+        return values
+
+    def _evaluate(self, node: Any, kind: str) -> Sequence[Any]:
+        if kind == "prim::Constant":
+            return [node.output().toIValue()]
+        operands = self._operands(node)
+        if kind == "prim::GetAttr":
+            return [attribute(operands[0], node.s("name"))]
+        if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
+            return list(operands[0])
+        with self._blaming(node):
+            handled, result = structural(kind, operands)
+            if handled:
+                return [result] if node.outputsSize() == 1 else []
+            return self._operator(node, kind, operands)
+
+    def _operator(self, node: Any, kind: str, operands: list[Any]) -> Sequence[Any]:
+        depends = any(True for _ in traced_in(operands))
+        if kind in QUESTIONS or (not depends and (kind in ARITHMETIC or kind in CONVERTERS)):
+            return self._results(node, self._run_in_torch(node, [plain(value) for value in operands]))
+        if kind not in CONVERTERS:
+            raise UnsupportedOperatorError(
+                f"{_where(node)}: operator {kind} is not supported; rewrite this part of the model with other operators "
+                "or keep it out of the exported module"
+            )
+        arguments = self._arguments(node, operands)
+        in_place = kind.endswith("_") and not kind.endswith("__")
+        examples = self._results(node, self._run_in_torch(node, [plain(value) for value in operands]))
+        again = partial(self._run_in_torch, node)
+        value = CONVERTERS[kind](Node(self, kind, _where(node), arguments, examples, again))
+        values = value if isinstance(value, list) else [value]
+        if in_place:
+            return [self._overwrite(operands[0], examples[0], values[0])]
+        if node.outputsSize() == 1 and isinstance(examples[0], (list, tuple)):
+            return [[self._result(e, v) for e, v in zip(examples[0], values, strict=True)]]
+        return [self._result(example, v) for example, v in zip(examples, values, strict=True)]
+
+    def _results(self, node: Any, result: Any) -> list[Any]:
+        return list(result) if node.outputsSize() > 1 else [] if node.outputsSize() == 0 else [result]
+
+    def _arguments(self, node: Any, operands: list[Any]) -> dict[str, Any]:
+        schema = self._torch._C.parse_schema(node.schema())
+        return {argument.name: value for argument, value in zip(schema.arguments, operands, strict=True)}
+
+    def _run_in_torch(self, node: Any, operands: list[Any]) -> Any:
+        """PyTorch's own result for the example."""
+        if node.kind().startswith("prim::") and node.kind() not in ("prim::NumToTensor",):
+            return _PRIM[node.kind()](*operands)
+        if node.kind() == "prim::NumToTensor":
+            return self._torch.tensor(operands[0])
+        schema = self._torch._C.parse_schema(node.schema())
+        function, *_ = self._torch._C._get_operation_overload(schema.name, schema.overload_name)
+        pairs = list(zip(schema.arguments, operands, strict=True))
+        args = [value for argument, value in pairs if not argument.kwarg_only]
+        kwargs = {argument.name: value for argument, value in pairs if argument.kwarg_only}
+        try:
+            return function(*args, **kwargs)
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            raise ShapeError(
+                f"{_where(node)}: PyTorch itself cannot run {node.kind()} on these example inputs: {_first_line(error)}"
+            ) from error
+
+    def _result(self, example: Any, expr: Any) -> Any:
+        """One output with its expression, checked against what PyTorch computed."""
+        if isinstance(expr, Traced) or not isinstance(example, self._torch.Tensor):
+            return expr if isinstance(expr, Traced) else example
+        bound = self.emit(as_expr(expr))
+        found, wanted = (shape_of(bound), str(bound.ty.dtype)), (tuple(example.shape), dtype_name(example))
+        if found != wanted:
+            raise QnnError(f"converted to {found[1]}{found[0]}, but PyTorch computes {wanted[1]}{wanted[0]}")
+        return self._new_traced(example, bound)
+
+    def _new_traced(self, example: Any, expr: relax.Expr) -> Traced:
+        traced = Traced(example, expr)
+        self._traced.append(traced)
+        return traced
+
+    def _overwrite(self, target: Any, example: Any, expr: relax.Expr) -> Traced:
+        """An in-place operator: the tensor it writes to holds the result from here on, its other views are unusable."""
+        result = self._result(example, expr)
+        if not isinstance(target, Traced):
+            return result
+        memory = example.untyped_storage().data_ptr()
+        for other in self._traced:
+            if other is not target and other is not result and other.example.untyped_storage().data_ptr() == memory:
+                other.stale = True
+        self._traced.remove(result)
+        target.example, target.expr = result.example, result.expr
+        return target
+
+    def _check_fresh(self, value: Traced, reader: str) -> None:
+        if value.stale:
+            raise UnsupportedOperatorError(
+                f"{self.source}: {reader} reads a tensor that an in-place operator changed through another view; use the "
+                "operator that is not in place"
+            )
+
+    # ---- control flow --------------------------------------------------------------------------------------------
+
+    def _branch(self, node: Any) -> None:
+        (condition,) = self._operands(node)
+        taken = list(node.blocks())[0 if self._known(node, condition) else 1]
+        self._walk(taken)
+        self._bind(node, [self._environment[output.debugName()] for output in taken.outputs()])
+
+    def _loop(self, node: Any) -> None:
+        trips, condition, *carried = self._operands(node)
+        (body,) = node.blocks()
+        counter, *variables = list(body.inputs())
+        count = 0
+        while count < self._known(node, trips) and self._known(node, condition):
+            self._environment[counter.debugName()] = count
+            for variable, value in zip(variables, carried, strict=True):
+                self._environment[variable.debugName()] = value
+            self._walk(body)
+            condition, *carried = [self._environment[output.debugName()] for output in body.outputs()]
+            count += 1
+        self._bind(node, carried)
+
+    def _known(self, node: Any, value: Any) -> Any:
+        if isinstance(value, Traced):
+            raise UnsupportedOperatorError(
+                f"{_where(node)}: {node.kind()} depends on the values of a tensor, not only on its shape; "
+                "trace the model with torch.jit.trace, or keep the decision out of it"
+            )
+        return plain(value)
+
+    @contextmanager
+    def _blaming(self, node: Any) -> Iterator[None]:
+        """Every error within becomes one of ours that names the operator and its line."""
+        where = _where(node)
+        try:
+            with np.errstate(over="ignore"):
+                yield
+        except QnnError as error:
+            if where in str(error):
+                raise
+            raise type(error)(f"{where}: {error}") from error
+        except Exception as error:
+            raise ModelFormatError(
+                f"{where}: operands and options do not fit together: {_first_line(error)}; export the model again"
+            ) from error
+
+
+_PRIM: dict[str, Any] = {
+    "prim::dtype": lambda tensor: tensor.dtype,
+    "prim::device": lambda tensor: tensor.device,
+    "prim::layout": lambda tensor: tensor.layout,
+    "prim::shape": lambda tensor: list(tensor.shape),
+    "prim::is_quantized": lambda tensor: tensor.is_quantized,
+    "prim::requires_grad": lambda tensor: False,
+    "prim::is_cuda": lambda tensor: tensor.is_cuda,
+    "prim::is_nested": lambda tensor: tensor.is_nested,
+    "prim::min": lambda *values: min(*values),
+    "prim::max": lambda *values: max(*values),
+}
+
+
+def _where(node: Any) -> str:
+    """Operator and source line, as far as the archive tells: "aten::foo (code/model.py, line 5: x = foo(y))"."""
+    text = str(node.sourceRange())
+    found = re.search(r'File "([^"]+)", line (\d+)', text)
+    if not found:
+        return str(node.kind())
+    lines = text.splitlines()
+    marked = next((lines[i - 1].strip() for i, line in enumerate(lines) if "<--- HERE" in line and i), "")
+    return f"{node.kind()} ({found[1]}, line {found[2]}{': ' + marked if marked else ''})"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def _flatten(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flatten(item)
+    elif isinstance(value, dict):
+        yield from _flatten(list(value.values()))
+    else:
+        yield value
+
+
+def _leaves(expr: Any) -> list[Any]:
+    """The tensor arguments of a call, tuples opened; shapes and plain numbers left out."""
+    found: list[Any] = []
+    for arg in expr.args if isinstance(expr, relax.Call) else []:
+        if isinstance(arg, relax.Tuple):
+            found.extend(arg.fields)
+        elif not isinstance(arg, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)):
+            found.append(arg)
+    return found

@@ -1,0 +1,145 @@
+"""Node: what a converter sees of one operator: its arguments by name, PyTorch's own result, and how to emit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....errors import UnsupportedOperatorError
+from ....module import FloatNote
+from ....op.base import as_expr, constant, shape_of
+from ....qparams import QParams
+from ..common import import_torch
+from .values import Reference, Traced, constant_of, plain, qparams_of
+
+if TYPE_CHECKING:
+    from .importer import Importer
+
+
+class Node:
+    """One operator under conversion.
+
+    kind:      "quantized::conv2d"
+    arguments: name in the operator's schema -> value (Traced, Reference, torch tensor, or plain Python)
+    examples:  PyTorch's results for the example inputs, one per output
+    run:       PyTorch's operator on other operands, in the schema's order
+    """
+
+    def __init__(
+        self,
+        importer: Importer,
+        kind: str,
+        where: str,
+        arguments: Mapping[str, Any],
+        examples: Sequence[Any],
+        run: Callable[[list[Any]], Any],
+    ) -> None:
+        self.importer = importer
+        self.kind = kind
+        self.where = where
+        self.arguments = arguments
+        self.examples = examples
+        self.run = run
+
+    @property
+    def engine(self) -> str:
+        """fbgemm, x86, onednn or qnnpack."""
+        return self.importer.engine
+
+    @property
+    def name(self) -> str:
+        """The layer's name: the module that holds the operator's parameters, else the operator's own."""
+        for value in self.arguments.values():
+            if isinstance(value, Reference):
+                return value.path.removesuffix("._packed_params").removesuffix("._packed_params")
+        return self.kind.split("::")[1]
+
+    # ---- arguments -----------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        """An argument as PyTorch takes it: numbers, lists, example tensors."""
+        return plain(self.arguments[name])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument that not every overload has."""
+        return plain(self.arguments.get(name, default))
+
+    def raw(self, name: str) -> Any:
+        """An argument with its traced tensors."""
+        return self.arguments[name]
+
+    def expr(self, name: str) -> relax.Expr:
+        """A tensor argument as an expression; plain tensors become constants, numbers float32 or int64 scalars."""
+        return self.to_expr(self.arguments[name])
+
+    def to_expr(self, value: Any) -> relax.Expr:
+        """Any tensor or number as an expression."""
+        torch = import_torch()
+        if isinstance(value, Traced):
+            return value.expr
+        if isinstance(value, torch.Tensor):
+            return constant_of(value)
+        if isinstance(value, (bool, np.bool_)):
+            return constant(np.asarray(value))
+        if isinstance(value, int):
+            return constant(np.asarray(value, np.int64))
+        if isinstance(value, float):
+            return constant(np.asarray(value, np.float32))
+        raise self.unsupported(f"an argument of type {type(value).__name__}")
+
+    def qparams(self, name: str) -> QParams | None:
+        """The QParams of a quantized tensor argument, None of a float one."""
+        return qparams_of(self[name])
+
+    def quantized(self, name: str) -> QParams:
+        """The QParams of an argument that must be quantized. Raises UnsupportedOperatorError otherwise."""
+        found = self.qparams(name)
+        if found is None:
+            raise self.unsupported(f"argument '{name}' is not quantized")
+        return found
+
+    @property
+    def output(self) -> QParams | None:
+        """The QParams of the (first) result, None when it is not quantized."""
+        return qparams_of(self.examples[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the (first) result."""
+        return tuple(self.examples[0].shape)
+
+    # ---- building ------------------------------------------------------------------------------------------------
+
+    def emit(self, expr: Any, name: str = "") -> relax.Expr:
+        """Bind an expression, so that its type is known. Constant subexpressions are computed now."""
+        return self.importer.emit(as_expr(expr), name)
+
+    def dequantized(self, name: str) -> relax.Expr:
+        """A tensor argument in float32: f32(q − z) · f32(s) of a quantized one, a float one as it is."""
+        qparams = self.qparams(name)
+        return self.expr(name) if qparams is None else self.dequantize(self.expr(name), qparams)
+
+    def dequantize(self, value: relax.Expr, qparams: QParams) -> relax.Expr:
+        """f32(q − z) · f32(s): aten::dequantize."""
+        return self.emit(qnn.dequantize(value, constant(qparams.scale.astype(np.float32)), qparams.zero_point))
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor argument."""
+        return tuple(self[name].shape)
+
+    def move(self, expr: relax.Expr) -> relax.Expr:
+        """The result of an operator that only moves values: the example's shape is the result's."""
+        bound = self.emit(expr)
+        return bound if shape_of(bound) == self.shape else self.emit(relax.op.reshape(bound, list(self.shape)))
+
+    def note(self, reason: str) -> None:
+        """Report that this operator runs in float."""
+        self.importer.notes.append(FloatNote(self.name, self.kind, reason))
+
+    def unsupported(self, reason: str) -> UnsupportedOperatorError:
+        """The error to raise when the operator is used in a way that is not implemented."""
+        return UnsupportedOperatorError(f"{self.where}: {reason}")

@@ -1,0 +1,71 @@
+"""Packed parameters: the weights of a quantized layer as PyTorch hands them back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....errors import UnsupportedOperatorError
+from ..common import import_torch
+from .values import array_of
+
+
+@dataclass(frozen=True)
+class Weights:
+    """weight: integers, (O, I, …), transposed convolutions (I, O, …); scale float64 and zero_point int32: scalars or
+    one per output channel; bias: float32 (O,) or None."""
+
+    weight: np.ndarray
+    scale: np.ndarray
+    zero_point: np.ndarray
+    bias: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class ConvParameters:
+    """A convolution's packed parameters; the tuples hold one number per spatial dimension."""
+
+    weights: Weights
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transpose: bool
+
+
+def unpack_weights(weight: Any, bias: Any) -> Weights:
+    """A quantized weight tensor with its bias. Raises UnsupportedOperatorError for schemes nothing here knows."""
+    torch = import_torch()
+    if not weight.is_quantized:
+        raise UnsupportedOperatorError(f"weights of dtype {weight.dtype}, where quantized ones are expected")
+    if weight.qscheme() == torch.per_tensor_affine:
+        scale, zero = np.float64(weight.q_scale()), np.int32(weight.q_zero_point())
+    elif weight.qscheme() == torch.per_channel_affine:
+        scale = weight.q_per_channel_scales().double().numpy()
+        zero = weight.q_per_channel_zero_points().numpy().astype(np.int32)
+    else:
+        raise UnsupportedOperatorError(
+            f"weights of scheme {weight.qscheme()}; per-tensor and per-channel are supported"
+        )
+    values = array_of(weight)
+    if values.dtype not in (np.int8, np.uint8):
+        raise UnsupportedOperatorError(f"weights of dtype {weight.dtype}; qint8 is supported")
+    return Weights(values, np.asarray(scale), np.asarray(zero), None if bias is None else array_of(bias))
+
+
+def unpack_linear(packed: Any) -> Weights:
+    """The parameters of quantized::linear and its dynamic sibling."""
+    weight, bias = packed.unpack()
+    return unpack_weights(weight, bias)
+
+
+def unpack_conv(packed: Any) -> ConvParameters:
+    """The parameters of quantized::conv*; those of one dimension are stored as two, the height 1."""
+    weight, bias = packed.unpack()
+    numbers = [
+        tuple(int(n) for n in getattr(packed, name)()) for name in ("stride", "padding", "output_padding", "dilation")
+    ]
+    return ConvParameters(unpack_weights(weight, bias), *numbers, int(packed.groups()), bool(packed.transpose()))

@@ -1,0 +1,95 @@
+"""What the walk keeps of each TorchScript value: PyTorch's own value for the example inputs, and the expression.
+
+Tensors that depend on the model's inputs are `Traced`. Everything else (sizes, flags, weights, packed parameters) is
+the plain Python or PyTorch value, for the example fixes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ....errors import UnsupportedOperatorError
+from ....op.base import constant
+from ....qparams import QParams
+from ..common import import_torch
+
+
+@dataclass(eq=False)
+class Traced:
+    """A tensor computed from the inputs. In-place operators replace both fields.
+
+    example: what PyTorch computes for the example inputs: its shape, dtype, memory format and QParams are exact
+    expr:    the value in the module under construction; the integers of a quantized tensor
+    """
+
+    example: Any
+    expr: relax.Expr
+    stale: bool = False  # an in-place operator changed this memory through another view
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A module, or an object that a module holds, with the path that leads there from the model."""
+
+    target: Any
+    path: str
+
+
+def plain(value: Any) -> Any:
+    """The value as PyTorch's operators take it: examples instead of traced tensors."""
+    if isinstance(value, Traced):
+        return value.example
+    if isinstance(value, Reference):
+        return value.target
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(item) for item in value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def traced_in(value: Any) -> Iterator[Traced]:
+    """All traced tensors within a value."""
+    if isinstance(value, Traced):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from traced_in(item)
+    elif isinstance(value, dict):
+        yield from traced_in(list(value.values()))
+
+
+def qparams_of(tensor: Any) -> QParams | None:
+    """The QParams of a quantized torch tensor, None of any other. Raises UnsupportedOperatorError for activations with
+    one scale per channel."""
+    torch = import_torch()
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_quantized:
+        return None
+    if tensor.qscheme() != torch.per_tensor_affine:
+        raise UnsupportedOperatorError(
+            f"a quantized activation with {tensor.qscheme()}; only per-tensor ones exist here"
+        )
+    return QParams(np.float64(tensor.q_scale()), tensor.q_zero_point(), dtype_name(tensor))
+
+
+def dtype_name(tensor: Any) -> str:
+    """The dtype of the integers or floats in a torch tensor, as NumPy and TVM call it."""
+    names = {"quint8": "uint8", "qint8": "int8", "qint32": "int32"}
+    name = str(tensor.dtype).removeprefix("torch.")
+    return names.get(name, name)
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """The values of a torch tensor, the integers of a quantized one, as an array."""
+    tensor = tensor.detach()
+    return np.array((tensor.int_repr() if tensor.is_quantized else tensor).numpy(), order="C")
+
+
+def constant_of(tensor: Any) -> relax.Expr:
+    """A torch tensor as a Relax constant."""
+    return constant(array_of(tensor))
