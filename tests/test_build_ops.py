@@ -164,6 +164,16 @@ def variants() -> dict[str, Case]:
             [("data", (5, 48), "int16")],
             lambda x, s=scale, g=gamma, b=beta: op.layer_norm(x, g, b, np.float32(s)),
         )
+    for dtype in ("int8", "uint8", "int16"):
+        for centered in (True, False):
+            cases[f"normalize-{dtype}-{centered}"] = (
+                [("data", (3, 2, 50), dtype)],
+                lambda x, c=centered: op.normalize(x, 0.02, 5, 1e-5, c),
+            )
+        cases[f"sum-{dtype}-to-int32"] = (
+            [("data", (2, 5, 7, 6), dtype)],
+            lambda x: op.sum(x, 0.5, 7, 0.5, 0, axis=[1, 2], out_dtype="int32"),
+        )
     for code in range(5):
         cases[f"simulated_quantize-{code}"] = (
             [("data", (4, 6), "float32"), ("scale", (6,), "float32")],

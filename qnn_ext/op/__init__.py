@@ -12,6 +12,7 @@ from .elementwise import add, mul, subtract
 from .fma import fma
 from .layer_norm import layer_norm
 from .non_max_suppression import non_max_suppression
+from .normalize import normalize
 from .prelu import prelu
 from .qlinear import qlinear_add, qlinear_mul
 from .qlinear_pool import qlinear_avg_pool
@@ -70,6 +71,7 @@ __all__ = [
     "mul",
     "neg",
     "non_max_suppression",
+    "normalize",
     "prelu",
     "qlinear_add",
     "qlinear_avg_pool",

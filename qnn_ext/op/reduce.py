@@ -48,7 +48,7 @@ def _infer(
     check_dtype(data, *DTYPES)
     check_qparams(input_scale, input_zero_point)
     check_qparams(output_scale, output_zero_point)
-    check_out_dtype(out_dtype, *DTYPES)
+    check_out_dtype(out_dtype, *DTYPES, "int32")
     check_rounding(rounding, compute_dtype)
     axes = normalize_axes(axis, data.ndim)
     if any(data.shape[a] == 0 for a in axes):
@@ -147,7 +147,7 @@ axis: an int or a list of ints; none or an empty list stands for all axes
 keepdims: leave the reduced axes as 1
 {rounding}
 compute_dtype: int64, float32 or float64 for Relay's "UPWARD" and "TONEAREST"
-out_dtype: int8, uint8 or int16
+out_dtype: int8, uint8, int16 or int32
 
 Raises ShapeError, QnnError. Source: {source}.
 """

@@ -16,6 +16,7 @@ for _name in (
     "generic.softmax",
     "generic.layer_norm",
     "generic.non_max_suppression",
+    "generic.normalize",
     "generic.resize",
     "generic.simulated",
     "generic.conv2d",

@@ -1,4 +1,4 @@
-"""Integer rules of operators that choose one of two tensors' values: integers choose alike when their scales are equal."""
+"""Integer rules of operators that choose between two tensors: integers of equal scale choose as the reals do."""
 
 from __future__ import annotations
 
