@@ -10,6 +10,9 @@ from .errors import (
     TargetError,
     UnsupportedOperatorError,
 )
+from .frontends.mxnet import from_mxnet
+from .frontends.onnx import from_onnx
+from .frontends.pytorch import from_pytorch
 from .frontends.tflite import from_tflite
 from .interpreter import Interpreter
 from .module import QnnModule, TensorSpec
@@ -32,6 +35,9 @@ __all__ = [
     "TensorSpec",
     "UnsupportedOperatorError",
     "build",
+    "from_mxnet",
+    "from_onnx",
+    "from_pytorch",
     "from_tflite",
     "load",
 ]
