@@ -17,8 +17,8 @@ from ..values import Traced, qparams_of
 
 @converter("quantized::add", "quantized::add_relu")
 def _add(node: Node) -> relax.Expr:
-    if not isinstance(node["qb"], _tensor_type()):
-        return _add_scalar(node, "qb")
+    if "b" in node.arguments:
+        return _add_scalar(node)
     out = node.output
     assert out is not None
     lhs, rhs = node.quantized("qa"), node.quantized("qb")
@@ -30,8 +30,8 @@ def _add(node: Node) -> relax.Expr:
 @converter("quantized::mul", "quantized::mul_relu")
 def _mul(node: Node) -> relax.Expr:
     """rint(f32((a − za)(b − zb)) · (sa·sb·(1/so))) + zo."""
-    if not isinstance(node["qb"], _tensor_type()):
-        return _mul_scalar(node, "qb")
+    if "b" in node.arguments:
+        return _mul_scalar(node)
     out = node.output
     assert out is not None
     lhs, rhs = node.quantized("qa"), node.quantized("qb")
@@ -45,27 +45,17 @@ def _mul(node: Node) -> relax.Expr:
     return relu_clip(node, result, out) if node.kind.endswith("_relu") else result
 
 
-def _tensor_type() -> type:
-    import torch
-
-    return torch.Tensor
-
-
 # ---- with a number -----------------------------------------------------------------------------------------------
 
 
 @converter("quantized::add_scalar", "quantized::add_scalar_relu")
-def _add_scalar_op(node: Node) -> relax.Expr:
-    return _add_scalar(node, "b" if "b" in node.arguments else "qb")
-
-
-def _add_scalar(node: Node, name: str) -> relax.Expr:
+def _add_scalar(node: Node) -> relax.Expr:
     """q stays and the zero point moves by c = rint(b/s); where it would leave the dtype, the scale grows instead:
     rint(f32(q − z + c) · (s·(1/s'))) + z'."""
     value, data, out = node.expr("qa"), node.quantized("qa"), node.output
     assert out is not None
     if data.scale != out.scale:
-        steps = int(np.rint(f32(node[name]) / data.scale.astype(f32)))
+        steps = int(np.rint(f32(node["b"]) / data.scale.astype(f32)))
         multiplier = data.scale.astype(f32) * (f32(1) / out.scale.astype(f32))
         scale = constant(np.asarray(multiplier))
         zero = np.asarray(int(data.zero_point) - steps, np.int32)
@@ -74,15 +64,11 @@ def _add_scalar(node: Node, name: str) -> relax.Expr:
 
 
 @converter("quantized::mul_scalar", "quantized::mul_scalar_relu")
-def _mul_scalar_op(node: Node) -> relax.Expr:
-    return _mul_scalar(node, "b" if "b" in node.arguments else "qb")
-
-
-def _mul_scalar(node: Node, name: str) -> relax.Expr:
+def _mul_scalar(node: Node) -> relax.Expr:
     """A positive factor moves into the scale; a negative one turns q around within the dtype; 0 yields zeros."""
     value, out = node.expr("qa"), node.output
     assert out is not None
-    factor = float(node[name])
+    factor = float(node["b"])
     low, high = dtype_range(out.dtype)
     if factor == 0:
         value = constant(np.full(node.shape, int(out.zero_point), out.dtype))

@@ -1,0 +1,248 @@
+"""Float operators around the quantized ones: a helpful set, in ordinary Relax. What is missing is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .....op.base import constant, shape_of
+from ..formulas import f32, scalar
+from ..node import Node
+from ..registry import converter
+from ..values import array_of, dtype_name
+
+
+def _operand(node: Node, name: str) -> relax.Expr:
+    """An argument in the dtype of the result; quantized tensors are refused, for PyTorch has no such kernel."""
+    if node.qparams(name) is not None:
+        raise node.unsupported("arithmetic on a quantized tensor outside torch.ops.quantized; use FloatFunctional")
+    value, dtype = node.arguments[name], dtype_name(node.examples[0])
+    if isinstance(value, (bool, int, float)):
+        return constant(np.asarray(value).astype(dtype))
+    expr = node.to_expr(value)
+    return expr if str(expr.ty.dtype) == dtype else node.emit(relax.op.astype(expr, dtype))
+
+
+def _binary(function: Callable[..., Any], swap: bool = False) -> Callable[[Node], relax.Expr]:
+    def convert(node: Node) -> relax.Expr:
+        lhs, rhs = _operand(node, "self"), _operand(node, "other")
+        alpha = node.get("alpha", 1)
+        if alpha != 1:
+            factor = constant(np.asarray(alpha).astype(dtype_name(node.examples[0])))
+            scaled = node.emit(relax.op.multiply(lhs if swap else rhs, factor))
+            lhs, rhs = (scaled, rhs) if swap else (lhs, scaled)
+        node.note("float arithmetic between quantized layers")
+        return function(rhs, lhs) if swap else function(lhs, rhs)
+
+    return convert
+
+
+converter("aten::add", "aten::add_")(_binary(relax.op.add))
+converter("aten::sub", "aten::sub_")(_binary(relax.op.subtract))
+converter("aten::rsub")(_binary(relax.op.subtract, swap=True))
+converter("aten::mul", "aten::mul_")(_binary(relax.op.multiply))
+converter("aten::maximum")(_binary(relax.op.maximum))
+converter("aten::minimum")(_binary(relax.op.minimum))
+
+
+@converter("aten::div", "aten::div_")
+def _div(node: Node) -> relax.Expr:
+    if node.get("rounding_mode") is not None:
+        raise node.unsupported("division with a rounding mode")
+    node.note("float arithmetic between quantized layers")
+    return relax.op.divide(_operand(node, "self"), _operand(node, "other"))
+
+
+@converter("aten::pow")
+def _pow(node: Node) -> relax.Expr:
+    exponent = node["exponent"]
+    base = _operand(node, "self")
+    node.note("float arithmetic between quantized layers")
+    if exponent == 2:
+        return relax.op.multiply(base, base)
+    return relax.op.power(base, _operand(node, "exponent"))
+
+
+def _comparison(function: Callable[..., Any]) -> Callable[[Node], relax.Expr]:
+    def convert(node: Node) -> relax.Expr:
+        lhs = node.expr("self")
+        other = node.arguments["other"]
+        if isinstance(other, (bool, int, float)):
+            return function(lhs, constant(np.asarray(other).astype(str(lhs.ty.dtype))))
+        return function(lhs, node.to_expr(other))
+
+    return convert
+
+
+for _name, _function in (
+    ("eq", relax.op.equal), ("ne", relax.op.not_equal), ("lt", relax.op.less), ("le", relax.op.less_equal),
+    ("gt", relax.op.greater), ("ge", relax.op.greater_equal),
+):  # fmt: skip
+    converter(f"aten::{_name}")(_comparison(_function))
+
+
+@converter("aten::where")
+def _where(node: Node) -> relax.Expr:
+    return relax.op.where(node.expr("condition"), _operand(node, "self"), _operand(node, "other"))
+
+
+@converter("aten::masked_fill", "aten::masked_fill_")
+def _masked_fill(node: Node) -> relax.Expr:
+    value = node["value"]
+    fill = constant(np.asarray(float(value)).astype(dtype_name(node.examples[0])))
+    return relax.op.where(node.expr("mask"), fill, node.expr("self"))
+
+
+# ---- matrix products ---------------------------------------------------------------------------------------------
+
+
+@converter("aten::matmul", "aten::bmm", "aten::mm")
+def _matmul(node: Node) -> relax.Expr:
+    node.note("a matrix product that the model does not quantize")
+    other = "mat2" if "mat2" in node.arguments else "other"
+    return node.move(relax.op.matmul(_operand(node, "self"), _operand(node, other)))
+
+
+@converter("aten::linear")
+def _linear(node: Node) -> relax.Expr:
+    node.note("a linear layer that the model does not quantize")
+    return linear(node, _operand(node, "input"), node["weight"], node["bias"])
+
+
+def linear(node: Node, value: relax.Expr, weight: Any, bias: Any) -> relax.Expr:
+    """x·Wᵀ + b with constant weights."""
+    matrix = np.ascontiguousarray(array_of(weight).T)
+    result = node.emit(relax.op.matmul(value, constant(matrix)))
+    return result if bias is None else node.emit(relax.op.add(result, constant(array_of(bias))))
+
+
+@converter("aten::addmm")
+def _addmm(node: Node) -> relax.Expr:
+    if node.get("beta", 1) != 1 or node.get("alpha", 1) != 1:
+        raise node.unsupported("addmm with alpha or beta")
+    node.note("a linear layer that the model does not quantize")
+    product = node.emit(relax.op.matmul(_operand(node, "mat1"), _operand(node, "mat2")))
+    return relax.op.add(product, _operand(node, "self"))
+
+
+@converter("aten::scaled_dot_product_attention")
+def _attention(node: Node) -> relax.Expr:
+    """softmax(q·kᵀ·scale + mask)·v."""
+    emit, op = node.emit, relax.op
+    if float(node["dropout_p"]):
+        raise node.unsupported("attention with dropout; call model.eval() before the export")
+    if node.get("enable_gqa", False):
+        raise node.unsupported("grouped-query attention")
+    node.note("attention in float: scaled_dot_product_attention has no quantized kernel in PyTorch")
+    query, key, value = (node.expr(name) for name in ("query", "key", "value"))
+    depth, rank = shape_of(query)[-1], len(shape_of(query))
+    scale = node.get("scale") or 1 / np.sqrt(depth)
+    swapped = emit(op.permute_dims(key, [*range(rank - 2), rank - 1, rank - 2]))
+    scores = emit(op.matmul(emit(op.multiply(query, scalar(scale))), swapped))
+    mask = node.get("attn_mask")
+    if node["is_causal"]:
+        rows, columns = shape_of(query)[-2], shape_of(key)[-2]
+        shade = np.triu(np.full((rows, columns), -np.inf, f32), 1)
+        scores = emit(op.add(scores, constant(shade)))
+    elif mask is not None:
+        given = node.expr("attn_mask")
+        if str(given.ty.dtype) == "bool":
+            given = emit(op.where(given, scalar(0.0), scalar(-np.inf)))
+        scores = emit(op.add(scores, given))
+    return op.matmul(emit(op.nn.softmax(scores, axis=-1)), value)
+
+
+# ---- normalization -----------------------------------------------------------------------------------------------
+
+
+@converter("aten::softmax", "aten::log_softmax", "aten::_softmax", "aten::_log_softmax")
+def _softmax(node: Node) -> relax.Expr:
+    if node.qparams("self") is not None:
+        raise node.unsupported("softmax of a quantized tensor by aten; use torch.ao.nn.quantized.Softmax")
+    node.note("softmax in float")
+    function = relax.op.nn.log_softmax if "log" in node.kind else relax.op.nn.softmax
+    return function(_operand(node, "self"), axis=int(node["dim"]))
+
+
+@converter("aten::layer_norm")
+def _layer_norm(node: Node) -> relax.Expr:
+    rank, dims = len(node.shape), len(node["normalized_shape"])
+    shape = [int(size) for size in node["normalized_shape"]]
+    node.note("layer normalization in float")
+    gamma = np.ones(shape, f32) if node["weight"] is None else array_of(node["weight"])
+    beta = np.zeros(shape, f32) if node["bias"] is None else array_of(node["bias"])
+    return relax.op.nn.layer_norm(
+        _operand(node, "input"), constant(gamma), constant(beta), list(range(rank - dims, rank)), float(node["eps"])
+    )
+
+
+@converter("aten::batch_norm")
+def _batch_norm(node: Node) -> relax.Expr:
+    if node["training"]:
+        raise node.unsupported("batch normalization in training mode; call model.eval() before the export")
+    node.note("batch normalization in float")
+    size = node.shape_of("input")[1]
+    mean, variance = array_of(node["running_mean"]), array_of(node["running_var"])
+    gamma = np.ones(size, f32) if node["weight"] is None else array_of(node["weight"])
+    beta = np.zeros(size, f32) if node["bias"] is None else array_of(node["bias"])
+    factor = gamma / np.sqrt(variance + f32(node["eps"]))
+    column = (-1,) + (1,) * (len(node.shape) - 2)
+    scaled = node.emit(relax.op.multiply(node.expr("input"), constant(factor.astype(f32).reshape(column))))
+    return relax.op.add(scaled, constant((beta - mean * factor).astype(f32).reshape(column)))
+
+
+@converter("aten::sum")
+def _sum(node: Node) -> relax.Expr:
+    node.note("a sum in float")
+    rank = max(len(node.shape_of("self")), 1)
+    axes = [int(axis) % rank for axis in node.get("dim") or range(rank)]
+    return relax.op.sum(_operand(node, "self"), axes, bool(node.get("keepdim", False)))
+
+
+# ---- convolution and embedding -----------------------------------------------------------------------------------
+
+
+@converter("aten::conv1d", "aten::conv2d", "aten::_convolution", "aten::convolution")
+def _conv(node: Node) -> relax.Expr:
+    rank = len(node.shape) - 2
+    if rank not in (1, 2) or node.get("transposed", False) or isinstance(node["padding"], str):
+        raise node.unsupported("this form of a float convolution; 1-D and 2-D with numbers for padding are supported")
+    node.note("a convolution that the model does not quantize")
+    values = {name: [int(v) for v in node[name]] for name in ("stride", "padding", "dilation")}
+    padding = values["padding"] * (1 if len(values["padding"]) == rank else rank)
+    function = relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d
+    result = node.emit(
+        function(
+            node.expr("input"),
+            node.expr("weight"),
+            strides=values["stride"],
+            padding=[*padding, *padding],
+            dilation=values["dilation"],
+            groups=int(node["groups"]),
+        )
+    )
+    if node["bias"] is None:
+        return result
+    return relax.op.add(result, constant(array_of(node["bias"]).reshape((-1,) + (1,) * rank)))
+
+
+@converter("aten::embedding")
+def _embedding(node: Node) -> relax.Expr:
+    indices = node.expr("indices")
+    flat = node.emit(relax.op.reshape(indices, [-1]))
+    return node.move(relax.op.take(node.expr("weight"), flat, axis=0))
+
+
+@converter("quantized::embedding_byte")
+def _quantized_embedding(node: Node) -> relax.Expr:
+    """Rows of 8-bit weights, dequantized: f32(q)·s + b per row, all known at import."""
+    rows = node["weight"].unpack() if hasattr(node["weight"], "unpack") else None
+    if rows is None:
+        raise node.unsupported("packed embedding weights")
+    table = array_of(rows.dequantize()).astype(f32)
+    node.note("a table of weights, read as float")
+    flat = node.emit(relax.op.reshape(node.expr("indices"), [-1]))
+    return node.move(relax.op.take(constant(table), flat, axis=0))
