@@ -136,7 +136,7 @@ def _convolution_3d(
     """acc[d] = Σ_t conv2d(x[d·s + t·δ], w[t]): the taps t stand beside each other as channels of one conv2d."""
     o, i, taps, kh, kw = shape_of(weight)
     data, zx = _pad_depth(data, zx, padding[0], padding[3], emit)
-    planes, n, count = _depth_taps(data, taps, strides[0], dilation[0], emit)
+    planes, n, count = depth_taps(data, taps, strides[0], dilation[0], emit)
     acc = convolution(
         planes,
         reshape(weight, (o, i * taps, kh, kw), emit),
@@ -149,7 +149,7 @@ def _convolution_3d(
         emit=emit,
         out_dtype=out_dtype,
     )
-    return _unfold_depth(acc, n, count, emit)
+    return unfold_depth(acc, n, count, emit)
 
 
 def _pad_depth(data: Any, zero_point: Any, front: int, back: int, emit: Emit) -> tuple[Any, Any]:
@@ -169,7 +169,7 @@ def _with_known_zero(data: Any, zero_point: Any, emit: Emit) -> tuple[Any, Any, 
     return data, zero_point, int(zero.reshape(()))
 
 
-def _depth_taps(data: Any, taps: int, stride: int, dilation: int, emit: Emit) -> tuple[Any, int, int]:
+def depth_taps(data: Any, taps: int, stride: int, dilation: int, emit: Emit) -> tuple[Any, int, int]:
     """(N, C, D, H, W) as (N·D_out, C·taps, H, W), the taps of one channel side by side; also N and D_out."""
     n, c, depth, h, w = shape_of(data)
     count = (depth - (taps - 1) * dilation - 1) // stride + 1
@@ -186,7 +186,7 @@ def _depth_taps(data: Any, taps: int, stride: int, dilation: int, emit: Emit) ->
     return reshape(moved, (n * count, c * taps, h, w), emit), n, count
 
 
-def _unfold_depth(acc: Any, n: int, count: int, emit: Emit) -> Any:
+def unfold_depth(acc: Any, n: int, count: int, emit: Emit) -> Any:
     """(N·D_out, O, H, W) -> (N, O, D_out, H, W)."""
     _, o, h, w = shape_of(acc)
     return permute(reshape(acc, (n, count, o, h, w), emit), [0, 2, 1, 3, 4], emit)
@@ -292,7 +292,7 @@ def _transposed_3d(
     back = size + reach - front - shape_of(data)[2]
     data = _crop_depth(data, max(-front, 0), max(-back, 0), emit)
     data, zx = _pad_depth(data, zx, max(front, 0), max(back, 0), emit)
-    planes, n, count = _depth_taps(data, taps, 1, dilation[0], emit)
+    planes, n, count = depth_taps(data, taps, 1, dilation[0], emit)
     turned = constant_value(weight)
     flipped = constant(turned[:, :, ::-1]) if turned is not None else emit(relax.op.flip(weight, 2))
     kernel = reshape(permute(flipped, [0, 2, 1, 3, 4], emit), (i * taps, o, kh, kw), emit)
@@ -309,7 +309,7 @@ def _transposed_3d(
         emit=emit,
         out_dtype=out_dtype,
     )
-    return _unfold_depth(acc, n, count, emit)
+    return unfold_depth(acc, n, count, emit)
 
 
 def _zeros_between_planes(data: Any, zero_point: Any, stride: int, emit: Emit) -> tuple[Any, Any]:

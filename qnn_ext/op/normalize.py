@@ -1,4 +1,4 @@
-"""qnn.normalize: rows of integers brought to mean 0 and variance 1, the heart of layer, group, instance and RMS norm."""
+"""qnn.normalize: rows of integers with mean 0 and variance 1: the heart of layer, group, instance and RMS norm."""
 
 from __future__ import annotations
 

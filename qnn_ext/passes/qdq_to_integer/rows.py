@@ -1,0 +1,154 @@
+"""Integer rules of operators on whole rows: softmax, and the normalizations by mean and variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ... import op as qnn
+from ...op import compound
+from ...op.base import constant, constant_value, normalize_axis, shape_of
+from .bounds import constants_of
+from .products import signed
+from .rules import integer_rule
+from .tensors import NARROW, Mapped, Quantized
+from .walker import Context
+
+# ---- softmax -----------------------------------------------------------------------------------------------------
+
+
+def _logits(expr: Any, context: Context) -> Quantized | None:
+    """The operand as integers with one scale; a constant added to all of a row changes nothing."""
+    tensor = context.known(expr)
+    if isinstance(tensor, Mapped) and tensor.slope is not None:
+        return signed(Quantized(tensor.data, constant(np.float32(tensor.slope)), constant(np.int32(0))), context)
+    if not isinstance(tensor, Quantized) or tensor.dtype not in NARROW:
+        return None
+    if tensor.vectors or tensor.constants is None:
+        return context.refuse("its data has more than one scale, or one computed at run time")
+    return signed(tensor, context)
+
+
+def _to_quantized(call: relax.Call, context: Context, operator: Callable[..., relax.Call]) -> Any:
+    tensor = _logits(call.args[0], context)
+    if tensor is None:
+        return None
+    quantize = context.quantize_behind()
+    if quantize is None:
+        return context.refuse("the model does not quantize its result")
+    if quantize.out_dtype not in NARROW or quantize.attributes["rounding"] != "TONEAREST_EVEN":
+        return context.refuse(f"its result is quantized to {quantize.out_dtype}")
+    assert tensor.constants is not None
+    scale, zero_point = constants_of(quantize)
+    unsigned = quantize.out_dtype == "uint16"  # the kernels write int16: 2¹⁵ lower
+    offset = np.int32(1 << 15 if unsigned else 0)
+    data = context.emit(
+        operator(
+            tensor.data,
+            *tensor.constants,
+            scale,
+            zero_point - offset,
+            axis=int(call.attrs.axis),
+            out_dtype="int16" if unsigned else quantize.out_dtype,
+        )
+    )
+    if unsigned:
+        data = context.emit(qnn.requantize(data, 1.0, -offset, 1.0, 0, out_dtype="uint16"))
+    return Quantized(data, quantize.scale, quantize.zero_point)
+
+
+@integer_rule("nn.softmax")
+def _softmax(call: relax.Call, context: Context) -> Any:
+    return _to_quantized(call, context, qnn.softmax)
+
+
+@integer_rule("nn.log_softmax")
+def _log_softmax(call: relax.Call, context: Context) -> Any:
+    return _to_quantized(call, context, qnn.log_softmax)
+
+
+# ---- normalizations ----------------------------------------------------------------------------------------------
+
+
+def _normalized(
+    call: relax.Call, rows: Sequence[int], context: Context, epsilon: float, centered: bool = True
+) -> Any | None:
+    """The data, seen as `rows` × everything else, with mean 0 and variance 1: real values in the data's shape."""
+    tensor = context.quantized(call.args[0])
+    if tensor is None or tensor.dtype not in NARROW:
+        return None
+    if tensor.vectors or tensor.constants is None:
+        return context.refuse("its data has more than one scale, or one computed at run time")
+    shape, tensor = tensor.shape, signed(tensor, context)
+    assert tensor.constants is not None
+    count = math.prod(shape) // math.prod(rows)
+    if (count * (np.iinfo(tensor.dtype).max - np.iinfo(tensor.dtype).min)) ** 2 >= 1 << 63:
+        return context.refuse(f"the variance of {count} {tensor.dtype} values does not fit into int64")
+    data = compound.reshape(tensor.data, (*rows, count), context.emit)
+    real = context.emit(qnn.normalize(data, *tensor.constants, epsilon=epsilon, centered=centered))
+    return compound.reshape(real, shape, context.emit)
+
+
+def _affine(real: Any, weight: Any, bias: Any, shape: Sequence[int], context: Context) -> Any:
+    """real · weight + bias, both in `shape` and left out where they are neutral."""
+    if weight is not None and not _is_all(weight, 1.0):
+        real = context.emit(relax.op.multiply(real, compound.reshape(context.value(weight), shape, context.emit)))
+    if bias is not None and not _is_all(bias, 0.0):
+        real = context.emit(relax.op.add(real, compound.reshape(context.value(bias), shape, context.emit)))
+    return real
+
+
+def _is_all(expr: Any, value: float) -> bool:
+    array = constant_value(expr)
+    return array is not None and bool((array == value).all())
+
+
+def _trailing(call: relax.Call, axes: Sequence[Any]) -> int | None:
+    """How many last axes the operator normalizes over, None when they are not the last ones."""
+    ndim = len(shape_of(call.args[0]))
+    found = sorted(normalize_axis(int(axis), ndim) for axis in axes)
+    return len(found) if found == list(range(ndim - len(found), ndim)) else None
+
+
+@integer_rule("nn.layer_norm")
+def _layer_norm(call: relax.Call, context: Context) -> Any:
+    data, weight, bias = call.args
+    shape, count = shape_of(data), _trailing(call, call.attrs.axes)
+    if count is None:
+        return context.refuse("it normalizes over axes that are not the last ones")
+    real = _normalized(call, shape[: len(shape) - count], context, float(call.attrs.epsilon))
+    if real is None:
+        return None
+    weight, bias = weight if call.attrs.scale else None, bias if call.attrs.center else None
+    return _affine(real, weight, bias, shape[len(shape) - count :], context)
+
+
+@integer_rule("nn.rms_norm")
+def _rms_norm(call: relax.Call, context: Context) -> Any:
+    data, weight = call.args
+    shape, count = shape_of(data), _trailing(call, call.attrs.axes)
+    if count is None:
+        return context.refuse("it normalizes over axes that are not the last ones")
+    real = _normalized(call, shape[: len(shape) - count], context, float(call.attrs.epsilon), centered=False)
+    return None if real is None else _affine(real, weight, None, shape[len(shape) - count :], context)
+
+
+@integer_rule("nn.group_norm", "nn.instance_norm")
+def _group_norm(call: relax.Call, context: Context) -> Any:
+    """Each sample's channels in groups, a group being a row; for instance norm a group is one channel."""
+    shape, attributes = shape_of(call.args[0]), call.attrs
+    axis = normalize_axis(int(attributes.channel_axis), len(shape))
+    axes = sorted(normalize_axis(int(a), len(shape)) for a in attributes.axes)
+    if axis != 1 or axes != list(range(2, len(shape))):
+        return context.refuse("its channels are not the second axis, or it normalizes over some of the others only")
+    groups = int(getattr(attributes, "num_groups", shape[1]))
+    real = _normalized(call, (shape[0], groups), context, float(attributes.epsilon))
+    if real is None:
+        return None
+    weight = call.args[1] if attributes.scale else None
+    bias = call.args[2] if attributes.center else None
+    return _affine(real, weight, bias, (shape[1], *(1,) * (len(shape) - 2)), context)
