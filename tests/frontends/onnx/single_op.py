@@ -49,9 +49,15 @@ def single_op(
     outputs: Sequence[Any],
     domain: str = "",
     opset: int = 21,
+    node_opset: int | None = None,
     **attributes: Any,
 ) -> tuple[Any, dict[str, np.ndarray]]:
-    """The model of one node and what to feed it. inputs: arrays, `Constant`s or None; outputs: their dtypes."""
+    """The model of one node and what to feed it. inputs: arrays, `Constant`s or None; outputs: their dtypes.
+
+    node_opset: the attribute of QLinearSoftmax of the name "opset"
+    """
+    if node_opset is not None:
+        attributes["opset"] = node_opset
     names, values, constants, feed = [], [], [], {}
     for index, item in enumerate(inputs):
         name = "" if item is None else f"in{index}"

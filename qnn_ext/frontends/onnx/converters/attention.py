@@ -20,8 +20,9 @@ from .microsoft_matmul import to_float
 def qattention(node: Node) -> list[relax.Expr]:
     """Q, K, V = f32(Σ (x − z_x)(w − z_w)) · (s_x·s_w) + bias, then attention in float."""
     _refuse(node, "do_rotary", "past_present_share_buffer")
+    scale = times(node, node.scale(3), node.scale(4))
     acc = matmul(node, node.input(0), node.input(1), node.zero_point(6), node.zero_point(7))
-    projected = to_float(node, acc, times(node, node.scale(3), node.scale(4)), node.input(2))
+    projected = to_float(node, acc, scale, node.input(2))
     optional = Optionals(mask_index=5, past=8, bias=None)
     return _attention(node, projected, [node.shape(1)[1] // 3] * 3, optional)
 

@@ -49,8 +49,8 @@ def qgemm(node: Node) -> relax.Expr:
 @converter("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(node: Node) -> relax.Expr:
     """f32(Σ (a − z_a)(b − z_b)) · (s_a·s_b) + bias; equal to ONNX Runtime's floats."""
-    acc = matmul(node, node.input(0), node.input(1), node.zero_point(4), node.zero_point(5))
     scale = times(node, node.scale(2), node.scale(3))
+    acc = matmul(node, node.input(0), node.input(1), node.zero_point(4), node.zero_point(5))
     return to_float(node, acc, scale, node.input(6) if node.has_input(6) else None)
 
 
@@ -58,8 +58,8 @@ def matmul_integer_to_float(node: Node) -> relax.Expr:
 def dynamic_quantize_matmul(node: Node) -> relax.Expr:
     """A is quantized to uint8 at run time, then as MatMulIntegerToFloat."""
     a = quantize_dynamically(node, node.input(0))
+    scale = times(node, a.scale, node.scale(2))  # before the product, so that its kernel can read it
     acc = matmul(node, a.data, node.input(1), a.zero_point, node.zero_point(3))
-    scale = times(node, a.scale, node.scale(2))
     return to_float(node, acc, scale, node.input(4) if node.has_input(4) else None)
 
 
