@@ -1,4 +1,4 @@
-"""Attribute values of a symbol: strings such as "(3, 3)", "True", "1e-05" or "None" that MXNet's parameters print as."""
+"""Attribute values of a symbol: strings such as "(3, 3)", "True", "1e-05" or "None" as MXNet prints them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from .symbol import Edge, Graph, Operator, read_symbol
 
 SUM_MODES = ("intended", "mxnet")
 LABELLED = (
-    "SoftmaxOutput", "Softmax", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput", "SVMOutput",
+    "SoftmaxOutput", "Softmax", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput",
 )  # fmt: skip
 # operators whose second input is the label, needed in training only
 
@@ -66,7 +66,7 @@ class Importer:
         self.graph = graph
         self.params = params
         self.shapes = shapes
-        self.sum_mode = sum_mode
+        self.intended = sum_mode == "intended"
         self.source = source
         self.notes: list[FloatNote] = []
         self.folded: set[str] = set()  # names of BatchNorm nodes that are part of the convolution before
@@ -85,7 +85,7 @@ class Importer:
         return bound
 
     def sole_consumer(self, operator: Operator) -> Operator | None:
-        """The node that alone reads output 0 of `operator`, if there is exactly one and it is no output of the model."""
+        """The node that alone reads output 0 of `operator`; None when there are several or it is a model output."""
         edge = (operator.index, 0)
         if operator not in self.graph.nodes or edge in self.graph.heads:
             return None
@@ -182,9 +182,8 @@ class Importer:
         names = [node.name for node in inputs]
         unknown = [name for name in self.shapes if name not in names]
         if unknown:
-            raise ShapeError(
-                f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {', '.join(map(repr, names)) or 'none'}"
-            )
+            known = ", ".join(map(repr, names)) or "none"
+            raise ShapeError(f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {known}")
         return [TensorSpec(node.name, self._input_shape(node), _input_dtype(node)) for node in inputs]
 
     def _input_shape(self, node: Operator) -> tuple[int, ...]:

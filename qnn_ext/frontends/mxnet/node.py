@@ -84,7 +84,7 @@ class Node:
             )
         if low.size != 1 or high.size != 1 or not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise self.malformed(f"inputs {index} and {index + 1} must be one finite number each")
-        return Range(low.reshape(()).astype(np.float32), high.reshape(()).astype(np.float32))
+        return Range(np.float32(low.item()), np.float32(high.item()))
 
     def calibrated(self) -> Range | None:
         """The attributes min_calib_range and max_calib_range."""

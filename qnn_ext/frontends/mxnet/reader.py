@@ -2,8 +2,8 @@
 
     u64 0x112, u64 reserved, u64 n, n arrays, u64 m, m names (u64 length, UTF-8 bytes)
 
-An array is u32 magic, i32 storage type (magics V2 and V3), i32 ndim, i64 dims, i32 device type, i32 device id, i32 dtype,
-raw little-endian data. Before V1 the magic itself was ndim, and dims were u32.
+An array is u32 magic, i32 storage type (magics V2 and V3), i32 ndim, i64 dims, i32 device type, i32 device id,
+i32 dtype, raw little-endian data. Before V1 the magic itself was ndim, and dims were u32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 MAX_RANK = 32  # NumPy 1's limit
 DTYPES = {
-    0: "<f4", 1: "<f8", 2: "<f2", 3: "|u1", 4: "<i4", 5: "|i1", 6: "<i8", 7: "|b1", 8: "<i2", 9: "<u2", 10: "<u4", 11: "<u8",
+    0: "<f4", 1: "<f8", 2: "<f2", 3: "|u1", 4: "<i4", 5: "|i1", 6: "<i8", 7: "|b1", 8: "<i2", 9: "<u2",
+    10: "<u4", 11: "<u8",
 }  # fmt: skip
 BFLOAT16 = 12
 _DENSE = (-1, 0)  # storage types; the others are sparse

@@ -285,7 +285,7 @@ class Importer:
 
 
 @contextmanager
-def _blaming(operator: Operator) -> Iterator[None]:
+def _blaming(operator: Any) -> Iterator[None]:
     """Every error within becomes one of ours that names the operator."""
     label = operator.label()
     try:

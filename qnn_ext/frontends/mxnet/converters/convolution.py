@@ -10,7 +10,6 @@ from tvm import relax
 from .... import op as qnn
 from ....op import compound
 from ....op.base import constant
-from ....qparams import dtype_range
 from ..node import Node
 from ..registry import converter
 from ..scales import F32, INT_MAX, Range, as_real, rescaled, round_saturate, saturate, scale_of
@@ -104,7 +103,8 @@ def convert_fused_convolution(node: Node) -> relax.Expr | list[relax.Expr]:
     check_channels(convolution, node.shape(0), inputs.weight.shape, geometry.groups)
     data_scale = scale_of(node.dtype(0), inputs.data_range)
     weight_scale = channel_scales(inputs.weight, inputs.bias, data_scale)
-    weight, bias = quantize_weights(inputs.weight, inputs.bias, weight_scale, data_scale)
+    used = weight_scale if node.importer.intended else _scales_by_group(weight_scale, geometry.groups)
+    weight, bias = quantize_weights(inputs.weight, used), quantize_bias(inputs.bias, weight_scale, data_scale)
     acc = compound.convolution(
         node.input(0),
         constant(weight),
@@ -161,12 +161,21 @@ def channel_scales(weight: np.ndarray, bias: np.ndarray | None, data_scale: np.f
     return scales
 
 
-def quantize_weights(
-    weight: np.ndarray, bias: np.ndarray | None, scales: np.ndarray, data_scale: np.float32
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """int8 weights and the int32 bias in accumulator steps."""
-    integers = saturate(weight * per_channel(scales, weight.ndim, 0), "int8")
-    return integers, None if bias is None else saturate(bias * (scales * data_scale), "int32")
+def _scales_by_group(scales: np.ndarray, groups: int) -> np.ndarray:
+    """What MXNet 1.9.1 quantizes the weights with: those of group g by the scale of channel g. oneDNN sees grouped
+    weights with a dimension for the groups in front, and MXNet tells it that scales run along the first dimension. It
+    is right for one group and for depthwise convolutions."""
+    return scales if groups == 1 else np.repeat(scales[:groups], len(scales) // groups)
+
+
+def quantize_weights(weight: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """int8 weights, one scale per output channel."""
+    return saturate(weight * per_channel(scales, weight.ndim, 0), "int8")
+
+
+def quantize_bias(bias: np.ndarray | None, scales: np.ndarray, data_scale: np.float32) -> np.ndarray | None:
+    """The int32 bias in accumulator steps."""
+    return None if bias is None else saturate(bias * (scales * data_scale), "int32")
 
 
 def _finish(
@@ -174,23 +183,37 @@ def _finish(
 ) -> relax.Expr:
     """Accumulator → [relu] → [+ sum] → [relu] → integers; every step in float32, in oneDNN's order."""
     early, late = _activation(node, "with_act", 0), _activation(node, "with_postsum_act", -1)
-    unsigned = late is not None or (early is not None and inputs.total is None)
-    dtype = "uint8" if unsigned else "int8"
+    last = early if inputs.total is None else late
+    leaky = last is not None and last.operator.op == "LeakyReLU"
+    dtype = "int8" if last is None or leaky else "uint8"
     out_scale = scale_of(dtype, target)
     factor = out_scale / data_scale / weight_scale
-    if inputs.total is None or inputs.sum_range is None:
+    if not leaky and inputs.sum_range is None:
         return rescaled(acc, factor, dtype)  # a relu at the end is the saturation at 0, a relu6 that at 255
     real = node.emit(as_real(acc, factor))
-    if early is not None:
-        if early.operator.op != "Activation":
-            raise node.unsupported("clip or LeakyReLU between the convolution and the sum; only relu is supported")
-        real = node.emit(relax.op.maximum(real, constant(F32(0))))
-    other, sum_dtype = node.input(inputs.total), node.dtype(inputs.total)
-    ratio = constant(F32(out_scale / scale_of(sum_dtype, inputs.sum_range)))
-    real = node.emit(qnn.fma(node.emit(as_real(other)), ratio, real))
-    if node.importer.sum_mode == "intended" or sum_dtype == dtype:
+    if inputs.total is not None and inputs.sum_range is not None:
+        if early is not None:
+            real = _early_relu(node, real, early)
+        ratio = F32(out_scale / scale_of(node.dtype(inputs.total), inputs.sum_range))
+        real = node.emit(qnn.fma(node.emit(as_real(node.input(inputs.total))), constant(ratio), real))
+    if leaky and last is not None:
+        real = _leaky(node, real, last.real("slope", 0.25))
+    if node.importer.intended or inputs.total is None or node.dtype(inputs.total) == dtype:
         return round_saturate(real, dtype)
-    return _in_place(node, real, late is not None, sum_dtype, dtype)
+    return _in_place(node, real, late is not None, node.dtype(inputs.total), dtype)
+
+
+def _early_relu(node: Node, real: relax.Expr, activation: Node) -> relax.Expr:
+    """The activation between the convolution and the sum."""
+    if activation.operator.op != "Activation":
+        raise node.unsupported(f"{activation.operator.op} between the convolution and the sum; only relu is supported")
+    return node.emit(relax.op.maximum(real, constant(F32(0))))
+
+
+def _leaky(node: Node, real: relax.Expr, slope: float) -> relax.Expr:
+    """x where positive, slope·x elsewhere."""
+    below = node.emit(relax.op.multiply(node.emit(relax.op.minimum(real, constant(F32(0)))), constant(F32(slope))))
+    return node.emit(relax.op.add(node.emit(relax.op.maximum(real, constant(F32(0)))), below))
 
 
 def _in_place(node: Node, real: relax.Expr, relu: bool, sum_dtype: str, dtype: str) -> relax.Expr:
@@ -198,10 +221,7 @@ def _in_place(node: Node, real: relax.Expr, relu: bool, sum_dtype: str, dtype: s
     and its bytes are read as the declared dtype from then on."""
     if relu:
         real = node.emit(relax.op.maximum(real, constant(F32(0))))
-    stored = node.emit(round_saturate(real, sum_dtype))
-    if dtype_range(sum_dtype)[0] < 0 and relu:  # 0 … 127: the same number in both dtypes
-        return relax.op.astype(stored, dtype)
-    return relax.op.astype(stored, dtype)
+    return relax.op.astype(node.emit(round_saturate(real, sum_dtype)), dtype)
 
 
 def _activation(node: Node, key: str, position: int) -> Node | None:
@@ -213,13 +233,11 @@ def _activation(node: Node, key: str, position: int) -> Node | None:
         raise node.malformed(f"{key} is set, but its subgraph has no activation")
     activation = Node(node.importer, found[position], [])
     if activation.operator.op == "LeakyReLU":
-        raise node.unsupported("LeakyReLU fused into a quantized convolution; MXNet loses its negative results")
-    if activation.operator.op == "Activation":
-        activation.choice("act_type", "relu", "relu")
+        activation.choice("act_type", "leaky", "leaky")
+    elif activation.operator.op == "Activation":
+        activation.choice("act_type", "", "relu")
     elif activation.real("a_min") != 0:
-        raise node.unsupported(
-            f"clip from {activation.real('a_min')} fused into a convolution; only from 0 is supported"
-        )
+        raise node.unsupported(f"clip from {activation.real('a_min')} in a convolution; only from 0 is supported")
     return activation
 
 

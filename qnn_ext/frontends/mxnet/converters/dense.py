@@ -14,7 +14,7 @@ from ..node import Node
 from ..registry import converter
 from ..scales import F32, Range, as_real, rescaled, round_saturate, scale_of
 from .activation import float_activation
-from .convolution import channel_scales, float_weight, quantize_weights
+from .convolution import channel_scales, float_weight, quantize_bias, quantize_weights
 from .fused import convert_fused_float
 
 ELTWISE = ("Activation", "clip", "LeakyReLU", "abs", "exp", "sqrt", "square")
@@ -132,7 +132,7 @@ def _channel_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | Non
     bias = node.vector(2, len(weight)) if has_bias else None
     data_scale = scale_of(node.dtype(0), node.range(first))
     scales = channel_scales(weight, bias, data_scale)
-    return *quantize_weights(weight, bias, scales, data_scale), data_scale, scales
+    return quantize_weights(weight, scales), quantize_bias(bias, scales, data_scale), data_scale, scales
 
 
 def _accumulator_range(node: Node, weight_scale: np.ndarray) -> list[relax.Expr]:

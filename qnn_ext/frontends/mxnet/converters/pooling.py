@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import relax
 
@@ -67,7 +68,7 @@ def convert_pooling(node: Node) -> relax.Expr:
     overhang of the "full" convention."""
     kind = node.choice("pool_type", "max", "max", "avg")
     window = _read_window(node)
-    options = {"pool_size": window.size, "strides": window.strides}
+    options: dict[str, Any] = {"pool_size": window.size, "strides": window.strides}
     rank = len(window.size)
     if kind == "max":
         return MAX_POOL[rank](node.input(0), padding=window.padding, **options)
@@ -86,7 +87,7 @@ def convert_quantized_pooling(node: Node) -> list[relax.Expr]:
     if node.dtype(0) not in ("int8", "uint8"):
         raise node.malformed(f"quantized data must be int8 or uint8, found {node.dtype(0)}")
     window = _read_window(node)
-    options = {"pool_size": window.size, "strides": window.strides, "padding": window.padding}
+    options: dict[str, Any] = {"pool_size": window.size, "strides": window.strides, "padding": window.padding}
     if kind == "max":
         result = relax.op.nn.max_pool2d(node.input(0), **options)
     else:

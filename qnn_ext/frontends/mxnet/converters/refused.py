@@ -7,10 +7,7 @@ from tvm import relax
 from ..node import Node
 from ..registry import converter
 
-_REMEDY = (
-    "quantize the model in the fused form: quantize_model_mkldnn(...) or quantize_net_v2(...), or get_backend_symbol('MKLDNN') "
-    "before quantize_model"
-)
+_REMEDY = "quantize the model in the fused form: by quantize_model_mkldnn(...) or quantize_net_v2(...)"
 
 
 @converter("_contrib_quantized_conv", "_contrib_quantized_fully_connected")

@@ -174,7 +174,7 @@ def convert_quantized_concat(node: Node) -> list[relax.Expr]:
         raise node.malformed(f"num_args={count} needs {3 * count} inputs, found {len(node.inputs)}")
     dtypes = [node.dtype(i) for i in range(count)]
     spans = [node.range(count + 2 * i) for i in range(count)]
-    target = Range(F32(min(0, *(s.low for s in spans))), F32(max(0, *(s.high for s in spans))))
+    target = Range(min(F32(0), *(s.low for s in spans)), max(F32(0), *(s.high for s in spans)))
     dtype = "int8" if "int8" in dtypes else "uint8"
     scale = scale_of(dtype, target)
     factors = [F32(scale / scale_of(d, s)) for d, s in zip(dtypes, spans, strict=True)]
