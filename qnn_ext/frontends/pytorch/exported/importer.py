@@ -169,24 +169,25 @@ class ProgramImporter:
         values = [self._known(arg) for arg in node.all_input_nodes]
         if all(value is not _UNKNOWN for value in values) and self._fold(node, name):
             return
-        if name in CONVERTERS:
-            entry = CONVERTERS[name]
+        entry = CONVERTERS.get(name) or CONVERTERS.get(_out_of_place(name))
+        if entry is not None:
             value = entry.convert(self, *[self.resolve(arg) for arg in bound_arguments(node)])
             self._bind(node, value, check=not entry.narrows)
         elif name == "getitem":
             self._values[node] = self._getitem(*node.args)
         elif self._is_left_to_tvm(node):
-            self._bind(node, self._tvm.convert_map[_short_name(node)](node))
+            self._bind(node, self._tvm.convert_map[_short_name(node, self._tvm.convert_map)](node))
         else:
             raise UnsupportedOperatorError(f"operator {name} is not supported")
 
     def _is_supported(self, node: fx.Node) -> bool:
         name = target_name(node)
-        return name in CONVERTERS or _is_any_of(name, _NO_EFFECT + _INLINED) or self._is_left_to_tvm(node)
+        known = name in CONVERTERS or _out_of_place(name) in CONVERTERS or name == "getitem"
+        return known or _is_any_of(name, _NO_EFFECT + _INLINED) or self._is_left_to_tvm(node)
 
     def _is_left_to_tvm(self, node: fx.Node) -> bool:
         """Whether TVM's own importer converts the node, and rightly: not what it gets wrong, nothing random."""
-        name = _short_name(node)
+        name = _short_name(node, self._tvm.convert_map)
         if not isinstance(node.target, torch._ops.OpOverload):
             return name in self._tvm.convert_map
         is_random = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -407,9 +408,15 @@ def _attribute(module: fx.GraphModule, path: str) -> Any:
     return value
 
 
-def _short_name(node: fx.Node) -> str:
+def _short_name(node: fx.Node, known: Mapping[str, Any]) -> str:
     """The name TVM knows an operator by: "conv2d.default"."""
-    return getattr(node.target, "__name__", "")
+    name = getattr(node.target, "__name__", "")
+    return name if name in known else _out_of_place(name)
+
+
+def _out_of_place(name: str) -> str:
+    """The same operator without the writing: "aten.relu.default" for "aten.relu_.default"."""
+    return name.replace("_.", ".")
 
 
 def _is_any_of(name: str, parts: tuple[str, ...]) -> bool:
@@ -422,7 +429,8 @@ def _may_run(node: fx.Node, name: str, tvm_map: Mapping[str, Any]) -> bool:
         return name == "getitem" or getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return False
-    return name in CONVERTERS or (node.target.namespace == "aten" and node.target.__name__ in tvm_map)
+    known = name in CONVERTERS or _out_of_place(name) in CONVERTERS
+    return known or (node.target.namespace == "aten" and _short_name(node, tvm_map) in tvm_map)
 
 
 def _check_size(target: Any, args: Any, kwargs: Any) -> None:

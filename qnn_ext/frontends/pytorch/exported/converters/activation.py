@@ -13,7 +13,7 @@ from ..values import cast, dtype_of, scalar
 
 
 def _function(name: str, function: Callable[[relax.Expr], relax.Expr]) -> None:
-    @converter(f"aten.{name}.default", f"aten.{name}_.default")
+    @converter(f"aten.{name}.default")
     def convert(importer: Any, x: relax.Expr) -> relax.Expr:
         return importer.emit(function(cast(importer, x, importer.dtype)))
 
@@ -50,27 +50,27 @@ def clip(importer: Any, x: relax.Expr, low: Any, high: Any) -> relax.Expr:
     return importer.emit(relax.op.minimum(x, scalar(high, dtype_of(x))))
 
 
-@converter("aten.clamp.default", "aten.clamp_.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip_.default")
+@converter("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
 def _clamp(importer: Any, x: relax.Expr, low: Any, high: Any) -> relax.Expr:
     return clip(importer, x, low, high)
 
 
-@converter("aten.clamp_min.default", "aten.clamp_min_.default", "aten.clamp_min.Tensor")
+@converter("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def _clamp_min(importer: Any, x: relax.Expr, low: Any) -> relax.Expr:
     return clip(importer, x, low, None)
 
 
-@converter("aten.clamp_max.default", "aten.clamp_max_.default", "aten.clamp_max.Tensor")
+@converter("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def _clamp_max(importer: Any, x: relax.Expr, high: Any) -> relax.Expr:
     return clip(importer, x, None, high)
 
 
-@converter("aten.hardtanh.default", "aten.hardtanh_.default")
+@converter("aten.hardtanh.default")
 def _hardtanh(importer: Any, x: relax.Expr, low: float, high: float) -> relax.Expr:
     return clip(importer, x, low, high)
 
 
-@converter("aten.relu6.default", "aten.relu6_.default")
+@converter("aten.relu6.default")
 def _relu6(importer: Any, x: relax.Expr) -> relax.Expr:
     return clip(importer, x, 0, 6)
 
@@ -79,24 +79,24 @@ def _gate(importer: Any, x: relax.Expr) -> relax.Expr:
     return importer.emit(relax.op.clip(importer.emit(relax.op.add(x, scalar(3, dtype_of(x)))), 0, 6))
 
 
-@converter("aten.hardswish.default", "aten.hardswish_.default")
+@converter("aten.hardswish.default")
 def _hardswish(importer: Any, x: relax.Expr) -> relax.Expr:
     """x · clip(x + 3, 0, 6) / 6, in this order."""
     product = importer.emit(relax.op.multiply(x, _gate(importer, x)))
     return importer.emit(relax.op.divide(product, scalar(6, dtype_of(x))))
 
 
-@converter("aten.hardsigmoid.default", "aten.hardsigmoid_.default")
+@converter("aten.hardsigmoid.default")
 def _hardsigmoid(importer: Any, x: relax.Expr) -> relax.Expr:
     return importer.emit(relax.op.divide(_gate(importer, x), scalar(6, dtype_of(x))))
 
 
-@converter("aten.leaky_relu.default", "aten.leaky_relu_.default")
+@converter("aten.leaky_relu.default")
 def _leaky_relu(importer: Any, x: relax.Expr, slope: float) -> relax.Expr:
     return importer.emit(relax.op.nn.leakyrelu(x, slope))
 
 
-@converter("aten.elu.default", "aten.elu_.default")
+@converter("aten.elu.default")
 def _elu(importer: Any, x: relax.Expr, alpha: float, scale: float, input_scale: float) -> relax.Expr:
     """scale · x for x > 0, else scale · alpha · (exp(input_scale · x) − 1)."""
     dtype = dtype_of(x)
@@ -107,7 +107,7 @@ def _elu(importer: Any, x: relax.Expr, alpha: float, scale: float, input_scale: 
     return importer.emit(relax.op.where(positive, above, importer.emit(below)))
 
 
-@converter("aten.gelu.default", "aten.gelu_.default")
+@converter("aten.gelu.default")
 def _gelu(importer: Any, x: relax.Expr, approximate: str) -> relax.Expr:
     functions = {"none": relax.op.nn.gelu, "tanh": relax.op.nn.gelu_tanh}
     if approximate not in functions:
@@ -115,7 +115,7 @@ def _gelu(importer: Any, x: relax.Expr, approximate: str) -> relax.Expr:
     return importer.emit(functions[approximate](x))
 
 
-@converter("aten.mish.default", "aten.mish_.default")
+@converter("aten.mish.default")
 def _mish(importer: Any, x: relax.Expr) -> relax.Expr:
     return importer.emit(relax.op.multiply(x, relax.op.tanh(importer.emit(relax.op.nn.softplus(x)))))
 
@@ -132,7 +132,6 @@ def _log_softmax(importer: Any, x: relax.Expr, axis: int, _dtype: Any) -> relax.
 
 @converter(
     "aten.dropout.default",
-    "aten.dropout_.default",
     "aten.feature_dropout.default",
     "aten.alpha_dropout.default",
 )

@@ -26,12 +26,12 @@ def _scaled(importer: Any, value: Any, alpha: Any) -> Any:
     return importer.emit(relax.op.multiply(value, scalar(alpha, importer.dtype)))
 
 
-@converter("aten.add.Tensor", "aten.add.Scalar", "aten.add_.Tensor", "aten.add_.Scalar")
+@converter("aten.add.Tensor", "aten.add.Scalar")
 def _add(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
     return importer.emit(relax.op.add(*_operands(importer, a, _scaled(importer, b, alpha))))
 
 
-@converter("aten.sub.Tensor", "aten.sub.Scalar", "aten.sub_.Tensor", "aten.sub_.Scalar")
+@converter("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
     return importer.emit(relax.op.subtract(*_operands(importer, a, _scaled(importer, b, alpha))))
 
@@ -41,17 +41,17 @@ def _rsub(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
     return importer.emit(relax.op.subtract(*_operands(importer, b, _scaled(importer, a, alpha))))
 
 
-@converter("aten.mul.Tensor", "aten.mul.Scalar", "aten.mul_.Tensor", "aten.mul_.Scalar")
+@converter("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(importer: Any, a: Any, b: Any) -> relax.Expr:
     return importer.emit(relax.op.multiply(*_operands(importer, a, b)))
 
 
-@converter("aten.div.Tensor", "aten.div.Scalar", "aten.div_.Tensor", "aten.div_.Scalar", "aten.true_divide.Tensor")
+@converter("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def _div(importer: Any, a: Any, b: Any) -> relax.Expr:
     return importer.emit(relax.op.divide(*_operands(importer, a, b)))
 
 
-@converter("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.div_.Tensor_mode", "aten.div_.Scalar_mode")
+@converter("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def _div_mode(importer: Any, a: Any, b: Any, rounding_mode: str | None) -> relax.Expr:
     one, two = _operands(importer, a, b)
     if rounding_mode is None:

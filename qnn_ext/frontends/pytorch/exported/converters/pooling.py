@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ _ADAPTIVE = {
 
 def _rank(importer: Any) -> int:
     """Dimensions of the windows, from the operator's name."""
-    return int(str(importer.node.target).split("d.")[0][-1])
+    match = re.search(r"([123])d", str(importer.node.target))
+    assert match is not None, "pooling operators are named after their rank"
+    return int(match[1])
 
 
 def _with_batch(importer: Any, x: relax.Expr, rank: int) -> relax.Expr:
@@ -168,7 +171,7 @@ def _extreme(importer: Any, x: relax.Expr, axes: Any, keepdim: bool) -> relax.Ex
     return importer.emit(function(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
 
 
-@converter("aten.var.correction", "aten.var_mean.correction")
+@converter("aten.var.correction", "aten.var_mean.correction", "aten.std.correction")
 def _variance(importer: Any, x: relax.Expr, axes: Any, correction: Any, keepdim: bool) -> Any:
     axes = axes_of(axes, len(shape_of(x)))
     count = math.prod(shape_of(x)[axis] for axis in axes)
@@ -178,6 +181,8 @@ def _variance(importer: Any, x: relax.Expr, axes: Any, correction: Any, keepdim:
         factor = constant(np.asarray(count / (count - correction), np.float32))
         variance = relax.op.multiply(importer.emit(variance), factor)
     variance = importer.emit(variance)
+    if ".std." in str(importer.node.target):
+        return importer.emit(relax.op.sqrt(variance))
     if "var_mean" not in str(importer.node.target):
         return variance
     return variance, importer.emit(relax.op.mean(x, axis=axes, keepdims=bool(keepdim)))

@@ -49,16 +49,14 @@ def _unflatten(importer: Any, x: relax.Expr, dim: int, sizes: Any) -> relax.Expr
     return reshape(importer, x, [*dims[:axis], *sizes, *dims[axis + 1 :]])
 
 
-@converter(
-    "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_.dim", "aten.squeeze_.default"
-)
+@converter("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
 def _squeeze(importer: Any, x: relax.Expr, dims: Any = None) -> relax.Expr:
     shape = shape_of(x)
     axes = axes_of(dims, len(shape))
     return reshape(importer, x, [size for axis, size in enumerate(shape) if axis not in axes or size != 1])
 
 
-@converter("aten.unsqueeze.default", "aten.unsqueeze_.default")
+@converter("aten.unsqueeze.default")
 def _unsqueeze(importer: Any, x: relax.Expr, dim: int) -> relax.Expr:
     shape = list(shape_of(x))
     shape.insert(dim % (len(shape) + 1), 1)
@@ -74,7 +72,7 @@ def _permute(importer: Any, x: relax.Expr, dims: Any) -> relax.Expr:
     return _permuted(importer, x, axes_of(list(dims), len(shape_of(x))))
 
 
-@converter("aten.transpose.int", "aten.transpose_.default", "aten.swapaxes.default", "aten.swapdims.default")
+@converter("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
 def _transpose(importer: Any, x: relax.Expr, one: int, two: int) -> relax.Expr:
     axes = list(range(len(shape_of(x))))
     one, two = one % max(len(axes), 1), two % max(len(axes), 1)
@@ -181,20 +179,29 @@ def _unbind(importer: Any, x: relax.Expr, dim: int) -> tuple[relax.Expr, ...]:
 def _pad(importer: Any, x: relax.Expr, pad: Any, *options: Any) -> relax.Expr:
     """Pairs (before, after) from the last dimension on; a negative pad cuts."""
     mode, value = options if len(options) == 2 else ("constant", options[0])
-    modes = {"constant": "constant", "reflect": "reflect"}
-    if mode not in modes:
-        raise UnsupportedOperatorError(f"padding in mode {mode!r} is not supported")
     widths, ndim = static(pad), len(shape_of(x))
-    for position in range(0, len(widths), 2):
-        axis = ndim - 1 - position // 2
-        before, after = widths[position : position + 2]
+    pairs = [(ndim - 1 - i, widths[2 * i], widths[2 * i + 1]) for i in range(len(widths) // 2)]
+    if mode != "constant":
+        return _pad_with_values(importer, x, pairs, mode)
+    flat = [0] * (2 * ndim)
+    for axis, before, after in pairs:
         x = _part(importer, x, axis, max(0, -before), shape_of(x)[axis] + min(0, after))
-    full = [(max(0, widths[2 * i]), max(0, widths[2 * i + 1])) for i in range(len(widths) // 2)]
-    full = [(0, 0)] * (ndim - len(full)) + full[::-1]
-    if not any(map(any, full)):
-        return x
-    flat = [width for both in full for width in both]
-    return importer.emit(relax.op.nn.pad(x, flat, modes[mode], 0.0 if value is None else float(value)))
+        flat[2 * axis : 2 * axis + 2] = [max(0, before), max(0, after)]
+    return (
+        importer.emit(relax.op.nn.pad(x, flat, "constant", 0.0 if value is None else float(value))) if any(flat) else x
+    )
+
+
+def _pad_with_values(importer: Any, x: relax.Expr, pairs: list[tuple[int, int, int]], mode: str) -> relax.Expr:
+    """Padding with values of the tensor itself: which ones, NumPy says."""
+    modes = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    if mode not in modes or any(min(before, after) < 0 for _, before, after in pairs):
+        raise UnsupportedOperatorError(f"padding in mode {mode!r} by {pairs} is not supported")
+    for axis, before, after in pairs:
+        if before or after:
+            rows = np.pad(np.arange(shape_of(x)[axis]), (before, after), modes[mode])  # type: ignore[call-overload]
+            x = importer.emit(relax.op.take(x, constant(rows), axis=axis))
+    return x
 
 
 @converter(
@@ -202,7 +209,6 @@ def _pad(importer: Any, x: relax.Expr, pad: Any, *options: Any) -> relax.Expr:
     "aten.clone.default",
     "aten.alias.default",
     "aten.detach.default",
-    "aten.detach_.default",
     "aten.lift_fresh_copy.default",
     "aten.lift_fresh.default",
     "aten.view_as.default",
@@ -256,17 +262,17 @@ def _where(importer: Any, condition: relax.Expr, one: Any, two: Any) -> relax.Ex
     return importer.emit(relax.op.where(condition, one, two))
 
 
-@converter("aten.masked_fill.Scalar", "aten.masked_fill_.Scalar", "aten.masked_fill.Tensor", "aten.masked_fill_.Tensor")
+@converter("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def _masked_fill(importer: Any, x: relax.Expr, mask: relax.Expr, value: Any) -> relax.Expr:
     return importer.emit(relax.op.where(mask, cast(importer, value, importer.dtype), x))
 
 
-@converter("aten.fill.Scalar", "aten.fill.Tensor", "aten.fill_.Scalar", "aten.fill_.Tensor")
+@converter("aten.fill.Scalar", "aten.fill.Tensor")
 def _fill(importer: Any, x: relax.Expr, value: Any) -> relax.Expr:
     return _expand(importer, cast(importer, value, importer.dtype), list(shape_of(x)))
 
 
-@converter("aten.copy.default", "aten.copy_.default")
+@converter("aten.copy.default")
 def _copy(importer: Any, x: relax.Expr, source: relax.Expr, _non_blocking: bool) -> relax.Expr:
     return _expand(importer, cast(importer, source, importer.dtype), list(shape_of(x)))
 
