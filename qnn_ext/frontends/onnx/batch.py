@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from ...errors import UnsupportedOperatorError
 from ...module import QnnModule
-from ...op.base import call_attributes, constant_value
+from ...op.base import call_attributes, constant_value, definition_of
 
 # Every element of the result depends on the elements at its own position, after broadcasting
 _ELEMENTWISE_NAMES = """
@@ -66,17 +66,17 @@ class _Comparison:
     def run(self) -> None:
         self.batched.update(self.one.params)
         for first, second in zip(self.one.params, self.two.params, strict=True):
-            self._check_shapes(first.name_hint, first, second)
+            self._check_shapes(first.name, first, second)
         ones = [binding for block in self.one.body.blocks for binding in block.bindings]
         twos = [binding for block in self.two.body.blocks for binding in block.bindings]
         if len(ones) != len(twos):
             raise _Mixed("it computes other operators for two samples than for one")
         results: set[relax.Var] = set()
         for first, second in zip(ones, twos, strict=True):
-            self._check(first.var.name_hint, first.value, second.value)
+            self._check(first.var.name, first.value, second.value)
             if self._depends(first.value):
                 self.batched.add(first.var)
-                self._check_shapes(first.var.name_hint, first.var, second.var)
+                self._check_shapes(first.var.name, first.var, second.var)
             results.add(first.var)
         last = ones[-1].value if ones else self.one.body.body
         for field in last.fields if isinstance(last, relax.Tuple) else []:
@@ -170,16 +170,18 @@ def _elementwise(comparison: _Comparison, one: relax.Call, two: relax.Call) -> b
     return all(len(arg.ty.shape) == rank for arg in tensors if comparison.is_batched(arg))
 
 
-def _axes_but_first(*names: str) -> Callable[..., bool]:
+def _axes_but_first(name: str) -> Callable[..., bool]:
     """The attribute's axes leave the first dimension alone; no axes at all mean every one."""
 
     def rule(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
         rank = len(_tensor_types(one.args[0].ty)[0].shape)
-        attributes = call_attributes(one)
-        axes = next((attributes[name] for name in names if name in attributes), None)
+        if definition_of(one) is not None:
+            axes = call_attributes(one).get(name)
+        else:
+            axes = getattr(one.attrs, name, None)
         if axes is None:
             return False
-        axes = axes if isinstance(axes, tuple) else (axes,)
+        axes = [axes] if isinstance(axes, (int, tirx.IntImm)) else list(axes)
         return all(int(axis) % max(rank, 1) != 0 for axis in axes)
 
     return rule

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 # Operators of other domains that TVM's importer knows by their bare names and computes as ONNX Runtime does
 _CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormalization"}}
 
+# What TVM's importer converts, but to something else than the model says
+_UNSOUND = {
+    "NonMaxSuppression": "the number of boxes depends on the data",
+    "AllClassNMS": "the number of boxes depends on the data",
+}
+
 
 def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr]:
     """All outputs of a node by TVM's converter. Raises UnsupportedOperatorError when TVM has none or it fails."""
@@ -31,6 +37,10 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         raise UnsupportedOperatorError(
             f"operator {node.op_type} of domain {node.domain or 'ai.onnx'} version {node.opset} is not supported"
         )
+    if node.op_type in _UNSOUND:
+        raise UnsupportedOperatorError(_UNSOUND[node.op_type])
+    if node.op_type == "RoiAlign" and node.attribute("mode", "avg") != "avg":
+        raise UnsupportedOperatorError("mode max is not supported")
     importer = onnx_frontend.ONNXGraphImporter({}, {})
     attributes = importer._parse_attr(node.operator.proto.attribute)
     attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}

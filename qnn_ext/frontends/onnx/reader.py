@@ -126,8 +126,10 @@ def _read(onnx: Any, proto: Any, folder: Path | None) -> Model:
         )
     opsets = {domain_name(entry.domain): int(entry.version) for entry in proto.opset_import}
     if proto.functions:
+        from onnx import inliner
+
         try:
-            proto = onnx.inliner.inline_local_functions(proto)
+            proto = inliner.inline_local_functions(proto)
         except Exception as error:
             raise ModelFormatError(f"the model's own functions cannot be inlined: {error}") from error
     graph = proto.graph

@@ -146,8 +146,9 @@ def _read_external(proto: Any, folder: Path | None, label: str) -> bytes:
 def _external_path(folder: Path, location: str, label: str) -> Path:
     """The external file, which must be a regular file within the model's folder."""
     root = folder.resolve()
-    path = (root / location).resolve()
-    if not location or "\0" in location or not path.is_relative_to(root):
+    named = bool(location) and "\0" not in location
+    path = (root / location).resolve() if named else root
+    if not named or not path.is_relative_to(root):
         raise ModelFormatError(f"{label}: external data file {location!r} lies outside the model's folder {root}")
     if not path.is_file():
         raise ModelFormatError(f"{label}: external data file {path} is missing; it belongs beside the model")

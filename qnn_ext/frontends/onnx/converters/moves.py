@@ -150,3 +150,17 @@ def _image(node: Node) -> tuple[int, ...]:
 def _rearranged(node: Node, shape: tuple[int, ...], order: tuple[int, ...], result: tuple[int, ...]) -> relax.Expr:
     split = node.emit(relax.op.reshape(node.input(0), shape))
     return relax.op.reshape(node.emit(relax.op.permute_dims(split, order)), result)
+
+
+@converter("OneHot", since=9)
+def one_hot(node: Node) -> relax.Expr:
+    """The second value where an index equals the position along the new axis, the first elsewhere."""
+    depth = int(node.constant(1).reshape(-1)[0])
+    axis = normalize_axis(node.attribute("axis", -1), len(node.shape(0)) + 1)
+    indices = node.emit(relax.op.expand_dims(node.emit(relax.op.astype(node.input(0), "int64")), axis))
+    size = constant(np.asarray(depth, np.int64))
+    negative = node.emit(relax.op.less(indices, constant(np.zeros((), np.int64))))
+    indices = node.emit(relax.op.where(negative, node.emit(relax.op.add(indices, size)), indices))
+    positions = np.arange(depth, dtype=np.int64).reshape((-1,) + (1,) * (len(node.shape(0)) - axis))
+    off, on = (node.emit(relax.op.take(node.input(2), constant(np.int64(i)), 0)) for i in (0, 1))
+    return relax.op.where(node.emit(relax.op.equal(indices, constant(positions))), on, off)

@@ -67,3 +67,12 @@ def flatten(node: Node) -> relax.Expr:
     axis = axis + len(data) if axis < 0 else axis
     dims = (math.prod(data[:axis]), math.prod(data[axis:]))
     return node.input(0) if dims == data else relax.op.reshape(node.input(0), dims)
+
+
+@converter("EyeLike", since=9)
+def eye_like(node: Node) -> relax.Expr:
+    """A constant matrix with ones on the k-th diagonal, as big as the input."""
+    if len(node.shape(0)) != 2:
+        raise node.malformed(f"takes a matrix, found shape {node.shape(0)}")
+    dtype = node.target_dtype("dtype") if "dtype" in node.attributes else node.dtype(0)
+    return constant(np.eye(*node.shape(0), k=node.attribute("k", 0), dtype=dtype))

@@ -1,0 +1,76 @@
+"""Small ONNX models for the frontend's tests, and ONNX Runtime's answers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.frontends.onnx import from_onnx
+from qnn_ext.module import QnnModule
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+node = onnx.helper.make_node
+
+
+def element(dtype: Any) -> int:
+    """ONNX's code of a NumPy dtype."""
+    return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def value(name: str, shape: Sequence[Any] | None, dtype: Any = np.float32) -> Any:
+    """A declared input or output."""
+    return onnx.helper.make_tensor_value_info(name, element(dtype), shape)
+
+
+def model(
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    constants: Mapping[str, np.ndarray] | None = None,
+    opset: int = 21,
+) -> Any:
+    """A ModelProto of these nodes."""
+    tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
+    graph = onnx.helper.make_graph(nodes, "test", inputs, outputs, tensors)
+    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("com.microsoft", 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def one_node(operator: str, inputs: Mapping[str, Any], opset: int = 21, outputs: int = 1, **attributes: Any) -> Any:
+    """A model of one node. inputs: name -> array of a constant, or (shape, dtype) of a graph input."""
+    values = [value(name, *what) for name, what in inputs.items() if isinstance(what, tuple)]
+    constants = {name: what for name, what in inputs.items() if not isinstance(what, tuple)}
+    names = [f"y{index}" for index in range(outputs)]
+    results = [onnx.helper.make_empty_tensor_value_info(name) for name in names]
+    proto = model([node(operator, list(inputs), names, operator, **attributes)], values, results, constants, opset)
+    inferred = onnx.shape_inference.infer_shapes(proto)
+    assert all(result.type.tensor_type.elem_type for result in inferred.graph.output)
+    return inferred
+
+
+def run_ort(proto: Any, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """ONNX Runtime's outputs, without graph optimizations."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(feed)))
+
+
+def interpret(proto: Any, feed: Mapping[str, np.ndarray], **arguments: Any) -> list[np.ndarray]:
+    """The interpreter's outputs."""
+    return list(qnn_ext.Interpreter(from_onnx(proto, **arguments)).run(feed).values())
+
+
+def operators(module: QnnModule) -> list[str]:
+    """Names of the operators in `main`, without "relax."."""
+    bindings = [binding for block in module.ir["main"].body.blocks for binding in block.bindings]
+    calls = [binding.value for binding in bindings if hasattr(binding.value, "op")]
+    return [call.op.name.removeprefix("relax.") for call in calls]

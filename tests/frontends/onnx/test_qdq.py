@@ -1,0 +1,272 @@
+"""QuantizeLinear and DequantizeLinear at every operator set, against ONNX Runtime and the specification's formula."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from qnn_ext.frontends.onnx import from_onnx
+
+from .graphs import interpret, model, node, one_node, onnx, operators, run_ort, value
+
+Proto = onnx.TensorProto
+DTYPES = {10: ("int8", "uint8"), 13: ("int8", "uint8"), 19: ("int8", "uint8"), 21: ("int8", "uint8", "int16", "uint16")}
+
+
+def both(proto, feed, rtol=0.0):
+    """Interpreter and compiled result, which must be equal, or within `rtol` where sums are of floats."""
+    module = from_onnx(proto)
+    interpreted = qnn_ext.Interpreter(module).run(feed)
+    compiled = qnn_ext.build(module, num_threads=1).run(feed)
+    for name, array in interpreted.items():
+        np.testing.assert_allclose(compiled[name], array, rtol=rtol, atol=rtol)
+    return list(interpreted.values())
+
+
+def samples(rng, shape, scale):
+    """Values around the dtype's range, midpoints of two steps among them."""
+    x = (rng.standard_normal(shape) * 300 * scale).astype(np.float32)
+    x.reshape(-1)[::3] = (rng.integers(-200, 200, x.reshape(-1)[::3].shape) + 0.5) * np.float32(scale)
+    return x
+
+
+@pytest.mark.parametrize("opset, dtype", [(opset, dtype) for opset, dtypes in DTYPES.items() for dtype in dtypes])
+def test_per_tensor_equals_ort(opset, dtype, rng):
+    info = np.iinfo(dtype)
+    zero_point = np.asarray((info.min + info.max) // 2 + 3, dtype)
+    scale = np.float32(0.0625)
+    x = samples(rng, (4, 33), 0.0625 if info.bits == 8 else 10)
+    proto = one_node("QuantizeLinear", {"x": ((4, 33),), "s": scale, "z": zero_point}, opset)
+    np.testing.assert_array_equal(both(proto, {"x": x})[0], run_ort(proto, {"x": x})[0])
+    q = rng.integers(info.min, info.max, (4, 33), endpoint=True).astype(dtype)
+    proto = one_node("DequantizeLinear", {"x": ((4, 33), dtype), "s": scale, "z": zero_point}, opset)
+    np.testing.assert_array_equal(both(proto, {"x": q})[0], run_ort(proto, {"x": q})[0])
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21, 23, 24, 25])
+@pytest.mark.parametrize("axis", [None, 0, 2, -1])
+def test_per_axis_equals_the_formula(opset, axis, rng):
+    x = samples(rng, (3, 4, 5), 0.1)
+    along = 1 if axis is None else axis % 3
+    shape = [-1 if i == along else 1 for i in range(3)]
+    scale = rng.uniform(0.05, 0.2, x.shape[along]).astype(np.float32)
+    zero_point = rng.integers(-9, 9, x.shape[along]).astype(np.int8)
+    attributes = {} if axis is None else {"axis": axis}
+    proto = one_node("QuantizeLinear", {"x": (x.shape,), "s": scale, "z": zero_point}, opset, **attributes)
+    expected = np.rint(x / scale.reshape(shape)) + zero_point.reshape(shape)
+    (q,) = both(proto, {"x": x})
+    np.testing.assert_array_equal(q, np.clip(expected, -128, 127).astype(np.int8))
+    proto = one_node("DequantizeLinear", {"x": (x.shape, np.int8), "s": scale, "z": zero_point}, opset, **attributes)
+    real = (q.astype(np.int32) - zero_point.reshape(shape)).astype(np.float32) * scale.reshape(shape)
+    np.testing.assert_array_equal(both(proto, {"x": q})[0], real)
+
+
+def test_division_is_true_and_midpoints_go_to_even():
+    """x · (1 / s) would give another integer for these."""
+    scale = np.float32(0.023)
+    x = (np.arange(-3000, 3000, dtype=np.float32) + np.float32(0.5)) * scale
+    proto = one_node("QuantizeLinear", {"x": (x.shape,), "s": scale, "z": np.int16(0)}, 21)
+    expected = np.rint(x / scale).astype(np.int16)
+    assert (expected != np.rint(x * (np.float32(1) / scale))).any()
+    np.testing.assert_array_equal(both(proto, {"x": x})[0], expected)
+
+
+def test_no_zero_point_means_uint8(rng):
+    x = samples(rng, (5, 5), 0.5)
+    proto = one_node("QuantizeLinear", {"x": (x.shape,), "s": np.float32(0.5)}, 21)
+    (q,) = both(proto, {"x": x})
+    assert q.dtype == np.uint8
+    np.testing.assert_array_equal(q, run_ort(proto, {"x": x})[0])
+
+
+def test_output_dtype(rng):
+    x = samples(rng, (5, 5), 0.5)
+    proto = one_node("QuantizeLinear", {"x": (x.shape,), "s": np.float32(0.5)}, 21, output_dtype=Proto.INT16)
+    (q,) = both(proto, {"x": x})
+    assert q.dtype == np.int16
+    np.testing.assert_array_equal(q, run_ort(proto, {"x": x})[0])
+
+
+def test_output_dtype_that_contradicts_the_zero_point():
+    inputs = {"x": ((5, 5),), "s": np.float32(0.5), "z": np.int8(0)}
+    proto = model(
+        [node("QuantizeLinear", list(inputs), ["y"], output_dtype=Proto.INT16)],
+        [value("x", (5, 5))],
+        [value("y", (5, 5), np.int16)],
+        {"s": inputs["s"], "z": inputs["z"]},
+    )
+    with pytest.raises(ModelFormatError, match="output_dtype is int16, but the zero point is int8"):
+        from_onnx(proto)
+
+
+@pytest.mark.parametrize("scale", [np.float32(0.25), np.asarray([0.25], np.float32), np.asarray(0.25, np.float16)])
+def test_scale_of_any_form(scale, rng):
+    q = rng.integers(-128, 127, (3, 7)).astype(np.int8)
+    proto = one_node("DequantizeLinear", {"x": (q.shape, np.int8), "s": scale, "z": np.zeros(scale.shape, np.int8)}, 21)
+    (real,) = both(proto, {"x": q})
+    assert real.dtype == scale.dtype
+    np.testing.assert_array_equal(real, q.astype(np.float32) * np.float32(0.25))
+
+
+def test_computed_scale(rng):
+    x, scale = samples(rng, (3, 7), 0.3), np.float32(0.3)
+    proto = one_node("QuantizeLinear", {"x": (x.shape,), "s": ((), np.float32), "z": np.int8(5)}, 21)
+    (q,) = both(proto, {"x": x, "s": np.asarray(scale)})
+    np.testing.assert_array_equal(q, np.clip(np.rint(x / scale) + 5, -128, 127).astype(np.int8))
+
+
+def test_int32_without_zero_point(rng):
+    q = rng.integers(-(2**30), 2**30, (3, 7)).astype(np.int32)
+    proto = one_node("DequantizeLinear", {"x": (q.shape, np.int32), "s": np.float32(1e-3)}, 21)
+    np.testing.assert_array_equal(both(proto, {"x": q})[0], run_ort(proto, {"x": q})[0])
+
+
+def test_int32_input_is_quantized(rng):
+    x = rng.integers(-300, 300, (3, 7)).astype(np.int32)
+    proto = one_node("QuantizeLinear", {"x": (x.shape, np.int32), "s": np.float32(2), "z": np.int8(1)}, 21)
+    expected = np.clip(np.rint(x / np.float32(2)) + 1, -128, 127)
+    np.testing.assert_array_equal(both(proto, {"x": x})[0], expected.astype(np.int8))
+
+
+# ---- 4 bits, blocks -----------------------------------------------------------------------------------------------
+
+
+def four_bit(name, code, array):
+    return onnx.helper.make_tensor(name, code, array.shape, array.reshape(-1).tolist())
+
+
+@pytest.mark.parametrize("code, low, high", [(Proto.INT4, -8, 7), (Proto.UINT4, 0, 15)])
+def test_weights_of_four_bits(code, low, high, rng):
+    weights = rng.integers(low, high, (6, 5), endpoint=True)
+    scale = rng.uniform(0.1, 1, 5).astype(np.float32)
+    nodes = [node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=1), node("MatMul", ["x", "d"], ["y"])]
+    proto = model(nodes, [value("x", (2, 6))], [value("y", (2, 5))], {"s": scale})
+    zero_point = rng.integers(low, high, 5)
+    proto.graph.initializer.extend([four_bit("w", code, weights), four_bit("z", code, zero_point)])
+    x = rng.standard_normal((2, 6)).astype(np.float32)
+    expected = x @ ((weights - zero_point).astype(np.float32) * scale)
+    np.testing.assert_allclose(both(proto, {"x": x}, 1e-5)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("code, low, high", [(Proto.INT4, -8, 7), (Proto.UINT4, 0, 15)])
+def test_activations_of_four_bits_saturate(code, low, high, rng):
+    """Quantized to 4 bits and back: what is held in 8 bits must not exceed 4."""
+    x = samples(rng, (3, 8), 0.5)
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    proto = model(nodes, [value("x", x.shape)], [value("y", x.shape)], {"s": np.float32(0.5)})
+    proto.graph.initializer.append(four_bit("z", code, np.asarray(low + 3)))
+    steps = np.clip(np.rint(x / np.float32(0.5)) + low + 3, low, high)
+    np.testing.assert_array_equal(both(proto, {"x": x})[0], (steps - low - 3).astype(np.float32) * np.float32(0.5))
+
+
+@pytest.mark.parametrize("length, size", [(8, 4), (7, 4)])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("constant", [True, False])
+def test_blocks_of_scales(length, size, axis, constant, rng):
+    shape = (length, 3) if axis == 0 else (3, length)
+    blocks = tuple(-(-n // size) if i == axis else n for i, n in enumerate(shape))
+    q = rng.integers(-128, 127, shape).astype(np.int8)
+    scale = rng.uniform(0.1, 1, blocks).astype(np.float32)
+    zero_point = rng.integers(-9, 9, blocks).astype(np.int8)
+    spread = [np.repeat(a, size, axis).take(range(length), axis) for a in (scale, zero_point)]
+    expected = (q.astype(np.int32) - spread[1]).astype(np.float32) * spread[0]
+    # the data are constant, as weights are, or come at run time
+    nodes = [
+        node("DequantizeLinear", ["q", "s", "z"], ["d"], axis=axis, block_size=size),
+        node("Add", ["x", "d"], ["y"]),
+        node("QuantizeLinear", ["d", "s", "z"], ["back"], axis=axis, block_size=size),
+    ]
+    given = {"s": scale, "z": zero_point}
+    inputs = [value("x", shape)] if constant else [value("x", shape), value("q", shape, np.int8)]
+    outputs = [value("y", shape), value("back", shape, np.int8)]
+    proto = model(nodes, inputs, outputs, given | ({"q": q} if constant else {}))
+    x = rng.standard_normal(shape).astype(np.float32)
+    real, back = both(proto, {"x": x} if constant else {"x": x, "q": q})
+    np.testing.assert_array_equal(real, x + expected)
+    np.testing.assert_array_equal(back, q)
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_float8_is_refused_by_name():
+    proto = model(
+        [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])],
+        [value("x", (3,))],
+        [value("y", (3,))],
+        {"s": np.float32(1)},
+    )
+    proto.graph.initializer.append(onnx.helper.make_tensor("z", Proto.FLOAT8E4M3FN, [], [0.0]))
+    with pytest.raises(UnsupportedOperatorError, match="FLOAT8E4M3FN"):
+        from_onnx(proto)
+
+
+def test_axis_out_of_range():
+    inputs = {"x": ((3, 4),), "s": np.ones(4, np.float32), "z": np.zeros(4, np.int8)}
+    proto = model(
+        [node("QuantizeLinear", list(inputs), ["y"], "q1", axis=2)],
+        [value("x", (3, 4))],
+        [value("y", (3, 4), np.int8)],
+        {"s": inputs["s"], "z": inputs["z"]},
+    )
+    with pytest.raises(ModelFormatError, match=r"QuantizeLinear 'q1'.*axis 2"):
+        from_onnx(proto)
+
+
+@pytest.mark.parametrize("scale", [np.float32(np.nan), np.float32(-1), np.float32(np.inf)])
+def test_senseless_scales(scale):
+    proto = one_node("DequantizeLinear", {"x": ((3,), np.int8), "s": scale, "z": np.int8(0)}, 21)
+    with pytest.raises((ShapeError, ModelFormatError), match="DequantizeLinear"):
+        from_onnx(proto)
+
+
+def test_scale_zero_of_a_dead_channel(rng):
+    scale = np.asarray([0.5, 0.0], np.float32)
+    weights = np.asarray([[3, 0], [-4, 0]], np.int8)
+    nodes = [node("DequantizeLinear", ["w", "s"], ["d"], axis=1), node("MatMul", ["x", "d"], ["y"])]
+    proto = model(nodes, [value("x", (1, 2))], [value("y", (1, 2))], {"w": weights, "s": scale})
+    x = np.asarray([[1, 2]], np.float32)
+    np.testing.assert_array_equal(interpret(proto, {"x": x})[0], [[-2.5, 0]])
+
+
+def test_weights_stay_integers(rng):
+    """A quantized layer holds no float weights, and becomes an integer product."""
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "zx"], ["xq"]),
+        node("DequantizeLinear", ["xq", "sx", "zx"], ["xd"]),
+        node("DequantizeLinear", ["w", "sw"], ["wd"], axis=0),
+        node("Transpose", ["wd"], ["wt"], perm=[1, 0]),
+        node("MatMul", ["xd", "wt"], ["m"]),
+        node("QuantizeLinear", ["m", "sy", "zx"], ["yq"]),
+        node("DequantizeLinear", ["yq", "sy", "zx"], ["y"]),
+    ]
+    constants = {
+        "sx": np.float32(0.02),
+        "zx": np.uint8(120),
+        "w": rng.integers(-127, 127, (8, 16)).astype(np.int8),
+        "sw": rng.uniform(0.01, 0.02, 8).astype(np.float32),
+        "sy": np.float32(0.1),
+    }
+    proto = model(nodes, [value("x", (2, 16))], [value("y", (2, 8))], constants)
+    module = from_onnx(proto)
+    assert not module.notes
+    assert "matmul" not in operators(module)
+    assert {"qnn.dense", "qnn.batch_matmul"} & set(operators(module))
+    x = rng.standard_normal((2, 16)).astype(np.float32)
+    difference = np.abs(both(proto, {"x": x})[0] - run_ort(proto, {"x": x})[0])
+    assert difference.max() <= 0.1001 and (difference > 0).mean() < 0.1
+
+
+def test_bfloat16_scale(rng):
+    q = rng.integers(-128, 127, (3, 7)).astype(np.int8)
+    tensor = onnx.helper.make_tensor("s", Proto.BFLOAT16, [], np.asarray(0.25, ml_dtypes.bfloat16).tobytes(), True)
+    nodes = [node("DequantizeLinear", ["x", "s"], ["b"]), node("Cast", ["b"], ["y"], to=Proto.FLOAT)]
+    proto = model(nodes, [value("x", q.shape, np.int8)], [value("y", q.shape)])
+    proto.graph.initializer.append(tensor)
+    np.testing.assert_array_equal(interpret(proto, {"x": q})[0], q.astype(np.float32) * np.float32(0.25))
+
+
+def test_errors_are_ours():
+    with pytest.raises(QnnError):
+        from_onnx(model([node("DequantizeLinear", ["x"], ["y"])], [value("x", (3,), np.int8)], [value("y", (3,))]))
