@@ -118,7 +118,7 @@ def _where(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
 
 _UNARY_MOVES = (
     "reshape", "flatten", "nn.batch_flatten", "permute_dims", "squeeze", "expand_dims", "broadcast_to",
-    "strided_slice", "flip", "tile", "repeat", "take", "gather_elements", "gather_nd", "nn.pixel_shuffle", "split",
+    "strided_slice", "flip", "tile", "repeat", "take", "gather_elements", "gather_nd", "split",
     "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min", "sort",
 )  # fmt: skip
 _OVER: dict[str, tuple[DataOf, OnIntegers]] = {

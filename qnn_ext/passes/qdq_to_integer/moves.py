@@ -80,7 +80,7 @@ _ORDERED = frozenset({"nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", 
 
 @integer_rule(
     "permute_dims", "reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims", "broadcast_to",
-    "strided_slice", "flip", "tile", "repeat", "gather_elements", "gather_nd", "nn.pixel_shuffle", *sorted(_ORDERED),
+    "strided_slice", "flip", "tile", "repeat", "gather_elements", "gather_nd", *sorted(_ORDERED),
 )  # fmt: skip
 def move(call: relax.Call, context: Context) -> Any:
     """The same operator on the integers; scales per channel move with their axis."""

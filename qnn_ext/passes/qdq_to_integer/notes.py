@@ -19,7 +19,7 @@ _ELEMENTWISE = frozenset({
 _MOVES = frozenset({
     "reshape", "flatten", "permute_dims", "squeeze", "expand_dims", "broadcast_to", "strided_slice", "take",
     "concat", "split", "stack", "tile", "repeat", "flip", "nn.batch_flatten", "shape_of", "zeros", "ones",
-    "full", "arange", "gather_elements", "gather_nd", "nn.pixel_shuffle", "nn.pad",
+    "full", "arange", "gather_elements", "gather_nd", "nn.pad",
     "zeros_like", "ones_like", "full_like",
 })  # fmt: skip
 # the products whose share of integer work users look at, whatever their operands are

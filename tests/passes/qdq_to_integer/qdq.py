@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tvm import IRModule, relax
 from qnn_ext import build
 from qnn_ext import op as qnn
 from qnn_ext.interpreter import interpret
-from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.module import FloatNote, QnnModule, TensorSpec
 from qnn_ext.op.base import constant
 from qnn_ext.passes.qdq_to_integer import qdq_to_integer
 from qnn_ext.passes.rewrite import bindings_of, op_name
@@ -55,19 +56,62 @@ def operators(mod: IRModule) -> list[str]:
     return [op_name(binding.value) for binding in bindings_of(mod["main"]) if op_name(binding.value)]
 
 
-def run_both(function: Callable[..., Any], *inputs: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray], IRModule]:
-    """Results in float as the model says, results after the pass, and the module after it.
+@dataclass(frozen=True)
+class Outcome:
+    """What the pass made of a graph, and what it computes before (`expected`) and after (`got`)."""
 
-    The compiled module equals the interpreted one in every value.
-    """
+    expected: list[np.ndarray]
+    got: list[np.ndarray]
+    module: IRModule
+    notes: tuple[FloatNote, ...]
+
+    @property
+    def operators(self) -> list[str]:
+        return operators(self.module)
+
+    def floats(self) -> list[str]:
+        """The operators with a float32 result, but for the epilogues of kernels."""
+        bindings = [b for b in bindings_of(self.module["main"]) if op_name(b.value)]
+        return [op_name(b.value) for b in bindings if "float" in str(getattr(b.var.ty, "dtype", ""))]
+
+
+def run(function: Callable[..., Any], *inputs: np.ndarray, compiled: bool = True) -> Outcome:
+    """Run a graph in float as the model says and after the pass; the compiled module must equal the interpreted one."""
     mod = module(function, *inputs)
-    expected = interpret(mod, list(inputs))
-    integers, _ = qdq_to_integer(mod)
-    got = interpret(integers, list(inputs))
-    compiled = build(as_model(integers, inputs, got)).run(list(inputs))
-    for one, two in zip(compiled.values(), got, strict=True):
-        np.testing.assert_array_equal(one, two)
-    return expected, got, integers
+    with np.errstate(all="ignore"):
+        expected = interpret(mod, list(inputs))
+        integers, notes = qdq_to_integer(mod)
+        got = interpret(integers, list(inputs))
+    if compiled:
+        results = build(as_model(integers, inputs, got), num_threads=1).run(list(inputs))
+        for one, two in zip(results.values(), got, strict=True):
+            np.testing.assert_array_equal(one, two)
+    return Outcome(expected, got, integers, notes)
+
+
+def run_both(function: Callable[..., Any], *inputs: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray], IRModule]:
+    """Results in float as the model says, results after the pass, and the module after it."""
+    outcome = run(function, *inputs)
+    return outcome.expected, outcome.got, outcome.module
+
+
+def agree(outcome: Outcome, share: float = 1e-3, rtol: float = 1e-5) -> None:
+    """Integers differ by 1 at most, where a float sum lies on the wrong side of a tie; floats by rounding errors."""
+    for expected, got in zip(outcome.expected, outcome.got, strict=True):
+        assert expected.dtype == got.dtype and expected.shape == got.shape
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol * max(np.abs(expected).max(initial=0), 1e-30))
+        else:
+            difference = np.abs(expected.astype(np.int64) - got.astype(np.int64))
+            assert difference.max(initial=0) <= 1
+            assert (difference > 0).sum() <= share * difference.size
+
+
+def check(function: Callable[..., Any], *inputs: np.ndarray, compiled: bool = True, **options: Any) -> Outcome:
+    """`run`, and the numbers agree."""
+    outcome = run(function, *inputs, compiled=compiled)
+    agree(outcome, **options)
+    return outcome
 
 
 def as_model(mod: IRModule, inputs: Any, outputs: Any) -> QnnModule:
