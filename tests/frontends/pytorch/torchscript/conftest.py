@@ -1,0 +1,15 @@
+"""The engines: PyTorch packs weights for the one that is current when a layer gets them."""
+
+import pytest
+
+from .oracle import ENGINES
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    import torch
+
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = request.param
+    yield request.param
+    torch.backends.quantized.engine = before
