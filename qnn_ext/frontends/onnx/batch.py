@@ -14,7 +14,7 @@ import numpy as np
 import tvm_ffi
 from tvm import relax, tirx
 
-from ...errors import UnsupportedOperatorError
+from ...errors import QnnError, UnsupportedOperatorError
 from ...module import QnnModule
 from ...op.base import call_attributes, constant_value, definition_of
 
@@ -39,12 +39,16 @@ _BATCHED = {
 }  # fmt: skip
 
 
-def check_batch_axis(single: QnnModule, double: QnnModule, remedy: str) -> None:
+def check_batch_axis(single: QnnModule, import_double: Callable[[], QnnModule], remedy: str) -> None:
     """Raise UnsupportedOperatorError, naming the operator, unless every sample goes its own way.
 
-    single, double: the same model imported for one sample and for two
+    single, import_double: the same model imported for one sample, and how to import it for two
     """
     try:
+        try:
+            double = import_double()
+        except QnnError as error:
+            raise _Mixed(f"works for one sample only: {error}") from None
         _Comparison(single, double).run()
     except _Mixed as error:
         raise UnsupportedOperatorError(

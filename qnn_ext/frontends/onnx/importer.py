@@ -48,10 +48,9 @@ def from_onnx(source: str | os.PathLike | bytes | Any, shapes: Mapping[str, Any]
     if not model.outputs:
         raise ModelFormatError(f"{where}: the model has no outputs: export it again")
     dims = InputShapes(model, shapes)
-    module = Importer(model, {value.name: dims.of(value) for value in model.inputs}, where).run()
+    module = Importer(model, dims.all(), where).run()
     if dims.dynamic_batch:
-        double = Importer(model, {value.name: dims.of(value, 2) for value in model.inputs}, where).run()
-        check_batch_axis(module, double, fixing_hint(model))
+        check_batch_axis(module, lambda: Importer(model, dims.all(2), where).run(), fixing_hint(model))
     ir, notes = qdq_to_integer(module.ir)
     return replace(
         module,
@@ -133,6 +132,8 @@ class Importer:
         specs, params = [], []
         for value, name in zip(self.model.inputs, names, strict=True):
             dtype = _held_dtype(value.dtype)
+            if dtype != value.dtype:
+                self.narrow_dtypes[value.name] = value.dtype
             specs.append(TensorSpec(name, self._shapes[value.name], dtype))
             var = relax.Var(identifier(name) or "input", relax.TensorType(self._shapes[value.name], dtype))
             self._values[value.name] = var

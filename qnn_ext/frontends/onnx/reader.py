@@ -6,6 +6,7 @@ The file is not trusted. Not here: what an operator computes, or which ones are 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,7 @@ def _read(onnx: Any, proto: Any, folder: Path | None) -> Model:
         except Exception as error:
             raise ModelFormatError(f"the model's own functions cannot be inlined: {error}") from error
     graph = proto.graph
+    _check_names([value.name for value in (*graph.input, *graph.output)])
     body = read_subgraph(graph, folder)
     return Model(
         inputs=tuple(_read_value(value) for value in graph.input if value.name not in body.constants),
@@ -149,6 +151,7 @@ def read_subgraph(graph: Any, folder: Path | None) -> Subgraph:
     """Constants and nodes of a GraphProto."""
     if graph.sparse_initializer:
         raise UnsupportedOperatorError("sparse initializers are not supported; store the weights densely")
+    _check_names([tensor.name for tensor in graph.initializer])
     constants = {tensor.name: read_tensor(tensor, folder) for tensor in graph.initializer}
     return Subgraph(
         operators=tuple(_read_operator(node, index, folder) for index, node in enumerate(graph.node)),
@@ -163,7 +166,16 @@ def domain_name(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def _check_names(names: Iterable[Any]) -> None:
+    """Names that are no UTF-8 come out of protobuf as bytes."""
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelFormatError(f"the name {name!r} is no text: the file is damaged")
+
+
 def _read_operator(node: Any, index: int, folder: Path | None) -> Operator:
+    names = [node.name, node.op_type, node.domain, *node.input, *node.output]
+    _check_names([*names, *(attribute.name for attribute in node.attribute)])
     operator = Operator(
         index=index,
         name=node.name,
@@ -223,4 +235,5 @@ def _read_value(value: Any) -> Value:
 def _dimension(dim: Any) -> int | str | None:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return str(dim.dim_param) or None
+    _check_names([dim.dim_param])
+    return dim.dim_param or None

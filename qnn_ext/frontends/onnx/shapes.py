@@ -28,10 +28,12 @@ class InputShapes:
         self.dynamic_batch = self._has_open_batch()
         self._check_open()
 
-    def of(self, value: Value, batch: int = 1) -> tuple[int, ...]:
-        """The shape of an input, its open batch being `batch`."""
-        dims = tuple(dim if isinstance(dim, int) else batch for dim in self._dims[value.name])
-        return check_elements(dims, f"input '{value.name}'")
+    def all(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
+        """The shape of every input, an open batch being `batch`."""
+        return {
+            name: check_elements([dim if isinstance(dim, int) else batch for dim in dims], f"input '{name}'")
+            for name, dims in self._dims.items()
+        }
 
     def _check_names(self) -> None:
         inputs = [value.name for value in self.model.inputs]

@@ -121,6 +121,8 @@ def _unpack(packed: np.ndarray, code: int, count: int) -> np.ndarray:
 def _read_external(proto: Any, folder: Path | None, label: str) -> bytes:
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
+    if not isinstance(location, str):
+        raise ModelFormatError(f"{label}: the name of its external data file is no text")
     if folder is None:
         raise ModelFormatError(
             f"{label} lies in the external file {location!r}: give from_onnx the model's path, not its content"
