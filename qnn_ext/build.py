@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from .module import QnnModule
-from .passes import canonicalize, fold_constant_sums, fold_padding, fuse, legalize, lower
+from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower
 from .runtime import Engine
 from .target import make_target
 from .topi_int8.generic.schedule import schedule_module
@@ -48,6 +48,7 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
 def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each."""
     mod = fold_padding(mod)  # explicit pads into the convolutions behind them
+    mod = channels_last(mod)  # NCHW → NHWC, which the kernels compute
     mod = legalize(mod, target)  # the dtypes the target wants
     mod = canonicalize(mod)  # QNN operators → integer primitives
     mod = fold_constant_sums(mod)  # T3, T4 and the bias in one constant

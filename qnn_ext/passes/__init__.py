@@ -1,6 +1,6 @@
 """Passes: QNN graph to scheduled kernels, in the order that `build.py` lists.
 
-fold_padding → legalize → canonicalize → fold_constant_sums → fuse → lower
+fold_padding → channels_last → legalize → canonicalize → fold_constant_sums → fuse → lower
 
 qdq_to_integer comes before all of them, at import: it makes QNN operators of QDQ graphs.
 """
@@ -8,9 +8,19 @@ qdq_to_integer comes before all of them, at import: it makes QNN operators of QD
 from .canonicalize import canonicalize
 from .fold import fold_constant_sums
 from .fuse import fuse
+from .layout import channels_last
 from .legalize import legalize
 from .lower import lower
 from .padding import fold_padding
 from .qdq_to_integer import qdq_to_integer
 
-__all__ = ["canonicalize", "fold_constant_sums", "fold_padding", "fuse", "legalize", "lower", "qdq_to_integer"]
+__all__ = [
+    "canonicalize",
+    "channels_last",
+    "fold_constant_sums",
+    "fold_padding",
+    "fuse",
+    "legalize",
+    "lower",
+    "qdq_to_integer",
+]

@@ -23,6 +23,12 @@ def _shifted(stage: Stage, data: Operand, zero_point: Operand, axis: int) -> Exp
     return x - stage.parameter(zero_point, axis).astype("int32")
 
 
+def _from_the_right(axis: int, operand: Operand) -> int:
+    """An axis of an operand that may lack axes of the result in front, as an axis of the result."""
+    ndim = len(operand.shape)
+    return axis % ndim - ndim if ndim else -1
+
+
 def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Expr]:
     def build(
         stage: Stage,
@@ -42,6 +48,7 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
         out_dtype: str,
         pot_scale: bool,
     ) -> Expr:
+        lhs_axis, rhs_axis = _from_the_right(lhs_axis, lhs), _from_the_right(rhs_axis, rhs)
         left = _shifted(stage, lhs, lhs_zero_point, lhs_axis)
         right = _shifted(stage, rhs, rhs_zero_point, rhs_axis)
         scales = [scale.constant().reshape(-1) for scale in (lhs_scale, rhs_scale, output_scale)]
@@ -108,6 +115,7 @@ def _mul(
     compute_dtype: str,
     out_dtype: str,
 ) -> Expr:
+    lhs_axis, rhs_axis = _from_the_right(lhs_axis, lhs), _from_the_right(rhs_axis, rhs)
     left = _shifted(stage, lhs, lhs_zero_point, lhs_axis)
     right = _shifted(stage, rhs, rhs_zero_point, rhs_axis)
     left_scale, right_scale, out_scale = (s.constant().reshape(-1) for s in (lhs_scale, rhs_scale, output_scale))
