@@ -29,8 +29,6 @@ OPERATORS = (
     "basic_convinteger",
     "matmulinteger",
 )
-# Tensors of these element types are refused, at the tensor: there is no integer arithmetic in them
-FLOAT_TYPES = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float4e2m1", "float8e8m0")
 
 
 @dataclass(frozen=True)
