@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tvm import te, tirx
 
 
@@ -20,27 +23,36 @@ def window_sum(
     top, left, bottom, right = padding
     in_group = channels // groups
     channel = te.reduce_axis((0, in_group), "channel")
-    pixels = te.compute(
-        (batch, height, width, groups),
-        lambda n, h, w, g: te.sum(x[n, h, w, g * in_group + channel].astype("int32"), axis=channel),
-        name="channel_sum",
-    )
-    if kernel == (1, 1) and tuple(strides) == (1, 1) and not any(padding):
-        return pixels
+    whole_window = kernel == (1, 1) and tuple(strides) == (1, 1) and not any(padding)
+    if in_group > 1 or whole_window:
+        pixels = te.compute(
+            (batch, height, width, groups),
+            lambda n, h, w, g: te.sum(x[n, h, w, g * in_group + channel].astype("int32"), axis=channel),
+            name="channel_sum",
+        )
+        if whole_window:
+            return pixels
+        pixel: Callable[..., Any] = pixels
+    else:
+
+        def pixel(n, h, w, g):
+            return x(n, h, w, g).astype("int32")
 
     def padded(n, h, w, g):
         inside = tirx.all(h >= top, h < top + height, w >= left, w < left + width)
         outside = tirx.const(pad_value * in_group, "int32")
-        return tirx.if_then_else(inside, pixels[n, h - top, w - left, g], outside)
+        return tirx.if_then_else(inside, pixel(n, h - top, w - left, g), outside)
 
-    frame = te.compute((batch, height + top + bottom, width + left + right, groups), padded, name="window_pad")
+    frame = pixel
+    if any(padding):
+        frame = te.compute((batch, height + top + bottom, width + left + right, groups), padded, name="window_pad")
     r, s = te.reduce_axis((0, kernel[0]), "r"), te.reduce_axis((0, kernel[1]), "s")
     out_height = (height + top + bottom - (kernel[0] - 1) * dilation[0] - 1) // strides[0] + 1
     out_width = (width + left + right - (kernel[1] - 1) * dilation[1] - 1) // strides[1] + 1
 
     def summed(n, y, col, g):
         row, column = y * strides[0] + r * dilation[0], col * strides[1] + s * dilation[1]
-        return te.sum(frame[n, row, column, g], axis=[r, s])
+        return te.sum(frame(n, row, column, g), axis=[r, s])
 
     return te.compute((batch, out_height, out_width, groups), summed, name="window_sum")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from qnn_ext.op.base import constant
 from qnn_ext.passes.qdq_to_integer import qdq_to_integer
 from qnn_ext.passes.rewrite import bindings_of, op_name
 
+# a graph and its inputs
+Case = tuple[Callable[..., Any], Sequence[np.ndarray]]
 RNG = np.random.default_rng(3)
 
 
@@ -100,7 +102,9 @@ def agree(outcome: Outcome, share: float = 1e-3, rtol: float = 1e-5) -> None:
     for expected, got in zip(outcome.expected, outcome.got, strict=True):
         assert expected.dtype == got.dtype and expected.shape == got.shape
         if expected.dtype.kind == "f":
-            np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol * max(np.abs(expected).max(initial=0), 1e-30))
+            np.testing.assert_allclose(
+                got, expected, rtol=rtol, atol=rtol * max(np.abs(expected).max(initial=0), 1e-30)
+            )
         else:
             difference = np.abs(expected.astype(np.int64) - got.astype(np.int64))
             assert difference.max(initial=0) <= 1
@@ -112,6 +116,21 @@ def check(function: Callable[..., Any], *inputs: np.ndarray, compiled: bool = Tr
     outcome = run(function, *inputs, compiled=compiled)
     agree(outcome, **options)
     return outcome
+
+
+def together(cases: Iterable[Case]) -> Case:
+    """Several graphs as one module, for compiling each takes seconds."""
+    listed = list(cases)
+
+    def model(g: Graph, *variables: Any) -> list[Any]:
+        results, position = [], 0
+        for function, inputs in listed:
+            result = function(g, *variables[position : position + len(inputs)])
+            results += result if isinstance(result, list) else [result]
+            position += len(inputs)
+        return results
+
+    return model, [array for _, inputs in listed for array in inputs]
 
 
 def as_model(mod: IRModule, inputs: Any, outputs: Any) -> QnnModule:

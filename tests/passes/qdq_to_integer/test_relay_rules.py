@@ -10,7 +10,7 @@ from tvm import relax
 
 from qnn_ext.op.base import constant
 
-from .qdq import RNG, Graph, check
+from .qdq import RNG, Case, Graph, check, together
 
 R = relax.op
 IMAGE = RNG.normal(size=(2, 6, 9, 8)).astype(np.float32)
@@ -22,19 +22,19 @@ SCALES = RNG.uniform(0.01, 0.02, 8).astype(np.float32)
 IN, OUT = (0.03137, 120), (0.05291, 130)
 
 
-def unary(operator: Callable, source=IMAGE, out=OUT) -> tuple[Callable, list[np.ndarray]]:
+def unary(operator: Callable, source=IMAGE, out=OUT) -> Case:
     """dequantize → operator → quantize."""
     return (lambda g, x: g.q(g.emit(operator(g.qdq(x, *IN))), *out)), [source]
 
 
-def binary(operator: Callable) -> tuple[Callable, list[np.ndarray]]:
+def binary(operator: Callable) -> Case:
     def model(g: Graph, x, y):
         return g.q(g.emit(operator(g.qdq(x, *IN), g.qdq(y, 0.021, 100))), *OUT)
 
     return model, [IMAGE, RNG.normal(size=(2, 6, 1, 8)).astype(np.float32)]
 
 
-def product(operator: Callable, weight: np.ndarray, axis: int, source: np.ndarray) -> tuple[Callable, list[np.ndarray]]:
+def product(operator: Callable, weight: np.ndarray, axis: int, source: np.ndarray) -> Case:
     scales = RNG.uniform(0.01, 0.02, weight.shape[axis]).astype(np.float32)
 
     def model(g: Graph, x):
@@ -84,7 +84,7 @@ def concatenate(g: Graph, x):
     return g.q(g.emit(R.concat([g.qdq(x, *IN), g.qdq(x, *OUT), g.qdq(x, 0.01, 100)], 1)), *OUT)
 
 
-CASES: dict[str, tuple[Callable, list[np.ndarray]]] = {
+CASES: dict[str, Case] = {
     "qnn.dequantize": ((lambda g, x: g.q(g.qdq(x, *IN), *IN)), [IMAGE]),
     "qnn.quantize": ((lambda g, x: g.q(g.qdq(x, *IN), *OUT)), [IMAGE]),
     "reshape": unary(lambda x: R.reshape(x, (2, -1))),
@@ -157,14 +157,5 @@ def test_rule(name):
 
 
 def test_kernels():
-    """All cases as one module, for compiling each takes seconds."""
-
-    def model(g: Graph, *variables):
-        results, position = [], 0
-        for function, inputs in CASES.values():
-            result = function(g, *variables[position : position + len(inputs)])
-            results += result if isinstance(result, list) else [result]
-            position += len(inputs)
-        return results
-
-    check(model, *(array for _, inputs in CASES.values() for array in inputs))
+    function, inputs = together(CASES.values())
+    check(function, *inputs)
