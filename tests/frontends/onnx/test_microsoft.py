@@ -154,7 +154,13 @@ def test_average_pool(window, channels_last, dtype, rng):
 
 @pytest.mark.parametrize("spatial,attributes", [((10,), {}), ((6, 5, 7), {"pads": [1, 0, 0, 0, 1, 1]})])
 def test_average_pool_of_other_ranks(spatial, attributes, rng):
-    inputs = [full_range(rng, np.uint8, 2, 3, *spatial), const(0.11), const(9, np.uint8), const(0.07), const(0, np.uint8)]
+    inputs = [
+        full_range(rng, np.uint8, 2, 3, *spatial),
+        const(0.11),
+        const(9, np.uint8),
+        const(0.07),
+        const(0, np.uint8),
+    ]
     ms("QLinearAveragePool", inputs, np.uint8, kernel_shape=[3, 2, 2][: len(spatial)], **attributes)
 
 
