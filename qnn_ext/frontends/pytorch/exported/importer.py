@@ -21,21 +21,19 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ....module import QnnModule, TensorSpec
-from ....op.base import constant, shape_of
+from ....op.base import shape_of
 from ....passes import qdq_to_integer
 from ..common import identifier
 from . import converters  # noqa: F401  (fills the registry)
-from .functional import is_mutable, prepared
+from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor
+from .functional import prepared
 from .registry import CONVERTERS
-from .values import dtype_name
+from .values import dtype_name, is_any_of
 
-_MAX_FOLDED = 2**27  # elements of a constant made at import
 _NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
 # One result instead of three; corners rounded instead of cut off; no legalization; slices as copies
 _WRONG_IN_TVM = ("lstm.input", "gru.input", "rnn_tanh.input", "upsample_nearest2d.vec", "as_strided.default")
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-# Integers stay integers: their float values are computed where they are used
-_NEVER_FOLDED = ("dequantize_per_tensor", "dequantize_per_channel", "dequantize_affine", "dequantize_per_channel_group")
 
 
 class _Builder(relax.BlockBuilder):
@@ -47,36 +45,6 @@ class _Builder(relax.BlockBuilder):
         return super().emit(expr, name_hint or self.layer)
 
 
-class _Values(dict):
-    """Node -> value; a constant tensor becomes a Relax constant at its first use as one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tensors: dict[fx.Node, Any] = {}
-
-    def __missing__(self, node: fx.Node) -> Any:
-        if node not in self.tensors:
-            raise ModelFormatError(f"'{node}' is used before it is computed")
-        self[node] = as_value(self.tensors[node])
-        return self[node]
-
-    def get(self, node: Any, default: Any = None) -> Any:
-        return self[node] if node in self or node in self.tensors else default
-
-
-def as_value(tensor: Any) -> Any:
-    """Constants of PyTorch as Relax constants; numbers stay numbers."""
-    if isinstance(tensor, (tuple, list)):
-        return tuple(as_value(item) for item in tensor)
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise UnsupportedOperatorError(f"a weight of type {type(tensor).__name__} is used as a plain tensor")
-    if tensor.dtype == torch.bfloat16 or tensor.layout != torch.strided:
-        raise UnsupportedOperatorError(f"a constant of {tensor.dtype} and layout {tensor.layout} is not supported")
-    return constant(tensor.detach().cpu().contiguous().numpy())
-
-
 class ProgramImporter:
     """State of one import. Converters use `emit`, `node` and `meta`."""
 
@@ -86,7 +54,7 @@ class ProgramImporter:
         self.source = source
         self.shapes = dict(shapes)
         self.node: Any = None
-        self._values = _Values()
+        self._values = Values()
         self._builder = _Builder()
         self._tvm = ExportedProgramImporter()
         self._tvm.env = self._values
@@ -160,14 +128,18 @@ class ProgramImporter:
 
     def _call(self, node: fx.Node) -> None:
         name = target_name(node)
-        if _is_any_of(name, _NO_EFFECT):
+        if is_any_of(name, _NO_EFFECT):
             self._values[node] = None
             return
-        if _is_any_of(name, _INLINED):
+        if is_any_of(name, _INLINED):
             self._values[node] = self._inline(node)
             return
-        values = [self._known(arg) for arg in node.all_input_nodes]
-        if all(value is not _UNKNOWN for value in values) and self._fold(node, name):
+        if name == INNER_TENSOR:
+            self._bind(node, inner_tensor(self._values, node))
+            return
+        constant_result = fold(self._values, node, name) if self._may_run(node) else NOT_CONSTANT
+        if constant_result is not NOT_CONSTANT:
+            self._values.keep(node, constant_result)
             return
         entry = CONVERTERS.get(name) or CONVERTERS.get(_out_of_place(name))
         if entry is not None:
@@ -182,8 +154,8 @@ class ProgramImporter:
 
     def _is_supported(self, node: fx.Node) -> bool:
         name = target_name(node)
-        known = name in CONVERTERS or _out_of_place(name) in CONVERTERS or name == "getitem"
-        return known or _is_any_of(name, _NO_EFFECT + _INLINED) or self._is_left_to_tvm(node)
+        known = name in CONVERTERS or _out_of_place(name) in CONVERTERS or name in ("getitem", INNER_TENSOR)
+        return known or is_any_of(name, _NO_EFFECT + _INLINED) or self._is_left_to_tvm(node)
 
     def _is_left_to_tvm(self, node: fx.Node) -> bool:
         """Whether TVM's own importer converts the node, and rightly: not what it gets wrong, nothing random."""
@@ -194,9 +166,15 @@ class ProgramImporter:
         known = node.target.namespace == "aten" and name in self._tvm.convert_map
         return known and not is_random and name not in _WRONG_IN_TVM
 
+    def _may_run(self, node: fx.Node) -> bool:
+        """Whether PyTorch may compute a node at import: only what could be converted as well, nothing random."""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
+        return torch.Tag.nondeterministic_seeded not in node.target.tags and self._is_supported(node)
+
     def _bind(self, node: fx.Node, value: Any, check: bool = True) -> None:
         if isinstance(value, (torch.Tensor, fx.GraphModule)):
-            self._values.tensors[node] = value
+            self._values.keep(node, value)
             return
         if check:
             _check_result(value, node.meta.get("val"))
@@ -235,44 +213,6 @@ class ProgramImporter:
 
     def _is_graph(self, arg: Any) -> bool:
         return isinstance(arg, fx.Node) and isinstance(self._values.tensors.get(arg), fx.GraphModule)
-
-    # ---- constants -----------------------------------------------------------------------------------------------
-
-    def _known(self, node: fx.Node) -> Any:
-        """The value of a node if it is a constant tensor or a number, else _UNKNOWN."""
-        if node in self._values.tensors:
-            return self._values.tensors[node]
-        value = self._values.get(node, _UNKNOWN)
-        return value if isinstance(value, (int, float, bool)) else _UNKNOWN
-
-    def _fold(self, node: fx.Node, name: str) -> bool:
-        """Compute a node of constants by PyTorch. Only operators that could be converted run, never others."""
-        short = name.split(".")[-2] if name.count(".") else name
-        if (
-            short in _NEVER_FOLDED
-            or not _may_run(node, name, self._tvm.convert_map)
-            or self._keeps_integers(node, name)
-        ):
-            return False
-        args, kwargs = fx.map_arg((node.args, node.kwargs), self._known)
-        if is_mutable(node):
-            args = tuple(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args)
-        target: Any = node.target
-        if isinstance(target, torch._ops.OpOverload):
-            _check_size(target, args, kwargs)
-        with torch.no_grad():
-            result = target(*args, **kwargs)
-        if isinstance(result, (int, float, bool)):
-            self._values[node] = result
-        else:
-            self._values.tensors[node] = result
-        return True
-
-    def _keeps_integers(self, node: fx.Node, name: str) -> bool:
-        """A cast of integer weights to float: folding it would lose them."""
-        source = self._known(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
-        is_weight = isinstance(source, torch.Tensor) and source.dtype in (torch.int8, torch.uint8) and source.ndim >= 2
-        return is_weight and name.startswith(("aten.to.", "aten._to_copy.")) and node.meta["val"].is_floating_point()
 
     # ---- inputs and outputs --------------------------------------------------------------------------------------
 
@@ -353,9 +293,6 @@ class ProgramImporter:
         return outputs
 
 
-_UNKNOWN = object()
-
-
 # ---- helpers -----------------------------------------------------------------------------------------------------
 
 
@@ -417,31 +354,6 @@ def _short_name(node: fx.Node, known: Mapping[str, Any]) -> str:
 def _out_of_place(name: str) -> str:
     """The same operator without the writing: "aten.relu.default" for "aten.relu_.default"."""
     return name.replace("_.", ".")
-
-
-def _is_any_of(name: str, parts: tuple[str, ...]) -> bool:
-    return any(part in name for part in parts)
-
-
-def _may_run(node: fx.Node, name: str, tvm_map: Mapping[str, Any]) -> bool:
-    """Whether PyTorch may compute a node at import: deterministic operators that could be converted as well."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return name == "getitem" or getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
-    if torch.Tag.nondeterministic_seeded in node.target.tags:
-        return False
-    known = name in CONVERTERS or _out_of_place(name) in CONVERTERS
-    return known or (node.target.namespace == "aten" and _short_name(node, tvm_map) in tvm_map)
-
-
-def _check_size(target: Any, args: Any, kwargs: Any) -> None:
-    """Raises ModelFormatError when a constant would become absurdly big."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        result = target(*args, **kwargs)
-    tensors = result if isinstance(result, (tuple, list)) else [result]
-    if any(isinstance(item, torch.Tensor) and item.numel() > _MAX_FOLDED for item in tensors):
-        raise ModelFormatError(f"a constant would have over {_MAX_FOLDED} elements: the program is damaged")
 
 
 def _check_result(value: Any, declared: Any) -> None:

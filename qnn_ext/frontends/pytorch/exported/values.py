@@ -25,6 +25,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def is_any_of(name: str, parts: Sequence[str]) -> bool:
+    """Whether a name contains one of the parts."""
+    return any(part in name for part in parts)
+
+
 def dtype_of(expr: relax.Expr) -> str:
     """Dtype of an expression."""
     return str(expr.ty.dtype)

@@ -88,7 +88,7 @@ def _dequantize_affine(
     out_dtype: torch.dtype,
 ) -> relax.Expr:
     return _on_blocks(
-        importer, q, block, lambda data, axis: dequantize(importer, data, scale, _or_zero(zero_point), axis, out_dtype)
+        importer, q, block, lambda data, axis: dequantize(importer, data, scale, _or_zero(zero_point), axis)
     )
 
 

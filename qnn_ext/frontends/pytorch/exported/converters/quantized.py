@@ -53,7 +53,7 @@ def _dequantize_per_tensor(
     dtype: torch.dtype,
     out_dtype: torch.dtype | None,
 ) -> relax.Expr:
-    return dequantize(importer, q, scale, zero_point, -1, out_dtype)
+    return dequantize(importer, q, scale, zero_point, -1)
 
 
 @converter("quantized_decomposed.dequantize_per_channel.default")
@@ -68,7 +68,7 @@ def _dequantize_per_channel(
     dtype: torch.dtype,
     out_dtype: torch.dtype | None,
 ) -> relax.Expr:
-    return dequantize(importer, q, scale, 0 if zero_point is None else zero_point, axis, out_dtype)
+    return dequantize(importer, q, scale, 0 if zero_point is None else zero_point, axis)
 
 
 # ---- shared with torchao's operators -----------------------------------------------------------------------------
@@ -99,11 +99,9 @@ def quantize(
     return importer.emit(relax.op.clip(q, max(low, bounds.min), min(high, bounds.max)))
 
 
-def dequantize(
-    importer: Any, q: relax.Expr, scale: Any, zero_point: Any, axis: int, out_dtype: torch.dtype | None
-) -> relax.Expr:
-    """R.qnn.dequantize."""
-    name = "float32" if out_dtype is None else dtype_name(out_dtype)
+def dequantize(importer: Any, q: relax.Expr, scale: Any, zero_point: Any, axis: int) -> relax.Expr:
+    """R.qnn.dequantize to the dtype that the program declares."""
+    name = importer.dtype
     if name not in FLOATS:
         raise UnsupportedOperatorError(f"dequantizes to {name}, supported are {', '.join(FLOATS)}")
     zero_point = zero_points(importer, zero_point)

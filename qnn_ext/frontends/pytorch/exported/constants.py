@@ -1,0 +1,117 @@
+"""Constants of a program: kept as PyTorch's tensors, computed now where everything they depend on is constant.
+
+Integer weights stay integers: what makes floats of them is never computed at import.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from ....errors import ModelFormatError, UnsupportedOperatorError
+from ....op.base import constant
+from .functional import is_mutable
+from .values import is_any_of
+
+INNER_TENSOR = "export.access_subclass_inner_tensor.default"
+NOT_CONSTANT = object()
+_MAX_FOLDED = 2**27  # elements of a constant made at import
+_NEVER_FOLDED = (
+    "quantized_decomposed.dequantize",
+    "torchao.dequantize_affine",
+    "aten.quantize_per_tensor",
+    "aten.dequantize",
+)
+
+
+class Values(dict):
+    """Node -> value; a constant tensor becomes a Relax constant at its first use as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: dict[fx.Node, Any] = {}
+
+    def keep(self, node: fx.Node, value: Any) -> None:
+        """Set the value of a node: numbers as they are, all else as a constant of PyTorch."""
+        if isinstance(value, (int, float, bool)):
+            self[node] = value
+        else:
+            self.tensors[node] = value
+
+    def known(self, node: fx.Node) -> Any:
+        """The value of a node if it is a constant tensor or a number, else NOT_CONSTANT."""
+        if node in self.tensors:
+            return self.tensors[node]
+        value = self.get(node, NOT_CONSTANT)
+        return value if isinstance(value, (int, float, bool)) else NOT_CONSTANT
+
+    def __missing__(self, node: fx.Node) -> Any:
+        if node not in self.tensors:
+            raise ModelFormatError(f"'{node}' is used before it is computed")
+        self[node] = as_value(self.tensors[node])
+        return self[node]
+
+    def get(self, node: Any, default: Any = None) -> Any:
+        return self[node] if node in self or node in self.tensors else default
+
+
+def as_value(tensor: Any) -> Any:
+    """Constants of PyTorch as Relax constants; numbers stay numbers."""
+    if isinstance(tensor, (tuple, list)):
+        return tuple(as_value(item) for item in tensor)
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise UnsupportedOperatorError(f"a weight of type {type(tensor).__name__} is used as a plain tensor")
+    if tensor.dtype == torch.bfloat16 or tensor.layout != torch.strided:
+        raise UnsupportedOperatorError(f"a constant of {tensor.dtype} and layout {tensor.layout} is not supported")
+    return constant(tensor.detach().cpu().contiguous().numpy())
+
+
+def fold(values: Values, node: fx.Node, name: str) -> Any:
+    """What a node of constants yields, computed by PyTorch; NOT_CONSTANT where it depends on an input or makes floats
+    of integer weights. Raises ModelFormatError when it would be absurdly big."""
+    if any(values.known(arg) is NOT_CONSTANT for arg in node.all_input_nodes):
+        return NOT_CONSTANT
+    if is_any_of(name, _NEVER_FOLDED) or _loses_integers(values, node, name):
+        return NOT_CONSTANT
+    args, kwargs = fx.map_arg((node.args, node.kwargs), values.known)
+    if is_mutable(node):
+        args = tuple(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args)
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        _check_size(target, args, kwargs)
+    with torch.no_grad():
+        return target(*args, **kwargs)
+
+
+def _loses_integers(values: Values, node: fx.Node, name: str) -> bool:
+    """A cast of integer weights to float."""
+    if not name.startswith(("aten.to.", "aten._to_copy.")) or not isinstance(node.args[0], fx.Node):
+        return False
+    source = values.known(node.args[0])
+    is_weight = isinstance(source, torch.Tensor) and source.dtype in (torch.int8, torch.uint8) and source.ndim >= 2
+    return is_weight and node.meta["val"].is_floating_point()
+
+
+def _check_size(target: Any, args: Any, kwargs: Any) -> None:
+    """Raises ModelFormatError when a constant would become absurdly big."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        result = target(*args, **kwargs)
+    tensors = result if isinstance(result, (tuple, list)) else [result]
+    if any(isinstance(item, torch.Tensor) and item.numel() > _MAX_FOLDED for item in tensors):
+        raise ModelFormatError(f"a constant would have over {_MAX_FOLDED} elements: the program is damaged")
+
+
+def inner_tensor(values: Values, node: fx.Node) -> torch.Tensor:
+    """A part of a weight that is a tensor subclass, such as torchao's integers, scales and zero points."""
+    source, attribute = node.args
+    tensor = values.known(source) if isinstance(source, fx.Node) else source
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None or attribute not in flatten()[0]:
+        raise UnsupportedOperatorError(f"takes {attribute!r} of a {type(tensor).__name__}")
+    return getattr(tensor, str(attribute))
