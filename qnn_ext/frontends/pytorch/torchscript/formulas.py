@@ -18,8 +18,13 @@ from .node import Node
 
 f32 = np.float32
 
+# What PyTorch's AVX512 kernels take at once; shorter tensors, and fewer channels of channels-last images, go through
+# scalar loops that round midpoints differently
+VECTOR_LENGTH = 128
+VECTOR_CHANNELS = 16
 
-def scalar(value: float) -> relax.Expr:
+
+def scalar(value: float | np.floating | np.ndarray) -> relax.Expr:
     """A float32 constant."""
     return constant(np.asarray(value, f32))
 
@@ -146,10 +151,22 @@ def vector_sum(
 ) -> relax.Expr:
     """fbgemm, x86, onednn: rint((a + b) · (1/f32(so))) + zo with a, b dequantized by a fused multiply-add.
 
-    The kernel's vector body; PyTorch's scalar loop over the last elements of a tensor contracts differently.
+    The kernel's vector body; the last elements of a tensor whose size is no multiple of 128 go through the scalar loop.
     """
     total = node.emit(relax.op.add(dequantize_fused(node, lhs, lhs_q), dequantize_fused(node, rhs, rhs_q)))
     return quantize_after(node, total, out)
+
+
+def scalar_sum(
+    node: Node, lhs: relax.Expr, rhs: relax.Expr, lhs_q: QParams, rhs_q: QParams, out: QParams
+) -> relax.Expr:
+    """rint(fma(f32(b − zb), sb, (a − za)·sa) · (1/f32(so)) + zo): the scalar loop, which broadcasting takes too."""
+    left = node.emit(qnn.dequantize(lhs, constant(lhs_q.scale.astype(f32)), lhs_q.zero_point))
+    right = node.emit(qnn.dequantize(rhs, 1.0, rhs_q.zero_point))
+    total = node.emit(qnn.fma(right, scalar(rhs_q.scale.astype(f32)), left))
+    scaled = rounded_product(node, total, scalar(f32(1) / out.scale.astype(f32)))
+    moved = node.emit(relax.op.add(scaled, scalar(float(out.zero_point))))
+    return node.emit(qnn.quantize(moved, 1.0, 0, out_dtype=out.dtype))
 
 
 def qnnpack_sum(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tvm import relax
 
 from ..... import op as qnn
+from .....numerics.reference import domain, float_to_int, fused_multiply_add
 from .....op.base import constant
 from .....op.compound import matmul
 from .....qparams import QParams, dtype_range
-from ..formulas import f32, qnnpack_sum, quantize, relu_clip, vector_sum
+from ...common import import_torch
+from ..formulas import VECTOR_CHANNELS, VECTOR_LENGTH, f32, qnnpack_sum, quantize, relu_clip, scalar_sum, vector_sum
 from ..node import Node
 from ..registry import converter
 from ..values import Traced, qparams_of
@@ -22,9 +26,17 @@ def _add(node: Node) -> relax.Expr:
     out = node.output
     assert out is not None
     lhs, rhs = node.quantized("qa"), node.quantized("qb")
-    formula = qnnpack_sum if node.engine == "qnnpack" and out.dtype == "uint8" else vector_sum
+    formula = _sum_formula(node, out)
     total = formula(node, node.expr("qa"), node.expr("qb"), lhs, rhs, out)
     return relu_clip(node, total, out) if node.kind.endswith("_relu") else total
+
+
+def _sum_formula(node: Node, out: QParams) -> Callable[..., relax.Expr]:
+    if node.engine == "qnnpack" and out.dtype == "uint8":
+        return qnnpack_sum
+    one, two = node["qa"], node["qb"]
+    alike = one.shape == two.shape and one.stride() == two.stride()
+    return vector_sum if alike and one.numel() >= VECTOR_LENGTH else scalar_sum
 
 
 @converter("quantized::mul", "quantized::mul_relu")
@@ -99,7 +111,7 @@ def _matmul(node: Node) -> relax.Expr:
 
 @converter("quantized::cat", "quantized::cat_relu")
 def _quantized_cat(node: Node) -> relax.Expr:
-    """Each operand in the output's QParams, as a table of PyTorch's own results; then a plain concatenation."""
+    """Each operand in the output's QParams, then a plain concatenation."""
     out = node.output
     assert out is not None
     fields = [requantized(node, value, out) for value in node.raw("qx")]
@@ -108,22 +120,45 @@ def _quantized_cat(node: Node) -> relax.Expr:
 
 
 def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
-    """A quantized tensor in other QParams: rint(fma(f32(q), s, −z·s) · (1/so)) + zo per value."""
+    """An operand of a concatenation in the result's QParams, by a table."""
     source = qparams_of(value.example)
     if source is None:
         raise node.unsupported("an operand is not quantized")
     if source == out:
         return node.to_expr(value)
-    return node.emit(qnn.table(node.to_expr(value), constant(_requantize_table(source, out))))
+    table = _contiguous_table
+    if _is_channels_last(node):
+        table = _vector_table if value.example.shape[1] >= VECTOR_CHANNELS else _scalar_table
+    return node.emit(qnn.table(node.to_expr(value), constant(table(source, out))))
 
 
-def _requantize_table(source: QParams, out: QParams) -> np.ndarray:
-    from .....numerics.reference import domain, float_to_int, fused_multiply_add
+def _is_channels_last(node: Node) -> bool:
+    """Whether PyTorch takes its kernel for channels-last images along the channels."""
+    tensors = node["qx"] if "qx" in node.arguments else node["tensors"]
+    layout = import_torch().channels_last
+    images = all(tensor.dim() == 4 and tensor.is_contiguous(memory_format=layout) for tensor in tensors)
+    return images and int(node["dim"]) % 4 == 1
 
+
+def _contiguous_table(source: QParams, out: QParams) -> np.ndarray:
+    """rint(fma((q − z)·s, 1/f32(so), zo))."""
+    real = (domain(source.dtype).astype(np.int64) - source.zero_point).astype(f32) * source.scale.astype(f32)
+    inverse = np.full_like(real, f32(1) / out.scale.astype(f32))
+    moved = fused_multiply_add(real, inverse, np.full_like(real, f32(out.zero_point)))
+    return float_to_int(np.rint(moved), np.int64(0), out.dtype)
+
+
+def _vector_table(source: QParams, out: QParams) -> np.ndarray:
+    """rint(fma(q, s, −z·s) · f32(1/so)) + zo, the reciprocal in float64."""
     scale = source.scale.astype(f32)
     values = domain(source.dtype).astype(f32)
-    real = fused_multiply_add(
-        values, np.full_like(values, scale), np.full_like(values, scale * f32(-source.zero_point))
-    )
-    inverse = f32(1) / out.scale.astype(f32)
-    return float_to_int(np.rint(real * inverse), out.zero_point, out.dtype)
+    shift = np.full_like(values, scale * f32(-source.zero_point))
+    real = fused_multiply_add(values, np.full_like(values, scale), shift)
+    return float_to_int(np.rint(real * f32(1 / out.scale)), out.zero_point, out.dtype)
+
+
+def _scalar_table(source: QParams, out: QParams) -> np.ndarray:
+    """rint((q − z)·s · (1/f32(so)) + zo)."""
+    real = (domain(source.dtype).astype(np.int64) - source.zero_point).astype(f32) * source.scale.astype(f32)
+    moved = real * (f32(1) / out.scale.astype(f32)) + f32(out.zero_point)
+    return float_to_int(np.rint(moved), np.int64(0), out.dtype)

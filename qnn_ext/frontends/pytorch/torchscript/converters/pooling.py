@@ -11,17 +11,9 @@ from ..... import op as qnn
 from .....op.base import constant, shape_of
 from .....op.compound import reshape
 from .....qparams import QParams
-from ..formulas import f32, quantize, scalar
+from ..formulas import VECTOR_CHANNELS, f32, quantize, scalar
 from ..node import Node
 from ..registry import converter
-
-# channels that PyTorch's AVX512 kernel for channels-last tensors takes at once; fewer go through its scalar loop
-VECTOR_CHANNELS = 16
-
-
-def _pair(value: Sequence[int] | int, default: Sequence[int] = ()) -> list[int]:
-    values = [int(v) for v in (value if isinstance(value, (list, tuple)) else [value])] or list(default)
-    return values * 2 if len(values) == 1 else values
 
 
 def _as_image(node: Node, value: relax.Expr, spatial: int) -> relax.Expr:

@@ -1,0 +1,90 @@
+"""Sums, products, concatenations and matrix products of quantized tensors against PyTorch."""
+
+import numpy as np
+import pytest
+import torch
+
+from .oracle import check, quantized
+
+ops = torch.ops.quantized
+
+
+@pytest.mark.parametrize("name", ["add", "add_relu"])
+def test_add(rng, engine, name):
+    """Scales with midpoints. Sizes are multiples of the vector length: PyTorch's scalar tail contracts differently."""
+    for lhs, rhs, out in ((0.1, 0.05, 0.1), (0.02, 0.04, 0.05), (0.3, 0.0711, 0.0823), (0.0123, 0.1, 0.2)):
+        zeros = rng.integers(0, 256, 3)
+        a = quantized(rng, (4, 32, 8, 8), lhs, int(zeros[0]))
+        b = quantized(rng, (4, 32, 8, 8), rhs, int(zeros[1]))
+        function = getattr(ops, name)
+        check(lambda a, b, f=function, s=out, z=int(zeros[2]): f(a, b, s, z), a, b, engine=engine)
+
+
+def test_add_of_an_odd_size(rng, engine):
+    """The last elements go through PyTorch's scalar loop: at most one step away there."""
+    a, b = quantized(rng, (3, 5, 7), 0.031, 100), quantized(rng, (3, 5, 7), 0.0711, 131)
+    check(lambda a, b: ops.add(a, b, 0.0823, 117), a, b, engine=engine, off_by_one=1)
+
+
+@pytest.mark.parametrize("name", ["mul", "mul_relu"])
+def test_mul(rng, engine, name):
+    for lhs, rhs, out in ((0.1, 0.05, 0.1), (0.02, 0.04, 0.5), (0.3, 0.0711, 2.0)):
+        zeros = rng.integers(0, 256, 3)
+        a = quantized(rng, (3, 33, 7, 9), lhs, int(zeros[0]))
+        b = quantized(rng, (3, 33, 7, 9), rhs, int(zeros[1]))
+        function = getattr(ops, name)
+        check(lambda a, b, f=function, s=out, z=int(zeros[2]): f(a, b, s, z), a, b, engine=engine)
+
+
+def test_broadcast(rng, engine):
+    if engine == "qnnpack":
+        pytest.skip("QNNPACK adds tensors of one shape only")
+    a, b = quantized(rng, (2, 64, 4, 4), 0.05, 120), quantized(rng, (2, 64, 1, 1), 0.004, 3)
+    check(lambda a, b: ops.mul(a, b, 0.05, 118), a, b, engine=engine)
+    check(lambda a, b: ops.add(a, b, 0.06, 110), a, b, engine=engine, off_by_one=2)
+
+
+@pytest.mark.parametrize("value", [0.7, -0.3, 0.0, 5.9, -7.0, 100.0, -100.0])
+@pytest.mark.parametrize("name", ["add", "add_scalar_relu", "mul", "mul_scalar_relu"])
+def test_scalar(rng, engine, name, value):
+    a = quantized(rng, (2, 3, 5), 0.031, 77)
+    function = getattr(ops, name)
+    check(lambda a: function(a, value), a, engine=engine)
+
+
+@pytest.mark.parametrize("channels", [(16, 32), (64, 48), (3, 5)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_quantized_cat(rng, engine, channels, channels_last):
+    """Below 16 channels PyTorch's channels-last kernel runs its scalar loop, which rounds midpoints differently."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    a, b = (
+        quantized(rng, (2, c, 5, 4), s, z).contiguous(memory_format=layout)
+        for c, s, z in zip(channels, (0.03, 0.05), (77, 90), strict=True)
+    )
+    for scale, zero in ((0.06, 100), (0.0671, 101), (0.03, 77)):
+        for function in (ops.cat, ops.cat_relu):
+            check(lambda a, b, f=function, s=scale, z=zero: f([a, b], 1, s, z), a, b, engine=engine)
+
+
+def test_aten_cat(rng, engine):
+    a, b = quantized(rng, (2, 16, 4), 0.03, 77), quantized(rng, (2, 16, 4), 0.05, 90)
+    check(lambda a, b: torch.cat([a, b], 1), a, b, engine=engine)
+    check(lambda a, b: torch.cat([a, a], 2), a, b, engine=engine)
+
+
+@pytest.mark.parametrize("depth", [8, 64, 333])
+def test_matmul(rng, engine, depth):
+    """PyTorch adds float products in an order of its own: a midpoint in a thousand may fall the other way."""
+    a, b = quantized(rng, (2, 4, 17, depth), 0.013, 120), quantized(rng, (2, 4, depth, 19), 0.021, 131)
+    scale = 0.02 * float(np.sqrt(depth))
+    check(lambda a, b: ops.matmul(a, b, scale, 119), a, b, engine=engine, off_by_one=3)
+
+
+def test_compiled(rng, engine):
+    a, b = quantized(rng, (2, 16, 6, 6), 0.1, 77), quantized(rng, (2, 16, 6, 6), 0.05, 90)
+
+    def network(a, b):
+        total = ops.mul(ops.add_relu(a, b, 0.1, 3), b, 0.3, 100)
+        return ops.cat([total, ops.mul_scalar(a, -0.3), ops.add_scalar(b, 9.0)], 1, 0.2, 99)
+
+    check(network, a, b, engine=engine, compiled=True)
