@@ -77,4 +77,4 @@ def _from_program(program: Any, example_inputs: Any, shapes: Any, source: str) -
 
     if shapes is not None and not isinstance(shapes, Mapping):
         raise QnnError("shapes of a torch.export program is a mapping from input name to shape")
-    return from_exported_program(program, source, shapes)
+    return from_exported_program(program, source, shapes, example_inputs)

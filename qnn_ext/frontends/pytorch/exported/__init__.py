@@ -24,12 +24,16 @@ def load_program(source: str | os.PathLike | bytes) -> Any:
 
 
 def from_exported_program(
-    program: Any, source: str = "model", shapes: Mapping[str, Sequence[int]] | None = None
+    program: Any,
+    source: str = "model",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    example_inputs: Any = None,
 ) -> QnnModule:
     """Import a `torch.export.ExportedProgram`.
 
     source: where the program came from, for messages
     shapes: input name -> shape, which fixes the program's symbolic dimensions
+    example_inputs: arrays or tensors, in order or by name, whose shapes fix them as well
 
     Quantize and dequantize operators become R.qnn.quantize and R.qnn.dequantize with PyTorch's rounding,
     rint(x · f32(1 / scale)) + zero_point; `qnn_ext.passes.qdq_to_integer` makes integer operators of what lies between.
@@ -37,4 +41,4 @@ def from_exported_program(
     """
     from .importer import ProgramImporter
 
-    return ProgramImporter(program, source, shapes or {}).run()
+    return ProgramImporter(program, source, shapes or {}, example_inputs).run()

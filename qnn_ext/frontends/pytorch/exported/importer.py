@@ -23,7 +23,7 @@ from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperat
 from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
 from ....passes import qdq_to_integer
-from ..common import identifier
+from ..common import example_values, identifier
 from . import converters  # noqa: F401  (fills the registry)
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor
 from .functional import prepared
@@ -48,11 +48,13 @@ class _Builder(relax.BlockBuilder):
 class ProgramImporter:
     """State of one import. Converters use `emit`, `node` and `meta`."""
 
-    def __init__(self, program: Any, source: str, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, program: Any, source: str, shapes: Mapping[str, Sequence[int]], example_inputs: Any = None
+    ) -> None:
         if not isinstance(program, torch.export.ExportedProgram):
             raise ModelFormatError(f"{source}: expected a torch.export.ExportedProgram, found {type(program).__name__}")
         self.source = source
-        self.shapes = dict(shapes)
+        self.shapes = {**_example_shapes(program, example_inputs), **shapes}
         self.node: Any = None
         self._values = Values()
         self._builder = _Builder()
@@ -294,6 +296,18 @@ class ProgramImporter:
 
 
 # ---- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _example_shapes(program: Any, example_inputs: Any) -> dict[str, Sequence[int]]:
+    if example_inputs is None:
+        return {}
+    names = [
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+    ]
+    values = example_values(example_inputs, None, names)
+    return {name: tuple(value.shape) for name, value in zip(names, values, strict=True)}
 
 
 def target_name(node: fx.Node) -> str:
