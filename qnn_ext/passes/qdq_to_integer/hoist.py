@@ -119,7 +119,7 @@ def _where(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
 _UNARY_MOVES = (
     "reshape", "flatten", "nn.batch_flatten", "permute_dims", "squeeze", "expand_dims", "broadcast_to",
     "strided_slice", "flip", "tile", "repeat", "take", "gather_elements", "gather_nd", "split",
-    "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min", "sort",
+    "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min",
 )  # fmt: skip
 _OVER: dict[str, tuple[DataOf, OnIntegers]] = {
     **dict.fromkeys(_UNARY_MOVES, (_first, _on_integers)),
@@ -180,11 +180,13 @@ class _Hoist:
         wanted = self._wanted.get(var)
         data = None if wanted is None else self._data_of(value)
         if wanted is None or data is None:
-            expr = substitute(value, self._environment)
-            self._environment[var] = _folded(emit_named(self._builder, expr, var.name), expr)
+            self._environment[var] = self._emit(substitute(value, self._environment), var.name)
             return
         parts = [self._quantized(item, wanted, var.name) for item in data]
-        self._integers[var] = {wanted.key: emit_named(self._builder, self._moved(value, parts, wanted), var.name)}
+        self._integers[var] = {wanted.key: self._emit(self._moved(value, parts, wanted), var.name)}
+
+    def _emit(self, expr: Any, name: str) -> Any:
+        return _folded(emit_named(self._builder, expr, name), expr)
 
     def _data_of(self, value: Any) -> list[Any] | None:
         """The operands to quantize instead of the result, None when the result has to be quantized."""

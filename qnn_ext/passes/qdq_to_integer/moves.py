@@ -67,7 +67,7 @@ def _reduced(call: relax.Call, axis: int) -> int | None:
 _AXIS_RULES: dict[str, AxisRule] = {
     "permute_dims": _permuted,
     **dict.fromkeys(("reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims"), _reshaped),
-    **dict.fromkeys(("strided_slice", "flip", "take", "gather_elements", "sort", "split"), _untouched),
+    **dict.fromkeys(("strided_slice", "flip", "take", "gather_elements", "split"), _untouched),
     "broadcast_to": _broadcast,
     "max": _reduced,
     "min": _reduced,
@@ -75,7 +75,7 @@ _AXIS_RULES: dict[str, AxisRule] = {
     "image.resize2d": lambda call, axis: axis if axis < 2 else None,
 }
 # these compare values: of a function of integers, not of the integers themselves
-_ORDERED = frozenset({"nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min", "sort"})
+_ORDERED = frozenset({"nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min"})
 
 
 @integer_rule(
@@ -197,23 +197,37 @@ def _split(call: relax.Call, context: Context) -> Any:
 # ---- operators whose result depends on the order of values alone -------------------------------------------------
 
 
-@integer_rule("argmax", "argmin", "argsort")
-def _positions(call: relax.Call, context: Context) -> Any:
+def _comparable(call: relax.Call, context: Context) -> Quantized | None:
     tensor = context.quantized(call.args[0])
+    if tensor is not None and tensor.vectors:
+        return context.refuse("it compares channels that have scales of their own")
+    return tensor
+
+
+@integer_rule("argmax", "argmin")
+def _extreme_position(call: relax.Call, context: Context) -> Any:
+    tensor = _comparable(call, context)
+    return None if tensor is None else relax.Call(call.op, [tensor.data], call.attrs, call.ty_args)
+
+
+@integer_rule("sort", "argsort")
+def _sort(call: relax.Call, context: Context) -> Any:
+    """In int32: TVM's runtime sorts no narrower integers."""
+    tensor = _comparable(call, context)
     if tensor is None:
         return None
-    if tensor.vectors:
-        return context.refuse("it compares channels that have scales of their own")
-    return relax.Call(call.op, [tensor.data], call.attrs, call.ty_args)
+    wide = context.emit(relax.op.astype(tensor.data, "int32"))
+    result = relax.Call(call.op, [wide], call.attrs, call.ty_args)
+    if str(call.op.name) == "relax.argsort":
+        return result
+    return tensor.moved(context.emit(relax.op.astype(context.emit(result), tensor.dtype)))
 
 
 @integer_rule("topk")
 def _topk(call: relax.Call, context: Context) -> Any:
-    tensor = context.quantized(call.args[0])
+    tensor = _comparable(call, context)
     if tensor is None:
         return None
-    if tensor.vectors:
-        return context.refuse("it compares channels that have scales of their own")
     result = context.emit(relax.Call(call.op, [tensor.data], call.attrs, call.ty_args))
     kind = str(call.attrs.ret_type)
     if kind == "both":
