@@ -36,7 +36,7 @@ def make(out: Path, names: list[str], size: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         side = 299 if name == "inception_v3" else size
-        if name in ("alexnet", "densenet121", "squeezenet1_1", "vgg11_bn"):
+        if name in ("densenet121", "squeezenet1_1"):
             side = max(side, 224)  # their last pooling has a fixed window
         make_network(name, side, out)
         print(name, flush=True)

@@ -31,7 +31,7 @@ LABELLED = (
 
 
 def from_mxnet(
-    symbol: str | os.PathLike | Mapping[str, Any],
+    symbol: str | os.PathLike | bytes | Mapping[str, Any],
     params: str | os.PathLike | bytes | Mapping[str, Any],
     shapes: Mapping[str, Sequence[int]] | None = None,
     sum_mode: str = "intended",
@@ -69,7 +69,7 @@ class Importer:
         self.intended = sum_mode == "intended"
         self.source = source
         self.notes: list[FloatNote] = []
-        self.folded: set[str] = set()  # names of BatchNorm nodes that are part of the convolution before
+        self.folded: list[Operator] = []  # BatchNorm nodes that are part of the convolution before
         self._builder = relax.BlockBuilder()
 
     # ---- what nodes ask for ----------------------------------------------------------------------------------------
@@ -87,7 +87,8 @@ class Importer:
     def sole_consumer(self, operator: Operator) -> Operator | None:
         """The node that alone reads output 0 of `operator`; None when there are several or it is a model output."""
         edge = (operator.index, 0)
-        if operator not in self.graph.nodes or edge in self.graph.heads:
+        within = operator.index < len(self.graph.nodes) and self.graph.nodes[operator.index] is operator
+        if not within or edge in self.graph.heads:  # a node of a subgraph has readers elsewhere
             return None
         readers = [node for node in self.graph.nodes[operator.index + 1 :] if edge in node.inputs]
         return readers[0] if len(readers) == 1 else None
@@ -144,7 +145,8 @@ class Importer:
         if convert is None:
             raise UnsupportedOperatorError(f"{operator.label()}: operator {operator.op} is not supported")
         with _blaming(operator):
-            inputs = [self._value(edge, operator, values) for edge in operator.inputs if edge not in self._labels]
+            labels = self._labels if operator.op in LABELLED else ()
+            inputs = [self._value(edge, operator, values) for edge in operator.inputs if edge not in labels]
             result = convert(Node(self, operator, inputs))
             for index, value in enumerate(result if isinstance(result, (list, tuple)) else [result]):
                 values[operator.index, index] = self.emit(value, operator.name if index == 0 else "")

@@ -94,7 +94,7 @@ def packed(symbol, args, aux):
         named = {"arg:" + k: v for k, v in args.items()}
         named.update({"aux:" + k: v for k, v in aux.items()})
         mx.nd.save(str(path), named)
-        params = path.read_bytes() if named else b""
+        params = path.read_bytes()
     text = json.dumps(json.loads(symbol.tojson()), separators=(",", ":"))
     return np.frombuffer(text.encode(), np.uint8), np.frombuffer(params, np.uint8)
 
@@ -235,6 +235,118 @@ def operators():
         yield "concat_" + dtype, dequantize(sym.contrib.quantized_concat(*flat, num_args=3, dim=1))
 
 
+def float_operators():
+    """Float operators as Gluon networks contain them, each in its forms."""
+    data = DATA_INPUT
+    for kind in ("relu", "sigmoid", "tanh", "softrelu", "softsign"):
+        yield "activation_" + kind, sym.Activation(data, act_type=kind)
+    for kind in ("leaky", "elu", "selu", "gelu", "prelu"):
+        yield "leaky_relu_" + kind, sym.LeakyReLU(data, act_type=kind, slope=0.3)
+    for name in ("abs", "exp", "floor", "ceil", "negative", "square", "erf", "sigmoid", "tanh", "relu", "sin", "cos"):
+        yield name, getattr(sym, name)(data)
+    for name in ("log", "sqrt", "rsqrt"):
+        yield name, getattr(sym, name)(sym.abs(data) + 0.5)
+    yield "hard_sigmoid", sym.hard_sigmoid(data)
+    yield "clip", sym.clip(data, a_min=-0.5, a_max=0.8)
+    yield "softmax", sym.softmax(data, axis=1)
+    yield "softmax_temperature", sym.softmax(data, temperature=2.5)
+    yield "log_softmax", sym.log_softmax(data)
+    yield "softmax_activation", sym.SoftmaxActivation(sym.Flatten(data))
+    yield "softmax_activation_channel", sym.SoftmaxActivation(data, mode="channel")
+    for name in ("elemwise_add", "elemwise_sub", "elemwise_mul", "broadcast_maximum", "broadcast_minimum"):
+        yield name, getattr(sym, name)(data, sym.tanh(data))
+    yield "elemwise_div", sym.elemwise_div(data, sym.exp(data))
+    yield "broadcast_mul", sym.broadcast_mul(data, sym.mean(data, axis=(2, 3), keepdims=True))
+    yield "broadcast_power", sym.broadcast_power(sym.exp(data), sym.tanh(data))
+    for name, value in (
+        ("plus", data + 2),
+        ("minus", data - 2),
+        ("rminus", 2 - data),
+        ("mul", data * 3),
+        ("div", data / 3),
+        ("rdiv", 3 / sym.exp(data)),
+        ("power", sym.exp(data) ** 1.5),
+    ):
+        yield "scalar_" + name, value
+    yield "scalar_maximum", sym.maximum(data, 0.1)
+    yield "scalar_minimum", sym.minimum(data, 0.1)
+    yield "add_n", sym.add_n(data, sym.tanh(data), data)
+    for name in ("mean", "sum", "max", "min"):
+        yield "reduce_" + name, getattr(sym, name)(data, axis=(1, 3))
+        yield "reduce_keepdims_" + name, getattr(sym, name)(data, axis=1, keepdims=True)
+        yield "reduce_exclude_" + name, getattr(sym, name)(data, axis=1, exclude=True)
+    yield "reduce_all", sym.mean(data)
+    yield "convolution", conv(data, "c", stride=(2, 1), dilate=(1, 2))
+    yield "convolution_groups", conv(data, "c", num_group=2, no_bias=True)
+    yield "convolution_bn", sym.BatchNorm(conv(data, "c"), name="b", fix_gamma=False)
+    yield "convolution_1d", sym.Convolution(sym.Reshape(data, shape=(0, 0, -1)), kernel=(3,), num_filter=5, name="c")
+    yield "convolution_3d", sym.Convolution(sym.expand_dims(data, 2), kernel=(1, 3, 3), num_filter=5, name="c")
+    yield (
+        "deconvolution",
+        sym.Deconvolution(data, kernel=(3, 3), stride=(2, 2), pad=(1, 1), adj=(1, 0), num_filter=5, name="c"),
+    )
+    yield (
+        "deconvolution_groups",
+        sym.Deconvolution(data, kernel=(3, 2), num_group=2, num_filter=6, no_bias=False, name="c"),
+    )
+    yield "dense", sym.FullyConnected(data, num_hidden=7, name="f")
+    yield "dense_not_flat", sym.FullyConnected(data, num_hidden=7, flatten=False, no_bias=True, name="f")
+    yield "dot", sym.dot(sym.Flatten(data), sym.Flatten(data), transpose_b=True)
+    yield (
+        "batch_dot",
+        sym.batch_dot(sym.Reshape(data, shape=(-3, 0, 0)), sym.Reshape(data, shape=(-3, 0, 0)), transpose_a=True),
+    )
+    yield "batch_norm", sym.BatchNorm(data, name="b", fix_gamma=False, eps=1e-2)
+    yield "batch_norm_axis", sym.BatchNorm(data, name="b", axis=3)
+    yield "layer_norm", sym.LayerNorm(data, sym.Variable("b_gamma"), sym.Variable("b_beta"))
+    yield "instance_norm", sym.InstanceNorm(data, sym.Variable("b_gamma"), sym.Variable("b_beta"))
+    for mode in ("instance", "channel", "spatial"):
+        yield "l2_" + mode, sym.L2Normalization(data, mode=mode)
+    yield "lrn", sym.LRN(data, nsize=3, alpha=0.1)
+    for kind in ("max", "avg"):
+        for convention in ("valid", "full"):
+            for inclusive in (True, False):
+                yield (
+                    f"pool_{kind}_{convention}_{inclusive}",
+                    sym.Pooling(
+                        data,
+                        kernel=(3, 3),
+                        stride=(2, 2),
+                        pad=(1, 1),
+                        pool_type=kind,
+                        pooling_convention=convention,
+                        count_include_pad=inclusive,
+                    ),
+                )
+        yield "pool_global_" + kind, sym.Pooling(data, kernel=(1, 1), pool_type=kind, global_pool=True)
+    yield "adaptive_pool", sym.contrib.AdaptiveAvgPooling2D(data, output_size=(3, 2))
+    yield "flatten", sym.Flatten(data)
+    for index, shape in enumerate([(0, -1), (-2,), (0, -3, 0), (0, -4, 2, -1, -2), (-3, -3), (-1, 2, 0)]):
+        yield f"reshape_{index}", sym.Reshape(data, shape=shape)
+    yield "reshape_reverse", sym.Reshape(data, shape=(-1, 0), reverse=True)
+    yield "transpose", sym.transpose(data, axes=(0, 2, 3, 1))
+    yield "transpose_all", sym.transpose(data)
+    yield "swap_axis", sym.SwapAxis(data, dim1=1, dim2=3)
+    yield "expand_squeeze", sym.squeeze(sym.expand_dims(data, axis=2) * 2, axis=0)
+    yield "broadcast_to", sym.broadcast_to(sym.mean(data, axis=1, keepdims=True), shape=(0, 3, 0, 0))
+    yield "concat", sym.Concat(data, data * 2, dim=2)
+    yield "stack", sym.stack(data, data * 2, axis=1)
+    parts = sym.SliceChannel(data, num_outputs=2, axis=1)
+    yield "split", parts[1] * 2 + parts[0]
+    singles = sym.SliceChannel(data, num_outputs=4, axis=1, squeeze_axis=True)
+    yield "split_squeeze", singles[3] - singles[0]
+    yield "slice_axis", sym.slice_axis(data, axis=2, begin=1, end=-1)
+    yield "slice_axis_open", sym.slice_axis(data, axis=-1, begin=-3, end=None)
+    yield "slice", sym.slice(data, begin=(None, 1, 0), end=(None, 3, -1), step=(None, 1, 2))
+    yield "slice_like", sym.slice_like(data, sym.slice_axis(data, axis=3, begin=0, end=2), axes=(3,))
+    for mode in ("constant", "edge", "reflect"):
+        yield "pad_" + mode, sym.Pad(data, mode=mode, pad_width=(0, 0, 0, 0, 1, 2, 2, 1), constant_value=0.5)
+    yield "upsampling", sym.UpSampling(data, scale=2, sample_type="nearest")
+    yield "embedding", sym.Embedding(sym.floor(sym.abs(data) * 3), input_dim=5, output_dim=3, name="e")
+    yield "dropout", sym.Dropout(data * 2)
+    yield "cast", sym.Cast(data * 3, dtype="int32")
+
+
 def quantize(dtype, limit):
     low = -limit if dtype == "int8" else 0.0
     name = "q_{}_{}".format(dtype, str(limit).replace(".", "_"))
@@ -267,6 +379,11 @@ def main():
     for name, symbol in operators():
         record(arrays, name, Case(name, symbol, shape=(1, 4, 7, 6)), (symbol, {}, {}))
     write("operators", arrays)
+    arrays = {}
+    for name, symbol in float_operators():
+        case = Case(name, symbol, shape=(1, 4, 6, 5))
+        record(arrays, name, case, (symbol, case.args, case.aux))
+    write("float", arrays)
 
 
 def write(name, arrays):

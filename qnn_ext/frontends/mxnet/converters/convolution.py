@@ -273,7 +273,7 @@ def _with_batch_norm(node: Node, weight: np.ndarray, bias: np.ndarray | None) ->
     statistics = [node.importer.params.get(name) for name in names]
     if norm.axis("axis", 1, weight.ndim) != 1 or any(s is None or s.shape != weight.shape[:1] for s in statistics):
         return weight, bias
-    node.importer.folded.add(following.name)
+    node.importer.folded.append(following)
     return fold_batch_norm(norm, weight, bias, [s.astype(F32) for s in statistics if s is not None])
 
 

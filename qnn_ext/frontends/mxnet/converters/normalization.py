@@ -12,11 +12,13 @@ from ..registry import converter
 from ..scales import F32, LEVELS, as_real, rescaled, round_saturate
 from .convolution import per_channel
 
+MAX_NEIGHBOURS = 255  # channels that LRN sums over
+
 
 @converter("BatchNorm", "BatchNorm_v1", "SyncBatchNorm", "_contrib_SyncBatchNorm")
 def convert_batch_norm(node: Node) -> relax.Expr:
     """x·α + (β − α·μ), α = γ / √(σ² + ε), with the moving statistics; nothing where a convolution took it in."""
-    if node.name in node.importer.folded:
+    if any(node.operator is folded for folded in node.importer.folded):
         return node.input(0)
     rank = len(node.shape(0))
     axis = node.axis("axis", 1, rank)
@@ -72,7 +74,7 @@ def convert_instance_norm(node: Node) -> relax.Expr:
     channels, rank = node.shape(0)[1], len(node.shape(0))
     gamma, beta = (constant(node.vector(i, channels)) for i in (1, 2))
     axes = list(range(2, rank))
-    return relax.op.nn.instance_norm(node.input(0), gamma, beta, axes=axes, epsilon=node.real("eps", 1e-3))
+    return relax.op.nn.instance_norm(node.input(0), gamma, beta, 1, axes, epsilon=node.real("eps", 1e-3))
 
 
 @converter("L2Normalization")
@@ -93,8 +95,8 @@ def convert_lrn(node: Node) -> relax.Expr:
     """x · (k + α/n · Σ x² over n neighbouring channels)^(−β)."""
     node.check_rank(4)
     size = node.integer("nsize")
-    if size < 1 or size % 2 == 0:
-        raise node.malformed(f"nsize must be an odd number, found {size}")
+    if not 1 <= size <= MAX_NEIGHBOURS or size % 2 == 0:
+        raise node.malformed(f"nsize must be an odd number of at most {MAX_NEIGHBOURS}, found {size}")
     side = size // 2
     squares = node.emit(relax.op.square(node.input(0)))
     widths = [0, 0, side, side, 0, 0, 0, 0]

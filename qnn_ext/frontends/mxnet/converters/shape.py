@@ -112,7 +112,7 @@ def _split(node: Node, size: int, parts: list[int]) -> list[int]:
     if -1 in parts:
         known = parts[1] if parts[0] == -1 else parts[0]
         parts = [size // known if part == -1 else part for part in parts]
-    if math.prod(parts) != size:
+    if min(parts) < 1 or math.prod(parts) != size:
         raise node.malformed(f"a dimension of {size} cannot be split into {parts}")
     return parts
 
@@ -273,7 +273,8 @@ def convert_pad(node: Node) -> relax.Expr:
         return relax.op.nn.pad(node.input(0), list(widths), pad_mode="constant", pad_value=value)
     if mode == "reflect" and any(w >= node.shape(0)[i // 2] for i, w in enumerate(widths) if w):
         raise node.malformed(f"pad_width {widths} reflects more than data of shape {node.shape(0)} has")
-    return relax.op.nn.pad(node.input(0), list(widths), pad_mode=mode)
+    pad_mode = "replicate" if mode == "edge" else mode
+    return relax.op.nn.pad(node.input(0), list(widths), pad_mode=pad_mode)
 
 
 @converter("UpSampling")

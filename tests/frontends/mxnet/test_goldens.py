@@ -1,0 +1,78 @@
+"""Every operator and fused form against MXNet's own answer, bit for bit; compiled against interpreted as well."""
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.frontends.mxnet import from_mxnet
+from qnn_ext.interpreter import Interpreter
+
+from .goldens import load
+
+CASES = [(archive, name) for archive in ("fused", "operators") for name in load(archive)]
+# MXNet's own sigmoid is an approximation
+FLOAT_TAIL = {"conv_sigmoid/auto": 1e-7}
+# convolutions whose result MXNet spoils: the residual sum computed in the operand's dtype, weights of several groups
+# with each other's scales
+SPOILED = ("conv_int8_sum_relu", "conv_groups", "residual_preact", "conv_sum/", "conv_sum_first")
+BUILT = (
+    "conv_bn_sum_relu",
+    "conv_int8_sum_relu",
+    "conv_leaky",
+    "concat_mixed",
+    "dense_relu_dense",
+    "bn_alone",
+    "add_alone",
+)
+
+
+@pytest.mark.parametrize(("archive", "name"), CASES, ids=[f"{archive}-{name}" for archive, name in CASES])
+def test_equals_mxnet(archive, name):
+    golden = load(archive)[name]
+    if golden.y is None:
+        pytest.skip("MXNet does not run this graph")
+    module = from_mxnet(golden.symbol, golden.params, golden.shapes, sum_mode="mxnet")
+    (output,) = Interpreter(module).run([golden.x]).values()
+    np.testing.assert_allclose(output, golden.y, rtol=0, atol=FLOAT_TAIL.get(name, 0.0))
+
+
+@pytest.mark.parametrize("name", [name for name in load("fused") if not name.startswith(SPOILED)])
+def test_modes_agree_where_mxnet_is_right(name):
+    golden = load("fused")[name]
+    results = [
+        Interpreter(from_mxnet(golden.symbol, golden.params, golden.shapes, sum_mode=mode))(golden.x)
+        for mode in ("intended", "mxnet")
+    ]
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("name", [name for name in load("fused") if name.startswith(BUILT)])
+def test_compiled_equals_interpreter(name):
+    golden = load("fused")[name]
+    for mode in ("intended", "mxnet"):
+        module = from_mxnet(golden.symbol, golden.params, golden.shapes, sum_mode=mode)
+        engine = qnn_ext.build(module, num_threads=1)
+        np.testing.assert_array_equal(engine(golden.x), Interpreter(module)(golden.x))
+
+
+def test_intended_sum_is_nearer_to_the_float_sum():
+    """relu(conv + conv): MXNet clips the uint8 result at 127, in the buffer of the int8 operand."""
+    golden = load("fused")["conv_int8_sum_relu/auto"]
+    wide, clipped = (
+        Interpreter(from_mxnet(golden.symbol, golden.params, golden.shapes, sum_mode=mode))(golden.x)
+        for mode in ("intended", "mxnet")
+    )
+    assert wide.max() > clipped.max()
+    np.testing.assert_array_equal(np.minimum(wide, clipped.max()), clipped)
+
+
+@pytest.mark.parametrize("name", load("float"))
+def test_float_operators(name):
+    """Float operators are TVM's own: equal up to the order of float32 sums."""
+    golden = load("float")[name]
+    if golden.y is None:
+        pytest.skip("MXNet does not run this graph")
+    module = from_mxnet(golden.symbol, golden.params, golden.shapes)
+    (output,) = Interpreter(module).run([golden.x]).values()
+    assert output.dtype == golden.y.dtype
+    np.testing.assert_allclose(output, golden.y, rtol=5e-6, atol=5e-6)
