@@ -79,8 +79,42 @@ def _average_pool(call: relax.Call, context: Context) -> Any:
     # with ceil_mode windows hang over the padding; there, too, stand zero points
     if any(reach[i] > high[i] for i in range(rank)) and tensor.one_zero_point is None:
         return context.refuse("its windows reach beyond channels whose zero points differ")
+    pooled = _as_onnx_runtime(tensor, kernel, context, strides, padding, dilation, attributes)
+    if pooled is not None:
+        return pooled
     total = _window_sums(tensor, kernel, strides, dilation, low, reach, context)
     return _divided(_real(total, tensor, math.prod(kernel), tensor.channel_axis, context), counts, context)
+
+
+def _as_onnx_runtime(
+    tensor: Quantized,
+    kernel: Sequence[int],
+    context: Context,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    attributes: Any,
+) -> Quantized | None:
+    """Between quantize operators that divide, as ONNX writes them: QLinearAveragePool sums reals one by one."""
+    quantize = context.quantize_behind()
+    if quantize is None or quantize.attributes["reciprocal"] or tensor.vectors or tensor.constants is None:
+        return None
+    if quantize.out_dtype != tensor.dtype or tensor.dtype not in ("int8", "uint8") or max(dilation) > 1:
+        return None
+    ndim = len(tensor.shape)
+    pooled = qnn.qlinear_avg_pool(
+        compound.permute(tensor.data, [0, *range(2, ndim), 1], context.emit),
+        *tensor.constants,
+        *constants_of(quantize),
+        tuple(kernel),
+        tuple(strides),
+        tuple(padding),
+        bool(attributes.ceil_mode),
+        bool(attributes.count_include_pad),
+        quantize.out_dtype,
+    )
+    data = compound.permute(context.emit(pooled), [0, ndim - 1, *range(1, ndim - 1)], context.emit)
+    return Quantized(data, quantize.scale, quantize.zero_point)
 
 
 def _divided(total: Quantized, counts: Sequence[np.ndarray], context: Context) -> Any:

@@ -12,7 +12,7 @@ from tvm import relax
 
 from ... import op as qnn
 from ...op import compound
-from ...op.base import along_axis, as_expr, constant, constant_value
+from ...op.base import along_axis, as_expr, constant, constant_value, normalize_axis
 from .notes import NOT_QUANTIZED
 from .rules import integer_rule
 from .tensors import NARROW, Quantized
@@ -158,20 +158,43 @@ def _matmul(call: relax.Call, context: Context) -> Any:
 
 
 def add_bias(call: relax.Call, context: Context) -> Any:
-    """An accumulator plus an int32 bias in the accumulator's own units stays an accumulator.
-
-    ONNX Runtime, too, adds such a bias as integers, whatever its scale says; ours must agree to 1e-5, for exporters
-    multiply the two scales in differing precision.
-    """
+    """An accumulator plus an int32 bias in the accumulator's own units stays an accumulator."""
     for one, two in (call.args, reversed(list(call.args))):
-        acc, bias = context.quantized(one), context.quantized(two)
-        if acc is None or bias is None or acc.dtype != "int32" or bias.dtype != "int32":
+        acc = context.quantized(one)
+        if acc is None or acc.dtype != "int32" or constant_value(acc.data) is not None:
             continue
-        if constant_value(bias.data) is None or not _same_units(acc, bias):
-            continue
-        if np.broadcast_shapes(acc.shape, bias.shape) == acc.shape:
-            return acc.moved(context.emit(relax.op.add(acc.data, bias.data)))
+        bias = _integer_bias(acc, two, context)
+        if bias is not None and np.broadcast_shapes(acc.shape, bias.shape) == acc.shape:
+            return acc.moved(context.emit(relax.op.add(acc.data, constant(bias))))
     return None
+
+
+def _integer_bias(acc: Quantized, expr: Any, context: Context) -> np.ndarray | None:
+    """The bias as int32 in the accumulator's units.
+
+    A quantized one is what it is: ONNX Runtime, too, adds it as integers, whatever its scale says; ours must agree to
+    1e-5, for exporters multiply the two scales in differing precision. One of floats ONNX Runtime rounds where the
+    result is quantized (by a division, as ONNX does it): rint(b / f32(s_x·s_w)).
+    """
+    tensor = context.quantized(expr)
+    if tensor is not None:
+        array = constant_value(tensor.data)
+        return array if tensor.dtype == "int32" and _same_units(acc, tensor) else None
+    bias, quantize = constant_value(context.value(expr)), context.quantize_behind()
+    if bias is None or quantize is None or quantize.attributes["reciprocal"] or acc.constants is None:
+        return None
+    if not _along_channels(bias, acc):
+        return None
+    scale = along_axis(acc.constants[0], acc.axis, len(acc.shape))
+    steps = np.rint(bias.astype(np.float32) / scale)
+    return steps.astype(np.int32) if np.abs(steps).max(initial=0) < 1 << 30 else None
+
+
+def _along_channels(bias: np.ndarray, acc: Quantized) -> bool:
+    """Whether the bias has one value for each channel, or a single one."""
+    axis = normalize_axis(acc.axis, len(acc.shape))
+    shape = (1,) * (len(acc.shape) - bias.ndim) + bias.shape
+    return all(size == 1 or (i == axis and size == acc.shape[i]) for i, size in enumerate(shape))
 
 
 def _same_units(acc: Quantized, bias: Quantized) -> bool:

@@ -13,7 +13,6 @@ from tvm import relax
 from ...numerics.reference import domain
 from ...op.base import constant, constant_value, shape_of
 from .hoist import evaluate
-from .products import add_bias
 from .rules import integer_rule
 from .tensors import NARROW, Mapped, Quantized
 from .walker import Context, dequantized
@@ -42,7 +41,7 @@ def as_mapped(expr: Any, context: Context) -> Mapped | None:
     return Mapped(tensor.data, dequantized(domain(tensor.dtype), *tensor.constants))
 
 
-@integer_rule(*sorted(_CHEAP - {"add", "maximum", "minimum", "where"}), *_COSTLY)
+@integer_rule(*sorted(_CHEAP - {"add", "multiply", "maximum", "minimum", "where"}), *_COSTLY)
 def tabulate(call: relax.Call, context: Context) -> Mapped | None:
     """The call as a function of the one tensor its operands are functions of; other operands must be scalars."""
     sources: list[Mapped] = []
@@ -65,10 +64,3 @@ def tabulate(call: relax.Call, context: Context) -> Mapped | None:
         return None
     cheap = str(call.op.name).removeprefix("relax.") in _CHEAP and all(source.cheap for source in sources)
     return Mapped(data, evaluate(relax.Call(call.op, args, call.attrs, call.ty_args)), cheap)
-
-
-@integer_rule("add")
-def _add(call: relax.Call, context: Context) -> Any:
-    """A bias, or one more step of a function."""
-    result = add_bias(call, context)
-    return tabulate(call, context) if result is None else result
