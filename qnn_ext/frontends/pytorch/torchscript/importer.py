@@ -81,6 +81,7 @@ class Importer:
         self._torch = import_torch()
         self._environment: dict[str, Any] = {}
         self._traced: list[Traced] = []
+        self._params: list[relax.Var] = []
         self._builder = relax.BlockBuilder()
 
     # ---- emission ------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Importer:
         names = [parameter.debugName().split(".")[0] for parameter in parameters]
         examples = example_values(example_inputs, shapes, names)
         self._environment[owner.debugName()] = Reference(self.module, "")
-        params, specs = [], []
+        params, specs = self._params, []
         for parameter, name, example in zip(parameters, names, examples, strict=True):
             value = example
             if isinstance(example, self._torch.Tensor):
@@ -164,12 +165,9 @@ class Importer:
             example, expr = value, constant(array_of(value))
         else:
             raise UnsupportedOperatorError(f"{self.source}: output {index} is {type(value).__name__}, not a tensor")
-        if constant_value(expr) is not None or expr in self._builder_params():
+        if constant_value(expr) is not None or any(expr is param for param in self._params):
             expr = self._builder.emit(expr)
         return TensorSpec(name, tuple(example.shape), dtype_name(example), qparams_of(example)), expr
-
-    def _builder_params(self) -> list[relax.Var]:
-        return [value.expr for value in self._traced if isinstance(value.expr, relax.Var)]
 
     def _walk(self, block: Any) -> None:
         for node in block.nodes():

@@ -12,7 +12,7 @@ from .values import Reference, Traced, plain, traced_in
 QUESTIONS = frozenset(
     """aten::size aten::dim aten::ndimension aten::numel aten::len aten::stride aten::is_contiguous aten::q_scale
     aten::q_zero_point aten::qscheme aten::is_quantized aten::is_floating_point aten::dtype prim::dtype prim::device
-    prim::layout prim::shape prim::is_quantized aten::device aten::__is__ aten::__isnot__ aten::is_complex
+    prim::layout prim::shape prim::is_quantized aten::device aten::is_complex
     aten::get_device aten::requires_grad prim::requires_grad prim::is_cuda prim::is_nested""".split()
 )
 
@@ -67,6 +67,8 @@ STRUCTURE: dict[str, Callable[[Sequence[Any]], Any]] = {
     "prim::TupleSlice": _tuple_slice,
     "prim::DictConstruct": _dict,
     "aten::append": _append,
+    "aten::__is__": lambda values: values[0] is values[1],
+    "aten::__isnot__": lambda values: values[0] is not values[1],
     "prim::unchecked_cast": lambda values: values[0],
     "prim::data": lambda values: values[0],
     "prim::profile": lambda values: values[0],

@@ -14,7 +14,9 @@ from qnn_ext.frontends.pytorch import from_pytorch
 
 warnings.filterwarnings("ignore", module="torch")
 
-ENGINES = [name for name in ("fbgemm", "x86", "onednn", "qnnpack") if name in torch.backends.quantized.supported_engines]
+ENGINES = [
+    name for name in ("fbgemm", "x86", "onednn", "qnnpack") if name in torch.backends.quantized.supported_engines
+]
 
 
 class Wrapped(torch.nn.Module):

@@ -51,7 +51,9 @@ def output_scale(fan_in):
     ],
 )
 def test_conv2d(rng, engine, per_channel, channels, out, kernel, geometry):
-    fan_in = channels // geometry.get("groups", 1) * int(np.prod(kernel if isinstance(kernel, tuple) else (kernel,) * 2))
+    fan_in = (
+        channels // geometry.get("groups", 1) * int(np.prod(kernel if isinstance(kernel, tuple) else (kernel,) * 2))
+    )
     for kind, zero in ((nnq.Conv2d, 131), (nniq.ConvReLU2d, 0), (nniq.ConvReLU2d, 77)):
         module = layer(kind, rng, channels, out, kernel, per_channel, output_scale(fan_in), zero, **geometry)
         check(module, data(rng, (3, channels, 13, 11), engine in ("fbgemm", "x86")), engine=engine)
@@ -116,7 +118,9 @@ def test_midpoints(rng, engine):
     values = torch.from_numpy(rng.integers(-3, 4, (16, 16, 1, 1)).astype(np.int8))
     scales = 0.007 * torch.from_numpy(rng.choice([1.0, 2.0, 0.5, 0.25], 16))
     weight = torch._make_per_channel_quantized_tensor(values, scales, torch.zeros(16, dtype=torch.long), 0)
-    bias = torch.from_numpy((rng.integers(-40, 40, 16) * 0.02 * 0.007 * rng.choice([1, 0.5, 1 / 3], 16)).astype(np.float32))
+    bias = torch.from_numpy(
+        (rng.integers(-40, 40, 16) * 0.02 * 0.007 * rng.choice([1, 0.5, 1 / 3], 16)).astype(np.float32)
+    )
     module.set_weight_bias(weight, bias)
     module.scale, module.zero_point = 0.02 * 0.007 * 4, 101
     check(module, quantized(rng, (16, 16, 8, 8), 0.02, 13, high=127), engine=engine)
@@ -146,4 +150,6 @@ def test_compiled(rng, engine):
         return linear(torch.flatten(total, 1))
 
     module = Wrapped(network, conv=conv, linear=linear)
-    check(module, data(rng, (2, 8, 6, 6), True), engine=engine, compiled=True, off_by_one=1 if engine == "onednn" else 0)
+    check(
+        module, data(rng, (2, 8, 6, 6), True), engine=engine, compiled=True, off_by_one=1 if engine == "onednn" else 0
+    )

@@ -141,5 +141,20 @@ def _exponential(node: Node, name: str, x: relax.Expr) -> relax.Expr:
 
 @converter("quantized::prelu")
 def _prelu(node: Node) -> relax.Expr:
-    """A table per channel, for each slope is a constant."""
-    raise node.unsupported("quantized::prelu; use leaky_relu, or keep the layer in float")
+    """A table for each channel, one behind the other, of what PyTorch computes."""
+    source, channels = node.quantized("qx"), node.shape[1]
+    if source.dtype not in ("int8", "uint8"):
+        raise node.unsupported(f"an activation of {source.dtype}; 8-bit ones are supported")
+    torch = import_torch()
+    shape = (256, channels) + (1,) * (len(node.shape) - 2)
+    values = np.broadcast_to(domain(source.dtype).reshape((-1,) + (1,) * (len(shape) - 1)), shape)
+    tensor = torch._make_per_tensor_quantized_tensor(
+        torch.from_numpy(values.copy()), float(source.scale), int(source.zero_point)
+    )
+    arguments = [tensor if key == "qx" else plain(value) for key, value in node.arguments.items()]
+    tables = array_of(node.run(arguments)).reshape(256, channels).T
+    first = int(domain(source.dtype)[0])
+    begin = (np.arange(channels, dtype=np.int32) * 256 - first).reshape((-1,) + (1,) * (len(shape) - 2))
+    index = node.emit(relax.op.add(node.emit(relax.op.astype(node.expr("qx"), "int32")), constant(begin)))
+    flat = node.emit(relax.op.reshape(index, [-1]))
+    return node.move(relax.op.take(constant(np.ascontiguousarray(tables).reshape(-1)), flat, axis=0))

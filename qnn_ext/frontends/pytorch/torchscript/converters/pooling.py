@@ -201,7 +201,7 @@ def _mean(node: Node) -> relax.Expr:
     if source is None:
         node.note("the mean of a float tensor")
         return relax.op.mean(data, axes, keepdims)
-    if node.engine == "qnnpack" and source.dtype == "uint8" and rank == 4 and axes == [2, 3]:
+    if node.engine == "qnnpack" and source.dtype == "uint8" and rank == 4 and list(node.get("dim") or []) == [2, 3]:
         zero = source.zero_point
         return node.move(qnn.mean(data, 1.0, zero, 1.0, zero, axis=(2, 3), keepdims=keepdims, out_dtype=source.dtype))
     if axes == list(range(rank - len(axes), rank)) and node["self"].is_contiguous():

@@ -1,0 +1,94 @@
+"""Resizing of images: rows and columns are picked by constant indices, bilinear weights are constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from ..... import op as qnn
+from .....op.base import constant
+from ...common import import_torch
+from ..formulas import VECTOR_CHANNELS, f32, rounded_product
+from ..node import Node
+from ..registry import converter
+
+
+def _pick(node: Node, value: relax.Expr, axis: int, indices: np.ndarray) -> relax.Expr:
+    """value[..., indices, ...] along an axis."""
+    return node.emit(relax.op.take(value, constant(indices.astype(np.int64)), axis=axis))
+
+
+@converter("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",
+           "aten::_upsample_nearest_exact2d")  # fmt: skip
+def _nearest(node: Node) -> relax.Expr:
+    """Only moves values. PyTorch resizes the indices themselves, so they are its own."""
+    torch = import_torch()
+    name = "input" if "input" in node.arguments else "self"
+    value, size = node.expr(name), node.shape_of(name)
+    for axis in range(2, len(size)):
+        shape = [1] * len(size)
+        shape[axis] = size[axis]
+        ramp = torch.arange(size[axis], dtype=torch.float32).reshape(shape).expand(1, 1, *size[2:]).contiguous()
+        resized = node.run([ramp, *list(node.arguments.values())[1:]])
+        indices = resized.movedim(axis, 0).reshape(resized.shape[axis], -1)[:, 0].numpy()
+        value = _pick(node, value, axis, indices)
+    return value
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Both neighbours of every output coordinate along one axis, with their weights."""
+
+    low: np.ndarray
+    high: np.ndarray
+    low_weight: np.ndarray
+    high_weight: np.ndarray
+
+
+def _line(size: int, out: int, align_corners: bool, factor: float | None) -> _Line:
+    """PyTorch's area_pixel_compute_source_index in float32."""
+    steps = np.arange(out, dtype=f32)
+    if align_corners:
+        scale = f32(size - 1) / f32(out - 1) if out > 1 else f32(0)
+        position = scale * steps
+    else:
+        scale = f32(1.0 / factor) if factor else f32(size) / f32(out)
+        position = np.maximum(scale * (steps + f32(0.5)) - f32(0.5), f32(0))
+    low = np.minimum(position.astype(np.int64), size - 1)
+    weight = (position - low).astype(f32)
+    return _Line(low, np.minimum(low + 1, size - 1), f32(1) - weight, weight)
+
+
+@converter("aten::upsample_bilinear2d")
+def _bilinear(node: Node) -> relax.Expr:
+    """rint(h0·(w0·a + w1·b) + h1·(w0·c + w1·d)) of raw integers; the channels-last kernel fuses its additions."""
+    factors = node.get("scale_factors") or [node.get("scales_h"), node.get("scales_w")]
+    name = "input" if "input" in node.arguments else "self"
+    corners, source = bool(node["align_corners"]), node.qparams(name)
+    height, width = (
+        _line(node.shape_of(name)[axis], node.shape[axis], corners, factor)
+        for axis, factor in zip((2, 3), factors, strict=True)
+    )
+    layout = import_torch().channels_last
+    fused = node[name].is_contiguous(memory_format=layout) and node.shape[1] >= VECTOR_CHANNELS
+    if source is None:
+        node.note("resizing of a float image")
+
+    def corner(rows: np.ndarray, columns: np.ndarray) -> relax.Expr:
+        value = _pick(node, _pick(node, node.expr(name), 2, rows), 3, columns)
+        return value if source is None else node.emit(qnn.dequantize(value, 1.0, 0))
+
+    def blend(one: relax.Expr, two: relax.Expr, first: np.ndarray, second: np.ndarray) -> relax.Expr:
+        left = rounded_product(node, one, constant(first))
+        if fused:
+            return node.emit(qnn.fma(two, constant(second), left))
+        return node.emit(relax.op.add(left, rounded_product(node, two, constant(second))))
+
+    rows = [
+        blend(corner(at, width.low), corner(at, width.high), width.low_weight, width.high_weight)
+        for at in (height.low, height.high)
+    ]
+    result = blend(rows[0], rows[1], height.low_weight.reshape(-1, 1), height.high_weight.reshape(-1, 1))
+    return result if source is None else qnn.quantize(result, 1.0, 0, out_dtype=source.dtype)

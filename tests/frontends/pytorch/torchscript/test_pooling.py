@@ -1,0 +1,79 @@
+"""Pooling of quantized tensors against PyTorch: engine, memory format and zero point decide how midpoints fall."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .oracle import check, quantized
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+def image(rng, shape, zero, layout, signed=False):
+    return quantized(rng, shape, 0.031, zero, signed).contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "options", [(2, 2), (3, 2, 1), (3, 2, 1, 1, True), (2, 3, 0, 2, True), ((3, 2), (1, 2), (1, 0))]
+)
+def test_max_pool2d(rng, engine, layout, options):
+    check(lambda x: F.max_pool2d(x, *options), image(rng, (2, 5, 11, 14), 77, layout), engine=engine)
+
+
+def test_max_pool1d(rng, engine):
+    check(lambda x: F.max_pool1d(x, 3, 2, 1), quantized(rng, (2, 5, 17), 0.03, 77), engine=engine)
+    check(lambda x: F.max_pool1d(x, 3, 2, 1, ceil_mode=True), quantized(rng, (2, 5, 16), 0.03, 77), engine=engine)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [3, 16, 64])
+@pytest.mark.parametrize("zero", [76, 77])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (2, 2),
+        (3, 2, 1),
+        (3, 2, 1, False, False),
+        (2, 2, 1),
+        (2, 2, 1, False, False),
+        (3, 2, 1, True),
+        (2, 2, 0, True),
+        (3, 1, 1, False, True, 5),
+    ],
+)
+def test_avg_pool2d(rng, engine, layout, channels, zero, options):
+    check(lambda x: F.avg_pool2d(x, *options), image(rng, (2, channels, 9, 13), zero, layout), engine=engine)
+
+
+def test_avg_pool2d_of_int8(rng, engine):
+    check(lambda x: F.avg_pool2d(x, 2, 2), image(rng, (2, 5, 8, 8), -21, torch.contiguous_format, True), engine=engine)
+
+
+def test_avg_pool1d(rng, engine):
+    check(lambda x: F.avg_pool1d(x, 2, 2), quantized(rng, (2, 16, 18), 0.03, 76), engine=engine)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [5, 33, 64])
+@pytest.mark.parametrize(("size", "out"), [((8, 8), 1), ((8, 8), (2, 4)), ((7, 10), (3, 4)), ((8, 6), (None, 2))])
+def test_adaptive_avg_pool2d(rng, engine, layout, channels, size, out):
+    x = image(rng, (2, channels, *size), 77, layout)
+    check(lambda x: F.adaptive_avg_pool2d(x, out), x, engine=engine)
+
+
+@pytest.mark.parametrize("dims", [(2, 3), (3,), (-1, -2), (1,), (0, 1)])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_mean(rng, engine, dims, keepdim):
+    """Over other than the last dimensions PyTorch adds floats: a midpoint may fall the other way."""
+    inner = tuple(d % 4 for d in dims) in ((2, 3), (3, 2), (3,))
+    x = image(rng, (3, 40, 8, 8), 77, torch.contiguous_format)
+    check(lambda x: torch.mean(x, dims, keepdim=keepdim), x, engine=engine, off_by_one=0 if inner else 8)
+
+
+def test_compiled(rng, engine):
+    def network(x):
+        x = F.max_pool2d(x, 3, 2, 1)
+        return torch.flatten(F.adaptive_avg_pool2d(F.avg_pool2d(x, 2), 1), 1)
+
+    check(network, image(rng, (2, 16, 16, 16), 77, torch.channels_last), engine=engine, compiled=True)

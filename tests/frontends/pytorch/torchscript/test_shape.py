@@ -1,0 +1,138 @@
+"""Operators that move values, on quantized and float tensors; control flow and in-place operators around them."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import qnn_ext
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.pytorch import from_pytorch
+
+from .oracle import Wrapped, check, quantized
+
+MOVES = {
+    "reshape": lambda x: x.reshape(2, -1),
+    "view": lambda x: x.contiguous().view(4, 12, -1),
+    "flatten": lambda x: torch.flatten(x, 1, 2),
+    "permute": lambda x: x.permute(0, 2, -1, 1),
+    "transpose": lambda x: x.transpose(1, -1),
+    "slice": lambda x: x[:, 1:7:2, :, -3:],
+    "select": lambda x: x[:, 2],
+    "select_last": lambda x: x.select(-1, -2),
+    "chunk": lambda x: x.chunk(3, 1)[2],
+    "split": lambda x: torch.cat([part for part in torch.split(x, [2, 6], 1)], 3 - 3 + 1),
+    "unsqueeze": lambda x: x.unsqueeze(2).squeeze(2),
+    "unbind": lambda x: x.unbind(1)[3],
+    "dropout": lambda x: F.dropout(x, 0.5, False),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "narrow": lambda x: x.narrow(1, 2, 4),
+    "flip": lambda x: x.flip(2),
+}
+FLOAT_ONLY = {
+    "expand": lambda x: x[:, :1].expand(2, 8, 6, 4),
+    "repeat": lambda x: x.repeat(1, 2, 1, 1),
+    "stack": lambda x: torch.stack([x, x + 1], 1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5),
+    "movedim": lambda x: x.movedim(1, -1),
+    "channel_shuffle": lambda x: torch.channel_shuffle(x, 2),
+    "index_select": lambda x: x.index_select(1, torch.tensor([3, 1, 1])),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_quantized(rng, name):
+    check(MOVES[name], quantized(rng, (2, 8, 6, 4), 0.03, 77))
+
+
+@pytest.mark.parametrize("name", [*MOVES, *FLOAT_ONLY])
+def test_float(rng, name):
+    check({**MOVES, **FLOAT_ONLY}[name], torch.from_numpy(rng.normal(0, 1, (2, 8, 6, 4)).astype(np.float32)))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_constant_pad(rng, value):
+    check(lambda x: F.pad(x, (1, 2, 0, 3), value=value), quantized(rng, (2, 3, 4, 5), 0.03, 77))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bilinear_corners"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_upsample(rng, engine, mode, channels_last):
+    x = quantized(rng, (2, 16, 5, 7), 0.03, 77)
+    x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
+    options = {"mode": "nearest"} if mode == "nearest" else {"mode": "bilinear", "align_corners": "corners" in mode}
+    check(lambda x: F.interpolate(x, scale_factor=2, **options), x, engine=engine, off_by_one=2)
+    check(lambda x: F.interpolate(x, size=(8, 5), **options), x, engine=engine, off_by_one=4)
+
+
+# ---- programs ----------------------------------------------------------------------------------------------------
+
+
+class Branches(torch.nn.Module):
+    """Control flow over shapes and flags, which the example inputs decide."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pieces: list[torch.Tensor] = []
+        for i in range(x.size(0)):
+            if i % 2 == 0:
+                pieces.append(x[i] * float(i + 1))
+            else:
+                pieces.append(torch.relu(x[i]))
+        if x.dim() != 2:
+            raise RuntimeError("two dimensions, please")
+        return torch.stack(pieces, 0)
+
+
+def test_script_with_control_flow(rng):
+    x = rng.normal(0, 1, (3, 4)).astype(np.float32)
+    module = from_pytorch(torch.jit.script(Branches().eval()), (x,))
+    np.testing.assert_array_equal(qnn_ext.Interpreter(module)(x), Branches()(torch.from_numpy(x)).numpy())
+
+
+def test_branch_on_values_is_refused(rng):
+    class Decides(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bool(x.sum() > 0):
+                return x
+            return -x
+
+    with pytest.raises(UnsupportedOperatorError, match=r"torch\.jit\.trace|not supported"):
+        from_pytorch(torch.jit.script(Decides().eval()), shapes=[(2, 3)])
+
+
+def test_in_place(rng):
+    """Later readers of the variable see the result; readers of another view of its memory are refused."""
+
+    def network(x):
+        y = x * 2
+        y.add_(1.0)
+        torch.relu_(y)
+        return y + x
+
+    check(network, torch.from_numpy(rng.normal(0, 1, (3, 4)).astype(np.float32)))
+
+    def through_a_view(x):
+        y = x * 2
+        part = y[0]
+        torch.relu_(y)
+        return part
+
+    with pytest.raises(UnsupportedOperatorError, match="in-place"):
+        from_pytorch(torch.jit.trace(Wrapped(through_a_view).eval(), (torch.ones(2, 3),)), shapes=[(2, 3)])
+
+
+def test_outputs_and_inputs(rng):
+    """Several outputs in a nested tuple, of which one is an input and one a constant."""
+
+    class Several(torch.nn.Module):
+        def forward(self, image: torch.Tensor, mask: torch.Tensor):
+            return image + mask, (mask, torch.ones(2))
+
+    one, two = (rng.normal(0, 1, (2, 3)).astype(np.float32) for _ in range(2))
+    module = from_pytorch(torch.jit.trace(Several().eval(), (torch.from_numpy(one),) * 2, strict=False), (one, two))
+    assert [spec.name for spec in module.inputs] == ["image", "mask"]
+    assert [spec.name for spec in module.outputs] == ["output", "output_1", "output_2"]
+    results = qnn_ext.Interpreter(module).run({"mask": two, "image": one})
+    np.testing.assert_array_equal(results["output"], one + two)
+    np.testing.assert_array_equal(results["output_1"], two)
+    np.testing.assert_array_equal(results["output_2"], np.ones(2, np.float32))
