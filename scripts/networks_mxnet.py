@@ -123,10 +123,9 @@ def compare(out: Path, names: list[str]) -> bool:
 def compare_float(out: Path, name: str, arrays: dict[str, np.ndarray]) -> bool:
     """The float network, built, against MXNet's float32."""
     import qnn_ext
-    from qnn_ext.frontends.mxnet import from_mxnet
 
     prefix = str(out / (name + "-float"))
-    module = from_mxnet(prefix + "-symbol.json", prefix + "-0000.params", {"data": arrays["x"].shape})
+    module = qnn_ext.from_mxnet(prefix + "-symbol.json", prefix + "-0000.params", {"data": arrays["x"].shape})
     y = qnn_ext.build(module)(arrays["x"])
     error = float(np.abs(y - arrays["y_fp32"]).max() / arrays["y_fp32"].std())
     print(f"{name:18} float     largest difference {error:.1e} of the outputs' deviation", flush=True)
@@ -136,11 +135,10 @@ def compare_float(out: Path, name: str, arrays: dict[str, np.ndarray]) -> bool:
 def compare_quantized(out: Path, name: str, arrays: dict[str, np.ndarray]) -> bool:
     """Both sum modes: "mxnet" must equal MXNet in every output, "intended" is compared with the float network."""
     import qnn_ext
-    from qnn_ext.frontends.mxnet import from_mxnet
 
     prefix, results = str(out / name), {}
     for mode in ("mxnet", "intended"):
-        module = from_mxnet(prefix + "-symbol.json", prefix + "-0000.params", {"data": arrays["x"].shape}, mode)
+        module = qnn_ext.from_mxnet(prefix + "-symbol.json", prefix + "-0000.params", {"data": arrays["x"].shape}, mode)
         results[mode] = qnn_ext.build(module)(arrays["x"])
     wrong = int((results["mxnet"] != arrays["y"]).sum())
     quality = ", ".join(f"{mode} {sqnr(arrays['y_fp32'], y):.2f} dB" for mode, y in results.items())

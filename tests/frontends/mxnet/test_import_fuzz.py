@@ -19,7 +19,8 @@ CASES = int(os.environ.get("QNN_FUZZ_CASES", "3"))
 SLOW_SECONDS = 10
 VALUES = (
     "", "0", "1", "-1", "2", "7", "255", "1000000", "99999999999", "(0,)", "(1, 1)", "(-1, 0)", "(3, 3, 3)",
-    "(None, 1)", "None", "True", "abc", "1e30", "1e-40", "nan", "-inf", "(" * 500, "(9999999, 9999999)", "NHWC", "avg", "uint8",
+    "(None, 1)", "None", "True", "abc", "1e30", "1e-40", "nan", "-inf", "(" * 500, "(9999999, 9999999)",
+    "NHWC", "avg", "uint8",
 )  # fmt: skip
 
 
