@@ -25,6 +25,8 @@ _UNSOUND = {
     "NonMaxSuppression": "the number of boxes depends on the data",
     "AllClassNMS": "the number of boxes depends on the data",
 }
+# Versions that TVM's importer does not tell from older ones with other inputs
+_AT_LEAST = {"TopK": 11}
 
 
 def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr]:
@@ -50,7 +52,7 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            convert = table[node.op_type].get_converter(node.opset)
+            convert = table[node.op_type].get_converter(max(node.opset, _AT_LEAST.get(node.op_type, 0)))
             result = builder.normalize(convert(builder, inputs, attributes, [{}, {}]))
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]

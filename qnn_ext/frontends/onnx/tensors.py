@@ -61,7 +61,7 @@ def read_tensor(proto: Any, folder: Path | None) -> np.ndarray:
     """
     label = f"tensor '{proto.name}'"
     shape = tuple(proto.dims)
-    if any(dim < 0 for dim in shape) or math.prod(shape) > MAX_ELEMENTS or len(shape) > 32:
+    if any(dim < 0 for dim in shape) or math.prod(max(dim, 1) for dim in shape) > MAX_ELEMENTS or len(shape) > 32:
         raise ModelFormatError(f"{label} has shape {shape}: the file is damaged")
     try:
         name = dtype_name(proto.data_type)
