@@ -1,8 +1,10 @@
 """The command line: results, JSON, exit codes, and one clear line for every mistake."""
 
 import json
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from PIL import Image
 
 import qnn_ext
 from qnn_ext.cli import main
+from qnn_ext.cli.formats import TITLES, find_params, recognize
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "qnn_ext" / "data"
@@ -150,6 +153,74 @@ def test_inspect_tells_float_from_integer(cli):
     assert ("CONV_2D", "float and integer") in kinds and ("SOFTMAX", "float, as the model says") in kinds
 
 
+BUNDLED = {
+    "digits_cnn_int8.tflite": "tflite",
+    "digits_cnn_qdq.onnx": "onnx",
+    "digits_cnn_qoperator.onnx": "onnx",
+    "digits_cnn_dynamic.onnx": "onnx",
+    "digits_transformer_qdq.onnx": "onnx",
+    "digits_cnn_pt2e_x86.pt2": "pt2",
+    "digits_cnn_pt2e_xnnpack.pt2": "pt2",
+    "digits_transformer_pt2e_x86.pt2": "pt2",
+    "digits_cnn_eager.pt": "torchscript",
+    "digits_cnn_fx.pt": "torchscript",
+    "digits_mxnet-symbol.json": "mxnet",
+}
+FRAMEWORKS = {"tflite": "tflite", "onnx": "onnx", "pt2": "torch", "torchscript": "torch", "mxnet": "tvm"}
+
+
+@pytest.fixture(params=BUNDLED)
+def bundled(request) -> Path:
+    """A bundled model; the test is skipped where its framework is missing."""
+    pytest.importorskip(FRAMEWORKS[BUNDLED[request.param]])
+    return DATA / request.param
+
+
+def test_formats_are_told_by_content(bundled, compiled, tmp_path):
+    """A model by any other name is the same model."""
+    shutil.copy(bundled, tmp_path / "model.qnn")
+    assert recognize(tmp_path / "model.qnn") == BUNDLED[bundled.name]
+    shutil.copy(compiled, tmp_path / "model.onnx")
+    assert recognize(tmp_path / "model.onnx") == "qnn"
+
+
+def test_every_format_runs(cli, bundled, tmp_path):
+    """compile, then run on a picture: the digit is named whatever the framework."""
+    shape = input_shape(bundled)
+    output = tmp_path / "m.qnn"
+    code, _, err = cli("compile", bundled, "-o", output, "--threads", "1", *shape)
+    assert (code, err) == (0, "")
+    code, out, _ = cli("run", output, "--input", DIGIT, "--json")
+    assert code == 0 and json.loads(out)["results"][0]["outputs"][0]["top"][0]["index"] == 3
+
+
+def test_every_format_is_inspected(cli, bundled):
+    shape = input_shape(bundled)
+    code, out, _ = cli("inspect", bundled, "--json", *shape)
+    data = json.loads(out)
+    assert code == 0 and data["imports"] and data["format"] == BUNDLED[bundled.name]
+    assert data["operators"] and data["weights"] and data["coverage"]["macs"] > 100_000
+    in_float = {entry["operator"] for entry in data["coverage"]["in_float"]}
+    assert in_float <= {"matmul"} and ("transformer_pt2e" in bundled.name or not in_float)
+    code, out, _ = cli("inspect", bundled, *shape)
+    assert code == 0 and TITLES[data["format"]] in out and "integer coverage: " in out
+
+
+def input_shape(path: Path) -> list[str]:
+    """--shape for the formats that do not tell their inputs' shapes."""
+    names = {"torchscript": "image", "mxnet": "data"}
+    form = BUNDLED[path.name]
+    return ["--shape", f"{names[form]}=1,1,8,8"] if form in names else []
+
+
+def test_batch_of_every_format(cli, fails, tmp_path):
+    """--batch sets the first dimension of every input, or one line says why the model is made for one size only."""
+    pytest.importorskip("onnx")
+    inspected = cli("inspect", DATA / "digits_lstm_int8.tflite", "--batch", "3", "--json")[1]
+    assert json.loads(inspected)["inputs"][0]["shape"] == [3, 8, 8]
+    assert "Reshape" in fails("inspect", DATA / "digits_cnn_qdq.onnx", "--batch", "3")
+
+
 def test_inspect_compiled(cli, compiled):
     code, out, _ = cli("inspect", compiled, "--json")
     data = json.loads(out)
@@ -191,26 +262,63 @@ def test_wrong_usage_exits_with_2(cli, compiled):
         assert code == 2 and out == "" and "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "no such file"),
-        (b"", "TFL"),
-        (b"PK\x03\x04 not a zip", "not a .qnn file"),
-        (b"hello world, no model", "TFL3"),
-    ],
-)
+NO_MODELS = [
+    (None, "no such file"),
+    (b"", "the file is empty"),
+    (b"PK\x03\x04 not a zip", "not a .qnn file"),
+    (b"hello world, no model", "no known format"),
+    (b"\x08\x07", "no known format"),  # an ONNX version and nothing else
+    (b'{"nodes": []}', "no MXNet symbol"),
+    (b'{"nodes": [', "no MXNet symbol"),
+    (b"[" * 100_000, "no known format"),
+    (b'{"nodes":' + b"[" * 100_000, "no MXNet symbol"),
+    (b"\x12\x01" + bytes(30), "-symbol.json"),
+    (b"\x80\x02}q\x00.", "pickle"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), NO_MODELS)
 @pytest.mark.parametrize("command", ["compile", "bench", "inspect", "run"])
 def test_unusable_model(fails, tmp_path, command, content, message):
     path = tmp_path / "m.tflite"
     if content is not None:
         path.write_bytes(content)
-    if command == "compile" and content is not None and content[:2] == b"PK":
-        message = "TFL3"
     extra = ["--input", DIGIT] if command == "run" else ["-o", tmp_path / "out.qnn"] if command == "compile" else []
     error = fails(command, path, *extra)
-    assert message in error or (content == b"" and "empty" in error)
+    assert message in error
+    if content is not None:
+        assert all(title in error for title in TITLES.values())
     assert not (tmp_path / "out.qnn").exists()
+
+
+def test_weights_of_torch_save_are_no_model(fails, tmp_path):
+    with zipfile.ZipFile(tmp_path / "weights.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
+    assert "weights saved by torch.save" in fails("inspect", tmp_path / "weights.pt")
+
+
+def test_a_folder_is_no_model(fails, tmp_path):
+    assert "directory" in fails("inspect", tmp_path)
+
+
+def test_options_of_other_formats(fails, compiled):
+    assert "--sum-mode is for MXNet" in fails("inspect", MODEL, "--sum-mode", "mxnet")
+    assert "--params is for MXNet" in fails("bench", DATA / "digits_cnn_qdq.onnx", "--params", MODEL)
+    assert "--numerics is for TFLite" in fails("run", DATA / "digits_cnn_qdq.onnx", "--numerics", "tflite", "-i", DIGIT)
+    assert "fixed" in fails("inspect", compiled, "--batch", "2")
+    assert "compiled already" in fails("compile", compiled)
+
+
+def test_params_of_a_symbol(fails, tmp_path):
+    """Beside the symbol lies exactly one .params file, or --params names one."""
+    symbol = tmp_path / "net[1]-symbol.json"
+    symbol.write_text('{"nodes": [], "heads": []}')
+    assert "net[1]-0000.params" in fails("inspect", symbol)
+    for epoch in ("0000", "0010"):
+        (tmp_path / f"net[1]-{epoch}.params").write_bytes(b"damaged")
+    assert "net[1]-0000.params, net[1]-0010.params" in fails("inspect", symbol)
+    (tmp_path / "net[1]-0010.params").unlink()
+    assert find_params(symbol) == tmp_path / "net[1]-0000.params"
 
 
 def test_truncated_model(fails, tmp_path):

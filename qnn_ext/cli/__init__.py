@@ -24,7 +24,7 @@ __all__ = ["cli", "main"]
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="qnn-ext")
 def cli() -> None:
-    """Compile and run quantized neural networks as integer programs.
+    """Compile and run quantized neural networks as integer programs: TFLite, ONNX, PyTorch, MXNet.
 
     \b
     Examples:

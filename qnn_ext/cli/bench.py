@@ -23,7 +23,7 @@ _SECONDS_PER_REPEAT = 0.02  # one repeat is an average over as many calls as fit
 @build_options
 @json_option
 def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: bool, **options: Any) -> None:
-    """Time MODEL (.qnn, or .tflite, which is compiled first) on zeros.
+    """Time MODEL (.qnn, or a model file, which is compiled first) on zeros.
 
     GOP/s counts two operations per multiply-accumulate (MAC) of the integer kernels.
 

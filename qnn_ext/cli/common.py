@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,11 +16,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..build import build
-from ..errors import ShapeError
-from ..frontends.tflite import from_tflite
-from ..frontends.tflite.reader import read_model
+from ..errors import QnnError
 from ..module import FloatNote, QnnModule, TensorSpec
 from ..runtime import Engine, load
+from .formats import TITLES, ImportOptions, parse_shapes, read_module, recognize
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,32 +31,53 @@ threads_option = click.option(
 )
 
 
-def build_options(command: Command) -> Command:
-    """The options that say how a model becomes an executable."""
+def import_options(command: Command) -> Command:
+    """The options that say how a model file is read, passed on as one ImportOptions named `importing`."""
+
+    @functools.wraps(command)
+    def wrapped(shapes: tuple[str, ...], **options: Any) -> Any:
+        given = {field.name: options.pop(field.name) for field in fields(ImportOptions) if field.name in options}
+        return command(importing=ImportOptions(shapes=parse_shapes(shapes), **given), **options)
+
     for option in reversed(
         [
-            click.option(
-                "--target",
-                default="native",
-                show_default=True,
-                help="native, or an LLVM CPU name: skylake-avx512, haswell, x86-64, ...",
-            ),
-            click.option(
-                "--numerics",
-                type=click.Choice(["float32", "tflite"]),
-                default="float32",
-                show_default=True,
-                help="Rounding: float32 as XNNPACK rounds, tflite as TFLite's reference kernels, bit for bit.",
-            ),
-            threads_option,
             click.option("--batch", type=click.IntRange(1), help="Batch size: the first dimension of every input."),
             click.option(
                 "--shape", "shapes", multiple=True, metavar="NAME=1,224,224,3", help="Shape of one input. Repeatable."
             ),
+            click.option(
+                "--numerics",
+                type=click.Choice(["float32", "tflite"]),
+                help="Rounding of TFLite models: float32 as XNNPACK rounds (default), tflite as TFLite's reference "
+                "kernels, bit for bit.",
+            ),
+            click.option("--params", type=FILE, help="MXNet's .params file. Default: the one beside the -symbol.json."),
+            click.option(
+                "--sum-mode",
+                type=click.Choice(["intended", "mxnet"]),
+                help="Residual sums of MXNet models: intended (default) keeps a result's whole range, mxnet clips as "
+                "MXNet does, bit for bit.",
+            ),
+            click.option(
+                "--engine",
+                type=click.Choice(["fbgemm", "x86", "onednn", "qnnpack"]),
+                help="Whose arithmetic TorchScript models follow. Default: PyTorch's own choice here.",
+            ),
         ]
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def build_options(command: Command) -> Command:
+    """The options that say how a model becomes an executable: `target`, `threads`, `importing`."""
+    target = click.option(
+        "--target",
+        default="native",
+        show_default=True,
+        help="native, or an LLVM CPU name: skylake-avx512, haswell, x86-64, ...",
+    )
+    return target(threads_option(import_options(command)))
 
 
 # ---- output ------------------------------------------------------------------------------------------------------
@@ -126,18 +148,10 @@ def note_data(note: FloatNote) -> dict[str, str]:
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-def is_compiled(path: Path) -> bool:
-    """Whether the file is a `.qnn` file: by its name, or because it starts as a zip archive does."""
-    if path.suffix == ".qnn" or not path.is_file():
-        return path.suffix == ".qnn"
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
-
-
-def import_model(path: Path, numerics: str, batch: int | None, shapes: Sequence[str]) -> QnnModule:
-    """Read a model file into the QNN dialect."""
+def import_model(path: Path, form: str, importing: ImportOptions) -> QnnModule:
+    """Read a model file of format `form` into the QNN dialect."""
     with step(f"importing {path.name}"):
-        return from_tflite(path, numerics=numerics, shapes=_shapes(path, batch, shapes))
+        return read_module(path, form, importing)
 
 
 def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine:
@@ -146,36 +160,16 @@ def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine
         return build(module, target, num_threads=threads)
 
 
-def open_engine(
-    path: Path, target: str, numerics: str, threads: int | None, batch: int | None, shapes: Sequence[str]
-) -> Engine:
+def open_engine(path: Path, target: str, threads: int | None, importing: ImportOptions) -> Engine:
     """The engine of a `.qnn` file, or of a model file compiled now."""
-    if not is_compiled(path):
-        return compile_model(import_model(path, numerics, batch, shapes), target, threads)
-    if batch is not None or shapes:
-        raise ShapeError(f"{path} is compiled: its shapes are fixed; give --batch and --shape to `qnn-ext compile`")
+    form = recognize(path)
+    if form != "qnn":
+        return compile_model(import_model(path, form, importing), target, threads)
+    refuse_import_options(path, importing)
     return load(path, num_threads=threads)
 
 
-def _shapes(path: Path, batch: int | None, shapes: Sequence[str]) -> Mapping[str, Sequence[int]] | None:
-    """--batch and --shape as `from_tflite` takes them."""
-    found: dict[str, Sequence[int]] = {}
-    if batch is not None:
-        graph = read_model(path).subgraphs[0]
-        for tensor in (graph.tensors[index] for index in graph.inputs):
-            if not tensor.shape:
-                raise ShapeError(f"input '{tensor.name}' is a scalar and has no batch dimension")
-            found[tensor.name] = (batch, *tensor.shape[1:])
-    found.update(map(_parse_shape, shapes))
-    return found or None
-
-
-def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, dims = text.rpartition("=")
-    try:
-        shape = tuple(int(dim) for dim in dims.split(","))
-    except ValueError:
-        shape = ()
-    if not name or not shape:
-        raise click.BadParameter(f"{text!r} is not NAME=1,224,224,3", param_hint="--shape")
-    return name, shape
+def refuse_import_options(path: Path, importing: ImportOptions) -> None:
+    """Raise QnnError where a compiled file is told how to be imported."""
+    if importing != ImportOptions():
+        raise QnnError(f"{path} is {TITLES['qnn']}: its shapes and numerics are fixed; give these options to compile")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..errors import QnnError
 from ..runtime import Engine
 from .common import (
     FILE,
@@ -22,6 +23,7 @@ from .common import (
     spec_data,
     step,
 )
+from .formats import ImportOptions, recognize
 
 
 @click.command("compile")
@@ -35,23 +37,28 @@ def compile_(
     model: Path,
     output: Path | None,
     target: str,
-    numerics: str,
     threads: int | None,
-    batch: int | None,
-    shapes: tuple[str, ...],
+    importing: ImportOptions,
     as_json: bool,
 ) -> None:
-    """Compile MODEL (.tflite) to one .qnn file, which runs without the frontend.
+    """Compile MODEL to one .qnn file, which runs without the frontend and its framework.
+
+    MODEL: .tflite, .onnx, PyTorch .pt2, TorchScript .pt, or MXNet -symbol.json with its .params beside it.
 
     \b
     Examples:
       qnn-ext compile mobilenet.tflite -o mobilenet.qnn
       qnn-ext compile mobilenet.tflite --target x86-64 --threads 1
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
+      qnn-ext compile bert.onnx --shape input_ids=1,128
+      qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
     """
+    form = recognize(model)
+    if form == "qnn":
+        raise QnnError(f"{model} is compiled already")
     output = output or Path(model.with_suffix(".qnn").name)
     started = time.perf_counter()
-    engine = compile_model(import_model(model, numerics, batch, shapes), target, threads)
+    engine = compile_model(import_model(model, form, importing), target, threads)
     with step(f"writing {output.name}"):
         engine.save(output)
     seconds = time.perf_counter() - started

@@ -6,6 +6,7 @@ A model file is read and imported, not compiled; a `.qnn` file is described with
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +15,153 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from tvm import relax
 
 from .. import artifact
+from ..coverage import coverage
 from ..errors import QnnError
-from ..frontends.tflite import from_tflite
-from ..frontends.tflite.reader import Model, Operator, Subgraph, Tensor, read_model
+from ..frontends.tflite.reader import Model, Operator, Subgraph, read_model
 from ..frontends.tflite.registry import CONVERTERS
 from ..module import QnnModule, TensorSpec
+from ..op.base import constant_value
+from ..passes.rewrite import bindings_of, op_name, operands
 from .common import (
     FILE,
     bytes_text,
     count_text,
-    is_compiled,
+    import_model,
+    import_options,
     json_option,
     note_data,
     out,
     print_json,
+    refuse_import_options,
     spec_data,
-    step,
 )
+from .formats import TITLES, ImportOptions, check_options, recognize
 
 
 @click.command()
 @click.argument("model", type=FILE)
+@import_options
 @json_option
-def inspect(model: Path, as_json: bool) -> None:
-    """Show what MODEL (.tflite or .qnn) holds: inputs, outputs, operators, dtypes, weights, what stays float and why.
+def inspect(model: Path, importing: ImportOptions, as_json: bool) -> None:
+    """Show what MODEL holds: inputs, outputs, operators, dtypes, weights, what stays float and why.
 
-    A model with unsupported operators is shown too, with what stops it.
+    MODEL is a .qnn file, or a model file of any format. A TFLite model with unsupported operators is shown too, with
+    what stops it. Integer coverage: the share of multiply-accumulates (MAC) that run as integers.
 
     \b
     Examples:
       qnn-ext inspect mobilenet.tflite
+      qnn-ext inspect resnet50.onnx
       qnn-ext inspect mobilenet.qnn --json
     """
-    data = _compiled_data(model) if is_compiled(model) else _tflite_data(model)
+    form = recognize(model)
+    if form == "qnn":
+        refuse_import_options(model, importing)
+        data = _compiled_data(model)
+    else:
+        check_options(form, importing)
+        data = _tflite_data(model, importing) if form == "tflite" else _model_data(model, form, importing)
     if as_json:
         print_json(data)
-    elif data["format"] == "qnn":
+    elif form == "qnn":
         _print_compiled(out(), data)
     else:
-        _print_tflite(out(), data)
+        _print_model(out(), data)
+
+
+# ---- model files -------------------------------------------------------------------------------------------------
+
+
+def _model_data(path: Path, form: str, importing: ImportOptions) -> dict[str, Any]:
+    """A model by what was imported of it."""
+    module = import_model(path, form, importing)
+    return {
+        "model": str(path),
+        "format": form,
+        "bytes": path.stat().st_size,
+        "imports": True,
+        "problem": None,
+        "inputs": [spec_data(spec) for spec in module.inputs],
+        "outputs": [spec_data(spec) for spec in module.outputs],
+        "operators": _module_operators(module),
+        "weights": _module_weights(module),
+        **_module_data(module),
+    }
+
+
+def _module_data(module: QnnModule | None) -> dict[str, Any]:
+    """What the import tells: states, notes, integer coverage. Empty where it failed."""
+    if module is None:
+        return {"states": [], "notes": [], "coverage": None}
+    found = coverage(module)
+    return {
+        "states": [state.name for state in module.states],
+        "notes": [note_data(note) for note in module.notes],
+        "coverage": {
+            "macs": found.macs,
+            "integer_macs": found.integer_macs,
+            "share": found.share,
+            "in_float": [
+                {"layer": product.layer, "operator": product.operator, "macs": product.macs}
+                for product in found.in_float
+            ],
+        },
+    }
+
+
+def _module_operators(module: QnnModule) -> list[dict[str, Any]]:
+    """The operators of the imported module, equal ones counted."""
+    kinds: Counter[tuple[str, str, str]] = Counter()
+    for binding in bindings_of(module.ir["main"]):
+        name = op_name(binding.value)
+        if name:
+            tensors = [operand for operand in operands(binding.value) if _is_data(operand)]
+            inputs = list(dict.fromkeys(str(tensor.ty.dtype) for tensor in tensors))
+            output = str(getattr(binding.var.ty, "dtype", "tuple"))
+            in_float = ["float" in dtype for dtype in (*inputs, output)]
+            runs_in = "float" if all(in_float) else "float and integer" if any(in_float) else "integer"
+            kinds[name, f"{', '.join(inputs)} → {output}", runs_in] += 1
+    return [
+        {"operator": name, "count": count, "dtypes": dtypes, "runs_in": runs_in}
+        for (name, dtypes, runs_in), count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+    ]
+
+
+def _is_data(operand: Any) -> bool:
+    """Activations and integer weights, not the scales and zero points that go with them."""
+    if not isinstance(getattr(operand, "ty", None), relax.TensorType):
+        return False
+    value = constant_value(operand)
+    return value is None or value.ndim > 1
+
+
+def _module_weights(module: QnnModule) -> dict[str, int]:
+    """Bytes of constants by dtype, each constant once."""
+    sizes: Counter[str] = Counter()
+    seen = set()
+    for binding in bindings_of(module.ir["main"]):
+        for operand in operands(binding.value):
+            value = constant_value(operand)
+            if value is not None and operand not in seen:
+                seen.add(operand)
+                sizes[str(value.dtype)] += value.nbytes
+    return dict(sizes.most_common())
 
 
 # ---- .tflite -----------------------------------------------------------------------------------------------------
 
 
-def _tflite_data(path: Path) -> dict[str, Any]:
+def _tflite_data(path: Path, importing: ImportOptions) -> dict[str, Any]:
+    """A model by its own operators, which are there even if the import fails."""
     model = read_model(path)
     graph = model.subgraphs[0]
     module: QnnModule | None = None
     problem = None
     try:
-        with step(f"importing {path.name}"):
-            module = from_tflite(path)
+        module = import_model(path, "tflite", importing)
     except QnnError as error:
         problem = str(error)
     return {
@@ -76,17 +170,18 @@ def _tflite_data(path: Path) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "imports": module is not None,
         "problem": problem,
-        "inputs": [_tensor_data(graph.tensors[index]) for index in graph.inputs],
-        "outputs": [_tensor_data(graph.tensors[index]) for index in graph.outputs],
+        "inputs": [spec_data(spec) for spec in (module.inputs if module else _specs(graph, graph.inputs))],
+        "outputs": [spec_data(spec) for spec in (module.outputs if module else _specs(graph, graph.outputs))],
         "operators": _operators(graph, module),
         "weights": _weights(model),
-        "states": [state.name for state in module.states] if module else [],
-        "notes": [note_data(note) for note in module.notes] if module else [],
+        **_module_data(module),
     }
 
 
-def _tensor_data(tensor: Tensor) -> dict[str, Any]:
-    return spec_data(TensorSpec(tensor.name, tensor.shape, tensor.dtype, tensor.qparams))
+def _specs(graph: Subgraph, indices: Sequence[int]) -> list[TensorSpec]:
+    """Inputs or outputs as the file declares them."""
+    tensors = [graph.tensors[index] for index in indices]
+    return [TensorSpec(tensor.name, tensor.shape, tensor.dtype, tensor.qparams) for tensor in tensors]
 
 
 def _operators(graph: Subgraph, module: QnnModule | None) -> list[dict[str, Any]]:
@@ -139,8 +234,8 @@ def _weights(model: Model) -> dict[str, int]:
     return dict(sizes.most_common())
 
 
-def _print_tflite(console: Console, data: dict[str, Any]) -> None:
-    console.print(f"{data['model']}: TFLite model, {bytes_text(data['bytes'])}", markup=False)
+def _print_model(console: Console, data: dict[str, Any]) -> None:
+    console.print(f"{data['model']}: {TITLES[data['format']]}, {bytes_text(data['bytes'])}", markup=False)
     _print_ports(console, data)
     table = Table(title="operators", title_justify="left")
     table.add_column("operator")
@@ -152,9 +247,18 @@ def _print_tflite(console: Console, data: dict[str, Any]) -> None:
     console.print(table)
     sizes = ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in data["weights"].items())
     console.print(f"weights: {sizes or 'none'}", markup=False)
+    if data["coverage"] and data["coverage"]["macs"]:
+        _print_coverage(console, data["coverage"])
     _print_notes(console, data)
     if not data["imports"]:
         console.print(f"does not import: {data['problem']}", style="bold red", markup=False)
+
+
+def _print_coverage(console: Console, data: dict[str, Any]) -> None:
+    share = f"{100 * data['share']:.2f}".rstrip("0").rstrip(".")
+    console.print(f"integer coverage: {share} % of {count_text(data['macs'])} MAC", markup=False)
+    for layer in data["in_float"]:
+        console.print(f"float: {layer['operator']} '{layer['layer']}': {count_text(layer['macs'])} MAC", markup=False)
 
 
 # ---- .qnn --------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run MODEL (.qnn, or .tflite, which is compiled first) on images or arrays.
+    """Run MODEL (.qnn, or a model file, which is compiled first) on images or arrays.
 
     An image is squeezed to the input's size. Arrays may leave out a batch dimension of 1; floats given for a quantized
     input are quantized with the input's scale and zero point. Values shown are real ones: scale · (q − zero_point).

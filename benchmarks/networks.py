@@ -1,0 +1,202 @@
+"""Whole networks of every format: imported, built, run, and compared with what their framework computed.
+
+    python -m benchmarks.networks FOLDER ... [--only NAME ...] [--threads 1] [--json FILE]
+
+A model lies beside an archive of the framework's inputs and outputs: MODEL.npz or MODEL_io.npz with input_0, input_1
+and so on (or x) and KIND_0, KIND_1 ... (or y) for every way the framework ran it. `scripts/networks.py` writes such
+folders.
+
+Columns: share of the multiply-accumulates that run as integers; and per kind of golden how many output values differ,
+by how many steps of the output's scale at most where the output is quantized (else as a share of its range), the
+signal-to-noise ratio of ours against it, and whether the largest value is in the same place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qnn_ext
+from qnn_ext.cli.formats import ImportOptions, read_module, recognize
+from qnn_ext.coverage import coverage
+
+SUFFIXES = (".tflite", ".onnx", ".pt2", ".pt", "-symbol.json")
+
+
+def models_in(folder: Path) -> list[Path]:
+    """The models of a folder that have an archive beside them, by name."""
+    found = [path for path in folder.iterdir() if path.name.endswith(SUFFIXES)]
+    return sorted(path for path in found if archive_of(path) is not None)
+
+
+def archive_of(model: Path) -> Path | None:
+    """The archive beside a model, None where there is none."""
+    stem = next(model.name.removesuffix(suffix) for suffix in SUFFIXES if model.name.endswith(suffix))
+    candidates = (model.with_name(f"{stem}{ending}") for ending in (".npz", "_io.npz"))
+    return next((path for path in candidates if path.exists()), None)
+
+
+def read_archive(path: Path) -> tuple[list[np.ndarray], dict[str, list[np.ndarray]]]:
+    """The inputs, and the outputs by kind."""
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    inputs = _numbered(arrays, "input") or _numbered(arrays, "input0") or [arrays["x"]]
+    kinds = dict.fromkeys(name.rpartition("_")[0] for name in arrays if name.rpartition("_")[2].isdigit())
+    kinds = [kind for kind in kinds if not kind.startswith("input") and not kind.endswith("1")]
+    outputs = {kind.removesuffix("0"): _numbered(arrays, kind) for kind in kinds}
+    return inputs, outputs or {"framework": [arrays["y"]]}
+
+
+def _numbered(arrays: dict[str, np.ndarray], prefix: str) -> list[np.ndarray]:
+    found = []
+    while f"{prefix}_{len(found)}" in arrays:
+        found.append(arrays[f"{prefix}_{len(found)}"])
+    return found
+
+
+def import_model(path: Path, inputs: list[np.ndarray]) -> qnn_ext.QnnModule:
+    """The model at the shapes of the archive's inputs."""
+    form = recognize(path)
+    if form == "torchscript":
+        from qnn_ext.frontends.pytorch import from_pytorch
+
+        return from_pytorch(path, example_inputs=tuple(inputs))
+    if form == "mxnet":  # bit for bit what MXNet computes, its clipping of sums included
+        return read_module(path, form, ImportOptions(shapes={"data": inputs[0].shape}, sum_mode="mxnet"))
+    return read_module(path, form, ImportOptions())
+
+
+def compare(path: Path, threads: int) -> dict[str, Any]:
+    """One row of the table."""
+    archive = archive_of(path)
+    assert archive is not None
+    inputs, goldens = read_archive(archive)
+    started = time.perf_counter()
+    module = import_model(path, inputs)
+    imported = time.perf_counter()
+    engine = qnn_ext.build(module, num_threads=threads)
+    built = time.perf_counter()
+    outputs = list(engine.run(inputs).values())
+    found = coverage(module)
+    return {
+        "model": path.name,
+        "import_s": imported - started,
+        "build_s": built - imported,
+        "run_ms": engine.time(repeat=5).median * 1e3,
+        "macs": found.macs,
+        "coverage": found.share,
+        "products_in_float": dict(Counter(product.operator for product in found.in_float)),
+        "notes": [f"{note.operator} '{note.node}': {note.reason}" for note in module.notes],
+        "goldens": {kind: [difference(*pair) for pair in _pairs(outputs, golden)] for kind, golden in goldens.items()},
+    }
+
+
+def _pairs(ours: list[np.ndarray], theirs: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for mine, golden in zip(ours, theirs, strict=True):
+        if mine.shape != golden.shape:
+            raise ValueError(f"output of shape {mine.shape}, the framework's is {golden.shape}")
+        yield mine, golden
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
+    """How far an output is from the framework's: see the module's docstring."""
+    a, b = ours.astype(np.float64).reshape(-1), theirs.astype(np.float64).reshape(-1)
+    largest = float(np.abs(a - b).max(initial=0.0))
+    noise, signal = float(((a - b) ** 2).sum()), float((b**2).sum())
+    step = quantization_step(theirs)
+    return {
+        "values": a.size,
+        "apart": int((a != b).sum()),
+        "largest": largest,
+        "steps": largest / step if step else None,
+        "of_range": largest / float(np.ptp(b)) if np.ptp(b) else 0.0,
+        "sqnr_db": float(10 * np.log10(signal / noise)) if noise and signal else None,
+        "cosine": float(a @ b / np.sqrt((a @ a) * (b @ b))) if (a @ a) * (b @ b) else 1.0,
+        "argmax_equal": bool(a.argmax() == b.argmax()) if a.size else True,
+    }
+
+
+def quantization_step(values: np.ndarray) -> float | None:
+    """The step between the values of a dequantized tensor, None where they do not lie on a grid."""
+    if values.dtype.kind in "iub":
+        return 1.0
+    distinct = np.unique(values.astype(np.float64))
+    if not 2 <= len(distinct) <= 1 << 12:
+        return None
+    step = float(np.diff(distinct).min())
+    multiples = (distinct - distinct[0]) / step
+    return step if np.abs(multiples - np.rint(multiples)).max() < 0.01 else None
+
+
+# ---- output ------------------------------------------------------------------------------------------------------
+
+HEADER = """\
+| model | import s | build s | run ms | integer MAC | against | apart | largest | SQNR dB | argmax | float |
+|---|---:|---:|---:|---:|---|---:|---:|---:|---|---|"""
+
+
+def _lines(row: dict[str, Any]) -> Iterator[str]:
+    if "error" in row:
+        yield f"| {row['model']} | {row['error']} | | | | | | | | | |"
+        return
+    head = [row["model"], f"{row['import_s']:.1f}", f"{row['build_s']:.1f}", f"{row['run_ms']:.2f}"]
+    head.append(f"{100 * row['coverage']:.2f} %")
+    products = ", ".join(f"{count} {operator}" for operator, count in row["products_in_float"].items())
+    notes = f"{len(row['notes'])} notes" if row["notes"] else ""
+    in_float = "; ".join(filter(None, (products, notes)))
+    for kind, outputs in row["goldens"].items():
+        for index, found in enumerate(outputs):
+            against = kind if len(outputs) == 1 else f"{kind} {index}"
+            cells = [*head, against, *_cells(found), in_float]
+            yield f"| {' | '.join(cells)} |"
+            head, in_float = [""] * len(head), ""
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    steps = f"{found['steps']:.3g} LSB" if found["steps"] is not None else f"{100 * found['of_range']:.2g} % of range"
+    return [
+        f"{found['apart']} of {found['values']}",
+        steps if found["apart"] else "0",
+        f"{found['sqnr_db']:.1f}" if found["sqnr_db"] is not None else "∞",
+        "equal" if found["argmax_equal"] else "differs",
+    ]
+
+
+def main() -> None:
+    """Compare and print; a model that does not import, build or run gets a row that says so, and the exit code is 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the models wanted")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    print(f"qnn_ext {qnn_ext.__version__}, {options.threads} thread{'s' if options.threads > 1 else ''}.\n\n{HEADER}")
+    rows = []
+    for path in (path for folder in options.folders for path in models_in(folder)):
+        if any(part in path.name for part in options.only):
+            rows.append(_row(path, options.threads))
+            print("\n".join(_lines(rows[-1])), flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    sys.exit(any("error" in row for row in rows))
+
+
+def _row(path: Path, threads: int) -> dict[str, Any]:
+    """One model's failure is a row, not the end of the table."""
+    try:
+        return compare(path, threads)
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split()).replace("|", "/")
+        return {"model": path.name, "error": text[:300]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Which format a model file is in, told by its content, never by its name; and the frontend that reads it.
+
+Formats, by the names they have in --json: qnn, tflite, onnx, pt2, torchscript, mxnet.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from ..errors import ModelFormatError, QnnError, ShapeError
+from ..frontends.tflite import from_tflite
+from ..module import QnnModule
+
+TITLES = {
+    "qnn": "compiled by qnn-ext (.qnn)",
+    "tflite": "TFLite (.tflite)",
+    "onnx": "ONNX (.onnx)",
+    "pt2": "PyTorch exported program (.pt2)",
+    "torchscript": "TorchScript (.pt)",
+    "mxnet": "MXNet (-symbol.json)",
+}
+
+_MXNET_PARAMS = (0x112).to_bytes(8, "little")
+_PICKLE = b"\x80"
+_FIELDS_OF_A_MODEL = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
+# onnx.ModelProto: field number -> wire type (0 a number, 2 anything with a length)
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What the command line says about reading a model, None or empty where it says nothing."""
+
+    numerics: str | None = None
+    batch: int | None = None
+    shapes: Mapping[str, tuple[int, ...]] | None = None
+    params: Path | None = None
+    sum_mode: str | None = None
+    engine: str | None = None
+
+
+# ---- recognition -------------------------------------------------------------------------------------------------
+
+
+def recognize(path: Path) -> str:
+    """The format of a file: a key of TITLES. Raises ModelFormatError when there is no file or it is of none of them."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+            found = _format_of(file, head)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise ModelFormatError(f"{path}: {reason}") from error
+    if found is None:
+        raise ModelFormatError(f"{path}: {_problem(head)}; models are {', '.join(TITLES.values())}")
+    return found
+
+
+def _format_of(file: BinaryIO, head: bytes) -> str | None:
+    if head[4:8] == b"TFL3":
+        return "tflite"
+    if head[:4] == b"PK\x03\x04":
+        return _format_of_zip(file)
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return _format_of_json(file)
+    return "onnx" if _is_onnx(file) else None
+
+
+def _format_of_zip(file: BinaryIO) -> str | None:
+    try:
+        names = zipfile.ZipFile(file).namelist()
+    except (zipfile.BadZipFile, ValueError, OSError):
+        return None
+    members = {name.split("/", 1)[-1] for name in names}  # PyTorch puts everything into one folder
+    if "qnn.json" in names:
+        return "qnn"
+    if any(name.startswith("models/") for name in members) or "serialized_exported_program.json" in names:
+        return "pt2"
+    return "torchscript" if {"data.pkl", "constants.pkl"} <= members else None
+
+
+def _format_of_json(file: BinaryIO) -> str | None:
+    file.seek(0)
+    try:
+        content = json.loads(file.read())
+    except (ValueError, RecursionError):
+        return None
+    return "mxnet" if isinstance(content, dict) and {"nodes", "heads"} <= set(content) else None
+
+
+def _is_onnx(file: BinaryIO) -> bool:
+    """Whether the file is a sequence of a ModelProto's fields, its IR version and something to run among them.
+
+    Protobuf has no magic number. A file that was cut off still counts: its reader will say what is missing.
+    """
+    seen = set()
+    for number, wire_type in _fields(file):
+        if _FIELDS_OF_A_MODEL.get(number) != wire_type:
+            return False
+        seen.add(number)
+    return 1 in seen and bool(seen & {2, 7, 8})
+
+
+def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
+    """(field number, wire type) of a protobuf message's own fields, at most 64 of them. (0, 0) for what is none."""
+    file.seek(0)
+    for _ in range(64):
+        key = _varint(file)
+        if key is None:
+            return
+        yield key >> 3, key & 7
+        value = _varint(file)
+        if key & 7 not in (0, 2) or value is None:
+            return
+        if key & 7 == 2:
+            file.seek(value, 1)
+
+
+def _varint(file: BinaryIO) -> int | None:
+    """A number of up to ten bytes, seven bits each; None at the end of the file."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            return None
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return min(value, 1 << 62)
+    return 1 << 62
+
+
+def _problem(head: bytes) -> str:
+    """What a file is instead of a model."""
+    if not head:
+        return "the file is empty"
+    if head.startswith(_MXNET_PARAMS):
+        return "these are the parameters of an MXNet model: give its -symbol.json, and this file as --params"
+    if head.startswith(_PICKLE):
+        return "this is a pickle, which may run code and is not read: save the model with torch.export.save"
+    if head.startswith(b"PK\x03\x04"):
+        return "not a .qnn file, no PyTorch program, or a damaged one (weights saved by torch.save are no model)"
+    if head.startswith(b"{"):
+        return "this JSON is no MXNet symbol, or a damaged one"
+    return "the content is of no known format"
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def read_module(path: Path, form: str, options: ImportOptions) -> QnnModule:
+    """The model in the QNN dialect. Raises what the frontend raises, QnnError for an option it does not take."""
+    check_options(form, options)
+    if options.batch is None:
+        return _read(path, form, options, options.shapes)
+    declared = _read(path, form, options, options.shapes)
+    shapes: dict[str, Sequence[int]] = {}
+    for spec in declared.inputs:
+        if not spec.shape:
+            raise ShapeError(f"input '{spec.name}' is a scalar and has no batch dimension")
+        shapes[spec.name] = (options.batch, *spec.shape[1:])
+    return _read(path, form, options, {**shapes, **(options.shapes or {})})
+
+
+def check_options(form: str, options: ImportOptions) -> None:
+    """Raise QnnError for an option that another format takes."""
+    takers = {"numerics": "tflite", "params": "mxnet", "sum_mode": "mxnet", "engine": "torchscript"}
+    for name, taker in takers.items():
+        if getattr(options, name) is not None and form != taker:
+            raise QnnError(f"--{name.replace('_', '-')} is for {TITLES[taker]} models; this one is {TITLES[form]}")
+
+
+def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, Any] | None) -> QnnModule:
+    """The frontends are imported here: each wants its framework, and only when a model of it is read."""
+    if form == "tflite":
+        return from_tflite(path, numerics=options.numerics or "float32", shapes=shapes)
+    if form == "onnx":
+        from ..frontends.onnx import from_onnx
+
+        return from_onnx(path, shapes=shapes)
+    if form in ("pt2", "torchscript"):
+        from ..frontends.pytorch import from_pytorch
+
+        return from_pytorch(path, shapes=shapes, engine=options.engine)
+    if form == "mxnet":
+        from ..frontends.mxnet import from_mxnet
+
+        params = options.params or find_params(path)
+        return from_mxnet(path, params, shapes=shapes, sum_mode=options.sum_mode or "intended")
+    raise QnnError(f"{path} is compiled already")
+
+
+def find_params(symbol: Path) -> Path:
+    """The .params file that lies beside a symbol: NAME-symbol.json has NAME-0000.params, or another epoch's.
+
+    Raises QnnError when there is none or more than one.
+    """
+    name = symbol.name.removesuffix(".json").removesuffix("-symbol")
+    stem = glob.escape(name)
+    found = sorted(symbol.parent.glob(f"{stem}-[0-9][0-9][0-9][0-9].params"))
+    found = found or sorted(symbol.parent.glob(f"{stem}.params"))
+    if len(found) != 1:
+        what = f"several: {', '.join(path.name for path in found)}" if found else f"no {name}-0000.params"
+        raise QnnError(f"{symbol} needs its parameters, and beside it lie {what}; name the file with --params")
+    return found[0]
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
+    """--shape NAME=1,224,224,3, repeated. Raises click.BadParameter."""
+    return dict(map(_parse_shape, texts)) or None
+
+
+def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, dims = text.rpartition("=")
+    try:
+        shape = tuple(int(dim) for dim in dims.split(","))
+    except ValueError:
+        shape = ()
+    if not name or not shape:
+        raise click.BadParameter(f"{text!r} is not NAME=1,224,224,3", param_hint="--shape")
+    return name, shape
