@@ -43,8 +43,8 @@ def from_pytorch(
         return _from_script(source, example_inputs, shapes, engine, "model")
     if isinstance(source, torch.nn.Module):
         raise ModelFormatError(
-            f"a {type(source).__name__} is Python code, no graph; pass torch.jit.trace(model.eval(), example) for eager "
-            "and FX models, or torch.export.export(model, (example,)) for PT2E models"
+            f"a {type(source).__name__} is Python code, no graph; pass torch.jit.trace(model.eval(), example) for "
+            "eager and FX models, or torch.export.export(model, (example,)) for PT2E models"
         )
     if not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
         raise QnnError(f"from_pytorch takes a path, bytes, a ScriptModule or an ExportedProgram, found {type(source)}")

@@ -20,8 +20,8 @@ from .common import import_torch
 TORCHSCRIPT, PROGRAM = "TorchScript", "torch.export program"
 
 HOW_TO = (
-    "in the code that makes the model, write torch.jit.trace(model.eval(), example).save(path) for eager and FX models, "
-    "or torch.export.save(torch.export.export(model, (example,)), path) for PT2E models"
+    "in the code that makes the model, write torch.jit.trace(model.eval(), example).save(path) for eager and FX "
+    "models, or torch.export.save(torch.export.export(model, (example,)), path) for PT2E models"
 )
 # PyTorch stores tensors as they are and deflates only TorchScript's code, to a sixth at best
 _MOST_COMPRESSION = 32
@@ -81,8 +81,8 @@ def load_script(archive: Archive) -> Any:
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelFormatError(
-            f"{archive.name}: PyTorch cannot read this TorchScript archive: {reason.strip()[:300]}; it may be damaged, of "
-            "another PyTorch version, or use operators that only some extension registers"
+            f"{archive.name}: PyTorch cannot read this TorchScript archive: {reason.strip()[:300]}; it may be "
+            "damaged, of another PyTorch version, or use operators that only some extension registers"
         ) from error
 
 
@@ -147,5 +147,8 @@ def _pickle_problem(content: bytes) -> str:
         return f"weights only (a state dictionary written by torch.save), without a graph; {HOW_TO}"
     if foreign:
         owner = foreign[0].replace(" ", ".")
-        return f"a pickled Python object ({owner}) written by torch.save; it is not opened, for that can run anything; {HOW_TO}"
+        return (
+            f"a pickled Python object ({owner}) written by torch.save; it is not opened, for that can run anything; "
+            f"{HOW_TO}"
+        )
     return f"a pickle, which is not opened, for that can run anything; {HOW_TO}"

@@ -209,8 +209,8 @@ class Importer:
             return self._results(node, self._run_in_torch(node, [plain(value) for value in operands]))
         if kind not in CONVERTERS:
             raise UnsupportedOperatorError(
-                f"{_where(node)}: operator {kind} is not supported; rewrite this part of the model with other operators "
-                "or keep it out of the exported module"
+                f"{_where(node)}: operator {kind} is not supported; rewrite this part of the model with other "
+                "operators or keep it out of the exported module"
             )
         arguments = self._arguments(node, operands)
         in_place = kind.endswith("_") and not kind.endswith("__")
@@ -280,8 +280,8 @@ class Importer:
     def _check_fresh(self, value: Traced, reader: str) -> None:
         if value.stale:
             raise UnsupportedOperatorError(
-                f"{self.source}: {reader} reads a tensor that an in-place operator changed through another view; use the "
-                "operator that is not in place"
+                f"{self.source}: {reader} reads a tensor that an in-place operator changed through another view; use "
+                "the operator that is not in place"
             )
 
     # ---- control flow --------------------------------------------------------------------------------------------
@@ -349,8 +349,9 @@ def _where(node: Any) -> str:
     """Operator and source line, as far as the archive tells: "aten::foo (code/model.py, line 5: x = foo(y))"."""
     text = str(node.sourceRange())
     found = re.search(r'File "([^"]+)", line (\d+)', text)
-    if not found:
-        return str(node.kind())
+    if not found:  # traced and not saved: a stack of Python frames, the innermost first
+        frame = re.search(r"^(\S+\.py)\((\d+)\)", text)
+        return f"{node.kind()} ({frame[1]}, line {frame[2]})" if frame else str(node.kind())
     lines = text.splitlines()
     marked = next((lines[i - 1].strip() for i, line in enumerate(lines) if "<--- HERE" in line and i), "")
     return f"{node.kind()} ({found[1]}, line {found[2]}{': ' + marked if marked else ''})"

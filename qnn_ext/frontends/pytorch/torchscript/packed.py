@@ -65,7 +65,16 @@ def unpack_linear(packed: Any) -> Weights:
 def unpack_conv(packed: Any) -> ConvParameters:
     """The parameters of quantized::conv*; those of one dimension are stored as two, the height 1."""
     weight, bias = packed.unpack()
-    numbers = [
-        tuple(int(n) for n in getattr(packed, name)()) for name in ("stride", "padding", "output_padding", "dilation")
-    ]
-    return ConvParameters(unpack_weights(weight, bias), *numbers, int(packed.groups()), bool(packed.transpose()))
+
+    def numbers(values: Any) -> tuple[int, ...]:
+        return tuple(int(value) for value in values)
+
+    return ConvParameters(
+        unpack_weights(weight, bias),
+        numbers(packed.stride()),
+        numbers(packed.padding()),
+        numbers(packed.output_padding()),
+        numbers(packed.dilation()),
+        int(packed.groups()),
+        bool(packed.transpose()),
+    )

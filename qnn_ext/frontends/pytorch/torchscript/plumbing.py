@@ -9,27 +9,31 @@ from ....errors import UnsupportedOperatorError
 from .values import Reference, Traced, plain, traced_in
 
 # Questions about a tensor whose answer its type holds: asked of the example
-QUESTIONS = frozenset(
-    """aten::size aten::dim aten::ndimension aten::numel aten::len aten::stride aten::is_contiguous aten::q_scale
-    aten::q_zero_point aten::qscheme aten::is_quantized aten::is_floating_point aten::dtype prim::dtype prim::device
-    prim::layout prim::shape prim::is_quantized aten::device aten::is_complex
-    aten::get_device aten::requires_grad prim::requires_grad prim::is_cuda prim::is_nested""".split()
-)
+QUESTIONS = frozenset((
+    "aten::device", "aten::dim", "aten::dtype", "aten::get_device", "aten::is_complex", "aten::is_contiguous",
+    "aten::is_floating_point", "aten::is_quantized", "aten::len", "aten::ndimension", "aten::numel", "aten::q_scale",
+    "aten::q_zero_point", "aten::qscheme", "aten::requires_grad", "aten::size", "aten::stride", "prim::device",
+    "prim::dtype", "prim::is_cuda", "prim::is_nested", "prim::is_quantized", "prim::layout", "prim::requires_grad",
+    "prim::shape",
+))  # fmt: skip
 
 # Arithmetic on numbers, strings and constant tensors, and tensors from nothing: PyTorch evaluates it
-ARITHMETIC = frozenset(
-    """aten::Int aten::Float aten::Bool aten::IntImplicit aten::FloatImplicit aten::ScalarImplicit aten::Scalar
-    prim::NumToTensor aten::scalar_tensor aten::tensor aten::as_tensor aten::add aten::sub aten::mul aten::div
-    aten::floordiv aten::floor_divide aten::remainder aten::fmod aten::neg aten::pow aten::floor aten::ceil aten::round
-    aten::sqrt aten::abs aten::eq aten::ne aten::lt aten::le aten::gt aten::ge aten::__and__ aten::__or__ aten::__xor__
-    aten::__not__ aten::__contains__ aten::__getitem__ aten::list aten::min aten::max prim::min prim::max aten::format
-    aten::zeros aten::ones aten::full aten::zeros_like aten::ones_like aten::full_like aten::arange aten::linspace
-    aten::eye aten::tril aten::triu aten::new_zeros aten::new_ones aten::new_full aten::item aten::sum aten::all aten::any
-    aten::logical_not aten::logical_and aten::logical_or aten::masked_fill aten::where aten::slice aten::select
-    aten::to aten::detach aten::clone aten::broadcast_tensors aten::range aten::sorted aten::clamp aten::ceil aten::exp
-    aten::log aten::sin aten::cos aten::rsqrt aten::reciprocal aten::outer aten::cumsum aten::rsub aten::type_as
-    aten::upper aten::lower aten::join aten::warn aten::lift_fresh aten::index""".split()
-)
+ARITHMETIC = frozenset((
+    "aten::Bool", "aten::Float", "aten::FloatImplicit", "aten::Int", "aten::IntImplicit", "aten::Scalar",
+    "aten::ScalarImplicit", "aten::__and__", "aten::__contains__", "aten::__getitem__", "aten::__not__",
+    "aten::__or__", "aten::__xor__", "aten::abs", "aten::add", "aten::all", "aten::any", "aten::arange",
+    "aten::as_tensor", "aten::broadcast_tensors", "aten::ceil", "aten::clamp", "aten::clone", "aten::cos",
+    "aten::cumsum", "aten::detach", "aten::div", "aten::eq", "aten::exp", "aten::eye", "aten::floor",
+    "aten::floor_divide", "aten::floordiv", "aten::fmod", "aten::format", "aten::full", "aten::full_like", "aten::ge",
+    "aten::gt", "aten::index", "aten::item", "aten::join", "aten::le", "aten::lift_fresh", "aten::linspace",
+    "aten::list", "aten::log", "aten::logical_and", "aten::logical_not", "aten::logical_or", "aten::lower",
+    "aten::lt", "aten::masked_fill", "aten::max", "aten::min", "aten::mul", "aten::ne", "aten::neg", "aten::new_full",
+    "aten::new_ones", "aten::new_zeros", "aten::ones", "aten::ones_like", "aten::outer", "aten::pow", "aten::range",
+    "aten::reciprocal", "aten::remainder", "aten::round", "aten::rsqrt", "aten::rsub", "aten::scalar_tensor",
+    "aten::select", "aten::sin", "aten::slice", "aten::sorted", "aten::sqrt", "aten::sub", "aten::sum",
+    "aten::tensor", "aten::to", "aten::tril", "aten::triu", "aten::type_as", "aten::upper", "aten::warn",
+    "aten::where", "aten::zeros", "aten::zeros_like", "prim::NumToTensor", "prim::max", "prim::min",
+))  # fmt: skip
 
 
 def _append(values: Sequence[Any]) -> Any:

@@ -66,10 +66,11 @@ def test_clip_needs_no_table(rng):
 FLOAT = {
     "relu": torch.relu, "relu6": F.relu6, "hardtanh": F.hardtanh, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
     "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish, "leaky_relu": F.leaky_relu, "elu": F.elu, "celu": lambda x: F.celu(x, 0.6), "selu": F.selu,
-    "softplus": F.softplus, "mish": F.mish, "threshold": lambda x: F.threshold(x, 0.1, 2.0), "exp": torch.exp,
-    "abs": torch.abs, "neg": torch.neg, "clamp": lambda x: torch.clamp(x, min=-0.5),
-    "sqrt": lambda x: torch.sqrt(torch.abs(x)), "reciprocal": torch.reciprocal, "pow": lambda x: x**2,
+    "hardswish": F.hardswish, "leaky_relu": F.leaky_relu, "elu": F.elu, "celu": lambda x: F.celu(x, 0.6),
+    "selu": F.selu, "softplus": F.softplus, "mish": F.mish, "threshold": lambda x: F.threshold(x, 0.1, 2.0),
+    "exp": torch.exp, "abs": torch.abs, "neg": torch.neg, "clamp": lambda x: torch.clamp(x, min=-0.5),
+    "sqrt": lambda x: torch.sqrt(torch.abs(x)),
+    "reciprocal": torch.reciprocal, "pow": lambda x: x**2,
 }  # fmt: skip
 
 

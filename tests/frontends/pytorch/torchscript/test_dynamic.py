@@ -74,7 +74,7 @@ def test_compiled(rng, engine):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_recurrent(rng, kind, bidirectional, batch_first):
-    """Scripted, so that the checks of the layer are control flow. The gates are float: a few units in the last place."""
+    """Scripted: the checks within the layer are control flow. The gates are float: a few units in the last place."""
     torch.manual_seed(0)
 
     class Network(torch.nn.Module):

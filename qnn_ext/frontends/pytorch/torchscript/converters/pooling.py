@@ -114,7 +114,7 @@ def _quantized_avg_pool(
     before: bool,
 ) -> relax.Expr:
     """rint(Σ(q − z)/n) + z; `before`: rint(Σ(q − z)/n + z), which is the rounded average of raw integers."""
-    zero, in_scale, out_scale = source.zero_point, np.float64(1), np.float64(1)
+    zero, in_scale, out_scale = int(source.zero_point), np.float64(1), np.float64(1)
     if divisor is not None:
         if ceil_mode:
             raise node.unsupported("divisor_override together with ceil_mode")
@@ -123,18 +123,18 @@ def _quantized_avg_pool(
         if include_pad and any(padding):
             if not ceil_mode:
                 widths = [0, 0, 0, 0, padding[0], padding[0], padding[1], padding[1]]
-                data = node.emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=int(zero)))
-                zero, padding = np.int32(0), [0, 0]
+                data = node.emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=zero))
+                zero, padding = 0, [0, 0]
         else:
-            zero = np.int32(0)
+            zero = 0
     return qnn.avg_pool2d(
         data,
         constant(np.asarray(in_scale)),
         zero,
         constant(np.asarray(out_scale)),
         zero,
-        pool_size=tuple(kernel),
-        strides=tuple(strides),
+        pool_size=tuple(kernel),  # type: ignore[arg-type]
+        strides=tuple(strides),  # type: ignore[arg-type]
         padding=(*padding, *padding),  # type: ignore[arg-type]
         ceil_mode=ceil_mode,
         count_include_pad=include_pad,
@@ -177,7 +177,7 @@ def _adaptive_avg_pool(node: Node) -> relax.Expr:
 def _uneven_avg_pool(node: Node, data: relax.Expr, source: QParams, out: list[int], before: bool) -> relax.Expr:
     """Windows of different sizes: each is cut out and averaged on its own."""
     h, w = shape_of(data)[2:]
-    zero = np.int32(0) if before else source.zero_point
+    zero = 0 if before else int(source.zero_point)
     rows = []
     for y in range(out[0]):
         cells = []
@@ -202,11 +202,10 @@ def _mean(node: Node) -> relax.Expr:
         node.note("the mean of a float tensor")
         return relax.op.mean(data, axes, keepdims)
     if node.engine == "qnnpack" and source.dtype == "uint8" and rank == 4 and list(node.get("dim") or []) == [2, 3]:
-        zero = source.zero_point
+        zero = int(source.zero_point)
         return node.move(qnn.mean(data, 1.0, zero, 1.0, zero, axis=(2, 3), keepdims=keepdims, out_dtype=source.dtype))
     if axes == list(range(rank - len(axes), rank)) and node["self"].is_contiguous():
-        zero = np.int32(0)
-        pooled = qnn.mean(data, 1.0, zero, 1.0, zero, axis=tuple(axes), keepdims=keepdims, out_dtype=source.dtype)
+        pooled = qnn.mean(data, 1.0, 0, 1.0, 0, axis=tuple(axes), keepdims=keepdims, out_dtype=source.dtype)
         return node.move(pooled)
     return _mean_of_floats(node, data, source, axes, keepdims)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import relax
 
@@ -59,7 +61,7 @@ def conv_accumulator(
     if weight.ndim > rank + 2:  # one dimension, stored with a height of 1
         weight = weight.reshape(weight.shape[0], weight.shape[1], *weight.shape[weight.ndim - rank :])
     padding = spatial(packed.padding)
-    geometry = {
+    geometry: dict[str, Any] = {
         "strides": spatial(packed.stride),
         "padding": (*padding, *padding),
         "dilation": spatial(packed.dilation),

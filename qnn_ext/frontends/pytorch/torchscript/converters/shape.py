@@ -1,6 +1,8 @@
-"""Operators that only move values: the integers of a quantized tensor as well as floats. The example knows the shape."""
+"""Operators that only move values: integers of quantized tensors as well as floats. The example knows the shape."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -28,8 +30,8 @@ def _reshape(node: Node) -> relax.Expr:
 @converter(
     "aten::contiguous", "aten::dropout", "aten::dropout_", "aten::feature_dropout", "aten::feature_dropout_",
     "aten::alpha_dropout", "aten::alpha_dropout_", "aten::detach", "aten::clone", "aten::alias", "aten::lift_fresh",
-    "quantized::dropout", "aten::cpu", "aten::identity", "aten::feature_alpha_dropout", "aten::detach_", "aten::positive",
-    "aten::resolve_conj", "aten::resolve_neg",
+    "quantized::dropout", "aten::cpu", "aten::identity", "aten::feature_alpha_dropout", "aten::detach_",
+    "aten::positive", "aten::resolve_conj", "aten::resolve_neg",
 )  # fmt: skip
 def _identity(node: Node) -> relax.Expr:
     if "dropout" in node.kind and any(node.get(name, False) for name in ("train", "training")):
@@ -193,7 +195,7 @@ def _stack(node: Node) -> relax.Expr:
     return relax.op.concat(fields, axis)
 
 
-def _example(value: Traced) -> object:
+def _example(value: Any) -> Any:
     return value.example if isinstance(value, Traced) else value
 
 
