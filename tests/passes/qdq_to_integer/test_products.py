@@ -136,8 +136,9 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_product(name):
     function, inputs = CASES[name]
-    # a float sum is off by 1e-7 of itself, which 16 bits see more often
-    outcome = check(function, *inputs, compiled=False, share=0.02 if "int16" in name else 1e-3)
+    # a float sum is off by 1e-7 of itself, which 16 bits see more often; a bias between ONNX's quantize operators is
+    # rounded to units of the accumulator, as ONNX Runtime does
+    outcome = check(function, *inputs, compiled=False, share=0.02 if "int16" in name else 5e-3)
     assert not outcome.notes
     left = [operator for operator in outcome.operators if operator.startswith("nn.conv") or operator == "matmul"]
     assert not left
@@ -161,7 +162,7 @@ def test_integer_bias_stays_in_the_accumulator(bias_scale):
         return g.q(g.emit(R.add(y, g.emit(R.reshape(b, (1, 8, 1, 1))))), out_scale, out_zero)
 
     data = integers((2, 6, 9, 8), "uint8")
-    outcome = check(model, data)
+    outcome = check(model, data, share=5e-3)
     assert outcome.operators.count("qnn.requantize") == 1 and not outcome.floats()
     x = np.lib.stride_tricks.sliding_window_view(data.astype(np.int64) - zero, (3, 3), axis=(2, 3))
     acc = np.einsum("ncyxij,ocij->noyx", x, weight.astype(np.int64)) + bias.reshape(1, 8, 1, 1)
