@@ -152,6 +152,13 @@ def variants() -> dict[str, Case]:
                 [("data", (6, 40), dtype), ("zero_point", (), "int32")],
                 lambda x, z, w=zero: op.dense(x, matrix, z, w, 0.5, 0.5),
             )
+    kernel = random_integers(np.random.default_rng(9), (8, 3, 3, 2), "int8")
+    for dtype in ("int8", "uint8"):
+        for number, (zero, padding) in enumerate(((0, (1, 0, 2, 1)), (5, (0, 0, 0, 0)), (np.arange(8), (1, 1, 1, 1)))):
+            cases[f"conv2d-dynamic-zero-point-{dtype}-{number}"] = (
+                [("data", (2, 6, 5, 4), dtype), ("zero_point", (), "int32")],
+                lambda x, z, w=zero, p=padding: op.conv2d(x, kernel, z, np.int32(w), 0.5, 0.5, padding=p, groups=2),
+            )
     packed = random_integers(np.random.default_rng(6), (2, 3, 32, 4), "int8")
     cases["contrib_dense_pack-constant"] = (
         [("data", (5, 12), "uint8")],

@@ -222,7 +222,7 @@ class _UnsignedActivations:
             if constant_value(args[zero_point]) is not None:
                 args[data] = self._as_unsigned(args[data])
                 args[zero_point] = _moved(args[zero_point])
-            elif name == "qnn.dense":  # with a zero point of run time
+            elif name in ("qnn.dense", "qnn.conv2d"):  # with a zero point of run time
                 args[data] = self._as_unsigned(args[data])
                 args[zero_point] = self._builder.emit(
                     relax.op.add(self._signed(args[zero_point]), constant(np.int32(OFFSET)))

@@ -8,8 +8,9 @@ T2 exists only where zw ≠ 0; it is zw times a *sum* over the window, which sta
 padding. T3 and T4 are constants of the weights and fold into one addition, and the bias with them. With a depthwise
 convolution a window sum would cost as much as T1: there Qw − zw is formed at compile time, in int16 if need be.
 
-A zero point that is only known at run time cannot fill constant padding: then the operands are widened to int16 and
-shifted first, and T1 is all there is. A dense layer pads nothing: with constant weights its za may come at run time.
+With constant weights za may come at run time: a convolution then pads its data with it first, and T3 and T4 are one
+product of za with constants. Weights that come at run time, or their zero points, are widened to int16 and shifted
+first, as the activations are, and T1 is all there is.
 """
 
 from __future__ import annotations
@@ -56,6 +57,17 @@ def _minus(acc: relax.Expr, term: relax.Expr, emit: Emit) -> relax.Expr:
     return relax.op.subtract(acc, term)
 
 
+def _minus_weight_sums(acc: relax.Expr, zero_point: relax.Expr, sums: np.ndarray, emit: Emit) -> relax.Expr:
+    """acc − za · Σ (Qw − zw), one sum per output channel; za may come at run time."""
+    known = constant_value(zero_point)
+    if known is not None:
+        return subtract_constant(acc, _scalar(known) * sums, emit)
+    if not sums.any():
+        return acc
+    scalar = emit(relax.op.reshape(zero_point, ()))
+    return _minus(acc, emit(relax.op.multiply(scalar, constant(sums.astype(np.int32)))), emit)
+
+
 def _widen(data: relax.Expr, zero_point: relax.Expr, axis: int, emit: Emit) -> relax.Expr:
     """int16 data − zero_point, for zero points known at run time only."""
     return emit(qnn.requantize(data, 1.0, zero_point, 1.0, 0, axis=axis, out_dtype="int16"))
@@ -75,9 +87,11 @@ def canonicalize_conv2d(call: relax.Call, emit: Emit) -> relax.Expr:
     weight_value = constant_value(weight)
     if weight_value is not None:
         weight_value = weight_to_ohwi(weight_value, kernel_layout, attributes["groups"])
-    zero_points = _constants(input_zero_point, weight_zero_point)
-    if weight_value is not None and zero_points is not None:
-        acc = _conv2d_terms(data, weight_value, _scalar(zero_points[0]), zero_points[1].reshape(-1), attributes, emit)
+    zw = constant_value(weight_zero_point)
+    if weight_value is not None and zw is not None:
+        if constant_value(input_zero_point) is None:
+            data, attributes = _padded(data, input_zero_point, attributes, emit)
+        acc = _conv2d_terms(data, weight_value, input_zero_point, zw.reshape(-1), attributes, emit)
     else:
         weight_expr = constant(weight_value) if weight_value is not None else _permuted(weight, kernel_layout, emit)
         shifted = _widen(weight_expr, weight_zero_point, 0, emit)
@@ -91,9 +105,24 @@ def _permuted(weight: relax.Expr, kernel_layout: str, emit: Emit) -> relax.Expr:
     return emit(relax.op.permute_dims(weight, list(permutation(kernel_layout, "OHWI"))))
 
 
+def _padded(data: relax.Expr, zero_point: relax.Expr, attributes: dict, emit: Emit) -> tuple[relax.Expr, dict]:
+    """NHWC data padded with a zero point of run time, and the attributes without padding."""
+    top, left, bottom, right = attributes["padding"]
+    if not any(attributes["padding"]):
+        return data, attributes
+    widths = [0, 0, top, bottom, left, right, 0, 0]
+    framed = emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=0))
+    height, width = (int(dim) for dim in list(data.ty.shape)[1:3])
+    inside = np.pad(np.ones((1, height, width, 1), bool), [(0, 0), (top, bottom), (left, right), (0, 0)])
+    frame = emit(relax.op.astype(emit(relax.op.reshape(zero_point, ())), str(data.ty.dtype)))
+    return emit(relax.op.where(constant(inside), framed, frame)), {**attributes, "padding": (0, 0, 0, 0)}
+
+
 def _conv2d_terms(
-    data: relax.Expr, weight: np.ndarray, za: int, zw: np.ndarray, attributes: dict, emit: Emit
+    data: relax.Expr, weight: np.ndarray, zero_point: relax.Expr, zw: np.ndarray, attributes: dict, emit: Emit
 ) -> relax.Expr:
+    known = constant_value(zero_point)
+    za = 0 if known is None else _scalar(known)
     groups, out_channels = attributes["groups"], weight.shape[0]
     geometry = {key: attributes[key] for key in ("strides", "padding", "dilation", "groups")}
     depthwise = groups > 1 and weight.shape[3] == 1
@@ -111,8 +140,8 @@ def _conv2d_terms(
         scaled = window if (zw == 1).all() else emit(relax.op.multiply(window, constant(zw.astype(np.int32))))
         acc = _minus(acc, scaled, emit)  # − T2
     taps = int(np.prod(weight.shape[1:]))
-    t3 = za * weight.astype(np.int64).sum(axis=(1, 2, 3))
-    return subtract_constant(acc, t3 - taps * za * zw, emit)  # − T3 + T4
+    columns = weight.astype(np.int64).sum(axis=(1, 2, 3)) - taps * zw
+    return _minus_weight_sums(acc, zero_point, columns, emit)  # − T3 + T4
 
 
 # ---- dense -------------------------------------------------------------------------------------------------------
@@ -128,8 +157,6 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
         x = _widen(data, input_zero_point, -1, emit)
         return qnn.dense_accumulate(x, _widen(weight, weight_zero_point, 0, emit), out_dtype=out_dtype)
     matrix, zw = values[0], values[1].reshape(-1)
-    known = constant_value(input_zero_point)
-    za = 0 if known is None else _scalar(known)
     shifted = shift_weight(matrix, zw.reshape(-1, 1))
     if shifted.dtype == np.int8 or matrix.dtype == np.int16:
         matrix, zw = shifted, np.zeros(1, np.int64)
@@ -139,10 +166,7 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
         rows = emit(qnn.row_sum(data))
         acc = _minus(acc, emit(relax.op.multiply(rows, constant(zw.astype(np.int32)))), emit)  # − T2
     columns = matrix.astype(np.int64).sum(axis=1) - matrix.shape[1] * zw
-    if known is None:  # activations quantized at run time: nothing is padded with za, so that it may be anything
-        shift = emit(relax.op.multiply(input_zero_point, constant(columns.astype(np.int32))))
-        return _minus(acc, shift, emit)  # − T3 + T4
-    return subtract_constant(acc, za * columns, emit)  # − T3 + T4
+    return _minus_weight_sums(acc, input_zero_point, columns, emit)  # − T3 + T4
 
 
 @canonical("qnn.contrib_dense_pack")
