@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from .module import QnnModule
-from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower
+from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower, sink_reshapes
 from .runtime import Engine
 from .target import make_target
 from .topi_int8.generic.schedule import schedule_module
@@ -51,6 +51,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     mod = channels_last(mod)  # NCHW → NHWC, which the kernels compute
     mod = legalize(mod, target)  # the dtypes the target wants
     mod = canonicalize(mod)  # QNN operators → integer primitives
+    mod = sink_reshapes(mod)  # nothing between a product and its epilogue
     mod = fold_constant_sums(mod)  # T3, T4 and the bias in one constant
     return fuse(mod)  # product + epilogue → one kernel each
 

@@ -1,6 +1,6 @@
 """Passes: QNN graph to scheduled kernels, in the order that `build.py` lists.
 
-fold_padding → channels_last → legalize → canonicalize → fold_constant_sums → fuse → lower
+fold_padding → channels_last → legalize → canonicalize → sink_reshapes → fold_constant_sums → fuse → lower
 
 qdq_to_integer comes before all of them, at import: it makes QNN operators of QDQ graphs.
 """
@@ -13,6 +13,7 @@ from .legalize import legalize
 from .lower import lower
 from .padding import fold_padding
 from .qdq_to_integer import qdq_to_integer
+from .sink import sink_reshapes
 
 __all__ = [
     "canonicalize",
@@ -23,4 +24,5 @@ __all__ = [
     "legalize",
     "lower",
     "qdq_to_integer",
+    "sink_reshapes",
 ]
