@@ -22,8 +22,16 @@ import numpy as np
 
 SEED = 7
 CALIBRATION_IMAGES = 8
-QUANTIZED = ("resnet18_v1", "mobilenet1_0", "mobilenet_v2_1_0", "resnet18_v2")
-FLOAT_ONLY = ("alexnet", "densenet121", "inception_v3", "squeezenet1_1", "vgg11_bn")
+QUANTIZED = (
+    "resnet18_v1",
+    "mobilenet1_0",
+    "mobilenet_v2_1_0",
+    "resnet18_v2",
+    "densenet121",
+    "squeezenet1_1",
+    "inception_v3",
+)
+FLOAT_ONLY = ("alexnet", "vgg11_bn")
 
 
 # ---- with MXNet --------------------------------------------------------------------------------------------------

@@ -43,8 +43,10 @@ def from_mxnet(
     params:   path of a `.params` file, its bytes, or a dict of arrays by name
     shapes:   input name -> shape, as {"data": (1, 3, 224, 224)}; may be left out where the symbol itself declares it
     sum_mode: what a quantized convolution with a residual sum yields. "intended": the sum is taken in float32 and then
-              saturated to the output's dtype. "mxnet" equals MXNet bit for bit: it computes in the buffer of the sum's
-              operand, so that an int8 operand clips a uint8 result at 127, half of its range
+              saturated to the output's dtype. "mxnet" equals MXNet 1.9.1 bit for bit, which computes in the buffer of
+              the sum's operand, so that an int8 operand clips a uint8 result at 127, half of its range. Two more of its
+              defects are in "mxnet" only: weights of a convolution with several groups (not depthwise) quantized with
+              another channel's scale, and averages that count cells beyond the padding (pooling_convention="full")
 
     Raises ModelFormatError (corrupt file), UnsupportedOperatorError (operator, or a graph MXNet itself cannot run),
     ShapeError (input shapes missing or wrong).

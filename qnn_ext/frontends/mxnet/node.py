@@ -86,6 +86,10 @@ class Node:
             raise self.malformed(f"inputs {index} and {index + 1} must be one finite number each")
         return Range(np.float32(low.item()), np.float32(high.item()))
 
+    def range_is_known(self, index: int) -> bool:
+        """Whether the range at inputs `index` and `index` + 1 is known at import."""
+        return all(constant_value(self.input(i)) is not None for i in (index, index + 1))
+
     def calibrated(self) -> Range | None:
         """The attributes min_calib_range and max_calib_range."""
         if not (self.has("min_calib_range") and self.has("max_calib_range")):

@@ -86,16 +86,20 @@ def test_unfused_form_is_refused(op):
         from_mxnet(model(variable("data"), {"op": op, "name": "x", "inputs": ["data"]}), {}, {"data": (1, 2)})
 
 
-@pytest.mark.parametrize("name", ["conv/auto", "dense_dense/auto"])
-def test_uncalibrated_models_are_refused(name):
-    golden = load("fused")[name]
+@pytest.mark.parametrize("name", ["conv_relu6", "conv_bn_relu6", "dense_clip_dense", "bn_alone"])
+def test_uncalibrated_models_that_mxnet_computes_wrongly(name):
+    golden = load("uncalibrated")[name]
+    with pytest.raises(UnsupportedOperatorError, match=r"MXNet .*calib_mode='naive'"):
+        from_mxnet(golden.symbol, golden.params, golden.shapes)
+
+
+def test_uncalibrated_range_of_a_calibrated_operator():
+    golden = load("fused")["conv/auto"]
 
     def forget(nodes):
-        for node in nodes.values():
-            for key in ("min_calib_range", "max_calib_range"):
-                node.get("attrs", {}).pop(key, None)
+        del nodes["data_quantize"]["attrs"]["min_calib_range"]
 
-    with pytest.raises(UnsupportedOperatorError, match="calib_mode='naive'"):
+    with pytest.raises(UnsupportedOperatorError, match=r"range is computed at run time.*calib_mode='naive'"):
         from_mxnet(edited(golden, forget), golden.params, golden.shapes)
 
 

@@ -82,7 +82,7 @@ def tampered_params(params, rng):
     return bytes(data)
 
 
-@pytest.mark.parametrize("archive", ["fused", "operators", "float"])
+@pytest.mark.parametrize("archive", ["fused", "operators", "float", "uncalibrated"])
 def test_damaged_models(archive):
     accepted = refused = 0
     for number, (name, golden) in enumerate(load(archive).items()):

@@ -12,6 +12,7 @@ from ....op.base import constant
 from ..node import Node
 from ..registry import converter
 from ..scales import F32, INT_MAX, LEVELS, Range, as_real, rescaled, round_saturate, scale_of
+from . import uncalibrated
 
 BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "elemwise_add": relax.op.add,
@@ -111,8 +112,10 @@ def convert_quantized_add(node: Node) -> list[relax.Expr]:
         raise node.malformed(
             f"operands must be int8 or uint8 of one shape, found {dtypes} {node.shape(0)} {node.shape(1)}"
         )
-    spans = (node.range(2), node.range(4))
     target = node.calibrated()
+    if target is None and not (node.range_is_known(2) and node.range_is_known(4)):
+        return uncalibrated.add(node)
+    spans = (node.range(2), node.range(4))
     mixed = dtypes[0] != dtypes[1]
     if target is None:
         dtype, total = "int32", F32(spans[0].largest + spans[1].largest)

@@ -13,6 +13,7 @@ from ....op.base import constant
 from ..node import Node
 from ..registry import converter
 from ..scales import F32, INT_MAX, Range, as_real, rescaled, round_saturate, saturate, scale_of
+from . import uncalibrated
 from .fused import convert_fused_float
 
 CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
@@ -78,8 +79,7 @@ class _Inputs:
     weight: np.ndarray
     bias: np.ndarray | None
     total: int | None  # index of the sum's other operand
-    data_range: Range
-    sum_range: Range | None
+    ranges: int  # index of the data's min, max, and then the sum's
 
 
 @converter("_sg_mkldnn_conv")
@@ -87,12 +87,6 @@ def convert_fused_convolution(node: Node) -> relax.Expr | list[relax.Expr]:
     """Convolution with the BatchNorm, activation and residual sum fused into it by oneDNN."""
     if not node.flag("quantized"):
         return convert_fused_float(node)
-    target = node.calibrated()
-    if target is None:
-        raise node.unsupported(
-            "quantized without calibration (calib_mode='none'), which is not supported: ranges would be taken from the "
-            "data at run time; quantize the model again with calib_mode='naive' or 'entropy'"
-        )
     convolution = node.fused("Convolution")
     if convolution is None:
         raise node.malformed("its subgraph has no Convolution")
@@ -101,11 +95,22 @@ def convert_fused_convolution(node: Node) -> relax.Expr | list[relax.Expr]:
         raise node.malformed(f"quantized data must be int8 or uint8, found {node.dtype(0)}")
     geometry = read_geometry(convolution, node.shape(0), inputs.weight.shape)
     check_channels(convolution, node.shape(0), inputs.weight.shape, geometry.groups)
-    data_scale = scale_of(node.dtype(0), inputs.data_range)
+    target = node.calibrated()
+    if target is None:
+        return _uncalibrated(node, inputs, geometry)
+    data_range = node.range(inputs.ranges)
+    data_scale = scale_of(node.dtype(0), data_range)
     weight_scale = channel_scales(inputs.weight, inputs.bias, data_scale)
     used = weight_scale if node.importer.intended else _scales_by_group(weight_scale, geometry.groups)
     weight, bias = quantize_weights(inputs.weight, used), quantize_bias(inputs.bias, weight_scale, data_scale)
-    acc = compound.convolution(
+    acc = _accumulator(node, weight, geometry)
+    if bias is not None:
+        acc = node.emit(relax.op.add(acc, constant(per_channel(bias, len(node.shape(0))))))
+    return node.with_range(_finish(node, acc, inputs, data_scale, weight_scale, target), target)
+
+
+def _accumulator(node: Node, weight: np.ndarray, geometry: Geometry) -> relax.Expr:
+    return compound.convolution(
         node.input(0),
         constant(weight),
         0,
@@ -116,9 +121,44 @@ def convert_fused_convolution(node: Node) -> relax.Expr | list[relax.Expr]:
         groups=geometry.groups,
         emit=node.emit,
     )
-    if bias is not None:
-        acc = node.emit(relax.op.add(acc, constant(per_channel(bias, len(node.shape(0))))))
-    return node.with_range(_finish(node, acc, inputs, data_scale, weight_scale, target), target)
+
+
+def _uncalibrated(node: Node, inputs: _Inputs, geometry: Geometry) -> list[relax.Expr]:
+    """int32 out: rint(acc + bias + sum · s_x·s_w / s_sum), one scale for all weights. A relu works on integers as on
+    real numbers; a clip does not, and MXNet clips the integers."""
+    activations = [_activation(node, "with_act", 0), _activation(node, "with_postsum_act", -1)]
+    if any(activation is not None and activation.operator.op == "clip" for activation in activations):
+        raise node.unsupported(
+            "clip without calibration, which MXNet computes wrongly; quantize with calib_mode='naive'"
+        )
+    data = uncalibrated.largest(node, inputs.ranges)
+    data_scale = uncalibrated.scale(node, node.dtype(0), data)
+    weights = Range(inputs.weight.min(), inputs.weight.max())
+    weight_scale = scale_of("int8", weights)
+    acc = _accumulator(node, quantize_weights(inputs.weight, np.full(len(inputs.weight), weight_scale)), geometry)
+    both = uncalibrated.product(node, data_scale, weight_scale)
+    if inputs.bias is not None:
+        bias = uncalibrated.bias_steps(node, inputs.bias, both, "TONEAREST_EVEN")
+        shape = [-1 if i == 1 else 1 for i in range(len(node.shape(0)))]
+        acc = node.emit(relax.op.add(acc, node.emit(relax.op.reshape(bias, shape))))
+    if activations[0] is not None:
+        acc = _integer_relu(node, acc, activations[0])
+    if inputs.total is not None:
+        sum_scale = uncalibrated.scale(node, node.dtype(inputs.total), uncalibrated.largest(node, inputs.ranges + 2))
+        ratio = node.emit(relax.op.divide(both, sum_scale))
+        real = qnn.fma(node.emit(as_real(node.input(inputs.total))), ratio, node.emit(as_real(acc)))
+        acc = node.emit(round_saturate(node.emit(real), "int32"))
+    if activations[1] is not None:
+        acc = _integer_relu(node, acc, activations[1])
+    return uncalibrated.accumulator_range(node, acc, node.dtype(0), data, weights.largest)
+
+
+def _integer_relu(node: Node, acc: relax.Expr, activation: Node) -> relax.Expr:
+    """relu or leaky relu of int32."""
+    if activation.operator.op == "Activation":
+        return node.emit(relax.op.maximum(acc, constant(np.int32(0))))
+    real = _leaky(node, node.emit(as_real(acc)), activation.real("slope", 0.25))
+    return node.emit(round_saturate(real, "int32"))
 
 
 def _inputs(node: Node, convolution: Node) -> _Inputs:
@@ -138,7 +178,7 @@ def _inputs(node: Node, convolution: Node) -> _Inputs:
         at += 4
     total = at if with_sum else None
     at += with_sum
-    return _Inputs(weight, bias, total, node.range(at), node.range(at + 2) if with_sum else None)
+    return _Inputs(weight, bias, total, at)
 
 
 def float_weight(node: Node, index: int) -> np.ndarray:
@@ -188,13 +228,13 @@ def _finish(
     dtype = "int8" if last is None or leaky else "uint8"
     out_scale = scale_of(dtype, target)
     factor = out_scale / data_scale / weight_scale
-    if not leaky and inputs.sum_range is None:
+    if not leaky and inputs.total is None:
         return rescaled(acc, factor, dtype)  # a relu at the end is the saturation at 0, a relu6 that at 255
     real = node.emit(as_real(acc, factor))
-    if inputs.total is not None and inputs.sum_range is not None:
+    if inputs.total is not None:
         if early is not None:
             real = _early_relu(node, real, early)
-        ratio = F32(out_scale / scale_of(node.dtype(inputs.total), inputs.sum_range))
+        ratio = F32(out_scale / scale_of(node.dtype(inputs.total), node.range(inputs.ranges + 2)))
         real = node.emit(qnn.fma(node.emit(as_real(node.input(inputs.total))), constant(ratio), real))
     if leaky and last is not None:
         real = _leaky(node, real, last.real("slope", 0.25))

@@ -13,6 +13,7 @@ from ....op.base import constant, constant_value, shape_of
 from ..node import Node
 from ..registry import converter
 from ..scales import F32, Range, as_real, rescaled, round_saturate, scale_of
+from . import uncalibrated
 from .activation import float_activation
 from .convolution import channel_scales, float_weight, quantize_bias, quantize_weights
 from .fused import convert_fused_float
@@ -55,6 +56,9 @@ def convert_fused_dense(node: Node) -> relax.Expr | list[relax.Expr]:
         raise node.malformed("its subgraph has no FullyConnected")
     if node.dtype(0) not in ("int8", "uint8"):
         raise node.malformed(f"quantized data must be int8 or uint8, found {node.dtype(0)}")
+    target = node.calibrated()
+    if target is None and not node.flag("enable_float_output"):
+        return _uncalibrated(node, dense)
     if node.flag("channel_wise_quantize"):
         weight, bias, data_scale, weight_scale = _channel_wise(node, dense)
     else:
@@ -62,16 +66,14 @@ def convert_fused_dense(node: Node) -> relax.Expr | list[relax.Expr]:
     acc = node.emit(qnn.dense(_rows(node, dense, weight.shape[1]), constant(weight), 0, 0, 1.0, 1.0))
     if bias is not None:
         acc = node.emit(relax.op.add(acc, constant(bias)))
-    target = node.calibrated()
     activation = _eltwise(node)
     if node.flag("enable_float_output"):
         real = as_real(acc, F32(1) / data_scale / weight_scale)
         if activation is not None:
             real = float_activation(activation, node.emit(real))
         return _like_input(node, dense, real, len(weight))
-    if target is None:
-        return _like_input(node, dense, acc, len(weight)), *_accumulator_range(node, weight_scale)
-    result, _ = _requantized(node, acc, activation, data_scale, weight_scale, target)
+    assert target is not None  # otherwise it has float output, or is uncalibrated
+    result = _requantized(node, acc, activation, data_scale, weight_scale, target)
     return node.with_range(_like_input(node, dense, result, len(weight)), target)
 
 
@@ -82,32 +84,51 @@ def _requantized(
     data_scale: np.float32,
     weight_scale: np.ndarray,
     target: Range,
-) -> tuple[relax.Expr, str]:
+) -> relax.Expr:
+    """The accumulator, after the elementwise operator in real numbers, in the calibrated range."""
     if activation is None:
-        return rescaled(acc, scale_of("int8", target) / data_scale / weight_scale, "int8"), "int8"
+        return rescaled(acc, scale_of("int8", target) / data_scale / weight_scale, "int8")
     dtype = "uint8" if _never_negative(activation) else "int8"
     factor = F32(1) / data_scale / weight_scale
     real = node.emit(float_activation(activation, node.emit(as_real(acc, factor))))
     steps = node.emit(relax.op.multiply(real, constant(scale_of(dtype, target))))
-    return round_saturate(steps, dtype), dtype
+    return round_saturate(steps, dtype)
+
+
+def _uncalibrated(node: Node, dense: Node) -> list[relax.Expr]:
+    """int32 out, where the range of the data is known at run time only: acc + round(bias · s_x·s_w / s_b)."""
+    activation = _eltwise(node)
+    if node.flag("channel_wise_quantize"):
+        raise node.unsupported("scales per channel without calibration, which MXNet itself does not run")
+    if activation is not None and not (activation.operator.op == "abs" or activation.text("act_type", "") == "relu"):
+        raise node.unsupported(
+            f"{activation.operator.op} without calibration, which MXNet computes wrongly; use calib_mode='naive'"
+        )
+    weight, bias = _integer_parameters(node, dense)
+    first = 2 + (bias is not None)
+    data, weights = uncalibrated.largest(node, first), node.range(first + 2)
+    acc = node.emit(qnn.dense(_rows(node, dense, weight.shape[1]), constant(weight), 0, 0, 1.0, 1.0))
+    if bias is not None:
+        both = uncalibrated.product(node, uncalibrated.scale(node, node.dtype(0), data), scale_of("int8", weights))
+        bias_scale = scale_of("int8", node.range(first + 4))
+        factor = node.emit(relax.op.divide(both, constant(bias_scale.reshape(1))))
+        acc = node.emit(relax.op.add(acc, uncalibrated.bias_steps(node, bias, factor, "TONEAREST")))
+    if activation is not None:
+        zero = constant(np.int32(0))
+        acc = node.emit(relax.op.abs(acc) if activation.operator.op == "abs" else relax.op.maximum(acc, zero))
+    result = _like_input(node, dense, acc, len(weight))
+    return uncalibrated.accumulator_range(node, result, node.dtype(0), data, weights.largest)
 
 
 def _tensor_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | None, np.float32, np.ndarray]:
     """int8 weights and bias, each with its range: inputs data, weight, [bias], then min and max of each. The bias is
     rescaled to accumulator steps, halves away from zero (std::round)."""
-    has_bias = not dense.flag("no_bias")
-    first = 2 + has_bias
-    if len(node.inputs) != 3 * first:
-        raise node.malformed(f"takes {3 * first} inputs, found {len(node.inputs)}")
-    weight = node.constant(1)
-    if weight.dtype != np.int8 or weight.ndim != 2 or not weight.size:
-        raise node.malformed(f"weights must be an int8 matrix, found {weight.dtype} {weight.shape}")
+    weight, bias = _integer_parameters(node, dense)
+    first = 2 + (bias is not None)
     data_scale, weight_scale = scale_of(node.dtype(0), node.range(first)), scale_of("int8", node.range(first + 2))
-    if not has_bias:
+    if bias is None:
         return weight, None, data_scale, np.asarray(weight_scale)
-    bias, span = node.constant(2), node.range(first + 4)
-    if bias.dtype != np.int8 or bias.shape != weight.shape[:1]:
-        raise node.malformed(f"the bias must be int8 of shape {weight.shape[:1]}, found {bias.dtype} {bias.shape}")
+    span = node.range(first + 4)
     bias_scale = scale_of("int8", span)
     ratio = F32(F32(data_scale * weight_scale) / bias_scale)
     if span.largest:
@@ -118,6 +139,23 @@ def _tensor_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | None
             ratio, weight_scale = largest, F32(weight_scale * shrink)
     steps = reference.round_half_away(bias.astype(F32) * ratio)
     return weight, reference.float_to_int(steps, np.int64(0), "int32"), data_scale, np.asarray(weight_scale)
+
+
+def _integer_parameters(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | None]:
+    """int8 weights and bias: inputs 1 and 2."""
+    has_bias = not dense.flag("no_bias")
+    expected = 3 * (2 + has_bias)
+    if len(node.inputs) != expected:
+        raise node.malformed(f"takes {expected} inputs, found {len(node.inputs)}")
+    weight = node.constant(1)
+    if weight.dtype != np.int8 or weight.ndim != 2 or not weight.size:
+        raise node.malformed(f"weights must be an int8 matrix, found {weight.dtype} {weight.shape}")
+    if not has_bias:
+        return weight, None
+    bias = node.constant(2)
+    if bias.dtype != np.int8 or bias.shape != weight.shape[:1]:
+        raise node.malformed(f"the bias must be int8 of shape {weight.shape[:1]}, found {bias.dtype} {bias.shape}")
+    return weight, bias
 
 
 def _channel_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | None, np.float32, np.ndarray]:
@@ -133,12 +171,6 @@ def _channel_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | Non
     data_scale = scale_of(node.dtype(0), node.range(first))
     scales = channel_scales(weight, bias, data_scale)
     return quantize_weights(weight, scales), quantize_bias(bias, scales, data_scale), data_scale, scales
-
-
-def _accumulator_range(node: Node, weight_scale: np.ndarray) -> list[relax.Expr]:
-    raise node.unsupported(
-        "neither calibrated nor with float output (calib_mode='none'); quantize the model again with calib_mode='naive'"
-    )
 
 
 def _eltwise(node: Node) -> Node | None:

@@ -81,8 +81,9 @@ def convert_pooling(node: Node) -> relax.Expr:
 
 @converter("_contrib_quantized_pooling")
 def convert_quantized_pooling(node: Node) -> list[relax.Expr]:
-    """Integers stay in their range. An average is rint(f32(sum) / f32(n)); n is the whole window with
-    count_include_pad, overhang included, otherwise the cells within the data."""
+    """Integers stay in their range. An average is rint(f32(sum) / f32(n)); n counts the cells within the data and, with
+    count_include_pad, those of `pad`, as in float. Bit for bit MXNet counts the overhang of the "full" convention too,
+    which makes the last row and column too small."""
     kind = node.choice("pool_type", "max", "max", "avg")
     node.check_rank(4)
     if node.dtype(0) not in ("int8", "uint8"):
@@ -93,6 +94,8 @@ def convert_quantized_pooling(node: Node) -> list[relax.Expr]:
         result = relax.op.nn.max_pool2d(node.input(0), **options)
     else:
         inclusive = node.flag("count_include_pad", True)
+        if inclusive and any(window.overhang) and node.importer.intended:
+            options |= {"padding": window.pad * 2, "ceil_mode": True}
         result = qnn.avg_pool2d(
             node.input(0),
             1.0,

@@ -14,6 +14,7 @@ from ..node import Node
 from ..reader import DTYPES
 from ..registry import converter
 from ..scales import F32, Range, scale_of
+from . import uncalibrated
 
 # ---- copies ------------------------------------------------------------------------------------------------------
 
@@ -172,6 +173,9 @@ def convert_quantized_concat(node: Node) -> list[relax.Expr]:
     count = node.integer("num_args")
     if count < 1 or len(node.inputs) != 3 * count:
         raise node.malformed(f"num_args={count} needs {3 * count} inputs, found {len(node.inputs)}")
+    axis = node.axis("dim", 1, len(node.shape(0)))
+    if not all(node.range_is_known(count + 2 * i) for i in range(count)):
+        return uncalibrated.concatenate(node, count, axis)
     dtypes = [node.dtype(i) for i in range(count)]
     spans = [node.range(count + 2 * i) for i in range(count)]
     target = Range(min(F32(0), *(s.low for s in spans)), max(F32(0), *(s.high for s in spans)))
@@ -180,7 +184,6 @@ def convert_quantized_concat(node: Node) -> list[relax.Expr]:
     factors = [F32(scale / scale_of(d, s)) for d, s in zip(dtypes, spans, strict=True)]
     if any(scale_of(d, s) == scale and d != dtype for d, s in zip(dtypes, spans, strict=True)):
         raise node.unsupported("joins int8 and uint8 of one scale, which MXNet itself does not run")
-    axis = node.axis("dim", 1, len(node.shape(0)))
     data = node.inputs[:count]
     joined = qnn.concatenate(data, factors, [0] * count, 1.0, 0, axis=axis, out_dtype=dtype)
     return node.with_range(joined, target)
