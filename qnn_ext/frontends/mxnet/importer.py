@@ -14,8 +14,9 @@ from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperato
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
-from ..tflite.importer import _blaming, distinct, identifier
-from ..tflite.limits import check_elements
+from ..building import distinct, identifier
+from ..limits import check_elements
+from ..tflite.importer import _blaming
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
 from .node import Node
 from .reader import DTYPES, read_params

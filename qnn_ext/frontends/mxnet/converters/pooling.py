@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 
 from .... import op as qnn
-from ...tflite.limits import MAX_WINDOW_PADDING
+from ...limits import MAX_WINDOW_PADDING
 from ..node import Node
 from ..registry import converter
 
