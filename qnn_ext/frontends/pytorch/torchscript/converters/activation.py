@@ -1,4 +1,8 @@
-"""Functions of one value. On a quantized tensor each is a table of what PyTorch computes for all 256 integers."""
+"""Functions of one value. On a quantized tensor each is a table of what PyTorch computes for all 256 integers.
+
+PyTorch's QNNPACK clamp (relu6, hardtanh, clamp) scrambles channels-last tensors, which QNNPACK's convolutions yield: a
+defect that is not reproduced.
+"""
 
 from __future__ import annotations
 

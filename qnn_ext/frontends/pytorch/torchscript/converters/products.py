@@ -1,4 +1,8 @@
-"""Convolutions and fully connected layers: integer accumulators, then the engine's own way into the output."""
+"""Convolutions and fully connected layers: integer accumulators, then the engine's own way into the output.
+
+Two defects of PyTorch are not reproduced: fbgemm's depthwise convolutions saturate at 16 bits for activations beyond
+127 on per-channel weights, and oneDNN's transposed ones read some weights in the wrong order.
+"""
 
 from __future__ import annotations
 
