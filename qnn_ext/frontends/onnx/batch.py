@@ -179,10 +179,8 @@ def _axes_but_first(name: str) -> Callable[..., bool]:
 
     def rule(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
         rank = len(_tensor_types(one.args[0].ty)[0].shape)
-        if definition_of(one) is not None:
-            axes = call_attributes(one).get(name)
-        else:
-            axes = getattr(one.attrs, name, None)
+        ours = definition_of(one) is not None
+        axes = call_attributes(one).get(name) if ours else getattr(one.attrs, name, None)
         if axes is None:
             return False
         axes = [axes] if isinstance(axes, (int, tirx.IntImm)) else list(axes)

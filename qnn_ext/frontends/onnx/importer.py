@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
-from ...interpreter import interpret
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes import qdq_to_integer
-from ..tflite.importer import _leaves, distinct, identifier
-from ..tflite.limits import Budget, check_elements
+from ..building import distinct, fold, identifier, reason
+from ..limits import Budget, check_elements
 from . import converters  # noqa: F401  (fills the registry)
 from .batch import check_batch_axis
 from .fallback import convert_with_tvm
@@ -101,24 +99,8 @@ class Importer:
         bound = self._builder.emit(expr, identifier(name))
         if isinstance(bound.ty, relax.TensorType):
             check_elements(shape_of(bound))
-        return self._fold(expr, bound)
-
-    def _fold(self, expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
-        """A call whose tensor arguments are all constant becomes a constant; the dead binding is removed at the end."""
         definition = definition_of(expr)
-        if not isinstance(expr, relax.Call) or (definition is not None and definition.name == "dequantize"):
-            return bound
-        values = [constant_value(leaf) for leaf in _leaves(expr)]
-        known = [value for value in values if value is not None]
-        if known and len(known) == len(values) and self.budget.can_fold(bound.ty, known):
-            builder = relax.BlockBuilder()
-            with builder.function("main", []):
-                builder.emit_func_output(builder.emit(expr))
-            with np.errstate(all="ignore"):  # the model's own arithmetic: it may well compute an infinity
-                results = interpret(builder.get(), [])
-            if len(results) == 1 and isinstance(bound.ty, relax.TensorType):
-                return constant(results[0])
-        return bound
+        return bound if definition is not None and definition.name == "dequantize" else fold(expr, bound, self.budget)
 
     def fallback(self, node: Node) -> list[relax.Expr]:
         """The node's outputs by TVM's own converter. Raises UnsupportedOperatorError."""
@@ -260,11 +242,5 @@ def _blaming(operator: Operator) -> Iterator[None]:
         raise ModelFormatError(f"{label}: needs more memory than there is: {error}") from error
     except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
         raise ModelFormatError(
-            f"{label}: inputs and attributes do not fit together: {_reason(error)}; export the model again"
+            f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """The last line of a message, with the operators that TVM spells out reduced to their names."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return re.sub(r'ir\.Op\(.*?, name="([\w.]+)".*support_level=\d+\)', r"\1", lines[-1]).rstrip(".")

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
+from ..limits import MAX_ELEMENTS
 
 # TensorProto.DataType -> NumPy dtype of the stored elements
 DTYPES: dict[int, Any] = {
@@ -28,7 +29,6 @@ DTYPES: dict[int, Any] = {
     16: ml_dtypes.bfloat16,
 }
 NARROW = {21: "uint4", 22: "int4", 25: "uint2", 26: "int2"}  # kept as uint8 and int8
-MAX_ELEMENTS = 2**31 - 1
 
 # where elements stand when they are not raw bytes
 _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}

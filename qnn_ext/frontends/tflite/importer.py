@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,14 +10,14 @@ from operator import index as operator_index
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ...interpreter import interpret
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
+from ..building import distinct, fold, identifier, reason
+from ..limits import Budget, check_elements
 from . import converters  # noqa: F401  (fills the registry)
-from .limits import Budget, check_elements
 from .node import Node, shape_of
 from .reader import Model, Operator, Subgraph, Tensor, read_model
 from .registry import CONVERTERS
@@ -149,24 +148,7 @@ class Importer:
         bound = self._builder.emit(expr, identifier(name))
         if isinstance(bound.ty, relax.TensorType):
             check_elements(shape_of(bound))
-        return self._fold(expr, bound)
-
-    def _fold(self, expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
-        """A call whose tensor arguments are all constant becomes a constant, unless that would be big. Shape arithmetic
-        needs that, and float16 weights. The dead binding is removed at the end."""
-        if not isinstance(expr, relax.Call):
-            return bound
-        values = [constant_value(leaf) for leaf in _leaves(expr)]
-        known = [value for value in values if value is not None]
-        if known and len(known) == len(values) and self.budget.can_fold(bound.ty, known):
-            builder = relax.BlockBuilder()
-            with builder.function("main", []):
-                builder.emit_func_output(builder.emit(expr))
-            with np.errstate(all="ignore"):  # the model's own arithmetic: it may well compute an infinity
-                results = interpret(builder.get(), [])
-            if len(results) == 1 and isinstance(bound.ty, relax.TensorType):
-                return constant(results[0])
-        return bound
+        return fold(expr, bound, self.budget)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -301,14 +283,8 @@ def _blaming(operator: Any) -> Iterator[None]:
         raise ModelFormatError(f"{label}: scales or options are out of any sensible range: {error}") from error
     except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
         raise ModelFormatError(
-            f"{label}: inputs and options do not fit together: {_reason(error)}; convert the model again"
+            f"{label}: inputs and options do not fit together: {reason(error)}; convert the model again"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """The last line of a message, with the operators that TVM spells out reduced to their names."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return re.sub(r'ir\.Op\(.*?, name="([\w.]+)".*support_level=\d+\)', r"\1", lines[-1]).rstrip(".")
 
 
 def _check_dtype(tensor: Tensor) -> None:
@@ -318,20 +294,6 @@ def _check_dtype(tensor: Tensor) -> None:
         )
 
 
-def distinct(names: Sequence[str]) -> list[str]:
-    """The names, later ones that repeat an earlier one with a number behind."""
-    taken: dict[str, int] = {}
-    result = []
-    for name in names:
-        unique = name
-        while unique in taken:
-            taken[name] += 1
-            unique = f"{name}:{taken[name]}"
-        taken[unique] = 0
-        result.append(unique)
-    return result
-
-
 def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:
     """Whether an inferred shape agrees with the declared one; dimensions the file leaves open agree with anything, and
     an operator whose output shape is only known at run time declares no dimensions at all."""
@@ -339,20 +301,3 @@ def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:
         return True
     signature = tensor.shape_signature or tensor.shape
     return len(shape) == len(signature) and all(s in (-1, dim) for s, dim in zip(signature, shape, strict=True))
-
-
-def _leaves(expr: Any) -> list[Any]:
-    """The tensor arguments of a call, tuples opened; shapes and plain numbers left out."""
-    found: list[Any] = []
-    for arg in expr.args if isinstance(expr, relax.Call) else []:
-        if isinstance(arg, relax.Tuple):
-            found.extend(arg.fields)
-        elif not isinstance(arg, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)):
-            found.append(arg)
-    return found
-
-
-def identifier(name: str) -> str:
-    """A tensor name as a Relax variable name."""
-    cleaned = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in name).strip("_")
-    return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned

@@ -10,11 +10,11 @@ import numpy as np
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...qparams import INTEGER_DTYPES, QParams, dtype_range
+from ..limits import MAX_ELEMENTS
 from .flatbuffer import FlatFile, numbers, text
 from .options import dtype_name, enum_name
 
 MAX_RANK = 32  # NumPy 1's limit
-MAX_ELEMENTS = 2**31 - 1  # of a tensor without data in the file; constants are bounded by the file's size
 
 # The scale of a channel whose weights are all zero is 0 in some files. Integers cannot carry that, so it becomes a
 # scale that leaves every product below half a step: the result is the same, and products of it stay normal float32.

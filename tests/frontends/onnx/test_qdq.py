@@ -270,3 +270,33 @@ def test_bfloat16_scale(rng):
 def test_errors_are_ours():
     with pytest.raises(QnnError):
         from_onnx(model([node("DequantizeLinear", ["x"], ["y"])], [value("x", (3,), np.int8)], [value("y", (3,))]))
+
+
+def test_weights_quantized_in_the_graph(rng):
+    """QuantizeLinear of constant float weights is computed at import, its result stays integers."""
+    nodes = [
+        node("QuantizeLinear", ["w", "s", "z"], ["q"], axis=0),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"], axis=0),
+        node("Add", ["x", "d"], ["y"]),
+    ]
+    weights, scale = rng.standard_normal((3, 4)).astype(np.float32), np.asarray([0.1, 0.2, 0.3], np.float32)
+    proto = model(
+        nodes, [value("x", (3, 4))], [value("y", (3, 4))], {"w": weights, "s": scale, "z": np.zeros(3, np.int8)}
+    )
+    assert "qnn.quantize" not in operators(from_onnx(proto))
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(both(proto, {"x": x})[0], run_ort(proto, {"x": x})[0])
+
+
+def test_quantized_inputs_and_outputs_stay_as_declared(rng):
+    nodes = [
+        node("DequantizeLinear", ["x", "s", "z"], ["d"]),
+        node("Relu", ["d"], ["r"]),
+        node("QuantizeLinear", ["r", "s", "z"], ["y"]),
+    ]
+    values = [value("x", (3, 4), np.uint8)], [value("y", (3, 4), np.uint8)]
+    proto = model(nodes, *values, {"s": np.float32(0.1), "z": np.uint8(128)})
+    module = from_onnx(proto)
+    assert (module.inputs[0].dtype, module.outputs[0].dtype) == ("uint8", "uint8")
+    x = rng.integers(0, 255, (3, 4)).astype(np.uint8)
+    np.testing.assert_array_equal(both(proto, {"x": x})[0], np.maximum(x, 128))

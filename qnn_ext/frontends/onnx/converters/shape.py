@@ -75,4 +75,5 @@ def eye_like(node: Node) -> relax.Expr:
     if len(node.shape(0)) != 2:
         raise node.malformed(f"takes a matrix, found shape {node.shape(0)}")
     dtype = node.target_dtype("dtype") if "dtype" in node.attributes else node.dtype(0)
-    return constant(np.eye(*node.shape(0), k=node.attribute("k", 0), dtype=dtype))
+    rows, columns = node.shape(0)
+    return constant(np.eye(rows, columns, k=node.attribute("k", 0), dtype=dtype))

@@ -13,8 +13,8 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant, constant_value, shape_of
-from .. import limits
-from ..limits import MAX_ELEMENTS, MAX_FOLDED_ELEMENTS
+from ... import limits
+from ...limits import MAX_ELEMENTS, MAX_FOLDED_ELEMENTS
 from ..node import Node
 from ..registry import converter
 

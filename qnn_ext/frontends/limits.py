@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...errors import ModelFormatError
-from .tensors import MAX_ELEMENTS
+from ..errors import ModelFormatError
 
+MAX_ELEMENTS = 2**31 - 1  # of a tensor without data in the file; constants are bounded by the file's size
 MAX_FOLDED_ELEMENTS = 2**24  # of a constant made at import: more is a corrupt file, not a model
 MAX_CONSTANT_ELEMENTS = 2**27  # of all constants and states together that are made at import
 MAX_UNROLLED = 1024  # time steps, each of which becomes some twenty expressions

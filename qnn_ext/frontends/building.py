@@ -1,0 +1,69 @@
+"""What all importers need to build a module: names, constants computed at import, and reasons out of TVM's errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from ..interpreter import interpret
+from ..op.base import constant, constant_value
+from .limits import Budget
+
+
+def fold(expr: relax.Expr, bound: relax.Expr, budget: Budget) -> relax.Expr:
+    """A call whose tensor arguments are all constant as a constant, unless that would be big; otherwise `bound`, the
+    variable it is bound to. Shape arithmetic needs that, and float16 weights. The dead binding is removed later."""
+    if not isinstance(expr, relax.Call):
+        return bound
+    values = [constant_value(leaf) for leaf in leaves(expr)]
+    known = [value for value in values if value is not None]
+    if known and len(known) == len(values) and budget.can_fold(bound.ty, known):
+        builder = relax.BlockBuilder()
+        with builder.function("main", []):
+            builder.emit_func_output(builder.emit(expr))
+        with np.errstate(all="ignore"):  # the model's own arithmetic: it may well compute an infinity
+            results = interpret(builder.get(), [])
+        if len(results) == 1 and isinstance(bound.ty, relax.TensorType):
+            return constant(results[0])
+    return bound
+
+
+def leaves(expr: Any) -> list[Any]:
+    """The tensor arguments of a call, tuples opened; shapes and plain numbers left out."""
+    found: list[Any] = []
+    for arg in expr.args if isinstance(expr, relax.Call) else []:
+        if isinstance(arg, relax.Tuple):
+            found.extend(arg.fields)
+        elif not isinstance(arg, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)):
+            found.append(arg)
+    return found
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, later ones that repeat an earlier one with a number behind."""
+    taken: dict[str, int] = {}
+    result = []
+    for name in names:
+        unique = name
+        while unique in taken:
+            taken[name] += 1
+            unique = f"{name}:{taken[name]}"
+        taken[unique] = 0
+        result.append(unique)
+    return result
+
+
+def identifier(name: str) -> str:
+    """A tensor name as a Relax variable name."""
+    cleaned = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in name).strip("_")
+    return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned
+
+
+def reason(error: Exception) -> str:
+    """The last line of a message, with the operators that TVM spells out reduced to their names."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return re.sub(r'ir\.Op\(.*?, name="([\w.]+)".*support_level=\d+\)', r"\1", lines[-1]).rstrip(".")
