@@ -23,7 +23,7 @@ from onnxruntime.quantization import (  # noqa: E402
     quantize_static,
 )
 
-from .single_op import run_ort  # noqa: E402
+from .single_op import MICROSOFT, run_ort  # noqa: E402
 
 CNN_SHAPE = (1, 3, 20, 22)
 
@@ -62,7 +62,8 @@ class Graph:
         values = [helper.make_tensor_value_info(name, 1, shape)]
         results = [helper.make_tensor_value_info(output, 1, [None] * rank)]
         graph = helper.make_graph(self.nodes, "network", values, results, self.constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        opsets = [helper.make_opsetid("", 13), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def cnn() -> Any:
@@ -150,3 +151,52 @@ def test_dynamic(make, shape, weights, tmp_path, rng):
     expected = run_ort(quantized, {"x": x})[0]
     for found in (qnn_ext.Interpreter(module)(x), qnn_ext.build(module, num_threads=1)(x)):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+
+
+WORDS, LENGTH, WIDTH = 40, 7, 16
+
+
+def transformer() -> Any:
+    """One encoder layer with the fused operators of ONNX Runtime's transformer optimizer."""
+    g, domain = Graph(), {"domain": MICROSOFT}
+    zeros = onnx.numpy_helper.from_array(np.zeros((1, LENGTH), np.int32), "segments")
+    g.constants.append(zeros)
+    norm = g.weight(WIDTH), g.weight(WIDTH)
+    tables = (g.weight(WORDS, WIDTH, gain=4.0), g.weight(LENGTH, WIDTH, gain=4.0), g.weight(2, WIDTH, gain=4.0))
+    embedded = g("EmbedLayerNormalization", "ids", "segments", *tables, *norm, "mask", **domain)
+    lengths = f"{embedded}_lengths"
+    g.nodes[-1].output.append(lengths)
+    attended = g("Attention", embedded, g.weight(WIDTH, 3 * WIDTH), g.weight(3 * WIDTH), lengths, num_heads=4, **domain)
+    projected = g("MatMul", attended, g.weight(WIDTH, WIDTH))
+    first = g("SkipLayerNormalization", projected, embedded, *norm, g.weight(WIDTH), **domain)
+    hidden = g("BiasGelu", g("MatMul", first, g.weight(WIDTH, 4 * WIDTH)), g.weight(4 * WIDTH), **domain)
+    output = g("SkipLayerNormalization", g("MatMul", hidden, g.weight(4 * WIDTH, WIDTH)), first, *norm, **domain)
+    model = g.model("ids", (1, LENGTH), output, 3)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    model.graph.input.append(helper.make_tensor_value_info("mask", onnx.TensorProto.INT32, (1, LENGTH)))
+    return model
+
+
+@pytest.mark.parametrize("weights", [QuantType.QInt8, QuantType.QUInt8])
+def test_dynamic_transformer(weights, tmp_path, rng):
+    """QEmbedLayerNormalization, QAttention and MatMulInteger; within a quantization step of a hidden value."""
+    onnx.save(transformer(), tmp_path / "float.onnx")
+    operators = ["EmbedLayerNormalization", "Attention", "MatMul"]
+    target = tmp_path / "quantized.onnx"
+    quantize_dynamic(
+        tmp_path / "float.onnx",
+        target,
+        op_types_to_quantize=operators,
+        weight_type=weights,
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+    )
+    quantized = onnx.load(target)
+    kinds = {node.op_type for node in quantized.graph.node}
+    assert {"QEmbedLayerNormalization", "QAttention", "MatMulInteger"} <= kinds
+    module = qnn_ext.from_onnx(quantized)
+    ids = rng.integers(0, WORDS, (1, LENGTH)).astype(np.int32)
+    feed = {"ids": ids, "mask": (np.arange(LENGTH) < 5).astype(np.int32)[None]}
+    expected = run_ort(quantized, feed)[0]
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        found = next(iter(runner.run(feed).values()))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-2 * np.abs(expected).max())
