@@ -63,7 +63,7 @@ def dynamic_linear(node: Node, value: relax.Expr, weights: Weights, reduce_range
     flat = reshape(value, (int(np.prod(lead, dtype=np.int64)), depth), node.emit)
     qnnpack = node.engine == "qnnpack"
     rows = quantize_dynamic(node, flat, reduce_range and not qnnpack)
-    acc = node.emit(qnn.dense(rows.data, constant(weights.weight), 0, weights.zero_point, 1.0, 1.0), node.name)
+    acc = node.emit(qnn.dense(rows.data, constant(weights.weight), 0, weights.zero_point, 1.0, 1.0))
     shifted = weights.weight.astype(np.int32) - weights.zero_point.reshape(-1, 1).astype(np.int32)
     correction = node.emit(relax.op.multiply(rows.zero_point, constant(shifted.sum(1, dtype=np.int32))))
     real = node.emit(qnn.dequantize(node.emit(relax.op.subtract(acc, correction)), 1.0, 0))

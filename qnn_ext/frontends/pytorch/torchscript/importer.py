@@ -82,15 +82,16 @@ class Importer:
         self._environment: dict[str, Any] = {}
         self._traced: list[Traced] = []
         self._params: list[relax.Var] = []
+        self._layer = ""  # the layer under conversion: its values are named after it
         self._builder = relax.BlockBuilder()
 
     # ---- emission ------------------------------------------------------------------------------------------------
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
-        """Bind an expression; a call of constants becomes a constant."""
+        """Bind an expression, by default under the layer's name; a call of constants becomes a constant."""
         if isinstance(expr, relax.Var) or constant_value(expr) is not None:
             return expr
-        bound = self._builder.emit(expr, identifier(name))
+        bound = self._builder.emit(expr, identifier(name or self._layer))
         return self._folded(expr, bound)
 
     def _folded(self, expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
@@ -216,7 +217,9 @@ class Importer:
         in_place = kind.endswith("_") and not kind.endswith("__")
         examples = self._results(node, self._run_in_torch(node, [plain(value) for value in operands]))
         again = partial(self._run_in_torch, node)
-        value = CONVERTERS[kind](Node(self, kind, _where(node), arguments, examples, again))
+        converted = Node(self, kind, _where(node), arguments, examples, again)
+        self._layer = converted.name
+        value = CONVERTERS[kind](converted)
         values = value if isinstance(value, list) else [value]
         if in_place:
             return [self._overwrite(operands[0], examples[0], values[0])]

@@ -70,7 +70,7 @@ def conv_accumulator(
         "padding": (*padding, *padding),
         "dilation": spatial(packed.dilation),
         "groups": packed.groups,
-        "emit": lambda expr: node.emit(expr, node.name),
+        "emit": node.emit,
     }
     if packed.transpose:
         geometry["output_padding"] = spatial(packed.output_padding)
@@ -95,4 +95,4 @@ def linear_accumulator(node: Node, data: relax.Expr, zero_point: np.ndarray, wei
     *lead, depth = shape_of(data)
     rows = reshape(data, (int(np.prod(lead, dtype=np.int64)), depth), node.emit)
     call = qnn.dense(rows, constant(weights.weight), zero_point, weights.zero_point, 1.0, 1.0)
-    return node.emit(call, node.name)
+    return node.emit(call)
