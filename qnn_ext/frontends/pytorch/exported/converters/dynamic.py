@@ -9,6 +9,7 @@ by its rounded reciprocal.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tvm import relax
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, shape_of
 from ..registry import converter
-from ..values import cast, dtype_name, dtype_of, scalar
+from ..values import cast, dtype_name, dtype_of, reshape, scalar
 from .quantized import number
 
 PER_TOKEN_EPS = float(np.finfo(np.float32).eps)
@@ -28,15 +29,20 @@ PER_TOKEN_EPS = float(np.finfo(np.float32).eps)
 def _choose_qparams(
     importer: Any, x: relax.Expr, low: int, high: int, eps: float, dtype: torch.dtype
 ) -> tuple[relax.Expr, relax.Expr]:
-    least, greatest = range_with_zero(importer, x, list(range(len(shape_of(x)))))
+    least, greatest = _whole_range(importer, x)
     return affine_qparams(importer, least, greatest, (number(low), number(high)), eps)
+
+
+def _whole_range(importer: Any, x: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
+    """The range of a whole tensor, as vectors of one element."""
+    return range_with_zero(importer, reshape(importer, x, (math.prod(shape_of(x)),)), [0])
 
 
 @converter("quantized_decomposed.choose_qparams_symmetric.tensor", narrows=True)
 def _choose_qparams_symmetric(
     importer: Any, x: relax.Expr, low: int, high: int, eps: float, dtype: torch.dtype
 ) -> tuple[relax.Expr, relax.Expr]:
-    least, greatest = range_with_zero(importer, x, list(range(len(shape_of(x)))))
+    least, greatest = _whole_range(importer, x)
     scale = symmetric_scale(importer, least, greatest, (number(low), number(high)), eps)
     zero_point = 128 if dtype_name(dtype) == "uint8" else 0
     return scale, constant(np.full(shape_of(scale), zero_point, np.int32))

@@ -1,0 +1,181 @@
+"""Parameters chosen at run time: bit for bit PyTorch's, in the interpreter and compiled, and the layers behind them."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchao.quantization import (
+    Int8DynamicActivationInt8WeightConfig,
+    Int8DynamicActivationIntxWeightConfig,
+    Int8WeightOnlyConfig,
+    IntxWeightOnlyConfig,
+    MappingType,
+    quantize_,
+)
+from torchao.quantization.granularity import PerAxis, PerGroup, PerTensor
+from tvm import relax
+
+import qnn_ext
+from qnn_ext import Interpreter
+from qnn_ext.frontends.pytorch.exported import from_exported_program, load_program
+from qnn_ext.op.base import constant_value
+
+from .networks import NETWORKS, QUANTIZERS, pt2e, run_torch, seeded
+
+decomposed = torch.ops.quantized_decomposed
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def results(function, x):
+    """What PyTorch, the interpreter and the compiled module yield."""
+    program = torch.export.export(Function(function), (x,))
+    module = from_exported_program(program)
+    engine = qnn_ext.build(module)
+    oracle = list(Interpreter(module).run([x.numpy()]).values())
+    return run_torch(program, x), oracle, list(engine.run([x.numpy()]).values())
+
+
+DATA = {
+    "usual": torch.linspace(-3.1, 4.7, 60).reshape(4, 15),
+    "positive": torch.linspace(0.3, 9.9, 60).reshape(4, 15),
+    "negative": -torch.linspace(0.3, 9.9, 60).reshape(4, 15),
+    "zeros": torch.zeros(4, 15),
+    "tiny": torch.linspace(-1e-9, 1e-9, 60).reshape(4, 15),
+}
+
+
+def per_tensor(x):
+    scale, zero_point = decomposed.choose_qparams.tensor(x, 0, 255, 2**-12, torch.uint8)
+    return scale, zero_point, decomposed.quantize_per_tensor.tensor(x, scale, zero_point, 0, 255, torch.uint8)
+
+
+def per_tensor_symmetric(x):
+    scale, zero_point = decomposed.choose_qparams_symmetric.tensor(x, -127, 127, 2**-12, torch.int8)
+    return scale, zero_point, decomposed.quantize_per_tensor.tensor(x, scale, zero_point, -127, 127, torch.int8)
+
+
+def per_token(x):
+    scale, zero_point = decomposed.choose_qparams_per_token_asymmetric(x, torch.int8)
+    q = decomposed.quantize_per_token(x, scale, zero_point, -128, 127, torch.int8)
+    return (
+        scale,
+        zero_point,
+        decomposed.dequantize_per_token(q, scale, zero_point, -128, 127, torch.int8, torch.float32),
+    )
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("function", [per_tensor, per_tensor_symmetric, per_token])
+def test_chosen_parameters(function, data):
+    for golden, oracle, compiled in zip(*results(function, DATA[data]), strict=True):
+        np.testing.assert_array_equal(oracle, golden)
+        np.testing.assert_array_equal(compiled, golden)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chosen_parameters_of_random_data(seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(16, 64, generator=generator) * 10 ** torch.empty(1).uniform_(-3, 3, generator=generator)
+    for golden, oracle, _ in zip(*results(per_tensor, x), strict=True):
+        np.testing.assert_array_equal(oracle, golden)
+
+
+@pytest.mark.parametrize("quantizer", ["x86", "xnnpack"])
+def test_dynamic_pt2e(quantizer):
+    make, data = NETWORKS["encoder"]
+    program = pt2e(seeded(make), data(2), QUANTIZERS[quantizer](is_dynamic=True))
+    module = from_exported_program(program)
+    assert sum(note.operator == "matmul" for note in module.notes) == 2, "only attention, which is not quantized"
+    for x in data(3, seed=99):
+        golden, oracle = run_torch(program, x)[0], Interpreter(module)(x.numpy())
+        np.testing.assert_allclose(oracle, golden, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(qnn_ext.build(module)(x.numpy()), oracle, rtol=0, atol=2e-6)
+
+
+# ---- torchao.quantization.quantize_ ------------------------------------------------------------------------------
+
+
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+INTEGER = {
+    "rows": lambda: Int8DynamicActivationInt8WeightConfig(),
+    "tensor": lambda: Int8DynamicActivationInt8WeightConfig(granularity=PerTensor()),
+    "asymmetric": lambda: Int8DynamicActivationInt8WeightConfig(act_mapping_type=MappingType.ASYMMETRIC),
+}
+FLOAT = {
+    "weight-only": lambda: Int8WeightOnlyConfig(),
+    "int4-groups": lambda: IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)),
+    "int4-dynamic": lambda: Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=PerGroup(32)
+    ),
+    "int4-dynamic-axis": lambda: Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=PerAxis(0)
+    ),
+}
+
+
+def torchao_program(config) -> tuple[torch.export.ExportedProgram, torch.Tensor]:
+    torch.manual_seed(0)
+    network, x = Perceptron().eval(), torch.randn(2, 3, 32)
+    quantize_(network, config)
+    return torch.export.export(network, (x,)), x
+
+
+@pytest.mark.parametrize("config", INTEGER)
+def test_torchao_dynamic_linear_is_integer_and_exact(config):
+    program, x = torchao_program(INTEGER[config]())
+    module = from_exported_program(program)
+    assert not module.notes and module.script().count("R.qnn.dense") == 2
+    np.testing.assert_array_equal(Interpreter(module)(x.numpy()), run_torch(program, x)[0])
+    np.testing.assert_allclose(qnn_ext.build(module)(x.numpy()), run_torch(program, x)[0], rtol=0, atol=2e-7)
+
+
+def int8_constants(module: qnn_ext.QnnModule) -> int:
+    """How many constants of int8 the module holds."""
+    bindings = [binding for block in module.ir["main"].body.blocks for binding in block.bindings]
+    args = [arg for binding in bindings for arg in getattr(binding.value, "args", ())]
+    values = [constant_value(arg) for arg in args if isinstance(arg, relax.Expr)]
+    return sum(value is not None and value.dtype == np.int8 and value.ndim > 1 for value in values)
+
+
+@pytest.mark.parametrize("config", FLOAT)
+def test_torchao_weights_keep_their_integers(config):
+    program, x = torchao_program(FLOAT[config]())
+    module = from_exported_program(program)
+    np.testing.assert_allclose(Interpreter(module)(x.numpy()), run_torch(program, x)[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(qnn_ext.build(module)(x.numpy()), run_torch(program, x)[0], rtol=0, atol=1e-6)
+    assert int8_constants(module) == 2
+
+
+@pytest.mark.parametrize("config", ["rows", "weight-only", "int4-groups"])
+def test_torchao_program_in_a_file(config, tmp_path):
+    """The tensor subclass is pickled in the file: it passes the reader that takes nothing but tensors."""
+    program, x = torchao_program({**INTEGER, **FLOAT}[config]())
+    torch.export.save(program, tmp_path / "model.pt2")
+    module = from_exported_program(load_program(tmp_path / "model.pt2"))
+    np.testing.assert_allclose(Interpreter(module)(x.numpy()), run_torch(program, x)[0], rtol=0, atol=1e-6)
+
+
+def test_torchao_decomposed():
+    program, x = torchao_program(Int8DynamicActivationInt8WeightConfig())
+    split = copy.deepcopy(program).run_decompositions()
+    np.testing.assert_array_equal(Interpreter(from_exported_program(split))(x.numpy()), run_torch(program, x)[0])

@@ -1,0 +1,122 @@
+"""PT2E programs against PyTorch, layer by layer: a quantized value may differ by one step, and only on a tie.
+
+PyTorch runs these programs in float32, where a sum of products can fall to the other side of a tie; the integer sum is
+exact. How many values differ is asserted for each network."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import qnn_ext
+from qnn_ext import Interpreter
+from qnn_ext.frontends.pytorch.exported import from_exported_program
+from qnn_ext.op.base import definition_of
+
+from .networks import (
+    NETWORKS,
+    QUANTIZERS,
+    Cnn,
+    images,
+    layer_differences,
+    pt2e,
+    run_torch,
+    seeded,
+    unit,
+    x86_quantizer,
+    xnnpack_quantizer,
+)
+
+# Averages of four integers fall on ties; in all else these programs equal PyTorch
+MOST_DIFFERENCES = {("cnn", "x86"): 5}
+
+
+def operators(module: qnn_ext.QnnModule) -> Counter:
+    """How often each operator is called."""
+    calls = (binding.value for block in module.ir["main"].body.blocks for binding in block.bindings)
+    return Counter(str(call.op.name).removeprefix("relax.") for call in calls if hasattr(call, "op"))
+
+
+def is_integer_product(module: qnn_ext.QnnModule) -> bool:
+    """Whether no product of weights runs in float."""
+    found = operators(module)
+    return not any(found[name] for name in ("nn.conv1d", "nn.conv2d", "nn.conv3d"))
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_static(network, quantizer):
+    make, data = NETWORKS[network]
+    program = pt2e(seeded(make), data(4), QUANTIZERS[quantizer]())
+    x = data(1, seed=99)[0]
+    different, _, largest = layer_differences(program, x)
+    assert different <= MOST_DIFFERENCES.get((network, quantizer), 0) and largest <= 1
+    module = from_exported_program(program)
+    compiled, oracle = qnn_ext.build(module)(x.numpy()), Interpreter(module)(x.numpy())
+    np.testing.assert_allclose(compiled, oracle, rtol=0, atol=1e-6)
+    assert is_integer_product(module)
+    if not different:
+        np.testing.assert_allclose(oracle, run_torch(program, x)[0], rtol=0, atol=1e-6)
+
+
+def test_all_layers_of_a_cnn_are_integer():
+    module = from_exported_program(pt2e(seeded(Cnn), images(4), x86_quantizer()))
+    found = operators(module)
+    assert found["qnn.conv2d"] == 7 and found["qnn.dense"] == 1
+    assert not [note for note in module.notes if "conv" in note.operator or "matmul" in note.operator]
+
+
+def test_weights_stay_integers_and_dead_parameters_stay_out():
+    module = from_exported_program(pt2e(seeded(Cnn), images(4), x86_quantizer()))
+    for block in module.ir["main"].body.blocks:
+        for binding in block.bindings:
+            if definition_of(binding.value) is not None and "conv2d" in binding.value.op.name:
+                assert str(binding.value.args[1].ty.dtype) == "int8"
+    assert "batch_norm" not in module.script()
+
+
+@pytest.mark.parametrize("quantizer", ["x86", "xnnpack"])
+def test_float_weights_quantized_in_the_graph(quantizer):
+    """fold_quantize=False leaves quantize operators on float weights: they are computed at import."""
+    make, data = NETWORKS["encoder"]
+    program = pt2e(seeded(make), data(2), QUANTIZERS[quantizer](), fold_quantize=False)
+    x = data(1, seed=99)[0]
+    assert layer_differences(program, x)[0] == 0
+    assert "model does not quantize" not in str([n for n in from_exported_program(program).notes if "linear" in n.node])
+
+
+class Small(nn.Module):
+    """Convolution with batch normalization and a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.dense = unit(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(self.conv(x).mean((2, 3)))
+
+
+def test_quantization_aware_training():
+    program = pt2e(seeded(Small), images(2), x86_quantizer(is_qat=True), qat=True)
+    x = images(1, seed=99)[0]
+    different, total, largest = layer_differences(program, x)
+    assert different <= total // 1000 and largest <= 1
+    assert operators(from_exported_program(program))["qnn.conv2d"] == 1
+
+
+@pytest.mark.parametrize("quantizer", [x86_quantizer, xnnpack_quantizer])
+def test_decomposed_program(quantizer):
+    """run_decompositions splits linear layers into permute and addmm."""
+    make, data = NETWORKS["encoder"]
+    program = pt2e(seeded(make), data(2), quantizer())
+    x = data(1, seed=99)[0]
+    whole, split = (Interpreter(from_exported_program(p))(x.numpy()) for p in (program, program.run_decompositions()))
+    np.testing.assert_allclose(split, whole, rtol=0, atol=1e-6)
+    assert operators(from_exported_program(program.run_decompositions()))["qnn.dense"] >= 6
+
+
+def test_names_are_the_layers():
+    script = from_exported_program(pt2e(seeded(Small), images(2), x86_quantizer())).script()
+    assert "conv_0" in script and "dense" in script
