@@ -379,8 +379,5 @@ def _leaves(expr: Any) -> list[Any]:
     """The tensor arguments of a call, tuples opened; shapes and plain numbers left out."""
     found: list[Any] = []
     for arg in expr.args if isinstance(expr, relax.Call) else []:
-        if isinstance(arg, relax.Tuple):
-            found.extend(arg.fields)
-        elif not isinstance(arg, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)):
-            found.append(arg)
-    return found
+        found.extend(arg.fields if isinstance(arg, relax.Tuple) else [arg])
+    return [leaf for leaf in found if not isinstance(leaf, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm))]
