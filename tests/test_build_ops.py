@@ -177,6 +177,10 @@ def variants() -> dict[str, Case]:
                 [("data", (3, 2, 50), dtype)],
                 lambda x, c=centered: op.normalize(x, 0.02, 5, 1e-5, c),
             )
+        cases[f"pool_sum-{dtype}"] = (
+            [("data", (2, 5, 7, 6), dtype)],
+            lambda x: op.pool_sum(x, 0.0173, 5, (3, 2), (2, 2), (1, 0, 1, 1), True),
+        )
         cases[f"sum-{dtype}-to-int32"] = (
             [("data", (2, 5, 7, 6), dtype)],
             lambda x: op.sum(x, 0.5, 7, 0.5, 0, axis=[1, 2], out_dtype="int32"),

@@ -13,6 +13,7 @@ from .fma import fma
 from .layer_norm import layer_norm
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
+from .pool_sum import pool_sum
 from .prelu import prelu
 from .qlinear import qlinear_add, qlinear_mul
 from .qlinear_pool import qlinear_avg_pool
@@ -72,6 +73,7 @@ __all__ = [
     "neg",
     "non_max_suppression",
     "normalize",
+    "pool_sum",
     "prelu",
     "qlinear_add",
     "qlinear_avg_pool",

@@ -8,11 +8,10 @@ from functools import reduce
 import numpy as np
 from tvm import relax
 
-from ..errors import ShapeError
 from ..numerics.reference import float_to_int
 from ..numerics.windows import axis_counts
-from .avg_pool2d import pool_output_size
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, define, export_to_script
+from .pool_sum import check_geometry, pooled_size, window_totals
 
 DTYPES = ("int8", "uint8")
 
@@ -35,20 +34,8 @@ def _infer(
     check_qparams(input_scale, input_zero_point)
     check_qparams(output_scale, output_zero_point)
     check_out_dtype(out_dtype, *DTYPES)
-    rank = data.ndim - 2
-    if rank < 1 or (len(pool_size), len(strides), len(padding)) != (rank, rank, 2 * rank):
-        raise ShapeError(
-            f"pool_size {tuple(pool_size)}, strides {tuple(strides)} and padding {tuple(padding)} do not fit "
-            f"channels-last data {data.shape}"
-        )
-    if min(*pool_size, *strides) < 1 or min(padding) < 0:
-        raise ShapeError("pool_size and strides must be positive, padding must not be negative")
-    if any(low >= k or high >= k for low, high, k in zip(padding[:rank], padding[rank:], pool_size, strict=True)):
-        raise ShapeError(f"padding {tuple(padding)} would leave windows {tuple(pool_size)} without any data")
-    spatial = (
-        pool_output_size(data.shape[1 + i], pool_size[i], strides[i], padding[i], padding[rank + i], ceil_mode)
-        for i in range(rank)
-    )
+    check_geometry(data, pool_size, strides, padding)
+    spatial = pooled_size(data.shape[1:-1], pool_size, strides, padding, ceil_mode)
     return (data.shape[0], *spatial, data.shape[-1]), out_dtype
 
 
@@ -85,21 +72,10 @@ def _reference(
     count_include_pad: bool,
     out_dtype: str,
 ) -> np.ndarray:
-    rank, size = data.ndim - 2, data.shape[1:-1]
-    out_size = tuple(
-        pool_output_size(size[i], pool_size[i], strides[i], padding[i], padding[rank + i], ceil_mode)
-        for i in range(rank)
-    )
-    shifted = data.astype(np.int32) - input_zero_point.reshape(())
-    real = shifted.astype(np.float32) * input_scale.reshape(()).astype(np.float32)
-    reach = [(out - 1) * s + k for out, s, k in zip(out_size, strides, pool_size, strict=True)]
-    widths = [(padding[i], max(reach[i] - size[i] - padding[i], 0)) for i in range(rank)]
-    real = np.pad(real, [(0, 0), *widths, (0, 0)])
-    total = np.zeros((data.shape[0], *out_size, data.shape[-1]), np.float32)
-    for tap in np.ndindex(*pool_size):
-        cells = tuple(slice(t, t + (o - 1) * s + 1, s) for t, o, s in zip(tap, out_size, strides, strict=True))
-        total = total + real[(slice(None), *cells)]
-    average = total / pooled_cells(size, out_size, pool_size, strides, padding, count_include_pad)
+    window = {"pool_size": pool_size, "strides": strides, "padding": padding}
+    total = window_totals(data, input_scale, input_zero_point, ceil_mode=ceil_mode, **window)
+    cells = pooled_cells(data.shape[1:-1], total.shape[1:-1], **window, count_include_pad=count_include_pad)
+    average = total / cells
     steps = average / output_scale.reshape(()).astype(np.float32) + output_zero_point.reshape(()).astype(np.float32)
     return float_to_int(np.rint(steps), np.int64(0), out_dtype)
 

@@ -77,7 +77,7 @@ _CONSUMES: dict[str, tuple[tuple[int, int], ...]] = {
     "qnn.qlinear_add": ((0, 2), (1, 3)),
     "qnn.qlinear_mul": ((0, 2), (1, 3)),
     "qnn.qlinear_avg_pool": ((0, 2),),
-    **{f"qnn.{name}": ((0, 2),) for name in ("mean", "sum", "max", "min", "normalize")},
+    **{f"qnn.{name}": ((0, 2),) for name in ("mean", "sum", "max", "min", "normalize", "pool_sum")},
 }
 # operator -> the zero point argument of its result
 _PRODUCES: dict[str, int] = {

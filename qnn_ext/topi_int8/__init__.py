@@ -10,6 +10,7 @@ from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Worklo
 for _name in (
     "generic.arithmetic",
     "generic.qlinear",
+    "generic.pool_sum",
     "generic.qlinear_pool",
     "generic.pooling",
     "generic.reduce",

@@ -115,6 +115,7 @@ SAMPLES = {
         [("boxes", (9, 4), "float32"), ("scores", (3, 9), "float32")],
         lambda x, y: op.non_max_suppression(x, y, 4, 0.25, 0.5),
     ),
+    "pool_sum": ([I8], lambda x: op.pool_sum(x, 0.5, 3, (3, 2), (2, 1), (1, 0, 1, 1), True)),
     "normalize": ([I8], lambda x: op.normalize(x, 0.5, 3, 1e-3, centered=False)),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],

@@ -1,7 +1,8 @@
-"""Integer rules of averages: a sum of integers, dequantized, then divided by the number of cells.
+"""Integer rules of averages: sums of 8- and 16-bit data, then divided by the number of cells.
 
-That is the order of PyTorch, which adds up real values and then divides. ONNX Runtime's global average instead folds
-everything into one multiplier, as `qnn.mean` does.
+Windows are summed in float32, cell by cell, as PyTorch and ONNX Runtime do it, for their sums decide many ties; whole
+axes, whose order of summation is nobody's contract, in integers. Between ONNX's quantize operators the results are
+those of ONNX Runtime's own kernels: a global average is one multiplier, as in `qnn.mean`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _summands(expr: Any, count: int, context: Context) -> Quantized | None:
     return signed(tensor, context)
 
 
-def _real(total: Any, tensor: Quantized, count: int, axis: int | None, context: Context) -> Quantized:
+def _units(total: Any, tensor: Quantized, count: int, axis: int | None) -> Quantized:
     """A sum of `count` raw integers as a tensor: its zero point is `count` times as big."""
     assert tensor.constants is not None
     scale, zero_point = tensor.constants
@@ -82,8 +83,32 @@ def _average_pool(call: relax.Call, context: Context) -> Any:
     pooled = _as_onnx_runtime(tensor, kernel, context, strides, padding, dilation, attributes)
     if pooled is not None:
         return pooled
+    if tensor.per_tensor and max(dilation) == 1:
+        return _over(_real_sums(tensor, kernel, strides, padding, attributes, context), counts, context)
     total = _window_sums(tensor, kernel, strides, dilation, low, reach, context)
-    return _divided(_real(total, tensor, math.prod(kernel), tensor.channel_axis, context), counts, context)
+    return _divided(_units(total, tensor, math.prod(kernel), tensor.channel_axis), counts, context)
+
+
+def _real_sums(
+    tensor: Quantized,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    attributes: Any,
+    context: Context,
+) -> Any:
+    """Σ over windows, the real values one by one in float32 as in PyTorch: the sums decide many ties."""
+    assert tensor.constants is not None
+    ndim = len(tensor.shape)
+    total = qnn.pool_sum(
+        compound.permute(tensor.data, [0, *range(2, ndim), 1], context.emit),
+        *tensor.constants,
+        tuple(kernel),
+        tuple(strides),
+        tuple(padding),
+        bool(attributes.ceil_mode),
+    )
+    return compound.permute(context.emit(total), [0, ndim - 1, *range(1, ndim - 1)], context.emit)
 
 
 def _as_onnx_runtime(
@@ -118,13 +143,18 @@ def _as_onnx_runtime(
 
 
 def _divided(total: Quantized, counts: Sequence[np.ndarray], context: Context) -> Any:
+    """Integer sums over windows as averages."""
+    real = context.emit(qnn.dequantize(total.data, total.scale, total.zero_point, axis=total.axis))
+    return _over(real, counts, context)
+
+
+def _over(real: Any, counts: Sequence[np.ndarray], context: Context) -> Any:
     """Sums over windows divided by the cells that each has; `counts` along the spatial axes."""
     cells = counts[0]
     for axis_cells in counts[1:]:
         cells = cells[..., None] * axis_cells
     if (cells == cells.flat[0]).all():
         cells = cells.reshape(-1)[0]
-    real = context.emit(qnn.dequantize(total.data, total.scale, total.zero_point, axis=total.axis))
     return relax.op.divide(real, constant(cells.astype(np.float32)))
 
 
@@ -223,7 +253,7 @@ def _adaptive_average_pool(call: relax.Call, context: Context) -> Any:
     ones, none = [1] * len(sizes), [0] * len(sizes)
     total = _window_sums(tensor, kernel, kernel, ones, none, none, context)
     counts = [np.asarray([end - begin for begin, end in axis]) for axis in windows]
-    return _divided(_real(total, tensor, math.prod(kernel), tensor.channel_axis, context), counts, context)
+    return _divided(_units(total, tensor, math.prod(kernel), tensor.channel_axis), counts, context)
 
 
 def _adaptive_windows(size: int, out: int) -> list[tuple[int, int]]:

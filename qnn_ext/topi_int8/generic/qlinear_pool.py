@@ -7,6 +7,7 @@ from tvm import te, tirx
 from ...numerics import tir
 from ...op.qlinear_pool import pooled_cells
 from .elementwise import Constants, Expr, Operand, Stage
+from .pool_sum import pool_sum
 from .stages import stages
 
 
@@ -30,26 +31,8 @@ def qlinear_avg_pool(
     """Channels last, any number of spatial dimensions."""
     size, out_size = data.shape[1:-1], out_shape[1:-1]
     counts = pooled_cells(size, out_size, pool_size, strides, padding, count_include_pad)
-    taps = [te.reduce_axis((0, k), f"tap{i}") for i, k in enumerate(pool_size)]
-
-    def real(n: Expr, positions: list[Expr], c: Expr) -> Expr:
-        stage = Stage(constants, (n, *positions, c))
-        shifted = data.tensor(n, *positions, c).astype("int32") - stage.parameter(input_zero_point, -1)
-        # fenced, for the sum must not contract with this multiplication
-        return tir.fence(shifted.astype("float32") * stage.parameter(input_scale, -1).astype("float32"))
-
-    def cell(n: Expr, *rest: Expr) -> Expr:
-        *outs, c = rest
-        positions = [o * s + t.var - low for o, s, t, low in zip(outs, strides, taps, padding, strict=False)]
-        reach = [(o - 1) * s + k - low for o, s, k, low in zip(out_size, strides, pool_size, padding, strict=False)]
-        checks: list[Expr] = []
-        for position, limit, end, low in zip(positions, size, reach, padding, strict=False):
-            checks += [position >= 0] if low else []
-            checks += [position < limit] if end > limit else []
-        value = real(n, positions, c)
-        return tirx.if_then_else(tirx.all(*checks), value, tirx.const(0.0, "float32")) if checks else value
-
-    total = te.compute(out_shape, lambda *i: te.sum(cell(*i), axis=taps), name="pool_sum")
+    window = {"pool_size": pool_size, "strides": strides, "padding": padding, "ceil_mode": ceil_mode}
+    total = pool_sum(constants, out_shape, data, input_scale, input_zero_point, **window)
 
     def average(*indices: Expr) -> Expr:
         stage = Stage(constants, indices)
