@@ -43,6 +43,8 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         raise UnsupportedOperatorError(_UNSOUND[node.op_type])
     if node.op_type == "RoiAlign" and node.attribute("mode", "avg") != "avg":
         raise UnsupportedOperatorError("mode max is not supported")
+    if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":
+        raise UnsupportedOperatorError("bool data are not supported")
     importer = onnx_frontend.ONNXGraphImporter({}, {})
     attributes = importer._parse_attr(node.operator.proto.attribute)
     attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}

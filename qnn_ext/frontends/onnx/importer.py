@@ -114,6 +114,7 @@ class Importer:
         specs, params = [], []
         for value, name in zip(self.model.inputs, names, strict=True):
             dtype = _held_dtype(value.dtype)
+            _check_carried(value.name, dtype)
             if dtype != value.dtype:
                 self.narrow_dtypes[value.name] = value.dtype
             specs.append(TensorSpec(name, self._shapes[value.name], dtype))
@@ -150,6 +151,7 @@ class Importer:
         found = str(value.ty.dtype)
         if declared and found != _held_dtype(declared):
             raise ModelFormatError(f"output '{name}' is declared as {declared}, but computed as {found}")
+        _check_carried(name, found)
         return value
 
     def _materialize(self, value: relax.Expr) -> relax.Expr:
@@ -221,6 +223,12 @@ class Importer:
             raise ModelFormatError(f"has {len(operator.outputs)} outputs, but its branch {len(graph.outputs)}")
         for name, inner_name in zip(operator.outputs, graph.outputs, strict=False):
             self._values[name] = self.value(inner_name)
+
+
+def _check_carried(name: str, dtype: str) -> None:
+    """Inputs and outputs are NumPy arrays, and NumPy has no bfloat16."""
+    if dtype == "bfloat16":
+        raise UnsupportedOperatorError(f"'{name}' is bfloat16, which no array can hold; cast it in the model")
 
 
 def _held_dtype(dtype: str) -> str:

@@ -238,3 +238,24 @@ def test_split(opset, rng):
         **({"split": sizes} if opset == 11 else {}),
     )
     check(proto, {"x": rng.standard_normal((2, 5)).astype(np.float32)})
+
+
+def test_indices_out_of_range_do_no_harm(rng):
+    """ONNX Runtime raises an error; the compiled program reads the nearest row, and no foreign memory."""
+    table = rng.standard_normal((4, 3)).astype(np.float32)
+    module = from_onnx(one_node("Gather", {"table": table, "i": ((5,), np.int64)}))
+    indices = np.asarray([0, -1, 3, 10**6, -(10**6)])
+    for run in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        np.testing.assert_array_equal(run(indices), table[[0, 3, 3, 3, 0]])
+
+
+def test_bfloat16_stays_within_the_model():
+    proto = model([node("Cast", ["x"], ["y"], to=onnx.TensorProto.BFLOAT16)], [value("x", (2,))], [value("y", None)])
+    proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+    with pytest.raises(UnsupportedOperatorError, match="'y' is bfloat16"):
+        from_onnx(proto)
+
+
+def test_maxima_of_bool_are_refused():
+    with pytest.raises(UnsupportedOperatorError, match="ReduceMax.*bool"):
+        from_onnx(one_node("ReduceMax", {"x": ((2, 2), bool)}))

@@ -28,7 +28,7 @@ def gather(node: Node) -> relax.Expr:
     wrapped = node.emit(relax.op.add(node.input(1), size))
     negative = node.emit(relax.op.less(node.input(1), zero))
     indices = node.emit(relax.op.where(negative, wrapped, node.input(1)))
-    return relax.op.take(node.input(0), indices, axis)
+    return relax.op.take(node.input(0), indices, axis, mode="clip")  # an index out of range reads no foreign memory
 
 
 @converter("Pad", since=1)
