@@ -179,7 +179,7 @@ def transformer() -> Any:
 
 @pytest.mark.parametrize("weights", [QuantType.QInt8, QuantType.QUInt8])
 def test_dynamic_transformer(weights, tmp_path, rng):
-    """QEmbedLayerNormalization, QAttention and MatMulInteger; within a quantization step of a hidden value."""
+    """QEmbedLayerNormalization, QAttention and MatMulInteger, in float32 accuracy: no hidden value sits at a midpoint."""
     onnx.save(transformer(), tmp_path / "float.onnx")
     operators = ["EmbedLayerNormalization", "Attention", "MatMul"]
     target = tmp_path / "quantized.onnx"
@@ -199,4 +199,4 @@ def test_dynamic_transformer(weights, tmp_path, rng):
     expected = run_ort(quantized, feed)[0]
     for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
         found = next(iter(runner.run(feed).values()))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-2 * np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
