@@ -179,7 +179,7 @@ def transformer() -> Any:
 
 @pytest.mark.parametrize("weights", [QuantType.QInt8, QuantType.QUInt8])
 def test_dynamic_transformer(weights, tmp_path, rng):
-    """QEmbedLayerNormalization, QAttention and MatMulInteger, in float32 accuracy: no hidden value sits at a midpoint."""
+    """QEmbedLayerNormalization, QAttention and MatMulInteger, in float32 accuracy: no hidden value is at a midpoint."""
     onnx.save(transformer(), tmp_path / "float.onnx")
     operators = ["EmbedLayerNormalization", "Attention", "MatMul"]
     target = tmp_path / "quantized.onnx"
