@@ -14,7 +14,7 @@ from tvm import IRModule, relax
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
-from ...passes import qdq_to_integer
+from ...passes.qdq_to_integer import qdq_to_integer
 from ..building import distinct, fold, identifier, reason
 from ..limits import Budget, check_elements
 from . import converters  # noqa: F401  (fills the registry)

@@ -44,7 +44,7 @@ class Quantize:
     def __call__(self, data: Any) -> relax.Call:
         return OPS["quantize"].call(data, self.scale, self.zero_point, **self.attributes)
 
-    def value(self, array: np.ndarray) -> np.ndarray:
+    def value(self, array: np.ndarray | np.generic) -> np.ndarray:
         """The integers of a constant."""
         args = constant_value(self.scale), constant_value(self.zero_point)
         return np.asarray(OPS["quantize"].reference(array.astype(np.float32), *args, **self.attributes))

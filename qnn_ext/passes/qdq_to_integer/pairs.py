@@ -65,7 +65,7 @@ def _sum_of_two(call: relax.Call, context: Context) -> Any:
     (a_scale, a_zero), (b_scale, b_zero) = _parameters(one), _parameters(two)
     scale, zero_point = constants_of(quantize)
     a_factor, b_factor = a_scale / np.float32(scale), b_scale / np.float32(scale)
-    zeros = fused_multiply_add(a_factor, np.float32(a_zero), b_factor * np.float32(b_zero))
+    zeros = fused_multiply_add(*map(np.asarray, (a_factor, np.float32(a_zero), b_factor * np.float32(b_zero))))
     offset = np.float32(zero_point) - np.float32(zeros)
     operands = [(one.data, a_factor), (two.data, b_factor)]
     if _repeats_within(shape_of(one.data), shape_of(two.data)):

@@ -185,10 +185,10 @@ def _window_sums(
         kernel, strides, dilation, low, high = (v[1:] for v in (kernel, strides, dilation, low, high))
     total = qnn.window_sum(
         compound.permute(data, [0, 2, 3, 1], emit),
-        tuple(kernel),
-        tuple(strides),
+        tuple(kernel),  # type: ignore[arg-type]
+        tuple(strides),  # type: ignore[arg-type]
         (*low, *high),  # type: ignore[arg-type]
-        tuple(dilation),
+        tuple(dilation),  # type: ignore[arg-type]
         groups,
         pad,
     )

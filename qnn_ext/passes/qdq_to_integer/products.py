@@ -72,7 +72,7 @@ def _scalar_or_vector(scale: np.ndarray) -> np.ndarray:
 
 def _single_zero_point(x: Quantized) -> Any:
     """The zero point of data whose scales may be a vector, but whose zero points are all one."""
-    return x.zero_point if x.per_tensor else constant(np.int32(x.one_zero_point))
+    return x.zero_point if x.per_tensor else constant(np.int32(x.one_zero_point or 0))
 
 
 def _accumulator(x: Quantized, w: Quantized) -> str:
@@ -101,7 +101,7 @@ def _convolution(call: relax.Call, context: Context) -> Any:
         emit=context.emit,
         out_dtype=_accumulator(x, w),
     )
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1)
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1, True)
 
 
 @integer_rule("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
@@ -115,9 +115,10 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
         return None
     x, w = operands
     if w.vectors and groups > 1:
-        w = _over_groups(w, groups)
-        if w is None:
+        repeated = _over_groups(w, groups)
+        if repeated is None:
             return context.refuse("its weight has scales per output channel of a group, computed at run time")
+        w = repeated
     acc = compound.transposed_convolution(
         x.data,
         w.data,
@@ -131,7 +132,7 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
         emit=context.emit,
         out_dtype=_accumulator(x, w),
     )
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1)
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1, True)
 
 
 def _over_groups(w: Quantized, groups: int) -> Quantized | None:
@@ -154,14 +155,14 @@ def _matmul(call: relax.Call, context: Context) -> Any:
         return context.refuse("its data has a scale for each row, and its other operand is a vector")
     zero_point = _single_zero_point(x)
     acc = compound.matmul(x.data, w.data, zero_point, w.zero_point, emit=context.emit, out_dtype=_accumulator(x, w))
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), -2 if x.vectors else -1)
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), -2 if x.vectors else -1, True)
 
 
 def add_bias(call: relax.Call, context: Context) -> Any:
     """An accumulator plus an int32 bias in the accumulator's own units stays an accumulator."""
     for one, two in (call.args, reversed(list(call.args))):
         acc = context.quantized(one)
-        if acc is None or acc.dtype != "int32" or constant_value(acc.data) is not None:
+        if acc is None or acc.dtype != "int32" or not acc.product:
             continue
         bias = _integer_bias(acc, two, context)
         if bias is not None and np.broadcast_shapes(acc.shape, bias.shape) == acc.shape:

@@ -152,3 +152,28 @@ def _group_norm(call: relax.Call, context: Context) -> Any:
     weight = call.args[1] if attributes.scale else None
     bias = call.args[2] if attributes.center else None
     return _affine(real, weight, bias, (shape[1], *(1,) * (len(shape) - 2)), context)
+
+
+@integer_rule("nn.batch_norm")
+def _batch_norm(call: relax.Call, context: Context) -> Any:
+    """In inference arithmetic on each element, for the epilogue of the kernel that made the data."""
+    if context.known(call.args[0]) is None or bool(call.attrs.training):
+        return None
+    shape, axis = shape_of(call.args[0]), int(call.attrs.axis)
+    vectors = [constant_value(context.value(arg)) for arg in call.args[1:]]
+    if any(vector is None for vector in vectors):
+        return context.refuse("its parameters are computed at run time")
+    along = [1] * len(shape)
+    along[axis] = shape[axis]
+    gamma, beta, mean, variance = (np.asarray(vector, np.float32).reshape(along) for vector in vectors)
+    deviation = np.sqrt(variance + np.float32(call.attrs.epsilon))
+    real = context.emit(relax.op.subtract(context.value(call.args[0]), constant(mean)))
+    real = context.emit(relax.op.divide(real, constant(deviation)))
+    real = _affine(
+        real,
+        constant(gamma) if call.attrs.scale else None,
+        constant(beta) if call.attrs.center else None,
+        along,
+        context,
+    )
+    return [real, *(context.value(arg) for arg in call.args[3:])]

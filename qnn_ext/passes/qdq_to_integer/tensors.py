@@ -19,12 +19,14 @@ class Quantized:
 
     data:       integer expression: a variable or a constant
     scale, zero_point: expressions, scalars or vectors along `axis`; constant or computed at run time
+    product:    whether this is the accumulator of a product of two tensors
     """
 
     data: Any
     scale: Any
     zero_point: Any
     axis: int = -1
+    product: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

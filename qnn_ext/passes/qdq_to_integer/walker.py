@@ -170,9 +170,10 @@ class Context:
         """How the result is quantized, when that is all that happens to it."""
         return self._walker.quantize_behind(self.var)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> Any:
         """Say why the operator runs in float; returns None, so that a rule can `return context.refuse(...)`."""
         self.reason = reason
+        return None
 
 
 def materialize(tensor: Quantized | Mapped) -> Any:

@@ -218,3 +218,13 @@ def test_note(name):
     assert [note.reason for note in outcome.notes] == [reason]
     assert outcome.operators.count("matmul") == 1
     np.testing.assert_allclose(outcome.got[0], outcome.expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_constant_added_to_a_sum_is_no_bias():
+    """The steps of a sum are those of its summands: too coarse for a constant."""
+
+    def model(g: Graph, x):
+        total = g.emit(R.sum(g.qdq(x, 0.5, 120), [-1]))
+        return g.q(g.emit(R.add(total, constant(np.float32(0.2)))), 0.25, 100)
+
+    check(model, ROWS, compiled=False)

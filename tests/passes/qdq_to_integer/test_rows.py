@@ -72,6 +72,18 @@ def test_normalization(name):
     assert set(outcome.floats()) <= {"qnn.normalize", "multiply", "add", "reshape"}
 
 
+def test_batch_norm_behind_a_convolution():
+    weight = RNG.integers(-99, 99, (8, 6, 3, 3)).astype(np.int8)
+
+    def model(g: Graph, x):
+        y = g.emit(R.nn.conv2d(g.qdq(x, 0.03137, 120), g.dq(weight, 0.011, 0)))
+        norm = g.emit(R.nn.batch_norm(y, *(parameter(8) for _ in range(4)), axis=1, training=False))
+        return g.q(g.emit(R.nn.relu(g.emit(relax.TupleGetItem(norm, 0)))), 0.043, 3)
+
+    outcome = check(model, IMAGE)
+    assert "nn.batch_norm" not in outcome.operators and not outcome.notes
+
+
 def test_kernels():
     function, inputs = together([*SOFTMAX.values(), *NORMS.values()])
     run(function, *inputs)

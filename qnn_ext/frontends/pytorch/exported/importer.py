@@ -22,7 +22,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
-from ....passes import qdq_to_integer
+from ....passes.qdq_to_integer import qdq_to_integer
 from ..common import example_values, identifier
 from . import converters  # noqa: F401  (fills the registry)
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor
