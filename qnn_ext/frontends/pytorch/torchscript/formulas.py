@@ -124,8 +124,13 @@ def product_formula(engine: str, uses_onednn: bool) -> Callable[..., relax.Expr]
 
 
 def rounded_product(node: Node, value: relax.Expr, factor: relax.Expr) -> relax.Expr:
-    """A product that is rounded before anything is added to it: as fma(a, b, −0) it cannot contract."""
-    return node.emit(qnn.fma(value, factor, scalar(-0.0)))
+    """A product that is rounded before anything is added to it.
+
+    LLVM contracts a product and the sum behind it into a fused multiply-add; the maximum with the lowest number changes
+    no finite value and stands between them, as in numerics.tir.fence. LLVM turns an fma with −0 back into a product.
+    """
+    product = node.emit(relax.op.multiply(value, factor))
+    return node.emit(relax.op.maximum(product, scalar(np.finfo(f32).min)))
 
 
 def _twice_inverted(scale: np.ndarray) -> np.ndarray:
