@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from operator import index as operator_index
 from typing import Any
 
@@ -25,10 +26,10 @@ from .scales import LEVELS
 from .symbol import Edge, Graph, Operator, read_symbol
 
 SUM_MODES = ("intended", "mxnet")
+# operators whose second input is the label, needed in training only
 LABELLED = (
     "SoftmaxOutput", "Softmax", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput",
 )  # fmt: skip
-# operators whose second input is the label, needed in training only
 
 
 def from_mxnet(
@@ -161,16 +162,12 @@ class Importer:
 
     # ---- inputs and outputs ----------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _labels(self) -> set[Edge]:
         """Variables that nothing but a training loss reads."""
-        if not hasattr(self, "_label_edges"):
-            losses = {node.inputs[1] for node in self.graph.nodes if node.op in LABELLED and len(node.inputs) == 2}
-            readers = [e for node in self.graph.nodes for e in node.inputs if node.op not in LABELLED]
-            self._label_edges = {
-                edge for edge in losses - set(readers) if self.graph.nodes[edge[0]].name not in self.params
-            }
-        return self._label_edges
+        losses = {node.inputs[1] for node in self.graph.nodes if node.op in LABELLED and len(node.inputs) == 2}
+        read = {edge for node in self.graph.nodes for edge in node.inputs if node.op not in LABELLED}
+        return {edge for edge in losses - read if self.graph.nodes[edge[0]].name not in self.params}
 
     def _variables(self) -> list[Operator]:
         """The variables something reads, but for labels. Raises ModelFormatError when two have one name."""

@@ -198,6 +198,15 @@ INT8_TOO = (
 
 UNCALIBRATED = ("conv", "pool_max_full", "pool_int8_avg_valid", "concat_mixed", "dense", "add_alone", "bn_alone")
 
+FUSED_FLOAT = (
+    "conv_bn_relu6",
+    "conv_bn_sum_relu",
+    "conv_sum_first",
+    "conv_leaky",
+    "dense_relu_dense",
+    "dense_abs_dense",
+)
+
 
 def operators():
     """Quantized operators written by hand: ranges as MXNet's own quantizer sets them."""
@@ -394,6 +403,10 @@ def main():
     for name, symbol in float_operators():
         case = Case(name, symbol, shape=(1, 4, 6, 5))
         record(arrays, name, case, (symbol, case.args, case.aux))
+    for name, symbol, options in quantizable():
+        if name in FUSED_FLOAT:
+            case = Case(name, symbol, **options)
+            record(arrays, "fused_" + name, case, (symbol.get_backend_symbol("MKLDNN"), case.args, case.aux))
     write("float", arrays)
 
 
