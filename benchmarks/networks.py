@@ -29,6 +29,7 @@ from qnn_ext.cli.formats import ImportOptions, read_module, recognize
 from qnn_ext.coverage import coverage
 
 SUFFIXES = (".tflite", ".onnx", ".pt2", ".pt", "-symbol.json")
+ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 
 
 def models_in(folder: Path) -> list[Path]:
@@ -68,7 +69,8 @@ def import_model(path: Path, inputs: list[np.ndarray]) -> qnn_ext.QnnModule:
     if form == "torchscript":
         from qnn_ext.frontends.pytorch import from_pytorch
 
-        return from_pytorch(path, example_inputs=tuple(inputs))
+        engine = next((name for name in ENGINES if name in path.stem), None)  # the file itself does not tell
+        return from_pytorch(path, example_inputs=tuple(inputs), engine=engine)
     if form == "mxnet":  # bit for bit what MXNet computes, its clipping of sums included
         return read_module(path, form, ImportOptions(shapes={"data": inputs[0].shape}, sum_mode="mxnet"))
     return read_module(path, form, ImportOptions())

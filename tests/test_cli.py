@@ -309,6 +309,12 @@ def test_options_of_other_formats(fails, compiled):
     assert "compiled already" in fails("compile", compiled)
 
 
+@pytest.mark.parametrize(("package", "file"), [("onnx", "digits_cnn_qdq.onnx"), ("torch", "digits_cnn_pt2e_x86.pt2")])
+def test_missing_framework(fails, monkeypatch, package, file):
+    monkeypatch.setitem(sys.modules, package, None)  # what an import of a missing package finds
+    assert f"pip install 'qnn-ext[{package}]'" in fails("inspect", DATA / file)
+
+
 def test_params_of_a_symbol(fails, tmp_path):
     """Beside the symbol lies exactly one .params file, or --params names one."""
     symbol = tmp_path / "net[1]-symbol.json"
