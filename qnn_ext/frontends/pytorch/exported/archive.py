@@ -30,11 +30,8 @@ from ....errors import ModelFormatError, QnnError, UnsupportedOperatorError
 MODEL = "model"
 _TARGET = re.compile(r"torch\.ops\.\w+\.\w+(\.\w+)?|torch\.sym_\w+|_operator\.\w+|math\.\w+")
 _KEPT_METADATA = ("nn_module_stack",)
-_EXPRESSION_NODES = (
-    ast.Expression, ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call,
-    ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
-)  # fmt: skip
 _FUNCTIONS = {
+    "Add", "Mul", "Integer", "Rational", "Float",
     "FloorDiv", "ModularIndexing", "Where", "PythonMod", "Mod", "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv",
     "FloatTrueDiv", "IntTrueDiv", "TruncToInt", "TruncToFloat", "RoundToInt", "ToFloat", "Identity",
     "Max", "Min", "Abs", "Eq", "Ne", "Lt", "Le", "Gt", "Ge",
@@ -229,24 +226,58 @@ def _check_expression(text: Any) -> None:
     if not isinstance(text, str) or len(text) > _MAX_EXPRESSION:
         raise ModelFormatError("a shape expression is no short text")
     try:
-        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+        is_arithmetic = _is_arithmetic(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModelFormatError(f"shape expression {text!r} cannot be parsed") from error
-    if not all(map(_is_arithmetic, nodes)):
+    if not is_arithmetic:
         raise ModelFormatError(f"shape expression {text!r} is more than arithmetic")
 
 
 def _is_arithmetic(node: ast.AST) -> bool:
+    """Sums, products and known functions of names and numbers; powers of names with small exponents."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (int, float)) and len(str(node.value)) < 20
     if isinstance(node, ast.Name):
         return not node.id.startswith("_")
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        power = node.right.value if isinstance(node.right, ast.Constant) else None
-        return isinstance(node.left, ast.Name) and isinstance(power, int) and 0 <= power <= _MAX_POWER
-    return isinstance(node, _EXPRESSION_NODES) and not isinstance(node, (ast.MatMult, ast.LShift))
+    if isinstance(node, ast.UnaryOp):
+        return _is_arithmetic(node.operand)
+    if isinstance(node, ast.BinOp):
+        if isinstance(node.op, ast.Pow):
+            return _is_small_power(node.left, node.right)
+        known = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod))
+        return known and _is_arithmetic(node.left) and _is_arithmetic(node.right)
+    if isinstance(node, ast.Compare):
+        return all(map(_is_arithmetic, (node.left, *node.comparators)))
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    if node.func.id == "Symbol":
+        return _is_symbol(node)
+    if node.func.id == "Pow":
+        return len(node.args) == 2 and not node.keywords and _is_small_power(*node.args)
+    return node.func.id in _FUNCTIONS and not node.keywords and all(map(_is_arithmetic, node.args))
+
+
+def _is_symbol(node: ast.Call) -> bool:
+    """Symbol('s77', positive=True, integer=True)."""
+    named = len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+    flags = all(isinstance(item.value, ast.Constant) and isinstance(item.value.value, bool) for item in node.keywords)
+    return named and flags and node.args[0].value.isidentifier()  # type: ignore[attr-defined]
+
+
+def _is_small_power(base: ast.AST, exponent: ast.AST) -> bool:
+    if isinstance(exponent, ast.Call) and isinstance(exponent.func, ast.Name) and exponent.func.id == "Integer":
+        exponent = exponent.args[0] if len(exponent.args) == 1 else exponent
+    if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.op, ast.USub):
+        exponent = exponent.operand
+    value = exponent.value if isinstance(exponent, ast.Constant) else None
+    is_name = isinstance(base, ast.Name) or (isinstance(base, ast.Call) and isinstance(base.func, ast.Name))
+    return (
+        is_name and _is_arithmetic(base) and isinstance(value, int) and value <= _MAX_POWER and not _holds_power(base)
+    )
+
+
+def _holds_power(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.Name) and inner.id == "Pow" for inner in ast.walk(node))
 
 
 def _flat_signature(signature: dict[str, Any]) -> dict[str, Any]:

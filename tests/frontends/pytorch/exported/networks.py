@@ -160,7 +160,7 @@ def run_torch(program: Program, *inputs: torch.Tensor) -> list[np.ndarray]:
     return [value.numpy() for value in torch.utils._pytree.tree_leaves(result)]
 
 
-def with_layers(program: Program) -> Program:
+def with_layers(program: Program, inputs: tuple[torch.Tensor, ...]) -> Program:
     """A program that yields every quantized tensor, then the outputs of the given one."""
     module = copy.deepcopy(program.module())
     result = next(node for node in module.graph.nodes if node.op == "output")
@@ -168,13 +168,12 @@ def with_layers(program: Program) -> Program:
     result.args = ((*quantized, *torch.utils._pytree.tree_leaves(result.args)),)
     module.graph._codegen = torch.fx.graph.CodeGen()
     module.recompile()
-    inputs = tuple(value for value in torch.utils._pytree.tree_leaves(program.example_inputs))
     return torch.export.export(module, inputs)
 
 
 def layer_differences(program: Program, *inputs: torch.Tensor) -> tuple[int, int, int]:
     """(steps that differ, steps in all, largest difference) over all tensors the program quantizes."""
-    layers = with_layers(program)
+    layers = with_layers(program, inputs)
     found = Interpreter(from_exported_program(layers)).run([x.numpy() for x in inputs]).values()
     pairs = zip(found, run_torch(layers, *inputs), strict=True)
     differences = [np.abs(y.astype(int) - z.astype(int)) for y, z in pairs if z.dtype.kind in "iu"]
