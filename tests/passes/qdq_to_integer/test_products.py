@@ -33,7 +33,7 @@ def weight_of(g: Graph, shape, axis, dtype="int8", zero_points=False):
     return g.dq(integers(shape, dtype), scales, zero.astype(np.int32), axis or 0)
 
 
-def convolution(source, shape, dtype="uint8", reciprocal=False, zero_points=False, axis=0, **geometry) -> Case:
+def convolution(source, shape, dtype="uint8", reciprocal=True, zero_points=False, axis=0, **geometry) -> Case:
     def model(g: Graph, x):
         operator = (R.nn.conv1d, R.nn.conv2d, R.nn.conv3d)[source.ndim - 3]
         a = g.qdq(x, *IN[dtype], dtype, reciprocal)
@@ -138,7 +138,12 @@ def test_product(name):
     function, inputs = CASES[name]
     # a float sum is off by 1e-7 of itself, which 16 bits see more often; a bias between ONNX's quantize operators is
     # rounded to units of the accumulator, as ONNX Runtime does
-    outcome = check(function, *inputs, compiled=False, share=0.02 if "int16" in name else 5e-3)
+    outcome = check(
+        function,
+        *inputs,
+        compiled=False,
+        share=0.02 if "int16" in name or "conv2d-" in name and "False" in name else 1e-3,
+    )
     assert not outcome.notes
     left = [operator for operator in outcome.operators if operator.startswith("nn.conv") or operator == "matmul"]
     assert not left
