@@ -1,14 +1,16 @@
-"""What all importers need to build a module: names, constants computed at import, and reasons out of TVM's errors."""
+"""What all importers need to build a module: names, constants computed at import, errors that name their operator."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
+from ..errors import ModelFormatError, QnnError
 from ..interpreter import interpret
 from ..op.base import constant, constant_value
 from .limits import Budget
@@ -61,6 +63,25 @@ def identifier(name: str) -> str:
     """A tensor name as a Relax variable name."""
     cleaned = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in name).strip("_")
     return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned
+
+
+@contextmanager
+def blaming(label: str) -> Iterator[None]:
+    """Every error within becomes one of ours that names the operator."""
+    try:
+        yield
+    except QnnError as error:
+        if label in str(error):
+            raise
+        raise type(error)(f"{label}: {error}") from error
+    except MemoryError as error:
+        raise ModelFormatError(f"{label}: needs more memory than there is: {error}") from error
+    except ArithmeticError as error:
+        raise ModelFormatError(f"{label}: scales or attributes are out of any sensible range: {error}") from error
+    except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
+        raise ModelFormatError(
+            f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
+        ) from error
 
 
 def reason(error: Exception) -> str:

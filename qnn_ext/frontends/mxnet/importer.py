@@ -15,9 +15,8 @@ from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperato
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
-from ..building import distinct, identifier
+from ..building import blaming, distinct, identifier
 from ..limits import check_elements
-from ..tflite.importer import _blaming
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
 from .node import Node
 from .reader import DTYPES, read_params
@@ -148,7 +147,7 @@ class Importer:
         convert = CONVERTERS.get(operator.op)
         if convert is None:
             raise UnsupportedOperatorError(f"{operator.label()}: operator {operator.op} is not supported")
-        with _blaming(operator):
+        with np.errstate(over="raise", invalid="raise", divide="raise"), blaming(operator.label()):
             labels = self._labels if operator.op in LABELLED else ()
             inputs = [self._value(edge, operator, values) for edge in operator.inputs if edge not in labels]
             result = convert(Node(self, operator, inputs))

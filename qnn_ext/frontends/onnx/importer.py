@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tvm import IRModule, relax
 
-from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
-from ..building import distinct, fold, identifier, reason
+from ..building import blaming, distinct, fold, identifier
 from ..limits import Budget, check_elements
 from . import converters  # noqa: F401  (fills the registry)
 from .batch import check_batch_axis
 from .fallback import convert_with_tvm
 from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
-from .reader import Model, Operator, read_model, read_subgraph
+from .reader import Model, Operator, check_inputs, read_model, read_subgraph
 from .registry import find_converter
 from .shapes import InputShapes, fixing_hint
 
@@ -158,10 +157,11 @@ class Importer:
         return self._builder.emit(value) if constant_value(value) is not None else value
 
     def _convert(self, operator: Operator) -> None:
-        with _blaming(operator):
+        with blaming(operator.label()):
             for name in operator.outputs:
                 if name in self._values or name in self._constants:
                     raise ModelFormatError(f"value {name!r} is computed twice")
+            check_inputs(operator, self.model.opset(operator.domain))
             if operator.op_type == "If" and not operator.domain:
                 return self._convert_if(operator)
             if self._fold_node(operator):
@@ -234,21 +234,3 @@ def _check_carried(name: str, dtype: str) -> None:
 def _held_dtype(dtype: str) -> str:
     """4- and 2-bit integers are held in 8 bits."""
     return re.sub(r"int[24]$", "int8", dtype)
-
-
-@contextmanager
-def _blaming(operator: Operator) -> Iterator[None]:
-    """Every error within becomes one of ours that names the operator."""
-    label = operator.label()
-    try:
-        yield
-    except QnnError as error:
-        if label in str(error):
-            raise
-        raise type(error)(f"{label}: {error}") from error
-    except MemoryError as error:
-        raise ModelFormatError(f"{label}: needs more memory than there is: {error}") from error
-    except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
-        raise ModelFormatError(
-            f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
-        ) from error

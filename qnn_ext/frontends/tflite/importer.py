@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import index as operator_index
-from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax
@@ -15,7 +13,7 @@ from tvm import IRModule, relax
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
-from ..building import distinct, fold, identifier, reason
+from ..building import blaming, distinct, fold, identifier
 from ..limits import Budget, check_elements
 from . import converters  # noqa: F401  (fills the registry)
 from .node import Node, shape_of
@@ -206,7 +204,7 @@ class Importer:
                 "convert the model with an older TFLite converter, or update qnn_ext"
             )
         node = Node(self, operator)
-        with _blaming(operator):
+        with np.errstate(over="raise", invalid="raise", divide="raise"), blaming(operator.label()):
             result = entry.convert(node)
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             outputs = [i for i in operator.outputs if self.tensor(i).dtype != "resource"]  # handles, no values
@@ -264,27 +262,6 @@ class Importer:
             TensorSpec(name, shape_of(value), tensor.dtype, tensor.qparams)
             for name, tensor, value in zip(names, tensors, outputs, strict=True)
         )
-
-
-@contextmanager
-def _blaming(operator: Any) -> Iterator[None]:
-    """Every error within becomes one of ours that names the operator."""
-    label = operator.label()
-    try:
-        with np.errstate(over="raise", invalid="raise", divide="raise"):
-            yield
-    except QnnError as error:
-        if label in str(error):
-            raise
-        raise type(error)(f"{label}: {error}") from error
-    except MemoryError as error:
-        raise ModelFormatError(f"{label}: needs more memory than there is: {error}") from error
-    except ArithmeticError as error:
-        raise ModelFormatError(f"{label}: scales or options are out of any sensible range: {error}") from error
-    except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
-        raise ModelFormatError(
-            f"{label}: inputs and options do not fit together: {reason(error)}; convert the model again"
-        ) from error
 
 
 def _check_dtype(tensor: Tensor) -> None:

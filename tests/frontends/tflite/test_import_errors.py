@@ -189,7 +189,7 @@ def test_shapes_that_do_not_fit() -> None:
         "do not fit together",
         "relax.add",
         "not broadcastable",
-        "convert the model again",
+        "export the model again",
     )
     assert "ir.Op" not in text
 
