@@ -142,7 +142,7 @@ def test_product(name):
         function,
         *inputs,
         compiled=False,
-        share=0.02 if "int16" in name or "conv2d-" in name and "False" in name else 1e-3,
+        share=0.02 if "int16" in name or ("conv2d-" in name and "False" in name) else 1e-3,
     )
     assert not outcome.notes
     left = [operator for operator in outcome.operators if operator.startswith("nn.conv") or operator == "matmul"]
