@@ -1,0 +1,334 @@
+"""Float operators of torch.export programs against PyTorch, undecomposed: each with the options that matter.
+
+The quantized part is tested elsewhere; here every converter, ours or TVM's, has to compute what PyTorch computes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from qnn_ext import Interpreter
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.pytorch.exported import from_exported_program
+
+from .networks import run_torch
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Call(nn.Module):
+    """A function of modules and inputs."""
+
+    def __init__(self, function, *modules):
+        super().__init__()
+        self.function, self.modules_ = function, nn.ModuleList(modules)
+
+    def forward(self, *inputs):
+        return self.function(*self.modules_, *inputs)
+
+
+torch.manual_seed(0)
+
+
+def batch_norm(channels: int) -> nn.BatchNorm2d:
+    """A batch normalization with statistics and parameters of its own."""
+    layer = nn.BatchNorm2d(channels)
+    for tensor in (layer.running_mean, layer.weight, layer.bias):
+        nn.init.normal_(tensor)
+    nn.init.uniform_(layer.running_var, 0.5, 2)
+    return layer
+
+
+img = torch.randn(2, 4, 9, 11)
+seq = torch.randn(2, 5, 8)
+CASES = {}
+
+
+def case(name, function, *inputs, mods=()):
+    CASES[name] = (Call(function, *mods).eval(), inputs)
+
+
+for n in [
+    "relu",
+    "sigmoid",
+    "tanh",
+    "silu",
+    "gelu",
+    "elu",
+    "hardswish",
+    "hardsigmoid",
+    "leaky_relu",
+    "softplus",
+    "mish",
+    "relu6",
+    "hardtanh",
+    "selu",
+    "celu",
+    "softsign",
+    "logsigmoid",
+    "tanhshrink",
+]:
+    case(n, lambda x, n=n: getattr(F, n)(x), img)
+for n in ["relu", "silu", "elu", "hardswish", "hardsigmoid", "leaky_relu", "relu6", "hardtanh", "mish", "selu"]:
+    case(n + "_", lambda x, n=n: getattr(F, n)(x + 0, inplace=True), img)
+case("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), img)
+for n in [
+    "exp",
+    "sqrt",
+    "rsqrt",
+    "abs",
+    "neg",
+    "square",
+    "floor",
+    "ceil",
+    "round",
+    "sign",
+    "sin",
+    "cos",
+    "erf",
+    "log",
+    "reciprocal",
+    "trunc",
+    "log1p",
+    "expm1",
+]:
+    case("t_" + n, lambda x, n=n: getattr(torch, n)(x), img.abs() + 0.3)
+case("clamp", lambda x: x.clamp(-0.5, 0.5), img)
+case("clampmin", lambda x: x.clamp(min=-0.5), img)
+case("clampmax", lambda x: x.clamp(max=0.5), img)
+case("clamp_", lambda x: (x + 0).clamp_(0), img)
+case("add_alpha", lambda x, y: torch.add(x, y, alpha=0.3), img, img + 1)
+case("sub_alpha", lambda x, y: torch.sub(x, y, alpha=2), img, img + 1)
+case("rsub", lambda x: 3 - x, img)
+case("add_int", lambda x: x + 3, torch.arange(6))
+case("add_promote", lambda x: x + 1.5, torch.arange(6))
+case("div_int", lambda x: x / 4, torch.arange(6))
+case("floordiv", lambda x: x // 4, torch.arange(-6, 6))
+case("mod", lambda x: x % 4, torch.arange(-6, 6))
+case("floordivf", lambda x: x // 0.4, img)
+case("pow2", lambda x: x**2, img)
+case("pow3", lambda x: x**3, img)
+case("pow.5", lambda x: x**0.5, img.abs())
+case("powm", lambda x: x**-1.5, img.abs() + 1)
+case("iadd", lambda x, y: (x * 1).add_(y), img, img)
+
+
+def inplace_view(x):
+    x = x * 1
+    x[:, 0] += 1
+    return x * 2
+
+
+case("inplace_view", inplace_view, img)
+
+
+def inplace_set(x):
+    x = x * 1
+    x[:, 1:3] = 0.5
+    return x * 2
+
+
+case("inplace_set", inplace_set, img)
+case("cmp", lambda x, y: (x > y) | (x <= 0.1), img, img.flip(0))
+case("where", lambda x: torch.where(x > 0, x, -2.0), img)
+case("masked_fill", lambda x: x.masked_fill(x > 0, -float("inf")), img)
+for k, a in dict(
+    base=dict(),
+    stride=dict(stride=2, padding=1),
+    dil=dict(dilation=2, padding=2),
+    grp=dict(groups=2),
+    same=dict(padding="same"),
+    same_even=dict(padding="same", kernel_size=4),
+    valid=dict(padding="valid"),
+    nobias=dict(bias=False),
+    asym=dict(kernel_size=(1, 3), padding=(0, 1), stride=(2, 1)),
+).items():
+    a = {**dict(kernel_size=3), **a}
+    case("conv2d_" + k, lambda m, x: m(x), img, mods=[nn.Conv2d(4, 6, **a)])
+case("conv2d_unbatched", lambda m, x: m(x), img[0], mods=[nn.Conv2d(4, 6, 3)])
+case("conv2d_reflect", lambda m, x: m(x), img, mods=[nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect")])
+case("conv1d", lambda m, x: m(x), seq, mods=[nn.Conv1d(5, 6, 3, padding=1, stride=2)])
+case("conv1d_same", lambda m, x: m(x), seq, mods=[nn.Conv1d(5, 6, 4, padding="same")])
+case("conv3d", lambda m, x: m(x), torch.randn(1, 3, 5, 6, 7), mods=[nn.Conv3d(3, 4, 3, padding=1)])
+case("convT2d", lambda m, x: m(x), img, mods=[nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1)])
+case("convT2d_g", lambda m, x: m(x), img, mods=[nn.ConvTranspose2d(4, 6, 3, groups=2)])
+case("convT1d", lambda m, x: m(x), seq, mods=[nn.ConvTranspose1d(5, 6, 3, stride=2)])
+case("convT2d_d", lambda m, x: m(x), img, mods=[nn.ConvTranspose2d(4, 6, 3, dilation=2)])
+for k, a in dict(base=(3,), s=(3, 2, 1), ceil=(3, 2, 1, 1, False, True), dil=(2, 1, 0, 2)).items():
+    case("maxpool_" + k, lambda m, x: m(x), img, mods=[nn.MaxPool2d(*a)])
+case("maxpool1d", lambda x: F.max_pool1d(x, 2, 2, ceil_mode=True), torch.randn(2, 3, 7))
+case("maxpool_ceil2", lambda x: F.max_pool2d(x, 2, 3, 1, ceil_mode=True), img)
+for k, a in dict(
+    base=(3,),
+    s=(3, 2, 1),
+    ceil=(3, 2, 0, True),
+    ceilpad=(3, 2, 1, True, False),
+    nopadcount=(3, 2, 1, False, False),
+    div=(2, 2, 0, False, True, 3),
+).items():
+    case("avgpool_" + k, lambda m, x: m(x), img, mods=[nn.AvgPool2d(*a)])
+case("avgpool1d", lambda x: F.avg_pool1d(x, 2), seq)
+for s in (1, 3, (1, 11), (3, 4)):
+    case(f"adapt_{s}", lambda m, x: m(x), img, mods=[nn.AdaptiveAvgPool2d(s)])
+case("adapt1d", lambda x: F.adaptive_avg_pool1d(x, 4), seq)
+case("adaptmax", lambda x: F.adaptive_max_pool2d(x, (3, 11)), img)
+case("mean", lambda x: x.mean((2, 3)), img)
+case("meanall", lambda x: x.mean(), img)
+case("meank", lambda x: x.mean(-1, keepdim=True), img)
+case("sum", lambda x: x.sum(1), img)
+case("amax", lambda x: x.amax((1, 2)), img)
+case("var", lambda x: x.var(1), img)
+case("var0", lambda x: x.var((2, 3), unbiased=False, keepdim=True), img)
+case("std", lambda x: x.std(1), img)
+case("argmax", lambda x: x.argmax(1), img)
+case("cumsum", lambda x: x.cumsum(1), img)
+case("max_dim", lambda x: x.max(1)[0], img)
+case("norm", lambda x: F.normalize(x, dim=1), img)
+case("prod", lambda x: x.prod(), torch.randn(3))
+case("logsumexp", lambda x: x.logsumexp(1), img)
+case("linear", lambda m, x: m(x), seq, mods=[nn.Linear(8, 3)])
+case("linear_nb", lambda m, x: m(x), seq[0, 0], mods=[nn.Linear(8, 3, bias=False)])
+case("matmul", lambda x, y: x @ y, seq, torch.randn(8, 3))
+case("bmm", lambda x, y: torch.bmm(x, y), seq, torch.randn(2, 8, 3))
+case(
+    "addmm",
+    lambda b, x, y: torch.addmm(b, x, y, beta=0.5, alpha=2),
+    torch.randn(3),
+    torch.randn(4, 5),
+    torch.randn(5, 3),
+)
+case("baddbmm", lambda b, x, y: torch.baddbmm(b, x, y), torch.randn(2, 5, 3), seq, torch.randn(2, 8, 3))
+case("einsum", lambda x, y: torch.einsum("bij,bjk->bik", x, y), seq, torch.randn(2, 8, 3))
+case("mv", lambda x, y: x @ y, torch.randn(3, 4), torch.randn(4))
+case("outer", lambda x, y: torch.outer(x, y), torch.randn(3), torch.randn(4))
+q = torch.randn(2, 4, 6, 8)
+case("sdpa", lambda x: F.scaled_dot_product_attention(x, x + 1, x * 2), q)
+case("sdpa_causal", lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), q)
+case("sdpa_mask", lambda x, m: F.scaled_dot_product_attention(x, x, x, attn_mask=m), q, torch.randn(6, 6))
+case("sdpa_bool", lambda x, m: F.scaled_dot_product_attention(x, x, x, attn_mask=m), q, torch.ones(6, 6).tril().bool())
+case("sdpa_gqa", lambda x, k: F.scaled_dot_product_attention(x, k, k, enable_gqa=True, scale=0.2), q, q[:, :2])
+case("mha", lambda m, x: m(x, x, x, need_weights=False)[0], seq, mods=[nn.MultiheadAttention(8, 2, batch_first=True)])
+case("mha_w", lambda m, x: m(x, x, x)[0], seq, mods=[nn.MultiheadAttention(8, 2, batch_first=True)])
+case("encoder", lambda m, x: m(x), seq, mods=[nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)])
+case("bn", lambda m, x: m(x), img, mods=[batch_norm(4)])
+case("ln", lambda m, x: m(x), seq, mods=[nn.LayerNorm(8)])
+case("ln2", lambda m, x: m(x), seq, mods=[nn.LayerNorm((5, 8), elementwise_affine=False)])
+case("gn", lambda m, x: m(x), img, mods=[nn.GroupNorm(2, 4)])
+case("in", lambda m, x: m(x), img, mods=[nn.InstanceNorm2d(4, affine=True)])
+case("in_nt", lambda m, x: m(x), img, mods=[nn.InstanceNorm2d(4)])
+case("rms", lambda m, x: m(x), seq, mods=[nn.RMSNorm(8)])
+case("lrn", lambda m, x: m(x), img, mods=[nn.LocalResponseNorm(3)])
+case("emb", lambda m, x: m(x), torch.tensor([[1, 2], [3, 0]]), mods=[nn.Embedding(5, 4)])
+case("softmax", lambda x: x.softmax(1), img)
+case("logsoftmax", lambda x: x.log_softmax(-1), img)
+case("softmin", lambda x: F.softmin(x, 1), img)
+case("prelu", lambda m, x: m(x), img, mods=[nn.PReLU(4)])
+case("glu", lambda x: F.glu(x, 1), img)
+case("view", lambda x: x.view(2, -1), img)
+case("flatten", lambda x: x.flatten(1, 2), img)
+case("unflatten", lambda x: x.unflatten(1, (2, -1)), img)
+case("squeeze", lambda x: x[:1].squeeze(), img)
+case("unsqueeze", lambda x: x.unsqueeze(-1), img)
+case("permute", lambda x: x.permute(0, 2, 3, 1).contiguous(), img)
+case("T", lambda x: x.t(), torch.randn(3, 4))
+case("mT", lambda x: x.mT, img)
+case("movedim", lambda x: x.movedim(1, -1), img)
+case("expand", lambda x: x[:, :1].expand(-1, 3, -1, -1), img)
+case("repeat", lambda x: x.repeat(2, 1, 1, 1), img)
+case("cat", lambda x: torch.cat([x, x * 2], 1), img)
+case("stack", lambda x: torch.stack([x, x + 1], -1), img)
+case("slice", lambda x: x[:, 1:, ::2, -3:], img)
+case("select", lambda x: x[:, -1], img)
+case("split", lambda x: torch.split(x, 3, 2)[2], img)
+case("chunk", lambda x: sum(c.sum() for c in x.chunk(3, 3)), img)
+case("unbind", lambda x: x.unbind(1)[1], img)
+case("pad", lambda x: F.pad(x, (1, 2, 0, 1)), img)
+case("padneg", lambda x: F.pad(x, (-1, 2), value=3), img)
+case("padreflect", lambda x: F.pad(x, (1, 2, 2, 1), mode="reflect"), img)
+case("padrep", lambda x: F.pad(x, (1, 2, 2, 1), mode="replicate"), img)
+case("roll", lambda x: x.roll((1, -2), (2, 3)), img)
+case("flip", lambda x: x.flip(2), img)
+case("index", lambda x: x[:, torch.tensor([0, 2, 1])], img)
+case("gather", lambda x: x.gather(1, torch.zeros(2, 2, 9, 11, dtype=torch.long)), img)
+case("pixel", lambda x: F.pixel_shuffle(x, 2), img)
+case("unpixel", lambda x: F.pixel_unshuffle(x[..., :8, :10], 2), img)
+case("tril", lambda x: x.tril(), img)
+case("meshgrid", lambda x: x + torch.arange(11) + torch.ones(9, 1), img)
+case("tile", lambda x: x.tile(2), img)
+case("chshuffle", lambda x: F.channel_shuffle(x, 2), img)
+case("reshape0", lambda x: x.reshape(x.shape[0], x.size(1), -1), img)
+case("split_sizes", lambda x: torch.split(x, [1, 3], 1)[1], img)
+case("narrow", lambda x: x.narrow(1, 1, 2), img)
+case("topk", lambda x: x.topk(2, 1)[0], img)
+case("up_near", lambda x: F.interpolate(x, scale_factor=2), img)
+case("up_bil", lambda x: F.interpolate(x, size=(18, 22), mode="bilinear"), img)
+case("up_bil_ac", lambda x: F.interpolate(x, size=(18, 22), mode="bilinear", align_corners=True), img)
+case("up_down", lambda x: F.interpolate(x, size=(5, 7), mode="bilinear"), img)
+case("up_near_odd", lambda x: F.interpolate(x, size=(5, 7)), img)
+case("up_bic", lambda x: F.interpolate(x, size=(18, 22), mode="bicubic"), img)
+case("todouble", lambda x: x.double() * 2, img)
+case("tohalf", lambda x: x.half().float(), img)
+case("toint", lambda x: (x * 10).int(), img)
+case("type_as", lambda x, y: x.type_as(y), torch.arange(4), img)
+case("dropout", lambda m, x: m(x), img, mods=[nn.Dropout()])
+case("zeros_like", lambda x: torch.zeros_like(x) + torch.full_like(x, 2) + x.new_ones(11), img)
+case("twoout", lambda x: (x + 1, x * 2), img)
+case("dictout", lambda x: {"a": x + 1, "b": [x * 2]}, img)
+case("lstm", lambda m, x: m(x)[0], seq, mods=[nn.LSTM(8, 6)])
+case("gru", lambda m, x: m(x)[0], seq, mods=[nn.GRU(8, 6, batch_first=True)])
+
+
+def nograd(x):
+    with torch.no_grad():
+        y = x * 2
+    return y + 1
+
+
+case("nograd", nograd, img)
+case("eye", lambda x: x + torch.eye(9, 11), img)
+case("buffer64", lambda x: x + torch.tensor(2**40 + 1), torch.arange(3))
+case("logical", lambda x: torch.logical_and(x > 0, x < 1).float(), img)
+case("isnan", lambda x: torch.nan_to_num(x), img)
+case("rot", lambda x: torch.cat((-x[..., 4:], x[..., :4]), -1), seq)
+case("finfo", lambda x: (1 - x) * torch.finfo(torch.float32).min, img)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator(name):
+    module, inputs = CASES[name]
+    program = torch.export.export(module, inputs)
+    found = Interpreter(from_exported_program(program)).run([value.numpy() for value in inputs]).values()
+    for golden, value in zip(run_torch(program, *inputs), found, strict=True):
+        assert value.shape == golden.shape and value.dtype == golden.dtype
+        np.testing.assert_allclose(value, golden, rtol=1e-5, atol=2e-6)
+
+
+REFUSED = {
+    "random": (lambda x: x + torch.randn(3), torch.zeros(3)),
+    "data-dependent": (lambda x: x[x > 0], torch.ones(3)),
+    "dropout": (lambda x: F.dropout(x, training=True), torch.ones(3)),
+    "bfloat16": (lambda x: x.bfloat16() * 2, torch.ones(3)),
+    "complex": (lambda x: torch.fft.fft(x).abs(), torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    function, x = REFUSED[name]
+    with pytest.raises(UnsupportedOperatorError, match="node"):
+        from_exported_program(torch.export.export(Call(function), (x,)))
+
+
+def test_a_buffer_that_changes_is_refused():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x + self.count
+
+    with pytest.raises(UnsupportedOperatorError, match="count"):
+        from_exported_program(torch.export.export(Counter(), (torch.ones(3),)))
