@@ -37,21 +37,47 @@ def rewrite(mod: IRModule, rule: Rule) -> IRModule:
     """Rebuild `main`: each bound value, its operands already rewritten, becomes rule(value, emit), or stays if None.
 
     `emit` binds helper expressions before it. Unused bindings disappear. Variable names are kept, for they are the
-    layer names of the model.
+    layer names of the model: a rule that binds its result itself has all it binds named after what it replaces.
     """
+    function = mod["main"]
+    builder = relax.BlockBuilder()
+    environment: dict[Any, Any] = {}
+    names: dict[str, str] = {}
+    with builder.function("main", list(function.params), attrs=plain_attrs(function)):
+        with builder.dataflow():
+            for binding in bindings_of(function):
+                emitted: list[relax.Var] = []
+
+                def emit(expr: relax.Expr, emitted: list[relax.Var] = emitted) -> relax.Expr:
+                    emitted.append(builder.emit(expr))
+                    return emitted[-1]
+
+                value = substitute(binding.value, environment)
+                replacement = rule(value, emit)
+                result = value if replacement is None else replacement
+                if any(result.same_as(var) for var in emitted):
+                    names.update({var.name: binding.var.name for var in emitted})
+                environment[binding.var] = emit_named(builder, result, binding.var.name)
+            result = builder.emit_output(substitute(function.body.body, environment))
+        builder.emit_func_output(result)
+    return _renamed(relax.transform.DeadCodeElimination(["main"])(builder.get()), names)
+
+
+def _renamed(mod: IRModule, names: dict[str, str]) -> IRModule:
+    """`mod` with variables renamed; of several with one new name the later ones get a number."""
+    if not names:
+        return mod
     function = mod["main"]
     builder = relax.BlockBuilder()
     environment: dict[Any, Any] = {}
     with builder.function("main", list(function.params), attrs=plain_attrs(function)):
         with builder.dataflow():
             for binding in bindings_of(function):
-                value = substitute(binding.value, environment)
-                replacement = rule(value, builder.emit)
-                result = value if replacement is None else replacement
-                environment[binding.var] = emit_named(builder, result, binding.var.name)
+                name = names.get(binding.var.name, binding.var.name)
+                environment[binding.var] = builder.emit(substitute(binding.value, environment), name_hint=name)
             result = builder.emit_output(substitute(function.body.body, environment))
         builder.emit_func_output(result)
-    return relax.transform.DeadCodeElimination(["main"])(builder.get())
+    return builder.get()
 
 
 def plain_attrs(function: relax.Function) -> dict[str, Any]:
