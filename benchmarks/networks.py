@@ -8,7 +8,8 @@ folders.
 
 Columns: share of the multiply-accumulates that run as integers; and per kind of golden how many output values differ,
 by how many steps of the output's scale at most where the output is quantized (else as a share of its range), the
-signal-to-noise ratio of ours against it, and whether the largest value is in the same place.
+signal-to-noise ratio of ours against it, and whether the largest value is in the same place. "itself" is the
+signal-to-noise ratio between the framework's own two ways.
 """
 
 from __future__ import annotations
@@ -98,7 +99,13 @@ def compare(path: Path, threads: int) -> dict[str, Any]:
         "products_in_float": dict(Counter(product.operator for product in found.in_float)),
         "notes": [f"{note.operator} '{note.node}': {note.reason}" for note in module.notes],
         "goldens": {kind: [difference(*pair) for pair in _pairs(outputs, golden)] for kind, golden in goldens.items()},
+        "framework_apart": framework_apart(list(goldens.values())),
     }
+
+
+def framework_apart(goldens: list[list[np.ndarray]]) -> list[dict[str, Any]]:
+    """How far the framework's two ways to run the model are from each other; empty where there is one."""
+    return [difference(*pair) for pair in _pairs(goldens[0], goldens[1])] if len(goldens) > 1 else []
 
 
 def _pairs(ours: list[np.ndarray], theirs: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -141,13 +148,13 @@ def quantization_step(values: np.ndarray) -> float | None:
 # ---- output ------------------------------------------------------------------------------------------------------
 
 HEADER = """\
-| model | import s | build s | run ms | integer MAC | against | apart | largest | SQNR dB | argmax | float |
-|---|---:|---:|---:|---:|---|---:|---:|---:|---|---|"""
+| model | import s | build s | run ms | integer MAC | against | apart | largest | SQNR dB | itself | argmax | float |
+|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---|---|"""
 
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:
     if "error" in row:
-        yield f"| {row['model']} | {row['error']} | | | | | | | | | |"
+        yield f"| {row['model']} | {row['error']} | | | | | | | | | | |"
         return
     head = [row["model"], f"{row['import_s']:.1f}", f"{row['build_s']:.1f}", f"{row['run_ms']:.2f}"]
     head.append(f"{100 * row['coverage']:.2f} %")
@@ -157,19 +164,25 @@ def _lines(row: dict[str, Any]) -> Iterator[str]:
     for kind, outputs in row["goldens"].items():
         for index, found in enumerate(outputs):
             against = kind if len(outputs) == 1 else f"{kind} {index}"
-            cells = [*head, against, *_cells(found), in_float]
+            itself = _decibels(row["framework_apart"][index]) if row["framework_apart"] else ""
+            cells = [*head, against, *_cells(found, itself), in_float]
             yield f"| {' | '.join(cells)} |"
             head, in_float = [""] * len(head), ""
 
 
-def _cells(found: dict[str, Any]) -> list[str]:
+def _cells(found: dict[str, Any], itself: str) -> list[str]:
     steps = f"{found['steps']:.3g} LSB" if found["steps"] is not None else f"{100 * found['of_range']:.2g} % of range"
     return [
         f"{found['apart']} of {found['values']}",
         steps if found["apart"] else "0",
-        f"{found['sqnr_db']:.1f}" if found["sqnr_db"] is not None else "∞",
+        _decibels(found),
+        itself,
         "equal" if found["argmax_equal"] else "differs",
     ]
+
+
+def _decibels(found: dict[str, Any]) -> str:
+    return f"{found['sqnr_db']:.1f}" if found["sqnr_db"] is not None else "∞"
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ with the statistics of random images. Formats:
     pt2e-dynamic   the same, dynamic
 
 Beside NAME.FORMAT.onnx or .pt2 lies NAME.FORMAT.npz: input_0 and the framework's own outputs. For ONNX "ort" (as it is
-used: integer kernels) and "plain" (graph optimizations off: float between quantizations); for PyTorch "torch".
+used: integer kernels) and "plain" (graph optimizations off: float between quantizations); for PyTorch "torch" and
+"native" (the same program with oneDNN off). How far a framework is from itself says what a comparison can tell.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def torchvision_models() -> ModuleType:
 _KEPT: list[torch.library.Library] = []  # a library's schemas go when it does
 
 
-class BertAttention(nn.Module):
+class Attention(nn.Module):
     """Multi-head self-attention with the products written out."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -84,12 +85,27 @@ class BertAttention(nn.Module):
         return self.output(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
+class VitAttention(Attention):
+    """The same in the place of an nn.MultiheadAttention, whose projections X86InductorQuantizer does not find."""
+
+    def forward(self, query: torch.Tensor, *_: torch.Tensor, need_weights: bool = False) -> tuple[torch.Tensor, None]:
+        return super().forward(query), None
+
+
+def vit_b_32() -> nn.Module:
+    """torchvision's ViT-B/32 with attention written out."""
+    model = torchvision_models().vit_b_32(weights=None)
+    for layer in model.encoder.layers:
+        layer.self_attention = VitAttention(768, 12)
+    return model
+
+
 class BertLayer(nn.Module):
     """Attention and a two-layer perceptron, each with a shortcut and a normalization behind it."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
-        self.attention = BertAttention(width, heads)
+        self.attention = Attention(width, heads)
         self.attention_norm, self.output_norm = nn.LayerNorm(width, eps=1e-12), nn.LayerNorm(width, eps=1e-12)
         self.intermediate, self.output = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
@@ -130,7 +146,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], t
     "mobilenet_v2": (lambda: torchvision_models().mobilenet_v2(weights=None), image),
     "mobilenet_v3_large": (lambda: torchvision_models().mobilenet_v3_large(weights=None), image),
     "resnet50": (lambda: torchvision_models().resnet50(weights=None), image),
-    "vit_b_32": (lambda: torchvision_models().vit_b_32(weights=None), image),
+    "vit_b_32": (vit_b_32, image),
     "bert_base": (Bert, tokens),
 }
 
@@ -237,12 +253,13 @@ def write_onnx(form: str, source: Path, target: Path, inputs: list[torch.Tensor]
 def write_pt2e(form: str, model: nn.Module, target: Path, inputs: list[torch.Tensor]) -> None:
     """Quantize with torchao and keep PyTorch's outputs."""
     program = pt2e(model, inputs[1:], x86_quantizer(is_dynamic=form == "pt2e-dynamic"))
-    with torch.no_grad():
-        outputs = program.module()(inputs[0])
     torch.export.save(program, target)
     arrays = {"input_0": inputs[0].numpy()}
-    for i, value in enumerate(outputs if isinstance(outputs, tuple) else (outputs,)):
-        arrays[f"torch_{i}"] = value.numpy()
+    for kind, onednn in (("torch", True), ("native", False)):
+        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=onednn):
+            outputs = program.module()(inputs[0])
+        for i, value in enumerate(outputs if isinstance(outputs, tuple) else (outputs,)):
+            arrays[f"{kind}_{i}"] = value.numpy()
     np.savez_compressed(target.with_suffix(".npz"), **arrays)
 
 
