@@ -237,3 +237,27 @@ def _dimension(dim: Any) -> int | str | None:
         return int(dim.dim_value)
     _check_names([dim.dim_param])
     return dim.dim_param or None
+
+
+def check_inputs(operator: Operator, version: int) -> None:
+    """Raise ModelFormatError unless the node has the inputs that its operator's schema requires. Operators without a
+    schema in the onnx package pass."""
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(operator.op_type, version, operator.domain)
+    except defs.SchemaError:
+        return
+    kinds = defs.OpSchema.FormalParameterOption
+    for index, parameter in enumerate(schema.inputs):
+        given = operator.inputs[index : index + 1]
+        if parameter.option == kinds.Variadic:
+            given = operator.inputs[index:] or ("",) * (schema.min_input > index)
+        elif parameter.option == kinds.Single:
+            given = given or ("",)
+        else:
+            continue
+        if "" in given:
+            raise ModelFormatError(f"input {index} ('{parameter.name}') is missing")
+    if len(operator.inputs) > schema.max_input:
+        raise ModelFormatError(f"has {len(operator.inputs)} inputs, {operator.op_type} takes {schema.max_input}")

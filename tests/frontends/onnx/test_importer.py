@@ -259,3 +259,18 @@ def test_bfloat16_stays_within_the_model():
 def test_maxima_of_bool_are_refused():
     with pytest.raises(UnsupportedOperatorError, match="ReduceMax.*bool"):
         from_onnx(one_node("ReduceMax", {"x": ((2, 2), bool)}))
+
+
+@pytest.mark.parametrize("inputs", [["x", ""], [], ["", "x"]])
+@pytest.mark.parametrize("operator", ["Concat", "Add", "MatMul"])
+def test_missing_inputs(operator, inputs):
+    attributes = {"axis": 0} if operator == "Concat" else {}
+    proto = model([node(operator, inputs, ["y"], "n1", **attributes)], [value("x", (3, 3))], [value("y", None)])
+    with pytest.raises(ModelFormatError, match=f"{operator} 'n1'.*is missing"):
+        from_onnx(proto)
+
+
+def test_too_many_inputs():
+    proto = model([node("Relu", ["x", "x"], ["y"], "n1")], [value("x", (3,))], [value("y", None)])
+    with pytest.raises(ModelFormatError, match="Relu 'n1'.*has 2 inputs"):
+        from_onnx(proto)
