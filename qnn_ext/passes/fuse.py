@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from ..op.base import constant_value, shape_of
+from ..op.base import call_attributes, constant_value, shape_of
 from ..topi_int8.generic.elementwise import RULES
 from ..topi_int8.generic.float_elementwise import FLOAT_RULES
 from .rewrite import Emit, bindings_of, consumers, emit_named, op_name, operands, plain_attrs, rewrite, substitute
@@ -29,11 +29,12 @@ SIDE_TERMS = ("qnn.window_sum", "qnn.row_sum")
 # what may stand between such a term and the subtraction from the product
 SIDE_STEPS = ("multiply", "repeat", "astype")
 # Elementwise operators of one kernel behind its head, and of these the QNN operators that round by themselves: a
-# residual sum, a product, requantize. TVM simplifies the inlined expression again at every level of it, so that each
-# further one multiplies the compile time: ten of those that round in fixed point take minutes.
+# residual sum, a product, quantize, requantize. TVM simplifies the inlined expression again at every level of it, so
+# that each further one multiplies the compile time: eight take minutes, and so do four that round midpoints away from
+# zero, which therefore count twice.
 MAX_ELEMENTWISE = 24
 MAX_ROUNDINGS = 4
-SIMPLE = ("qnn.quantize", "qnn.dequantize", "qnn.fma", "qnn.table")
+SIMPLE = ("qnn.dequantize", "qnn.fma", "qnn.table")
 
 COMPOSITE = "Composite"
 LAYER = "qnn_layer"  # attribute: the model's name of what a kernel computes
@@ -163,8 +164,13 @@ class _Graph:
     def _full(self, head: int, region: Iterable[int], another: int) -> bool:
         """Whether `another` would make the kernel's expression too large."""
         inside = [index for index in (*region, another) if index != head]
-        rounding = [name for name in map(self.names.__getitem__, inside) if name.startswith("qnn.")]
-        return len(inside) > MAX_ELEMENTWISE or sum(name not in SIMPLE for name in rounding) > MAX_ROUNDINGS
+        return len(inside) > MAX_ELEMENTWISE or sum(map(self._roundings, inside)) > MAX_ROUNDINGS
+
+    def _roundings(self, index: int) -> int:
+        """What an operator counts of MAX_ROUNDINGS."""
+        if not self.names[index].startswith("qnn.") or self.names[index] in SIMPLE:
+            return 0
+        return 2 if call_attributes(self.bindings[index].value).get("rounding") == "TONEAREST" else 1
 
     def with_sides(self, members: Sequence[int], head: int) -> list[int]:
         """`members` and what only they read: the second term of a product, elementwise operators on other inputs."""
