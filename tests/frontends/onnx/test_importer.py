@@ -124,7 +124,7 @@ def test_the_branch_that_is_taken(condition, rng):
 
 
 def test_a_condition_at_run_time_is_refused():
-    with pytest.raises(UnsupportedOperatorError, match="If 'choice'.*at run time"):
+    with pytest.raises(UnsupportedOperatorError, match=r"If 'choice'.*at run time"):
         from_onnx(branches(None))
 
 
@@ -257,7 +257,7 @@ def test_bfloat16_stays_within_the_model():
 
 
 def test_maxima_of_bool_are_refused():
-    with pytest.raises(UnsupportedOperatorError, match="ReduceMax.*bool"):
+    with pytest.raises(UnsupportedOperatorError, match=r"ReduceMax.*bool"):
         from_onnx(one_node("ReduceMax", {"x": ((2, 2), bool)}))
 
 
@@ -272,5 +272,5 @@ def test_missing_inputs(operator, inputs):
 
 def test_too_many_inputs():
     proto = model([node("Relu", ["x", "x"], ["y"], "n1")], [value("x", (3,))], [value("y", None)])
-    with pytest.raises(ModelFormatError, match="Relu 'n1'.*has 2 inputs"):
+    with pytest.raises(ModelFormatError, match=r"Relu 'n1'.*has 2 inputs"):
         from_onnx(proto)
