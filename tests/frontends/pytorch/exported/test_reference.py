@@ -14,6 +14,9 @@ from qnn_ext.frontends.pytorch.exported import from_exported_program
 
 from .networks import NETWORKS, run_torch, seeded
 
+# Of 20 outputs, by one step: a mean falls on a tie, where PyTorch's float sum is not exact
+MOST_DIFFERENCES = {("cnn", "qnnpack"): 3}
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -43,7 +46,7 @@ def test_reference_program(network, engine, convert):
     golden, oracle = run_torch(program, x)[0], Interpreter(module)(x.numpy())
     step = np.diff(np.unique(golden)).min()  # the outputs are dequantized integers
     assert np.abs(oracle - golden).max() <= 1.001 * step
-    assert (oracle != golden).mean() <= 0.05
+    assert (oracle != golden).sum() <= MOST_DIFFERENCES.get((network, engine), 0)
     np.testing.assert_array_equal(qnn_ext.build(module)(x.numpy()), oracle)
     assert not [note for note in module.notes if "conv" in note.operator]
 
