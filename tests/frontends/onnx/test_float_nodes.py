@@ -79,7 +79,7 @@ def as_array(value) -> np.ndarray:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", list(cases()))
 def test_node(case):
     proto = onnx.ModelProto()
     proto.CopyFrom(case.model)
