@@ -97,6 +97,10 @@ def variants() -> dict[str, Case]:
                 image[dtype],
                 lambda x, a=axis, s=scale: op.log_softmax(x, s, 0, 1 / 16, 127, axis=a),
             )
+        cases[f"softmax-onnxruntime-axis{axis}"] = (
+            image["uint8"],
+            lambda x, a=axis: op.softmax(x, 0.07, 0, 1 / 255, 3, axis=a, rounding="ONNXRUNTIME", out_dtype="uint8"),
+        )
     cases["softmax-tflite-to-int16"] = (
         [("data", (3, 40), "int8")],
         lambda x: op.softmax(x, 0.1, 0, 2.0**-16, -32768, rounding="TFLITE", out_dtype="int16"),

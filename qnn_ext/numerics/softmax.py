@@ -132,6 +132,29 @@ def tflite_row_16bit(exps: Array) -> Array:
 # ---- choice ------------------------------------------------------------------------------------------------------
 
 
+# ---- ONNX Runtime, 8-bit data ------------------------------------------------------------------------------------
+
+ONNXRUNTIME_RESERVE = 5.0  # natural logarithms below the largest float32 that the sum of a row stays
+
+
+def onnxruntime_exp_table(scale: float, length: int) -> Array:
+    """float32: e^(−d·s + c) for d < 256, the row's largest as big as a float32 sum of `length` of them allows."""
+    most = np.float32(np.finfo(np.float32).max) / np.float32(length)
+    shift = max(0.0, float(np.log(most)) - ONNXRUNTIME_RESERVE) / scale
+    return np.exp((shift - np.arange(256, dtype=np.float64)) * scale).astype(np.float32)
+
+
+def onnxruntime_factor(out_scale: Array) -> np.float32:
+    """⌊1 / s_out⌋."""
+    return np.float32(np.floor(np.float32(1) / np.float32(out_scale)))
+
+
+def onnxruntime_row(exps: Array, out_scale: Array, zero_point: Array, dtype: str) -> Array:
+    """saturate(rint((e·⌊1 / s_out⌋) / Σe) + z), the sum in float32 one by one."""
+    total = np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:]
+    return float_to_int(np.rint(exps * onnxruntime_factor(out_scale) / total), zero_point, dtype)
+
+
 def exp_table(dtype: str, scale: float, beta: float, rounding: str) -> np.ndarray:
     """The int32 table over max − x that the route of `rounding` looks up, for data of `dtype`."""
     entries = 1 << np.iinfo(dtype).bits

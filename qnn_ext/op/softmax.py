@@ -22,6 +22,7 @@ from .base import (
 ARGUMENTS = "data input_scale input_zero_point output_scale output_zero_point"
 DTYPES = ("int8", "uint8", "int16")
 ROUNDINGS = ("TONEAREST_EVEN", "TFLITE")
+SOFTMAX_ROUNDINGS = (*ROUNDINGS, "ONNXRUNTIME")
 
 
 def _infer(
@@ -34,6 +35,7 @@ def _infer(
     axis: int,
     rounding: str,
     out_dtype: str,
+    roundings: tuple[str, ...] = ROUNDINGS,
 ) -> tuple[Shape, str]:
     check_dtype(data, *DTYPES)
     check_qparams(input_scale, input_zero_point)
@@ -42,8 +44,8 @@ def _infer(
     normalize_axis(axis, data.ndim)
     if data.ndim == 0:
         raise ShapeError("data must have an axis to normalize over, found shape ()")
-    if rounding not in ROUNDINGS:
-        raise QnnError(f"rounding must be one of {', '.join(ROUNDINGS)}, found {rounding!r}")
+    if rounding not in roundings:
+        raise QnnError(f"rounding must be one of {', '.join(roundings)}, found {rounding!r}")
     return data.shape, out_dtype
 
 
@@ -74,9 +76,11 @@ def _tflite_output(data_dtype: str, out_dtype: str) -> tuple[float, int]:
 
 
 def _infer_softmax(*args: TensorInfo, beta: float, rounding: str, out_dtype: str, axis: int) -> tuple[Shape, str]:
-    result = _infer(*args, axis=axis, rounding=rounding, out_dtype=out_dtype)
+    result = _infer(*args, axis=axis, rounding=rounding, out_dtype=out_dtype, roundings=SOFTMAX_ROUNDINGS)
     if not beta > 0:
         raise ShapeError(f"beta must be positive, found {beta}")
+    if rounding == "ONNXRUNTIME" and "int16" in (args[0].dtype, out_dtype):
+        raise ShapeError(f"rounding ONNXRUNTIME takes 8 bits to 8 bits, found {args[0].dtype} to {out_dtype}")
     if rounding == "TFLITE":
         _check_output(args[3], args[4], _tflite_output(args[0].dtype, out_dtype))
     return result
@@ -95,8 +99,12 @@ def _reference_softmax(
     out_dtype: str,
 ) -> np.ndarray:
     x = np.moveaxis(data, axis, -1)
-    table = rows.exp_table(str(data.dtype), float(input_scale.reshape(())), beta, rounding)
-    exps = table[rows.steps_below_max(x)]
+    scale = float(input_scale.reshape(()))
+    if rounding == "ONNXRUNTIME":
+        exps = rows.onnxruntime_exp_table(scale * beta, x.shape[-1])[rows.steps_below_max(x)]
+        out = rows.onnxruntime_row(exps, output_scale.reshape(()), output_zero_point.reshape(()), out_dtype)
+        return np.moveaxis(out, -1, axis)
+    exps = rows.exp_table(str(data.dtype), scale, beta, rounding)[rows.steps_below_max(x)]
     if rounding == "TONEAREST_EVEN":
         out = rows.float_row(exps, output_scale.reshape(()), output_zero_point.reshape(()), out_dtype)
     elif data.dtype == np.int16:
@@ -129,9 +137,12 @@ def softmax(
                           float32 accuracy, the same on every machine and in every order of summation
         "TFLITE"          LiteRT's reference kernels: gemmlowp fixed point for 8-bit data, interpolated samples for
                           int16; writes scale 1/256 and the lowest value as zero point (int16 data: 1/32768 and 0)
+        "ONNXRUNTIME"     QLinearSoftmax: rint((e·⌊1/s_out⌋) / Σe) + z_out, e = e^(c − β·s_in·d) and Σ in float32, one
+                          by one; 8-bit data and results
     out_dtype: int8, uint8 or int16
 
-    Raises ShapeError, QnnError. Source: Relay qnn.softmax; TFLite reference_ops::Softmax, SoftmaxInt16.
+    Raises ShapeError, QnnError. Source: Relay qnn.softmax; TFLite reference_ops::Softmax, SoftmaxInt16; ONNX Runtime
+    com.microsoft.QLinearSoftmax.
     """
     return SOFTMAX.call(
         data,

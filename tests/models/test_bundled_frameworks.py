@@ -40,7 +40,7 @@ class Bundled:
 
 
 MODELS = [
-    Bundled("digits_cnn_qdq.onnx", "ort", steps=1),
+    Bundled("digits_cnn_qdq.onnx", "ort"),
     Bundled("digits_cnn_qdq.onnx", "plain", steps=1),
     Bundled("digits_cnn_qoperator.onnx", "ort"),
     Bundled("digits_cnn_dynamic.onnx", "ort", decibels=120),
@@ -48,7 +48,7 @@ MODELS = [
     Bundled("digits_cnn_fx.pt", "torch"),
     Bundled("digits_cnn_pt2e_x86.pt2", "torch", decibels=40),
     Bundled("digits_cnn_pt2e_xnnpack.pt2", "torch", steps=1),
-    Bundled("digits_transformer_qdq.onnx", "plain", steps=1),
+    Bundled("digits_transformer_qdq.onnx", "ort"),
     Bundled("digits_transformer_pt2e_x86.pt2", "torch", decibels=120, matmuls=4),
 ]
 ALL = pytest.mark.parametrize("bundled", MODELS, ids=lambda model: f"{model.file}-{model.golden}")

@@ -86,6 +86,18 @@ def test_tflite_log(rng, dtype, scale):
         np.testing.assert_array_equal(result, golden)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_onnx_runtime(rng, dtype):
+    """Against the formula in float64: e / Σe in steps of ⌊1 / s_out⌋. Its kernel itself: tests/frontends/onnx."""
+    x = softmax_rows(rng, dtype, (50, 6, 10))
+    low, high = dtype_range(dtype)
+    exps = np.exp((x.astype(np.float64) - x.max(1, keepdims=True)) * 0.07)
+    exact = (exps / exps.sum(1, keepdims=True) * 99 + low).clip(low, high)
+    args = (x, 0.07, 3, 0.01005, low)
+    result = evaluate(op.softmax(*args, axis=1, rounding="ONNXRUNTIME", out_dtype=dtype))
+    assert np.abs(result - exact).max() < 0.5 + 1e-4
+
+
 def test_errors():
     x, wide = var("x", (2, 3), "int8"), var("w", (2, 3), "int16")
     with pytest.raises(ShapeError, match="out of range"):
@@ -98,5 +110,9 @@ def test_errors():
         op.softmax(x, 1.0, 0, 1 / 256, -128, beta=0.0)
     with pytest.raises(ShapeError, match="int8 or uint8 to itself"):
         op.log_softmax(wide, 1.0, 0, 1 / 16, 0, rounding="TFLITE")
+    with pytest.raises(ShapeError, match="8 bits to 8 bits"):
+        op.softmax(wide, 1.0, 0, 1 / 256, -128, rounding="ONNXRUNTIME")
     with pytest.raises(QnnError, match="rounding must be one of"):
         op.softmax(x, 1.0, 0, 1 / 256, -128, rounding="UPWARD")
+    with pytest.raises(QnnError, match="rounding must be one of"):
+        op.log_softmax(x, 1.0, 0, 1 / 256, -128, rounding="ONNXRUNTIME")

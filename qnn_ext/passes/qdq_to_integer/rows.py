@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,11 @@ def _to_quantized(call: relax.Call, context: Context, operator: Callable[..., re
 
 @integer_rule("nn.softmax")
 def _softmax(call: relax.Call, context: Context) -> Any:
+    """Between ONNX's quantize operators (they divide) of one 8-bit dtype as ONNX Runtime's QLinearSoftmax."""
+    tensor, quantize = context.quantized(call.args[0]), context.quantize_behind()
+    narrow = tensor is not None and quantize is not None and tensor.dtype == quantize.out_dtype in ("int8", "uint8")
+    if narrow and quantize is not None and not quantize.attributes["reciprocal"]:
+        return _to_quantized(call, context, partial(qnn.softmax, rounding="ONNXRUNTIME"))
     return _to_quantized(call, context, qnn.softmax)
 
 

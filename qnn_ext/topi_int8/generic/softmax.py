@@ -95,6 +95,10 @@ def _softmax(
 ) -> te.Tensor:
     rows = Rows(shape, axis)
     scale = float(input_scale.constant().reshape(()))
+    if rounding == "ONNXRUNTIME":
+        return _onnxruntime_row(
+            constants, data, scale * beta, output_scale.constant(), output_zero_point.constant(), rows, out_dtype
+        )
     _, exps = _exponentials(constants, data, scale, beta, rounding, rows)
     if rounding == "TFLITE":
         if data.dtype == "int16":
@@ -111,6 +115,25 @@ def _float_row(exps: te.Tensor, rows: Rows, out_scale: np.float32, zero_point: i
     factor = rows.each(lambda *i: one / (total(*i).astype("float32") * scale), "row_factor")
     zero = tirx.const(zero_point, "int32")
     return rows.elements(lambda *i: tir.requantize_float(exps(*i), rows.of(factor, i), zero, dtype), "softmax")
+
+
+def _onnxruntime_row(
+    constants: Constants,
+    data: Operand,
+    scale: float,
+    out_scale: np.ndarray,
+    zero_point: np.ndarray,
+    rows: Rows,
+    dtype: str,
+) -> te.Tensor:
+    table = softmax.onnxruntime_exp_table(scale, rows.length)
+    exps = rows.elements(_lookup(constants, table, _steps_below_max(data.tensor, rows)), "exps")
+    total = rows.reduce(te.sum, exps, "row_sum")
+    factor = tirx.const(float(softmax.onnxruntime_factor(out_scale.reshape(()))), "float32")
+    zero = tirx.const(int(zero_point.reshape(())), "int32")
+    return rows.elements(
+        lambda *i: tir.float_to_int(tirx.nearbyint(exps(*i) * factor / rows.of(total, i)), zero, dtype), "softmax"
+    )
 
 
 def _rounded_sum(exps: te.Tensor, rows: Rows) -> te.Tensor:

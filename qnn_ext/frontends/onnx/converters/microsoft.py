@@ -12,7 +12,6 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....numerics import reference
 from ....op.base import normalize_axis, shape_of
 from ....op.table import function_table
 from ....qparams import QParams
@@ -185,40 +184,15 @@ def qlinear_where(node: Node) -> relax.Expr:
 
 @converter("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(node: Node) -> relax.Expr:
-    """e = table[x − max], a table of float32 exponentials; q = saturate(rint((e·⌊1/s_y⌋) / Σ e) + z_y).
-
-    The formula of ONNX Runtime, which sums one by one; sums in another order can move a result by 1 LSB.
-    """
+    """`qnn.softmax` with the rounding "ONNXRUNTIME"."""
     shape = node.shape(0)
     flat = node.attribute("opset", 13) < 13  # before, everything from the axis on was one row
     axis = normalize_axis(node.attribute("axis", -1), len(shape))
     data = node.input(0)
     if flat:
-        length = int(np.prod(shape[axis:]))
-        data, axis = node.emit(relax.op.reshape(data, (int(np.prod(shape[:axis])), length))), 1
-    else:
-        length = shape[axis]
-    scale, target = node.scale(1), _qparams(node, 3)
-    values = known(scale, *target)
-    if values is None:
+        data, axis = node.emit(relax.op.reshape(data, (int(np.prod(shape[:axis])), int(np.prod(shape[axis:]))))), 1
+    source, target = _qparams(node, 1), _qparams(node, 3)
+    if known(*source, *target) is None:
         raise node.unsupported("scales and zero points of the softmax must be constant")
-    x_scale, y_scale, _ = values
-    table = _exponentials(float(x_scale.reshape(())), length)
-    wide = cast(node, data, "int32")
-    largest = node.emit(relax.op.max(wide, axis=axis, keepdims=True))
-    index = cast(node, node.emit(relax.op.add(minus(node, wide, largest), number(255, "int32"))), "uint8")
-    exps = lookup(node, index, table)
-    total = node.emit(relax.op.sum(exps, axis=axis, keepdims=True))
-    inverse = np.floor(np.float32(1) / y_scale.astype(np.float32).reshape(()))
-    share = over(node, times(node, exps, number(float(inverse))), total)
-    result = node.emit(qnn.quantize(share, 1.0, target[1], out_dtype=node.dtype(0)))
+    result = node.emit(qnn.softmax(data, *source, *target, axis=axis, rounding="ONNXRUNTIME", out_dtype=node.dtype(0)))
     return node.emit(relax.op.reshape(result, shape)) if flat else result
-
-
-def _exponentials(scale: float, length: int) -> np.ndarray:
-    """e^((i − 255)·scale + shift) for i = 0 … 255, shifted so that the sum of `length` of them stays finite."""
-    reserve = 5.0
-    most = np.float32(np.finfo(np.float32).max) / np.float32(length)
-    shift = max(0.0, float(np.log(most)) - reserve) / scale
-    steps = reference.domain("uint8").astype(np.float64) - 255
-    return np.exp((steps + shift) * scale).astype(np.float32)
