@@ -9,6 +9,7 @@ in the fields of `DotInstruction`, so kernels never name one. `vpmaddubsw` is ab
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
 
 from dataclasses import dataclass
+from functools import cache
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
@@ -44,7 +45,7 @@ class DotInstruction:
     @property
     def tensor_intrin(self) -> str:
         """Name under which the instruction is registered as a TensorIntrin."""
-        return f"qnn_ext.x86.{self.name}"
+        return _register(self)
 
     def available(self, target: Target) -> bool:
         """Whether the target's CPU has the instruction."""
@@ -184,5 +185,9 @@ def _implement(instruction: DotInstruction):
     return accumulating if instruction.accumulates else adding
 
 
-for _instruction in INSTRUCTIONS:
-    TensorIntrin.register(_instruction.tensor_intrin, _describe(_instruction), _implement(_instruction), override=True)
+@cache
+def _register(instruction: DotInstruction) -> str:
+    """Done at the first use: TVM reads TVMScript slowly, seconds for all instructions where PyTorch is loaded."""
+    name = f"qnn_ext.x86.{instruction.name}"
+    TensorIntrin.register(name, _describe(instruction), _implement(instruction), override=True)
+    return name
