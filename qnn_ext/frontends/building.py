@@ -12,8 +12,19 @@ from tvm import relax, tirx
 
 from ..errors import ModelFormatError, QnnError
 from ..interpreter import interpret
-from ..op.base import constant, constant_value
-from .limits import Budget
+from ..op.base import constant, constant_value, shape_of
+from .limits import Budget, check_elements
+
+
+def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str) -> relax.Expr:
+    """`expr` bound to a variable; constants and variables stay as they are. Raises ModelFormatError when the result
+    would be absurdly big."""
+    if isinstance(expr, relax.Var) or constant_value(expr) is not None:
+        return expr
+    bound = builder.emit(expr, identifier(name))
+    if isinstance(bound.ty, relax.TensorType):
+        check_elements(shape_of(bound))
+    return bound
 
 
 def fold(expr: relax.Expr, bound: relax.Expr, budget: Budget) -> relax.Expr:

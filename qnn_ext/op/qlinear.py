@@ -43,6 +43,21 @@ def _infer(
     return broadcast_shape(lhs, rhs), out_dtype
 
 
+def adds_lhs_first(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
+    """Whether ONNX Runtime adds a left operand of this shape before the right one.
+
+    It does where its loop over the innermost dimensions sees a single value of it.
+    """
+    rank = max(len(lhs), len(rhs))
+    lhs, rhs = (1,) * (rank - len(lhs)) + lhs, (1,) * (rank - len(rhs)) + rhs
+    for one, two in zip(reversed(lhs), reversed(rhs), strict=True):
+        if one != two:
+            return one == 1
+        if one != 1:
+            return False
+    return True
+
+
 # ---- qlinear_add -------------------------------------------------------------------------------------------------
 
 

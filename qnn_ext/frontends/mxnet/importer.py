@@ -15,7 +15,7 @@ from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperato
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
-from ..building import blaming, distinct, identifier
+from ..building import bind, blaming, distinct, identifier
 from ..limits import check_elements
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
 from .node import Node
@@ -79,13 +79,7 @@ class Importer:
 
     def emit(self, expr: Any, name: str = "") -> relax.Expr:
         """Bind an expression. Raises ModelFormatError when the result would be absurdly big."""
-        expr = as_expr(expr)
-        if isinstance(expr, relax.Var) or constant_value(expr) is not None:
-            return expr
-        bound = self._builder.emit(expr, identifier(name))
-        if isinstance(bound.ty, relax.TensorType):
-            check_elements(shape_of(bound))
-        return bound
+        return bind(self._builder, as_expr(expr), name)
 
     def sole_consumer(self, operator: Operator) -> Operator | None:
         """The node that alone reads output 0 of `operator`; None when there are several or it is a model output."""

@@ -14,8 +14,8 @@ from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
-from ..building import blaming, distinct, fold, identifier
-from ..limits import Budget, check_elements
+from ..building import bind, blaming, distinct, fold, identifier
+from ..limits import Budget
 from . import converters  # noqa: F401  (fills the registry)
 from .batch import check_batch_axis
 from .fallback import convert_with_tvm
@@ -93,11 +93,7 @@ class Importer:
         Raises ModelFormatError when the result would be absurdly big.
         """
         expr = as_expr(expr)
-        if isinstance(expr, relax.Var) or constant_value(expr) is not None:
-            return expr
-        bound = self._builder.emit(expr, identifier(name))
-        if isinstance(bound.ty, relax.TensorType):
-            check_elements(shape_of(bound))
+        bound = bind(self._builder, expr, name)
         definition = definition_of(expr)
         return bound if definition is not None and definition.name == "dequantize" else fold(expr, bound, self.budget)
 

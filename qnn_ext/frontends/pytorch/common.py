@@ -1,4 +1,4 @@
-"""What both halves of the PyTorch frontend need: torch itself, example inputs, and names."""
+"""What both halves of the PyTorch frontend need: torch itself and example inputs."""
 
 from __future__ import annotations
 
@@ -75,9 +75,3 @@ def _as_shape(name: str, shape: Any) -> tuple[int, ...]:
     if any(dim < 1 for dim in dims):
         raise ShapeError(f"input {name!r} has shape {dims}, where each dimension must be at least 1")
     return dims
-
-
-def identifier(name: str) -> str:
-    """A layer's name as a Relax variable name."""
-    cleaned = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in name).strip("_")
-    return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned

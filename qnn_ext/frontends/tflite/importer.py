@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
-from ..building import blaming, distinct, fold, identifier
+from ..building import bind, blaming, distinct, fold, identifier
 from ..limits import Budget, check_elements
 from . import converters  # noqa: F401  (fills the registry)
 from .node import Node, shape_of
@@ -141,12 +141,7 @@ class Importer:
         Raises ModelFormatError when the result would be absurdly big.
         """
         expr = as_expr(expr)
-        if isinstance(expr, relax.Var) or constant_value(expr) is not None:
-            return expr
-        bound = self._builder.emit(expr, identifier(name))
-        if isinstance(bound.ty, relax.TensorType):
-            check_elements(shape_of(bound))
-        return fold(expr, bound, self.budget)
+        return fold(expr, bind(self._builder, expr, name), self.budget)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 

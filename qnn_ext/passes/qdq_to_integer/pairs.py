@@ -14,6 +14,7 @@ from tvm import relax
 from ... import op as qnn
 from ...numerics.reference import fused_multiply_add
 from ...op.base import shape_of
+from ...op.qlinear import adds_lhs_first
 from .bounds import constants_of
 from .hoist import Quantize
 from .products import add_bias
@@ -68,23 +69,13 @@ def _sum_of_two(call: relax.Call, context: Context) -> Any:
     zeros = fused_multiply_add(*map(np.asarray, (a_factor, np.float32(a_zero), b_factor * np.float32(b_zero))))
     offset = np.float32(zero_point) - np.float32(zeros)
     operands = [(one.data, a_factor), (two.data, b_factor)]
-    if _repeats_within(shape_of(one.data), shape_of(two.data)):
+    if adds_lhs_first(shape_of(one.data), shape_of(two.data)):
         operands.reverse()
     (outer, outer_factor), (inner, inner_factor) = operands
     total = qnn.qlinear_add(
         outer, inner, 0, 0, outer_factor, inner_factor, np.float32(offset), 0, out_dtype=quantize.out_dtype
     )
     return Quantized(context.emit(total), quantize.scale, quantize.zero_point)
-
-
-def _repeats_within(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether ONNX Runtime's loop over the innermost dimensions sees one value of a: it then adds a before b."""
-    rank = max(len(a), len(b))
-    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    for one, two in zip(reversed(a), reversed(b), strict=True):
-        if one != two or one != 1:
-            return one == 1 and two != 1
-    return True
 
 
 def _product_of_two(call: relax.Call, context: Context) -> Any:

@@ -13,6 +13,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import normalize_axis, shape_of
+from ....op.qlinear import adds_lhs_first
 from ....op.table import function_table
 from ....qparams import QParams
 from ..node import Node
@@ -38,18 +39,6 @@ def _operands(node: Node) -> list[tuple[relax.Expr, relax.Expr]]:
     ]
 
 
-def _a_stays_inside(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether ONNX Runtime's loop over the innermost dimensions sees one value of A: it then adds A before B."""
-    rank = max(len(a), len(b))
-    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    for one, two in zip(reversed(a), reversed(b), strict=True):
-        if one != two:
-            return one == 1
-        if one != 1:
-            return False
-    return True
-
-
 @converter("QLinearAdd", domain=MICROSOFT)
 def qlinear_add(node: Node) -> relax.Expr:
     """q = saturate(rint(fma(a, m_a, fma(b, m_b, offset)))), m = s / s_c, offset = z_c − fma(m_a, z_a, m_b·z_b).
@@ -62,7 +51,7 @@ def qlinear_add(node: Node) -> relax.Expr:
     zeros = node.emit(qnn.fma(a_factor, a_zero, times(node, b_factor, b_zero)))
     offset = minus(node, c_zero, zeros)
     operands = [(node.input(0), a_factor), (node.input(3), b_factor)]
-    if _a_stays_inside(node.shape(0), node.shape(3)):
+    if adds_lhs_first(node.shape(0), node.shape(3)):
         operands.reverse()
     (outer, outer_factor), (inner, inner_factor) = operands
     return qnn.qlinear_add(outer, inner, 0, 0, outer_factor, inner_factor, offset, 0, out_dtype=node.dtype(0))

@@ -23,7 +23,8 @@ from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperat
 from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
-from ..common import example_values, identifier
+from ...building import identifier
+from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor
 from .functional import prepared

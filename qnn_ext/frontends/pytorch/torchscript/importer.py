@@ -19,7 +19,8 @@ from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperat
 from ....interpreter import interpret
 from ....module import FloatNote, QnnModule, TensorSpec
 from ....op.base import as_expr, constant, constant_value, shape_of
-from ..common import example_values, identifier, import_torch
+from ...building import identifier
+from ..common import example_values, import_torch
 from . import converters  # noqa: F401  (fills the registry)
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
