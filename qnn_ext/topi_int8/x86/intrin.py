@@ -22,7 +22,7 @@ from .features import has_feature
 class DotInstruction:
     """A dot-product instruction.
 
-    features:     LLVM features that the CPU must have, all of them
+    features:     sets of LLVM features of which the CPU must have one whole
     lanes:        int32 accumulators in one vector register, the width of a block of output channels
     depth:        products summed per lane
     data_dtype:   dtype of the broadcast activations in memory
@@ -33,7 +33,7 @@ class DotInstruction:
     """
 
     name: str
-    features: tuple[str, ...]
+    features: tuple[tuple[str, ...], ...]
     lanes: int
     depth: int
     data_dtype: str
@@ -49,7 +49,7 @@ class DotInstruction:
 
     def available(self, target: Target) -> bool:
         """Whether the target's CPU has the instruction."""
-        return all(has_feature(target, feature) for feature in self.features)
+        return any(all(has_feature(target, feature) for feature in together) for together in self.features)
 
     def takes(self, data_dtype: str, weight_dtype: str) -> bool:
         """Whether operands of these dtypes reach the instruction unchanged or by exact widening."""
@@ -62,7 +62,7 @@ class DotInstruction:
 INSTRUCTIONS = (
     DotInstruction(
         name="vpdpbusd_512",
-        features=("avx512vnni", "avx512bw"),
+        features=(("avx512vnni", "avx512bw"),),
         lanes=16,
         depth=4,
         data_dtype="uint8",
@@ -73,7 +73,7 @@ INSTRUCTIONS = (
     ),
     DotInstruction(
         name="vpdpbusd_256",
-        features=("avxvnni",),
+        features=(("avxvnni",), ("avx512vnni", "avx512vl")),  # one instruction, two encodings
         lanes=8,
         depth=4,
         data_dtype="uint8",
@@ -84,7 +84,7 @@ INSTRUCTIONS = (
     ),
     DotInstruction(
         name="vpmaddwd_512",
-        features=("avx512bw",),
+        features=(("avx512bw",),),
         lanes=16,
         depth=2,
         data_dtype="int16",
@@ -95,7 +95,7 @@ INSTRUCTIONS = (
     ),
     DotInstruction(
         name="vpmaddwd_256",
-        features=("avx2",),
+        features=(("avx2",),),
         lanes=8,
         depth=2,
         data_dtype="int16",
@@ -106,7 +106,7 @@ INSTRUCTIONS = (
     ),
     DotInstruction(
         name="pmaddwd_128",
-        features=("sse2",),
+        features=(("sse2",),),
         lanes=4,
         depth=2,
         data_dtype="int16",
