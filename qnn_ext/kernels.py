@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax, tirx
 
 from .passes.fuse import COMPOSITE, LAYER
-from .passes.lower import IMPLEMENTATION, MACS
+from .passes.lower import IMPLEMENTATION, MACS, WORKLOAD
 from .passes.rewrite import bindings_of, op_name, operands
 
 
@@ -25,6 +26,7 @@ class Kernel:
     macs:           multiply-accumulates, 0 where there are none
     weight_bytes:   constants it reads
     data_bytes:     activations it reads and writes
+    workload:       the product: "type" ("Conv2dWorkload", ...) and that workload's fields; empty where there is none
     """
 
     symbol: str
@@ -34,6 +36,7 @@ class Kernel:
     macs: int
     weight_bytes: int
     data_bytes: int
+    workload: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 def kernels_of(mod: IRModule) -> list[Kernel]:
@@ -61,6 +64,7 @@ def _kernels(mod: IRModule) -> Iterator[Kernel]:
             macs=int(attributes.get(MACS, 0)),
             weight_bytes=sum(_bytes(arg.ty) for arg in constants),
             data_bytes=sum(map(_bytes, data)),
+            workload=json.loads(str(attributes.get(WORKLOAD, "{}"))),
         )
 
 

@@ -6,7 +6,9 @@ rest are TE stages behind it. Groups without a product get the generic CPU sched
 
 from __future__ import annotations
 
+import json
 import logging
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ _log = logging.getLogger(__name__)
 # attributes of the PrimFuncs, for profile and inspect
 MACS = "qnn_macs"
 IMPLEMENTATION = "qnn_implementation"
+WORKLOAD = "qnn_workload"
 
 
 def lower(mod: IRModule, target: Target) -> IRModule:
@@ -167,6 +170,8 @@ class _Kernel:
             function = sch.mod["main"]
         name = self.implementation.name if self.implementation else "generic"
         attributes = {SCHEDULED: True, "op_pattern": 8, MACS: self.macs, IMPLEMENTATION: name}
+        if self._workload is not None:
+            attributes[WORKLOAD] = json.dumps({"type": type(self._workload).__name__, **asdict(self._workload)})
         attributes[LAYER] = self.function.attrs[LAYER]
         attributes[COMPOSITE] = self.function.attrs[COMPOSITE]
         for key, value in attributes.items():
