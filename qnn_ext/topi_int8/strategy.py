@@ -9,7 +9,8 @@ no int32 feature map is ever written to memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,27 @@ class Implementation:
     compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
                  pads with the integer `pad_value` (in x's dtype) itself; dense and batch_matmul ignore it
     schedule:    (schedule, workload, target) -> None; the PrimFunc holds this compute plus the epilogue
+    tiles:       workload -> its legal register tiles, cheapest by the model of costs first. With one, the three
+                 functions above take a keyword `tile`; without that they use the first
     """
 
     name: str
     priority: int
     accepts: Callable[[Any, Target], bool]
-    compute: Callable[[Any, te.Tensor, te.Tensor, int], te.Tensor]
-    schedule: Callable[[Schedule, Any, Target], None]
-    pack_weight: Callable[[Any, np.ndarray], np.ndarray] | None = None
+    compute: Callable[..., te.Tensor]
+    schedule: Callable[..., None]
+    pack_weight: Callable[..., np.ndarray] | None = None
+    tiles: Callable[[Any], tuple[Any, ...]] | None = None
+
+    def with_tile(self, tile: Any) -> Implementation:
+        """The same with a register tile of `tiles` in place of the cheapest one."""
+        pack_weight = self.pack_weight and partial(self.pack_weight, tile=tile)
+        return replace(
+            self,
+            compute=partial(self.compute, tile=tile),
+            schedule=partial(self.schedule, tile=tile),
+            pack_weight=pack_weight,
+        )
 
 
 _registry: dict[type, list[Implementation]] = {}

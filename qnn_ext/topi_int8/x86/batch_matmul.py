@@ -15,16 +15,21 @@ from tvm.target import Target
 from ..schedule_util import inline_epilogue, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
-from .dense import Plan, accepts, plan, stage
+from .dense import Plan, accepts, plan, stage, tiles
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import lane_of, schedule_microkernel
+from .microkernel import Tile, lane_of, schedule_microkernel
 
 
 def compute(
-    workload: BatchMatmulWorkload, x: te.Tensor, y: te.Tensor, pad_value: int, instruction: DotInstruction
+    workload: BatchMatmulWorkload,
+    x: te.Tensor,
+    y: te.Tensor,
+    pad_value: int,
+    instruction: DotInstruction,
+    tile: Tile | None = None,
 ) -> te.Tensor:
     """The accumulator, (B, M, N) int32. `pad_value` is not used."""
-    layout = plan(workload, instruction)
+    layout = plan(workload, instruction, tile)
     depth, lanes = instruction.depth, instruction.lanes
     ko = te.reduce_axis((0, layout.run // depth), "ko")
     ki = te.reduce_axis((0, depth), "ki")
@@ -59,7 +64,9 @@ def _pack(workload: BatchMatmulWorkload, layout: Plan, y: te.Tensor, instruction
     return te.compute(shape, packed, name="pack")
 
 
-def schedule(sch: Schedule, workload: BatchMatmulWorkload, target: Target, instruction: DotInstruction) -> None:
+def schedule(
+    sch: Schedule, workload: BatchMatmulWorkload, target: Target, instruction: DotInstruction, tile: Tile | None = None
+) -> None:
     """Fuse the epilogue, pack y, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
     accumulator, pack = sch.get_sblock("batch_matmul"), sch.get_sblock("pack")
     output = inline_epilogue(sch, accumulator)
@@ -70,7 +77,7 @@ def schedule(sch: Schedule, workload: BatchMatmulWorkload, target: Target, instr
         accumulator,
         output,
         instruction,
-        plan(workload, instruction).tile,
+        plan(workload, instruction, tile).tile,
         pixel_axes=1,
         macs=workload.macs,
         weights_outside=workload.n > workload.m,
@@ -95,5 +102,6 @@ for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
             accepts=partial(accepts, instruction=_instruction),
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
+            tiles=partial(tiles, instruction=_instruction),
         ),
     )

@@ -12,7 +12,7 @@ channels never count, whatever the activations hold there. Three ways to address
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Tile, choose_tile, lane_of, round_up, schedule_microkernel, tile_cost
+from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, tile_cost
 
 
 @dataclass(frozen=True)
@@ -51,32 +51,60 @@ class Plan:
 
 
 @lru_cache(maxsize=4096)
-def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
-    """Choose mode, tile and padded sizes."""
-    depth = instruction.depth
+def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: Tile | None = None) -> Plan:
+    """Mode and padded sizes for a register tile, the cheapest one unless given."""
+    if tile is None:
+        tile = tiles(workload, instruction)[0]
     groups = _merged_groups(workload, instruction)
-    in_group = workload.in_channels // groups
-    blocks = round_up(workload.out_channels // groups, instruction.lanes) // instruction.lanes
-    rows, columns = workload.out_height, workload.out_width
-    staged = any(workload.padding) or in_group % depth != 0 or workload.data_dtype != instruction.data_dtype
-    # Blocks behind the last one are padding in a single group only; in between they would belong to the next group.
-    whole = groups > 1
-    tile = choose_tile(rows, columns, blocks, instruction, staged, whole_blocks=whole)
-    mode, images, (kernel_height, kernel_width) = "spatial", workload.batch, workload.kernel
-    taps = (kernel_height, kernel_width, round_up(in_group, depth))
-    if groups == 1 and in_group % depth and (workload.dilation[1] == 1 or kernel_width == 1):
-        mode, taps = "rows", (kernel_height, 1, round_up(kernel_width * in_group, depth))
-    elif workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding):
-        pixels = workload.batch * columns if rows == 1 else rows * columns
-        flat = choose_tile(1, pixels, blocks, instruction, staged, columns, whole)
-        if tile_cost(flat, 1, pixels, blocks, staged) <= tile_cost(tile, rows, columns, blocks, staged):
-            mode, tile, rows, columns = "flat", flat, 1, pixels
-            images = 1 if workload.height == 1 else workload.batch
-
+    mode, taps = _reduction(workload, instruction, groups)
+    domain, lines = _domain(workload, instruction), _lines(workload, instruction)
+    images, rows, columns = workload.batch, domain.rows, domain.columns
+    if lines and tile.rows == 1 and lines.takes(tile):
+        mode, rows, columns = "flat", 1, lines.columns
+        images = 1 if workload.height == 1 else workload.batch
     rows, columns = round_up(rows, tile.rows), round_up(columns, tile.columns)
     bottom, right = _reach(workload, rows, columns)
-    staged = staged or (mode != "flat" and (bottom > workload.height or right > workload.width))
-    return Plan(mode, groups, taps, tile, images, rows, columns, round_up(groups * blocks, tile.blocks), staged)
+    beyond = mode != "flat" and (bottom > workload.height or right > workload.width)
+    blocks = round_up(groups * domain.blocks, tile.blocks)
+    return Plan(mode, groups, taps, tile, images, rows, columns, blocks, domain.copied or beyond)
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> tuple[Tile, ...]:
+    """The legal register tiles, cheapest first."""
+    costs: dict[Tile, float] = {}
+    for domain in filter(None, (_lines(workload, instruction), _domain(workload, instruction))):
+        for tile in legal_tiles(domain, instruction):
+            costs.setdefault(tile, tile_cost(tile, domain))
+    return tuple(sorted(costs, key=lambda tile: costs[tile]))
+
+
+def _domain(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain:
+    """What a tile covers: rows and columns of pixels."""
+    groups = _merged_groups(workload, instruction)
+    in_group = workload.in_channels // groups
+    copied = any(workload.padding) or in_group % instruction.depth != 0 or workload.data_dtype != instruction.data_dtype
+    blocks = round_up(workload.out_channels // groups, instruction.lanes) // instruction.lanes
+    steps = math.prod(_reduction(workload, instruction, groups)[1]) // instruction.depth
+    # Blocks behind the last one are padding in a single group only; in between they would belong to the next group.
+    return Domain(workload.out_height, workload.out_width, blocks, steps, copied, whole_blocks=groups > 1)
+
+
+def _lines(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain | None:
+    """The same with an image as one row of pixels, where that is possible: mode "flat"."""
+    pointwise = workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding)
+    if not pointwise or _reduction(workload, instruction, _merged_groups(workload, instruction))[0] == "rows":
+        return None
+    pixels = workload.width * (workload.batch if workload.height == 1 else workload.height)
+    return replace(_domain(workload, instruction), rows=1, columns=pixels, line=workload.width)
+
+
+def _reduction(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> tuple[str, tuple[int, int, int]]:
+    """Mode, "rows" or "spatial", and the reduction's extents: taps of a row of the window that is one run, or not."""
+    in_group, (height, width) = workload.in_channels // groups, workload.kernel
+    if groups == 1 and in_group % instruction.depth and (workload.dilation[1] == 1 or width == 1):
+        return "rows", (height, 1, round_up(width * in_group, instruction.depth))
+    return "spatial", (height, width, round_up(in_group, instruction.depth))
 
 
 def _merged_groups(workload: Conv2dWorkload, instruction: DotInstruction) -> int:
@@ -101,9 +129,11 @@ def _reach(workload: Conv2dWorkload, rows: int, columns: int) -> tuple[int, int]
     return height, width
 
 
-def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
+def pack_weight(
+    workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction, tile: Tile | None = None
+) -> np.ndarray:
     """OHWI weights to (O/lanes, kh, kw, I/depth, lanes, depth); zero in padding and between merged groups."""
-    layout = plan(workload, instruction)
+    layout = plan(workload, instruction, tile)
     lanes, depth = instruction.lanes, instruction.depth
     merge = workload.groups // layout.groups
     out_channels, kernel_height, kernel_width, in_group = weight.shape
@@ -124,10 +154,15 @@ def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotIn
 
 
 def compute(
-    workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, instruction: DotInstruction
+    workload: Conv2dWorkload,
+    x: te.Tensor,
+    w: te.Tensor,
+    pad_value: int,
+    instruction: DotInstruction,
+    tile: Tile | None = None,
 ) -> te.Tensor:
     """The convolution's accumulator, (N, OH, OW, OC) int32."""
-    layout = plan(workload, instruction)
+    layout = plan(workload, instruction, tile)
     taps_height, taps_width, run = layout.taps
     depth, lanes = instruction.depth, instruction.lanes
     (stride_height, stride_width), (dilation_height, dilation_width) = workload.strides, workload.dilation
@@ -226,9 +261,11 @@ def _stage(
     return te.compute((workload.batch, bottom, right, run * layout.groups), spatial, name="pad")
 
 
-def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> None:
+def schedule(
+    sch: Schedule, workload: Conv2dWorkload, target: Target, instruction: DotInstruction, tile: Tile | None = None
+) -> None:
     """Fuse the epilogue, tile pixels × channel blocks into registers, tensorize, run tiles in parallel."""
-    layout = plan(workload, instruction)
+    layout = plan(workload, instruction, tile)
     accumulator = sch.get_sblock("conv2d")
     output = inline_epilogue(sch, accumulator)
     if layout.mode == "flat":
@@ -267,5 +304,6 @@ for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
             pack_weight=partial(pack_weight, instruction=_instruction),
+            tiles=partial(tiles, instruction=_instruction),
         ),
     )

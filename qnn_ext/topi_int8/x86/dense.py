@@ -18,7 +18,7 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Tile, choose_tile, lane_of, round_up, schedule_microkernel
+from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, tile_cost
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,28 @@ class Plan:
 
 
 @lru_cache(maxsize=4096)
-def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> Plan:
-    """Choose tile and padded sizes."""
+def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction, tile: Tile | None = None) -> Plan:
+    """Padded sizes for a register tile, the cheapest one unless given."""
+    if tile is None:
+        tile = tiles(workload, instruction)[0]
+    domain = _domain(workload, instruction)
+    rows = round_up(workload.m, tile.columns)
+    run = domain.steps * instruction.depth
+    return Plan(tile, rows, run, round_up(domain.blocks, tile.blocks), domain.copied or rows != workload.m)
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> tuple[Tile, ...]:
+    """The legal register tiles, cheapest first."""
+    domain = _domain(workload, instruction)
+    return tuple(sorted(legal_tiles(domain, instruction), key=lambda tile: tile_cost(tile, domain)))
+
+
+def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> Domain:
     run = round_up(workload.k, instruction.depth)
     blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
-    staged = run != workload.k or workload.data_dtype != instruction.data_dtype
-    tile = choose_tile(1, workload.m, blocks, instruction, staged)
-    rows = round_up(workload.m, tile.columns)
-    return Plan(tile, rows, run, round_up(blocks, tile.blocks), staged or rows != workload.m)
+    copied = run != workload.k or workload.data_dtype != instruction.data_dtype
+    return Domain(1, workload.m, blocks, run // instruction.depth, copied)
 
 
 def stage(
@@ -60,9 +74,11 @@ def stage(
     return te.compute((*x.shape[:-2], layout.rows, layout.run), padded, name="pad")
 
 
-def pack_weight(workload: DenseWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
+def pack_weight(
+    workload: DenseWorkload, weight: np.ndarray, instruction: DotInstruction, tile: Tile | None = None
+) -> np.ndarray:
     """(N, K) weights to (N/lanes, K/depth, lanes, depth), zero where N or K were padded."""
-    layout = plan(workload, instruction)
+    layout = plan(workload, instruction, tile)
     lanes, depth = instruction.lanes, instruction.depth
     packed = np.zeros((layout.blocks * lanes, layout.run), instruction.weight_dtype)
     packed[: workload.n, : workload.k] = weight
@@ -70,10 +86,15 @@ def pack_weight(workload: DenseWorkload, weight: np.ndarray, instruction: DotIns
 
 
 def compute(
-    workload: DenseWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, instruction: DotInstruction
+    workload: DenseWorkload,
+    x: te.Tensor,
+    w: te.Tensor,
+    pad_value: int,
+    instruction: DotInstruction,
+    tile: Tile | None = None,
 ) -> te.Tensor:
     """The accumulator, (M, N) int32. `pad_value` is not used."""
-    layout = plan(workload, instruction)
+    layout = plan(workload, instruction, tile)
     depth, lanes = instruction.depth, instruction.lanes
     ko = te.reduce_axis((0, layout.run // depth), "ko")
     ki = te.reduce_axis((0, depth), "ki")
@@ -90,7 +111,9 @@ def compute(
     )
 
 
-def schedule(sch: Schedule, workload: DenseWorkload, target: Target, instruction: DotInstruction) -> None:
+def schedule(
+    sch: Schedule, workload: DenseWorkload, target: Target, instruction: DotInstruction, tile: Tile | None = None
+) -> None:
     """Fuse the epilogue, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
     accumulator = sch.get_sblock("dense")
     output = inline_epilogue(sch, accumulator)
@@ -100,7 +123,7 @@ def schedule(sch: Schedule, workload: DenseWorkload, target: Target, instruction
         accumulator,
         output,
         instruction,
-        plan(workload, instruction).tile,
+        plan(workload, instruction, tile).tile,
         pixel_axes=1,
         macs=workload.macs,
         weights_outside=workload.n > workload.m,
@@ -126,5 +149,6 @@ for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
             pack_weight=partial(pack_weight, instruction=_instruction),
+            tiles=partial(tiles, instruction=_instruction),
         ),
     )

@@ -9,7 +9,6 @@ reach memory. Convolution, dense and batch_matmul differ only in how A is addres
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,56 +34,64 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def choose_tile(
-    rows: int,
-    columns: int,
-    blocks: int,
-    instruction: DotInstruction,
-    copied: bool,
-    line: int = 0,
-    whole_blocks: bool = False,
-) -> Tile:
-    """The cheapest tile by `tile_cost` for an output of rows × columns pixels and `blocks` channel blocks of a group.
+@dataclass(frozen=True)
+class Domain:
+    """What a register tile has to cover, as far as its cost depends on it.
 
-    With `line`, the columns are image lines of that many pixels one behind the other, and a tile must hold whole lines
-    or divide one, or TVM cannot tell which part of the accumulator it needs; and it must divide the columns.
-    `whole_blocks` asks for a tile that divides the blocks.
+    rows, columns, blocks: output pixels and channel blocks of one group
+    steps:        instructions along the reduction, per accumulator
+    copied:       whether the activations are staged anyway, padded to whole tiles
+    line:         with a value, the columns are image lines of that many pixels one behind the other
+    whole_blocks: whether a tile must divide the blocks
     """
 
-    def fits(tile: Tile) -> bool:
-        in_lines = columns % tile.columns == 0 and 0 in (line % tile.columns, tile.columns % line) if line else True
-        return in_lines and not (whole_blocks and blocks % tile.blocks)
+    rows: int
+    columns: int
+    blocks: int
+    steps: int
+    copied: bool
+    line: int = 0
+    whole_blocks: bool = False
 
-    tiles = filter(fits, _tiles(rows, columns, blocks, instruction))
-    return min(tiles, key=lambda tile: tile_cost(tile, rows, columns, blocks, copied))
+    def takes(self, tile: Tile) -> bool:
+        """Whether a tile can cover it.
+
+        Of lines, a tile must hold whole ones or divide one, or TVM cannot tell which part of the accumulator it needs;
+        and it must divide the columns.
+        """
+        lines = not self.line or (
+            self.columns % tile.columns == 0 and 0 in (self.line % tile.columns, tile.columns % self.line)
+        )
+        return lines and not (self.whole_blocks and self.blocks % tile.blocks)
 
 
-def tile_cost(tile: Tile, rows: int, columns: int, blocks: int, copied: bool) -> float:
+def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
+    """Every tile that fits the registers and the domain: accumulators, one weight per block, activation temporaries."""
+    temporaries = 1 if instruction.accumulates else 2
+    tiles = []
+    for block in range(1, min(domain.blocks, 8) + 1):
+        most = (instruction.registers - temporaries - block) // block
+        tiles += [Tile(1, column, block) for column in range(min(domain.columns, most), 0, -1)]
+        tiles += [Tile(row, domain.columns, block) for row in range(2, min(domain.rows, most // domain.columns) + 1)]
+    return [tile for tile in tiles if domain.takes(tile)]
+
+
+def tile_cost(tile: Tile, domain: Domain) -> float:
     """Cycles per useful accumulator and step of k on a core with two dot products and two loads a cycle.
 
     Dot products, loads, the latency of a dependent chain, a cycle of loop overhead; all times the share of the padded
-    domain that is thrown away. `copied` says that the input is staged anyway; otherwise a tile that does not divide
-    costs a copy of the input as well.
+    domain that is thrown away. A tile that does not divide costs a copy of the input as well, unless it is staged
+    anyway.
     """
+    rows, columns, blocks = domain.rows, domain.columns, domain.blocks
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks
     cycles = max(dots / 2, (pixels + tile.blocks) / 2, 4.0) + 1
-    domain = round_up(rows, tile.rows) * round_up(columns, tile.columns) * round_up(blocks, tile.blocks)
-    waste = domain / (rows * columns * blocks)
+    padded = round_up(rows, tile.rows) * round_up(columns, tile.columns) * round_up(blocks, tile.blocks)
+    waste = padded / (rows * columns * blocks)
     divides = rows % tile.rows == 0 and columns % tile.columns == 0
-    copy = 1.0 if copied or divides else 1 + 1 / (8 * blocks)
+    copy = 1.0 if domain.copied or divides else 1 + 1 / (8 * blocks)
     return cycles / dots * waste * copy
-
-
-def _tiles(rows: int, columns: int, blocks: int, instruction: DotInstruction) -> Iterator[Tile]:
-    """Every tile that fits the registers: accumulators, one weight per block, and temporaries for the activation."""
-    temporaries = 1 if instruction.accumulates else 2
-    for block in range(1, min(blocks, 8) + 1):
-        most = (instruction.registers - temporaries - block) // block
-        for column in range(min(columns, most), 0, -1):
-            yield Tile(1, column, block)
-        for row in range(2, min(rows, most // columns) + 1):
-            yield Tile(row, columns, block)
 
 
 def lane_of(channel: Any, channels: int, lanes: int) -> Any:

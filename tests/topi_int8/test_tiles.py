@@ -1,0 +1,33 @@
+"""Register tiles: every legal one computes the same, in every mode of addressing."""
+
+from __future__ import annotations
+
+import pytest
+
+from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
+
+from .kernels import check, cpu_target
+from .test_conv2d import conv
+
+# fmt: off
+WORKLOADS = [
+    conv((1, 6, 6, 32), 40, (1, 1)),                                      # lines of pixels, or rows and columns
+    conv((2, 1, 9, 16), 33, (1, 1)),
+    conv((1, 7, 9, 16), 48, (3, 3), padding=(1, 1, 1, 1)),
+    conv((1, 15, 13, 3), 24, (3, 3), strides=(2, 2), padding=(0, 0, 1, 1)),
+    conv((1, 6, 10, 32), 96, (3, 3), padding=(1, 1, 1, 1), groups=2),
+    DenseWorkload(19, 50, 70, "uint8", "int8"),
+    DenseWorkload(1, 64, 200, "uint8", "int8"),
+    BatchMatmulWorkload(3, 13, 20, 40, "uint8", "int8"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=str)
+def test_forced_tiles(workload):
+    target = cpu_target("native")
+    implementation = candidates(workload, target)[0]
+    tiles = implementation.tiles(workload)
+    assert len(set(tiles)) == len(tiles) > 3
+    for tile in tiles[:: max(1, len(tiles) // 6)]:
+        check(workload, target, implementation.with_tile(tile))
