@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from tvm import te
-from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from ..errors import TargetError
