@@ -1,5 +1,6 @@
-"""The `.qnn` file: a zip of the compiled library, initial states and a JSON description. Written whole or not at all.
+"""The `.qnn` file: a zip of a JSON description, initial states and a compiled library for each CPU it was built for.
 
+It is written whole or not at all, and only the library that fits this CPU is unpacked.
 A `.qnn` file holds machine code: load only files you trust, as with any shared library.
 """
 
@@ -8,31 +9,48 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import lzma
 import os
 import tempfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm
 
+from . import tvm_runtime
 from .errors import ArtifactError
 from .kernels import Kernel
 from .module import FloatNote, State, TensorSpec
 from .qparams import QParams
 
-FORMAT = 1
-_DESCRIPTION, _LIBRARY, _STATES = "qnn.json", "model.so", "states.npz"
+if TYPE_CHECKING:
+    import tvm_ffi
+
+FORMAT = 2
+_DESCRIPTION, _STATES = "qnn.json", "states.npz"
+_LZMA_LIMIT = 1 << 20  # bytes
 _stderr_lock = threading.Lock()
 
 
-def write(path: str | os.PathLike, description: dict[str, Any], executable: Any, states: tuple[State, ...]) -> None:
+@dataclass(frozen=True)
+class Variant:
+    """The model compiled for one CPU. `executable` is what to link it from; a file holds the linked library instead."""
+
+    description: dict[str, Any]
+    executable: Any
+
+
+def write(
+    path: str | os.PathLike, common: dict[str, Any], variants: Sequence[Variant], states: tuple[State, ...]
+) -> None:
     """Write a `.qnn` file by way of a temporary file beside it, so that nothing half-written is ever seen.
+
+    common: what holds for all variants. variants: the fastest first, for `load` takes the first that this CPU can run.
 
     Raises ArtifactError when the place cannot be written or no C compiler is there to link with.
     """
@@ -46,11 +64,13 @@ def write(path: str | os.PathLike, description: dict[str, Any], executable: Any,
     except OSError as error:
         raise ArtifactError(f"cannot write {target}: {error.strerror}") from error
     os.close(handle)
+    description = {"format": FORMAT, **common, "variants": [variant.description for variant in variants]}
     try:
         with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_DESCRIPTION, json.dumps({"format": FORMAT, **description}, indent=1))
-            archive.writestr(_LIBRARY, _link(executable))
+            archive.writestr(_DESCRIPTION, json.dumps(description, indent=1))
             archive.writestr(_STATES, _pack_states(states))
+            for index, variant in enumerate(variants):
+                _add_library(archive, _library_name(index), variant.executable)
         os.chmod(name, 0o644)
         os.replace(name, target)
     except OSError as error:
@@ -59,17 +79,23 @@ def write(path: str | os.PathLike, description: dict[str, Any], executable: Any,
         Path(name).unlink(missing_ok=True)
 
 
-def _link(executable: Any) -> bytes:
+def _library_name(index: int) -> str:
+    return f"model{index}.so"
+
+
+def _add_library(archive: zipfile.ZipFile, name: str, executable: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
-        library = Path(folder) / _LIBRARY
+        library = Path(folder) / name
         try:
             with _quiet():
-                executable.export_library(str(library))
+                executable.export_library(str(library), options=["-s"])  # without symbols and debug information
         except Exception as error:
             raise ArtifactError(
                 f"linking the model needs a C compiler (gcc or clang) on PATH: {str(error).strip().splitlines()[-1]}"
             ) from error
-        return library.read_bytes()
+        # LZMA makes code a fifth smaller than deflate does, weights hardly, and takes ten times as long to unpack
+        small = library.stat().st_size <= _LZMA_LIMIT
+        archive.write(library, name, zipfile.ZIP_LZMA if small else zipfile.ZIP_DEFLATED)
 
 
 def _pack_states(states: tuple[State, ...]) -> bytes:
@@ -78,36 +104,52 @@ def _pack_states(states: tuple[State, ...]) -> bytes:
     return buffer.getvalue()
 
 
-def read(path: str | os.PathLike) -> tuple[dict[str, Any], list[np.ndarray], bytes]:
-    """The description, the initial states and the library of a `.qnn` file. Raises ArtifactError."""
+def read(path: str | os.PathLike) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The description and the initial states of a `.qnn` file. Raises ArtifactError."""
     source = Path(path)
-    if not source.is_file():
-        raise ArtifactError(f"{source}: no such file")
-    try:
-        with zipfile.ZipFile(source) as archive:
-            description = json.loads(archive.read(_DESCRIPTION))
-            library = archive.read(_LIBRARY)
-            with np.load(io.BytesIO(archive.read(_STATES)), allow_pickle=False) as stored:
-                states = [stored[str(index)] for index in range(len(stored.files))]
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, RuntimeError) as error:
-        raise ArtifactError(f"{source}: not a .qnn file, or a damaged one ({error})") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise ArtifactError(f"{source}: written by another version of qnn_ext; compile the model again")
-    return description, states, library
+    with _opened(source) as archive:
+        description = json.loads(archive.read(_DESCRIPTION))
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise ArtifactError(f"{source}: written by another version of qnn_ext; compile the model again")
+        with np.load(io.BytesIO(archive.read(_STATES)), allow_pickle=False) as stored:
+            states = [stored[str(index)] for index in range(len(stored.files))]
+    return description, states
 
 
-def load_library(library: bytes) -> tvm.runtime.Module:
-    """The compiled library. It is mapped from a temporary file, which is unlinked at once where the system allows."""
+def load_library(path: str | os.PathLike, index: int) -> tvm_ffi.Module:
+    """The library of variant `index`. It is mapped from a temporary file, which is unlinked at once where the system
+    allows: so it takes memory only where it is touched, and nothing of it is copied."""
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
-        path = Path(folder) / _LIBRARY
-        path.write_bytes(library)
+        with _opened(Path(path)) as archive:
+            library = archive.extract(_library_name(index), folder)
         try:
             with _quiet():
-                return tvm.runtime.load_module(str(path))
+                return tvm_runtime.load_module(library)
         except Exception as error:
             raise ArtifactError(
                 f"the library does not load here: {str(error).strip().splitlines()[-1]}; compile the model again"
             ) from error
+
+
+@contextlib.contextmanager
+def _opened(source: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive; what goes wrong while it is read tells of a damaged file."""
+    if not source.is_file():
+        raise ArtifactError(f"{source}: no such file")
+    try:
+        with zipfile.ZipFile(source) as archive:
+            yield archive
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        KeyError,
+        ValueError,
+        EOFError,
+        OSError,
+        RuntimeError,
+    ) as error:
+        raise ArtifactError(f"{source}: not a .qnn file, or a damaged one ({error})") from error
 
 
 @contextlib.contextmanager

@@ -2,37 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import IRModule, relax
 from tvm.target import Target
 
+from . import artifact
+from .errors import TargetError
 from .module import QnnModule
 from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower, sink_reshapes
+from .passes.describe import kernels_of
+from .passes.legalize_float import float_legalizations
 from .runtime import Engine
-from .target import make_target
+from .target import make_target, required_features, target_architecture
 from .topi_int8.generic.schedule import schedule_module
 from .topi_int8.threads import serialize
+from .topi_int8.x86.intrin import INSTRUCTIONS
+
+TargetLike: TypeAlias = str | Mapping[str, Any] | Target
 
 
 def build(
     module: QnnModule,
-    target: str | Mapping[str, Any] | Target = "native",
+    target: TargetLike | Sequence[TargetLike] = "native",
     num_threads: int | None = None,
 ) -> Engine:
-    """Compile a module for a CPU.
+    """Compile a module for a CPU, or for several.
 
-    target:      "native", an LLVM CPU name, or a dict of TVM target attributes: see `qnn_ext.target.make_target`
+    target:      "native", a family of CPUs ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64"), an LLVM CPU name,
+                 or a dict of TVM target attributes: see `qnn_ext.target.make_target`. Or a sequence of these: the
+                 engine then is that of the fastest this machine can run, and its `save` writes one file with all of
+                 them, of which `load` picks the fastest that the CPU there can run
     num_threads: threads the kernels may use; default: all cores of this machine
 
     Raises TargetError. Nothing is run: a module can be built for a CPU other than this one and saved.
     """
-    resolved = make_target(target, num_threads)
-    mod = lower_module(module.ir, resolved)
-    executable = tvm.compile(mod, target=resolved)
-    return Engine.from_build(module, mod, executable, resolved)
+    if isinstance(target, (str, Mapping, Target)):
+        return _build_one(module, make_target(target, num_threads))
+    resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
+    if not resolved:
+        raise TargetError("no target to build for: name at least one")
+    return Engine.best_of([_build_one(module, one) for one in resolved])
+
+
+def _speed(target: Target) -> tuple[int, int]:
+    """Sorts targets, the fastest first: by the dot product instruction, then by how many instruction sets there are."""
+    rank = next((i for i, instruction in enumerate(INSTRUCTIONS) if instruction.available(target)), len(INSTRUCTIONS))
+    return rank, -len(required_features(target))
+
+
+def _build_one(module: QnnModule, target: Target) -> Engine:
+    mod = lower_module(module.ir, target)
+    executable = tvm.compile(mod, target=target)
+    common = {
+        "source": module.source,
+        "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
+        "outputs": [artifact.spec_to_json(spec) for spec in module.outputs],
+        "states": [state.name for state in module.states],
+        "notes": artifact.notes_to_json(module.notes),
+        "versions": {"tvm": tvm.__version__},
+    }
+    variant = {
+        "target": {"kind": target.kind.name, **{str(key): _plain(value) for key, value in target.attrs.items()}},
+        "features": required_features(target),
+        "architecture": target_architecture(target),
+        "kernels": artifact.kernels_to_json(kernels_of(mod)),
+    }
+    return Engine.from_build(common, variant, module.states, executable, mod)
+
+
+def _plain(value: Any) -> Any:
+    """An attribute of a target as JSON has it."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)
 
 
 def lower_module(mod: IRModule, target: Target) -> IRModule:
@@ -60,7 +105,7 @@ def relax_pipeline() -> tvm.transform.Pass:
     """What stays ordinary Relax: to TIR, constants folded, fused. Our kernels are opaque to it."""
     return tvm.transform.Sequential(
         [
-            relax.transform.LegalizeOps(),
+            relax.transform.LegalizeOps(float_legalizations()),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape costs nothing, a fused one copies

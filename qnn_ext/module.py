@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from tvm import IRModule
 
 from .errors import InputError
 from .qparams import QParams
+
+if TYPE_CHECKING:
+    from tvm import IRModule
 
 
 @dataclass(frozen=True)

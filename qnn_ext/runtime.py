@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm
-from tvm import IRModule, relax
-from tvm.target import Target
 
-from . import artifact
-from .errors import ArtifactError, QnnError
-from .kernels import Kernel, kernels_of
-from .module import FloatNote, QnnModule, State, TensorSpec, check_inputs, run_by_sample
-from .target import check_runnable, default_threads, required_features, target_architecture
+from . import artifact, tvm_runtime
+from .errors import ArtifactError, QnnError, TargetError
+from .host import can_run, check_runnable, default_threads, missing_features
+from .kernels import Kernel
+from .module import FloatNote, State, TensorSpec, check_inputs, run_by_sample
+
+if TYPE_CHECKING:
+    from tvm import IRModule
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,22 @@ class Engine:
     notes:           what runs in float although the model quantizes it
     kernels:         the compiled kernels in the order they run
     target:          the TVM target as a dict; features: instruction sets the code may use
+    variants:        all targets the model was compiled for, the fastest first; the engine runs one of them
     """
 
     def __init__(
-        self, description: dict[str, Any], states: Sequence[np.ndarray], library: Any, num_threads: int | None
+        self,
+        common: dict[str, Any],
+        variant: dict[str, Any],
+        states: Sequence[np.ndarray],
+        library: Callable[[], Any],
+        num_threads: int | None,
     ) -> None:
-        self._description = description
-        self._library = library
+        """common, variant: the description as `.qnn` files hold it. library: gives the compiled code when it is run."""
+        description = {**common, **variant}
+        self._common, self._variant = common, variant
+        self._load_library = library
+        self._library: Any = None
         self.inputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["inputs"]))
         self.outputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["outputs"]))
         self.notes = tuple(FloatNote(**note) for note in description["notes"])
@@ -77,34 +86,40 @@ class Engine:
         self.features: list[str] = description["features"]
         self.source_name: str = description["source"]
         self.num_threads = num_threads or min(int(self.target.get("num-cores", 1)), default_threads())
+        self.variants: list[dict[str, Any]] = [self.target]
         self.tir: IRModule | None = None
         self._executable: Any = None
+        self._saved_with: list[Engine] = [self]
         self._states = tuple(State(n, v) for n, v in zip(description["states"], states, strict=True))
-        self._machine: relax.VirtualMachine | None = None
-        self._state_values: list[tvm.runtime.Tensor] = []
+        self._machine: Any = None
+        self._state_values: list[Any] = []
         self._function: Any = None
-        self._input_buffers: list[tvm.runtime.Tensor] = []
+        self._input_buffers: list[Any] = []
         self._input_views: list[np.ndarray] = []
 
     @classmethod
-    def from_build(cls, module: QnnModule, lowered: IRModule, executable: Any, target: Target) -> Engine:
-        """The engine of a module that was just compiled."""
-        description = {
-            "source": module.source,
-            "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
-            "outputs": [artifact.spec_to_json(spec) for spec in module.outputs],
-            "states": [state.name for state in module.states],
-            "notes": artifact.notes_to_json(module.notes),
-            "kernels": artifact.kernels_to_json(kernels_of(lowered)),
-            "target": {"kind": target.kind.name, **{str(k): _plain(v) for k, v in target.attrs.items()}},
-            "features": required_features(target),
-            "architecture": target_architecture(target),
-            "versions": {"tvm": tvm.__version__},
-        }
-        engine = cls(description, [state.initial for state in module.states], executable, None)
+    def from_build(
+        cls,
+        common: dict[str, Any],
+        variant: dict[str, Any],
+        states: Sequence[State],
+        executable: Any,
+        lowered: IRModule,
+    ) -> Engine:
+        """The engine of a module that was just compiled: nothing is linked before it runs."""
+        engine = cls(common, variant, [state.initial for state in states], executable.jit, None)
         engine.tir = lowered
         engine._executable = executable
         return engine
+
+    @staticmethod
+    def best_of(engines: Sequence[Engine]) -> Engine:
+        """Of engines of one model, the fastest first, the first that this CPU can run; `save` writes them all. Where
+        none can run, the first."""
+        best = next((engine for engine in engines if can_run(engine._variant)), engines[0])
+        best._saved_with = list(engines)
+        best.variants = [engine.target for engine in engines]
+        return best
 
     # ---- run -----------------------------------------------------------------------------------------------------
 
@@ -140,16 +155,18 @@ class Engine:
 
     def reset_state(self) -> None:
         """Set every state of a streaming or recurrent model back to its initial value."""
-        self._state_values = [tvm.runtime.tensor(np.ascontiguousarray(state.initial)) for state in self._states]
+        self._state_values = [tvm_runtime.tensor(state.initial)[0] for state in self._states]
 
-    def _ready(self) -> relax.VirtualMachine:
+    def _ready(self) -> Any:
         """The virtual machine, made at the first use: that is when this CPU must be able to run the code."""
         if self._machine is None:
-            check_runnable(self.features, self._description["architecture"])
-            self._machine = relax.VirtualMachine(self._library, tvm.cpu())
+            check_runnable(self.features, self._variant["architecture"])
+            self._library = self._load_library()
+            self._machine = tvm_runtime.virtual_machine(self._library)
             self._function = self._machine["main"]
-            self._input_buffers = [tvm.runtime.tensor(np.zeros(spec.shape, spec.dtype)) for spec in self.inputs]
-            self._input_views = [np.from_dlpack(buffer) for buffer in self._input_buffers]
+            buffers = [tvm_runtime.tensor(zeros) for zeros in self._zeros()]
+            self._input_buffers = [buffer for buffer, _ in buffers]
+            self._input_views = [view for _, view in buffers]
             self.reset_state()
         _use_threads(self.num_threads)
         return self._machine
@@ -162,8 +179,7 @@ class Engine:
         self._set_sample(inputs)
         args = [*self._input_buffers, *self._state_values]
         machine["main"](*args)
-        evaluator = machine.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)
-        return Timing(tuple(float(value) for value in evaluator(*args).results))
+        return Timing(tvm_runtime.seconds_per_call(machine, "main", args, number, repeat))
 
     def profile(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> list[LayerProfile]:
         """Median seconds of each kernel over `repeat` runs, in the order they run. An event costs about 1 µs itself."""
@@ -181,11 +197,11 @@ class Engine:
                     started = time.perf_counter()
                 else:
                     durations[-1].append(now - started)
-            return int(relax.VMInstrumentReturnKind.NO_OP)
+            return 0  # go on
 
         # an own machine: an instrument cannot be taken off again
-        machine = relax.VirtualMachine(self._library, tvm.cpu())
-        machine.set_instrument(instrument)
+        machine = tvm_runtime.virtual_machine(self._library)
+        machine["set_instrument"](instrument)
         for _ in range(repeat + 1):
             durations.append([])
             machine["main"](*self._input_buffers, *self._state_values)
@@ -212,23 +228,48 @@ class Engine:
         """Write everything into one `.qnn` file. Raises ArtifactError; nothing half-written is left behind."""
         if self._executable is None:
             raise ArtifactError("this engine was loaded from a file; copy that file instead")
-        artifact.write(path, self._description, self._executable, self._states)
+        variants = [artifact.Variant(engine._variant, engine._executable) for engine in self._saved_with]
+        artifact.write(path, self._common, variants, self._states)
 
     def __repr__(self) -> str:
         return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {self.target.get('mcpu', '?')})"
 
 
 def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
-    """The engine in a `.qnn` file; no frontend is needed. The file holds machine code: load only what you trust.
+    """The engine in a `.qnn` file; no frontend and no compiler is needed. Of a file compiled for several targets the
+    fastest is taken that this CPU can run. The file holds machine code: load only what you trust.
 
     Raises ArtifactError (damaged file), TargetError (this CPU lacks instructions the file was built for).
     """
-    description, states, library = artifact.read(path)
+    description, states = artifact.read(path)
     try:
-        check_runnable(description["features"], description["architecture"])
-        return Engine(description, states, artifact.load_library(library), num_threads)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        common = {key: value for key, value in description.items() if key not in ("format", "variants")}
+        variants = list(description["variants"])
+        engines = [Engine(common, variant, states, list, num_threads) for variant in variants]
+        index = _choose(variants)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
+    library = artifact.load_library(path, index)
+    engine = engines[index]
+    engine._load_library = lambda: library
+    engine.variants = [each.target for each in engines]
+    return engine
+
+
+def _choose(variants: Sequence[dict[str, Any]]) -> int:
+    """The first variant this CPU can run. Raises TargetError."""
+    for index, variant in enumerate(variants):
+        if can_run(variant):
+            return index
+    if len(variants) == 1:
+        check_runnable(variants[0]["features"], variants[0]["architecture"])
+    inside = ", ".join(str(variant["target"].get("mcpu", "generic")) for variant in variants)
+    last = variants[-1]
+    missing = missing_features(last["features"]) or [last["architecture"]]
+    raise TargetError(
+        f"this CPU can run none of the targets inside ({inside}); even the last needs {', '.join(missing)}. "
+        "Compile again with the target 'native' here, or add 'x86-64', which any x86 CPU runs"
+    )
 
 
 # By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on
@@ -245,11 +286,5 @@ _pool = threading.local()
 def _use_threads(count: int) -> None:
     """Size TVM's thread pool, of which every Python thread has its own, when it has another size."""
     if count != getattr(_pool, "size", None):
-        tvm.get_global_func("runtime.config_threadpool")(1, count)
+        tvm_runtime.get_function("runtime.config_threadpool")(1, count)
         _pool.size = count
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)

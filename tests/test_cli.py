@@ -14,6 +14,7 @@ from PIL import Image
 import qnn_ext
 from qnn_ext.cli import main
 from qnn_ext.cli.formats import TITLES, find_params, recognize
+from qnn_ext.host import host_architecture
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "qnn_ext" / "data"
@@ -224,9 +225,22 @@ def test_batch_of_every_format(cli, fails, tmp_path):
 def test_inspect_compiled(cli, compiled):
     code, out, _ = cli("inspect", compiled, "--json")
     data = json.loads(out)
-    assert code == 0 and data["format"] == "qnn" and len(data["kernels"]) == len(qnn_ext.load(compiled).kernels)
+    assert code == 0 and data["format"] == "qnn"
+    assert [len(variant["kernels"]) for variant in data["variants"]] == [len(qnn_ext.load(compiled).kernels)]
     code, out, _ = cli("inspect", compiled)
     assert code == 0 and "together: " in out
+
+
+def test_several_targets_in_one_file(cli, tmp_path):
+    output = tmp_path / "several.qnn"
+    code, out, _ = cli("compile", MODEL, "-o", output, "--target", "x86-64, avx2", "--json")
+    assert code == 0 and [target["mcpu"] for target in json.loads(out)["targets"]] == ["haswell", "x86-64"]
+    code, out, _ = cli("inspect", output, "--json")
+    variants = json.loads(out)["variants"]
+    assert code == 0 and [variant["target"]["mcpu"] for variant in variants] == ["haswell", "x86-64"]
+    assert variants[1]["runs_here"] == (host_architecture() == "x86_64")
+    code, out, _ = cli("inspect", output)
+    assert code == 0 and "haswell, x86-64" in out and "kernels for" in out
 
 
 def test_help_shows_examples(cli):

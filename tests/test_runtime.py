@@ -14,9 +14,10 @@ import tvm
 
 import qnn_ext
 from qnn_ext import ArtifactError, InputError, QnnError, TargetError
-from qnn_ext.target import default_threads
+from qnn_ext.host import can_run, default_threads, host_architecture
 
 DATA = Path(qnn_ext.__file__).parent / "data"
+x86_only = pytest.mark.skipif(host_architecture() != "x86_64", reason="this machine is no x86")
 ZEROS = np.zeros((1, 8, 8, 1), np.int8)
 
 
@@ -309,7 +310,7 @@ def _load_or_own_error(path: Path) -> None:
         assert str(path) in str(error)
 
 
-@pytest.mark.parametrize("member", ["qnn.json", "model.so", "states.npz"])
+@pytest.mark.parametrize("member", ["qnn.json", "model0.so", "states.npz"])
 def test_missing_members(saved, tmp_path, member):
     _rewrite(saved, tmp_path / "m.qnn", {member: None})
     with pytest.raises(ArtifactError, match="damaged"):
@@ -318,20 +319,31 @@ def test_missing_members(saved, tmp_path, member):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("inputs", 3), ("inputs", [{"name": "x"}]), ("kernels", [{"symbol": "x"}]), ("target", None), ("notes", [1])],
+    [
+        ("inputs", 3),
+        ("inputs", [{"name": "x"}]),
+        ("kernels", [{"symbol": "x"}]),
+        ("target", None),
+        ("notes", [1]),
+        ("variants", []),
+        ("variants", [3]),
+        ("variants", 3),
+    ],
 )
 def test_damaged_description(saved, tmp_path, key, value):
     description = _description(saved)
-    description[key] = value
+    _part_with(description, key)[key] = value
     _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
     with pytest.raises(ArtifactError):
         qnn_ext.load(tmp_path / "m.qnn")
 
 
-@pytest.mark.parametrize("key", ["inputs", "outputs", "features", "architecture", "kernels", "target", "states"])
+@pytest.mark.parametrize(
+    "key", ["inputs", "outputs", "features", "architecture", "kernels", "target", "states", "variants"]
+)
 def test_incomplete_description(saved, tmp_path, key):
     description = _description(saved)
-    del description[key]
+    del _part_with(description, key)[key]
     _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
     with pytest.raises(ArtifactError):
         qnn_ext.load(tmp_path / "m.qnn")
@@ -345,18 +357,18 @@ def test_other_format_version(saved, tmp_path):
 
 
 def test_library_that_is_none(saved, tmp_path):
-    _rewrite(saved, tmp_path / "m.qnn", {"model.so": b"\x7fELF no library"})
+    _rewrite(saved, tmp_path / "m.qnn", {"model0.so": b"\x7fELF no library"})
     with pytest.raises(ArtifactError, match="does not load"):
         qnn_ext.load(tmp_path / "m.qnn")
 
 
 def test_cpu_without_the_instructions(saved, tmp_path):
     description = _description(saved)
-    description["features"].append("amx-int8")
+    description["variants"][0]["features"].append("amx-int8")
     _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
     with pytest.raises(TargetError, match="amx-int8, which this CPU lacks"):
         qnn_ext.load(tmp_path / "m.qnn")
-    description["architecture"], description["features"] = "aarch64", []
+    description["variants"][0].update(architecture="aarch64", features=[])
     _rewrite(saved, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
     with pytest.raises(TargetError, match="built for aarch64"):
         qnn_ext.load(tmp_path / "m.qnn")
@@ -365,6 +377,11 @@ def test_cpu_without_the_instructions(saved, tmp_path):
 def _description(path: Path) -> dict:
     with zipfile.ZipFile(path) as archive:
         return json.loads(archive.read("qnn.json"))
+
+
+def _part_with(description: dict, key: str) -> dict:
+    """The part of a description that holds a key."""
+    return description if key in description else description["variants"][0]
 
 
 def _rewrite(source: Path, target: Path, members: dict[str, bytes | None]) -> None:
@@ -383,3 +400,74 @@ def test_threads_of_the_pool_are_those_asked_for(module):
     for threads in (2, 1, 2):
         qnn_ext.build(module, num_threads=threads)(ZEROS)
         assert count() == threads
+
+
+# ---- several targets in one file ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def several(module, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("several") / "several.qnn"
+    qnn_ext.build(module, ["x86-64", "avx512_vnni", "avx2"], num_threads=1).save(path)
+    return path
+
+
+@x86_only
+def test_variants_are_sorted_and_the_fastest_is_taken(several, engine, images):
+    loaded = qnn_ext.load(several, num_threads=1)
+    assert [target["mcpu"] for target in loaded.variants] == ["cascadelake", "haswell", "x86-64"]
+    runnable = [v["target"]["mcpu"] for v in _description(several)["variants"] if can_run(v)]
+    assert loaded.target["mcpu"] == runnable[0]
+    np.testing.assert_array_equal(loaded(images[0]), engine(images[0]))
+
+
+@x86_only
+def test_every_variant_gives_the_same(several, engine, images, tmp_path):
+    """On a CPU without what the first variants need, the next one is loaded."""
+    description = _description(several)
+    for index, variant in enumerate(description["variants"]):
+        _rewrite(several, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
+        if can_run(variant):
+            loaded = qnn_ext.load(tmp_path / "m.qnn", num_threads=1)
+            assert loaded.target == loaded.variants[index]
+            for image in images[:5]:
+                np.testing.assert_array_equal(loaded(image), engine(image))
+        variant["features"] = ["amx-int8"]
+    _rewrite(several, tmp_path / "m.qnn", {"qnn.json": json.dumps(description).encode()})
+    with pytest.raises(TargetError, match=r"none of the targets inside \(cascadelake, haswell, x86-64\)"):
+        qnn_ext.load(tmp_path / "m.qnn")
+
+
+@x86_only
+def test_only_the_library_of_this_cpu_is_unpacked(several, tmp_path, images):
+    taken = qnn_ext.load(several).variants.index(qnn_ext.load(several).target)
+    others = {f"model{index}.so": b"broken" for index in range(3) if index != taken}
+    _rewrite(several, tmp_path / "m.qnn", others)
+    qnn_ext.load(tmp_path / "m.qnn")(images[0])
+
+
+def test_building_for_no_target(module):
+    with pytest.raises(TargetError, match="at least one"):
+        qnn_ext.build(module, [])
+
+
+# ---- without the compiler ----------------------------------------------------------------------------------------
+
+
+def test_a_loaded_model_needs_no_compiler(saved):
+    """Neither TVM's Python package nor PyTorch is imported; both can be, afterwards."""
+    script = (
+        "import sys, numpy as np, qnn_ext; "
+        f"engine = qnn_ext.load({str(saved)!r}, num_threads=2); image = np.zeros((1, 8, 8, 1), np.int8); "
+        "first = engine(image); engine.time(number=1, repeat=1); engine.profile(repeat=1); "
+        "assert not {'tvm', 'torch'} & set(sys.modules), 'imported'; "
+        f"built = qnn_ext.build(qnn_ext.from_tflite({str(DATA / 'digits_cnn_int8.tflite')!r})); "
+        "assert (built(image) == first).all() and (engine(image) == first).all()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_submodule_does_not_hide_the_function():
+    script = "import qnn_ext; from qnn_ext.build import lower_module; assert not hasattr(qnn_ext.build, 'lower_module')"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -4,15 +4,8 @@ import pytest
 import tvm
 
 from qnn_ext import TargetError
-from qnn_ext.target import (
-    check_runnable,
-    default_threads,
-    host_architecture,
-    host_features,
-    make_target,
-    required_features,
-    target_architecture,
-)
+from qnn_ext.host import check_runnable, default_threads, host_architecture, host_features
+from qnn_ext.target import make_target, required_features, target_architecture
 
 x86_only = pytest.mark.skipif(host_architecture() != "x86_64", reason="this machine is no x86")
 

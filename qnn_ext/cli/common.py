@@ -75,7 +75,8 @@ def build_options(command: Command) -> Command:
         "--target",
         default="native",
         show_default=True,
-        help="native, or an LLVM CPU name: skylake-avx512, haswell, x86-64, ...",
+        help="native, a family of CPUs (avx512_vnni, avx_vnni, avx512, avx2, x86-64) or an LLVM CPU name. Several, "
+        "separated by commas, make one file that runs the fastest its CPU can.",
     )
     return target(threads_option(import_options(command)))
 
@@ -157,7 +158,8 @@ def import_model(path: Path, form: str, importing: ImportOptions) -> QnnModule:
 def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine:
     """Build an imported model."""
     with step(f"compiling {Path(module.source).name}"):
-        return build(module, target, num_threads=threads)
+        names = [name.strip() for name in target.split(",")]
+        return build(module, names if len(names) > 1 else names[0], num_threads=threads)
 
 
 def open_engine(path: Path, target: str, threads: int | None, importing: ImportOptions) -> Engine:

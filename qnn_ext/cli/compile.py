@@ -49,6 +49,7 @@ def compile_(
     Examples:
       qnn-ext compile mobilenet.tflite -o mobilenet.qnn
       qnn-ext compile mobilenet.tflite --target x86-64 --threads 1
+      qnn-ext compile mobilenet.tflite --target avx512_vnni,avx2,x86-64
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
       qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
@@ -66,9 +67,10 @@ def compile_(
         print_json(_summary(engine, model, output, seconds))
         return
     console = out()
+    cpus = ", ".join(target.get("mcpu", "this CPU") for target in engine.variants)
     console.print(
-        f"{model} → {output}: {bytes_text(output.stat().st_size)}, {len(engine.kernels)} kernels for "
-        f"{engine.target.get('mcpu', 'this CPU')}, {seconds:.1f} s",
+        f"{model} → {output}: {bytes_text(output.stat().st_size)}, {len(engine.kernels)} kernels for {cpus}, "
+        f"{seconds:.1f} s",
         markup=False,
     )
     if engine.notes:
@@ -82,6 +84,7 @@ def _summary(engine: Engine, model: Path, output: Path, seconds: float) -> dict[
         "bytes": output.stat().st_size,
         "seconds": round(seconds, 3),
         "target": engine.target,
+        "targets": engine.variants,
         "features": engine.features,
         "kernels": len(engine.kernels),
         "inputs": [spec_data(spec) for spec in engine.inputs],

@@ -22,6 +22,7 @@ from ..coverage import coverage
 from ..errors import QnnError
 from ..frontends.tflite.reader import Model, Operator, Subgraph, read_model
 from ..frontends.tflite.registry import CONVERTERS
+from ..host import can_run
 from ..module import QnnModule, TensorSpec
 from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, op_name, operands
@@ -265,42 +266,58 @@ def _print_coverage(console: Console, data: dict[str, Any]) -> None:
 
 
 def _compiled_data(path: Path) -> dict[str, Any]:
-    description, states, _ = artifact.read(path)
+    description, states = artifact.read(path)
     try:
         return {
             "model": str(path),
             "format": "qnn",
             "bytes": path.stat().st_size,
             "source": description["source"],
-            "target": description["target"],
-            "features": description["features"],
             "inputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["inputs"]],
             "outputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["outputs"]],
-            "kernels": list(description["kernels"]),
+            "variants": [
+                {
+                    "target": variant["target"],
+                    "architecture": variant["architecture"],
+                    "features": variant["features"],
+                    "runs_here": can_run(variant),
+                    "kernels": list(variant["kernels"]),
+                }
+                for variant in description["variants"]
+            ],
             "states": [
                 {"name": name, "shape": list(np.shape(value)), "dtype": str(value.dtype)}
                 for name, value in zip(description["states"], states, strict=True)
             ],
             "notes": list(description["notes"]),
         }
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise artifact.ArtifactError(f"{path}: the description is damaged ({error!r})") from error
 
 
 def _print_compiled(console: Console, data: dict[str, Any]) -> None:
-    cpu = data["target"].get("mcpu", "generic")
+    cpus = ", ".join(variant["target"].get("mcpu", "generic") for variant in data["variants"])
     console.print(
-        f"{data['model']}: compiled from {data['source']} for {cpu}, {bytes_text(data['bytes'])}", markup=False
+        f"{data['model']}: compiled from {data['source']} for {cpus}, {bytes_text(data['bytes'])}", markup=False
     )
-    console.print(f"instruction sets: {', '.join(data['features']) or 'baseline'}", markup=False)
     _print_ports(console, data)
-    table = Table(title="kernels", title_justify="left")
+    chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
+    for variant in data["variants"]:
+        here = "does not run here" if not variant["runs_here"] else "loads here" if variant is chosen else "runs here"
+        sets = ", ".join(variant["features"]) or "baseline"
+        console.print(f"{variant['target'].get('mcpu', 'generic')}: {here}; instruction sets: {sets}", markup=False)
+    _print_kernels(console, chosen)
+    _print_notes(console, data)
+
+
+def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
+    table = Table(title=f"kernels for {variant['target'].get('mcpu', 'generic')}", title_justify="left")
     table.add_column("layer", overflow="fold", ratio=2)
     table.add_column("operators", ratio=2)
     table.add_column("implementation", ratio=1)
     for name in ("MAC", "weights"):
         table.add_column(name, justify="right", no_wrap=True)
-    for kernel in data["kernels"]:
+    for kernel in variant["kernels"]:
         table.add_row(
             escape(kernel["layer"]),
             escape(kernel["operators"].replace("+", " + ")),
@@ -309,10 +326,9 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
             bytes_text(kernel["weight_bytes"]) if kernel["weight_bytes"] else "",
         )
     console.print(table)
-    macs = sum(kernel["macs"] for kernel in data["kernels"])
-    weights = sum(kernel["weight_bytes"] for kernel in data["kernels"])
+    macs = sum(kernel["macs"] for kernel in variant["kernels"])
+    weights = sum(kernel["weight_bytes"] for kernel in variant["kernels"])
     console.print(f"together: {count_text(macs)} MAC, {bytes_text(weights)} of constants", markup=False)
-    _print_notes(console, data)
 
 
 # ---- both --------------------------------------------------------------------------------------------------------

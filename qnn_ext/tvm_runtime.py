@@ -1,0 +1,90 @@
+"""TVM's runtime without its compiler: all that a compiled model needs, in a tenth of the memory and of the time.
+
+Nothing here imports `tvm`, whose compiler library takes some 150 MB; only its small runtime library is loaded. Where
+`tvm` is imported too, before or after, both share that library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import struct
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs. A process that has it keeps it.
+_WITHOUT_TORCH = "torch" not in sys.modules and "tvm_ffi" not in sys.modules
+if _WITHOUT_TORCH:
+    sys.modules["torch"] = None  # type: ignore[assignment]  # what makes `import torch` raise ImportError
+try:
+    import tvm_ffi
+finally:
+    if _WITHOUT_TORCH:
+        del sys.modules["torch"]
+
+_ALIGNMENT = 64  # bytes, what compiled kernels expect of every tensor
+_CPU, _POOLED = 1, 2  # DLPack's device type; the virtual machine's kind of allocator
+
+
+def load_module(path: str | os.PathLike) -> tvm_ffi.Module:
+    """A compiled library."""
+    _load_runtime()
+    return tvm_ffi.load_module(os.fspath(path))
+
+
+def get_function(name: str) -> Any:
+    """One of the runtime's global functions."""
+    _load_runtime()
+    return tvm_ffi.get_global_func(name)
+
+
+def virtual_machine(library: Any) -> tvm_ffi.Module:
+    """A virtual machine of a compiled library."""
+    machine = library["vm_load_executable"]()
+    machine["vm_initialization"](_CPU, 0, _POOLED)
+    return machine
+
+
+def tensor(array: np.ndarray) -> tuple[tvm_ffi.Tensor, np.ndarray]:
+    """A tensor holding the array's values, and the NumPy view of its memory."""
+    view = _aligned(array.shape, array.dtype)
+    view[...] = array
+    return tvm_ffi.from_dlpack(view), view
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def seconds_per_call(module: Any, name: str, args: list[Any], number: int, repeat: int) -> tuple[float, ...]:
+    """Mean seconds of `number` calls of a module's function, `repeat` times, measured without Python in between."""
+    evaluate = get_function("runtime.RPCTimeEvaluator")(module, name, _CPU, 0, number, repeat, 0, 100, 0, 1, 0, "")
+    return struct.unpack(f"@{repeat}d", evaluate(*args))
+
+
+@cache
+def _load_runtime() -> None:
+    if "tvm" in sys.modules:
+        return  # it has loaded the library
+    spec = importlib.util.find_spec("tvm")
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    library = next(
+        (
+            path
+            for name in ("libtvm_runtime.so", "libtvm_runtime.dylib", "tvm_runtime.dll")
+            if (path := folder / "lib" / name).is_file()
+        ),
+        None,
+    )
+    if library is None:
+        import tvm  # noqa: F401  # laid out differently: let it find its own library
+    else:
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
