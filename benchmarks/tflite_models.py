@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 import qnn_ext
-from qnn_ext.target import default_threads, make_target
+from qnn_ext.host import default_threads
+from qnn_ext.target import make_target
 
 from .runners import litert_runner, measure, qnn_ext_runner
 
