@@ -19,7 +19,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 bench: $(VENV)/.demo
-	$(BIN)/python -m benchmarks.tflite_models
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

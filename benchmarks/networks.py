@@ -26,55 +26,15 @@ from typing import Any
 import numpy as np
 
 import qnn_ext
-from qnn_ext.cli.formats import ImportOptions, read_module, recognize
 from qnn_ext.coverage import coverage
 
-SUFFIXES = (".tflite", ".onnx", ".pt2", ".pt", "-symbol.json")
-ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
+from .compiling import import_model
+from .models import archive_of, is_model, read_archive
 
 
 def models_in(folder: Path) -> list[Path]:
     """The models of a folder that have an archive beside them, by name."""
-    found = [path for path in folder.iterdir() if path.name.endswith(SUFFIXES)]
-    return sorted(path for path in found if archive_of(path) is not None)
-
-
-def archive_of(model: Path) -> Path | None:
-    """The archive beside a model, None where there is none."""
-    stem = next(model.name.removesuffix(suffix) for suffix in SUFFIXES if model.name.endswith(suffix))
-    candidates = (model.with_name(f"{stem}{ending}") for ending in (".npz", "_io.npz"))
-    return next((path for path in candidates if path.exists()), None)
-
-
-def read_archive(path: Path) -> tuple[list[np.ndarray], dict[str, list[np.ndarray]]]:
-    """The inputs, and the outputs by kind."""
-    with np.load(path) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    inputs = _numbered(arrays, "input") or _numbered(arrays, "input0") or [arrays["x"]]
-    kinds = dict.fromkeys(name.rpartition("_")[0] for name in arrays if name.rpartition("_")[2].isdigit())
-    kinds = [kind for kind in kinds if not kind.startswith("input") and not kind.endswith("1")]
-    outputs = {kind.removesuffix("0"): _numbered(arrays, kind) for kind in kinds}
-    return inputs, outputs or {"framework": [arrays["y"]]}
-
-
-def _numbered(arrays: dict[str, np.ndarray], prefix: str) -> list[np.ndarray]:
-    found = []
-    while f"{prefix}_{len(found)}" in arrays:
-        found.append(arrays[f"{prefix}_{len(found)}"])
-    return found
-
-
-def import_model(path: Path, inputs: list[np.ndarray]) -> qnn_ext.QnnModule:
-    """The model at the shapes of the archive's inputs."""
-    form = recognize(path)
-    if form == "torchscript":
-        from qnn_ext.frontends.pytorch import from_pytorch
-
-        engine = next((name for name in ENGINES if name in path.stem), None)  # the file itself does not tell
-        return from_pytorch(path, example_inputs=tuple(inputs), engine=engine)
-    if form == "mxnet":  # bit for bit what MXNet computes, its clipping of sums included
-        return read_module(path, form, ImportOptions(shapes={"data": inputs[0].shape}, sum_mode="mxnet"))
-    return read_module(path, form, ImportOptions())
+    return sorted(path for path in folder.iterdir() if is_model(path) and archive_of(path) is not None)
 
 
 def compare(path: Path, threads: int) -> dict[str, Any]:

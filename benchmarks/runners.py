@@ -1,43 +1,89 @@
-"""One interface to the runtimes compared: outputs for inputs, and seconds per call. Measuring takes turns.
+"""One interface to the runtimes compared: outputs for inputs, and seconds per call.
 
-Seconds are those of the inference call itself, inputs in place: LiteRT's `invoke`, a TVM virtual machine's `main`.
+Seconds are those of the inference call itself, inputs in place: LiteRT's `invoke`, ONNX Runtime's run with bound
+inputs, a TVM virtual machine's `main`. Every runtime is imported by the function that needs it, so that a process
+which runs one of them holds none of the others.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-import qnn_ext
+from .models import Model
 
 
 @dataclass(frozen=True)
 class Runner:
-    """name: for tables. outputs: inputs in model order -> outputs in model order. seconds: calls -> mean of one."""
+    """A model in a runtime, ready to run.
+
+    name:    for tables
+    outputs: inputs in model order -> outputs in model order; must be called once before the others
+    seconds: number of calls -> mean seconds of one
+    profile: number of runs -> its kernels with their median seconds, where the runtime tells
+    work:    operations or bytes of one call, where the runner is no model but measures the machine
+    """
 
     name: str
     outputs: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
     seconds: Callable[[int], float]
+    profile: Callable[[int], list[dict[str, Any]]] | None = None
+    work: float = 0.0
+
+
+def timed(call: Callable[[], object]) -> Callable[[int], float]:
+    """`seconds` of a runtime that is called from Python."""
+
+    def seconds(number: int) -> float:
+        started = time.perf_counter()
+        for _ in range(number):
+            call()
+        return (time.perf_counter() - started) / number
+
+    return seconds
+
+
+# ---- qnn_ext -----------------------------------------------------------------------------------------------------
 
 
 def qnn_ext_runner(path: str | os.PathLike, threads: int, numerics: str = "float32") -> Runner:
-    """The model through qnn_ext, compiled for this machine."""
-    engine = qnn_ext.build(qnn_ext.from_tflite(path, numerics=numerics), "native", num_threads=threads)
+    """A TFLite model through qnn_ext, compiled for this machine."""
+    import qnn_ext
 
+    return _engine_runner(qnn_ext.build(qnn_ext.from_tflite(path, numerics=numerics), "native", num_threads=threads))
+
+
+def compiled_runner(path: str | os.PathLike, threads: int) -> Runner:
+    """A `.qnn` file, as it is deployed."""
+    import qnn_ext
+
+    return _engine_runner(qnn_ext.load(path, num_threads=threads))
+
+
+def _engine_runner(engine: Any) -> Runner:
     def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         engine.reset_state()
         return list(engine.run(inputs).values())
 
-    return Runner("qnn_ext", outputs, lambda number: engine.time(number=number, repeat=1).median)
+    def profile(repeat: int) -> list[dict[str, Any]]:
+        return [{**asdict(layer.kernel), "seconds": layer.seconds} for layer in engine.profile(repeat)]
+
+    return Runner("qnn_ext", outputs, lambda number: engine.time(number=number, repeat=1).median, profile)
+
+
+# ---- peers -------------------------------------------------------------------------------------------------------
 
 
 def litert_runner(path: str | os.PathLike, threads: int, reference: bool = False) -> Runner:
-    """The model through LiteRT: XNNPACK, as it runs by default, or the reference kernels."""
+    """A TFLite model through LiteRT: XNNPACK, as it runs by default, or the reference kernels."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     kind = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
@@ -51,21 +97,101 @@ def litert_runner(path: str | os.PathLike, threads: int, reference: bool = False
         interpreter.invoke()
         return [interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()]
 
-    def seconds(number: int) -> float:
-        started = time.perf_counter()
-        for _ in range(number):
-            interpreter.invoke()
-        return (time.perf_counter() - started) / number
+    return Runner("LiteRT reference" if reference else "LiteRT", outputs, timed(interpreter.invoke))
 
-    return Runner("LiteRT reference" if reference else "LiteRT", outputs, seconds)
+
+def onnxruntime_runner(path: str | os.PathLike, threads: int) -> Runner:
+    """An ONNX model through ONNX Runtime, all graph optimizations on."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    held: list[Any] = []  # what is bound must live
+
+    def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        held[:] = [onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for value in inputs]
+        for spec, value in zip(session.get_inputs(), held, strict=True):
+            binding.bind_ortvalue_input(spec.name, value)
+        for spec in session.get_outputs():
+            binding.bind_output(spec.name)
+        session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()
+
+    return Runner("ONNX Runtime", outputs, timed(lambda: session.run_with_iobinding(binding)))
+
+
+def openvino_runner(path: str | os.PathLike, threads: int) -> Runner:
+    """A TFLite or ONNX model through OpenVINO, compiled for latency at the shapes of its first inputs."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(os.fspath(path))
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    requests: list[Any] = []
+
+    def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if not requests:
+            model.reshape({port: value.shape for port, value in zip(model.inputs, inputs, strict=True)})
+            requests.append(core.compile_model(model, "CPU", settings).create_infer_request())
+        for index, value in enumerate(inputs):
+            requests[0].set_input_tensor(index, openvino.Tensor(np.ascontiguousarray(value)))
+        requests[0].infer(share_outputs=True)
+        return [np.array(tensor.data) for tensor in requests[0].output_tensors]
+
+    return Runner("OpenVINO", outputs, timed(lambda: requests[0].infer(share_outputs=True)))
+
+
+def inductor_runner(path: str | os.PathLike, threads: int) -> Runner:
+    """An exported PT2E program through torch.compile, with its weights frozen: oneDNN's integer kernels."""
+    import torch
+    import torch._inductor.config
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  registers fusions and operators
+
+    torch.set_num_threads(threads)
+    torch._inductor.config.freezing = True
+    with torch.no_grad():
+        module = torch.compile(torch.export.load(os.fspath(path)).module())
+    return _torch_runner("PyTorch inductor", module)
+
+
+def torchscript_runner(path: str | os.PathLike, threads: int) -> Runner:
+    """A TorchScript model of eager or FX quantization, with the engine that its file's name tells."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.backends.quantized.engine = Model(Path(path)).engine or "x86"
+    return _torch_runner("PyTorch", torch.jit.load(os.fspath(path)).eval())
+
+
+def _torch_runner(name: str, module: Any) -> Runner:
+    import torch
+
+    held: list[Any] = []
+
+    def call() -> Any:
+        with torch.no_grad():
+            return module(*held)
+
+    def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        held[:] = [torch.from_numpy(np.ascontiguousarray(value)) for value in inputs]
+        call()  # a profiling executor optimizes at the second call
+        result = call()
+        return [value.numpy() for value in (result if isinstance(result, (tuple, list)) else (result,))]
+
+    return Runner(name, outputs, timed(call))
 
 
 def tvm_runner(path: str | os.PathLike, threads: int) -> Runner:
-    """The model through TVM's own TFLite frontend and default pipeline: dequantize → float operator → quantize."""
+    """A TFLite model through TVM's own frontend and default pipeline: dequantize → float operator → quantize."""
     import tflite
     import tvm
     from tvm import relax
     from tvm.relax.frontend.tflite import from_tflite
+
+    import qnn_ext
 
     with open(path, "rb") as file:
         mod = from_tflite(tflite.Model.GetRootAsModel(file.read(), 0))
@@ -84,10 +210,50 @@ def tvm_runner(path: str | os.PathLike, threads: int) -> Runner:
     return Runner("TVM's frontend", outputs, seconds)
 
 
-def measure(runners: Sequence[Runner], rounds: int = 20, seconds_per_round: float = 0.02) -> dict[str, float]:
-    """Median seconds per call of each runner. They take turns, so that a busy moment of the machine hits all alike.
+# ---- which runtime runs what -------------------------------------------------------------------------------------
 
-    Every runner must have computed outputs once before: that is what sets its inputs.
+
+@dataclass(frozen=True)
+class Peer:
+    """A runtime to compare with.
+
+    key:     its name on the command line
+    title:   its name in tables
+    modules: what must be importable
+    formats: the models it reads
+    open:    path, threads -> Runner
+    """
+
+    key: str
+    title: str
+    modules: tuple[str, ...]
+    formats: tuple[str, ...]
+    open: Callable[[str, int], Runner]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The modules that are not installed."""
+        return tuple(name for name in self.modules if importlib.util.find_spec(name) is None)
+
+
+PEERS = (
+    Peer("litert", "LiteRT", ("ai_edge_litert",), ("tflite",), litert_runner),
+    Peer("onnxruntime", "ONNX Runtime", ("onnxruntime",), ("onnx",), onnxruntime_runner),
+    Peer("openvino", "OpenVINO", ("openvino",), ("tflite", "onnx"), openvino_runner),
+    Peer("inductor", "PyTorch inductor", ("torch", "torchao"), ("pt2",), inductor_runner),
+    Peer("torchscript", "PyTorch eager", ("torch",), ("torchscript",), torchscript_runner),
+)
+
+
+READS = {"memory": 1 << 28, "caches (4 MB)": 1 << 22}
+"""Bytes of the buffers whose reading is timed: several times a last-level cache; and more than the caches before it."""
+
+
+def measure(runners: Sequence[Runner], rounds: int = 20, seconds_per_round: float = 0.02) -> dict[str, float]:
+    """Median seconds per call of each runner, taking turns in this process: for a quick look at one thread.
+
+    Every runner must have computed outputs once before: that is what sets its inputs. `python -m benchmarks` gives each
+    a process of its own, which several threads need: see `turns`.
     """
     numbers = [max(1, min(2000, int(seconds_per_round / max(runner.seconds(3), 1e-6)))) for runner in runners]
     taken: dict[str, list[float]] = {runner.name: [] for runner in runners}

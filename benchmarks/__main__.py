@@ -1,0 +1,177 @@
+"""qnn_ext side by side with LiteRT, ONNX Runtime, OpenVINO and PyTorch: same model file, same input, same threads.
+
+    python -m benchmarks [--models PATH ...] [--only PART ...] [--threads 1 2]
+                         [--json FILE] [--markdown FILE] [--plots DIR]
+
+Models: the bundled ones and those of ../shared/models where that folder is, or what --models names; besides, what --add
+names: files, or folders such as `python -m scripts.networks` writes. A runtime that is not installed is left out. Each
+runtime runs in a process of its own; they take turns, so that a busy moment of the machine hits all alike, and the
+median counts. What fails gets a row that says why.
+
+Printed: latencies with the best other runtime's over ours; the share of the machine's int8 peak that each class of
+layers reaches; times of import and build, file size, peak memory, and how the outputs agree; int8 against the float32
+network where NETWORK.float32.onnx lies beside NETWORK.*.
+
+All models at hand on two threads take some 15 minutes on two cores. Leave the machine alone meanwhile: another process
+on one of two cores doubles what two threads take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from .comparison import Options, compare
+from .compiling import Compiled, compile_model
+from .models import Model, default_models, find_models
+from .plots import write_plots
+from .report import markdown
+from .results import Machine, Result, to_json
+from .runners import PEERS, READS, Peer
+from .turns import take_turns
+from .worker import Task, Worker, WorkerError
+
+
+class Bench:
+    """A run over many models."""
+
+    def __init__(self, threads: list[int], peers: list[Peer], options: Options) -> None:
+        self.machine = Machine.here()
+        self.results: list[Result] = []
+        self._threads = threads
+        self._peers = peers
+        self._options = options
+        self._peaks: dict[int, Worker] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="qnn-ext-bench-")
+        self._twins: dict[Path, Compiled | WorkerError] = {}
+
+    def __enter__(self) -> Bench:
+        for count in self._threads:
+            self._measure_machine(count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._peaks.values():
+            worker.close()
+        self._folder.cleanup()
+
+    def run(self, model: Model) -> Result:
+        """Measure one model, whatever happens to it."""
+        result = Result(model)
+        self.results.append(result)
+        folder = Path(self._folder.name)
+        try:
+            result.compiled = compile_model(model, self._threads, folder, 600, self._options.verbose)
+        except WorkerError as error:
+            result.error = str(error)
+        twin = self._twin(model.float_twin)
+        if isinstance(twin, WorkerError):
+            result.float_error, twin = str(twin), None
+        for count in self._threads:
+            peak = self._peaks.get(count)
+            result.comparisons.append(compare(model, count, result.compiled, twin, self._peers, peak, self._options))
+        for path in folder.glob(f"{model.path.name}.*.qnn"):
+            path.unlink()
+        return result
+
+    def _twin(self, model: Model | None) -> Compiled | WorkerError | None:
+        """The float network, compiled once for all the files that are quantized from it."""
+        if model is None:
+            return None
+        if model.path not in self._twins:
+            folder = Path(self._folder.name, "float32")
+            folder.mkdir(exist_ok=True)
+            try:
+                self._twins[model.path] = compile_model(model, self._threads, folder, 600, self._options.verbose)
+            except WorkerError as error:
+                self._twins[model.path] = error
+        return self._twins[model.path]
+
+    def _measure_machine(self, threads: int) -> None:
+        """The int8 peak and the speed of memory. The worker of the peak stays, to be measured beside every model."""
+        tasks = {"peak": Task("peak", "", threads), **{place: Task("read", place, threads) for place in READS}}
+        workers = {name: Worker(task, self._options.verbose) for name, task in tasks.items()}
+        try:
+            ready = {name: worker.wait(self._options.setup_limit) for name, worker in workers.items()}
+            times, _ = take_turns(workers, self._options.rounds, self._options.seconds_per_turn)
+            rates = {name: ready[name].work / taken.least for name, taken in times.items()}
+            self.machine.instruction, self.machine.peak[threads] = ready["peak"].name, rates.pop("peak")
+            self.machine.reads[threads] = rates
+            self._peaks[threads] = workers.pop("peak")
+        except WorkerError as error:  # no x86, say: there is no share of peak then
+            print(f"the machine's peak is unknown: {error}", file=sys.stderr)
+        finally:
+            for worker in workers.values():
+                worker.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and write; 1 where one of our own models failed."""
+    options = _parse(arguments)
+    models = find_models(options.models) if options.models else default_models()
+    models += find_models(options.add)
+    models = [model for model in models if any(part in model.path.name for part in options.only)]
+    peers = [peer for peer in PEERS if peer.key in options.peers]
+    for peer in [peer for peer in peers if peer.missing]:
+        print(f"{peer.title} is left out: {', '.join(peer.missing)} is not installed", file=sys.stderr)
+    peers = [peer for peer in peers if not peer.missing]
+    rounds, length = (3, 0.01) if options.quick else (options.rounds, 0.04)
+    how = Options(rounds, length, options.setup_limit, options.verbose)
+    with Bench(options.threads, peers, how) as bench:
+        for number, model in enumerate(models, 1):
+            result = bench.run(model)
+            print(f"[{number}/{len(models)}] {_summary(result)}", file=sys.stderr, flush=True)
+            _write(options, bench)
+        print(markdown(bench.machine, bench.results))
+        if options.plots:
+            write_plots(options.plots, bench.results)
+    return int(any(result.error for result in bench.results))
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    keys = [peer.key for peer in PEERS]
+    parser = argparse.ArgumentParser(
+        "benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", type=Path, help="files or folders instead of the default models")
+    parser.add_argument("--add", nargs="+", type=Path, default=[], help="files or folders besides the default models")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of the files wanted")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--peers", nargs="*", choices=keys, default=keys, help="runtimes to compare with (all)")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each runtime (15)")
+    parser.add_argument("--quick", action="store_true", help="3 short turns: to see that everything runs")
+    parser.add_argument(
+        "--setup-limit", type=float, default=180, help="seconds a runtime may take to load a model (180)"
+    )
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--plots", type=Path, help="write plots into this folder")
+    parser.add_argument("--verbose", action="store_true", help="show what the runtimes print")
+    return parser.parse_args(arguments)
+
+
+def _write(options: argparse.Namespace, bench: Bench) -> None:
+    """After each model, so that a run that is broken off leaves what it has found."""
+    if options.json:
+        options.json.write_text(json.dumps(to_json(bench.machine, bench.results), indent=1) + "\n", encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(markdown(bench.machine, bench.results), encoding="utf-8")
+
+
+def _summary(result: Result) -> str:
+    if result.error:
+        return f"{result.model.path.name}: {result.error}"
+    parts = []
+    for found in result.comparisons:
+        ratio = found.ratio()
+        rivals = f" {ratio:.2f} against {found.best_rival}" if ratio else ""
+        failed = f" ({', '.join(found.failures)} failed)" if found.failures else ""
+        parts.append(f"{found.threads} T{rivals}{failed}")
+    return f"{result.model.path.name}: {'; '.join(parts)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

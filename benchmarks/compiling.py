@@ -1,0 +1,112 @@
+"""Our side of a model, made in a process of its own: imported, built for each number of threads, saved."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .memory import peak_bytes, reset_peak
+from .models import Model
+from .worker import Child, WorkerError, one_line
+
+if TYPE_CHECKING:
+    import qnn_ext
+
+
+@dataclass(frozen=True)
+class Build:
+    """A `.qnn` file and what it took. `peak_bytes` is the most that the building process held."""
+
+    path: str
+    seconds: float
+    bytes: int
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model that is ready to be measured.
+
+    import_seconds: from the file to the QNN dialect
+    macs:           multiply-accumulates of convolutions and matrix products
+    integer_share:  the share of them that is computed in integers
+    builds:         by number of threads
+    """
+
+    inputs: list[np.ndarray]
+    import_seconds: float
+    macs: int
+    integer_share: float
+    builds: dict[int, Build]
+
+
+def compile_model(model: Model, threads: list[int], folder: Path, limit: float, verbose: bool = False) -> Compiled:
+    """Compile a model in a process of its own. Raises WorkerError: it failed, or took longer than `limit` seconds."""
+    child = Child(_serve, model, threads, folder, verbose=verbose)
+    try:
+        result = child.answer(limit)
+    finally:
+        child.close()
+    assert isinstance(result, Compiled)
+    return result
+
+
+def _serve(connection: Connection, model: Model, threads: list[int], folder: Path) -> None:
+    try:
+        connection.send(_compile(model, threads, folder))
+    except Exception as error:
+        connection.send(WorkerError(one_line(error)))
+
+
+def _compile(model: Model, threads: list[int], folder: Path) -> Compiled:
+    import qnn_ext
+    from qnn_ext.coverage import coverage
+
+    stored = model.stored_inputs()
+    started = time.perf_counter()
+    module = import_model(model.path, stored)
+    import_seconds = time.perf_counter() - started
+    inputs = stored or [_random_input(spec) for spec in module.inputs]
+    builds = {}
+    for count in threads:
+        reset_peak()
+        path = folder / f"{model.path.name}.{count}.qnn"
+        started = time.perf_counter()
+        engine = qnn_ext.build(module, num_threads=count)
+        seconds = time.perf_counter() - started
+        engine.save(path)
+        builds[count] = Build(str(path), seconds, path.stat().st_size, peak_bytes())
+    found = coverage(module)
+    return Compiled(inputs, import_seconds, found.macs, found.share, builds)
+
+
+def import_model(path: Path, inputs: list[np.ndarray] | None) -> qnn_ext.QnnModule:
+    """The model at the shapes of the inputs, in its framework's own arithmetic."""
+    from qnn_ext.cli.formats import ImportOptions, read_module
+
+    model = Model(path)
+    if model.format == "torchscript":
+        from qnn_ext.frontends.pytorch import from_pytorch
+
+        examples = tuple(inputs) if inputs else None
+        return from_pytorch(path, example_inputs=examples, engine=model.engine)  # the file itself does not tell
+    if model.format == "mxnet":  # bit for bit what MXNet computes, its clipping of sums included
+        shapes = {"data": inputs[0].shape} if inputs else None
+        return read_module(path, "mxnet", ImportOptions(shapes=shapes, sum_mode="mxnet"))
+    return read_module(path, model.format, ImportOptions())
+
+
+def _random_input(spec: qnn_ext.TensorSpec) -> np.ndarray:
+    """Every value of an 8- or 16-bit type, [0, 1) of a float one; 0 or 1 of a wider integer, which may be an index."""
+    rng = np.random.default_rng(0)
+    if np.dtype(spec.dtype).kind == "f":
+        return rng.random(spec.shape).astype(spec.dtype)
+    if np.dtype(spec.dtype).itemsize > 2 or spec.dtype == "bool":
+        return rng.integers(0, 2, spec.shape).astype(spec.dtype)
+    info = np.iinfo(spec.dtype)
+    return rng.integers(info.min, info.max, spec.shape, dtype=spec.dtype, endpoint=True)

@@ -1,0 +1,63 @@
+"""Taking turns: every worker runs for a short while, again and again, in an order drawn anew for each round.
+
+A busy moment of the machine then hits all alike, and the median over the rounds leaves it out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .worker import Worker, WorkerError
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds per call, one value for each turn."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """What is compared."""
+        return float(np.median(self.seconds))
+
+    @property
+    def least(self) -> float:
+        """The quietest turn."""
+        return min(self.seconds)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """A quarter of the turns was faster than the first, a quarter slower than the second."""
+        low, high = np.quantile(self.seconds, (0.25, 0.75))
+        return float(low), float(high)
+
+
+def take_turns(
+    workers: Mapping[str, Worker], rounds: int, seconds_per_turn: float, seed: int = 0
+) -> tuple[dict[str, Times], dict[str, str]]:
+    """The times of every worker that lasted, and what went wrong with the others."""
+    taken: dict[str, list[float]] = {name: [] for name in workers}
+    failures: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+
+    def turn(name: str, number: int) -> float:
+        try:
+            return float(workers[name].ask("turn", number))
+        except WorkerError as error:
+            failures[name] = str(error)
+            return 0.0
+
+    for name in workers:
+        numbers[name] = max(1, min(20_000, round(seconds_per_turn / max(turn(name, 2), 1e-7))))
+    draw = random.Random(seed)
+    for _ in range(rounds):
+        order = [name for name in workers if name not in failures]
+        draw.shuffle(order)
+        for name in order:
+            taken[name].append(turn(name, numbers[name]))
+    return {name: Times(tuple(values)) for name, values in taken.items() if name not in failures}, failures

@@ -1,0 +1,222 @@
+"""One process per runtime and model, started by the benchmark, which runs when asked to and is stopped in between.
+
+Thread pools spin for a while after a call, TVM's for up to 0.2 s: in one process, or in a process left running, they
+would take the cores from whoever is measured next. A stopped process (SIGSTOP) takes nothing. A process of its own also
+tells the memory of a runtime from that of the others, and its crash is a row of the table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from .memory import peak_bytes, reset_peak, resident_bytes
+from .runners import PEERS, Runner, compiled_runner
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "TVM_BIND_THREADS")
+_PR_SET_PDEATHSIG = 1
+
+
+class WorkerError(Exception):
+    """What a worker could not do, in one line."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker runs.
+
+    runtime: a key of PEERS, "qnn_ext" (path is a .qnn file), "peak", or "read" (path is a key of READS)
+    """
+
+    runtime: str
+    path: str
+    threads: int
+    inputs: list[np.ndarray] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker that has loaded its model and computed its first outputs.
+
+    setup_seconds: import of the runtime, load, first call
+    base_bytes:    resident with the runtime imported and no model loaded
+    peak_bytes:    the most that was resident until now
+    work:          see Runner
+    """
+
+    name: str
+    outputs: list[np.ndarray]
+    setup_seconds: float
+    base_bytes: int | None
+    peak_bytes: int | None
+    work: float
+
+
+# ---- in the child ------------------------------------------------------------------------------------------------
+
+
+def _open(task: Task) -> Runner:
+    if task.runtime in ("peak", "read"):
+        from .peak import peak_runner, read_runner
+
+        return peak_runner(task.threads) if task.runtime == "peak" else read_runner(task.path, task.threads)
+    if task.runtime == "qnn_ext":
+        return compiled_runner(task.path, task.threads)
+    return next(peer for peer in PEERS if peer.key == task.runtime).open(task.path, task.threads)
+
+
+def _import(task: Task) -> None:
+    modules = next((peer.modules for peer in PEERS if peer.key == task.runtime), ("qnn_ext",))
+    for name in modules:
+        __import__(name)
+
+
+def _serve(connection: Connection, task: Task) -> None:
+    started = time.perf_counter()
+    try:
+        _import(task)
+        base = resident_bytes()
+        runner = _open(task)
+        outputs = runner.outputs(task.inputs)
+        ready = Ready(runner.name, outputs, time.perf_counter() - started, base, peak_bytes(), runner.work)
+    except Exception as error:
+        connection.send(WorkerError(one_line(error)))
+        return
+    reset_peak()
+    connection.send(ready)
+    commands: dict[str, Callable[..., Any]] = {
+        "turn": lambda number: _turn(runner, number),
+        "profile": lambda repeat: runner.profile(repeat) if runner.profile else [],
+        "peak_bytes": peak_bytes,
+    }
+    while True:
+        command, arguments = connection.recv()
+        try:
+            connection.send(commands[command](*arguments))
+        except Exception as error:
+            connection.send(WorkerError(one_line(error)))
+
+
+def _turn(runner: Runner, number: int) -> float:
+    """Seconds per call over `number` calls, after one that wakes threads and fills caches."""
+    runner.seconds(1)
+    return runner.seconds(number)
+
+
+def one_line(error: BaseException, length: int = 240) -> str:
+    """An exception as a cell of a table."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).replace("|", "/")
+    return text if len(text) <= length else text[: length - 2] + " …"
+
+
+def enter_child(verbose: bool) -> None:
+    """Prepare a child process: it dies with its parent, decides itself how many threads to use, and prints nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for name in _THREAD_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes of its own
+    with open(os.devnull, "w") as sink:
+        os.dup2(sys.stderr.fileno() if verbose else sink.fileno(), 1)
+        if not verbose:
+            os.dup2(sink.fileno(), 2)
+
+
+def _child(connection: Connection, target: Callable[..., None], verbose: bool, arguments: tuple) -> None:
+    enter_child(verbose)
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        target(connection, *arguments)
+
+
+# ---- in the parent -----------------------------------------------------------------------------------------------
+
+
+class Child:
+    """A process with a pipe to it; `ask` lets it run until it answers."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any, verbose: bool = False) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_child, args=(theirs, target, verbose, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def answer(self, limit: float) -> Any:
+        """The next thing the process sends. Raises WorkerError: it failed, ended, or took longer than `limit` s."""
+        try:
+            if not self._pipe.poll(limit):
+                raise WorkerError(f"no answer within {limit:.0f} s")
+            result = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(5)
+            raise WorkerError(f"the process ended ({_exit(self._process.exitcode)})") from None
+        if isinstance(result, WorkerError):
+            raise result
+        return result
+
+    def send(self, command: str, *arguments: Any) -> None:
+        """Ask without waiting."""
+        try:
+            self._pipe.send((command, arguments))
+        except OSError:
+            raise WorkerError(f"the process ended ({_exit(self._process.exitcode)})") from None
+
+    def stop(self) -> None:
+        """Let the process take no time at all until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.pid is not None and self._process.is_alive():
+            os.kill(self._process.pid, number)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()  # a stopped process hears nothing else
+        self._process.join()
+        self._pipe.close()
+
+
+class Worker(Child):
+    """A child that runs a Task. It works from the start: `wait` gives its Ready and stops it."""
+
+    def __init__(self, task: Task, verbose: bool = False) -> None:
+        super().__init__(_serve, task, verbose=verbose)
+        self.task = task
+        self.ready: Ready | None = None
+
+    def wait(self, limit: float) -> Ready:
+        """Wait for the first outputs. Raises WorkerError."""
+        ready = self.answer(limit)
+        assert isinstance(ready, Ready)
+        self.ready = ready
+        self.stop()
+        return ready
+
+    def ask(self, command: str, *arguments: Any, limit: float = 120.0) -> Any:
+        """Let the process run until it has answered: "turn", "profile" or "peak_bytes". Raises WorkerError."""
+        self.resume()
+        self.send(command, *arguments)
+        result = self.answer(limit)
+        self.stop()
+        return result
+
+
+def _exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
