@@ -18,7 +18,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.demo
+bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
 
 clean:
