@@ -15,7 +15,8 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
 from .module import QnnModule, check_inputs, run_by_sample
-from .op.base import call_attributes, constant_value, definition_of, shape_of
+from .numerics import elementary, float_rows
+from .op.base import along_last_axis, call_attributes, constant_value, definition_of, shape_of
 
 
 class Interpreter:
@@ -121,6 +122,25 @@ def _permute(call: relax.Call, data: np.ndarray) -> np.ndarray:
     return data.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
 
 
+def _elementary(name: str) -> Callable[..., np.ndarray]:
+    function = getattr(elementary, name)
+
+    def evaluate(call: relax.Call, data: np.ndarray) -> np.ndarray:
+        return elementary.on_arrays(function, data) if data.dtype == np.float32 else _evaluate_with_tvm(call, [data])
+
+    return evaluate
+
+
+def _softmax(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    return float_rows.softmax(data) if along_last_axis(call) else _evaluate_with_tvm(call, [data])
+
+
+def _layer_norm(call: relax.Call, data: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    if not along_last_axis(call):
+        return _evaluate_with_tvm(call, [data, gamma, beta])
+    return float_rows.layer_norm(data, gamma, beta, float(call.attrs.epsilon))
+
+
 _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.add": _binary(np.add),
     "relax.subtract": _binary(np.subtract),
@@ -143,6 +163,10 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.shape_of": lambda call, data: data.shape,
     "relax.shape_to_tensor": lambda call, shape: np.asarray(shape, np.int64),
     "relax.concat": lambda call, fields: np.concatenate(fields, axis=int(call.attrs.axis)),
+    **{f"relax.{name}": _elementary(name) for name in ("exp", "erf", "tanh", "sigmoid")},
+    "relax.nn.softmax": _softmax,
+    "relax.nn.layer_norm": _layer_norm,
+    **{f"relax.nn.{name}": _elementary(name) for name in ("silu", "gelu", "gelu_tanh")},
 }
 
 

@@ -168,6 +168,15 @@ def shape_of(expr: relax.Expr) -> tuple[int, ...]:
     return tuple(int(dim) for dim in expr.ty.shape)
 
 
+def along_last_axis(call: relax.Call) -> bool:
+    """Whether a float softmax or layer normalization is over the last axis alone, of float32, with scale and center."""
+    attrs, rank = call.attrs, len(shape_of(call.args[0]))
+    axes = [attrs.axis] if hasattr(attrs, "axis") else attrs.axes
+    plain = not hasattr(attrs, "center") or (bool(attrs.center) and bool(attrs.scale))
+    is_float32 = str(call.args[0].ty.dtype) == "float32"
+    return is_float32 and plain and [int(axis) % rank for axis in axes] == [rank - 1]
+
+
 def constant_value(expr: relax.Expr) -> np.ndarray | None:
     """The array behind a constant expression, None when it is computed at run time."""
     return np.asarray(expr.value.numpy()) if isinstance(expr, tvm.ir.expr.GenericConst) else None

@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from ..op.base import call_attributes, constant_value, shape_of
+from ..op.base import along_last_axis, call_attributes, constant_value, shape_of
 from ..topi_int8.generic.elementwise import RULES
 from ..topi_int8.generic.float_elementwise import FLOAT_RULES
 from .rewrite import Emit, bindings_of, consumers, emit_named, op_name, operands, plain_attrs, rewrite, substitute
@@ -28,6 +28,8 @@ ANCHORS = ("qnn.conv2d_accumulate", "qnn.dense_accumulate", "qnn.batch_matmul_ac
 SIDE_TERMS = ("qnn.window_sum", "qnn.row_sum")
 # what may stand between such a term and the subtraction from the product
 SIDE_STEPS = ("multiply", "repeat", "astype")
+# float operators with stages of their own, which a quantize behind them can end
+FLOAT_STAGES = ("nn.softmax", "nn.layer_norm")
 # Elementwise operators of one kernel behind its head, and of these the QNN operators that round by themselves: a
 # residual sum, a product, quantize, requantize. TVM simplifies the inlined expression again at every level of it, so
 # that each further one multiplies the compile time: eight take minutes, and so do four that round midpoints away from
@@ -109,7 +111,7 @@ def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) 
     tails = {head: graph.take(graph.tail(head)) for head in products}
     groups = [Group(graph.take(graph.with_sides(tails[head], head))) for head in products]
     for head in range(len(bindings)):
-        if head not in graph.taken and (graph.elementwise[head] or graph.names[head].startswith("qnn.")):
+        if head not in graph.taken and graph.heads_kernel(head):
             members = graph.with_sides(graph.tail(head), head)
             if any(graph.names[index].startswith("qnn.") for index in members):
                 groups.append(Group(graph.take(members)))
@@ -131,6 +133,13 @@ class _Graph:
     def take(self, members: Iterable[int]) -> list[int]:
         self.taken.update(members)
         return sorted(members)
+
+    def heads_kernel(self, index: int) -> bool:
+        """Whether an operator other than a product can stand before elementwise ones in a kernel."""
+        name = self.names[index]
+        if name in FLOAT_STAGES:
+            return along_last_axis(self.bindings[index].value)
+        return self.elementwise[index] or name.startswith("qnn.")
 
     def tail(self, head: int) -> list[int]:
         """The head and what is elementwise behind it, up to the last point where a single value leaves.

@@ -16,6 +16,7 @@ for _name in (
     "generic.reduce",
     "generic.softmax",
     "generic.layer_norm",
+    "generic.float_rows",
     "generic.non_max_suppression",
     "generic.normalize",
     "generic.resize",

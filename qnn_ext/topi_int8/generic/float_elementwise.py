@@ -1,10 +1,10 @@
 """Elementwise rules of ordinary Relax operators on floats: the float tails of integer kernels.
 
-Each has the formula that TVM's own legalization gives the operator, every operation rounded by itself, so that a kernel
-equals the interpreter bit for bit, which compiles the single operator: the four operations, the square root and what
-is made of them are exact IEEE arithmetic; exp, log, erf and pow are calls of the same functions of the C library. Equal
-results need finite values: `tir.fence`, which keeps a·b + c from becoming a fused multiply-add, moves −∞ and NaN to
-the lowest number, and a maximum with NaN is the other operand here and NaN in NumPy.
+Every operation is rounded by itself, so that a kernel equals the interpreter bit for bit: the four operations, the
+square root and what is made of them are exact IEEE arithmetic; exp, erf, tanh and the activations made of them are
+those of numerics/elementary.py; log and pow, and all functions of float64, are calls of the C library. Equal results
+need finite values: `tir.fence`, which keeps a·b + c from becoming a fused multiply-add, moves −∞ and NaN to the lowest
+number, and a maximum with NaN is the other operand here and NaN in NumPy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tvm import tirx
 
-from ...numerics import tir
+from ...numerics import elementary, tir
 from .elementwise import RULES, Expr, Operand, Stage
 
 FLOAT_RULES: set[str] = set()
@@ -38,12 +38,14 @@ def _const(value: float, like: Expr) -> Expr:
     return tirx.const(value, tir.dtype_of(like))
 
 
-def _sigmoid(x: Expr) -> Expr:
-    return tirx.sigmoid(x)
+def _elementary(name: str, of_float64: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    """The function of numerics/elementary.py for float32; another one for the other floats."""
+    function = getattr(elementary, name.removeprefix("nn."))
+    return lambda x: function(x, elementary.TIR) if tir.dtype_of(x) == "float32" else of_float64(x)
 
 
 def _silu(x: Expr) -> Expr:
-    return tir.fence(x * _sigmoid(x))
+    return tir.fence(x * tirx.sigmoid(x))
 
 
 def _gelu(x: Expr) -> Expr:
@@ -67,10 +69,17 @@ float_rule("divide", lambda a, b: a / b)
 float_rule("power", tirx.power)
 float_rule("negative", lambda x: -x)
 float_rule("square", _unary(lambda x: tir.fence(x * x)))
-for _name in ("abs", "sqrt", "rsqrt", "exp", "log", "tanh", "erf", "floor", "ceil", "round"):
+for _name in ("abs", "sqrt", "rsqrt", "log", "floor", "ceil", "round"):
     float_rule(_name, getattr(tirx, _name))
-float_rule("sigmoid", _sigmoid)
-float_rule("nn.silu", _unary(_silu))
-float_rule("nn.gelu", _unary(_gelu))
-float_rule("nn.gelu_tanh", _unary(_gelu_tanh))
+
+for _name, _of_float64 in {
+    "exp": tirx.exp,
+    "tanh": tirx.tanh,
+    "erf": tirx.erf,
+    "sigmoid": tirx.sigmoid,
+    "nn.silu": _unary(_silu),
+    "nn.gelu": _unary(_gelu),
+    "nn.gelu_tanh": _unary(_gelu_tanh),
+}.items():
+    float_rule(_name, _elementary(_name, _of_float64))
 float_rule("nn.leakyrelu", lambda x, alpha: tir.shared(x, lambda x: _leaky_relu(x, alpha)))

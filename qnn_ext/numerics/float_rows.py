@@ -1,0 +1,43 @@
+"""Float softmax and layer normalization along the last axis on NumPy arrays: sums in an order that vectors can keep.
+
+`topi_int8/generic/float_rows.py` says the same in TE, equal bit for bit for finite values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import elementary
+from .reference import Array, fused_multiply_add
+
+LANES = 16  # partial sums of a row: its elements i, i + 16, i + 32, …
+
+
+def row_sum(x: Array) -> Array:
+    """Σ over the last axis, kept with extent 1: sixteen sums side by side, then halves added to halves."""
+    length = x.shape[-1]
+    padded = np.zeros((*x.shape[:-1], -(-length // LANES) * LANES), np.float32)
+    padded[..., :length] = x
+    lanes = np.zeros((*x.shape[:-1], LANES), np.float32)
+    for start in range(0, length, LANES):
+        lanes = lanes + padded[..., start : start + LANES]
+    while lanes.shape[-1] > 1:
+        half = lanes.shape[-1] // 2
+        lanes = lanes[..., :half] + lanes[..., half:]
+    return lanes
+
+
+def softmax(x: Array) -> Array:
+    """e^(x − max) / Σ e^(x − max) of float32 rows."""
+    with np.errstate(all="ignore"):
+        exps = elementary.on_arrays(elementary.exp, x - x.max(axis=-1, keepdims=True))
+        return np.asarray(exps / row_sum(exps))
+
+
+def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
+    """fma((x − mean) / √(variance + ε), γ, β) of float32 rows, the variance from the deviations."""
+    count = np.float32(x.shape[-1])
+    deviation = x - row_sum(x) / count
+    variance = row_sum(deviation * deviation) / count
+    inverse = np.float32(1) / np.sqrt(variance + np.float32(epsilon))
+    return fused_multiply_add(deviation * inverse, gamma, beta)

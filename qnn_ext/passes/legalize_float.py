@@ -1,0 +1,61 @@
+"""Float operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
+
+They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
+softmax and layer normalization along the last axis. Everything else keeps TVM's legalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import relax, te
+
+from ..numerics import elementary
+from ..op.base import along_last_axis
+from ..topi_int8.generic import float_rows
+
+Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+
+ELEMENTARY = ("exp", "erf", "tanh", "sigmoid", "nn.silu", "nn.gelu", "nn.gelu_tanh")
+
+
+def float_legalizations() -> dict[str, Legalization]:
+    """By operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
+    rules = {f"relax.{name}": _elementary(name) for name in ELEMENTARY}
+    rules["relax.nn.softmax"] = _guarded(_softmax)
+    rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
+    return rules
+
+
+def _is_float32(call: relax.Call) -> bool:
+    return str(call.args[0].ty.dtype) == "float32"
+
+
+def _guarded(rule: Legalization, applies: Callable[[relax.Call], bool] = along_last_axis) -> Legalization:
+    """`rule` for the calls it is for, TVM's own legalization for the others."""
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        return rule(builder, call) if applies(call) else call.op.get_attr("FLegalize")(builder, call)
+
+    return legalize
+
+
+def _elementary(name: str) -> Legalization:
+    function = getattr(elementary, name.removeprefix("nn."))
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: function(x(*i), elementary.TIR), name=name.removeprefix("nn."))
+
+    def rule(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        return builder.call_te(compute, call.args[0], primfunc_name_hint=f"float_{name.removeprefix('nn.')}")
+
+    return _guarded(rule, _is_float32)
+
+
+def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(float_rows.softmax, call.args[0], primfunc_name_hint="softmax")
+
+
+def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    epsilon = float(call.attrs.epsilon)
+    return builder.call_te(float_rows.layer_norm, *call.args, epsilon, primfunc_name_hint="layer_norm")
