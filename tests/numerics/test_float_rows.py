@@ -29,7 +29,7 @@ def test_softmax(rng, shape, threads):
     source = te.placeholder(shape, "float32", "x")
     actual = run([source, float_rows.softmax(source)], [x], shape, threads)
     np.testing.assert_array_equal(actual, reference.softmax(x))
-    exps = np.exp(x.astype(np.float64) - x.max(axis=-1, keepdims=True))
+    exps = np.exp((x - x.max(axis=-1, keepdims=True)).astype(np.float64))
     np.testing.assert_allclose(actual, exps / exps.sum(axis=-1, keepdims=True), rtol=2e-6)
 
 
