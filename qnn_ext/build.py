@@ -10,6 +10,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from . import artifact
+from .codegen import generate_code
 from .errors import TargetError
 from .module import QnnModule
 from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower, sink_reshapes
@@ -55,7 +56,7 @@ def _speed(target: Target) -> tuple[int, int]:
 
 def _build_one(module: QnnModule, target: Target) -> Engine:
     mod = lower_module(module.ir, target)
-    executable = tvm.compile(mod, target=target)
+    executable = generate_code(mod, target)
     common = {
         "source": module.source,
         "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],

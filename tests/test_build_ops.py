@@ -14,6 +14,7 @@ from tvm import relax
 
 from qnn_ext import op
 from qnn_ext.build import lower_module
+from qnn_ext.codegen import generate_code
 from qnn_ext.interpreter import interpret
 from qnn_ext.target import make_target
 
@@ -246,7 +247,7 @@ def check(case: Case, rng: np.random.Generator) -> None:
         builder.emit_func_output(result)
     mod = builder.get()
     target = make_target("native", 2)
-    machine = relax.VirtualMachine(tvm.compile(lower_module(mod, target), target=target), tvm.cpu())
+    machine = relax.VirtualMachine(generate_code(lower_module(mod, target), target), tvm.cpu())
     for fill in FILLS:
         inputs = arrays(variables, fill, rng)
         with np.errstate(all="ignore"):

@@ -5,6 +5,7 @@ Arguments are PrimExpr; per-channel multipliers arrive as loads from constant te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..qparams import dtype_range
+from .saturate import saturated
 
 Expr = Any  # a TIR PrimExpr or a Python number
 KEEP = "qnn_keep_stage"  # attribute of a TE stage that the generic schedule must not inline
@@ -161,37 +163,62 @@ def saturate(x: Expr, dtype: str) -> Expr:
     return tirx.max(tirx.min(x, tirx.const(high, dtype_of(x))), tirx.const(low, dtype_of(x))).astype(dtype)
 
 
+def saturating_add(x: Expr, zero_point: Expr, dtype: str) -> Expr:
+    """saturate(x + zero_point) for int32 x with |x| < 2³⁰."""
+    zero_point = zero_point.astype("int32")
+    if dtype not in ("int8", "uint8"):
+        return saturate(x + zero_point, dtype)
+    if isinstance(zero_point, tirx.IntImm):
+        return saturated(x, int(zero_point), dtype)
+    return saturated(x + zero_point, 0, dtype)
+
+
+def round_to_int(x: Expr, zero_point: Expr, dtype: str, limit: float = math.inf) -> Expr:
+    """saturate(rint(x) + zero_point) for floats x; NaN counts as 0.
+
+    limit: what |x| cannot exceed, where that is known; it saves clipping x before it becomes an int32
+    """
+    if dtype not in ("int8", "uint8", "int16", "uint16"):
+        return float_to_int(tirx.nearbyint(x), zero_point, dtype)
+    return saturating_add(_round_to_int32(x if limit < 2.0**30 else _bounded(x, 2.0**18)), zero_point, dtype)
+
+
+def _round_to_int32(x: Expr) -> Expr:
+    """rint(x) for |x| < 2³¹, midpoints to even. One instruction, which rounding and converting would not become."""
+    return tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x)
+
+
+def _bounded(x: Expr, bound: float) -> Expr:
+    """x clipped to ±bound; NaN becomes 0."""
+    limit = tirx.const(bound, dtype_of(x))
+    # max(NaN, −limit) would be NaN or −limit depending on operand order; a comparison with x itself settles it
+    number = shared(x, lambda x: tirx.Select(tirx.isnan(x), tirx.const(0.0, dtype_of(x)), x))
+    return tirx.max(tirx.min(number, limit), -limit)
+
+
 def float_to_int(x: Expr, zero_point: Expr, dtype: str) -> Expr:
     """saturate(x + zero_point) for rounded floats x of any size; NaN counts as 0.
 
     Narrow outputs clip in floating point, where int32 cannot overflow: ±2¹⁸ leaves room for any zero point.
     """
-    if dtype in ("int8", "uint8", "int16", "uint16"):
-        wide, bound = "int32", 2.0**18
-    else:
-        wide, bound = "int64", 2.0**31
-    limit = tirx.const(bound, dtype_of(x))
-    # max(NaN, −limit) would be NaN or −limit depending on operand order; a comparison with x itself settles it
-    number = shared(x, lambda x: tirx.Select(tirx.isnan(x), tirx.const(0.0, dtype_of(x)), x))
-    clipped = tirx.max(tirx.min(number, limit), -limit).astype(wide)
-    return saturate(clipped + zero_point.astype(wide), dtype)
+    narrow = dtype in ("int8", "uint8", "int16", "uint16")
+    wide, bound = ("int32", 2.0**18) if narrow else ("int64", 2.0**31)
+    clipped = _bounded(x, bound).astype(wide)
+    return saturating_add(clipped, zero_point, dtype) if narrow else saturate(clipped + zero_point.astype(wide), dtype)
 
 
-def requantize_float(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str) -> Expr:
+def requantize_float(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, limit: float = math.inf) -> Expr:
     """TONEAREST_EVEN: saturate(rint(f32(x) · m) + zp). x is an integer, m finite, so no NaN can occur.
 
-    Clipping before rounding to lo − zp, hi − zp is the same as clipping after, those bounds being integers.
+    limit: what |x · m| cannot exceed, where that is known
     """
     real = x.astype("float32") * multiplier
-    if dtype in ("int8", "uint8", "int16", "uint16"):
-        low, high = dtype_range(dtype)
-        zp32 = zero_point.astype("int32")
-        bounded = tirx.max(
-            tirx.min(real, (tirx.const(high, "int32") - zp32).astype("float32")),
-            (tirx.const(low, "int32") - zp32).astype("float32"),
-        )
-        return (tirx.nearbyint(bounded).astype("int32") + zp32).astype(dtype)
-    return float_to_int(tirx.nearbyint(real), zero_point, dtype)
+    if dtype not in ("int8", "uint8", "int16", "uint16"):
+        return float_to_int(tirx.nearbyint(real), zero_point, dtype)
+    if limit >= 2.0**30:
+        bound = tirx.const(2.0**18, "float32")
+        real = tirx.max(tirx.min(real, bound), -bound)
+    return saturating_add(_round_to_int32(real), zero_point, dtype)
 
 
 def requantize_float_relay(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, rounding: str) -> Expr:

@@ -20,6 +20,7 @@ from ..errors import UnsupportedOperatorError
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
 from ..topi_int8.generic import elementwise
+from ..topi_int8.generic.bounds import bound_of
 from ..topi_int8.generic.elementwise import Constants, Operand
 from ..topi_int8.generic.schedule import SCHEDULED, schedule_generic
 from ..topi_int8.generic.stages import STAGES
@@ -107,18 +108,21 @@ class _Kernel:
         if isinstance(expr, relax.Var):
             return self._values[expr]
         name = op_name(expr)
-        shape = shape_of(expr)
-        if name in ANCHORS:
-            return Operand(self._anchor(name, expr), None)
-        operands = [self._operand(arg) for arg in expr.args]
         attributes = _attributes(name, expr)
+        operands = [self._operand(arg) for arg in expr.args]
+        tensor = self._anchor(name, expr) if name in ANCHORS else self._tail(name, expr, operands, attributes)
+        return Operand(tensor, None, bound_of(name, operands, attributes))
+
+    def _tail(self, name: str, expr: Any, operands: list[Operand], attributes: dict[str, Any]) -> te.Tensor:
+        """What is no product of two matrices."""
+        shape = shape_of(expr)
         if name == "repeat":
-            return Operand(_repeat(operands[0].tensor, shape), None)
+            return _repeat(operands[0].tensor, shape)
         if name in STAGES:
-            return Operand(STAGES[name](self.constants, shape, *operands, **attributes), None)
+            return STAGES[name](self.constants, shape, *operands, **attributes)
         if name not in elementwise.RULES:
             raise UnsupportedOperatorError(f"{name} has no kernel; Canonicalize should have rewritten it")
-        return Operand(elementwise.elementwise(name, operands, attributes, shape, self.constants), None)
+        return elementwise.elementwise(name, operands, attributes, shape, self.constants)
 
     def _operand(self, arg: Any) -> Operand:
         if arg in self._values:

@@ -9,6 +9,7 @@ from tvm import relax
 
 from qnn_ext import op
 from qnn_ext.build import lower_module
+from qnn_ext.codegen import generate_code
 from qnn_ext.errors import ShapeError
 from qnn_ext.target import make_target, required_features
 
@@ -77,7 +78,7 @@ def test_kernel(cpu, rng):
             result = builder.emit_output(builder.emit(op.fma(*params)))
         builder.emit_func_output(result)
     target = make_target(cpu, 1)
-    executable = tvm.compile(lower_module(builder.get(), target), target=target)
+    executable = generate_code(lower_module(builder.get(), target), target)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     actual = machine["main"](*map(tvm.runtime.tensor, (a, b, c))).numpy()
     np.testing.assert_array_equal(actual, evaluate(op.fma(a, b, c)))

@@ -15,6 +15,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from qnn_ext.codegen import generate_code
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
 from qnn_ext.topi_int8.workload import Workload
 
@@ -186,7 +187,7 @@ def execute(workload, target, implementation, placeholders, out, arrays) -> np.n
     """One PrimFunc of it all, scheduled, compiled and run."""
     sch = Schedule(te.create_prim_func([*placeholders, out]))
     implementation.schedule(sch, workload, target)
-    executable = tvm.compile(sch.mod, target=target)
+    executable = generate_code(sch.mod, target)
     shape = [int(size) for size in out.shape]
     guarded, result = guarded_array(shape, str(out.dtype))
     executable["main"](*(tvm.runtime.tensor(array) for array in arrays), tvm.runtime.from_dlpack(result))

@@ -8,6 +8,7 @@ from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from qnn_ext.codegen import generate_code
 from qnn_ext.topi_int8.generic.schedule import SCHEDULED, schedule_generic, schedule_module
 
 TARGETS = {
@@ -49,7 +50,7 @@ def data_for(inputs, seed=0):
 
 
 def run(mod, arrays, target):
-    machine = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
+    machine = relax.VirtualMachine(generate_code(mod, target), tvm.cpu())
     result = machine["main"](*[tvm.runtime.tensor(array) for array in arrays])
     return [item.numpy() for item in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
 

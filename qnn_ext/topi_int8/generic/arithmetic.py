@@ -58,7 +58,7 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
                 tir.fence(x.astype("float32") * stage.along(float_multiplier(scale, scales[2]), axis))
                 for x, scale, axis in zip((left, right), scales, axes, strict=False)
             ]
-            return tir.float_to_int(tirx.nearbyint(sign(*parts)), zero_point, out_dtype)
+            return tir.round_to_int(sign(*parts), zero_point, out_dtype)
         if rounding == "TFLITE":
             shifts = power_of_two_shifts(*(float(scale[0]) for scale in scales)) if pot_scale else None
             if shifts is not None:

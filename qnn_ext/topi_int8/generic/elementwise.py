@@ -6,6 +6,7 @@ so that a chain of them inlines into the kernel that starts it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,10 +43,14 @@ class Constants:
 
 @dataclass(frozen=True)
 class Operand:
-    """One argument of an operator: a te.Tensor computed before, or a constant array; the other is None."""
+    """One argument of an operator: a te.Tensor computed before, or a constant array; the other is None.
+
+    bound: what the absolute values cannot exceed, where more is known than the dtype says; see `largest`
+    """
 
     tensor: Any
     value: Any
+    bound: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,6 +59,17 @@ class Operand:
     @property
     def dtype(self) -> str:
         return str(self.tensor.dtype) if self.tensor is not None else str(self.value.dtype)
+
+    @property
+    def largest(self) -> float:
+        """What the absolute values cannot exceed; infinity for floats of which nothing is known."""
+        if self.bound is not None:
+            return self.bound
+        if self.value is not None:
+            return float(np.abs(self.value.astype(np.float64)).max(initial=0.0))
+        return (
+            math.inf if "float" in self.dtype else float(max(-dtype_range(self.dtype)[0], dtype_range(self.dtype)[1]))
+        )
 
     def constant(self) -> np.ndarray:
         """The value, where the kernel needs it at compile time. Raises UnsupportedOperatorError otherwise."""
@@ -141,8 +157,9 @@ def _quantize(
     else:
         divisor = stage.parameter(scale, axis).astype(dtype)
         real = x * (tirx.const(1.0, dtype) / divisor) if reciprocal else x / divisor
-    rounded = tir.round_half_even(real) if rounding == "TONEAREST_EVEN" else tir.round_half_away(real)
-    return tir.float_to_int(rounded, stage.parameter(zero_point, axis), out_dtype)
+    if rounding == "TONEAREST_EVEN":
+        return tir.round_to_int(real, stage.parameter(zero_point, axis), out_dtype)
+    return tir.float_to_int(tir.round_half_away(real), stage.parameter(zero_point, axis), out_dtype)
 
 
 @rule("qnn.dequantize")
@@ -180,7 +197,8 @@ def _requantize(
         return _requantize_dynamic(stage, x, input_scale, output_scale, zero_point, axis, out_dtype)
     in_scale, out_scale = (scale.value.reshape(-1) for scale in (input_scale, output_scale))
     narrow = data.dtype in ("int8", "uint8", "int16", "uint16") and out_dtype not in ("int32", "int64")
-    return rescaled(stage, x, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype, narrow)
+    limit = data.largest + input_zero_point.largest
+    return rescaled(stage, x, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype, narrow, limit)
 
 
 def rescaled(
@@ -194,17 +212,22 @@ def rescaled(
     compute_dtype: str,
     out_dtype: str,
     narrow: bool = False,
+    limit: float = math.inf,
 ) -> Expr:
     """saturate(round(x · in_scale / out_scale) + zero_point): the twin of op.requantize.rescale.
 
     narrow: x has at most 17 bits, so that adding a zero point cannot overflow int32
+    limit: what |x| cannot exceed, where that is known
     """
     if in_scale.size == 1 and out_scale.size == 1 and in_scale[0] == out_scale[0]:
-        wide = "int32" if narrow else "int64"
+        if narrow or limit < 2.0**30:
+            return tir.saturating_add(x.astype("int32"), zero_point, out_dtype)
+        wide = "int64"
         return tir.saturate(x.astype(wide) + zero_point.astype(wide), out_dtype)
     if rounding == "TONEAREST_EVEN":
-        multiplier = stage.along(float_multiplier(in_scale, out_scale), axis)
-        return tir.requantize_float(x, multiplier, zero_point, out_dtype)
+        factor = float_multiplier(in_scale, out_scale)
+        limit *= float(np.abs(factor).max(initial=0.0))
+        return tir.requantize_float(x, stage.along(factor, axis), zero_point, out_dtype, limit)
     ratio = in_scale.astype(np.float64) / out_scale.astype(np.float64)
     if compute_dtype == "int64":
         return fixed(stage, x, fixed_point(ratio), zero_point, axis, rounding, out_dtype)

@@ -61,7 +61,7 @@ def avg_pool2d(
             return tir.saturate(_divide_half_away(shifted + count * tirx.const(zero, "int32"), count), out_dtype)
         if rounding == "TONEAREST_EVEN" and in_scale[0] == out_scale[0]:
             real = shifted.astype("float32") / count.astype("float32")
-            return tir.float_to_int(tirx.nearbyint(real), zero_point, out_dtype)
+            return tir.round_to_int(real, zero_point, out_dtype)
         scale = out_scale[0] * counts.astype(out_scale.dtype)
         if rounding == "TONEAREST_EVEN":
             multiplier = stage.read(Operand(None, float_multiplier(in_scale[0], scale)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from ...numerics import tir
 from .elementwise import Expr, Operand, Stage, rule
 
@@ -34,7 +32,14 @@ def _add(
     right = _shifted(stage, rhs, rhs_zero_point).astype("float32")
     inner = tir.fused_multiply_add(right, stage.parameter(rhs_factor, -1), stage.parameter(offset, -1))
     total = tir.fused_multiply_add(left, stage.parameter(lhs_factor, -1), inner)
-    return tir.float_to_int(tirx.nearbyint(total), stage.parameter(output_zero_point, -1), out_dtype)
+    limit = _shifted_limit(lhs, lhs_zero_point) * lhs_factor.largest + offset.largest
+    limit += _shifted_limit(rhs, rhs_zero_point) * rhs_factor.largest
+    return tir.round_to_int(total, stage.parameter(output_zero_point, -1), out_dtype, limit)
+
+
+def _shifted_limit(data: Operand, zero_point: Operand) -> float:
+    """What |data − zero_point| cannot exceed."""
+    return data.largest + zero_point.largest
 
 
 @rule("qnn.qlinear_mul")
@@ -53,4 +58,5 @@ def _mul(
     product = _shifted(stage, lhs, lhs_zero_point) * _shifted(stage, rhs, rhs_zero_point)
     scaled = tir.fence(product.astype("float32") * stage.parameter(factor, -1))
     total = scaled + stage.parameter(offset, -1)
-    return tir.float_to_int(tirx.nearbyint(total), stage.parameter(output_zero_point, -1), out_dtype)
+    limit = _shifted_limit(lhs, lhs_zero_point) * _shifted_limit(rhs, rhs_zero_point) * factor.largest + offset.largest
+    return tir.round_to_int(total, stage.parameter(output_zero_point, -1), out_dtype, limit)

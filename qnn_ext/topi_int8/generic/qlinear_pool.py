@@ -39,6 +39,6 @@ def qlinear_avg_pool(
         mean = total(*indices) / stage.read(Operand(None, counts))
         steps = mean / stage.parameter(output_scale, -1).astype("float32")
         offset = stage.parameter(output_zero_point, -1).astype("float32")
-        return tir.float_to_int(tirx.nearbyint(steps + offset), tirx.const(0, "int32"), out_dtype)
+        return tir.round_to_int(steps + offset, tirx.const(0, "int32"), out_dtype)
 
     return te.compute(out_shape, average, name="average")

@@ -100,7 +100,7 @@ def _mean(
         return fixed(stage, total, multiplier, zero_point, -1, rounding, out_dtype)
     if rounding == "TONEAREST_EVEN" and in_scale[0] == out_scale[0]:
         real = total.astype("float32") / tirx.const(float(np.float32(count)), "float32")
-        return tir.float_to_int(tirx.nearbyint(real), zero_point, out_dtype)
+        return tir.round_to_int(real, zero_point, out_dtype)
     divided = out_scale * out_scale.dtype.type(count)
     if rounding == "TONEAREST_EVEN":
         multiplier = stage.along(float_multiplier(in_scale, divided), -1)

@@ -131,9 +131,7 @@ def _onnxruntime_row(
     total = rows.reduce(te.sum, exps, "row_sum")
     factor = tirx.const(float(softmax.onnxruntime_factor(out_scale.reshape(()))), "float32")
     zero = tirx.const(int(zero_point.reshape(())), "int32")
-    return rows.elements(
-        lambda *i: tir.float_to_int(tirx.nearbyint(exps(*i) * factor / rows.of(total, i)), zero, dtype), "softmax"
-    )
+    return rows.elements(lambda *i: tir.round_to_int(exps(*i) * factor / rows.of(total, i), zero, dtype), "softmax")
 
 
 def _rounded_sum(exps: te.Tensor, rows: Rows) -> te.Tensor:
@@ -220,7 +218,7 @@ def _log_softmax(
 
     def logarithm(*i: Expr) -> Expr:
         real = -tir.fence(steps(*i).astype("float32") * in_scale) - rows.of(log_sum, i)
-        return tir.float_to_int(tirx.nearbyint(real / out_scale), zero_point, out_dtype)
+        return tir.round_to_int(real / out_scale, zero_point, out_dtype)
 
     return rows.elements(logarithm, "log_softmax")
 

@@ -29,6 +29,10 @@ class Tile:
     blocks: int
 
 
+PACKED = 4
+"""Registers of int32 that narrowing to 8 bits packs into one."""
+
+
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is not below `value`."""
     return -(-value // multiple) * multiple
@@ -161,11 +165,13 @@ def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], c
     writes eight bytes where one is due when such a loop narrows int64 to int8 and one lane remains.
     """
     channels, panel = int(sch.get(output).iter_vars[-1].dom.extent), extent(sch, channel)
-    width = math.gcd(channels, lanes)
+    width = math.gcd(channels, panel, PACKED * lanes)
     if width >= 4:
         outer, vector = sch.split(channel, [None, width])
         sch.reorder(outer, *pixels, vector)
         sch.vectorize(vector)
+        for loop in (outer, *pixels):
+            sch.unroll(loop)
     elif panel == channels > lanes:
         full, rest = sch.loop_partition(channel, [channels // lanes * lanes, None])
         sch.vectorize(sch.split(full, [None, lanes])[1])

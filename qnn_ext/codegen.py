@@ -1,0 +1,76 @@
+"""The last passes on TIR, between TVM's pipeline and code generation, where loops are vectors and the CPU is known.
+
+Saturating narrowing becomes pack instructions, and small buffers, a kernel's accumulators above all, move to the
+stack, from where LLVM moves them to registers.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.target import Target
+
+from .numerics.saturate import SATURATE, narrowed, widened
+from .topi_int8.x86.features import has_feature
+from .topi_int8.x86.pack import pack_saturated
+
+PIPELINE = "qnn_ext"
+
+STACK_BYTES = 4096
+"""Buffers up to this size live on the stack. TVM's own limit of 1 KiB is below the accumulators of 28 AVX-512
+registers; beyond it a buffer comes from a runtime call, and what is stored there stays stored."""
+
+Expr = Any
+
+
+def generate_code(mod: tvm.IRModule, target: Target) -> Any:
+    """The executable of a lowered module: `tvm.compile` with these passes in it."""
+    return tvm.compile(mod, target=target, tir_pipeline=PIPELINE)
+
+
+def _pipeline() -> tuple[tvm.transform.Pass, Any, Any]:
+    """TVM's pipeline for scheduled TIR with these passes behind it."""
+    pipeline, finalize_host, finalize_device = default_s_tir_pipeline()
+    last = tirx.transform.prim_func_pass(_finish, opt_level=0, name="qnn_ext.finish")
+    return tvm.ir.transform.Sequential([pipeline, last]), finalize_host, finalize_device
+
+
+tirx.register_tir_pipeline(PIPELINE, _pipeline)
+
+
+def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
+    packs = has_feature(function.attrs["target"], "avx512bw")
+
+    def call(node: Expr) -> Expr:
+        if not _is_saturate(node):
+            return node
+        packed = pack_saturated(node) if packs else None
+        return narrowed(node) if packed is None else packed
+
+    body = tvm_ffi.structural_map(function.body, (tirx.Cast, _widened))
+    return function.with_body(tvm_ffi.structural_map(body, [(tvm.ir.Call, call), (tirx.AllocBuffer, _on_stack)]))
+
+
+def _is_saturate(node: Expr) -> bool:
+    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == SATURATE
+
+
+def _widened(cast: tirx.Cast) -> Expr:
+    """A saturated value that is widened again never leaves its 32 bits."""
+    wide = str(cast.ty.dtype)
+    return widened(cast.value).astype(wide) if _is_saturate(cast.value) else cast
+
+
+def _on_stack(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
+    buffer = node.buffer
+    if buffer.scope() != "global" or not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
+        return node
+    dtype = tvm.DataType(str(buffer.dtype))
+    if prod(int(size) for size in buffer.shape) * dtype.bits * dtype.lanes > STACK_BYTES * 8:
+        return node
+    return tirx.AllocBuffer(buffer, {**node.annotations, "disable_lower_builtin": tirx.const(True, "bool")})

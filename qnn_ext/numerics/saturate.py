@@ -1,0 +1,64 @@
+"""The TIR operator of saturating narrowing, saturate(x + zero_point) of int32 to 8 bits.
+
+An operator of its own until code generation: TVM's simplifier, whose time grows with every minimum and maximum, passes
+it by, and only then is it known for how many lanes at a time the CPU can narrow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from ..qparams import dtype_range
+
+Expr = Any
+SATURATE = "tirx.qnn_saturate"
+
+
+def saturated(x: Expr, zero_point: int, dtype: str) -> Expr:
+    """saturate(x + zero_point) for int32 x with |x| < 2³¹ − 2⁹ and an 8-bit dtype."""
+    return tirx.call_intrin(dtype, SATURATE, x, tirx.const(zero_point, "int32"))
+
+
+def narrowed(call: Expr) -> Expr:
+    """The operator as ordinary TIR."""
+    x, zero_point = call.args
+    low, high = dtype_range(_scalar(call))
+    return _clip(x + zero_point, low, high).astype(call.ty.dtype)
+
+
+def widened(call: Expr) -> Expr:
+    """The same value, left in 32 bits. The zero point comes last, where a subtraction of it, as a rule, follows."""
+    x, _ = call.args
+    low, high = dtype_range(_scalar(call))
+    shift = zero_point(call)
+    return _clip(x, low - shift, high - shift) + tirx.const(shift, x.ty.dtype)
+
+
+def zero_point(call: Expr) -> int:
+    """The operator's zero point, which vectorization broadcasts."""
+    value = call.args[1]
+    return int(value.value if isinstance(value, tirx.Broadcast) else value)
+
+
+def _scalar(call: Expr) -> str:
+    return str(call.ty.dtype).split("x")[0]
+
+
+def _clip(x: Expr, low: int, high: int) -> Expr:
+    wide = x.ty.dtype
+    return tirx.max(tirx.min(x, tirx.const(high, wide)), tirx.const(low, wide))
+
+
+def _register() -> None:
+    tvm.ir._ffi_api.RegisterOp(SATURATE, "saturate(x + zero_point)")
+    op = tvm.ir.Op.get(SATURATE)
+    op.set_num_inputs(2)
+    op.set_attr("TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
+    op.set_attr("TVectorizable", True)
+    tirx.register_intrin_lowering(SATURATE, target="default", f=narrowed)
+
+
+_register()

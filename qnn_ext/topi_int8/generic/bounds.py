@@ -1,0 +1,45 @@
+"""What the results of integer operators cannot exceed, from the dtypes and constants they start from.
+
+An accumulator of 8-bit products leaves most of int32 unused; a requantization that knows need not clip before it
+converts. Integers wrap beyond int32, so a bound is one only below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .elementwise import Operand
+
+
+def bound_of(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]) -> float | None:
+    """What the absolute results of the operator cannot exceed; None where nothing is known but their dtype."""
+    bound = _bound(name, operands, attributes)
+    return bound if bound is not None and bound < 2.0**31 else None
+
+
+def _bound(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]) -> float | None:
+    sizes = [operand.largest for operand in operands]
+    if name in ("add", "subtract"):
+        return sum(sizes)
+    if name == "multiply":
+        return prod(sizes)
+    if name in ("astype", "nn.relu", "repeat"):
+        return sizes[0]
+    if name == "qnn.row_sum":
+        return operands[0].shape[-1] * sizes[0]
+    if name == "qnn.window_sum":
+        return prod(attributes["kernel"]) * (operands[0].shape[-1] // attributes["groups"]) * sizes[0]
+    return _products(*operands) if name.endswith("_accumulate") else None
+
+
+def _products(data: Operand, weight: Operand) -> float:
+    """max over the output channels of Σ |w|, times the largest |x|."""
+    if weight.value is None:
+        terms = weight.shape[-1] if len(weight.shape) < 4 else prod(weight.shape[1:])
+        return terms * weight.largest * data.largest
+    per_channel = np.abs(weight.value.astype(np.int64)).sum(axis=tuple(range(1, weight.value.ndim)))
+    return float(per_channel.max(initial=0)) * data.largest

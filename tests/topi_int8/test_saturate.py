@@ -1,0 +1,69 @@
+"""Narrowing to 8 bits behind a product: by pack instructions where the CPU has them, exact on every instruction set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext import op as qnn
+from qnn_ext.build import lower_module
+from qnn_ext.codegen import generate_code
+from qnn_ext.interpreter import interpret
+from qnn_ext.op.base import constant
+from qnn_ext.qparams import dtype_range
+from qnn_ext.target import make_target
+
+from ..passes.modules import TARGETS, compile_and_run, inputs_of, module
+
+ROWS, DEPTH = 5, 24
+
+
+def _dense(channels: int, dtype: str, zero_point: int, out_scale: float, residual: bool):
+    """dense + bias + requantize, and with `residual` ONNX Runtime's sum with a second tensor."""
+    rng = np.random.default_rng(channels)
+    weight = rng.integers(-128, 128, (channels, DEPTH)).astype(np.int8)
+    bias = rng.integers(-3000, 3000, channels).astype(np.int32)
+    scale = rng.uniform(0.002, 0.01, channels).astype(np.float32)
+
+    def body(emit, x, *rest):
+        acc = emit(qnn.dense(x, constant(weight), 3, 0, 0.05, constant(scale)))
+        acc = emit(relax.op.add(acc, constant(bias)))
+        out = emit(
+            qnn.requantize(acc, constant(scale), 0, out_scale, zero_point, axis=1, out_dtype=dtype),
+        )
+        if not residual:
+            return out
+        zero = constant(np.int32(zero_point))
+        floats = (constant(np.float32(value)) for value in (0.7, 0.61, 3.0))
+        return emit(qnn.qlinear_add(out, rest[0], zero, constant(np.int32(7)), *floats, zero, out_dtype=dtype))
+
+    return module([((ROWS, DEPTH), "uint8"), *([((ROWS, channels), dtype)] if residual else [])], body)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("channels", [64, 96, 32, 48, 24, 7, 67])
+@pytest.mark.parametrize(("dtype", "residual"), [("uint8", False), ("int8", True)])
+def test_every_vector_length(target, channels, dtype, residual):
+    mod = _dense(channels, dtype, 5, 0.3, residual)
+    inputs = inputs_of(np.random.default_rng(channels), mod)
+    assert np.array_equal(compile_and_run(mod, target, inputs)[0], interpret(mod, inputs)[0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("out_scale", [3.0, 1e-5, 1e-12])
+def test_zero_points_at_both_ends_and_any_magnitude(dtype, end, out_scale):
+    """The smallest output scales drive the scaled accumulators beyond int16 and beyond int32."""
+    mod = _dense(64, dtype, dtype_range(dtype)[end], out_scale, residual=False)
+    inputs = inputs_of(np.random.default_rng(0), mod)
+    assert np.array_equal(compile_and_run(mod, "native", inputs)[0], interpret(mod, inputs)[0])
+
+
+def test_a_bounded_accumulator_is_not_clipped_before_it_is_packed():
+    target = make_target("skylake-avx512", num_threads=1)
+    executable = generate_code(lower_module(_dense(64, "uint8", 5, 0.3, residual=False), target), target)
+    modules = [executable.mod, *executable.mod.imports]
+    assembly = "".join(mod.inspect_source("s") for mod in modules if mod.kind == "llvm")
+    assert "vpackuswb" in assembly
+    assert "vminps" not in assembly
