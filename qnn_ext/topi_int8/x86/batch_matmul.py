@@ -17,7 +17,7 @@ from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
 from .dense import Plan, accepts, plan, stage, tiles
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Tile, lane_of, schedule_microkernel
+from .microkernel import Tile, lane_of, schedule_microkernel, strip_size
 
 
 def compute(
@@ -72,15 +72,16 @@ def schedule(
     output = inline_epilogue(sch, accumulator)
     schedule_root_blocks(sch, [accumulator, output, pack], vector=64)
     _schedule_pack(sch, workload, pack)
+    layout = plan(workload, instruction, tile)
     schedule_microkernel(
         sch,
         accumulator,
         output,
         instruction,
-        plan(workload, instruction, tile).tile,
+        layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        weights_outside=workload.n > workload.m,
+        strip=strip_size(layout.rows // layout.tile.columns, layout.tile.columns * workload.k, workload.n * workload.k),
     )
 
 

@@ -18,13 +18,21 @@ from functools import lru_cache, partial
 import numpy as np
 from tvm import te, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from ..schedule_util import inline_epilogue, schedule_root_blocks
+from ..schedule_util import (
+    PARALLEL_MACS_TENSORIZED,
+    TASKS,
+    extent,
+    inline_epilogue,
+    schedule_root_blocks,
+    vectorize_inner,
+)
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, tile_cost
+from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, strip_size, tile_cost
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Plan:
 def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: Tile | None = None) -> Plan:
     """Mode and padded sizes for a register tile, the cheapest one unless given."""
     if tile is None:
-        tile = tiles(workload, instruction)[0]
+        tile = next(iter(tiles(workload, instruction)))
     groups = _merged_groups(workload, instruction)
     mode, taps = _reduction(workload, instruction, groups)
     domain, lines = _domain(workload, instruction), _lines(workload, instruction)
@@ -70,13 +78,13 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: Tile | Non
 
 
 @lru_cache(maxsize=4096)
-def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> tuple[Tile, ...]:
-    """The legal register tiles, cheapest first."""
+def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> dict[Tile, float]:
+    """The legal register tiles with their predicted cost, cheapest first."""
     costs: dict[Tile, float] = {}
     for domain in filter(None, (_lines(workload, instruction), _domain(workload, instruction))):
         for tile in legal_tiles(domain, instruction):
             costs.setdefault(tile, tile_cost(tile, domain))
-    return tuple(sorted(costs, key=lambda tile: costs[tile]))
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
 def _domain(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain:
@@ -270,9 +278,9 @@ def schedule(
     output = inline_epilogue(sch, accumulator)
     if layout.mode == "flat":
         sch.transform_block_layout(output, lambda n, y, x, c: (*_flatten(workload, n, y, x), c))
-    schedule_root_blocks(sch, [accumulator, output], vector=64)
-    weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.taps)
-    data_bytes = workload.batch * workload.height * workload.width * workload.in_channels
+    strip = _strip(workload, layout, instruction)
+    stage = sch.get_sblock("pad") if _staged_by_strip(workload, layout, strip, target) else None
+    schedule_root_blocks(sch, [accumulator, output, *([stage] if stage else [])], vector=64)
     schedule_microkernel(
         sch,
         accumulator,
@@ -281,8 +289,52 @@ def schedule(
         layout.tile,
         pixel_axes=1 if layout.mode == "flat" else 2,
         macs=workload.macs,
-        weights_outside=weight_bytes > data_bytes,
+        strip=strip,
+        stage=stage,
     )
+    if stage is not None:
+        _copy_runs(sch, workload, layout, stage)
+
+
+def _rows(layout: Plan) -> int:
+    """Tiles along the first pixel axis."""
+    return layout.columns // layout.tile.columns if layout.mode == "flat" else layout.rows // layout.tile.rows
+
+
+def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction) -> int:
+    """Tiles along the first pixel axis that share staged activations and pass by the weights together."""
+    weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.taps)
+    if layout.mode == "flat":
+        return strip_size(_rows(layout), layout.tile.columns * workload.in_channels, weight_bytes)
+    stride, kernel, dilation = workload.strides[0], workload.kernel[0], workload.dilation[0]
+    row_bytes = layout.tile.rows * stride * workload.width * workload.in_channels
+    overlap = max(0, (kernel - 1) * dilation + 1 - stride)
+    least = -(-3 * overlap // (stride * layout.tile.rows)) if layout.staged else 1
+    return strip_size(_rows(layout), row_bytes, weight_bytes, least)
+
+
+def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target: Target) -> bool:
+    """Whether each strip copies its own activations: not if it is all or no run of lines, or few are to share."""
+    count = _rows(layout) // strip
+    if not layout.staged or count == 1:
+        return False
+    pixels = strip * layout.tile.columns
+    if layout.mode == "flat" and pixels % workload.width and workload.width % pixels:
+        return False
+    serial = int(target.attrs.get("num-cores", 0)) == 1 or workload.macs < PARALLEL_MACS_TENSORIZED
+    return serial or layout.images * count >= TASKS // 2
+
+
+def _copy_runs(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage: SBlockRV) -> None:
+    """Padding aside, so that what is copied of a row of mode "rows" is one run of memory; vectors of channels else."""
+    *_, column = sch.get_loops(stage)
+    if layout.mode == "rows":
+        left, inside = workload.padding[1] * workload.in_channels, workload.width * workload.in_channels
+        parts = [left, min(inside, extent(sch, column) - left), extent(sch, column) - left - inside]
+        if left or parts[2] > 0:
+            sch.loop_partition(column, [part for part in parts[:-1] if part > 0] + [None])
+    else:
+        vectorize_inner(sch, column, 64)
 
 
 def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> bool:

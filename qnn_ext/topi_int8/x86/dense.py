@@ -18,7 +18,7 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, tile_cost
+from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, strip_size, tile_cost
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Plan:
 def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction, tile: Tile | None = None) -> Plan:
     """Padded sizes for a register tile, the cheapest one unless given."""
     if tile is None:
-        tile = tiles(workload, instruction)[0]
+        tile = next(iter(tiles(workload, instruction)))
     domain = _domain(workload, instruction)
     rows = round_up(workload.m, tile.columns)
     run = domain.steps * instruction.depth
@@ -44,10 +44,11 @@ def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruct
 
 
 @lru_cache(maxsize=4096)
-def tiles(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> tuple[Tile, ...]:
-    """The legal register tiles, cheapest first."""
+def tiles(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> dict[Tile, float]:
+    """The legal register tiles with their predicted cost, cheapest first."""
     domain = _domain(workload, instruction)
-    return tuple(sorted(legal_tiles(domain, instruction), key=lambda tile: tile_cost(tile, domain)))
+    costs = {tile: tile_cost(tile, domain) for tile in legal_tiles(domain, instruction)}
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
 def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> Domain:
@@ -118,15 +119,16 @@ def schedule(
     accumulator = sch.get_sblock("dense")
     output = inline_epilogue(sch, accumulator)
     schedule_root_blocks(sch, [accumulator, output], vector=64)
+    layout = plan(workload, instruction, tile)
     schedule_microkernel(
         sch,
         accumulator,
         output,
         instruction,
-        plan(workload, instruction, tile).tile,
+        layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        weights_outside=workload.n > workload.m,
+        strip=strip_size(layout.rows // layout.tile.columns, layout.tile.columns * workload.k, workload.n * workload.k),
     )
 
 

@@ -19,6 +19,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows
 from .intrin import DotInstruction
 
+L1_BYTES = 32 * 1024
+L2_BYTES = 1024 * 1024
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -107,6 +110,20 @@ def lane_of(channel: Any, channels: int, lanes: int) -> Any:
     return channel % lanes if channels > 1 else tirx.popcount(channel) >> tirx.const(16, "int32")
 
 
+def strip_size(count: int, tile_bytes: int, weight_bytes: int, least: int = 1) -> int:
+    """How many of `count` neighbouring pixel tiles, each reading `tile_bytes`, one strip takes.
+
+    All weights pass by each strip, so a strip should stay in L1 while they come from L2, or in L2 while they come from
+    L3. Weights that are larger than all activations pass once: one strip for all. `least` is the smallest strip that is
+    worth its overlap with the next.
+    """
+    if weight_bytes > count * tile_bytes:
+        return count
+    cache = L1_BYTES if weight_bytes <= L2_BYTES // 2 else L2_BYTES
+    wanted = min(count, max(1, least, cache // 2 // tile_bytes))
+    return next(size for size in range(wanted, count + 1) if count % size == 0)
+
+
 def schedule_microkernel(
     sch: Schedule,
     accumulator: SBlockRV,
@@ -115,15 +132,18 @@ def schedule_microkernel(
     tile: Tile,
     pixel_axes: int,
     macs: int,
-    weights_outside: bool,
+    strip: int,
+    stage: SBlockRV | None = None,
 ) -> None:
     """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
+
+        for strip of pixels: stage the activations; for panel of channels: for tile in strip: the register tile
 
     The output's axes are (batch..., pixels..., channel), where a batch of one may be missing, `pixel_axes` of them
     pixels: rows and columns, or columns alone. The accumulator's are (batch..., pixels..., block, lane, reduction...,
     depth), padded to multiples of the tile, so it needs no predicate, which tensorize would refuse; the output gets
-    them where the tile does not divide. `weights_outside` walks all pixels for one panel of weights, for weights
-    larger than the activations; else all weights for one row of pixels.
+    them where the tile does not divide. `strip` divides the tiles along the first pixel axis; `stage`, if given, is
+    the block that copies the activations, and is computed strip by strip.
     """
     *outer, channel = sch.get_loops(output)
     batch, pixels = outer[:-pixel_axes], outer[-pixel_axes:]
@@ -132,13 +152,19 @@ def schedule_microkernel(
     pixel_outer, pixel_inner = [list(loops) for loops in zip(*splits, strict=True)]
     panel_size = min(tile.blocks * instruction.lanes, max(extent(sch, channel), instruction.lanes))
     panel, channel = sch.split(channel, [None, panel_size])
-    near = [panel, pixel_outer[0]] if weights_outside else [pixel_outer[0], panel]
-    tiles = [*batch, *near, *pixel_outer[1:]]
+    strips, first = sch.split(pixel_outer[0], [None, strip])
+    tiles = [*batch, strips, panel, first, *pixel_outer[1:]]
     sch.reorder(*tiles, *pixel_inner, channel)
 
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
-    innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS_TENSORIZED)[-1]
+    if stage is None:
+        innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS_TENSORIZED)[-1]
+    else:
+        task = parallel_rows(sch, [sch.fuse(*batch, strips)], macs, PARALLEL_MACS_TENSORIZED)[0]
+        innermost = tiles[-1]
     sch.compute_at(accumulator, innermost, preserve_unit_loops=True)
+    if stage is not None:
+        sch.compute_at(stage, task, preserve_unit_loops=True)
     _tensorize(sch, accumulator, instruction, pixel_axes)
     _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes)
 
