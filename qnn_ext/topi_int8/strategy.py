@@ -33,7 +33,7 @@ class Implementation:
     compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
                  pads with the integer `pad_value` (in x's dtype) itself; dense and batch_matmul ignore it
     schedule:    (schedule, workload, target) -> None; the PrimFunc holds this compute plus the epilogue
-    tiles:       workload -> its legal register tiles, cheapest by the model of costs first. With one, the three
+    tiles:       workload -> {legal register tile: predicted cost}, cheapest first. With one of them, the three
                  functions above take a keyword `tile`; without that they use the first
     """
 
@@ -43,7 +43,7 @@ class Implementation:
     compute: Callable[..., te.Tensor]
     schedule: Callable[..., None]
     pack_weight: Callable[..., np.ndarray] | None = None
-    tiles: Callable[[Any], tuple[Any, ...]] | None = None
+    tiles: Callable[[Any], dict[Any, float]] | None = None
 
     def with_tile(self, tile: Any) -> Implementation:
         """The same with a register tile of `tiles` in place of the cheapest one."""
