@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.target import Target
 
 from qnn_ext import op
 from qnn_ext.build import lower_module
@@ -236,8 +237,8 @@ def _array(name: str, shape: tuple[int, ...], dtype: str, fill: str, rng: np.ran
     return np.full(shape, info.min if fill == "low" else info.max, dtype)
 
 
-def check(case: Case, rng: np.random.Generator) -> None:
-    """Build the single call for this machine; its result must be that of the oracle."""
+def check(case: Case, rng: np.random.Generator, target: Target | None = None) -> None:
+    """Build the single call, by default for this machine; its result must be that of the oracle."""
     variables, call = case
     params = [var(*variable) for variable in variables]
     builder = relax.BlockBuilder()
@@ -246,7 +247,7 @@ def check(case: Case, rng: np.random.Generator) -> None:
             result = builder.emit_output(builder.emit(call(*params)))
         builder.emit_func_output(result)
     mod = builder.get()
-    target = make_target("native", 2)
+    target = target or make_target("native", 2)
     machine = relax.VirtualMachine(generate_code(lower_module(mod, target), target), tvm.cpu())
     for fill in FILLS:
         inputs = arrays(variables, fill, rng)

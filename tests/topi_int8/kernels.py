@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 import tvm
 from tvm import te, tirx
 from tvm.s_tir import Schedule
@@ -18,20 +17,9 @@ from tvm.target import Target
 from qnn_ext.codegen import generate_code
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
 from qnn_ext.topi_int8.workload import Workload
+from tests.cpus import CPUS, cpu_target
 
-CPUS = {"native": "native", "avx512bw": "skylake-avx512", "avx2": "haswell", "sse2": "x86-64"}
-
-
-def cpu_target(cpu: str) -> Target:
-    """The target for one of CPUS; skips the test if this machine cannot run its code."""
-    host = Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2})
-    if cpu == "native":
-        return host
-    if not tvm.target.codegen.llvm_get_system_triple().startswith("x86_64"):
-        pytest.skip("not an x86 machine")
-    if cpu != "sse2" and not tvm.target.codegen.llvm_cpu_has_features(cpu, host):
-        pytest.skip(f"this CPU has no {cpu}")
-    return Target({"kind": "llvm", "mcpu": CPUS[cpu], "num-cores": 2})
+__all__ = ["CPUS", "cpu_target"]
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, fill: str) -> np.ndarray:

@@ -148,11 +148,12 @@ def test_window_sums_in_the_same_function(workload, cpu):
 
 def test_selection():
     workload = conv((1, 8, 8, 16), 16, (3, 3))
-    names = {cpu: select(workload, cpu_target(cpu)).name for cpu in ("avx512bw", "avx2", "sse2")}
+    names = {cpu: select(workload, cpu_target(cpu)).name for cpu in ("vnni_256", "avx512", "avx2", "x86-64")}
     assert names == {
-        "avx512bw": "conv2d_nhwc_vpmaddwd_512.x86",
+        "vnni_256": "conv2d_nhwc_vpdpbusd_256.x86",
+        "avx512": "conv2d_nhwc_vpmaddwd_512.x86",
         "avx2": "conv2d_nhwc_vpmaddwd_256.x86",
-        "sse2": "conv2d_nhwc_pmaddwd_128.x86",
+        "x86-64": "conv2d_nhwc_pmaddwd_128.x86",
     }
     wide = conv((1, 8, 8, 16), 16, (3, 3), data_dtype="int16", out_dtype="int64")
-    assert select(wide, cpu_target("sse2")).name == "conv2d_nhwc.generic"
+    assert select(wide, cpu_target("x86-64")).name == "conv2d_nhwc.generic"
