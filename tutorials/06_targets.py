@@ -1,0 +1,64 @@
+"""Tutorial 6: CPUs by name, and one file that runs at full speed on all of them.
+
+    python tutorials/06_targets.py
+
+A model is compiled for a family of CPUs, on any machine. What a CPU cannot run is refused before anything runs.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import qnn_ext
+from qnn_ext.host import host_architecture
+from qnn_ext.target import CPU_FAMILIES
+
+DATA = Path(qnn_ext.__file__).parent / "data"
+module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
+image = np.random.default_rng(0).integers(-128, 128, (1, 8, 8, 1), dtype=np.int8)
+expected = qnn_ext.Interpreter(module)(image)
+
+# 1. A family is named after the instructions that matter to integer kernels. All give the same bits.
+
+for family in CPU_FAMILIES:
+    engine = qnn_ext.build(module, target=family, num_threads=1)
+    kernels = sorted({kernel.implementation for kernel in engine.kernels if "conv2d_nhwc" in kernel.implementation})
+    try:
+        np.testing.assert_array_equal(engine(image), expected)
+        answer = "the interpreter's bits"
+    except qnn_ext.TargetError as error:  # compiled all the same, for another machine
+        answer = str(error).split(";")[0]
+    print(f"{family:12} {', '.join(kernels)}: {answer}")
+
+# 2. Several targets make one file. It holds the model once for each of them, the fastest first.
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "digits.qnn"
+    targets = ["avx512_vnni", "avx2", "x86-64"]
+    if host_architecture() != "x86_64":
+        targets.append("native")
+    qnn_ext.build(module, target=targets, num_threads=1).save(path)
+
+    # 3. `load` takes the first that this CPU can run; the others are not even unpacked.
+
+    loaded = qnn_ext.load(path)
+    print("inside:", ", ".join(target.get("mcpu", "?") for target in loaded.variants), "| runs:", loaded.target["mcpu"])
+    np.testing.assert_array_equal(loaded(image), expected)
+
+    # 4. A process that only runs compiled models imports neither TVM's compiler nor a framework: it starts in a
+    #    fraction of a second and takes little more memory than NumPy and the model.
+
+    script = f"import sys, qnn_ext; qnn_ext.load({str(path)!r}); print('tvm imported:', 'tvm' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+    # 5. The same on the command line.
+
+    for command in (
+        ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "--target", ",".join(targets), "-o", path],
+        ["qnn-ext", "inspect", path],
+    ):
+        print("$", *command, flush=True)
+        subprocess.run(command, check=True)
