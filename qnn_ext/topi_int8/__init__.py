@@ -26,6 +26,7 @@ for _name in (
     "generic.batch_matmul",
     "x86.conv2d",
     "x86.depthwise_conv2d",
+    "x86.depthwise_conv2d_taps",
     "x86.dense",
     "x86.batch_matmul",
 ):

@@ -1,0 +1,284 @@
+"""Depthwise conv2d by dot products over taps (VNNI): lanes are channels, and each lane multiplies four rows at once.
+
+    acc[n, y, x, c] += Σ_t data[n, y·sh + (4g + t)·dh, x·sw + s·dw, c] · w[4g + t, s, c],   t < 4
+
+The input is copied first, padded, to a buffer in which four rows of one column of one vector of channels are
+neighbours. A register tile is `rows` × `columns` pixels. Its rows read the same groups of rows with their weights
+shifted: with a 3×3 window, four input rows serve two output rows. Columns share the transposed vectors of their
+windows. Weights of nine bits, of uint8 models, are the sum of two int8 weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, schedule_root_blocks
+from ..strategy import Implementation, register
+from ..workload import Conv2dWorkload
+from .intrin import INSTRUCTIONS, DotInstruction
+from .microkernel import round_up
+from .tap_intrin import TAPS, tap_intrin
+
+STAGED_BYTES = 20 * 1024
+FETCH = 2
+MOST_DOTS = 400
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of a depthwise convolution over taps.
+
+    rows, columns: register tile; a column is `pixels` pixels
+    groups:        groups of four input rows that a tile reads
+    pixels:        neighbouring output pixels in one vector, more than one where a pixel has few channels
+    blocks:        vectors of channels
+    tiles:         tiles in height (per dilation phase) and in width
+    passes:        2 where weights are sums of two int8 values
+    """
+
+    rows: int
+    columns: int
+    groups: int
+    pixels: int
+    blocks: int
+    tiles: tuple[int, int]
+    passes: int
+
+
+@lru_cache(maxsize=4096)
+def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
+    """The cheapest register tile."""
+    lanes = instruction.lanes
+    channels = workload.out_channels
+    pixels = lanes // channels if lanes % channels == 0 and lanes // channels <= workload.out_width else 1
+    blocks = round_up(channels, lanes) // lanes if pixels == 1 else 1
+    height = -(-workload.out_height // workload.dilation[0])
+    width = -(-workload.out_width // pixels)
+    passes = 2 if workload.weight_dtype == "int16" else 1
+    best, least = None, math.inf
+    # With dilation the rows of a tile would be `dilation` apart, and TVM would not see which accumulators it needs.
+    for rows in range(1, min(4 if workload.dilation[0] == 1 else 1, height) + 1):
+        for columns in range(1, min(instruction.registers // 2 // rows, width) + 1):
+            groups = -(-((rows - 1) * workload.strides[0] + workload.kernel[0]) // TAPS)
+            layout = Plan(rows, columns, groups, pixels, blocks, (-(-height // rows), -(-width // columns)), passes)
+            cost = _cost(workload, layout)
+            if cost < least:
+                best, least = layout, cost
+    assert best is not None
+    return best
+
+
+def _cost(workload: Conv2dWorkload, layout: Plan) -> float:
+    """Vector instructions of all tiles of one vector of channels."""
+    stride, dilation, kernel = workload.strides[1], workload.dilation[1], workload.kernel[1]
+    columns = {x * layout.pixels * stride + s * dilation for x in range(layout.columns) for s in range(kernel)}
+    dots = layout.passes * layout.groups * kernel * layout.rows * layout.columns
+    weights = layout.passes * layout.groups * kernel * layout.rows
+    transposed = layout.groups * len(columns)
+    tile = max(dots, (dots + 2 * transposed) / 2 + weights / 2) + 4
+    return layout.tiles[0] * layout.tiles[1] * tile
+
+
+def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
+    """OHWI weights (O, kh, kw, 1) to (blocks, passes, groups, kw, rows, lanes, taps), shifted down row by row."""
+    layout, lanes = plan(workload, instruction), instruction.lanes
+    taps = weight[..., 0].transpose(1, 2, 0).astype(np.int32)  # (kh, kw, O)
+    kernel_height, kernel_width, channels = taps.shape
+    shape = (layout.groups * TAPS, kernel_width, layout.rows, layout.blocks * lanes)
+    shifted = np.zeros(shape, np.int32)
+    taps = np.tile(taps, layout.pixels)
+    for row in range(layout.rows):
+        first = row * workload.strides[0]
+        shifted[first : first + kernel_height, :, row, : channels * layout.pixels] = taps
+    low = np.clip(shifted, -128, 127)
+    passes = np.stack([low, shifted - low][: layout.passes]).astype(np.int8)
+    passes = passes.reshape(layout.passes, layout.groups, TAPS, kernel_width, layout.rows, layout.blocks, lanes)
+    return np.ascontiguousarray(passes.transpose(5, 0, 1, 3, 4, 6, 2))
+
+
+def compute(
+    workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, instruction: DotInstruction
+) -> te.Tensor:
+    """The accumulator, (N, OH, OW, OC) int32."""
+    layout, lanes = plan(workload, instruction), instruction.lanes
+    phases, channels = workload.dilation[0], workload.out_channels
+    data = _stage(workload, layout, x, pad_value, lanes)
+    p, g, s, t = (
+        te.reduce_axis((0, size), name)
+        for size, name in ((layout.passes, "p"), (layout.groups, "g"), (workload.kernel[1], "s"), (TAPS, "t"))
+    )
+
+    def depthwise(n, phase, tile, block, row, column, lane):
+        first = tile * (layout.rows * workload.strides[0]) + g * TAPS
+        at = column * (layout.pixels * workload.strides[1]) + s * workload.dilation[1]
+        value = data[n, phase, block, at, first + t, lane].astype("int32")
+        return te.sum(value * w[block, p, g, s, row, lane, t].astype("int32"), axis=[p, g, s, t])
+
+    height, width = layout.tiles
+    tiled = (workload.batch, phases, height, layout.blocks, layout.rows, width * layout.columns, lanes)
+    acc = te.compute(tiled, depthwise, name="depthwise")
+
+    def logical(n, y, column, c):
+        row = y // phases
+        block, lane = (c // lanes, c % lanes) if layout.pixels == 1 else (0, column % layout.pixels * channels + c)
+        at = column // layout.pixels
+        return acc[n, y % phases, row // layout.rows, block, row % layout.rows, at, lane]
+
+    shape = (workload.batch, workload.out_height, workload.out_width, channels)
+    return te.compute(shape, logical, name="logical")
+
+
+def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int, lanes: int) -> te.Tensor:
+    """The input padded, (N, phases, blocks, columns, rows, lanes): every column of a vector of channels is one run."""
+    top, left = workload.padding[:2]
+    phases, channels = workload.dilation[0], workload.out_channels
+    stride, dilation = workload.strides[1], workload.dilation[1]
+    rows = (layout.tiles[0] - 1) * layout.rows * workload.strides[0] + layout.groups * TAPS
+    across = layout.tiles[1] * layout.columns * layout.pixels
+    columns = (across - layout.pixels) * stride + (workload.kernel[1] - 1) * dilation + 1
+    reach = columns + ((lanes - 1) // channels * stride if layout.pixels > 1 else 0)
+    padding = tirx.const(pad_value, workload.data_dtype)
+
+    def within(index, before, size, total):
+        return ([index >= before] if before else []) + ([index < before + size] if before + size < total else [])
+
+    def staged(n, phase, block, column, row, lane):
+        row = row * phases + phase
+        channel = block * lanes + lane
+        inside = []
+        if layout.pixels > 1:
+            column, channel = column + lane // channels * stride, lane % channels
+        elif layout.blocks * lanes > channels:
+            inside = [channel < channels]
+        inside += within(row, top, workload.height, rows * phases) + within(column, left, workload.width, reach)
+        value = x[n, row - top, column - left, channel // workload.multiplier]
+        return tirx.if_then_else(tirx.all(*inside), value, padding) if inside else value
+
+    shape = (workload.batch, phases, layout.blocks, columns, rows, lanes)
+    return te.compute(shape, staged, name="pad")
+
+
+def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> None:
+    """Tasks stage their input, then walk over the register tiles of one vector of channels after the other."""
+    layout = plan(workload, instruction)
+    accumulator, pad = sch.get_sblock("depthwise"), sch.get_sblock("pad")
+    output = inline_epilogue(sch, accumulator)
+    schedule_root_blocks(sch, [accumulator, output, pad], vector=64)
+
+    n, y, column, channel = sch.get_loops(output)
+    task = _task(workload, layout, instruction.lanes)
+    width = instruction.lanes if layout.pixels == 1 else workload.out_channels
+    row_outer, tile, row, phase = sch.split(y, [None, task[0], layout.rows, workload.dilation[0]])
+    column_outer, column_tile, column = sch.split(column, [None, task[1], layout.columns * layout.pixels])
+    block_outer, block, lane = sch.split(channel, [None, task[2], width])
+    sch.reorder(n, row_outer, column_outer, block_outer, phase, block, tile, column_tile, row, column, lane)
+    outer = sch.fuse(n, row_outer, column_outer, block_outer)
+    if workload.macs >= PARALLEL_MACS_DEPTHWISE and extent(sch, outer) > 1:
+        sch.parallel(outer)
+
+    sch.compute_at(accumulator, column_tile, preserve_unit_loops=True)
+    sch.compute_at(pad, phase, preserve_unit_loops=True)
+    _schedule_stage(sch, pad, workload, layout)
+    _tensorize(sch, accumulator, instruction)
+    _vectorize_epilogue(sch, [row, column], lane, math.gcd(workload.out_channels, width))
+
+
+def _schedule_stage(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload, layout: Plan) -> None:
+    """Row by row, reading along memory; the columns inside the image are a loop of their own, without a condition."""
+    block, column, row, lane = sch.get_loops(pad)[-4:]
+    lanes = extent(sch, lane)
+    vector = math.gcd(workload.out_channels, lanes)
+    pixel, channel = sch.split(lane, [None, vector])
+    sch.reorder(row, column, block, pixel, channel)
+    if vector >= 4:
+        sch.vectorize(channel)
+        sch.unroll(pixel)
+    across, image = extent(sch, column), layout.tiles[1] * layout.columns * layout.pixels
+    if across < (image - layout.pixels) * workload.strides[1] + 1:
+        return  # several tasks in a row of the image: which columns are inside depends on the task
+    left, inside = workload.padding[1], workload.width - (layout.pixels - 1) * workload.strides[1]
+    parts = [size for size in (left, min(inside, across - left)) if size > 0]
+    if sum(parts) < across:
+        sch.loop_partition(column, [*parts, None])
+    elif len(parts) > 1:
+        sch.loop_partition(column, [left, None])
+
+
+def _task(workload: Conv2dWorkload, layout: Plan, lanes: int) -> tuple[int, int, int]:
+    """Tiles in height and width and vectors of channels of one task: its staged input should stay in the L1 cache.
+
+    A task reads its edges again, and cache lines of which it takes a part are fetched again.
+    """
+    step = layout.rows * workload.strides[0], layout.columns * layout.pixels * workload.strides[1]
+    reach = layout.groups * TAPS, (workload.kernel[1] - 1) * workload.dilation[1] + 1
+    line = max(1, 64 // lanes)
+
+    def divisors(size, most):
+        return [divisor for divisor in range(1, min(size, most) + 1) if size % divisor == 0]
+
+    def cost(task):
+        rows, columns = (
+            (tiles - 1) * size + max(size, all_taps)
+            for tiles, size, all_taps in zip(task[:2], step, reach, strict=True)
+        )
+        fits = rows * columns * lanes * task[2] <= STAGED_BYTES
+        copies = rows * columns / (task[0] * task[1])
+        return copies * (1 + FETCH / min(task[2], line)) * (1 if fits else 2)
+
+    sizes = divisors(layout.tiles[0], 64), divisors(layout.tiles[1], 64), divisors(layout.blocks, 4)
+    return min(product(*sizes), key=cost)
+
+
+def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction) -> None:
+    *tile, lane, p, g, s, taps = sch.get_loops(accumulator)[-7:]
+    sch.reorder(p, g, s, *tile, lane, taps)
+    initial = sch.decompose_reduction(accumulator, p)
+    sch.tensorize(lane, tap_intrin(instruction))
+    *initial_tile, vector = sch.get_loops(initial)[-3:]
+    sch.vectorize(vector)
+    for loop in (p, g, s, *tile, *initial_tile):
+        sch.unroll(loop)
+
+
+def _vectorize_epilogue(sch: Schedule, pixels: list[LoopRV], lane: LoopRV, lanes: int) -> None:
+    """Vectors must not cross the last channel: a predicate that differs between lanes would make them scalars."""
+    for loop in pixels:
+        sch.unroll(loop)
+    if lanes >= 4:
+        outer, vector = sch.split(lane, [None, lanes])
+        sch.reorder(outer, *pixels, vector)
+        sch.vectorize(vector)
+
+
+def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> bool:
+    return (
+        workload.depthwise
+        and workload.out_dtype == "int32"
+        and instruction.available(target)
+        and 1 in (workload.strides[0], workload.dilation[0])
+        and workload.data_dtype == "uint8"
+        and workload.weight_dtype == "int8"
+    )
+
+
+for _rank, _instruction in enumerate(item for item in reversed(INSTRUCTIONS) if item.depth == TAPS):
+    register(
+        Conv2dWorkload,
+        Implementation(
+            name=f"depthwise_conv2d_nhwc_{_instruction.name}.x86",
+            priority=11 + _rank,
+            accepts=partial(_accepts, instruction=_instruction),
+            compute=partial(compute, instruction=_instruction),
+            schedule=partial(schedule, instruction=_instruction),
+            pack_weight=partial(pack_weight, instruction=_instruction),
+        ),
+    )
