@@ -16,6 +16,7 @@ from .module import QnnModule
 from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower, sink_reshapes
 from .passes.describe import kernels_of
 from .passes.legalize_float import float_legalizations
+from .program import compile_program
 from .runtime import Engine
 from .target import make_target, required_features, target_architecture
 from .topi_int8.generic.schedule import schedule_module
@@ -56,7 +57,8 @@ def _speed(target: Target) -> tuple[int, int]:
 
 def _build_one(module: QnnModule, target: Target) -> Engine:
     mod = lower_module(module.ir, target)
-    executable = generate_code(mod, target)
+    program = compile_program(mod, target)
+    executable = program.executable if program else generate_code(mod, target)
     common = {
         "source": module.source,
         "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
@@ -70,6 +72,7 @@ def _build_one(module: QnnModule, target: Target) -> Engine:
         "features": required_features(target),
         "architecture": target_architecture(target),
         "kernels": artifact.kernels_to_json(kernels_of(mod)),
+        "program": program.layout if program else None,
     }
     return Engine.from_build(common, variant, module.states, executable, mod)
 

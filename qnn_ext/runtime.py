@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import artifact, tvm_runtime
+from . import artifact
 from .errors import ArtifactError, QnnError, TargetError
+from .executors import Executor, MachineExecutor, ProgramExecutor
 from .host import can_run, check_runnable, default_threads, missing_features
 from .kernels import Kernel
 from .module import FloatNote, State, TensorSpec, check_inputs, run_by_sample
@@ -77,7 +77,6 @@ class Engine:
         description = {**common, **variant}
         self._common, self._variant = common, variant
         self._load_library = library
-        self._library: Any = None
         self.inputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["inputs"]))
         self.outputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["outputs"]))
         self.notes = tuple(FloatNote(**note) for note in description["notes"])
@@ -91,11 +90,8 @@ class Engine:
         self._executable: Any = None
         self._saved_with: list[Engine] = [self]
         self._states = tuple(State(n, v) for n, v in zip(description["states"], states, strict=True))
-        self._machine: Any = None
-        self._state_values: list[Any] = []
-        self._function: Any = None
-        self._input_buffers: list[Any] = []
-        self._input_views: list[np.ndarray] = []
+        self._executor: Executor | None = None
+        self._lock = threading.Lock()
 
     @classmethod
     def from_build(
@@ -133,83 +129,52 @@ class Engine:
         return {spec.name: value for spec, value in zip(self.outputs, self._run(inputs), strict=True)}
 
     def _run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[np.ndarray]:
-        self._ready()
-        return run_by_sample(self._run_once, check_inputs(inputs, self.inputs), self.inputs)
+        arrays = check_inputs(inputs, self.inputs)
+        with self._lock:  # an engine has one workspace
+            return run_by_sample(self._run_once, arrays, self.inputs)
 
     def _run_once(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        self._set_inputs(arrays)
-        results = self._function(*self._input_buffers, *self._state_values)
-        count = len(self.outputs)
-        self._state_values = list(results[count:])
-        # copied, for an output may be an input buffer or a constant of the library; through DLPack that takes 1 µs
-        return [np.array(np.from_dlpack(result)) for result in results[:count]]
-
-    def _set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
-        for view, array in zip(self._input_views, arrays, strict=True):
-            view[...] = array
-
-    def _set_sample(self, inputs: Sequence[np.ndarray] | None) -> None:
-        """Zeros unless inputs are given; of a batch of any size the first sample."""
-        arrays = check_inputs(inputs or self._zeros(), self.inputs)
-        self._set_inputs([a[:1] if spec.dynamic_batch else a for a, spec in zip(arrays, self.inputs, strict=True)])
+        executor = self._ready()
+        executor.set_inputs(arrays)
+        return executor.run()
 
     def reset_state(self) -> None:
         """Set every state of a streaming or recurrent model back to its initial value."""
-        self._state_values = [tvm_runtime.tensor(state.initial)[0] for state in self._states]
+        with self._lock:
+            if self._executor is not None:  # a new one starts there
+                self._executor.reset_state()
 
-    def _ready(self) -> Any:
-        """The virtual machine, made at the first use: that is when this CPU must be able to run the code."""
-        if self._machine is None:
+    def _ready(self) -> Executor:
+        """The executor, made at the first use: that is when this CPU must be able to run the code."""
+        if self._executor is None:
             check_runnable(self.features, self._variant["architecture"])
-            self._library = self._load_library()
-            self._machine = tvm_runtime.virtual_machine(self._library)
-            self._function = self._machine["main"]
-            buffers = [tvm_runtime.tensor(zeros) for zeros in self._zeros()]
-            self._input_buffers = [buffer for buffer, _ in buffers]
-            self._input_views = [view for _, view in buffers]
-            self.reset_state()
-        _use_threads(self.num_threads)
-        return self._machine
+            library, layout = self._load_library(), self._variant["program"]
+            model = self.inputs, self.outputs, self._states
+            if layout is None:
+                self._executor = MachineExecutor(library, *model, self.kernels, self.num_threads)
+            else:
+                self._executor = ProgramExecutor(library, layout, *model, self.num_threads)
+        return self._executor
 
     # ---- measure -------------------------------------------------------------------------------------------------
 
     def time(self, number: int = 10, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> Timing:
         """Wall-clock seconds per call: `repeat` averages over `number` calls each, on zeros unless inputs are given."""
-        machine = self._ready()
-        self._set_sample(inputs)
-        args = [*self._input_buffers, *self._state_values]
-        machine["main"](*args)
-        return Timing(tvm_runtime.seconds_per_call(machine, "main", args, number, repeat))
+        with self._lock:
+            return Timing(self._with_sample(inputs).seconds(number, repeat))
 
     def profile(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> list[LayerProfile]:
-        """Median seconds of each kernel over `repeat` runs, in the order they run. An event costs about 1 µs itself."""
-        self._ready()
-        self._set_sample(inputs)
-        symbols = {kernel.symbol for kernel in self.kernels}
-        durations: list[list[float]] = []
-        started = 0.0
+        """Median seconds of each kernel over `repeat` runs, in the order they run."""
+        with self._lock:
+            seconds = self._with_sample(inputs).profile(repeat)
+        return [LayerProfile(kernel, value) for kernel, value in zip(self.kernels, seconds, strict=True)]
 
-        def instrument(function: Any, symbol: str, before_run: bool, result: Any, *args: Any) -> int:
-            nonlocal started
-            if symbol in symbols:
-                now = time.perf_counter()
-                if before_run:
-                    started = time.perf_counter()
-                else:
-                    durations[-1].append(now - started)
-            return 0  # go on
-
-        # an own machine: an instrument cannot be taken off again
-        machine = tvm_runtime.virtual_machine(self._library)
-        machine["set_instrument"](instrument)
-        for _ in range(repeat + 1):
-            durations.append([])
-            machine["main"](*self._input_buffers, *self._state_values)
-        medians = np.median(np.asarray(durations[1:]), axis=0)
-        return [LayerProfile(kernel, float(value)) for kernel, value in zip(self.kernels, medians, strict=True)]
-
-    def _zeros(self) -> list[np.ndarray]:
-        return [np.zeros(spec.shape, spec.dtype) for spec in self.inputs]
+    def _with_sample(self, inputs: Sequence[np.ndarray] | None) -> Executor:
+        """The executor with its inputs set: zeros unless given; of a batch of any size the first sample."""
+        arrays = check_inputs(inputs or [np.zeros(spec.shape, spec.dtype) for spec in self.inputs], self.inputs)
+        executor = self._ready()
+        executor.set_inputs([a[:1] if spec.dynamic_batch else a for a, spec in zip(arrays, self.inputs, strict=True)])
+        return executor
 
     # ---- look inside, keep ---------------------------------------------------------------------------------------
 
@@ -270,21 +235,3 @@ def _choose(variants: Sequence[dict[str, Any]]) -> int:
         f"this CPU can run none of the targets inside ({inside}); even the last needs {', '.join(missing)}. "
         "Compile again with the target 'native' here, or add 'x86-64', which any x86 CPU runs"
     )
-
-
-# By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on
-# one machine would share that core, and NumPy and other runtimes would be left with it.
-os.environ.setdefault("TVM_BIND_THREADS", "0")
-# By default its pool has half as many threads as x86 has cores, taking every second for a hyper-thread: on a virtual
-# machine with two cores that is one. `num_threads` decides here; OMP_NUM_THREADS, which TVM reads too, still limits it.
-if "OMP_NUM_THREADS" not in os.environ:
-    os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
-
-_pool = threading.local()
-
-
-def _use_threads(count: int) -> None:
-    """Size TVM's thread pool, of which every Python thread has its own, when it has another size."""
-    if count != getattr(_pool, "size", None):
-        tvm_runtime.get_function("runtime.config_threadpool")(1, count)
-        _pool.size = count

@@ -9,13 +9,15 @@ from tvm import IRModule, tirx
 def serialize(mod: IRModule) -> IRModule:
     """`mod` with every parallel loop of its PrimFuncs made serial."""
     functions = {
-        var: func.with_body(_serial(func.body)) if isinstance(func, tirx.PrimFunc) else func
+        var: func.with_body(serial_body(func.body)) if isinstance(func, tirx.PrimFunc) else func
         for var, func in mod.functions_items()
     }
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _serial(body: tirx.Stmt) -> tirx.Stmt:
+def serial_body(body: tirx.Stmt) -> tirx.Stmt:
+    """A statement with every parallel loop in it made serial."""
+
     def loop(node: tirx.For) -> tirx.For:
         if node.kind != tirx.ForKind.PARALLEL:
             return node

@@ -1,0 +1,234 @@
+"""What runs a compiled model: as one function where the model allows, in TVM's virtual machine otherwise.
+
+Both take and give NumPy arrays in model order and keep the states of a recurrent model between calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from . import tvm_runtime
+from .host import default_threads
+from .kernels import Kernel
+from .module import State, TensorSpec
+
+
+class Executor(Protocol):
+    """A compiled model with memory of its own."""
+
+    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        """Copy the inputs, of the shapes and dtypes that the model declares."""
+
+    def run(self) -> list[np.ndarray]:
+        """Compute the outputs, which belong to the caller, and step the states."""
+
+    def reset_state(self) -> None:
+        """Set every state back to its initial value."""
+
+    def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
+        """Mean seconds of `number` runs, `repeat` times, without Python in between and without a step of the states."""
+
+    def profile(self, repeat: int) -> list[float]:
+        """Median seconds of each kernel over `repeat` runs, in the order they run."""
+
+
+class _Value(NamedTuple):
+    """What a tensor holds."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class ProgramExecutor:
+    """Runs `qnn_ext.program`'s function over one workspace, which holds inputs, states and outputs too."""
+
+    def __init__(
+        self,
+        library: Any,
+        layout: dict[str, Any],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        states: Sequence[State],
+        tasks: int,
+    ) -> None:
+        self._machine = tvm_runtime.virtual_machine(library)
+        self._weights = self._machine["weights"]()
+        self._module = next(module for module in library.imports if module.implements_function("program"))
+        self._function = self._module["program"]
+        self._tensor, self._workspace = tvm_runtime.tensor(np.zeros(layout["workspace"], np.uint8))
+        self._regions = self._workspace, np.from_dlpack(self._weights)
+        self._tasks = min(tasks, layout["tasks"])
+        self._states = states
+        self._stamps = self._view(0, layout["stamps"], (layout["steps"] + 1,), "int64")
+        carried = [_Value(state.initial.shape, str(state.initial.dtype)) for state in states]
+        taken = [*(_Value(spec.shape, spec.dtype) for spec in inputs), *carried]
+        given = [*(_Value(spec.shape, spec.dtype) for spec in outputs), *carried]
+        views = [self._view(0, offset, *value) for offset, value in zip(layout["inputs"], taken, strict=True)]
+        self._inputs, self._before = views[: len(inputs)], views[len(inputs) :]
+        places = zip(layout["outputs"], given, strict=True)
+        views = [self._view(region, offset, *value) for (region, offset), value in places]
+        self._outputs, self._after = views[: len(outputs)], views[len(outputs) :]
+        addresses = [ctypes.c_void_p(region.ctypes.data) for region in self._regions]
+        self._args = [*addresses, self._tasks, 0]
+        self._alone = [*addresses, 1, 0]
+        self.reset_state()
+
+    def _view(self, region: int, offset: int, shape: Sequence[int], dtype: str) -> np.ndarray:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return self._regions[region][offset : offset + size].view(dtype).reshape(shape)
+
+    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        for view, array in zip(self._inputs, arrays, strict=True):
+            view[...] = array
+
+    def run(self) -> list[np.ndarray]:
+        self._function(*self._ready())
+        results = [view.copy() for view in self._outputs]
+        if self._after:
+            values = [view.copy() for view in self._after]  # first all, for a state may pass into another
+            for view, value in zip(self._before, values, strict=True):
+                view[...] = value
+        return results
+
+    def _ready(self) -> list[Any]:
+        return self._args if self._tasks > 1 and use_threads(self._tasks) else self._alone
+
+    def reset_state(self) -> None:
+        for view, state in zip(self._before, self._states, strict=True):
+            view[...] = state.initial
+
+    def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
+        args = self._ready()
+        self._function(*args)
+        return tvm_runtime.seconds_per_call(self._module, "program", args, number, repeat)
+
+    def profile(self, repeat: int) -> list[float]:
+        *args, _ = self._ready()
+        stamps = []
+        begin = self._profiled(args)
+        time.sleep(_CALIBRATION)
+        for _ in range(repeat):
+            end = self._profiled(args)
+            stamps.append(np.diff(self._stamps))
+        ticks_per_second = (end[1] - begin[1]) / (end[0] - begin[0])
+        return [float(value) / ticks_per_second for value in np.median(stamps, axis=0)]
+
+    def _profiled(self, args: list[Any]) -> tuple[float, int]:
+        """Run with time stamps; the time at the end in seconds and in ticks."""
+        self._function(*args, 1)
+        return time.perf_counter(), int(self._stamps[-1])
+
+
+_CALIBRATION = 0.005  # seconds over which the ticks of the CPU's clock are counted
+
+
+class MachineExecutor:
+    """Runs `main` in TVM's virtual machine."""
+
+    def __init__(
+        self,
+        library: Any,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        states: Sequence[State],
+        kernels: Sequence[Kernel],
+        tasks: int,
+    ) -> None:
+        self._library, self._kernels, self._states, self._tasks = library, kernels, states, tasks
+        self._machine = tvm_runtime.virtual_machine(library)
+        self._function = self._machine["main"]
+        buffers = [tvm_runtime.tensor(np.zeros(spec.shape, spec.dtype)) for spec in inputs]
+        self._buffers = [buffer for buffer, _ in buffers]
+        self._views = [view for _, view in buffers]
+        self._count = len(outputs)
+        self._values: list[Any] = []
+        self.reset_state()
+
+    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        for view, array in zip(self._views, arrays, strict=True):
+            view[...] = array
+
+    def run(self) -> list[np.ndarray]:
+        use_threads(self._tasks)
+        results = self._function(*self._buffers, *self._values)
+        self._values = list(results[self._count :])
+        # copied, for an output may be an input buffer or a constant of the library; through DLPack that takes 1 µs
+        return [np.array(np.from_dlpack(result)) for result in results[: self._count]]
+
+    def reset_state(self) -> None:
+        self._values = [tvm_runtime.tensor(state.initial)[0] for state in self._states]
+
+    def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
+        use_threads(self._tasks)
+        args = [*self._buffers, *self._values]
+        self._function(*args)
+        return tvm_runtime.seconds_per_call(self._machine, "main", args, number, repeat)
+
+    def profile(self, repeat: int) -> list[float]:
+        """An event costs about 1 µs itself."""
+        use_threads(self._tasks)
+        symbols = {kernel.symbol for kernel in self._kernels}
+        durations: list[list[float]] = []
+        started = 0.0
+
+        def instrument(function: Any, symbol: str, before_run: bool, result: Any, *args: Any) -> int:
+            nonlocal started
+            if symbol in symbols:
+                now = time.perf_counter()
+                if before_run:
+                    started = time.perf_counter()
+                else:
+                    durations[-1].append(now - started)
+            return 0  # go on
+
+        # an own machine: an instrument cannot be taken off again
+        machine = tvm_runtime.virtual_machine(self._library)
+        machine["set_instrument"](instrument)
+        for _ in range(repeat + 1):
+            durations.append([])
+            machine["main"](*self._buffers, *self._values)
+        return [float(value) for value in np.median(np.asarray(durations[1:]), axis=0)]
+
+
+# By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on
+# one machine would share that core, and NumPy and other runtimes would be left with it.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+# By default its pool has half as many threads as x86 has cores, taking every second for a hyper-thread: on a virtual
+# machine with two cores that is one. `num_threads` decides here; OMP_NUM_THREADS, which TVM reads too, still limits it.
+if "OMP_NUM_THREADS" not in os.environ:
+    os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
+
+_pool = threading.local()
+
+
+def use_threads(count: int) -> bool:
+    """Size TVM's thread pool, of which every Python thread has its own, when it has another size; False when this
+    thread's pool was lost in a fork."""
+    size = getattr(_pool, "size", None)
+    if size == count:
+        return True
+    if size == _LOST:
+        return False
+    tvm_runtime.get_function("runtime.config_threadpool")(1, count)
+    _pool.size = count
+    return True
+
+
+_LOST = -1
+
+
+def _lose_pool() -> None:
+    """In a child process: the threads of the pool stayed in its parent."""
+    if hasattr(_pool, "size"):
+        _pool.size = _LOST
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_pool)

@@ -1,0 +1,62 @@
+"""The few lines that TIR has no words for, as LLVM IR: a barrier between tasks and a clock."""
+
+from __future__ import annotations
+
+BARRIER = "qnn_barrier"
+"""(counter, task count): wait until all tasks are here. `counter` is an int32 that starts at zero."""
+
+CLOCK = "qnn_clock"
+"""() -> int64 ticks, steady and shared by all cores."""
+
+SPINS = 4096
+"""Rounds of waiting, some 10 to 50 ns each, before the core is offered to others at every further round."""
+
+# Each arrival raises the counter; whoever is not the last of its round waits until the round is full.
+_BARRIER = """
+define void @qnn_barrier(ptr %counter, i32 %tasks) noinline nounwind {{
+entry:
+  %before = atomicrmw add ptr %counter, i32 1 acq_rel
+  %round = udiv i32 %before, %tasks
+  %next = add i32 %round, 1
+  %full = mul i32 %next, %tasks
+  br label %check
+check:
+  %spin = phi i32 [ 0, %entry ], [ %count, %pause ], [ %count, %offer ]
+  %now = load atomic i32, ptr %counter acquire, align 4
+  %missing = icmp ult i32 %now, %full
+  br i1 %missing, label %wait, label %done
+wait:
+  %count = add i32 %spin, 1
+  %short = icmp ult i32 %count, {spins}
+  br i1 %short, label %pause, label %offer
+pause:
+  {pause}
+  br label %check
+offer:
+  {offer}
+  br label %check
+done:
+  ret void
+}}
+"""
+
+_CLOCK = """
+define i64 @qnn_clock() nounwind {{
+  %ticks = call i64 @llvm.{counter}()
+  ret i64 %ticks
+}}
+declare i64 @llvm.{counter}()
+"""
+
+_PAUSE = {"x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()")}
+_HINT = {"aarch64": ("call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)")}
+_OFFER = ("%ignored = call i32 @sched_yield()", "declare i32 @sched_yield()")
+
+
+def support_ir(architecture: str, windows: bool) -> str:
+    """The helpers for an architecture, as named in LLVM triples."""
+    pause, declare_pause = {**_PAUSE, **_HINT}.get(architecture, ("", ""))
+    offer, declare_offer = (pause, "") if windows else _OFFER  # Windows has no sched_yield
+    counter = "readcyclecounter" if architecture == "x86_64" else "readsteadycounter"
+    barrier = _BARRIER.format(spins=SPINS, pause=pause, offer=offer)
+    return "\n".join([barrier, declare_pause, declare_offer, _CLOCK.format(counter=counter)])
