@@ -12,11 +12,13 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import TensorLoad
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
 from .numerics.saturate import SATURATE, narrowed, widened
 from .topi_int8.x86.features import has_feature
+from .topi_int8.x86.lookup import looked_up
 from .topi_int8.x86.pack import pack_saturated
 
 PIPELINE = "qnn_ext"
@@ -44,16 +46,24 @@ tirx.register_tir_pipeline(PIPELINE, _pipeline)
 
 
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
-    packs = has_feature(function.attrs["target"], "avx512bw")
+    target = function.attrs["target"]
+    body = function.body
+    if has_feature(target, "avx512vbmi"):
+        body = tvm_ffi.structural_map(body, (TensorLoad, looked_up))
+    body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
+    saturate = _packed if has_feature(target, "avx512bw") else _narrowed
+    return function.with_body(tvm_ffi.structural_map(body, [(tvm.ir.Call, saturate), (tirx.AllocBuffer, _on_stack)]))
 
-    def call(node: Expr) -> Expr:
-        if not _is_saturate(node):
-            return node
-        packed = pack_saturated(node) if packs else None
-        return narrowed(node) if packed is None else packed
 
-    body = tvm_ffi.structural_map(function.body, (tirx.Cast, _widened))
-    return function.with_body(tvm_ffi.structural_map(body, [(tvm.ir.Call, call), (tirx.AllocBuffer, _on_stack)]))
+def _packed(call: Expr) -> Expr:
+    if not _is_saturate(call):
+        return call
+    packed = pack_saturated(call)
+    return narrowed(call) if packed is None else packed
+
+
+def _narrowed(call: Expr) -> Expr:
+    return narrowed(call) if _is_saturate(call) else call
 
 
 def _is_saturate(node: Expr) -> bool:

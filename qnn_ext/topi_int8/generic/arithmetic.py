@@ -54,11 +54,14 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
         scales = [scale.constant().reshape(-1) for scale in (lhs_scale, rhs_scale, output_scale)]
         axes, zero_point = (lhs_axis, rhs_axis), stage.parameter(output_zero_point, -1)
         if rounding == "TONEAREST_EVEN":
+            factors = [float_multiplier(scale, scales[2]) for scale in scales[:2]]
             parts = [
-                tir.fence(x.astype("float32") * stage.along(float_multiplier(scale, scales[2]), axis))
-                for x, scale, axis in zip((left, right), scales, axes, strict=False)
+                tir.fence(x.astype("float32") * stage.along(factor, axis))
+                for x, factor, axis in zip((left, right), factors, axes, strict=True)
             ]
-            return tir.round_to_int(sign(*parts), zero_point, out_dtype)
+            sizes = (lhs.largest + lhs_zero_point.largest, rhs.largest + rhs_zero_point.largest)
+            limit = sum(size * float(np.abs(factor).max()) for size, factor in zip(sizes, factors, strict=True))
+            return tir.round_to_int(sign(*parts), zero_point, out_dtype, limit)
         if rounding == "TFLITE":
             shifts = power_of_two_shifts(*(float(scale[0]) for scale in scales)) if pot_scale else None
             if shifts is not None:
@@ -81,7 +84,7 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
             left_multiplier, right_multiplier, shift = xnnpack_multipliers(*scales)
             total = sign(left * tirx.const(left_multiplier, "int32"), right * tirx.const(right_multiplier, "int32"))
             rounded = (total + tirx.const(1 << shift >> 1, "int32")) >> tirx.const(shift, "int32")
-            return tir.saturate(rounded + zero_point.astype("int32"), out_dtype)
+            return tir.saturating_add(rounded, zero_point, out_dtype)
         one, two = (
             rescaled(stage, x, scale, scales[2], zero_point, axis, rounding, compute_dtype, "int32").astype("int64")
             for x, scale, axis in zip((left, right), scales, axes, strict=False)
@@ -126,8 +129,10 @@ def _mul(
         return fixed(stage, product, multiplier, zero_point, axis, rounding, out_dtype)
     in_scale = np.asarray(left_scale * right_scale)
     if rounding == "TONEAREST_EVEN":  # never skipped, as in the reference
-        multiplier = stage.along(float_multiplier(in_scale, out_scale), axis)
-        return tir.requantize_float(product, multiplier, zero_point, out_dtype)
+        factor = float_multiplier(in_scale, out_scale)
+        limit = (lhs.largest + lhs_zero_point.largest) * (rhs.largest + rhs_zero_point.largest)
+        limit *= float(np.abs(factor).max())
+        return tir.requantize_float(product, stage.along(factor, axis), zero_point, out_dtype, limit)
     return rescaled(stage, product, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype)
 
 

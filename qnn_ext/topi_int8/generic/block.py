@@ -19,9 +19,12 @@ from tvm.ir import Call, Expr, TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.sym import detect_linear_equation
 
+from ...numerics.saturate import SATURATE
+
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
 _CHEAP_CALLS = {
+    SATURATE,
     "tirx.call_llvm_pure_intrin",
     "prim.if_then_else",
     "tirx.reinterpret",
@@ -112,6 +115,16 @@ class Block:
         values += [node for node in self.nodes if isinstance(node, tirx.Cast)]
         return any(str(value.ty.dtype) == dtype for value in values)
 
+    @property
+    def narrows(self) -> bool:
+        """Whether it saturates to 8 bits, which CPUs do for several registers at a time."""
+        return any(_call_name(node) == SATURATE for node in self.nodes)
+
+    @property
+    def tables(self) -> bool:
+        """Whether it reads tables of bytes."""
+        return any(is_table(load) for load in self.loads)
+
     def conditioned_vars(self) -> list[tirx.Var]:
         """Block iterators on which the condition of an if_then_else depends."""
         conditions = [node.args[0] for node in self.nodes if _call_name(node) == "prim.if_then_else"]
@@ -185,6 +198,12 @@ def stride_of(indices: Sequence[Any], var: tirx.Var) -> str:
     linear = detect_linear_equation(indices[-1], [var])
     unit = len(linear) == 2 and isinstance(linear[0], tirx.IntImm) and int(linear[0]) == 1
     return "unit" if unit else "far"
+
+
+def is_table(load: TensorLoad) -> bool:
+    """Whether an 8-bit value is the index into 256 bytes."""
+    sizes = [str(size) for size in load.source.shape]
+    return sizes == ["256"] and str(load.ty.dtype) in ("int8", "uint8") and bool(expressions(load.indices[0])[1:])
 
 
 def _is_opaque(node: SBlock) -> bool:

@@ -1,4 +1,4 @@
-"""What the results of integer operators cannot exceed, from the dtypes and constants they start from.
+"""What the results of operators cannot exceed, from the dtypes and constants they start from.
 
 An accumulator of 8-bit products leaves most of int32 unused; a requantization that knows need not clip before it
 converts. Integers wrap beyond int32, so a bound is one only below it.
@@ -29,6 +29,8 @@ def _bound(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]
         return prod(sizes)
     if name in ("astype", "nn.relu", "repeat"):
         return sizes[0]
+    if name == "qnn.dequantize":
+        return (sizes[0] + sizes[2]) * sizes[1]
     if name == "qnn.row_sum":
         return operands[0].shape[-1] * sizes[0]
     if name == "qnn.window_sum":

@@ -150,15 +150,18 @@ def _quantize(
     if data.dtype == "float16":
         x = x.astype("float32")
     dtype = tir.dtype_of(x)
+    limit = math.inf
     if scale.value is not None:
         factor = scale.value.astype(dtype)
+        smallest = float(np.abs(factor).min(initial=1.0))
+        limit = data.largest / smallest if smallest > 0 else math.inf
         factor = stage.along((np.ones((), dtype) / factor).astype(dtype) if reciprocal else factor, axis)
         real = x * factor if reciprocal else x / factor
     else:
         divisor = stage.parameter(scale, axis).astype(dtype)
         real = x * (tirx.const(1.0, dtype) / divisor) if reciprocal else x / divisor
     if rounding == "TONEAREST_EVEN":
-        return tir.round_to_int(real, stage.parameter(zero_point, axis), out_dtype)
+        return tir.round_to_int(real, stage.parameter(zero_point, axis), out_dtype, limit)
     return tir.float_to_int(tir.round_half_away(real), stage.parameter(zero_point, axis), out_dtype)
 
 

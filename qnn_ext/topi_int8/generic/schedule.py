@@ -11,15 +11,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from math import prod
+from math import gcd, prod
+from typing import NamedTuple
 
 from tvm import tirx
 from tvm.ir import IRModule, TensorLoad
 from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
 from ...numerics.tir import KEEP
-from .block import Block, Loop, blocks_of, distinct_loads, read_block, stride_of, uses
+from ..x86.features import has_feature
+from .block import Block, Loop, blocks_of, distinct_loads, is_table, read_block, stride_of, uses
 from .rows import fuse_rows, shared_rows
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,13 @@ CHAINS = 8  # independent sums that hide the latency of a strictly sequential on
 PARALLEL_GRAINS = 64  # parallel iterations that are enough to balance any number of threads
 
 
+class Cpu(NamedTuple):
+    """What of the target the schedule depends on: more than one thread; tables of bytes read by whole registers."""
+
+    threads: bool
+    lookups: bool
+
+
 def schedule_module(mod: IRModule, target: Target) -> IRModule:
     """Schedule every PrimFunc of `mod` that no strategy has scheduled (attribute `tirx.is_scheduled`)."""
     functions = {
@@ -51,10 +61,10 @@ def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """`func` scheduled for the CPU `target`; blocks that are not plain TE (sort, scatter, calls) stay as they are."""
     if func.attrs and func.attrs.get(SCHEDULED):
         return func
-    threads = int(target.attrs.get("num-cores", 0)) != 1
+    cpu = Cpu(int(target.attrs.get("num-cores", 0)) != 1, has_feature(target, "avx512vbmi"))
     sch = _attempt(Schedule(func), _inline_producers)
     sch = _attempt(sch, _narrow_indices)
-    sch = _attempt(sch, lambda trial: _schedule_blocks(trial, threads))
+    sch = _attempt(sch, lambda trial: _schedule_blocks(trial, cpu))
     return sch.mod["main"].with_attr(SCHEDULED, True)
 
 
@@ -72,31 +82,31 @@ def _attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
     return done if isinstance(done, Schedule) else trial
 
 
-def _schedule_blocks(sch: Schedule, threads: bool) -> Schedule:
+def _schedule_blocks(sch: Schedule, cpu: Cpu) -> Schedule:
     blocks = blocks_of(sch)
     shared, axes = shared_rows(blocks, PARALLEL_GRAINS) if blocks else (0, 0)
-    if threads and shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
-        fused = _attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes))
+    if cpu.threads and shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
+        fused = _attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, cpu))
         if fused is not sch:
             sch, blocks = fused, blocks[:-shared]
     for block in blocks:
-        sch = _schedule_block(sch, block, threads)
+        sch = _schedule_block(sch, block, cpu)
     return sch
 
 
-def _schedule_rows(sch: Schedule, blocks: list[Block], axes: int) -> Schedule:
+def _schedule_rows(sch: Schedule, blocks: list[Block], axes: int, cpu: Cpu) -> Schedule:
     """One parallel loop over the rows that these blocks share, each block scheduled inside a row."""
     rows = fuse_rows(sch, blocks, axes)
     for block in blocks:
         inside = read_block(sch, block.rv, below=rows)
         if inside is not None:
-            sch = _schedule_block(sch, inside, threads=False)
+            sch = _schedule_block(sch, inside, cpu._replace(threads=False))
     return sch
 
 
-def _schedule_block(sch: Schedule, block: Block, threads: bool) -> Schedule:
+def _schedule_block(sch: Schedule, block: Block, cpu: Cpu) -> Schedule:
     step = _schedule_reduction if block.reduce else _schedule_injective
-    return _attempt(sch, partial(step, block=block, threads=threads))
+    return _attempt(sch, partial(step, block=block, cpu=cpu))
 
 
 def _narrow_indices(sch: Schedule) -> Schedule:
@@ -169,7 +179,7 @@ def _moves_data_only(block: Block) -> bool:
 # Blocks without reduction
 
 
-def _schedule_injective(sch: Schedule, block: Block, threads: bool) -> None:
+def _schedule_injective(sch: Schedule, block: Block, cpu: Cpu) -> None:
     """Fuse the trailing loops that together walk memory contiguously, spread the others over threads."""
     conditioned = block.conditioned_vars()
     count = _contiguous_suffix(block, conditioned)
@@ -177,7 +187,9 @@ def _schedule_injective(sch: Schedule, block: Block, threads: bool) -> None:
     if not block.loops:
         return
     fused = sch.fuse(*(loop.rv for loop in trailing)) if count > 1 else trailing[0].rv
-    if threads and block.total_cost >= PARALLEL_COST:
+    if (block.narrows or (cpu.lookups and block.tables)) and not conditioned:
+        fused = _vectorize_bytes(sch, block, fused, prod(loop.extent for loop in trailing), cpu)
+    if cpu.threads and block.total_cost >= PARALLEL_COST:
         if prod(loop.extent for loop in outer) > 1:
             outer = _parallel(sch, outer)
         elif count > 1 or not conditioned:
@@ -187,6 +199,18 @@ def _schedule_injective(sch: Schedule, block: Block, threads: bool) -> None:
         # Lowering makes one loop per branch of the condition, each of which vectorizes. Conditions on outer loops need
         # no such help.
         sch.annotate(fused, PARTITION, 1)
+
+
+def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extent: int, cpu: Cpu) -> LoopRV:
+    """Explicit vectors that fill a register with bytes; other extents and loads are left to LLVM. The loop outside."""
+    lanes = gcd(extent, LANES[0])
+    inner = block.loops[-1].var
+    scattered = [load for load in block.loads if stride_of(load.indices, inner) == "far"]
+    if lanes < 32 or any(not (cpu.lookups and is_table(load)) for load in scattered):
+        return loop
+    outer, vector = sch.split(loop, [None, lanes])
+    sch.vectorize(vector)
+    return outer
 
 
 def _depends_on(loop: Loop, variables: list[tirx.Var]) -> bool:
@@ -233,7 +257,7 @@ def _adjacent(buffer: tirx.Buffer, indices: list, outer: Loop, inner: Loop) -> b
 # Reductions
 
 
-def _schedule_reduction(sch: Schedule, block: Block, threads: bool) -> None:
+def _schedule_reduction(sch: Schedule, block: Block, cpu: Cpu) -> None:
     """[rows..., reduction..., tile]: a tile of accumulators stays in registers during the reduction."""
     vector = _vector_loop(block)
     tile: list[Loop]
@@ -246,7 +270,7 @@ def _schedule_reduction(sch: Schedule, block: Block, threads: bool) -> None:
     else:
         outer, tile = _chains(sch, block)
     sch.reorder(*(loop.rv for loop in outer), *(loop.rv for loop in block.reduce), *(loop.rv for loop in tile))
-    if threads and outer and block.total_cost >= PARALLEL_COST:
+    if cpu.threads and outer and block.total_cost >= PARALLEL_COST:
         _parallel(sch, outer)
     for loop in tile:
         if loop.extent <= UNROLL:
