@@ -190,9 +190,16 @@ def distinct_loads(block: Block, buffer: tirx.Buffer) -> int:
 
 
 def stride_of(indices: Sequence[Any], var: tirx.Var) -> str:
-    """How an access moves with `var`: "none", "unit" (the next element in memory) or "far"."""
+    """How an access moves with `var`: "none", "unit" (the next element in memory) or "far".
+
+    In blocks of a layout [..., var // n, ..., var % n] the next element counts as "unit".
+    """
     if not any(uses(index, var) for index in indices):
         return "none"
+    blocks = [index for index in indices if isinstance(index, tirx.FloorDiv) and index.a.same_as(var)]
+    last = indices[-1]
+    if len(blocks) == 1 and isinstance(last, tirx.FloorMod) and last.a.same_as(var):
+        return "unit"
     if any(uses(index, var) for index in indices[:-1]):
         return "far"
     linear = detect_linear_equation(indices[-1], [var])

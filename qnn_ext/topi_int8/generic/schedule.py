@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import gcd, prod
-from typing import NamedTuple
 
 from tvm import tirx
 from tvm.ir import IRModule, TensorLoad
@@ -21,8 +21,8 @@ from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
 from ...numerics.tir import KEEP
-from ..x86.features import has_feature
 from .block import Block, Loop, blocks_of, distinct_loads, is_table, read_block, stride_of, uses
+from .machine import Machine, machine_of, product_tile
 from .rows import fuse_rows, shared_rows
 
 _log = logging.getLogger(__name__)
@@ -34,18 +34,12 @@ CHEAP_BODY = 6  # simple operations that are cheaper to repeat than to store and
 MAX_BODY = 400  # expression nodes; bounds compile time when inlining makes expressions grow
 PARTITION = "pragma_loop_partition_hint"
 LANES = (64, 32, 16, 8)  # vector lengths; those longer than a register of the target become several
-VECTORS, ROWS = 4, 4  # tile of accumulators kept in registers during a reduction
+VECTORS = 4  # accumulators side by side in registers during a reduction that shares no loads between rows
+CACHE_BYTES = 1 << 19  # what stays in the second cache level beside the rest
 UNROLL = 16  # longest loop to unroll
 SHORT_REDUCTION = 64  # terms that LLVM unrolls; it then vectorizes the loop around them, whatever its extent
 CHAINS = 8  # independent sums that hide the latency of a strictly sequential one
 PARALLEL_GRAINS = 64  # parallel iterations that are enough to balance any number of threads
-
-
-class Cpu(NamedTuple):
-    """What of the target the schedule depends on: more than one thread; tables of bytes read by whole registers."""
-
-    threads: bool
-    lookups: bool
 
 
 def schedule_module(mod: IRModule, target: Target) -> IRModule:
@@ -61,10 +55,10 @@ def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """`func` scheduled for the CPU `target`; blocks that are not plain TE (sort, scatter, calls) stay as they are."""
     if func.attrs and func.attrs.get(SCHEDULED):
         return func
-    cpu = Cpu(int(target.attrs.get("num-cores", 0)) != 1, has_feature(target, "avx512vbmi"))
+    machine = machine_of(target)
     sch = _attempt(Schedule(func), _inline_producers)
     sch = _attempt(sch, _narrow_indices)
-    sch = _attempt(sch, lambda trial: _schedule_blocks(trial, cpu))
+    sch = _attempt(sch, lambda trial: _schedule_blocks(trial, machine))
     return sch.mod["main"].with_attr(SCHEDULED, True)
 
 
@@ -82,31 +76,31 @@ def _attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
     return done if isinstance(done, Schedule) else trial
 
 
-def _schedule_blocks(sch: Schedule, cpu: Cpu) -> Schedule:
+def _schedule_blocks(sch: Schedule, machine: Machine) -> Schedule:
     blocks = blocks_of(sch)
     shared, axes = shared_rows(blocks, PARALLEL_GRAINS) if blocks else (0, 0)
-    if cpu.threads and shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
-        fused = _attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, cpu))
+    if machine.threads and shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
+        fused = _attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, machine))
         if fused is not sch:
             sch, blocks = fused, blocks[:-shared]
     for block in blocks:
-        sch = _schedule_block(sch, block, cpu)
+        sch = _schedule_block(sch, block, machine)
     return sch
 
 
-def _schedule_rows(sch: Schedule, blocks: list[Block], axes: int, cpu: Cpu) -> Schedule:
+def _schedule_rows(sch: Schedule, blocks: list[Block], axes: int, machine: Machine) -> Schedule:
     """One parallel loop over the rows that these blocks share, each block scheduled inside a row."""
     rows = fuse_rows(sch, blocks, axes)
     for block in blocks:
         inside = read_block(sch, block.rv, below=rows)
         if inside is not None:
-            sch = _schedule_block(sch, inside, cpu._replace(threads=False))
+            sch = _schedule_block(sch, inside, replace(machine, threads=False))
     return sch
 
 
-def _schedule_block(sch: Schedule, block: Block, cpu: Cpu) -> Schedule:
+def _schedule_block(sch: Schedule, block: Block, machine: Machine) -> Schedule:
     step = _schedule_reduction if block.reduce else _schedule_injective
-    return _attempt(sch, partial(step, block=block, cpu=cpu))
+    return _attempt(sch, partial(step, block=block, machine=machine))
 
 
 def _narrow_indices(sch: Schedule) -> Schedule:
@@ -179,7 +173,7 @@ def _moves_data_only(block: Block) -> bool:
 # Blocks without reduction
 
 
-def _schedule_injective(sch: Schedule, block: Block, cpu: Cpu) -> None:
+def _schedule_injective(sch: Schedule, block: Block, machine: Machine) -> None:
     """Fuse the trailing loops that together walk memory contiguously, spread the others over threads."""
     conditioned = block.conditioned_vars()
     count = _contiguous_suffix(block, conditioned)
@@ -187,9 +181,9 @@ def _schedule_injective(sch: Schedule, block: Block, cpu: Cpu) -> None:
     if not block.loops:
         return
     fused = sch.fuse(*(loop.rv for loop in trailing)) if count > 1 else trailing[0].rv
-    if (block.narrows or (cpu.lookups and block.tables)) and not conditioned:
-        fused = _vectorize_bytes(sch, block, fused, prod(loop.extent for loop in trailing), cpu)
-    if cpu.threads and block.total_cost >= PARALLEL_COST:
+    if (block.narrows or (machine.lookups and block.tables)) and not conditioned:
+        fused = _vectorize_bytes(sch, block, fused, prod(loop.extent for loop in trailing), machine)
+    if machine.threads and block.total_cost >= PARALLEL_COST:
         if prod(loop.extent for loop in outer) > 1:
             outer = _parallel(sch, outer)
         elif count > 1 or not conditioned:
@@ -201,12 +195,12 @@ def _schedule_injective(sch: Schedule, block: Block, cpu: Cpu) -> None:
         sch.annotate(fused, PARTITION, 1)
 
 
-def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extent: int, cpu: Cpu) -> LoopRV:
+def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extent: int, machine: Machine) -> LoopRV:
     """Explicit vectors that fill a register with bytes; other extents and loads are left to LLVM. The loop outside."""
     lanes = gcd(extent, LANES[0])
     inner = block.loops[-1].var
     scattered = [load for load in block.loads if stride_of(load.indices, inner) == "far"]
-    if lanes < 32 or any(not (cpu.lookups and is_table(load)) for load in scattered):
+    if lanes < 32 or any(not (machine.lookups and is_table(load)) for load in scattered):
         return loop
     outer, vector = sch.split(loop, [None, lanes])
     sch.vectorize(vector)
@@ -257,20 +251,20 @@ def _adjacent(buffer: tirx.Buffer, indices: list, outer: Loop, inner: Loop) -> b
 # Reductions
 
 
-def _schedule_reduction(sch: Schedule, block: Block, cpu: Cpu) -> None:
+def _schedule_reduction(sch: Schedule, block: Block, machine: Machine) -> None:
     """[rows..., reduction..., tile]: a tile of accumulators stays in registers during the reduction."""
     vector = _vector_loop(block)
     tile: list[Loop]
     if vector is not None and _lanes(block, vector.extent) not in LANES and _reduction_size(block) <= SHORT_REDUCTION:
         vector, outer, tile = None, block.spatial, []
     elif vector is not None:
-        outer, tile = _register_tile(sch, block, vector)
+        outer, tile = _register_tile(sch, block, vector, machine)
     elif _reduces_contiguous_integers(block):
         outer, tile = block.spatial, []
     else:
         outer, tile = _chains(sch, block)
     sch.reorder(*(loop.rv for loop in outer), *(loop.rv for loop in block.reduce), *(loop.rv for loop in tile))
-    if cpu.threads and outer and block.total_cost >= PARALLEL_COST:
+    if machine.threads and outer and block.total_cost >= PARALLEL_COST:
         _parallel(sch, outer)
     for loop in tile:
         if loop.extent <= UNROLL:
@@ -294,18 +288,53 @@ def _vector_loop(block: Block) -> Loop | None:
     return wide[-1] if vectorizes else None
 
 
-def _register_tile(sch: Schedule, block: Block, vector: Loop) -> tuple[list[Loop], list[Loop]]:
+def _register_tile(sch: Schedule, block: Block, vector: Loop, machine: Machine) -> tuple[list[Loop], list[Loop]]:
     """(outer loops, [rows,] [vectors,] lanes): rows are tiled where several of them share what they load.
 
     An extent that no vector length divides stays one inner loop, which LLVM vectorizes, remainder included.
     """
     wide = [loop for loop in block.spatial if loop.extent > 1]
     lanes = _lanes(block, vector.extent)
-    vectors = _largest_divisor(vector.extent // lanes, VECTORS) if lanes in LANES else 1
-    factors = {vector.var: [vectors, lanes]}
-    if len(wide) > 1 and not block.conditional and _rows_share_loads(block, wide[-2].var, vector.var):
-        factors[wide[-2].var] = [_largest_divisor(wide[-2].extent, ROWS)]
-    return _split(sch, block.spatial, factors)
+    if lanes not in LANES:
+        return _split(sch, block.spatial, {vector.var: [1, lanes]})
+    shares = len(wide) > 1 and not block.conditional and _rows_share_loads(block, wide[-2].var, vector.var)
+    if not shares:
+        return _split(sch, block.spatial, {vector.var: [_largest_divisor(vector.extent // lanes, VECTORS), lanes]})
+    registers = machine.register_bytes * 8 // (lanes * _widest(block))
+    rows, vectors = product_tile(wide[-2].extent, vector.extent // lanes, registers)
+    outer, tile = _split(sch, block.spatial, {vector.var: [vectors, lanes], wide[-2].var: [rows]})
+    return _cheapest_order(block, outer, wide[-2].var, vector.var), tile
+
+
+def _cheapest_order(block: Block, outer: list[Loop], row: tirx.Var, vector: tirx.Var) -> list[Loop]:
+    """The loops outside a tile of a product: what does not stay in cache should pass by as seldom as possible.
+
+    Rows outermost read the operand of the vectors once for each tile of rows, vectors outermost the operand of the
+    rows once for each strip of vectors.
+    """
+    strips = [loop for loop in outer if loop.var.same_as(vector)]
+    others = [loop for loop in outer if not loop.var.same_as(vector)]
+    shared = [loop for loop in others if not _moves(block, loop.var, vector)]
+    if not strips or len(shared) < len(others):  # a batch of products: each has operands of its own
+        return outer
+    rows_bytes = sum(_bytes(load) for load in block.loads if _uses(load, row))
+    vectors_bytes = sum(_bytes(load) for load in block.loads if _uses(load, vector))
+    again = (prod(loop.extent for loop in others) - 1) * (vectors_bytes if vectors_bytes > CACHE_BYTES else 0)
+    instead = (strips[0].extent - 1) * (rows_bytes if rows_bytes > CACHE_BYTES else 0)
+    return strips + others if instead < again else outer
+
+
+def _moves(block: Block, var: tirx.Var, vector: tirx.Var) -> bool:
+    """Whether the operand that moves with `vector` moves with `var` too."""
+    return any(_uses(load, var) and _uses(load, vector) for load in block.loads)
+
+
+def _uses(load: TensorLoad, var: tirx.Var) -> bool:
+    return any(uses(index, var) for index in load.indices)
+
+
+def _bytes(load: TensorLoad) -> int:
+    return prod(int(size) for size in load.source.shape) * int(load.ty.dtype.bits) // 8
 
 
 def _reduction_size(block: Block) -> int:
@@ -313,8 +342,13 @@ def _reduction_size(block: Block) -> int:
 
 
 def _lanes(block: Block, extent: int) -> int:
-    bits = max(int(node.ty.dtype.bits) for node in (block.stores[0].value, *block.loads))
+    bits = _widest(block)
     return next((lanes for lanes in LANES if lanes * bits <= 512 and extent % lanes == 0), extent)
+
+
+def _widest(block: Block) -> int:
+    """Bits of the widest value that a reduction loads or stores."""
+    return max(int(node.ty.dtype.bits) for node in (block.stores[0].value, *block.loads))
 
 
 def _rows_share_loads(block: Block, row: tirx.Var, vector: tirx.Var) -> bool:
