@@ -79,12 +79,15 @@ PIPELINE = "qnn_ext_program"
 
 @tvm.transform.module_pass(opt_level=0)
 def _keep_private(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
-    """Relax makes every function public; only the program is called from outside."""
+    """Relax makes every function public, TVM a lone kernel the entry; only the program is called from outside."""
     functions = {
-        var: function if var.name_hint == PROGRAM else function.without_attr("global_symbol")
-        for var, function in mod.functions_items()
+        var: function if var.name_hint == PROGRAM else _private(function) for var, function in mod.functions_items()
     }
     return IRModule(functions, attrs=mod.attrs)
+
+
+def _private(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    return function.without_attr("global_symbol").without_attr("tirx.is_entry_func")
 
 
 def _pipeline() -> tuple:
