@@ -1,0 +1,130 @@
+"""Float operators legalized to our own formulas: what stays alone equals the interpreter, products are close to it."""
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext import op
+from qnn_ext.build import lower_module
+from qnn_ext.interpreter import interpret
+from qnn_ext.op.base import constant
+from qnn_ext.target import make_target
+
+from ..topi_int8.test_generic_schedule import run
+
+nn = relax.op.nn
+ELEMENTARY = {
+    **{name: getattr(relax.op, name) for name in ("exp", "erf", "tanh", "sigmoid")},
+    **{name: getattr(nn, name) for name in ("silu", "gelu", "gelu_tanh")},
+}
+
+
+def evaluate(build, arrays, cpu="native"):
+    """(compiled, interpreted) results of build(emit, *variables)."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(x.shape, str(x.dtype))) for i, x in enumerate(arrays)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(build(builder.emit, *params))
+        builder.emit_func_output(result)
+    target = make_target(cpu, 1)
+    return run(lower_module(builder.get(), target), arrays, target)[0], interpret(builder.get(), arrays)[0]
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_elementary_functions_alone(rng, name):
+    x = (rng.standard_normal((3, 5, 37)) * 5).astype(np.float32)
+    np.testing.assert_array_equal(*evaluate(lambda emit, x: emit(ELEMENTARY[name](x)), [x]))
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_elementary_functions_of_float64(rng, name):
+    x = (rng.standard_normal((3, 37)) * 5).astype(np.float64)
+    np.testing.assert_allclose(*evaluate(lambda emit, x: emit(ELEMENTARY[name](x)), [x]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_softmax(rng, axis):
+    x = (rng.standard_normal((4, 6, 50)) * 3).astype(np.float32)
+    actual, expected = evaluate(lambda emit, x: emit(nn.softmax(x, axis)), [x])
+    np.testing.assert_allclose(actual, expected, rtol=0 if axis == -1 else 1e-6)
+
+
+@pytest.mark.parametrize("axes", [[-1], [1, 2]])
+def test_layer_norm(rng, axes):
+    x = rng.standard_normal((4, 6, 50)).astype(np.float32)
+    gamma, beta = (
+        rng.standard_normal(x.shape[axes[0] :] if axes == [-1] else x.shape[1:]).astype("float32") for _ in "gb"
+    )
+    build = lambda emit, x, g, b: emit(nn.layer_norm(x, g, b, axes))  # noqa: E731
+    actual, expected = evaluate(build, [x, gamma, beta])
+    np.testing.assert_allclose(actual, expected, **({"rtol": 0} if axes == [-1] else {"atol": 1e-5}))
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_quantize_ends_the_kernel(rng, name):
+    x = rng.standard_normal((4, 50)).astype(np.float32)
+    gamma, beta = (constant(rng.standard_normal(50).astype(np.float32)) for _ in "gb")
+
+    def build(emit, x):
+        y = emit(nn.softmax(x, -1) if name == "softmax" else nn.layer_norm(x, gamma, beta, [-1]))
+        return emit(op.quantize(y, 0.01, 3, out_dtype="uint8"))
+
+    np.testing.assert_array_equal(*evaluate(build, [x]))
+
+
+CONVOLUTIONS = {
+    "3x3": ((1, 9, 9, 32), (32, 3, 3, 32), {"padding": (1, 1)}),
+    "odd": ((2, 7, 5, 3), (21, 3, 2, 3), {"padding": (1, 0, 2, 1), "strides": (2, 1)}),
+    "dilated": ((1, 11, 12, 5), (16, 3, 3, 5), {"dilation": (2, 3)}),
+    "pointwise": ((1, 7, 7, 40), (64, 1, 1, 40), {}),
+    "pointwise_strided": ((1, 8, 8, 16), (48, 1, 1, 16), {"strides": (2, 2)}),
+    "depthwise": ((1, 9, 8, 24), (24, 3, 3, 1), {"groups": 24, "padding": (1, 1)}),
+    "depthwise_strided": ((1, 9, 8, 16), (16, 5, 3, 1), {"groups": 16, "strides": (2, 1)}),
+    "grouped": ((1, 6, 6, 8), (12, 3, 3, 4), {"groups": 2}),
+    "multiplier": ((1, 6, 6, 8), (16, 3, 3, 1), {"groups": 8}),
+}
+
+
+@pytest.mark.parametrize("cpu", ["native", "haswell", "x86-64"])
+@pytest.mark.parametrize("kernel_layout", ["OHWI", "HWIO"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_conv2d(rng, name, kernel_layout, cpu):
+    shape, weight_shape, attributes = CONVOLUTIONS[name]
+    if cpu == "x86-64" and kernel_layout == "HWIO":
+        pytest.skip("the layout of the weights does not depend on the CPU")
+    weight = rng.standard_normal(weight_shape).astype(np.float32)
+    if kernel_layout == "HWIO":
+        weight = weight.transpose(1, 2, 3, 0).copy()
+    bias = constant(rng.standard_normal(weight_shape[0]).astype(np.float32))
+
+    def build(emit, x):
+        layouts = {"data_layout": "NHWC", "kernel_layout": kernel_layout}
+        y = emit(nn.conv2d(x, constant(weight), **attributes, **layouts))
+        return emit(nn.relu(emit(relax.op.add(y, bias))))
+
+    x = rng.standard_normal(shape).astype(np.float32)
+    np.testing.assert_allclose(*evaluate(build, [x], cpu), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("cpu", ["native", "haswell"])
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(
+    "lhs,rhs",
+    [
+        ((3, 50, 64), (3, 64, 50)),
+        ((17, 33), (33, 10)),
+        ((2, 9, 20), (20, 37)),
+        ((1, 40), (40, 10)),
+        ((2, 12, 8), (2, 8, 48)),
+    ],
+    ids=str,
+)
+def test_matmul(rng, lhs, rhs, is_constant, cpu):
+    x, y = (rng.standard_normal(shape).astype(np.float32) for shape in (lhs, rhs))
+
+    def build(emit, x, *operands):
+        product = emit(relax.op.matmul(x, *(operands or [constant(y)])))
+        return emit(relax.op.divide(product, relax.const(8.0, "float32")))
+
+    np.testing.assert_allclose(*evaluate(build, [x] if is_constant else [x, y], cpu), rtol=1e-5, atol=1e-5)
