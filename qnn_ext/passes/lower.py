@@ -194,7 +194,13 @@ def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, A
     n, h, w, c = data.shape
     o, kh, kw, _ = weight.shape
     geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])
-    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes)
+    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, nine_bit_weights=_nine_bits(weight))
+
+
+def _nine_bits(weight: Operand) -> bool:
+    """Whether constant int16 weights are sums of two int8 values."""
+    known = weight.value is not None and weight.dtype == "int16"
+    return bool(known and weight.value.min() >= -256 and weight.value.max() <= 254)
 
 
 def _attributes(name: str, call: relax.Call) -> dict[str, Any]:

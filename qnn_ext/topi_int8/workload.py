@@ -15,6 +15,9 @@ class Conv2dWorkload:
 
     Weights are OHWI: (out_channels, kh, kw, in_channels / groups). A depthwise convolution is groups == in_channels;
     its output channel o reads input channel o // multiplier.
+
+    nine_bit_weights: whether int16 weights are known to be sums of two int8 values, within -256..254, as the weights
+    of uint8 models are once their zero point is subtracted
     """
 
     batch: int
@@ -30,6 +33,7 @@ class Conv2dWorkload:
     data_dtype: str
     weight_dtype: str
     out_dtype: str = "int32"
+    nine_bit_weights: bool = False
 
     @property
     def out_height(self) -> int:

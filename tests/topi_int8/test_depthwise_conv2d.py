@@ -90,6 +90,15 @@ def test_dtypes(cpu, data_dtype, weight_dtype):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("fill", [("random", "random"), ("max", "max"), ("max", "min")], ids="-".join)
+@pytest.mark.parametrize("shape, kernel", [((1, 9, 9, 24), (3, 3)), ((1, 8, 17, 8), (3, 3)), ((2, 7, 7, 33), (5, 5))])
+def test_nine_bit_weights(cpu, shape, kernel, fill):
+    pad = (kernel[0] // 2, kernel[1] // 2) * 2
+    workload = depthwise(shape, kernel, padding=pad, weight_dtype="int16", nine_bit_weights=True)
+    check(workload, cpu_target(cpu), epilogue="none", fill=fill, pad_value=130)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("fill", [("random", "random"), ("min", "max"), ("min", "min")], ids="-".join)
 def test_int16_activations_in_int32(cpu, fill):
     """255·32768·9 fits int32; with int16 weights at their minimum, nine products of 2³⁰ would not: one tap then."""

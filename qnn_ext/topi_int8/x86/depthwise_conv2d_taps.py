@@ -266,7 +266,7 @@ def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
         and instruction.available(target)
         and 1 in (workload.strides[0], workload.dilation[0])
         and workload.data_dtype == "uint8"
-        and workload.weight_dtype == "int8"
+        and (workload.weight_dtype == "int8" or workload.nine_bit_weights)
     )
 
 
