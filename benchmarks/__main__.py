@@ -12,8 +12,8 @@ Printed: latencies with the best other runtime's over ours; the share of the mac
 layers reaches; times of import and build, file size, peak memory, and how the outputs agree; int8 against the float32
 network where NETWORK.float32.onnx lies beside NETWORK.*.
 
-All models at hand on two threads take some 15 minutes on two cores. Leave the machine alone meanwhile: another process
-on one of two cores doubles what two threads take.
+All models at hand on one and two threads take some 15 minutes on two cores. Leave the machine alone meanwhile: another
+process on one of two cores doubles what two threads take. Where that cannot be, --realtime lets the runtimes go first.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+
+from qnn_ext.host import default_threads
 
 from .comparison import Options, compare
 from .compiling import Compiled, compile_model
@@ -93,7 +95,7 @@ class Bench:
     def _measure_machine(self, threads: int) -> None:
         """The int8 peak and the speed of memory. The worker of the peak stays, to be measured beside every model."""
         tasks = {"peak": Task("peak", "", threads), **{place: Task("read", place, threads) for place in READS}}
-        workers = {name: Worker(task, self._options.verbose) for name, task in tasks.items()}
+        workers = {name: Worker(task, self._options.verbose, self._options.realtime) for name, task in tasks.items()}
         try:
             ready = {name: worker.wait(self._options.setup_limit) for name, worker in workers.items()}
             times, _ = take_turns(workers, self._options.rounds, self._options.seconds_per_turn)
@@ -119,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{peer.title} is left out: {', '.join(peer.missing)} is not installed", file=sys.stderr)
     peers = [peer for peer in peers if not peer.missing]
     rounds, length = (3, 0.01) if options.quick else (options.rounds, 0.04)
-    how = Options(rounds, length, options.setup_limit, options.verbose)
+    how = Options(rounds, length, options.setup_limit, options.realtime, options.verbose)
     with Bench(options.threads, peers, how) as bench:
         for number, model in enumerate(models, 1):
             result = bench.run(model)
@@ -133,13 +135,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     keys = [peer.key for peer in PEERS]
+    threads = [1, 2] if default_threads() > 1 else [1]
     parser = argparse.ArgumentParser(
         "benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", type=Path, help="files or folders instead of the default models")
     parser.add_argument("--add", nargs="+", type=Path, default=[], help="files or folders besides the default models")
     parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of the files wanted")
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--threads", nargs="+", type=int, default=threads, help="numbers of threads (1, 2)")
     parser.add_argument("--peers", nargs="*", choices=keys, default=keys, help="runtimes to compare with (all)")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each runtime (15)")
     parser.add_argument("--quick", action="store_true", help="3 short turns: to see that everything runs")
@@ -149,6 +152,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     parser.add_argument("--plots", type=Path, help="write plots into this folder")
+    parser.add_argument("--realtime", action="store_true", help="measure before all other work of a busy machine; root")
     parser.add_argument("--verbose", action="store_true", help="show what the runtimes print")
     return parser.parse_args(arguments)
 

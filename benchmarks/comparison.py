@@ -23,11 +23,12 @@ PROFILE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: turns, how long each is, and how long a runtime may take to load a model."""
+    """How to measure: turns, how long each is, how long a runtime may take to load a model, which scheduling."""
 
     rounds: int = 15
     seconds_per_turn: float = 0.04
     setup_limit: float = 120.0
+    realtime: bool = False
     verbose: bool = False
 
 
@@ -67,7 +68,7 @@ class Comparison:
         return min(self.rivals, key=lambda name: self.times[name].median) if self.rivals else None
 
     def ratio(self, least: bool = False) -> float | None:
-        """Latency of the best rival over ours: of medians, or of the quietest turns."""
+        """Latency of the best rival over ours: of medians, or of minima."""
         if OURS not in self.times or not self.rivals:
             return None
         if least:
@@ -95,7 +96,7 @@ def compare(
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for name, task in _tasks(model, threads, ours, twin, peers).items():
-            workers[name] = Worker(task, options.verbose)
+            workers[name] = Worker(task, options.verbose, options.realtime)
             stack.callback(workers[name].close)
         ready = _wait(workers, options.setup_limit, result.failures)
         running = {name: workers[name] for name in ready}

@@ -96,9 +96,9 @@ def _latency(results: Sequence[Result], threads: int) -> list[str]:
         "spread",
     ]
     note = [
-        "Medians. best / ours: the fastest other runtime's latency over ours; of minima: the same of everyone's best "
-        "turn. of peak: our share of what the int8 instruction could do. spread: the middle half of our turns over the "
-        "median.",
+        "Medians. best / ours: the fastest other runtime's latency over ours; of minima: the same of the best part of "
+        "everyone's turns. of peak: our share of what the int8 instruction could do. spread: the middle half of our "
+        "turns over the median.",
         "",
     ]
     return note + _table(header, rows) if rows else []

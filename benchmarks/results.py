@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from qnn_ext.host import default_threads
 
 from .comparison import OURS, Comparison
 from .compiling import Compiled
@@ -33,8 +34,7 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         """This machine, nothing measured yet."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return cls(_cpu_name(), cores, _versions())
+        return cls(_cpu_name(), default_threads(), _versions())
 
 
 @dataclass

@@ -6,7 +6,7 @@ A busy moment of the machine then hits all alike, and the median over the rounds
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,19 +16,15 @@ from .worker import Worker, WorkerError
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds per call, one value for each turn."""
+    """Seconds per call: one value for each turn, and the least of any part of a turn."""
 
     seconds: tuple[float, ...]
+    least: float
 
     @property
     def median(self) -> float:
         """What is compared."""
         return float(np.median(self.seconds))
-
-    @property
-    def least(self) -> float:
-        """The quietest turn."""
-        return min(self.seconds)
 
     @property
     def quartiles(self) -> tuple[float, float]:
@@ -41,23 +37,29 @@ def take_turns(
     workers: Mapping[str, Worker], rounds: int, seconds_per_turn: float, seed: int = 0
 ) -> tuple[dict[str, Times], dict[str, str]]:
     """The times of every worker that lasted, and what went wrong with the others."""
-    taken: dict[str, list[float]] = {name: [] for name in workers}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in workers}
     failures: dict[str, str] = {}
     numbers: dict[str, int] = {}
 
-    def turn(name: str, number: int) -> float:
+    def turn(name: str, number: int) -> tuple[float, float]:
         try:
-            return float(workers[name].ask("turn", number))
+            return workers[name].ask("turn", number)
         except WorkerError as error:
             failures[name] = str(error)
-            return 0.0
+            return 0.0, 0.0
 
     for name in workers:
-        numbers[name] = max(1, min(20_000, round(seconds_per_turn / max(turn(name, 2), 1e-7))))
+        _, least = turn(name, 2)
+        numbers[name] = max(1, min(20_000, round(seconds_per_turn / max(least, 1e-7))))
     draw = random.Random(seed)
     for _ in range(rounds):
         order = [name for name in workers if name not in failures]
         draw.shuffle(order)
         for name in order:
             taken[name].append(turn(name, numbers[name]))
-    return {name: Times(tuple(values)) for name, values in taken.items() if name not in failures}, failures
+    times = {name: _times(values) for name, values in taken.items() if name not in failures}
+    return times, failures
+
+
+def _times(turns: Sequence[tuple[float, float]]) -> Times:
+    return Times(tuple(mean for mean, _ in turns), min(least for _, least in turns))
