@@ -34,15 +34,21 @@ if TYPE_CHECKING:
 FORMAT = 2
 _DESCRIPTION, _STATES = "qnn.json", "states.npz"
 _LZMA_LIMIT = 1 << 20  # bytes
+_CHUNK = 1 << 18  # bytes that are unpacked at a time
 _stderr_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The model compiled for one CPU. `executable` is what to link it from; a file holds the linked library instead."""
+    """The model compiled for one CPU.
+
+    executable: what the library is linked from
+    weights:    constants that lie outside the code; None where it holds them all
+    """
 
     description: dict[str, Any]
     executable: Any
+    weights: np.ndarray | None
 
 
 def write(
@@ -71,6 +77,9 @@ def write(
             archive.writestr(_STATES, _pack_states(states))
             for index, variant in enumerate(variants):
                 _add_library(archive, _library_name(index), variant.executable)
+                if variant.weights is not None:
+                    size = variant.weights.nbytes
+                    archive.writestr(_weights_name(index), variant.weights.tobytes(), _compression(size))
         os.chmod(name, 0o644)
         os.replace(name, target)
     except OSError as error:
@@ -83,6 +92,10 @@ def _library_name(index: int) -> str:
     return f"model{index}.so"
 
 
+def _weights_name(index: int) -> str:
+    return f"weights{index}.bin"
+
+
 def _add_library(archive: zipfile.ZipFile, name: str, executable: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
         library = Path(folder) / name
@@ -93,9 +106,13 @@ def _add_library(archive: zipfile.ZipFile, name: str, executable: Any) -> None:
             raise ArtifactError(
                 f"linking the model needs a C compiler (gcc or clang) on PATH: {str(error).strip().splitlines()[-1]}"
             ) from error
-        # LZMA makes code a fifth smaller than deflate does, weights hardly, and takes ten times as long to unpack
-        small = library.stat().st_size <= _LZMA_LIMIT
-        archive.write(library, name, zipfile.ZIP_LZMA if small else zipfile.ZIP_DEFLATED)
+        archive.write(library, name, _compression(library.stat().st_size))
+
+
+def _compression(size: int) -> int:
+    """LZMA makes code and tables a fifth smaller than deflate does, weights hardly, and takes ten times as long to
+    unpack."""
+    return zipfile.ZIP_LZMA if size <= _LZMA_LIMIT else zipfile.ZIP_DEFLATED
 
 
 def _pack_states(states: tuple[State, ...]) -> bytes:
@@ -116,19 +133,31 @@ def read(path: str | os.PathLike) -> tuple[dict[str, Any], list[np.ndarray]]:
     return description, states
 
 
-def load_library(path: str | os.PathLike, index: int) -> tvm_ffi.Module:
-    """The library of variant `index`. It is mapped from a temporary file, which is unlinked at once where the system
-    allows: so it takes memory only where it is touched, and nothing of it is copied."""
+def load_code(path: str | os.PathLike, index: int, with_weights: bool) -> tuple[tvm_ffi.Module, np.ndarray | None]:
+    """The library of variant `index`, and its weights where it has them outside the code. The library is mapped from a
+    temporary file, which is unlinked at once where the system allows; nothing is held twice at any time."""
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
         with _opened(Path(path)) as archive:
             library = archive.extract(_library_name(index), folder)
+            weights = _read_weights(archive, index) if with_weights else None
         try:
             with _quiet():
-                return tvm_runtime.load_module(library)
+                return tvm_runtime.load_module(library), weights
         except Exception as error:
             raise ArtifactError(
                 f"the library does not load here: {str(error).strip().splitlines()[-1]}; compile the model again"
             ) from error
+
+
+def _read_weights(archive: zipfile.ZipFile, index: int) -> np.ndarray:
+    info = archive.getinfo(_weights_name(index))
+    weights = tvm_runtime.aligned_empty((info.file_size,), np.dtype(np.uint8))
+    filled = 0
+    with archive.open(info) as member:
+        while part := member.read(_CHUNK):
+            weights[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
+            filled += len(part)
+    return weights
 
 
 @contextlib.contextmanager

@@ -52,18 +52,17 @@ class ProgramExecutor:
     def __init__(
         self,
         library: Any,
+        weights: np.ndarray,
         layout: dict[str, Any],
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         states: Sequence[State],
         tasks: int,
     ) -> None:
-        self._machine = tvm_runtime.virtual_machine(library)
-        self._weights = self._machine["weights"]()
-        self._module = next(module for module in library.imports if module.implements_function("program"))
-        self._function = self._module["program"]
+        self._module = library
+        self._function = library["program"]
         self._tensor, self._workspace = tvm_runtime.tensor(np.zeros(layout["workspace"], np.uint8))
-        self._regions = self._workspace, np.from_dlpack(self._weights)
+        self._regions = self._workspace, weights
         self._tasks = min(tasks, layout["tasks"])
         self._states = states
         self._stamps = self._view(0, layout["stamps"], (layout["steps"] + 1,), "int64")

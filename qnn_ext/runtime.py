@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from .module import FloatNote, State, TensorSpec, check_inputs, run_by_sample
 
 if TYPE_CHECKING:
     from tvm import IRModule
+
+Code: TypeAlias = tuple[Any, np.ndarray | None]  # the library, and the weights that lie outside it
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,13 @@ class Engine:
         common: dict[str, Any],
         variant: dict[str, Any],
         states: Sequence[np.ndarray],
-        library: Callable[[], Any],
+        code: Callable[[], Code],
         num_threads: int | None,
     ) -> None:
-        """common, variant: the description as `.qnn` files hold it. library: gives the compiled code when it is run."""
+        """common, variant: the description as `.qnn` files hold it. code: gives library and weights to run."""
         description = {**common, **variant}
         self._common, self._variant = common, variant
-        self._load_library = library
+        self._load_code = code
         self.inputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["inputs"]))
         self.outputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["outputs"]))
         self.notes = tuple(FloatNote(**note) for note in description["notes"])
@@ -87,7 +89,7 @@ class Engine:
         self.num_threads = num_threads or min(int(self.target.get("num-cores", 1)), default_threads())
         self.variants: list[dict[str, Any]] = [self.target]
         self.tir: IRModule | None = None
-        self._executable: Any = None
+        self._built: artifact.Variant | None = None
         self._saved_with: list[Engine] = [self]
         self._states = tuple(State(n, v) for n, v in zip(description["states"], states, strict=True))
         self._executor: Executor | None = None
@@ -100,12 +102,14 @@ class Engine:
         variant: dict[str, Any],
         states: Sequence[State],
         executable: Any,
+        weights: np.ndarray | None,
         lowered: IRModule,
     ) -> Engine:
         """The engine of a module that was just compiled: nothing is linked before it runs."""
-        engine = cls(common, variant, [state.initial for state in states], executable.jit, None)
+        initial = [state.initial for state in states]
+        engine = cls(common, variant, initial, lambda: (executable.jit(), weights), None)
         engine.tir = lowered
-        engine._executable = executable
+        engine._built = artifact.Variant(variant, executable, weights)
         return engine
 
     @staticmethod
@@ -148,12 +152,13 @@ class Engine:
         """The executor, made at the first use: that is when this CPU must be able to run the code."""
         if self._executor is None:
             check_runnable(self.features, self._variant["architecture"])
-            library, layout = self._load_library(), self._variant["program"]
+            library, weights = self._load_code()
             model = self.inputs, self.outputs, self._states
-            if layout is None:
+            if weights is None:
                 self._executor = MachineExecutor(library, *model, self.kernels, self.num_threads)
             else:
-                self._executor = ProgramExecutor(library, layout, *model, self.num_threads)
+                layout = self._variant["program"]
+                self._executor = ProgramExecutor(library, weights, layout, *model, self.num_threads)
         return self._executor
 
     # ---- measure -------------------------------------------------------------------------------------------------
@@ -186,14 +191,15 @@ class Engine:
             raise QnnError("a loaded .qnn file holds no source; build the model from its file to see it")
         if kind == "tir":
             return str(self.tir.script())
-        modules = [self._executable.mod, *self._executable.mod.imports]
+        assert self._built is not None
+        modules = [self._built.executable.mod, *self._built.executable.mod.imports]
         return "\n".join(module.inspect_source(kind) for module in modules if module.kind == "llvm")
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything into one `.qnn` file. Raises ArtifactError; nothing half-written is left behind."""
-        if self._executable is None:
+        variants = [engine._built for engine in self._saved_with if engine._built is not None]
+        if not variants:
             raise ArtifactError("this engine was loaded from a file; copy that file instead")
-        variants = [artifact.Variant(engine._variant, engine._executable) for engine in self._saved_with]
         artifact.write(path, self._common, variants, self._states)
 
     def __repr__(self) -> str:
@@ -210,14 +216,14 @@ def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
     try:
         common = {key: value for key, value in description.items() if key not in ("format", "variants")}
         variants = list(description["variants"])
-        engines = [Engine(common, variant, states, list, num_threads) for variant in variants]
+        targets = [dict(variant["target"]) for variant in variants]
         index = _choose(variants)
+        engine = Engine(common, variants[index], states, lambda: code, num_threads)
+        with_weights = variants[index]["program"] is not None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
-    library = artifact.load_library(path, index)
-    engine = engines[index]
-    engine._load_library = lambda: library
-    engine.variants = [each.target for each in engines]
+    code = artifact.load_code(path, index, with_weights)
+    engine.variants = targets
     return engine
 
 

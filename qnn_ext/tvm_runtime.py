@@ -52,12 +52,13 @@ def virtual_machine(library: Any) -> tvm_ffi.Module:
 
 def tensor(array: np.ndarray) -> tuple[tvm_ffi.Tensor, np.ndarray]:
     """A tensor holding the array's values, and the NumPy view of its memory."""
-    view = _aligned(array.shape, array.dtype)
+    view = aligned_empty(array.shape, array.dtype)
     view[...] = array
     return tvm_ffi.from_dlpack(view), view
 
 
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array for compiled kernels, not initialised."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

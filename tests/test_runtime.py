@@ -269,7 +269,7 @@ def test_save_without_a_compiler_leaves_nothing(engine, tmp_path, monkeypatch):
     def fails(path, **kwargs):
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(engine._executable, "export_library", fails)
+    monkeypatch.setattr(engine._built.executable, "export_library", fails)
     with pytest.raises(ArtifactError, match="C compiler"):
         engine.save(tmp_path / "m.qnn")
     assert list(tmp_path.iterdir()) == []
@@ -311,7 +311,7 @@ def _load_or_own_error(path: Path) -> None:
         assert str(path) in str(error)
 
 
-@pytest.mark.parametrize("member", ["qnn.json", "model0.so", "states.npz"])
+@pytest.mark.parametrize("member", ["qnn.json", "model0.so", "weights0.bin", "states.npz"])
 def test_missing_members(saved, tmp_path, member):
     _rewrite(saved, tmp_path / "m.qnn", {member: None})
     with pytest.raises(ArtifactError, match="damaged"):
@@ -340,7 +340,7 @@ def test_damaged_description(saved, tmp_path, key, value):
 
 
 @pytest.mark.parametrize(
-    "key", ["inputs", "outputs", "features", "architecture", "kernels", "target", "states", "variants"]
+    "key", ["inputs", "outputs", "features", "architecture", "kernels", "target", "states", "program", "variants"]
 )
 def test_incomplete_description(saved, tmp_path, key):
     description = _description(saved)
@@ -442,9 +442,20 @@ def test_every_variant_gives_the_same(several, engine, images, tmp_path):
 @x86_only
 def test_only_the_library_of_this_cpu_is_unpacked(several, tmp_path, images):
     taken = qnn_ext.load(several).variants.index(qnn_ext.load(several).target)
-    others = {f"model{index}.so": b"broken" for index in range(3) if index != taken}
-    _rewrite(several, tmp_path / "m.qnn", others)
+    names = [name.format(index) for name in ("model{}.so", "weights{}.bin") for index in range(3) if index != taken]
+    _rewrite(several, tmp_path / "m.qnn", dict.fromkeys(names, b"broken"))
     qnn_ext.load(tmp_path / "m.qnn")(images[0])
+
+
+def test_repeated_layers_share_their_code():
+    """The 8 steps of a recurrent model are 8 calls of one function."""
+    module = qnn_ext.from_tflite(DATA / "digits_lstm_int8.tflite")
+    engine = qnn_ext.build(module, num_threads=1)
+    repeated = {kernel.layer: kernel.operators for kernel in engine.kernels if "dense" in kernel.operators}
+    functions = [line for line in engine.source("ll").splitlines() if line.startswith("define")]
+    assert len(repeated) > 8 and len(functions) < len(engine.kernels)
+    image = np.zeros(module.inputs[0].shape, module.inputs[0].dtype)
+    np.testing.assert_array_equal(engine(image), qnn_ext.Interpreter(module)(image))
 
 
 def test_building_for_no_target(module):

@@ -1,20 +1,20 @@
 """A whole model as one compiled function, where its graph allows: no virtual machine between kernels, one workspace for
-all tensors, at most one parallel region a call.
-
-The library then holds `program` and, through TVM's virtual machine, `weights`: all constants of the model in one array.
+all tensors, at most one parallel region a call. Constants lie beside the code, in one array.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import IRModule, relax, tirx
+import tvm_ffi
+from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
-from ..op.base import constant
+from ..passes.fuse import COMPOSITE, LAYER
 from .emit import HEADER, PROGRAM, emit, header_bytes, scratch_storages
 from .graph import read_graph
 from .memory import pack, place
@@ -23,7 +23,8 @@ from .phases import lower_kernels, most_tasks, split
 
 @dataclass(frozen=True)
 class Program:
-    """The executable, and where its workspace holds what: the fields of `layout` are
+    """The executable, which holds `program`; the weights, all constants of the model; and where its workspace holds
+    what: the fields of `layout` are
 
     workspace: bytes, aligned like a storage
     tasks:     the most tasks that the program is made for, 1 if it has nothing to share
@@ -32,6 +33,7 @@ class Program:
     """
 
     executable: tvm.runtime.Executable
+    weights: np.ndarray
     layout: dict[str, Any]
 
 
@@ -40,6 +42,8 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     graph = read_graph(mod)
     if graph is None or not graph.steps:
         return None
+    same = _distinct({step.kernel: mod[step.kernel] for step in graph.steps})
+    graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
     functions = {step.kernel: mod[step.kernel] for step in graph.steps}
     lowered = lower_kernels(functions, target)
     kernels = {var: split(function, most_tasks(target)) for var, function in lowered.items()}
@@ -51,7 +55,7 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     tensors = [storage for storage in storages if storage.array is None]
     workspace = place([*tensors, *(item for items in scratch for item in items)], header_bytes(len(graph.steps)))
     program = emit(graph, kernels, scratch, workspace, weights.size, target)
-    executable = tvm.compile(_with_weights(program, weights), target, tir_pipeline=PIPELINE)
+    executable = tvm.compile(program, target, tir_pipeline=PIPELINE)
     threaded = any(phase.parallel for kernel in kernels.values() for phase in kernel.phases)
     layout = {
         "workspace": workspace,
@@ -61,16 +65,19 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
         "inputs": [storage.offset for storage in graph.inputs],
         "outputs": [(int(storage.array is not None), storage.offset) for storage in graph.outputs],
     }
-    return Program(executable, layout)
+    return Program(executable, weights, layout)
 
 
-def _with_weights(program: IRModule, weights: np.ndarray) -> IRModule:
-    builder = relax.BlockBuilder(program)
-    with builder.function("weights", []):
-        with builder.dataflow():
-            result = builder.emit_output(constant(weights))
-        builder.emit_func_output(result)
-    return builder.get()
+def _distinct(functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, ir.GlobalVar]:
+    """For each kernel the first that computes the same: repeated layers and the steps of recurrent ones share code."""
+    first: dict[tvm_ffi.StructuralKey, ir.GlobalVar] = {}
+    return {var: first.setdefault(_computation(function), var) for var, function in functions.items()}
+
+
+def _computation(function: tirx.PrimFunc) -> tvm_ffi.StructuralKey:
+    for name in ("global_symbol", LAYER, COMPOSITE):
+        function = function.without_attr(name)
+    return tvm_ffi.StructuralKey(function)  # type: ignore[call-arg]
 
 
 PIPELINE = "qnn_ext_program"
@@ -79,7 +86,7 @@ PIPELINE = "qnn_ext_program"
 
 @tvm.transform.module_pass(opt_level=0)
 def _keep_private(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
-    """Relax makes every function public, TVM a lone kernel the entry; only the program is called from outside."""
+    """TVM makes a lone kernel the entry; only the program is called from outside."""
     functions = {
         var: function if var.name_hint == PROGRAM else _private(function) for var, function in mod.functions_items()
     }

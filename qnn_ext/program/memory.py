@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ..tvm_runtime import aligned_empty
 from .graph import ALIGNMENT, Storage
 
 
@@ -53,7 +54,8 @@ def pack(constants: Iterable[Storage]) -> np.ndarray:
             parts.append((end, data))
             end += aligned(len(data))
         storage.offset = known[data]
-    blob = np.zeros(max(end, 1), np.uint8)
+    blob = aligned_empty((max(end, 1),), np.dtype(np.uint8))
+    blob[...] = 0
     for offset, data in parts:
         blob[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
     return blob
