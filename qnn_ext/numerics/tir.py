@@ -58,15 +58,14 @@ def round_half_even(x: Expr) -> Expr:
 
 
 def round_half_away(x: Expr) -> Expr:
-    """Nearest integer, midpoints away from zero."""
-    one, zero = tirx.const(1.0, dtype_of(x)), tirx.const(0.0, dtype_of(x))
+    """Nearest integer, midpoints away from zero: ⌊|x| + h⌋ with the sign of x, h the number before ½.
 
-    def rounded(x: Expr) -> Expr:
-        whole = tirx.trunc(x)
-        step = tirx.Select(x < zero, -one, one)
-        return whole + tirx.Select(tirx.abs(x - whole) >= tirx.const(0.5, dtype_of(x)), step, zero)
-
-    return shared(x, rounded)
+    With ½ itself, the largest number below ½ would become 1: their sum is no float. Where |x| + h is no float, it
+    rounds to the side that ⌊·⌋ takes back.
+    """
+    dtype = dtype_of(x)
+    half = tirx.const(float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0))), dtype)
+    return shared(x, lambda x: tirx.trunc(x + tirx.call_llvm_pure_intrin(dtype, "llvm.copysign", half, x)))
 
 
 def round_half_up(x: Expr) -> Expr:

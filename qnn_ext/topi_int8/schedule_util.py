@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import tvm_ffi
 from tvm import tirx
-from tvm.ir import Op
-from tvm.s_tir import Schedule
+from tvm.ir import Call, Op
+from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from ..numerics.saturate import SATURATE
 
 # A parallel launch costs 5 to 8 µs, also with a single thread. Two threads halve a kernel's time, so a kernel should
 # take some 15 µs alone before it goes parallel. In multiply-accumulates, by how fast the kernel is:
@@ -78,6 +81,13 @@ def _inline_side_inputs(sch: Schedule, output: SBlockRV, accumulator: str) -> No
                 sch.compute_inline(block)
                 pending = True
                 break
+
+
+def saturates(block: SBlock) -> bool:
+    """Whether the block narrows to 8 bits, which CPUs do for several registers at a time."""
+    found: list[Call] = []
+    tvm_ffi.structural_walk(block.body, (Call, lambda call: found.append(call)))
+    return any(getattr(call.op, "name", "") == SATURATE for call in found)
 
 
 def root_blocks(sch: Schedule, done: Sequence[SBlockRV]) -> list[SBlockRV]:

@@ -86,11 +86,13 @@ def _float32(constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows
 
     weighted_rows = [weighted(*tap) for tap in row_taps]
 
+    first, last = (tirx.const(end, "int32") for end in (0, int(data.shape[2]) - 1))
+
     def interpolated(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         total = None
         for column, horizontal in column_taps:
             for row in weighted_rows:
-                term = tir.fence(row(n, y, column(x), c) * horizontal(x))
+                term = tir.fence(row(n, y, tirx.max(tirx.min(column(x), last), first), c) * horizontal(x))
                 total = term if total is None else total + term
         return total
 

@@ -79,7 +79,7 @@ def _attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
 def _schedule_blocks(sch: Schedule, machine: Machine) -> Schedule:
     blocks = blocks_of(sch)
     shared, axes = shared_rows(blocks, PARALLEL_GRAINS) if blocks else (0, 0)
-    if machine.threads and shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
+    if shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
         fused = _attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, machine))
         if fused is not sch:
             sch, blocks = fused, blocks[:-shared]

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows
+from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows, saturates
 from .intrin import DotInstruction
 
 L1_BYTES = 32 * 1024
@@ -185,19 +185,25 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction
 
 
 def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], channel: LoopRV, lanes: int) -> None:
-    """Vectorise over channels. The loop over pixels stays a loop: it reads accumulators that were spilled once.
+    """Vectorise over channels, several registers at a time where they narrow to 8 bits together, and unroll the pixels:
+    at constant offsets, LLVM finds the accumulators in registers.
 
     No vector crosses the last channel. What is left is unrolled: LLVM would make a masked loop of it, and LLVM 22
     writes eight bytes where one is due when such a loop narrows int64 to int8 and one lane remains.
     """
     channels, panel = int(sch.get(output).iter_vars[-1].dom.extent), extent(sch, channel)
-    width = math.gcd(channels, panel, PACKED * lanes)
-    if width >= 4:
+    together = PACKED * lanes if saturates(sch.get(output)) else lanes
+    width = math.gcd(channels, panel, together)
+    if width == lanes and lanes < panel < together and channels % panel == 0:
+        pairs, last = sch.loop_partition(channel, [panel // (2 * lanes) * 2 * lanes, None])
+        sch.vectorize(pairs)
+        sch.vectorize(last)
+        _unroll(sch, pixels)
+    elif width >= 4:
         outer, vector = sch.split(channel, [None, width])
         sch.reorder(outer, *pixels, vector)
         sch.vectorize(vector)
-        for loop in (outer, *pixels):
-            sch.unroll(loop)
+        _unroll(sch, [outer, *pixels])
     elif panel == channels > lanes:
         full, rest = sch.loop_partition(channel, [channels // lanes * lanes, None])
         sch.vectorize(sch.split(full, [None, lanes])[1])
@@ -206,3 +212,8 @@ def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], c
         sch.unroll(sch.split(channel, [None, lanes])[1])
     else:
         sch.unroll(channel)
+
+
+def _unroll(sch: Schedule, loops: list[LoopRV]) -> None:
+    for loop in loops:
+        sch.unroll(loop)
