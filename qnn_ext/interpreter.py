@@ -16,7 +16,7 @@ from tvm import IRModule, ir, relax, tirx
 
 from .module import QnnModule, check_inputs, run_by_sample
 from .numerics import elementary, float_rows
-from .op.base import along_last_axis, call_attributes, constant_value, definition_of, shape_of
+from .op.base import call_attributes, constant_value, definition_of, has_float_rows, shape_of
 
 
 class Interpreter:
@@ -132,11 +132,11 @@ def _elementary(name: str) -> Callable[..., np.ndarray]:
 
 
 def _softmax(call: relax.Call, data: np.ndarray) -> np.ndarray:
-    return float_rows.softmax(data) if along_last_axis(call) else _evaluate_with_tvm(call, [data])
+    return float_rows.softmax(data, int(call.attrs.axis)) if has_float_rows(call) else _evaluate_with_tvm(call, [data])
 
 
 def _layer_norm(call: relax.Call, data: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    if not along_last_axis(call):
+    if not has_float_rows(call):
         return _evaluate_with_tvm(call, [data, gamma, beta])
     return float_rows.layer_norm(data, gamma, beta, float(call.attrs.epsilon))
 

@@ -1,4 +1,4 @@
-"""Float softmax and layer normalization along the last axis on NumPy arrays: sums in an order that vectors can keep.
+"""Float softmax, and layer normalization along the last axis, on NumPy arrays: sums in an order that vectors can keep.
 
 `topi_int8/generic/float_rows.py` says the same in TE, equal bit for bit for finite values.
 """
@@ -27,11 +27,12 @@ def row_sum(x: Array) -> Array:
     return lanes
 
 
-def softmax(x: Array) -> Array:
-    """e^(x − max) / Σ e^(x − max) of float32 rows."""
+def softmax(x: Array, axis: int = -1) -> Array:
+    """e^(x − max) / Σ e^(x − max) over one axis of float32 values."""
+    rows = np.moveaxis(x, axis, -1)
     with np.errstate(all="ignore"):
-        exps = elementary.on_arrays(elementary.exp, x - x.max(axis=-1, keepdims=True))
-        return np.asarray(exps / row_sum(exps))
+        exps = elementary.on_arrays(elementary.exp, rows - rows.max(axis=-1, keepdims=True))
+        return np.ascontiguousarray(np.moveaxis(exps / row_sum(exps), -1, axis))
 
 
 def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:

@@ -168,13 +168,15 @@ def shape_of(expr: relax.Expr) -> tuple[int, ...]:
     return tuple(int(dim) for dim in expr.ty.shape)
 
 
-def along_last_axis(call: relax.Call) -> bool:
-    """Whether a float softmax or layer normalization is over the last axis alone, of float32, with scale and center."""
-    attrs, rank = call.attrs, len(shape_of(call.args[0]))
-    axes = [attrs.axis] if hasattr(attrs, "axis") else attrs.axes
-    plain = not hasattr(attrs, "center") or (bool(attrs.center) and bool(attrs.scale))
-    is_float32 = str(call.args[0].ty.dtype) == "float32"
-    return is_float32 and plain and [int(axis) % rank for axis in axes] == [rank - 1]
+def has_float_rows(call: relax.Call) -> bool:
+    """Whether a softmax or layer normalization is one of numerics/float_rows.py: of float32, and the latter over the
+    last axis alone with scale and center."""
+    if str(call.args[0].ty.dtype) != "float32":
+        return False
+    if not hasattr(call.attrs, "axes"):
+        return True
+    last, plain = len(shape_of(call.args[0])) - 1, bool(call.attrs.center) and bool(call.attrs.scale)
+    return plain and [int(axis) % (last + 1) for axis in call.attrs.axes] == [last]
 
 
 def constant_value(expr: relax.Expr) -> np.ndarray | None:

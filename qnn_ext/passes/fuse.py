@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from ..op.base import along_last_axis, call_attributes, constant_value, shape_of
+from ..op.base import call_attributes, constant_value, has_float_rows, shape_of
 from ..topi_int8.generic.elementwise import RULES
 from ..topi_int8.generic.float_elementwise import FLOAT_RULES
 from .rewrite import Emit, bindings_of, consumers, emit_named, op_name, operands, plain_attrs, rewrite, substitute
@@ -138,7 +138,7 @@ class _Graph:
         """Whether an operator other than a product can stand before elementwise ones in a kernel."""
         name = self.names[index]
         if name in FLOAT_STAGES:
-            return along_last_axis(self.bindings[index].value)
+            return has_float_rows(self.bindings[index].value)
         return self.elementwise[index] or name.startswith("qnn.")
 
     def tail(self, head: int) -> list[int]:

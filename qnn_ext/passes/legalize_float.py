@@ -1,7 +1,7 @@
 """Float operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
 
 They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
-softmax and layer normalization along the last axis; and products, in legalize_float_products.py. Everything else keeps
+softmax, and layer normalization along the last axis; and products, in legalize_float_products.py. Everything else keeps
 TVM's legalization.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tvm import relax, te
 
 from ..numerics import elementary
-from ..op.base import along_last_axis
+from ..op.base import has_float_rows
 from ..topi_int8.generic import float_rows
 from . import legalize_float_products as products
 
@@ -35,7 +35,7 @@ def _is_float32(call: relax.Call) -> bool:
     return str(call.args[0].ty.dtype) == "float32"
 
 
-def _guarded(rule: Legalization, applies: Callable[[relax.Call], bool] = along_last_axis) -> Legalization:
+def _guarded(rule: Legalization, applies: Callable[[relax.Call], bool] = has_float_rows) -> Legalization:
     """`rule` for the calls it is for, TVM's own legalization for the others."""
 
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -57,7 +57,7 @@ def _elementary(name: str) -> Legalization:
 
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return builder.call_te(float_rows.softmax, call.args[0], primfunc_name_hint="softmax")
+    return builder.call_te(float_rows.softmax, call.args[0], int(call.attrs.axis), primfunc_name_hint="softmax")
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

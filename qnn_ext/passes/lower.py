@@ -208,6 +208,8 @@ def _attributes(name: str, call: relax.Call) -> dict[str, Any]:
         return call_attributes(call)
     if name == "nn.leakyrelu":
         return {"alpha": float(call.attrs.alpha)}
+    if name == "nn.softmax":
+        return {"axis": int(call.attrs.axis)}
     if name == "nn.layer_norm":
         return {"epsilon": float(call.attrs.epsilon)}
     return {"dtype": str(call.ty.dtype)} if name == "astype" else {}

@@ -5,7 +5,8 @@ on whatever order of axes their data has, with their axes renamed; a transpose o
 what is there. Only where an operator needs its operand in the order of the model, or the model ends, that order is
 made, once per value. Explicit transposes between NCHW and NHWC so cancel with each other and with those of this pass.
 
-Results are bit-identical: an operator whose float sum would be added in another order keeps the order of the model.
+Results are bit-identical: an operator whose float sum would be added in another order keeps the order of the model,
+unless the caller lets float convolutions add in `any_order`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from .forms import Forms, static_shape
 from .reshapes import reshape_rule  # noqa: F401  (registers its rules)
 
 
-def channels_last(mod: IRModule) -> IRModule:
+def channels_last(mod: IRModule, any_order: bool = False) -> IRModule:
     """`mod` with every operator in NCHW (NCW, NCDHW) that has a channels-last variant in that; others follow.
 
     Modules without such operators are returned as they are. Inputs and outputs keep their layout.
     """
     bindings = bindings_of(mod["main"])
-    if not any(rules.wants_channels_last(binding.value) for binding in bindings):
+    if not any(rules.wants_channels_last(binding.value, any_order) for binding in bindings):
         return mod
     main = mod["main"]
     builder = relax.BlockBuilder()
-    forms = Forms(builder.emit)
+    forms = Forms(builder.emit, any_order)
     with builder.function("main", list(main.params), attrs=plain_attrs(main)):
         with builder.dataflow():
             for binding in bindings:

@@ -37,8 +37,9 @@ def static_shape(value: Any) -> tuple[int, ...] | None:
 class Forms:
     """Forms of the variables of the old module as expressions of the new one."""
 
-    def __init__(self, emit: Callable[[Any], Any]) -> None:
+    def __init__(self, emit: Callable[[Any], Any], any_order: bool = False) -> None:
         self.emit = emit
+        self.any_order = any_order
         self._forms: dict[Any, dict[Order | None, Any]] = {}
         self._unshaped: dict[Any, Any] = {}  # variable bound to a reshape -> what it reshapes
 

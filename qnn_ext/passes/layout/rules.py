@@ -70,8 +70,11 @@ _LAYOUT_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 
 
-def wants_channels_last(value: Any) -> bool:
-    """Whether a call computes in a channels-first layout and may compute with the channels last."""
+def wants_channels_last(value: Any, any_order: bool = False) -> bool:
+    """Whether a call computes in a channels-first layout and may compute with the channels last.
+
+    any_order: whether a float convolution may add its products in another order
+    """
     names = _LAYOUT_ATTRIBUTES.get(op_name(value))
     if names is None:
         return False
@@ -80,7 +83,7 @@ def wants_channels_last(value: Any) -> bool:
     )
     layouts = {str(attributes[name]) for name in names}
     first = len(layouts) == 1 and next(iter(layouts)) in ("NCW", "NCHW", "NCDHW")
-    return first and (op_name(value) != "nn.conv2d" or _sums_in_the_same_order(value))
+    return first and (any_order or op_name(value) != "nn.conv2d" or _sums_in_the_same_order(value))
 
 
 def _sums_in_the_same_order(call: relax.Call) -> bool:
@@ -93,7 +96,7 @@ def _sums_in_the_same_order(call: relax.Call) -> bool:
 
 @layout_rule(*_LAYOUT_ATTRIBUTES)
 def _compute(call: relax.Call, forms: Forms) -> list[Form] | None:
-    if not wants_channels_last(call):
+    if not wants_channels_last(call, forms.any_order):
         return None
     ndim = _ndim(call.args[0])
     order = channels_last_order(ndim)

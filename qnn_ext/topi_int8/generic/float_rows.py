@@ -1,4 +1,4 @@
-"""TE computes of float softmax and layer normalization along the last axis, the twins of numerics/float_rows.py."""
+"""TE computes of float softmax and of layer normalization along the last axis, the twins of numerics/float_rows.py."""
 
 from __future__ import annotations
 
@@ -15,55 +15,61 @@ Element = Callable[..., Expr]
 Combine = Callable[[Expr, Expr], Expr]
 
 
-def _lanes_of(
-    element: Element,
-    shape: Sequence[int],
-    combine: Callable[[Expr, Expr], Expr],
-    reduce: Callable[..., Expr],
-    name: str,
-) -> te.Tensor:
-    """combine over the rows of element(*indices), one number per row: sixteen side by side, then halves with halves."""
-    *outer, length = shape
-    whole, rest = divmod(length, LANES)
-    k = te.reduce_axis((0, whole), "k")
-    lanes = None
-    if whole > 0:
-        lanes = te.compute(
-            (*outer, LANES), lambda *i: reduce(element(*i[:-1], k * LANES + i[-1]), axis=k), name=f"{name}_lanes"
-        )
+class _Rows:
+    """Reductions over one axis of float32 elements: sixteen side by side, then halves with halves."""
 
-    def row(*i: Expr) -> Expr:
-        terms = []
-        for lane in range(LANES):
-            parts = [lanes(*i, lane)] if lanes is not None else []
-            parts += [element(*i, whole * LANES + lane)] if lane < rest else []
-            terms.append(parts[0] if len(parts) == 1 else combine(*parts) if parts else None)
-        while len(terms) > 1:
-            half = len(terms) // 2
-            pairs = zip(terms[:half], terms[half:], strict=True)
-            terms = [low if high is None else combine(low, high) for low, high in pairs]
-        return terms[0]
+    def __init__(self, shape: Sequence[int], axis: int = -1) -> None:
+        self.axis = axis % len(shape)
+        self.length = shape[self.axis]
+        self.before, self.after = tuple(shape[: self.axis]), tuple(shape[self.axis + 1 :])
 
-    return te.compute(tuple(outer), row, name=name, attrs={tir.KEEP: True})
+    def at(self, row: Sequence[Expr], position: Expr) -> list[Expr]:
+        """The indices of an element of a row."""
+        return [*row[: self.axis], position, *row[self.axis :]]
+
+    def of(self, indices: Sequence[Expr]) -> list[Expr]:
+        """The indices of the row of an element."""
+        return [*indices[: self.axis], *indices[self.axis + 1 :]]
+
+    def reduce(self, element: Element, combine: Combine, reduction: Callable[..., Expr], name: str) -> te.Tensor:
+        """One number for each row; `combine` is of two numbers what `reduction` is of an axis."""
+        whole, rest = divmod(self.length, LANES)
+        k = te.reduce_axis((0, whole), "k")
+
+        def lane_sum(*i: Expr) -> Expr:
+            return reduction(element(*self.at(self.of(i), k * LANES + i[self.axis])), axis=k)
+
+        lanes = te.compute((*self.before, LANES, *self.after), lane_sum, name=f"{name}_lanes") if whole > 0 else None
+
+        def row(*i: Expr) -> Expr:
+            terms = []
+            for lane in range(LANES):
+                parts = [lanes(*self.at(i, lane))] if lanes is not None else []
+                parts += [element(*self.at(i, whole * LANES + lane))] if lane < rest else []
+                terms.append(parts[0] if len(parts) == 1 else combine(*parts) if parts else None)
+            while len(terms) > 1:
+                half = len(terms) // 2
+                pairs = zip(terms[:half], terms[half:], strict=True)
+                terms = [low if high is None else combine(low, high) for low, high in pairs]
+            return terms[0]
+
+        return te.compute((*self.before, *self.after), row, name=name, attrs={tir.KEEP: True})
+
+    def sum(self, element: Element, name: str) -> te.Tensor:
+        return self.reduce(element, lambda a, b: a + b, te.sum, name)
+
+    def max(self, element: Element, name: str) -> te.Tensor:
+        return self.reduce(element, tirx.max, te.max, name)
 
 
-def row_sum(element: Element, shape: Sequence[int], name: str) -> te.Tensor:
-    """Σ of float32 elements, without the axis."""
-    return _lanes_of(element, shape, lambda a, b: a + b, te.sum, name)
-
-
-def row_max(element: Element, shape: Sequence[int], name: str) -> te.Tensor:
-    """The largest of the elements, without the axis."""
-    return _lanes_of(element, shape, tirx.max, te.max, name)
-
-
-def softmax(x: te.Tensor) -> te.Tensor:
-    """e^(x − max) / Σ e^(x − max)."""
+def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
+    """e^(x − max) / Σ e^(x − max) over one axis."""
     shape = [int(size) for size in x.shape]
-    high = row_max(x, shape, "row_max")
-    exps = te.compute(shape, lambda *i: elementary.exp(x(*i) - high(*i[:-1]), elementary.TIR), name="exps")
-    total = row_sum(exps, shape, "row_total")
-    return te.compute(shape, lambda *i: exps(*i) / total(*i[:-1]), name="softmax")
+    rows = _Rows(shape, axis)
+    high = rows.max(x, "row_max")
+    exps = te.compute(shape, lambda *i: elementary.exp(x(*i) - high(*rows.of(i)), elementary.TIR), name="exps")
+    total = rows.sum(exps, "row_total")
+    return te.compute(shape, lambda *i: exps(*i) / total(*rows.of(i)), name="softmax")
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
@@ -71,13 +77,14 @@ def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) 
     shape = [int(size) for size in x.shape]
     const = elementary.TIR.const
     count = const(shape[-1])
-    total = row_sum(x, shape, "row_total")
+    rows = _Rows(shape)
+    total = rows.sum(x, "row_total")
     mean = te.compute(shape[:-1], lambda *i: total(*i) / count, name="row_mean", attrs={tir.KEEP: True})
 
     def deviation(*i: Expr) -> Expr:
         return x(*i) - mean(*i[:-1])
 
-    squares = row_sum(lambda *i: tir.fence(tir.shared(deviation(*i), lambda d: d * d)), shape, "row_squares")
+    squares = rows.sum(lambda *i: tir.fence(tir.shared(deviation(*i), lambda d: d * d)), "row_squares")
     inverse = te.compute(
         shape[:-1],
         lambda *i: const(1.0) / tirx.sqrt(squares(*i) / count + const(epsilon)),
@@ -92,8 +99,8 @@ def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) 
 
 
 @stages("nn.softmax")
-def _softmax(constants: Constants, shape: tuple[int, ...], data: Operand) -> te.Tensor:
-    return softmax(data.tensor)
+def _softmax(constants: Constants, shape: tuple[int, ...], data: Operand, *, axis: int) -> te.Tensor:
+    return softmax(data.tensor, axis)
 
 
 @stages("nn.layer_norm")
