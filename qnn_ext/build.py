@@ -103,6 +103,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     mod = canonicalize(mod)  # QNN operators → integer primitives
     mod = sink_reshapes(mod)  # nothing between a product and its epilogue
     mod = fold_constant_sums(mod)  # T3, T4 and the bias in one constant
+    mod = channels_last(mod, any_order=True)  # float convolutions too: equal to the last bits only from here on
     return fuse(mod)  # product + epilogue → one kernel each
 
 
