@@ -32,7 +32,17 @@ from ..schedule_util import (
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, strip_size, tile_cost
+from .microkernel import (
+    Domain,
+    Tile,
+    is_ragged,
+    lane_of,
+    legal_tiles,
+    round_up,
+    schedule_microkernel,
+    strip_size,
+    tile_cost,
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> dict[Tile, f
     costs: dict[Tile, float] = {}
     for domain in filter(None, (_lines(workload, instruction), _domain(workload, instruction))):
         for tile in legal_tiles(domain, instruction):
-            costs.setdefault(tile, tile_cost(tile, domain))
+            costs.setdefault(tile, tile_cost(tile, domain, instruction))
     return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
@@ -95,7 +105,8 @@ def _domain(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain:
     blocks = round_up(workload.out_channels // groups, instruction.lanes) // instruction.lanes
     steps = math.prod(_reduction(workload, instruction, groups)[1]) // instruction.depth
     # Blocks behind the last one are padding in a single group only; in between they would belong to the next group.
-    return Domain(workload.out_height, workload.out_width, blocks, steps, copied, whole_blocks=groups > 1)
+    ragged = is_ragged(workload.out_channels, instruction)
+    return Domain(workload.out_height, workload.out_width, blocks, steps, copied, ragged, whole_blocks=groups > 1)
 
 
 def _lines(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain | None:

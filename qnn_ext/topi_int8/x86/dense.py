@@ -18,7 +18,17 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import Domain, Tile, lane_of, legal_tiles, round_up, schedule_microkernel, strip_size, tile_cost
+from .microkernel import (
+    Domain,
+    Tile,
+    is_ragged,
+    lane_of,
+    legal_tiles,
+    round_up,
+    schedule_microkernel,
+    strip_size,
+    tile_cost,
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruct
 def tiles(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> dict[Tile, float]:
     """The legal register tiles with their predicted cost, cheapest first."""
     domain = _domain(workload, instruction)
-    costs = {tile: tile_cost(tile, domain) for tile in legal_tiles(domain, instruction)}
+    costs = {tile: tile_cost(tile, domain, instruction) for tile in legal_tiles(domain, instruction)}
     return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
@@ -55,7 +65,7 @@ def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstr
     run = round_up(workload.k, instruction.depth)
     blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
     copied = run != workload.k or workload.data_dtype != instruction.data_dtype
-    return Domain(1, workload.m, blocks, run // instruction.depth, copied)
+    return Domain(1, workload.m, blocks, run // instruction.depth, copied, is_ragged(workload.n, instruction))
 
 
 def stage(

@@ -47,6 +47,11 @@ class DotInstruction:
         """Name under which the instruction is registered as a TensorIntrin."""
         return _register(self)
 
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector register."""
+        return 4 * self.lanes
+
     def available(self, target: Target) -> bool:
         """Whether the target's CPU has the instruction."""
         return any(all(has_feature(target, feature) for feature in together) for together in self.features)

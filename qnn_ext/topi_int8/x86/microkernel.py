@@ -21,6 +21,8 @@ from .intrin import DotInstruction
 
 L1_BYTES = 32 * 1024
 L2_BYTES = 1024 * 1024
+DOT_LATENCY = 4  # cycles
+RAGGED_EPILOGUE = 40  # cycles, of a vector whose lanes are stored one by one
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Domain:
     rows, columns, blocks: output pixels and channel blocks of one group
     steps:        instructions along the reduction, per accumulator
     copied:       whether the activations are staged anyway, padded to whole tiles
+    ragged:       whether the channels end within a vector so that only a tile of all blocks has a vector epilogue
     line:         with a value, the columns are image lines of that many pixels one behind the other
     whole_blocks: whether a tile must divide the blocks
     """
@@ -57,6 +60,7 @@ class Domain:
     blocks: int
     steps: int
     copied: bool
+    ragged: bool
     line: int = 0
     whole_blocks: bool = False
 
@@ -72,6 +76,11 @@ class Domain:
         return lines and not (self.whole_blocks and self.blocks % tile.blocks)
 
 
+def is_ragged(channels: int, instruction: DotInstruction) -> bool:
+    """Whether no vector of the epilogue divides the channels, see `_vectorize_epilogue`."""
+    return math.gcd(channels, instruction.lanes) < 4
+
+
 def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
     """Every tile that fits the registers and the domain: accumulators, one weight per block, activation temporaries."""
     temporaries = 1 if instruction.accumulates else 2
@@ -83,22 +92,40 @@ def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
     return [tile for tile in tiles if domain.takes(tile)]
 
 
-def tile_cost(tile: Tile, domain: Domain) -> float:
-    """Cycles per useful accumulator and step of k on a core with two dot products and two loads a cycle.
+def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
+    """Predicted cycles per vector of accumulators: its dot products and epilogue, and its share of what is wasted.
 
-    Dot products, loads, the latency of a dependent chain, a cycle of loop overhead; all times the share of the padded
-    domain that is thrown away. A tile that does not divide costs a copy of the input as well, unless it is staged
-    anyway.
+    Constants are fitted to all tiles of the products of seven networks, see benchmarks/tiles.py.
     """
-    rows, columns, blocks = domain.rows, domain.columns, domain.blocks
+    dots = tile.rows * tile.columns * tile.blocks
+    # Instructions behind the last dot product wait for it; the next tile's overlap them as far as the CPU looks ahead,
+    # which is not far in a large tile. Entering the loop over k costs a small one more.
+    epilogue = 1.5 + 0.1 * dots + 2.0 / dots
+    if domain.ragged and tile.blocks < domain.blocks:
+        epilogue += RAGGED_EPILOGUE
+    cycles = domain.steps * _step_cost(tile, domain, instruction) + epilogue
+
+    pixels, blocks = domain.rows * domain.columns, domain.blocks
+    padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns) * round_up(blocks, tile.blocks)
+    divides = domain.rows % tile.rows == 0 and domain.columns % tile.columns == 0
+    # A copy of the activations, with room for whole tiles, if nothing else asks for one.
+    copy = 0.0 if domain.copied or divides else 0.1 * domain.steps / blocks
+    return cycles * padded / (pixels * blocks) + copy
+
+
+def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
+    """Cycles per dot product in the loop over k, by what limits it: dot products, loads, or the chain of additions.
+
+    On a core with one full dot product and one full load a cycle, and one with two of each and a cycle's half of
+    overhead that it cannot hide; in units of the dot products alone. Weights that do not stay in L1 load at half speed.
+    """
     pixels = tile.rows * tile.columns
-    dots = pixels * tile.blocks
-    cycles = max(dots / 2, (pixels + tile.blocks) / 2, 4.0) + 1
-    padded = round_up(rows, tile.rows) * round_up(columns, tile.columns) * round_up(blocks, tile.blocks)
-    waste = padded / (rows * columns * blocks)
-    divides = rows % tile.rows == 0 and columns % tile.columns == 0
-    copy = 1.0 if domain.copied or divides else 1 + 1 / (8 * blocks)
-    return cycles / dots * waste * copy
+    dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
+    panel = domain.steps * tile.blocks * instruction.vector_bytes
+    weights = tile.blocks if panel <= L1_BYTES // 2 else 2 * tile.blocks
+    single = max(dots, pixels / 2 + weights, DOT_LATENCY) / dots
+    double = (max(dots / 2, (pixels + weights) / 2, DOT_LATENCY) + 0.5) / (dots / 2)
+    return 0.75 * single + 0.25 * double
 
 
 def lane_of(channel: Any, channels: int, lanes: int) -> Any:
