@@ -17,6 +17,7 @@ from .passes import canonicalize, channels_last, fold_constant_sums, fold_paddin
 from .passes.describe import kernels_of
 from .passes.legalize_float import float_legalizations
 from .program import compile_program
+from .program.sharing import launch_where_worthwhile
 from .runtime import Engine
 from .target import make_target, required_features, target_architecture
 from .topi_int8.generic.schedule import schedule_module
@@ -58,7 +59,7 @@ def _speed(target: Target) -> tuple[int, int]:
 def _build_one(module: QnnModule, target: Target) -> Engine:
     mod = lower_module(module.ir, target)
     program = compile_program(mod, target)
-    executable = program.executable if program else generate_code(mod, target)
+    executable = program.executable if program else generate_code(launch_where_worthwhile(mod, target), target)
     common = {
         "source": module.source,
         "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
