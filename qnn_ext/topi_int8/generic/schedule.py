@@ -38,6 +38,7 @@ VECTORS = 4  # accumulators side by side in registers during a reduction that sh
 CACHE_BYTES = 1 << 19  # what stays in the second cache level beside the rest
 UNROLL = 16  # longest loop to unroll
 SHORT_REDUCTION = 64  # terms that LLVM unrolls; it then vectorizes the loop around them, whatever its extent
+EXTREMES = 128  # independent extremes of a whole tensor, in several registers to hide latency
 CHAINS = 8  # independent sums that hide the latency of a strictly sequential one
 PARALLEL_GRAINS = 64  # parallel iterations that are enough to balance any number of threads
 
@@ -253,6 +254,9 @@ def _adjacent(buffer: tirx.Buffer, indices: list, outer: Loop, inner: Loop) -> b
 
 def _schedule_reduction(sch: Schedule, block: Block, machine: Machine) -> None:
     """[rows..., reduction..., tile]: a tile of accumulators stays in registers during the reduction."""
+    if _is_lone_extreme(block):
+        _schedule_lone_extreme(sch, block)
+        return
     vector = _vector_loop(block)
     tile: list[Loop]
     if vector is not None and _lanes(block, vector.extent) not in LANES and _reduction_size(block) <= SHORT_REDUCTION:
@@ -274,6 +278,31 @@ def _schedule_reduction(sch: Schedule, block: Block, machine: Machine) -> None:
     # Last, because the updating block it leaves is no longer a reduction that could be vectorized. The loops of the
     # initializing block inherit the annotations.
     sch.decompose_reduction(block.rv, block.reduce[0].rv)
+
+
+def _is_lone_extreme(block: Block) -> bool:
+    """The maximum or minimum of a whole tensor, whose terms may be taken in any order, unlike those of a float sum."""
+    if block.store is None or not isinstance(block.store.value, tirx.Max | tirx.Min) or block.conditional:
+        return False
+    loads = [load for load in block.loads if not load.source.same_as(block.store.buffer)]
+    if len(loads) != 1 or gcd(block.iterations, EXTREMES) < LANES[-1]:
+        return False
+    sizes = [int(size) for size in loads[0].source.shape]
+    walked = [loop.var for loop in block.reduce if loop.extent > 1]
+    read = [index for index, size in zip(loads[0].indices, sizes, strict=True) if size > 1]
+    in_order = len(walked) == len(read) and all(var.same_as(index) for var, index in zip(walked, read, strict=True))
+    return in_order and prod(sizes) == block.iterations and all(loop.extent == 1 for loop in block.spatial)
+
+
+def _schedule_lone_extreme(sch: Schedule, block: Block) -> None:
+    """Independent extremes side by side in registers, then the extreme of those."""
+    lanes = gcd(block.iterations, EXTREMES)
+    reduction = sch.fuse(*(loop.rv for loop in block.reduce)) if len(block.reduce) > 1 else block.reduce[0].rv
+    outer, vector = sch.split(reduction, [None, lanes])
+    partial_extremes = sch.rfactor(vector, 0)
+    *_, outer, vector = sch.get_loops(partial_extremes)
+    sch.vectorize(vector)
+    sch.decompose_reduction(partial_extremes, outer)
 
 
 def _vector_loop(block: Block) -> Loop | None:

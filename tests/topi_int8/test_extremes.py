@@ -1,0 +1,32 @@
+"""The largest and the smallest value of a whole float tensor, several lanes at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from ..passes.modules import TARGETS, compile_and_run, module
+
+REDUCTIONS = {"max": (relax.op.max, np.max), "min": (relax.op.min, np.min)}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(1, 128, 3), (4, 1, 7, 24), (3, 5, 7), (64,)])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_whole_tensor(target, shape, name):
+    reduce, reference = REDUCTIONS[name]
+    values = np.random.default_rng(0).normal(0, 10, shape).astype(np.float32)
+    for keepdims in (False, True):
+        mod = module([(shape, "float32")], lambda emit, x, keep=keepdims: emit(reduce(x, keepdims=keep)))
+        for data in (values, np.abs(values), -np.abs(values)):
+            expected = reference(data, keepdims=keepdims)
+            assert np.array_equal(compile_and_run(mod, target, [data])[0], expected)
+
+
+@pytest.mark.parametrize("position", [0, 63, 64, 127, 383])
+def test_every_lane_counts(position):
+    data = np.zeros((1, 128, 3), np.float32)
+    data.reshape(-1)[position] = 5
+    mod = module([((1, 128, 3), "float32")], lambda emit, x: emit(relax.op.max(x)))
+    assert compile_and_run(mod, "native", [data])[0] == 5
