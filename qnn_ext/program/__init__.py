@@ -18,7 +18,8 @@ from ..passes.fuse import COMPOSITE, LAYER
 from .emit import HEADER, PROGRAM, emit, header_bytes, scratch_storages
 from .graph import read_graph
 from .memory import pack, place
-from .phases import lower_kernels, most_tasks, split
+from .phases import lower_kernels, most_tasks
+from .sharing import share_out
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     same = _distinct({step.kernel: mod[step.kernel] for step in graph.steps})
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
     functions = {step.kernel: mod[step.kernel] for step in graph.steps}
-    lowered = lower_kernels(functions, target)
-    kernels = {var: split(function, most_tasks(target)) for var, function in lowered.items()}
+    kernels, tasks = share_out(graph, lower_kernels(functions, target), most_tasks(target))
     scratch = scratch_storages(graph, kernels)
     storages = graph.storages()
     weights = pack(storage for storage in storages if storage.array is not None)
@@ -56,10 +56,9 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     workspace = place([*tensors, *(item for items in scratch for item in items)], header_bytes(len(graph.steps)))
     program = emit(graph, kernels, scratch, workspace, weights.size, target)
     executable = tvm.compile(program, target, tir_pipeline=PIPELINE)
-    threaded = any(phase.parallel for kernel in kernels.values() for phase in kernel.phases)
     layout = {
         "workspace": workspace,
-        "tasks": most_tasks(target) if threaded else 1,
+        "tasks": tasks,
         "steps": len(graph.steps),
         "stamps": HEADER,
         "inputs": [storage.offset for storage in graph.inputs],

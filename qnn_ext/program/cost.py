@@ -5,37 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, s_tir, tirx
 
-NODES_PER_NS = 6.0
-"""Nodes of an expression on full vectors that a core works off: a load, a product and a store take about a cycle."""
+VECTOR_NODES, SCALAR_NODES = 200.0, 100.0
+"""Nodes of expressions that a core works off in a nanosecond, measured over kernels of both kinds. Most nodes belong to
+indices, which cost nothing; and LLVM makes vectors of many scalar loops."""
 
 VECTOR_BYTES = 32
 """Results up to this size take one instruction a node."""
-
-SCALARS = 8
-"""How many neighbouring results of a scalar loop LLVM makes one vector of, on average."""
 
 UNKNOWN = 16
 """Iterations of a loop whose extent is not a constant."""
 
 
+LAUNCH = 4000.0
+"""Nanoseconds that a parallel region must save: starting one takes 1 to 5 µs, more where the threads have gone to
+sleep."""
+
+MEETING = 300.0
+"""Nanoseconds of a barrier, and of fetching from another core's cache what it has written."""
+
+
 def nanoseconds(stmt: tirx.Stmt) -> float:
     """Estimated time of a statement on one core."""
-    return _nodes(stmt) / NODES_PER_NS
-
-
-def _nodes(stmt: Any) -> float:
     if isinstance(stmt, tirx.For):
         extent = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else UNKNOWN
-        return extent * _nodes(stmt.body)
+        return extent * nanoseconds(stmt.body)
     if isinstance(stmt, tirx.SeqStmt):
-        return sum(map(_nodes, stmt.seq))
+        return sum(map(nanoseconds, stmt.seq))
     if isinstance(stmt, tirx.BufferStore):
         return _expression(stmt.value)
     if isinstance(stmt, tirx.IfThenElse):
-        return max(_nodes(stmt.then_case), _nodes(stmt.else_case) if stmt.else_case is not None else 0.0)
-    return _nodes(stmt.body) if hasattr(stmt, "body") else 1.0
+        return max(nanoseconds(stmt.then_case), nanoseconds(stmt.else_case) if stmt.else_case is not None else 0.0)
+    if isinstance(stmt, s_tir.SBlockRealize):
+        return nanoseconds(stmt.block.body)
+    return nanoseconds(stmt.body) if hasattr(stmt, "body") else 0.0
 
 
 def _expression(value: Any) -> float:
@@ -47,4 +51,6 @@ def _expression(value: Any) -> float:
 
     tvm_ffi.structural_walk(value, (ir.Expr, visit))
     dtype = tvm_ffi.dtype(str(value.ty.dtype))
-    return count / SCALARS if dtype.lanes == 1 else count * max(1.0, dtype.itemsize / VECTOR_BYTES)
+    if dtype.lanes == 1:
+        return count / SCALAR_NODES
+    return count / VECTOR_NODES * max(1.0, dtype.itemsize / VECTOR_BYTES)

@@ -17,7 +17,7 @@ from tvm.target import Target
 
 from ..codegen import PIPELINE, STACK_BYTES
 from ..topi_int8.threads import serial_body
-from .cost import nanoseconds
+from .cost import MEETING, nanoseconds
 from .graph import ALIGNMENT
 from .memory import aligned
 
@@ -44,10 +44,9 @@ class Kernel:
     phases: tuple[Phase, ...]
     scratch: tuple[int, ...]
 
-    @property
-    def parallel_cost(self) -> float:
-        """Nanoseconds of what several tasks can share."""
-        return sum(phase.cost for phase in self.phases if phase.parallel)
+    def saved(self, tasks: int) -> float:
+        """Estimated nanoseconds that `tasks` tasks save by sharing it."""
+        return sum(phase.cost * (1 - 1 / tasks) - MEETING for phase in self.phases if phase.parallel)
 
 
 def lower_kernels(functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> dict[ir.GlobalVar, tirx.PrimFunc]:
@@ -79,7 +78,7 @@ def most_tasks(target: Target) -> int:
 
 
 def split(function: tirx.PrimFunc, tasks: int) -> Kernel:
-    """The phases of a lowered kernel, for up to `tasks` tasks."""
+    """The phases of a lowered kernel for up to `tasks` tasks; for one, nothing is parallel."""
     return _Splitter(function, tasks).kernel()
 
 
@@ -147,11 +146,17 @@ class _Splitter:
             return [([serial_body(stmt) for stmt in self._statements], False)]  # a value taken between two stages
         groups: list[tuple[list[tirx.Stmt], bool]] = []
         for stmt in self._statements:
-            parallel = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
+            parallel = self._worth_sharing(stmt)
             if parallel or not groups or groups[-1][1]:
                 groups.append(([], parallel))
             groups[-1][0].append(stmt if parallel else serial_body(stmt))
         return groups
+
+    def _worth_sharing(self, stmt: tirx.Stmt) -> bool:
+        """Whether a parallel loop saves more than meeting after it costs."""
+        if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
+            return False
+        return nanoseconds(stmt) * (1 - 1 / self._most_tasks) > MEETING
 
     def _used(self, statements: Iterable[tirx.Stmt]) -> set[Any]:
         """The variables that statements use, with those that their declarations and bindings use in turn."""

@@ -8,8 +8,9 @@ BARRIER = "qnn_barrier"
 CLOCK = "qnn_clock"
 """() -> int64 ticks, steady and shared by all cores."""
 
-SPINS = 4096
-"""Rounds of waiting, some 10 to 50 ns each, before the core is offered to others at every further round."""
+SPINS, PAUSES = 100, 400
+"""Rounds of waiting for tasks that are about to arrive, of a nanosecond each, then of a pause each, some 10 to 90 ns.
+After them the core is offered to others at every round: the task that is missing may be waiting for one."""
 
 # Each arrival raises the counter; whoever is not the last of its round waits until the round is full.
 _BARRIER = """
@@ -21,14 +22,17 @@ entry:
   %full = mul i32 %next, %tasks
   br label %check
 check:
-  %spin = phi i32 [ 0, %entry ], [ %count, %pause ], [ %count, %offer ]
+  %spin = phi i32 [ 0, %entry ], [ %count, %wait ], [ %count, %pause ], [ %count, %offer ]
   %now = load atomic i32, ptr %counter acquire, align 4
   %missing = icmp ult i32 %now, %full
   br i1 %missing, label %wait, label %done
 wait:
   %count = add i32 %spin, 1
   %short = icmp ult i32 %count, {spins}
-  br i1 %short, label %pause, label %offer
+  br i1 %short, label %check, label %longer
+longer:
+  %brief = icmp ult i32 %count, {most}
+  br i1 %brief, label %pause, label %offer
 pause:
   {pause}
   br label %check
@@ -58,5 +62,5 @@ def support_ir(architecture: str, windows: bool) -> str:
     pause, declare_pause = {**_PAUSE, **_HINT}.get(architecture, ("", ""))
     offer, declare_offer = (pause, "") if windows else _OFFER  # Windows has no sched_yield
     counter = "readcyclecounter" if architecture == "x86_64" else "readsteadycounter"
-    barrier = _BARRIER.format(spins=SPINS, pause=pause, offer=offer)
+    barrier = _BARRIER.format(spins=SPINS, most=SPINS + PAUSES, pause=pause, offer=offer)
     return "\n".join([barrier, declare_pause, declare_offer, _CLOCK.format(counter=counter)])

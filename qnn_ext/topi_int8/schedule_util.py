@@ -16,18 +16,18 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..numerics.saturate import SATURATE
 
-# A parallel launch costs 5 to 8 µs, also with a single thread. Two threads halve a kernel's time, so a kernel should
-# take some 15 µs alone before it goes parallel. In multiply-accumulates, by how fast the kernel is:
-PARALLEL_MACS = 150_000
+# Where tasks meet after a kernel they wait for each other and fetch what the other cores have written: some 0.3 µs. So a
+# kernel goes parallel that takes about 1 µs alone. In multiply-accumulates, by how fast the kernel is:
+PARALLEL_MACS = 10_000
 """Plain loops, about 10 per ns."""
 
-PARALLEL_MACS_DEPTHWISE = 400_000
-"""Vector code over channels, about 25 per ns."""
+PARALLEL_MACS_DEPTHWISE = 40_000
+"""Vector code over channels, about 50 per ns."""
 
-PARALLEL_MACS_TENSORIZED = 2_000_000
+PARALLEL_MACS_TENSORIZED = 200_000
 """Dot-product instructions, about 150 per ns."""
 
-PARALLEL_BYTES = 262_144
+PARALLEL_BYTES = 16_384
 """The same for stages that only move or transform elements, in elements written or read."""
 
 TASKS = 16

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 SCHEDULED = "tirx.is_scheduled"
 
-PARALLEL_COST = 1 << 22  # simple operations, 15 to 40 µs of vector code; launching threads costs 5 to 10 µs
+PARALLEL_COST = 1 << 18  # simple operations, 1 to 3 µs of vector code
 CHEAP_BODY = 6  # simple operations that are cheaper to repeat than to store and load
 MAX_BODY = 400  # expression nodes; bounds compile time when inlining makes expressions grow
 PARTITION = "pragma_loop_partition_hint"

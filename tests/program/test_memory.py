@@ -1,0 +1,46 @@
+"""The memory plan: what lives at the same time never overlaps, and the plan is close to the largest live set."""
+
+import numpy as np
+import pytest
+
+from qnn_ext.program.graph import ALIGNMENT, Storage
+from qnn_ext.program.memory import aligned, pack, place
+
+
+def _overlap(a: Storage, b: Storage) -> bool:
+    live = a.first <= b.last and b.first <= a.last
+    return live and a.offset < b.offset + b.size and b.offset < a.offset + a.size
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_live_storages_do_not_overlap(seed):
+    rng = np.random.default_rng(seed)
+    storages = []
+    for _ in range(60):
+        first = int(rng.integers(0, 50))
+        last = first + int(rng.integers(0, 8))
+        storages.append(Storage(int(rng.integers(1, 5000)), first=first, last=last))
+    end = place(storages, 192)
+    assert not any(_overlap(a, b) for i, a in enumerate(storages) for b in storages[:i])
+    assert all(s.offset >= 192 and s.offset % ALIGNMENT == 0 and s.offset + s.size <= end for s in storages)
+    live = max(sum(aligned(s.size) for s in storages if s.first <= step <= s.last) for step in range(60))
+    assert live <= end - 192 <= 1.3 * live
+
+
+def test_a_chain_takes_two_neighbours():
+    storages = [Storage(1000, first=step, last=step + 1) for step in range(10)]
+    assert place(storages, 0) == 2 * aligned(1000)
+
+
+def test_equal_constants_are_kept_once():
+    arrays = [np.arange(100, dtype="int8"), np.ones((3, 5), "float32"), np.arange(100, dtype="int8")]
+    storages = [Storage(array.nbytes, array) for array in arrays]
+    blob = pack(storages)
+    assert storages[0].offset == storages[2].offset != storages[1].offset
+    for storage, array in zip(storages, arrays, strict=True):
+        assert storage.offset % ALIGNMENT == 0
+        assert blob[storage.offset : storage.offset + array.nbytes].tobytes() == array.tobytes()
+
+
+def test_no_constants():
+    assert pack([]).size > 0
