@@ -76,7 +76,7 @@ def _layers(path: Path, name: str, measured: Sequence[Comparison]) -> Path:
             left += width
         axes.set(xlim=(0, 100), ylim=(0, 130), ylabel=f"% of peak, {found.threads} T", xlabel="% of the time")
         axes.axhline(100, color="grey", linewidth=0.8)
-        axes.legend(fontsize=7, ncols=4, loc="upper right")
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     grid[0, 0].set_title(name, fontsize=9)
     return _save(figure, path)
 

@@ -12,6 +12,7 @@ with the statistics of random images. Formats:
     onnx-dynamic   ONNX Runtime's dynamic: DynamicQuantizeLinear with MatMulInteger and ConvInteger
     pt2e           torchao's X86InductorQuantizer, static
     pt2e-dynamic   the same, dynamic
+    float32        the float ONNX that the others in ONNX are made from
 
 Beside NAME.FORMAT.onnx or .pt2 lies NAME.FORMAT.npz: input_0 and the framework's own outputs. For ONNX "ort" (as it is
 used: integer kernels) and "plain" (graph optimizations off: float between quantizations); for PyTorch "torch" and
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -40,7 +42,7 @@ from .digits_pytorch import pt2e, x86_quantizer
 SEED = 7
 CALIBRATION_INPUTS = 4
 OPSET = 20
-FORMATS = ("onnx-static", "onnx-dynamic", "pt2e", "pt2e-dynamic")
+FORMATS = ("onnx-static", "onnx-dynamic", "pt2e", "pt2e-dynamic", "float32")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -224,8 +226,10 @@ def export_onnx(model: nn.Module, example: torch.Tensor, folder: Path) -> Path:
 
 
 def write_onnx(form: str, source: Path, target: Path, inputs: list[torch.Tensor]) -> None:
-    """Quantize with ONNX Runtime and keep its outputs."""
-    if form == "onnx-static":
+    """Quantize with ONNX Runtime, unless it is to stay float, and keep its outputs."""
+    if form == "float32":
+        shutil.copyfile(source, target)
+    elif form == "onnx-static":
         quantize_static(
             source,
             target,
@@ -269,7 +273,7 @@ def write_network(name: str, forms: list[str], out: Path) -> None:
         source = None
         for form in forms:
             model, inputs = make_network(name)
-            suffix = ".onnx" if form.startswith("onnx") else ".pt2"
+            suffix = ".pt2" if form.startswith("pt2e") else ".onnx"
             target = out / f"{name}.{form}{suffix}"
             if suffix == ".onnx":
                 source = source or export_onnx(model, inputs[0], Path(scratch))
