@@ -116,12 +116,43 @@ def schedule_stage(sch: Schedule, block: SBlockRV, vector: int = 16) -> None:
     work = math.prod(extent(sch, loop) for loop in loops)
     if reduce:
         sch.reorder(*spatial, *reduce)
+        lanes = _run_of_sum(sch, block, reduce)
+        if lanes:
+            _sum_by_lanes(sch, block, spatial, reduce[0], lanes, work)
+            return
         parallel_rows(sch, spatial, work)
         sch.decompose_reduction(block, reduce[0])
         return
     vectorize_inner(sch, spatial[-1], vector)
     if len(spatial) > 1:
         parallel_rows(sch, spatial[:-1], work)
+
+
+def _run_of_sum(sch: Schedule, block: SBlockRV, reduce: Sequence[LoopRV]) -> int:
+    """Lanes for an integer sum over a single axis that holds whole vectors, 0 for other reductions."""
+    update = sch.get(block).body
+    integer = isinstance(update, tirx.BufferStore) and str(update.buffer.dtype) in ("int32", "int64")
+    if len(reduce) != 1 or not integer or not isinstance(update.value, tirx.Add):
+        return 0
+    return next((lanes for lanes in (16, 8) if extent(sch, reduce[0]) % lanes == 0), 0)
+
+
+def _sum_by_lanes(
+    sch: Schedule, block: SBlockRV, spatial: Sequence[LoopRV], run: LoopRV, lanes: int, work: int
+) -> None:
+    """Sum a run of memory vector by vector, its lanes at the end: no element is left over, as in a loop by LLVM."""
+    _, lane = sch.split(run, [None, lanes])
+    partial = sch.rfactor(lane, factor_axis=len(spatial))
+    innermost = parallel_rows(sch, sch.get_loops(block)[: len(spatial)], work)[-1]
+    sch.compute_at(partial, innermost, preserve_unit_loops=True)
+    lane, *_, step = sch.get_loops(partial)[-len(spatial) - 2 :]  # lanes come first in a factored block
+    sch.reorder(step, lane)
+    sch.vectorize(lane)
+    initial = sch.decompose_reduction(partial, step)
+    sch.vectorize(sch.get_loops(initial)[-1])
+    last = sch.get_loops(block)[-1]
+    sch.decompose_reduction(block, last)
+    sch.unroll(last)
 
 
 def parallel_rows(sch: Schedule, loops: Sequence[LoopRV], work: int, threshold: int = PARALLEL_BYTES) -> list[LoopRV]:
