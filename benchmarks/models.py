@@ -15,6 +15,7 @@ FORMATS = {
     ".pt": "torchscript",
     "-symbol.json": "mxnet",
 }
+FLOAT_TWIN = ".float32.onnx"
 ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +54,7 @@ class Model:
     def float_twin(self) -> Model | None:
         """The float32 file of the same network: NETWORK.float32.onnx for NETWORK.*, NAME_float32 for NAME_int8."""
         network = self.path.name.partition(".")[0]
-        names = [f"{network}.float32.onnx", self.path.name.replace("_int8", "_float32")]
+        names = [f"{network}{FLOAT_TWIN}", self.path.name.replace("_int8", "_float32")]
         paths = [self.path.with_name(name) for name in names if name != self.path.name]
         return next((Model(path) for path in paths if path.exists()), None)
 
@@ -80,10 +81,14 @@ def default_models() -> list[Model]:
 
 
 def find_models(places: Sequence[Path]) -> list[Model]:
-    """The models among files and folders, by name within a folder. Folders that do not exist are skipped."""
+    """The models among files and folders, by name within a folder. Folders that do not exist are skipped.
+
+    NETWORK.float32.onnx is no model of its own: it is measured beside those that are quantized from it.
+    """
     found: dict[Path, Model] = {}
     for place in places:
         paths = sorted(place.iterdir()) if place.is_dir() else [place] if place.exists() else []
+        paths = [path for path in paths if path == place or not path.name.endswith(FLOAT_TWIN)]
         found.update({path.resolve(): Model(path.resolve()) for path in paths if is_model(path)})
     return list(found.values())
 

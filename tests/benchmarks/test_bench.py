@@ -130,8 +130,9 @@ def test_models_are_found_with_inputs_and_twins(tmp_path):
         (tmp_path / name).touch()
     np.savez(tmp_path / "net.onnx-static.npz", input_0=np.ones(3), ort_0=np.ones(2))
     found = {model.path.name: model for model in find_models([tmp_path, tmp_path / "missing"])}
-    assert sorted(found) == ["cnn_fbgemm.pt", "net.float32.onnx", "net.onnx-static.onnx"]
-    assert found["net.onnx-static.onnx"].float_twin == found["net.float32.onnx"]
-    assert found["net.float32.onnx"].float_twin is None
+    assert sorted(found) == ["cnn_fbgemm.pt", "net.onnx-static.onnx"]
+    (twin,) = find_models([tmp_path / "net.float32.onnx"])
+    assert found["net.onnx-static.onnx"].float_twin == Model(tmp_path / "net.float32.onnx")
+    assert twin.float_twin is None
     assert found["net.onnx-static.onnx"].stored_inputs()[0].tolist() == [1, 1, 1]
     assert (found["cnn_fbgemm.pt"].engine, found["cnn_fbgemm.pt"].format) == ("fbgemm", "torchscript")
