@@ -20,6 +20,7 @@ from tvm import IRModule, relax
 from ..op.base import call_attributes, constant_value, has_float_rows, shape_of
 from ..topi_int8.generic.elementwise import RULES
 from ..topi_int8.generic.float_elementwise import FLOAT_RULES
+from . import matrix_moves
 from .rewrite import Emit, bindings_of, consumers, emit_named, op_name, operands, plain_attrs, rewrite, substitute
 
 # one kernel each, by strategy
@@ -27,7 +28,7 @@ ANCHORS = ("qnn.conv2d_accumulate", "qnn.dense_accumulate", "qnn.batch_matmul_ac
 # terms of a product that are computed inside its kernel
 SIDE_TERMS = ("qnn.window_sum", "qnn.row_sum")
 # what may stand between such a term and the subtraction from the product
-SIDE_STEPS = ("multiply", "repeat", "astype")
+SIDE_STEPS = ("multiply", "repeat", "astype", "permute_dims")
 # float operators with stages of their own, which a quantize behind them can end
 FLOAT_STAGES = ("nn.softmax", "nn.layer_norm")
 # Elementwise operators of one kernel behind its head, and of these the QNN operators that round by themselves: a
@@ -109,7 +110,7 @@ def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) 
     graph = _Graph(function, bindings)
     products = [index for index in reversed(range(len(bindings))) if graph.names[index] in ANCHORS]
     tails = {head: graph.take(graph.tail(head)) for head in products}
-    groups = [Group(graph.take(graph.with_sides(tails[head], head))) for head in products]
+    groups = [Group(graph.take(graph.with_moves(graph.with_sides(tails[head], head), head))) for head in products]
     for head in range(len(bindings)):
         if head not in graph.taken and graph.heads_kernel(head):
             members = graph.with_sides(graph.tail(head), head)
@@ -183,22 +184,32 @@ class _Graph:
 
     def with_sides(self, members: Sequence[int], head: int) -> list[int]:
         """`members` and what only they read: the second term of a product, elementwise operators on other inputs."""
-        data = self.bindings[head].value.args[0] if self.names[head] in ANCHORS else None
+        data = list(self.bindings[head].value.args[:2]) if self.names[head] in ANCHORS else []
         inside = set(members)
         shape = shape_of(self.bindings[max(members)].var)
-        pending = [index for member in sorted(members) if self.elementwise[member] for index in self._sources(member)]
+        pending = [index for member in sorted(members) if self.elementwise[member] for index in self.sources(member)]
         while pending:
             index = pending.pop()
             if index in inside or index in self.taken or not self._readers[index] <= inside:
                 continue
-            term = data is not None and self._is_term(index, data)
+            term = self._is_term(index, data)
             if not term and (not self._comes_aside(index, shape) or self._full(head, inside, index)):
                 continue
             inside.add(index)
-            pending.extend(self._sources(index))
+            pending.extend(self.sources(index))
         return sorted(inside)
 
-    def _sources(self, index: int) -> list[int]:
+    def with_moves(self, members: list[int], head: int) -> list[int]:
+        """`members` and the moves around a product of two operands that come at run time."""
+        if self.names[head] != "qnn.batch_matmul_accumulate":
+            return members
+        return matrix_moves.behind(self, matrix_moves.in_front(self, head, members), shape_of(self.bindings[head].var))
+
+    def readers(self, index: int) -> set[int]:
+        """The bindings that read a value."""
+        return self._readers[index]
+
+    def sources(self, index: int) -> list[int]:
         """The bindings that an operator reads."""
         found = (self._index.get(operand) for operand in operands(self.bindings[index].value))
         return [source for source in found if source is not None]
@@ -209,13 +220,13 @@ class _Graph:
             return False
         return shape_of(self.bindings[index].var) == shape or self.names[index] == "qnn.dequantize"
 
-    def _is_term(self, index: int, data: Any, steps: int = len(SIDE_STEPS)) -> bool:
-        """A sum over the activations that the product reads, or one of a few steps between it and the product."""
+    def _is_term(self, index: int, data: Sequence[Any], steps: int = len(SIDE_STEPS)) -> bool:
+        """A sum over the operands that the product reads, or one of a few steps between it and the product."""
         if self.names[index] in SIDE_TERMS:
-            return bool(self.bindings[index].value.args[0].same_as(data))
+            return any(self.bindings[index].value.args[0].same_as(operand) for operand in data)
         if self.names[index] not in SIDE_STEPS or steps == 0:
             return False
-        return any(self._is_term(source, data, steps - 1) for source in self._sources(index))
+        return any(self._is_term(source, data, steps - 1) for source in self.sources(index))
 
 
 def is_repeatable(value: Any) -> bool:

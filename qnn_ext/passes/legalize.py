@@ -124,7 +124,7 @@ class _UnsignedActivations:
     def run(self) -> IRModule:
         bindings = bindings_of(self._main)
         self._wanted = _wanted_unsigned(bindings)
-        if not self._wanted:
+        if not self._wanted and not any(_unsigned_second_operand(binding.value) for binding in bindings):
             return self._mod
         with self._builder.function("main", list(self._main.params), attrs=plain_attrs(self._main)):
             with self._builder.dataflow():
@@ -227,7 +227,7 @@ class _UnsignedActivations:
                 args[zero_point] = self._builder.emit(
                     relax.op.add(self._signed(args[zero_point]), constant(np.int32(OFFSET)))
                 )
-        if name == "qnn.batch_matmul" and str(args[1].ty.dtype) == "uint8" and constant_value(args[3]) is not None:
+        if _unsigned_second_operand(value):
             shift = qnn.requantize(self._signed(args[1]), 1.0, OFFSET, 1.0, 0, out_dtype="int8")
             args[1], args[3] = self._builder.emit(shift), _moved(args[3], -OFFSET)
         unsigned = wanted and self._yields_unsigned(name, args, attributes)
@@ -264,6 +264,13 @@ def _wanted_unsigned(bindings: Sequence[relax.VarBinding]) -> set[Any]:
         elif binding.var in wanted and (name in (*_MOVES, "clip", "nn.pad") or isinstance(value, relax.TupleGetItem)):
             wanted.update(_variables(value))
     return wanted
+
+
+def _unsigned_second_operand(value: Any) -> bool:
+    """Whether a product of two operands of run time has an uint8 one where the instruction takes int8."""
+    if op_name(value) != "qnn.batch_matmul" or str(value.args[1].ty.dtype) != "uint8":
+        return False
+    return constant_value(value.args[3]) is not None
 
 
 def _is_int8(expr: Any) -> bool:

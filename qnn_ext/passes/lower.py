@@ -22,9 +22,11 @@ from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Impl
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.bounds import bound_of
 from ..topi_int8.generic.elementwise import Constants, Operand
+from ..topi_int8.generic.moves import Moves
 from ..topi_int8.generic.schedule import SCHEDULED, schedule_generic
 from ..topi_int8.generic.stages import STAGES
 from .fuse import ANCHORS, COMPOSITE, LAYER
+from .matrix_moves import ORDERS, axes_of
 from .rewrite import bindings_of, emit_named, op_name, plain_attrs, substitute
 
 _log = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class _Kernel:
         self.function = function
         self._rank = rank
         self.constants = Constants()
+        self._moves = Moves()
         self.macs = 0
         self.implementation: Implementation | None = None
         self._workload: Workload | None = None
@@ -109,7 +112,7 @@ class _Kernel:
             return self._values[expr]
         name = op_name(expr)
         attributes = _attributes(name, expr)
-        operands = [self._operand(arg) for arg in expr.args]
+        operands = [self._operand(arg) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
         tensor = self._anchor(name, expr) if name in ANCHORS else self._tail(name, expr, operands, attributes)
         return Operand(tensor, None, bound_of(name, operands, attributes))
 
@@ -118,6 +121,10 @@ class _Kernel:
         shape = shape_of(expr)
         if name == "repeat":
             return _repeat(operands[0].tensor, shape)
+        if name == "permute_dims":
+            return self._moves.permute(_tensor(operands[0], self.constants), axes_of(expr))
+        if name in ORDERS:
+            return self._moves.reshape(_tensor(operands[0], self.constants), shape)
         if name in STAGES:
             return STAGES[name](self.constants, shape, *operands, **attributes)
         if name not in elementwise.RULES:

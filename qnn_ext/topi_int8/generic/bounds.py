@@ -27,7 +27,7 @@ def _bound(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]
         return sum(sizes)
     if name == "multiply":
         return prod(sizes)
-    if name in ("astype", "nn.relu", "repeat"):
+    if name in ("astype", "nn.relu", "repeat", "reshape", "permute_dims"):
         return sizes[0]
     if name == "qnn.dequantize":
         return (sizes[0] + sizes[2]) * sizes[1]

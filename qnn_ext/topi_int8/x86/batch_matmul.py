@@ -1,7 +1,8 @@
 """batch_matmul on x86: dense with a second operand that is computed at run time and packed inside the kernel.
 
-The pack stage turns y (B, N, K) into (B, N/lanes, K/depth, lanes, depth), zero where N or K were padded, and widens it
-to the instruction's dtype; everything behind that is the tile of dense, once per matrix of the batch.
+The pack stage turns y (B, N, K) into words (B, N/lanes, K/depth, lanes), zero where N or K were padded; everything
+behind that is the tile of dense, once per matrix of the batch. Stages in front of the operands, such as the moves that
+split heads, are inlined: the kernel reads the tensors behind them, in whatever order their axes are.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from functools import partial
 
 from tvm import te, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from ..schedule_util import inline_epilogue, parallel_rows, schedule_root_blocks
+from ..generic.block import read_block, stride_of, uses
+from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
-from .dense import Plan, accepts, plan, stage, tiles
-from .intrin import INSTRUCTIONS, DotInstruction
+from .dense import Plan, accepts, plan, row_of, stage, tiles
+from .intrin import INSTRUCTIONS
 from .microkernel import Tile, lane_of, schedule_microkernel, strip_size
+from .words import WordInstruction, on_words
 
 
 def compute(
@@ -25,7 +29,7 @@ def compute(
     x: te.Tensor,
     y: te.Tensor,
     pad_value: int,
-    instruction: DotInstruction,
+    instruction: WordInstruction,
     tile: Tile | None = None,
 ) -> te.Tensor:
     """The accumulator, (B, M, N) int32. `pad_value` is not used."""
@@ -38,7 +42,8 @@ def compute(
     acc = te.compute(
         (workload.batch, layout.rows, layout.blocks, lanes),
         lambda b, m, block, lane: te.sum(
-            data[b, m, ko * depth + ki].astype("int32") * packed[b, block, ko, lane, ki].astype("int32"),
+            data(b, row_of(m, workload, layout), ko * depth + ki).astype("int32")
+            * instruction.unpack(packed(b, block, ko, lane), ki.var),
             axis=[ko, ki],
         ),
         name="batch_matmul",
@@ -50,28 +55,37 @@ def compute(
     )
 
 
-def _pack(workload: BatchMatmulWorkload, layout: Plan, y: te.Tensor, instruction: DotInstruction) -> te.Tensor:
+def _pack(workload: BatchMatmulWorkload, layout: Plan, y: te.Tensor, instruction: WordInstruction) -> te.Tensor:
     depth, lanes, dtype = instruction.depth, instruction.lanes, instruction.weight_dtype
 
-    def packed(b, block, ko, lane, ki):
-        n, k = block * lanes + lane, ko * depth + ki
-        inside = [n < workload.n] if layout.blocks * lanes > workload.n else []
-        inside += [k < workload.k] if layout.run > workload.k else []
-        value = y[b, n, k].astype(dtype)
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)) if inside else value
+    def packed(b, block, ko, lane):
+        n = block * lanes + lane
 
-    shape = (workload.batch, layout.blocks, layout.run // depth, lanes, depth)
-    return te.compute(shape, packed, name="pack")
+        def weight(k):
+            inside = [n < workload.n] if layout.blocks * lanes > workload.n else []
+            inside += [k < workload.k] if layout.run > workload.k else []
+            value = y(b, n, k).astype(dtype)
+            return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)) if inside else value
+
+        return instruction.pack([weight(ko * depth + ki) for ki in range(depth)])
+
+    return te.compute((workload.batch, layout.blocks, layout.run // depth, lanes), packed, name="pack")
 
 
 def schedule(
-    sch: Schedule, workload: BatchMatmulWorkload, target: Target, instruction: DotInstruction, tile: Tile | None = None
+    sch: Schedule,
+    workload: BatchMatmulWorkload,
+    target: Target,
+    instruction: WordInstruction,
+    tile: Tile | None = None,
 ) -> None:
     """Fuse the epilogue, pack y, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
     accumulator, pack = sch.get_sblock("batch_matmul"), sch.get_sblock("pack")
     output = inline_epilogue(sch, accumulator)
+    _inline_operands(sch, [accumulator, output, pack])
     schedule_root_blocks(sch, [accumulator, output, pack], vector=64)
     _schedule_pack(sch, workload, pack)
+    _order_output(sch, output)
     layout = plan(workload, instruction, tile)
     schedule_microkernel(
         sch,
@@ -85,16 +99,43 @@ def schedule(
     )
 
 
-def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack) -> None:
-    """Read rows of y in order: the lane loop stays outside, neighbours in k move together."""
-    batch, block, ko, lane, ki = sch.get_loops(pack)
-    sch.reorder(batch, block, lane, ko, ki)
-    if workload.k % sch.get(ki).extent == 0:
-        sch.vectorize(ki)
+def _inline_operands(sch: Schedule, done: list[SBlockRV]) -> None:
+    """Inline the stages in front of the operands into what reads them: the product, its packing, sums of rows."""
+    kept = {sch.get(block).name_hint for block in done} | {"pad"}
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        if sch.get(block).name_hint not in kept and not is_reduction(sch, block) and sch.get_consumers(block):
+            sch.compute_inline(block)
+
+
+def _order_output(sch: Schedule, output: SBlockRV) -> None:
+    """The loops of an output that was moved in the order of the product: batch axes, rows, columns."""
+    view = read_block(sch, output)
+    rows = [load.indices[1] for load in view.loads if load.source.name == "batch_matmul"] if view else []
+    if view is None or not rows:
+        return
+    *outer, column = view.loops
+    row = [loop.rv for loop in outer if uses(rows[0], loop.var)]
+    sch.reorder(*(loop.rv for loop in outer if loop.rv not in row), *row, column.rv)
+
+
+def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV) -> None:
+    """Vectors of lanes where neighbours in n lie side by side in memory; else rows in order, word by word."""
+    side_by_side = _reads_in_order(sch, pack)
+    batch, block, ko, lane = sch.get_loops(pack)
+    if side_by_side:
+        sch.vectorize(lane)
+    else:
+        sch.reorder(batch, block, lane, ko)
     parallel_rows(sch, [batch, block], workload.batch * workload.n * workload.k)
 
 
-for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
+def _reads_in_order(sch: Schedule, block: SBlockRV) -> bool:
+    """Whether the innermost loop of a block steps from one element in memory to the next in all its reads."""
+    view = read_block(sch, block)
+    return view is not None and all(stride_of(load.indices, view.loops[-1].var) != "far" for load in view.loads)
+
+
+for _rank, _instruction in enumerate(map(on_words, reversed(INSTRUCTIONS))):
     register(
         BatchMatmulWorkload,
         Implementation(

@@ -1,13 +1,15 @@
 """dense on x86: rows of activations × packed weights (N/lanes, K/depth, lanes, depth), the same tile as convolution.
 
-K that is no multiple of the instruction's depth, and rows that the tile does not divide, are padded in a copy of the
-activations; N is padded in the packed weights alone. A single row (GEMV) is a tile of one row and several blocks.
+K that is no multiple of the instruction's depth is padded in a copy of the activations. Rows that fill up the last tile
+repeat the last row, so that they need no copy; N is padded in the packed weights alone. A single row (GEMV) is a tile
+of one row and several blocks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -50,7 +52,8 @@ def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruct
     domain = _domain(workload, instruction)
     rows = round_up(workload.m, tile.columns)
     run = domain.steps * instruction.depth
-    return Plan(tile, rows, run, round_up(domain.blocks, tile.blocks), domain.copied or rows != workload.m)
+    staged = run != workload.k or workload.data_dtype != instruction.data_dtype
+    return Plan(tile, rows, run, round_up(domain.blocks, tile.blocks), staged)
 
 
 @lru_cache(maxsize=4096)
@@ -64,25 +67,27 @@ def tiles(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruc
 def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> Domain:
     run = round_up(workload.k, instruction.depth)
     blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
-    copied = run != workload.k or workload.data_dtype != instruction.data_dtype
-    return Domain(1, workload.m, blocks, run // instruction.depth, copied, is_ragged(workload.n, instruction))
+    ragged = is_ragged(workload.n, instruction)
+    return Domain(1, workload.m, blocks, run // instruction.depth, True, ragged)  # no tile asks for a copy
 
 
 def stage(
     workload: DenseWorkload | BatchMatmulWorkload, layout: Plan, x: te.Tensor, instruction: DotInstruction
 ) -> te.Tensor:
-    """x (..., M, K) padded to the plan's rows and run and widened to the instruction's dtype, or x itself."""
+    """x (..., M, K) padded to the plan's run and widened to the instruction's dtype, or x itself."""
     if not layout.staged:
         return x
 
     def padded(*indices):
-        *_, m, k = indices
-        inside = [m < workload.m] if layout.rows > workload.m else []
-        inside += [k < workload.k] if layout.run > workload.k else []
-        value = x[indices].astype(instruction.data_dtype)
-        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, instruction.data_dtype)) if inside else value
+        value, zero = x(*indices).astype(instruction.data_dtype), tirx.const(0, instruction.data_dtype)
+        return tirx.if_then_else(indices[-1] < workload.k, value, zero) if layout.run > workload.k else value
 
-    return te.compute((*x.shape[:-2], layout.rows, layout.run), padded, name="pad")
+    return te.compute((*x.shape[:-1], layout.run), padded, name="pad")
+
+
+def row_of(m: Any, workload: DenseWorkload | BatchMatmulWorkload, layout: Plan) -> Any:
+    """The row of x to read for row m of the plan."""
+    return tirx.min(m, workload.m - 1) if layout.rows > workload.m else m
 
 
 def pack_weight(
@@ -113,7 +118,8 @@ def compute(
     acc = te.compute(
         (layout.rows, layout.blocks, lanes),
         lambda m, block, lane: te.sum(
-            data[m, ko * depth + ki].astype("int32") * w[block, ko, lane, ki].astype("int32"), axis=[ko, ki]
+            data(row_of(m, workload, layout), ko * depth + ki).astype("int32") * w[block, ko, lane, ki].astype("int32"),
+            axis=[ko, ki],
         ),
         name="dense",
     )

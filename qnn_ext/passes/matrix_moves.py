@@ -1,0 +1,132 @@
+"""Moves around a batch_matmul that its kernel absorbs: what splits heads, transposes an operand, merges heads again.
+
+The kernel reads its operands, and writes its result, where the moves would have put them. Decided by following every
+element: rows of the first operand must stay contiguous and the second must have one axis contiguous, or a copy is as
+good.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from tvm import relax
+
+from ..op.base import constant_value, shape_of
+from .rewrite import op_name
+
+ORDERS = ("permute_dims", "reshape", "squeeze", "expand_dims")
+NARROW = ("int8", "uint8")
+# elements of the operands up to which they are followed
+MOST = 1 << 24
+
+
+class Graph(Protocol):
+    """What is needed of the graph whose bindings are grouped."""
+
+    bindings: Any
+    names: list[str]
+    taken: set[int]
+
+    def sources(self, index: int) -> list[int]: ...
+
+    def readers(self, index: int) -> set[int]: ...
+
+
+def in_front(graph: Graph, head: int, members: list[int]) -> list[int]:
+    """The moves, and shifts between int8 and uint8, that only the operands of the batch_matmul `head` need."""
+    inside = set(members)
+    for position, operand in enumerate(graph.bindings[head].value.args[:2]):
+        inside.update(_chain(graph, head, position, operand, inside))
+    return sorted(inside)
+
+
+def behind(graph: Graph, members: list[int], shape: tuple[int, ...]) -> list[int]:
+    """The transpose of the result of a group of `shape` (B, M, N), which may split B before, and keeps N innermost."""
+    found: list[int] = []
+    last = members[-1]
+    while (following := _only(graph.readers(last))) is not None and following < len(graph.bindings):
+        if following in graph.taken or graph.names[following] not in ORDERS:
+            break
+        result = shape_of(graph.bindings[following].var)
+        found.append(following)
+        if graph.names[following] == "permute_dims":
+            axes = axes_of(graph.bindings[following].value)
+            return [*members, *found] if axes[-1] == len(axes) - 1 else members
+        if result[-2:] != shape[-2:]:
+            break
+        last = following
+    return members
+
+
+def _only(indices: set[int]) -> int | None:
+    return next(iter(indices)) if len(indices) == 1 else None
+
+
+def _chain(graph: Graph, head: int, position: int, operand: Any, inside: set[int]) -> list[int]:
+    """The longest run of moves in front of an operand after which it can still be read in place."""
+    chain: list[int] = []
+    accepted = 0
+    readers = inside
+    if int(np.prod(shape_of(operand))) > MOST:
+        return []
+    while True:
+        index = next((i for i in graph.sources(chain[-1] if chain else head) if _binds(graph, i, operand)), None)
+        if index is None or index in graph.taken or not graph.readers(index) <= readers:
+            break
+        if graph.names[index] not in ORDERS and not _is_shift(graph.bindings[index].value):
+            break
+        chain.append(index)
+        readers = readers | {index}
+        operand = graph.bindings[index].value.args[0]
+        if not isinstance(operand, relax.Var) or constant_value(operand) is not None:
+            break
+        if _in_place(graph, chain, position):
+            accepted = len(chain)
+    return chain[:accepted]
+
+
+def _binds(graph: Graph, index: int, operand: Any) -> bool:
+    return bool(graph.bindings[index].var.same_as(operand))
+
+
+def _is_shift(value: Any) -> bool:
+    """A requantize of 8 bits to 8 bits with one scale and zero point, cheaper to repeat than to store."""
+    if op_name(value) != "qnn.requantize" or str(value.args[0].ty.dtype) not in NARROW:
+        return False
+    values = [constant_value(arg) for arg in value.args[1:]]
+    scalars = all(value is not None and value.size == 1 for value in values)
+    return scalars and bool(values[0] == values[2]) and str(value.ty.dtype) in NARROW
+
+
+def _in_place(graph: Graph, chain: list[int], position: int) -> bool:
+    """Whether the operand (B, rows, K) at the end of the moves can be read where its elements are before them.
+
+    Rows must lie at the same distance from each other in every matrix, and so must neighbours in K; the first operand
+    needs neighbours in K side by side, the second those or neighbouring rows.
+    """
+    first = graph.bindings[chain[-1]].value.args[0]
+    places = np.arange(int(np.prod(shape_of(first)))).reshape(shape_of(first))
+    for index in reversed(chain):
+        value = graph.bindings[index].value
+        if graph.names[index] == "permute_dims":
+            places = places.transpose(axes_of(value))
+        places = places.reshape(shape_of(graph.bindings[index].var))
+    strides = [_stride(places, axis) for axis in (1, 2)]
+    return None not in strides and (strides[1] == 1 or (position == 1 and strides[0] == 1))
+
+
+def _stride(places: np.ndarray, axis: int) -> int | None:
+    """The one distance between neighbours along an axis, 1 where there are none."""
+    distances = np.diff(places, axis=axis)
+    if distances.size == 0:
+        return 1
+    distance = int(distances.flat[0])
+    return distance if (distances == distance).all() else None
+
+
+def axes_of(call: relax.Call) -> tuple[int, ...]:
+    """The axes of a permute_dims; all in reverse order if it names none."""
+    ndim = len(shape_of(call.args[0]))
+    axes = call.attrs.axes
+    return tuple(reversed(range(ndim))) if axes is None else tuple(int(axis) % ndim for axis in axes)
