@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
+from qnn_ext.topi_int8.x86.microkernel import strip_size
 
-from .kernels import check, cpu_target
-from .test_conv2d import conv
+from .kernels import CPUS, check, cpu_target
+from .test_conv2d import conv, describe
 
 # fmt: off
 WORKLOADS = [
@@ -31,3 +32,24 @@ def test_forced_tiles(workload):
     assert len(tiles) > 3
     for tile in tiles[:: max(1, len(tiles) // 6)]:
         check(workload, target, implementation.with_tile(tile))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        conv((1, 64, 30, 20), 32, (3, 3), padding=(1, 1, 1, 1)),  # several strips, each pads its own rows
+        conv((2, 48, 40, 3), 16, (7, 7), strides=(2, 2), padding=(2, 2, 3, 3)),
+        conv((1, 40, 64, 32), 16, (1, 1)),
+        conv((1, 64, 32, 32), 96, (1, 1), strides=(2, 2)),
+    ],
+    ids=describe,
+)
+def test_strips(workload, cpu):
+    check(workload, cpu_target(cpu))
+
+
+def test_strip_size():
+    assert strip_size(56, 1000, 4096) == 28  # 16 of 1000 bytes fit half of L1; the next divisor
+    assert strip_size(7, 1000, 8000) == 7  # weights larger than the activations pass once
+    assert strip_size(112, 100_000, 4096, least=5) == 7
