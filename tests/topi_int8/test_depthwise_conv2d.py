@@ -11,6 +11,7 @@ from qnn_ext.topi_int8.x86 import depthwise_conv2d
 from .kernels import CPUS, check, cpu_target
 
 PAD = (1, 1, 1, 1)
+NINE_BITS = {"weight_dtype": "int16", "nine_bit_weights": True}
 
 
 def depthwise(shape, kernel=(3, 3), multiplier=1, strides=(1, 1), padding=(0, 0, 0, 0), dilation=(1, 1), **dtypes):
@@ -91,10 +92,18 @@ def test_dtypes(cpu, data_dtype, weight_dtype):
 
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("fill", [("random", "random"), ("max", "max"), ("max", "min")], ids="-".join)
-@pytest.mark.parametrize("shape, kernel", [((1, 9, 9, 24), (3, 3)), ((1, 8, 17, 8), (3, 3)), ((2, 7, 7, 33), (5, 5))])
-def test_nine_bit_weights(cpu, shape, kernel, fill):
-    pad = (kernel[0] // 2, kernel[1] // 2) * 2
-    workload = depthwise(shape, kernel, padding=pad, weight_dtype="int16", nine_bit_weights=True)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        depthwise((1, 9, 9, 40), padding=PAD, **NINE_BITS),
+        depthwise((1, 8, 17, 8), padding=PAD, **NINE_BITS),
+        depthwise((2, 7, 7, 33), (5, 5), padding=(2, 2, 2, 2), **NINE_BITS),
+        depthwise((1, 12, 14, 8), padding=PAD, strides=(2, 2), **NINE_BITS),
+        depthwise((1, 13, 9, 20), padding=(2, 2, 2, 2), multiplier=2, dilation=(2, 2), **NINE_BITS),
+    ],
+    ids=describe,
+)
+def test_nine_bit_weights(workload, cpu, fill):
     check(workload, cpu_target(cpu), epilogue="none", fill=fill, pad_value=130)
 
 

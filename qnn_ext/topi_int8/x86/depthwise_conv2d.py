@@ -1,4 +1,6 @@
-"""Depthwise conv2d on x86: every lane of a vector is one channel, taps are unrolled, the epilogue is fused.
+"""Depthwise conv2d on x86 where depthwise_conv2d_taps does not apply: CPUs without VNNI, wide or signed activations.
+
+Every lane of a vector is one channel, taps are unrolled, the epilogue is fused.
 
     acc[n, y, x, c] = Σ_{r,s} data[n, y·sh + r·dh, x·sw + s·dw, c] · w[r, s, c]
 

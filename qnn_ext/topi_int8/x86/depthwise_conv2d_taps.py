@@ -21,16 +21,21 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, schedule_root_blocks
+from ..schedule_util import extent, inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
 from .microkernel import round_up
-from .tap_intrin import TAPS, tap_intrin
+from .tap_intrin import TAPS, tap_intrin, two_pass_intrin
 
 STAGED_BYTES = 20 * 1024
+"""What a task may stage: it shares the L1 cache with the output."""
+
 FETCH = 2
-MOST_DOTS = 400
+"""Cycles to fetch a cache line from the L2 cache, in those to copy a vector."""
+
+PARALLEL_MACS = 900_000
+"""Some 15 µs of one thread, as for the kernels of schedule_util: about 60 multiply-accumulates per ns."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def _cost(workload: Conv2dWorkload, layout: Plan) -> float:
 
 
 def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
-    """OHWI weights (O, kh, kw, 1) to (blocks, passes, groups, kw, rows, lanes, taps), shifted down row by row."""
+    """OHWI weights (O, kh, kw, 1) to (blocks, groups, kw, rows, passes, lanes, taps), shifted down row by row."""
     layout, lanes = plan(workload, instruction), instruction.lanes
     taps = weight[..., 0].transpose(1, 2, 0).astype(np.int32)  # (kh, kw, O)
     kernel_height, kernel_width, channels = taps.shape
@@ -102,7 +107,7 @@ def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotIn
     low = np.clip(shifted, -128, 127)
     passes = np.stack([low, shifted - low][: layout.passes]).astype(np.int8)
     passes = passes.reshape(layout.passes, layout.groups, TAPS, kernel_width, layout.rows, layout.blocks, lanes)
-    return np.ascontiguousarray(passes.transpose(5, 0, 1, 3, 4, 6, 2))
+    return np.ascontiguousarray(passes.transpose(5, 1, 3, 4, 0, 6, 2))
 
 
 def compute(
@@ -121,7 +126,7 @@ def compute(
         first = tile * (layout.rows * workload.strides[0]) + g * TAPS
         at = column * (layout.pixels * workload.strides[1]) + s * workload.dilation[1]
         value = data[n, phase, block, at, first + t, lane].astype("int32")
-        return te.sum(value * w[block, p, g, s, row, lane, t].astype("int32"), axis=[p, g, s, t])
+        return te.sum(value * w[block, g, s, row, p, lane, t].astype("int32"), axis=[p, g, s, t])
 
     height, width = layout.tiles
     tiled = (workload.batch, phases, height, layout.blocks, layout.rows, width * layout.columns, lanes)
@@ -182,13 +187,13 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instructio
     block_outer, block, lane = sch.split(channel, [None, task[2], width])
     sch.reorder(n, row_outer, column_outer, block_outer, phase, block, tile, column_tile, row, column, lane)
     outer = sch.fuse(n, row_outer, column_outer, block_outer)
-    if workload.macs >= PARALLEL_MACS_DEPTHWISE and extent(sch, outer) > 1:
+    if workload.macs >= PARALLEL_MACS and extent(sch, outer) > 1:
         sch.parallel(outer)
 
     sch.compute_at(accumulator, column_tile, preserve_unit_loops=True)
     sch.compute_at(pad, phase, preserve_unit_loops=True)
     _schedule_stage(sch, pad, workload, layout)
-    _tensorize(sch, accumulator, instruction)
+    _tensorize(sch, accumulator, layout, layout.pixels * workload.strides[1], instruction)
     _vectorize_epilogue(sch, [row, column], lane, math.gcd(workload.out_channels, width))
 
 
@@ -199,6 +204,7 @@ def _schedule_stage(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload, layo
     vector = math.gcd(workload.out_channels, lanes)
     pixel, channel = sch.split(lane, [None, vector])
     sch.reorder(row, column, block, pixel, channel)
+    sch.unroll(block)
     if vector >= 4:
         sch.vectorize(channel)
         sch.unroll(pixel)
@@ -238,15 +244,19 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int) -> tuple[int, int,
     return min(product(*sizes), key=cost)
 
 
-def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction) -> None:
-    *tile, lane, p, g, s, taps = sch.get_loops(accumulator)[-7:]
-    sch.reorder(p, g, s, *tile, lane, taps)
-    initial = sch.decompose_reduction(accumulator, p)
-    sch.tensorize(lane, tap_intrin(instruction))
+def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, step: int, instruction: DotInstruction) -> None:
+    row, column, lane, p, g, s, taps = sch.get_loops(accumulator)[-7:]
+    sch.reorder(g, s, row, p, column, lane, taps)
+    initial = sch.decompose_reduction(accumulator, g)
     *initial_tile, vector = sch.get_loops(initial)[-3:]
     sch.vectorize(vector)
-    for loop in (p, g, s, *tile, *initial_tile):
+    for loop in (g, s, row, *initial_tile):
         sch.unroll(loop)
+    if layout.passes > 1:
+        sch.tensorize(p, two_pass_intrin(instruction, layout.columns, step))
+        return
+    sch.unroll(column)
+    sch.tensorize(lane, tap_intrin(instruction))
 
 
 def _vectorize_epilogue(sch: Schedule, pixels: list[LoopRV], lane: LoopRV, lanes: int) -> None:
