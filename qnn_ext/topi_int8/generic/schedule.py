@@ -183,7 +183,7 @@ def _schedule_injective(sch: Schedule, block: Block, machine: Machine) -> None:
         return
     fused = sch.fuse(*(loop.rv for loop in trailing)) if count > 1 else trailing[0].rv
     if (block.narrows or (machine.lookups and block.tables)) and not conditioned:
-        fused = _vectorize_bytes(sch, block, fused, prod(loop.extent for loop in trailing), machine)
+        fused = _vectorize_bytes(sch, block, fused, [loop.extent for loop in trailing], machine)
     if machine.threads and block.total_cost >= PARALLEL_COST:
         if prod(loop.extent for loop in outer) > 1:
             outer = _parallel(sch, outer)
@@ -196,9 +196,15 @@ def _schedule_injective(sch: Schedule, block: Block, machine: Machine) -> None:
         sch.annotate(fused, PARTITION, 1)
 
 
-def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extent: int, machine: Machine) -> LoopRV:
-    """Explicit vectors that fill a register with bytes; other extents and loads are left to LLVM. The loop outside."""
-    lanes = gcd(extent, LANES[0])
+def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extents: list[int], machine: Machine) -> LoopRV:
+    """Explicit vectors that fill a register with bytes; other extents and loads are left to LLVM. The loop outside.
+
+    `extents` are those of the loops that `loop` was fused from. A vector must lie within rows or hold whole ones: TVM
+    cannot tell otherwise that it is contiguous, and gathers.
+    """
+    rows = [prod(extents[index:]) for index in range(1, len(extents))]
+    fitting = [lanes for lanes in (LANES[0], LANES[0] // 2) if prod(extents) % lanes == 0]
+    lanes = next((n for n in fitting if all(0 in (row % n, n % row) for row in rows)), 0)
     inner = block.loops[-1].var
     scattered = [load for load in block.loads if stride_of(load.indices, inner) == "far"]
     if lanes < 32 or any(not (machine.lookups and is_table(load)) for load in scattered):
