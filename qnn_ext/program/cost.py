@@ -18,7 +18,7 @@ UNKNOWN = 16
 """Iterations of a loop whose extent is not a constant."""
 
 
-LAUNCH = 4000.0
+LAUNCH = 6000.0
 """Nanoseconds that a parallel region must save: starting one takes 1 to 5 µs, more where the threads have gone to
 sleep."""
 
