@@ -16,8 +16,8 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..numerics.saturate import SATURATE
 
-# Where tasks meet after a kernel they wait for each other and fetch what the other cores have written: some 0.3 µs. So a
-# kernel goes parallel that takes about 1 µs alone. In multiply-accumulates, by how fast the kernel is:
+# Where tasks meet after a kernel they wait for each other and fetch what the other cores have written: some 0.3 µs.
+# So a kernel goes parallel that takes about 1 µs alone. In multiply-accumulates, by how fast the kernel is:
 PARALLEL_MACS = 10_000
 """Plain loops, about 10 per ns."""
 
