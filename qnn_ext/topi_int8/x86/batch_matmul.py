@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from tvm import te, tirx
+from tvm.ir import TensorLoad
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
@@ -82,7 +83,7 @@ def schedule(
     """Fuse the epilogue, pack y, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
     accumulator, pack = sch.get_sblock("batch_matmul"), sch.get_sblock("pack")
     output = inline_epilogue(sch, accumulator)
-    _inline_operands(sch, [accumulator, output, pack])
+    _inline_operands(sch, accumulator, output, pack)
     schedule_root_blocks(sch, [accumulator, output, pack], vector=64)
     _schedule_pack(sch, workload, pack)
     _order_output(sch, output)
@@ -99,11 +100,18 @@ def schedule(
     )
 
 
-def _inline_operands(sch: Schedule, done: list[SBlockRV]) -> None:
-    """Inline the stages in front of the operands into what reads them: the product, its packing, sums of rows."""
-    kept = {sch.get(block).name_hint for block in done} | {"pad"}
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
-        if sch.get(block).name_hint not in kept and not is_reduction(sch, block) and sch.get_consumers(block):
+def _inline_operands(sch: Schedule, accumulator: SBlockRV, output: SBlockRV, pack: SBlockRV) -> None:
+    """Inline the stages in front of the operands into what reads them: the product, its packing, sums of rows.
+
+    The instruction takes values as they lie in memory, so a stage that computes what the product reads stays.
+    """
+    kept = {sch.get(block).name_hint for block in (accumulator, output, pack)} | {"pad"}
+    product = sch.get(accumulator).name_hint
+    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
+        readers = {sch.get(reader).name_hint for reader in sch.get_consumers(block)}
+        if sch.get(block).name_hint in kept or is_reduction(sch, block) or not readers:
+            continue
+        if product not in readers or isinstance(sch.get(block).body.value, TensorLoad):
             sch.compute_inline(block)
 
 
