@@ -1,15 +1,31 @@
-"""TE compute of qnn.resize_bilinear. Where each output row and column reads is known at compile time."""
+"""Kernels of qnn.resize_bilinear. Where each output row and column reads is known at compile time.
+
+Where the fractions have few bits, all sums are exact: integers then serve the float32 arithmetic, too, in the narrowest
+type that holds them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
 import numpy as np
 from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from ...numerics import tir
 from ...numerics.taps import FRACTION_BITS, Taps, bilinear_taps
 from ...qparams import dtype_range
 from .elementwise import Constants, Expr, Operand
 from .stages import stages
+
+FLOAT32_HOLDS = ("uint16", "int16")  # integer types of which float32 represents every value
+LANES = (32, 16, 8)  # vectors of channels
+PARALLEL_ELEMENTS = 1 << 16  # results that are worth threads
 
 
 @stages("qnn.resize_bilinear")
@@ -27,45 +43,132 @@ def _resize_bilinear(
         bilinear_taps(extent, out, align_corners, half_pixel_centers, arithmetic)
         for extent, out in zip(data.shape[1:3], size, strict=True)
     )
-    compute = _fixed if arithmetic == "fixed" else _float32
-    return compute(constants, shape, data.tensor, rows, columns)
+    dtype = str(data.dtype)
+    if dtype != "float32" and all((taps.lower == taps.upper).all() for taps in (rows, columns)):
+        # weights of one element: they add up to 1 within float32's precision, and its value is an integer
+        rows, columns = (replace(taps, fraction=np.zeros_like(taps.fraction)) for taps in (rows, columns))
+    down, across = (_dyadic(taps, arithmetic) for taps in (rows, columns))
+    if dtype != "float32" and down is not None and across is not None:
+        wide = _sum_dtype(dtype, down, across)
+        if arithmetic == "fixed" or wide in FLOAT32_HOLDS:
+            return _integer(constants, shape, data.tensor, down, across, wide)
+    return _float32(constants, shape, data.tensor, rows, columns)
 
 
-def _fixed(constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows: Taps, columns: Taps) -> te.Tensor:
+@dataclass(frozen=True)
+class _Weights:
+    """The taps of one axis with fractions in units of 2^−bits: the fewest bits that represent all of them."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    fraction: np.ndarray
+    bits: int
+
+    @property
+    def rest(self) -> np.ndarray:
+        """What the lower neighbour weighs."""
+        return (1 << self.bits) - self.fraction
+
+    @property
+    def largest(self) -> int:
+        """The largest |1 − fraction| + |fraction|."""
+        return int((np.abs(self.rest) + np.abs(self.fraction)).max())
+
+    @property
+    def is_convex(self) -> bool:
+        return bool((self.fraction >= 0).all() and (self.rest >= 0).all())
+
+
+def _dyadic(taps: Taps, arithmetic: str) -> _Weights | None:
+    """Fractions as integers, if so many bits suffice."""
+    exact = taps.fraction.astype(np.float64) * (1.0 if arithmetic == "fixed" else float(1 << FRACTION_BITS))
+    if (exact != np.rint(exact)).any():
+        return None
+    fraction, bits = exact.astype(np.int64), FRACTION_BITS
+    while bits > 0 and not (fraction & 1).any():
+        fraction, bits = fraction >> 1, bits - 1
+    return _Weights(taps.lower, taps.upper, fraction, bits)
+
+
+def _sum_dtype(dtype: str, rows: _Weights, columns: _Weights) -> str:
+    """The narrowest type that holds every sum and the half that rounds it."""
+    low, high = dtype_range(dtype)
+    unit = rows.largest * columns.largest
+    half = (1 << (rows.bits + columns.bits)) >> 1
+    if low == 0 and rows.is_convex and columns.is_convex and high * unit + half < 1 << 16:
+        return "uint16"
+    largest = max(-low, high) * unit + half
+    return next(f"int{bits}" for bits in (16, 32, 64) if largest < 1 << (bits - 1))
+
+
+def _integer(
+    constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows: _Weights, columns: _Weights, wide: str
+) -> te.Tensor:
     """Integer products may be summed in any order: first along columns of the image, then along its rows."""
     dtype = str(data.dtype)
-    low, high = dtype_range(dtype)
-    largest = max(-low, high) * _weight(rows) * _weight(columns) + (1 << (2 * FRACTION_BITS))
-    wide = "int32" if largest < 1 << 31 else "int64"
-    one = tirx.const(1 << FRACTION_BITS, wide)
-    lower_row, upper_row, down = (constants.add(array) for array in (rows.lower, rows.upper, rows.fraction))
-    lower_column, upper_column, right = (constants.add(a) for a in (columns.lower, columns.upper, columns.fraction))
+    taps = [
+        [constants.add(axis.lower), constants.add(axis.upper)]
+        + [constants.add(weight.astype(wide)) for weight in (axis.rest, axis.fraction)]
+        for axis in (rows, columns)
+    ]
+    bits = rows.bits + columns.bits
+
+    def rounded(total: Expr) -> Expr:  # midpoints away from 0
+        if bits == 0:
+            return total.astype(dtype)
+        half, shift = tirx.const(1 << (bits - 1), wide), tirx.const(bits, wide)
+        if not wide.startswith("uint"):
+            half = half + (total >> tirx.const(np.iinfo(wide).bits - 1, wide))
+        return ((total + half) >> shift).astype(dtype)
+
+    lanes = next((lanes for lanes in LANES if lanes <= shape[3] and lanes * np.iinfo(wide).bits <= 512), 0)
+    if lanes:
+        nest = partial(_nest, shape=shape, wide=wide, lanes=lanes, rounded=rounded)
+        return te.extern([shape], [data, *taps[0], *taps[1]], nest, dtype=dtype, name="resize")
+    (upper_row, lower_row, above, below), (left_column, right_column, left, right) = taps
 
     def vertical(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        upper, lower = data(n, lower_row(y), x, c).astype(wide), data(n, upper_row(y), x, c).astype(wide)
-        return upper * (one - down(y).astype(wide)) + lower * down(y).astype(wide)
+        upper, lower = data(n, upper_row(y), x, c).astype(wide), data(n, lower_row(y), x, c).astype(wide)
+        return upper * above(y) + lower * below(y)
 
     batch, height, _, channels = shape
     mixed = te.compute((batch, height, int(data.shape[2]), channels), vertical, name="resize_rows")
 
     def horizontal(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        left, right_of = mixed(n, y, lower_column(x), c), mixed(n, y, upper_column(x), c)
-        return left * (one - right(x).astype(wide)) + right_of * right(x).astype(wide)
+        return mixed(n, y, left_column(x), c) * left(x) + mixed(n, y, right_column(x), c) * right(x)
 
     total = te.compute(shape, horizontal, name="resize_columns")
-    half, bits = tirx.const(1 << (2 * FRACTION_BITS - 1), wide), tirx.const(2 * FRACTION_BITS, wide)
-    sign = tirx.const(63 if wide == "int64" else 31, wide)
-
-    def rounded(*i: Expr) -> Expr:  # midpoints away from 0
-        return ((total(*i) + half + (total(*i) >> sign)) >> bits).astype(dtype)
-
-    return te.compute(shape, rounded, name="resize")
+    return te.compute(shape, lambda *i: rounded(total(*i)), name="resize")
 
 
-def _weight(taps: Taps) -> int:
-    """The largest |1 − fraction| + |fraction| along an axis, in units of 2⁻¹⁰."""
-    fraction = taps.fraction.astype(np.int64)
-    return int((np.abs((1 << FRACTION_BITS) - fraction) + np.abs(fraction)).max())
+def _nest(
+    ins: list[Any], outs: list[Any], shape: tuple[int, ...], wide: str, lanes: int, rounded: Callable[[Expr], Expr]
+) -> Any:
+    """Each row of the result from one row of sums along columns, which stays in the first cache level.
+
+    The channels of a pixel are whole vectors; the last overlaps the one before, for any number of channels.
+    """
+    data, upper_row, lower_row, above, below, left_column, right_column, left, right = map(T.buffer_proxy, ins)
+    result = T.buffer_proxy(outs[0])
+    _, height, width, channels = shape
+    pixels = int(ins[0].shape[2])
+    rows = T.parallel if prod(shape) >= PARALLEL_ELEMENTS else T.serial
+    starts = [min(start, channels - lanes) for start in range(0, channels, lanes)]
+    with IRBuilder() as builder, rows(0, shape[0] * height) as row:
+        image, y = row // height, row % height
+        mixed = T.buffer_proxy(T.decl_buffer([pixels, channels], wide, scope="global"))
+        with T.serial(0, pixels) as x:
+            for start in starts:
+                with T.vectorized(0, lanes) as lane:
+                    upper = data[image, upper_row[y], x, start + lane].astype(wide) * above[y]
+                    mixed[x, start + lane] = upper + data[image, lower_row[y], x, start + lane].astype(wide) * below[y]
+        with T.serial(0, width) as x:
+            for start in starts:
+                with T.vectorized(0, lanes) as lane:
+                    total = mixed[left_column[x], start + lane] * left[x]
+                    total = total + mixed[right_column[x], start + lane] * right[x]
+                    result[image, y, x, start + lane] = rounded(total)
+    return builder.get()
 
 
 def _float32(constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows: Taps, columns: Taps) -> te.Tensor:
