@@ -297,9 +297,8 @@ def _compiled_data(path: Path) -> dict[str, Any]:
 
 def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     cpus = ", ".join(variant["target"].get("mcpu", "generic") for variant in data["variants"])
-    console.print(
-        f"{data['model']}: compiled from {data['source']} for {cpus}, {bytes_text(data['bytes'])}", markup=False
-    )
+    title = f"{data['model']}: compiled from {data['source']} for {cpus}, {bytes_text(data['bytes'])}"
+    console.print(title, markup=False, soft_wrap=True)  # whole, however long the paths are
     _print_ports(console, data)
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
     for variant in data["variants"]:
