@@ -1,8 +1,8 @@
-"""Float operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
+"""Operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
 
 They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
-softmax, and layer normalization along the last axis; and products, in legalize_float_products.py. Everything else keeps
-TVM's legalization.
+softmax, and layer normalization along the last axis; argmax and argmin of bytes; and products, in
+legalize_float_products.py. Everything else keeps TVM's legalization.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable
 from tvm import relax, te
 
 from ..numerics import elementary
-from ..op.base import has_float_rows
+from ..op.base import has_float_rows, shape_of
 from ..topi_int8.generic import float_rows
+from ..topi_int8.generic.extreme_position import extreme_position, has_keys
 from . import legalize_float_products as products
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -26,6 +27,8 @@ def float_legalizations() -> dict[str, Legalization]:
     rules = {f"relax.{name}": _elementary(name) for name in ELEMENTARY}
     rules["relax.nn.softmax"] = _guarded(_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
+    rules["relax.argmax"] = _guarded(_extreme_position, _has_keys)
+    rules["relax.argmin"] = _guarded(_extreme_position, _has_keys)
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
     return rules
@@ -63,3 +66,14 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     epsilon = float(call.attrs.epsilon)
     return builder.call_te(float_rows.layer_norm, *call.args, epsilon, primfunc_name_hint="layer_norm")
+
+
+def _has_keys(call: relax.Call) -> bool:
+    shape = shape_of(call.args[0])
+    along_last = call.attrs.axis is not None and int(call.attrs.axis) in (-1, len(shape) - 1)
+    return along_last and has_keys(str(call.args[0].ty.dtype), shape)
+
+
+def _extreme_position(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    largest, keepdims = str(call.op.name) == "relax.argmax", bool(call.attrs.keepdims)
+    return builder.call_te(extreme_position, call.args[0], largest, keepdims, primfunc_name_hint="extreme_position")

@@ -1,0 +1,66 @@
+"""The first position of the largest or smallest of a row of 8-bit values: argmax and argmin along the last axis.
+
+Value and position are one 16-bit key, the position in its low byte, so that the smallest key of a row decides both;
+x86 finds the smallest of eight in one instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+LANES = (16, 8)
+MOST_POSITIONS = 256
+PARALLEL_ELEMENTS = 1 << 17  # that are worth threads
+
+Expr = Any
+
+
+def has_keys(dtype: str, shape: Sequence[int]) -> bool:
+    """Whether the rows of such a tensor have 16-bit keys and fill vectors of them."""
+    return dtype in ("int8", "uint8") and len(shape) > 1 and LANES[-1] <= shape[-1] <= MOST_POSITIONS
+
+
+def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
+    """int64 positions along the last axis."""
+    shape = [int(size) for size in x.shape]
+    out = [tirx.const(size, "int64") for size in ([*shape[:-1], 1] if keepdims else shape[:-1])]
+    nest = partial(_nest, shape=shape, keepdims=keepdims, largest=largest)
+    return te.extern([out], [x], nest, dtype="int64", name="extreme_position")
+
+
+def _nest(ins: list[Any], outs: list[Any], shape: list[int], keepdims: bool, largest: bool) -> Any:
+    data, positions = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+    *leading, inner = shape[:-1]
+    loop = T.parallel if prod(shape) >= PARALLEL_ELEMENTS else T.serial
+    with IRBuilder() as builder, loop(0, prod(leading)) as outer, T.serial(0, inner) as last:
+        indices = [*_unravel(outer, leading), last]
+        positions[(*indices, 0) if keepdims else tuple(indices)] = _position(data, indices, shape[-1], largest)
+    return builder.get()
+
+
+def _unravel(index: Expr, sizes: list[int]) -> list[Expr]:
+    inside = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    return [index // stride % size for stride, size in zip(inside, sizes, strict=True)]
+
+
+def _position(data: Any, indices: list[Expr], length: int, largest: bool) -> Expr:
+    """The position in the smallest key; the last vector overlaps the one before."""
+    dtype = str(data.dtype)
+    lanes = next(lanes for lanes in LANES if lanes <= length)
+    turned = (0x80 if dtype == "int8" else 0) ^ (0xFF if largest else 0)
+    smallest = None
+    for start in sorted({min(start, length - lanes) for start in range(0, length, lanes)}):
+        values = tirx.reinterpret(f"uint8x{lanes}", data[(*indices, tirx.Ramp(start, 1, lanes))])
+        ordered = (values ^ tirx.const(turned, f"uint8x{lanes}")).astype(f"uint16x{lanes}")
+        place = tirx.Ramp(tirx.const(start, "int32"), 1, lanes).astype(f"uint16x{lanes}")
+        key = (ordered << tirx.const(8, f"uint16x{lanes}")) | place
+        smallest = key if smallest is None else tirx.min(smallest, key)
+    found = tirx.call_llvm_pure_intrin("uint16", "llvm.vector.reduce.umin", smallest)
+    return (found & tirx.const(0xFF, "uint16")).astype("int64")

@@ -1,0 +1,35 @@
+"""argmax and argmin of bytes along the last axis: the first position wins, at every length and in every vector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from ..passes.modules import TARGETS, compile_and_run, module
+
+FUNCTIONS = {"argmax": (relax.op.argmax, np.argmax), "argmin": (relax.op.argmin, np.argmin)}
+SHAPES = [(3, 8), (2, 3, 5, 21), (40, 16), (3, 1, 37), (2, 256), (4, 257), (5, 7), (9,), (0x900, 64)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_first_position(shape, name, rng):
+    function, reference = FUNCTIONS[name]
+    for dtype, target in zip(("int8", "uint8", "int8", "uint8"), TARGETS, strict=True):
+        keepdims = target == TARGETS[0]
+        mod = module([(shape, dtype)], lambda emit, x, k=keepdims: emit(function(x, axis=-1, keepdims=k)))
+        info = np.iinfo(dtype)
+        # few values, so that many rows are all alike in their extreme; never a whole row of the dtype's own
+        low, high = (info.min + 1, info.min + 4) if name == "argmax" else (info.max - 4, info.max)
+        for data in (rng.integers(low, high, shape), rng.integers(info.min, info.max + 1, shape)):
+            result = compile_and_run(mod, target, [data.astype(dtype)])[0]
+            assert np.array_equal(result, reference(data, axis=-1, keepdims=keepdims))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_every_position_counts(dtype):
+    info = np.iinfo(dtype)
+    data = np.where(np.eye(37, dtype=bool), info.max, info.min).astype(dtype)
+    mod = module([((37, 37), dtype)], lambda emit, x: emit(relax.op.argmax(x, axis=1)))
+    assert np.array_equal(compile_and_run(mod, "native", [data])[0], np.arange(37))
