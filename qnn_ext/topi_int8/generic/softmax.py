@@ -16,6 +16,7 @@ from ...numerics.multiplier import fixed_point
 from ...numerics.tir_gemmlowp import RowStages, i64
 from ...qparams import dtype_range
 from .elementwise import Constants, Expr, Operand
+from .softmax_rows import rows_together, softmax_rows
 from .stages import stages
 
 
@@ -127,11 +128,17 @@ def _onnxruntime_row(
     dtype: str,
 ) -> te.Tensor:
     table = softmax.onnxruntime_exp_table(scale, rows.length)
-    exps = rows.elements(_lookup(constants, table, _steps_below_max(data.tensor, rows)), "exps")
-    total = rows.reduce(te.sum, exps, "row_sum")
     factor = tirx.const(float(softmax.onnxruntime_factor(out_scale.reshape(()))), "float32")
     zero = tirx.const(int(zero_point.reshape(())), "int32")
-    return rows.elements(lambda *i: tir.round_to_int(exps(*i) * factor / rows.of(total, i), zero, dtype), "softmax")
+
+    def probability(exp: Expr, total: Expr) -> Expr:
+        return tir.round_to_int(exp * factor / total, zero, dtype)
+
+    if rows.axis == len(rows.shape) - 1 and rows_together(rows.shape) > 1:
+        return softmax_rows(data.tensor, constants.add(table), probability, dtype)
+    exps = rows.elements(_lookup(constants, table, _steps_below_max(data.tensor, rows)), "exps")
+    total = rows.reduce(te.sum, exps, "row_sum")
+    return rows.elements(lambda *i: probability(exps(*i), rows.of(total, i)), "softmax")
 
 
 def _rounded_sum(exps: te.Tensor, rows: Rows) -> te.Tensor:
