@@ -15,6 +15,8 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from .rows import unravel
+
 LANES = (16, 8)
 MOST_POSITIONS = 256
 PARALLEL_ELEMENTS = 1 << 17  # that are worth threads
@@ -40,14 +42,9 @@ def _nest(ins: list[Any], outs: list[Any], shape: list[int], keepdims: bool, lar
     *leading, inner = shape[:-1]
     loop = T.parallel if prod(shape) >= PARALLEL_ELEMENTS else T.serial
     with IRBuilder() as builder, loop(0, prod(leading)) as outer, T.serial(0, inner) as last:
-        indices = [*_unravel(outer, leading), last]
+        indices = [*unravel(outer, leading), last]
         positions[(*indices, 0) if keepdims else tuple(indices)] = _position(data, indices, shape[-1], largest)
     return builder.get()
-
-
-def _unravel(index: Expr, sizes: list[int]) -> list[Expr]:
-    inside = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-    return [index // stride % size for stride, size in zip(inside, sizes, strict=True)]
 
 
 def _position(data: Any, indices: list[Expr], length: int, largest: bool) -> Expr:

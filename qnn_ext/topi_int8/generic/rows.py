@@ -69,3 +69,9 @@ def fuse_rows(sch: Schedule, blocks: Sequence[Block], axes: int) -> Any:
         sch.compute_at(block.rv, rows, preserve_unit_loops=True)
     sch.parallel(rows)
     return rows
+
+
+def unravel(index: Any, sizes: Sequence[int]) -> list[Any]:
+    """The indices into leading axes of these sizes of row number `index`."""
+    inside = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    return [index // stride % size for stride, size in zip(inside, sizes, strict=True)]

@@ -15,6 +15,8 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from .rows import unravel
+
 MOST_ROWS = 8
 SUMS = 3  # side by side: they hide the latency of an addition, and LLVM does not make them a vector of strided loads
 CACHE_BYTES = 1 << 15  # of exponentials
@@ -44,7 +46,7 @@ def _nest(ins: list[Any], outs: list[Any], shape: list[int], together: int, fini
     groups = rows // together
     loop = T.parallel if prod(shape) >= PARALLEL_ELEMENTS else T.serial
     with IRBuilder() as builder, loop(0, prod(leading) * groups) as group:
-        outer = _unravel(group // groups, leading)
+        outer = unravel(group // groups, leading)
         exps = T.buffer_proxy(T.decl_buffer([together, length], "float32", scope="global"))
         high = T.buffer_proxy(T.decl_buffer([together], str(data.dtype), scope="local"))
         total = T.buffer_proxy(T.decl_buffer([together], "float32", scope="local"))
@@ -66,8 +68,3 @@ def _nest(ins: list[Any], outs: list[Any], shape: list[int], together: int, fini
             with T.serial(0, length) as k:
                 result[at(row, k)] = finish(exps[row, k], total[row])
     return builder.get()
-
-
-def _unravel(index: Expr, sizes: list[int]) -> list[Expr]:
-    inside = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-    return [index // stride % size for stride, size in zip(inside, sizes, strict=True)]
