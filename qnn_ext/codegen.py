@@ -17,7 +17,7 @@ from tvm.ir import TensorLoad
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
-from .numerics.saturate import SATURATE, narrowed, widened
+from .numerics.saturate import SATURATE, as_float, narrowed, widened
 from .topi_int8.x86.features import has_feature
 from .topi_int8.x86.lookup import looked_up
 from .topi_int8.x86.pack import pack_saturated
@@ -53,7 +53,7 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
     if has_feature(target, "avx512vbmi"):
         body = tvm_ffi.structural_map(body, (TensorLoad, looked_up))
     if has_feature(target, "fma"):
-        body = tvm_ffi.structural_map(body, (tirx.Max, _rounded_product))
+        body = tvm_ffi.structural_map(body, [(tirx.Max, _rounded_product), (tirx.Cast, _floated)])
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
     saturate = _packed if has_feature(target, "avx512bw") else _narrowed
     return function.with_body(tvm_ffi.structural_map(body, [(tvm.ir.Call, saturate), (tirx.AllocBuffer, _on_stack)]))
@@ -69,7 +69,28 @@ def _rounded_product(node: tirx.Max) -> Expr:
     is_fence = isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(dtype.split("x")[0])
     if not (is_fence and isinstance(product, tirx.Mul)):
         return node
-    return tirx.call_llvm_pure_intrin(dtype, "llvm.fma", product.a, product.b, tirx.const(0.0, dtype))
+    return _product(product.a, product.b)
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    dtype = str(a.ty.dtype)
+    return tirx.call_llvm_pure_intrin(dtype, "llvm.fma", a, b, tirx.const(0.0, dtype))
+
+
+def _floated(cast: tirx.Cast) -> Expr:
+    """A saturated value, perhaps less a zero point, that becomes a float again never leaves the floats."""
+    if not str(cast.ty.dtype).startswith("float32"):
+        return cast
+    value, offset = cast.value, 0
+    if isinstance(value, (tirx.Sub, tirx.Add)):
+        constant = value.b.value if isinstance(value.b, tirx.Broadcast) else value.b
+        if not isinstance(constant, tirx.IntImm):
+            return cast
+        value, offset = value.a, int(constant) if isinstance(value, tirx.Sub) else -int(constant)
+    if isinstance(value, tirx.Cast) and str(value.ty.dtype).startswith("int32"):
+        value = value.value
+    floated = as_float(value, offset, _product) if _is_saturate(value) else None
+    return cast if floated is None else floated
 
 
 def _packed(call: Expr) -> Expr:

@@ -6,8 +6,10 @@ it by, and only then is it known for how many lanes at a time the CPU can narrow
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 
@@ -15,6 +17,10 @@ from ..qparams import dtype_range
 
 Expr = Any
 SATURATE = "tirx.qnn_saturate"
+
+_ROUNDER = 3 << 22
+_ROUNDER_BITS = int(np.float32(_ROUNDER).view(np.int32))
+_LRINT = int(tirx.call_llvm_pure_intrin("int32", "llvm.lrint", tirx.const(0.0, "float32")).args[0])
 
 
 def saturated(x: Expr, zero_point: int, dtype: str) -> Expr:
@@ -35,6 +41,34 @@ def widened(call: Expr) -> Expr:
     low, high = dtype_range(_scalar(call))
     shift = zero_point(call)
     return _clip(x, low - shift, high - shift) + tirx.const(shift, x.ty.dtype)
+
+
+def as_float(call: Expr, offset: int, product: Callable[[Expr, Expr], Expr]) -> Expr | None:
+    """float32(value − offset) where x is lrint(y) of float32 y, without a conversion; None for other x.
+
+    y + 1.5·2²³ rounds y to an integer, midpoints to even, and holds it in its lowest bits. As integers, the bits are in
+    the order of the sums, so that they can be clipped; beyond 2²² sums are not exact, but then they are clipped.
+
+    product: a·b, rounded before anything is added
+    """
+    x, _ = call.args
+    if getattr(getattr(x, "op", None), "name", "") != "tirx.call_llvm_pure_intrin" or _intrinsic(x) != _LRINT:
+        return None
+    y = x.args[-1]
+    real = str(y.ty.dtype)
+    if not real.startswith("float32"):
+        return None
+    if isinstance(y, tirx.Mul):
+        y = product(y.a, y.b)
+    low, high = dtype_range(_scalar(call))
+    shift = zero_point(call)
+    bits = tirx.reinterpret(x.ty.dtype, y + tirx.const(float(_ROUNDER), real))
+    clipped = _clip(bits, _ROUNDER_BITS + low - shift, _ROUNDER_BITS + high - shift)
+    return tirx.reinterpret(real, clipped) - tirx.const(float(_ROUNDER - shift + offset), real)
+
+
+def _intrinsic(call: Expr) -> int:
+    return int(call.args[0])
 
 
 def zero_point(call: Expr) -> int:

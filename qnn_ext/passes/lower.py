@@ -25,6 +25,7 @@ from ..topi_int8.generic.elementwise import Constants, Operand
 from ..topi_int8.generic.moves import Moves
 from ..topi_int8.generic.schedule import SCHEDULED, schedule_generic
 from ..topi_int8.generic.stages import STAGES
+from ..topi_int8.initial import with_initial
 from .fuse import ANCHORS, COMPOSITE, LAYER
 from .matrix_moves import ORDERS, axes_of
 from .rewrite import bindings_of, emit_named, op_name, plain_attrs, substitute
@@ -89,6 +90,7 @@ class _Kernel:
         self._workload: Workload | None = None
         self._target = target
         self._values: dict[Any, Operand] = {}
+        self._initial: te.Tensor | None = None
         self.placeholders = [
             te.placeholder(shape_of(param), str(param.ty.dtype), name=param.name) for param in function.params
         ]
@@ -113,7 +115,12 @@ class _Kernel:
         name = op_name(expr)
         attributes = _attributes(name, expr)
         operands = [self._operand(arg) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
-        tensor = self._anchor(name, expr) if name in ANCHORS else self._tail(name, expr, operands, attributes)
+        if name in ANCHORS:
+            tensor = self._anchor(name, expr)
+        elif self._starts_at_bias(name, expr, operands):
+            tensor = operands[0].tensor
+        else:
+            tensor = self._tail(name, expr, operands, attributes)
         return Operand(tensor, None, bound_of(name, operands, attributes))
 
     def _tail(self, name: str, expr: Any, operands: list[Operand], attributes: dict[str, Any]) -> te.Tensor:
@@ -159,6 +166,26 @@ class _Kernel:
                 packed = _permute(packed, (1, 2, 3, 0))
         return implementation.compute(workload, tensor, packed, attributes.get("pad_value", 0))
 
+    def _starts_at_bias(self, name: str, expr: Any, operands: list[Operand]) -> bool:
+        """Whether `expr` adds a constant per channel to the product, and the accumulators now start at that."""
+        initial = self.implementation.initial if self.implementation else None
+        if name != "add" or initial is None or self._initial is not None or not self._is_product(expr.args[0]):
+            return False
+        bias, shape = operands[1].value, operands[0].shape
+        if bias is None or str(bias.dtype) != "int32" or bias.size != shape[-1] or bias.shape[-1:] != shape[-1:]:
+            return False
+        self._initial = self.constants.add(initial(self._workload, bias))
+        return True
+
+    def _is_product(self, var: Any) -> bool:
+        """Whether a variable is the product at the head of the group and read only once."""
+        bindings = bindings_of(self.function)
+        product = bindings[0]
+        if op_name(product.value) not in ANCHORS:
+            return False
+        read = [arg for binding in bindings for arg in getattr(binding.value, "args", ()) if isinstance(arg, relax.Var)]
+        return var.same_as(product.var) and sum(arg.same_as(product.var) for arg in read) == 1
+
     def _dynamic_dense(self, data: Operand, weight: Operand, attributes: dict[str, Any]) -> te.Tensor:
         """A dense layer whose weights are computed at run time is a batch_matmul with a batch of one."""
         (m, k), n = data.shape, weight.shape[0]
@@ -176,6 +203,9 @@ class _Kernel:
         if self.implementation is None:
             function = schedule_generic(function, self._target)
         else:
+            if self._initial is not None:
+                position = len(self.placeholders) + self.constants.placeholders.index(self._initial)
+                function = with_initial(function, self.implementation.accumulator, function.params[position])
             sch = Schedule(function)
             self.implementation.schedule(sch, self._workload, self._target)
             function = sch.mod["main"]

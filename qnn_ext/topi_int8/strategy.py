@@ -33,7 +33,9 @@ class Implementation:
     compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
                  pads with the integer `pad_value` (in x's dtype) itself; dense and batch_matmul ignore it
     schedule:    (schedule, workload, target) -> None; the PrimFunc holds this compute plus the epilogue
-    tiles:       workload -> {legal register tile: predicted cost}, cheapest first. With one of them, the three
+    initial:     (workload, bias per channel) -> the initial values of the accumulators, an int32 array with the shape of
+                 the last axes of the block that computes them, of the name `accumulator`. None: they start at zero
+    tiles:       workload -> {legal register tile: predicted cost}, cheapest first. With one of them, the four
                  functions above take a keyword `tile`; without that they use the first
     """
 
@@ -43,6 +45,8 @@ class Implementation:
     compute: Callable[..., te.Tensor]
     schedule: Callable[..., None]
     pack_weight: Callable[..., np.ndarray] | None = None
+    initial: Callable[..., np.ndarray] | None = None
+    accumulator: str = ""
     tiles: Callable[[Any], dict[Any, float]] | None = None
 
     def with_tile(self, tile: Any) -> Implementation:
@@ -53,6 +57,7 @@ class Implementation:
             compute=partial(self.compute, tile=tile),
             schedule=partial(self.schedule, tile=tile),
             pack_weight=pack_weight,
+            initial=self.initial and partial(self.initial, tile=tile),
         )
 
 

@@ -60,6 +60,26 @@ def test_zero_points_at_both_ends_and_any_magnitude(dtype, end, out_scale):
     assert np.array_equal(compile_and_run(mod, "native", inputs)[0], interpret(mod, inputs)[0])
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("out_scale", [3.0, 0.3, 1e-5, 1e-12])
+def test_a_value_that_becomes_a_float_again(target, dtype, end, out_scale):
+    """Rounded and clipped as a float, whatever its size."""
+    zero_point = dtype_range(dtype)[end]
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-128, 128, (64, DEPTH)).astype(np.int8)
+
+    def body(emit, x):
+        acc = emit(qnn.dense(x, constant(weight), 3, 0, 0.05, 0.01))
+        out = emit(qnn.requantize(acc, 0.0005, 0, out_scale, zero_point, out_dtype=dtype))
+        return emit(qnn.dequantize(out, 0.3, zero_point - 1 if end else zero_point + 2))
+
+    mod = module([((ROWS, DEPTH), "uint8")], body)
+    inputs = inputs_of(rng, mod)
+    assert np.array_equal(compile_and_run(mod, target, inputs)[0], interpret(mod, inputs)[0])
+
+
 def test_a_bounded_accumulator_is_not_clipped_before_it_is_packed():
     target = make_target("skylake-avx512", num_threads=1)
     executable = generate_code(lower_module(_dense(64, "uint8", 5, 0.3, residual=False), target), target)

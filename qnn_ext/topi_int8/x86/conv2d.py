@@ -21,6 +21,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ..initial import in_lanes
 from ..schedule_util import (
     PARALLEL_MACS_TENSORIZED,
     TASKS,
@@ -170,6 +171,13 @@ def pack_weight(
     packed[:out_channels, ..., : dense.shape[-1]] = dense
     packed = packed.reshape(layout.blocks, lanes, taps_height, taps_width, run // depth, depth)
     return np.ascontiguousarray(packed.transpose(0, 2, 3, 4, 1, 5))
+
+
+def initial(
+    workload: Conv2dWorkload, bias: np.ndarray, instruction: DotInstruction, tile: Tile | None = None
+) -> np.ndarray:
+    """The bias as the accumulators' initial values."""
+    return in_lanes(bias, plan(workload, instruction, tile).blocks, instruction.lanes)
 
 
 def compute(
@@ -367,6 +375,8 @@ for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
             pack_weight=partial(pack_weight, instruction=_instruction),
+            initial=partial(initial, instruction=_instruction),
+            accumulator="conv2d",
             tiles=partial(tiles, instruction=_instruction),
         ),
     )

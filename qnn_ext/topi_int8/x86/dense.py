@@ -16,6 +16,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
@@ -101,6 +102,13 @@ def pack_weight(
     return np.ascontiguousarray(packed.reshape(layout.blocks, lanes, -1, depth).transpose(0, 2, 1, 3))
 
 
+def initial(
+    workload: DenseWorkload, bias: np.ndarray, instruction: DotInstruction, tile: Tile | None = None
+) -> np.ndarray:
+    """The bias as the accumulators' initial values."""
+    return in_lanes(bias, plan(workload, instruction, tile).blocks, instruction.lanes)
+
+
 def compute(
     workload: DenseWorkload,
     x: te.Tensor,
@@ -167,6 +175,8 @@ for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
             pack_weight=partial(pack_weight, instruction=_instruction),
+            initial=partial(initial, instruction=_instruction),
+            accumulator="dense",
             tiles=partial(tiles, instruction=_instruction),
         ),
     )

@@ -1,0 +1,44 @@
+"""The bias as the initial value of a kernel's accumulators, which saves the addition behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+
+def in_lanes(bias: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
+    """A bias per channel as the lanes of the accumulators' last two axes: (blocks, lanes), zero in padding."""
+    padded = np.zeros(blocks * lanes, np.int32)
+    padded[: bias.size] = bias.reshape(-1)
+    return padded.reshape(blocks, lanes)
+
+
+def with_initial(function: tirx.PrimFunc, accumulator: str, bias: Any) -> tirx.PrimFunc:
+    """`function` with the reduction block `accumulator` starting at `bias`, a parameter with the shape of its last axes.
+
+    TE has no initial values of reductions. int32 sums wrap around, so their order does not matter.
+    """
+
+    def initialized(block: SBlock) -> SBlock:
+        if block.name_hint != accumulator or block.init is None:
+            return block
+        store = block.init
+        lanes = tuple(store.indices[-len(bias.shape) :])
+        init = tirx.BufferStore(store.buffer, bias[lanes], store.indices)
+        return SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            block.name_hint,
+            block.body,
+            init,
+            block.alloc_buffers,
+            block.match_buffers,
+            block.annotations,
+        )
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (SBlock, initialized)))
