@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.ir import Call, Op
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
 
 from ..numerics.saturate import SATURATE
 
@@ -35,6 +36,11 @@ TASKS = 16
 
 # TVM has a vector form of nearbyint but does not say so; without this, one call in an epilogue makes scalars of it all.
 Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
+
+
+def num_threads(target: Target) -> int:
+    """Between how many threads parallel loops are shared out."""
+    return max(1, int(target.attrs.get("num-cores", 1)))
 
 
 def extent(sch: Schedule, loop: LoopRV) -> int:

@@ -27,6 +27,8 @@ from ..schedule_util import (
     TASKS,
     extent,
     inline_epilogue,
+    largest_divisor,
+    num_threads,
     schedule_root_blocks,
     vectorize_inner,
 )
@@ -297,7 +299,7 @@ def schedule(
     output = inline_epilogue(sch, accumulator)
     if layout.mode == "flat":
         sch.transform_block_layout(output, lambda n, y, x, c: (*_flatten(workload, n, y, x), c))
-    strip = _strip(workload, layout, instruction)
+    strip = _strip(workload, layout, instruction, num_threads(target))
     stage = sch.get_sblock("pad") if _staged_by_strip(workload, layout, strip, target) else None
     schedule_root_blocks(sch, [accumulator, output, *([stage] if stage else [])], vector=64)
     schedule_microkernel(
@@ -320,11 +322,21 @@ def _rows(layout: Plan) -> int:
     return layout.columns // layout.tile.columns if layout.mode == "flat" else layout.rows // layout.tile.rows
 
 
-def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction) -> int:
-    """Tiles along the first pixel axis that share staged activations and pass by the weights together."""
+def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, threads: int) -> int:
+    """Tiles along the first pixel axis that share staged activations and pass by the weights together.
+
+    Strips are shared out between threads first, so one strip for all would share out channels: right only where the
+    weights are larger than the activations, which other threads have written and will read.
+    """
     weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.taps)
     if layout.mode == "flat":
-        return strip_size(_rows(layout), layout.tile.columns * workload.in_channels, weight_bytes)
+        size = strip_size(_rows(layout), layout.tile.columns * workload.in_channels, weight_bytes)
+        pixels = workload.out_height * workload.out_width
+        if weight_bytes > pixels * (workload.in_channels + workload.out_channels):
+            return size
+        runs = -(-threads // layout.images)
+        shared = largest_divisor(_rows(layout), max(1, _rows(layout) // runs))
+        return min(size, shared) if 2 * shared * runs > _rows(layout) else size
     stride, kernel, dilation = workload.strides[0], workload.kernel[0], workload.dilation[0]
     row_bytes = layout.tile.rows * stride * workload.width * workload.in_channels
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)

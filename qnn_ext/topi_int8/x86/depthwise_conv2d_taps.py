@@ -21,7 +21,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ..schedule_util import extent, inline_epilogue, schedule_root_blocks
+from ..schedule_util import extent, inline_epilogue, num_threads, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS, DotInstruction
@@ -34,8 +34,15 @@ STAGED_BYTES = 20 * 1024
 FETCH = 2
 """Cycles to fetch a cache line from the L2 cache, in those to copy a vector."""
 
-PARALLEL_MACS = 900_000
-"""Some 15 µs of one thread, as for the kernels of schedule_util: about 60 multiply-accumulates per ns."""
+FOREIGN = 50
+"""Cycles to fetch a cache line from another core's cache."""
+
+DEEP = 4
+"""From so many channels per pixel on, convolutions around this one rather share out channels than pixels: the weights of
+a pointwise one are larger than the activations."""
+
+PARALLEL_MACS = 60_000
+"""Some 1 µs of one thread, as for the kernels of schedule_util: about 60 multiply-accumulates per ns."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +91,16 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
 
 def _cost(workload: Conv2dWorkload, layout: Plan) -> float:
     """Vector instructions of all tiles of one vector of channels."""
+    return layout.tiles[0] * layout.tiles[1] * _tile_cost(workload, layout)
+
+
+def _tile_cost(workload: Conv2dWorkload, layout: Plan) -> float:
     stride, dilation, kernel = workload.strides[1], workload.dilation[1], workload.kernel[1]
     columns = {x * layout.pixels * stride + s * dilation for x in range(layout.columns) for s in range(kernel)}
     dots = layout.passes * layout.groups * kernel * layout.rows * layout.columns
     weights = layout.passes * layout.groups * kernel * layout.rows
     transposed = layout.groups * len(columns)
-    tile = max(dots, (dots + 2 * transposed) / 2 + weights / 2) + 4
-    return layout.tiles[0] * layout.tiles[1] * tile
+    return max(dots, (dots + 2 * transposed) / 2 + weights / 2) + 4
 
 
 def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
@@ -128,8 +138,8 @@ def compute(
         value = data[n, phase, block, at, first + t, lane].astype("int32")
         return te.sum(value * w[block, g, s, row, p, lane, t].astype("int32"), axis=[p, g, s, t])
 
-    height, width = layout.tiles
-    tiled = (workload.batch, phases, height, layout.blocks, layout.rows, width * layout.columns, lanes)
+    width = layout.tiles[1]
+    tiled = (workload.batch, phases, _room(layout), layout.blocks, layout.rows, width * layout.columns, lanes)
     acc = te.compute(tiled, depthwise, name="depthwise")
 
     def logical(n, y, column, c):
@@ -142,12 +152,17 @@ def compute(
     return te.compute(shape, logical, name="logical")
 
 
+def _room(layout: Plan) -> int:
+    """Tiles in height with those beyond the image that the last task may compute, so that no tile needs a condition."""
+    return 2 * layout.tiles[0]
+
+
 def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int, lanes: int) -> te.Tensor:
     """The input padded, (N, phases, blocks, columns, rows, lanes): every column of a vector of channels is one run."""
     top, left = workload.padding[:2]
     phases, channels = workload.dilation[0], workload.out_channels
     stride, dilation = workload.strides[1], workload.dilation[1]
-    rows = (layout.tiles[0] - 1) * layout.rows * workload.strides[0] + layout.groups * TAPS
+    rows = (_room(layout) - 1) * layout.rows * workload.strides[0] + layout.groups * TAPS
     across = layout.tiles[1] * layout.columns * layout.pixels
     columns = (across - layout.pixels) * stride + (workload.kernel[1] - 1) * dilation + 1
     reach = columns + ((lanes - 1) // channels * stride if layout.pixels > 1 else 0)
@@ -180,14 +195,15 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instructio
     schedule_root_blocks(sch, [accumulator, output, pad], vector=64)
 
     n, y, column, channel = sch.get_loops(output)
-    task = _task(workload, layout, instruction.lanes)
+    parallel = workload.macs >= PARALLEL_MACS
+    task = _task(workload, layout, instruction.lanes, num_threads(target) if parallel else 1)
     width = instruction.lanes if layout.pixels == 1 else workload.out_channels
     row_outer, tile, row, phase = sch.split(y, [None, task[0], layout.rows, workload.dilation[0]])
     column_outer, column_tile, column = sch.split(column, [None, task[1], layout.columns * layout.pixels])
     block_outer, block, lane = sch.split(channel, [None, task[2], width])
     sch.reorder(n, row_outer, column_outer, block_outer, phase, block, tile, column_tile, row, column, lane)
     outer = sch.fuse(n, row_outer, column_outer, block_outer)
-    if workload.macs >= PARALLEL_MACS and extent(sch, outer) > 1:
+    if parallel and extent(sch, outer) > 1:
         sch.parallel(outer)
 
     sch.compute_at(accumulator, column_tile, preserve_unit_loops=True)
@@ -219,14 +235,18 @@ def _schedule_stage(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload, layo
         sch.loop_partition(column, [left, None])
 
 
-def _task(workload: Conv2dWorkload, layout: Plan, lanes: int) -> tuple[int, int, int]:
+def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> tuple[int, int, int]:
     """Tiles in height and width and vectors of channels of one task: its staged input should stay in the L1 cache.
 
-    A task reads its edges again, and cache lines of which it takes a part are fetched again.
+    A task reads its edges again, and cache lines of which it takes a part are fetched again. Several threads take equal
+    runs of tasks, rows outermost; the last rows of tasks may lie beyond the image. A thread reads what others have
+    written unless it takes the same rows, or of deep images the same channels, as in the convolution before.
     """
     step = layout.rows * workload.strides[0], layout.columns * layout.pixels * workload.strides[1]
     reach = layout.groups * TAPS, (workload.kernel[1] - 1) * workload.dilation[1] + 1
     line = max(1, 64 // lanes)
+    compute = _tile_cost(workload, layout)
+    deep = workload.in_channels > DEEP * workload.height * workload.width
 
     def divisors(size, most):
         return [divisor for divisor in range(1, min(size, most) + 1) if size % divisor == 0]
@@ -237,11 +257,15 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int) -> tuple[int, int,
             for tiles, size, all_taps in zip(task[:2], step, reach, strict=True)
         )
         fits = rows * columns * lanes * task[2] <= STAGED_BYTES
-        copies = rows * columns / (task[0] * task[1])
-        return copies * (1 + FETCH / min(task[2], line)) * (1 if fits else 2)
+        copies = rows * columns * (1 + FETCH / min(task[2], line)) * (1 if fits else 2)
+        bands = workload.batch * -(-layout.tiles[0] // task[0])
+        share = -(-bands * (layout.tiles[1] // task[1]) * (layout.blocks // task[2]) // threads)
+        others = 1 - 1 / min(bands, threads) if deep else 1 - min(bands, threads) / threads
+        foreign = others * FOREIGN * rows * columns / line
+        return share * task[2] * (task[0] * task[1] * compute + copies + foreign)
 
-    sizes = divisors(layout.tiles[0], 64), divisors(layout.tiles[1], 64), divisors(layout.blocks, 4)
-    return min(product(*sizes), key=cost)
+    heights = divisors(layout.tiles[0], 64) if threads == 1 else range(1, min(layout.tiles[0], 64) + 1)
+    return min(product(heights, divisors(layout.tiles[1], 64), divisors(layout.blocks, 4)), key=cost)
 
 
 def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, step: int, instruction: DotInstruction) -> None:
