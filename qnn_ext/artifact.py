@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 FORMAT = 2
 _DESCRIPTION, _STATES = "qnn.json", "states.npz"
 _LZMA_LIMIT = 1 << 20  # bytes
+_LZMA = {"id": lzma.FILTER_LZMA2, "preset": 9}
+_DELTA_16 = {"id": lzma.FILTER_DELTA, "dist": 2}
 _CHUNK = 1 << 18  # bytes that are unpacked at a time
 _stderr_lock = threading.Lock()
 
@@ -73,13 +75,12 @@ def write(
     description = {"format": FORMAT, **common, "variants": [variant.description for variant in variants]}
     try:
         with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_DESCRIPTION, json.dumps(description, indent=1))
+            archive.writestr(_DESCRIPTION, json.dumps(description, indent=1), zipfile.ZIP_LZMA)
             archive.writestr(_STATES, _pack_states(states))
             for index, variant in enumerate(variants):
                 _add_library(archive, _library_name(index), variant.executable)
                 if variant.weights is not None:
-                    size = variant.weights.nbytes
-                    archive.writestr(_weights_name(index), variant.weights.tobytes(), _compression(size))
+                    _add_weights(archive, index, variant.weights.tobytes())
         os.chmod(name, 0o644)
         os.replace(name, target)
     except OSError as error:
@@ -92,8 +93,8 @@ def _library_name(index: int) -> str:
     return f"model{index}.so"
 
 
-def _weights_name(index: int) -> str:
-    return f"weights{index}.bin"
+def _weights_name(index: int, packed: bool) -> str:
+    return f"weights{index}.{'xz' if packed else 'bin'}"
 
 
 def _add_library(archive: zipfile.ZipFile, name: str, executable: Any) -> None:
@@ -113,6 +114,15 @@ def _compression(size: int) -> int:
     """LZMA makes code and tables a fifth smaller than deflate does, weights hardly, and takes ten times as long to
     unpack."""
     return zipfile.ZIP_LZMA if size <= _LZMA_LIMIT else zipfile.ZIP_DEFLATED
+
+
+def _add_weights(archive: zipfile.ZipFile, index: int, data: bytes) -> None:
+    """Few weights as xz data: of the values or, where tables of 16 bits prevail, of their differences, whichever is
+    smaller."""
+    packed = len(data) <= _LZMA_LIMIT
+    if packed:
+        data = min((lzma.compress(data, filters=filters) for filters in ([_LZMA], [_DELTA_16, _LZMA])), key=len)
+    archive.writestr(_weights_name(index, packed), data, zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED)
 
 
 def _pack_states(states: tuple[State, ...]) -> bytes:
@@ -150,7 +160,10 @@ def load_code(path: str | os.PathLike, index: int, with_weights: bool) -> tuple[
 
 
 def _read_weights(archive: zipfile.ZipFile, index: int) -> np.ndarray:
-    info = archive.getinfo(_weights_name(index))
+    packed = _weights_name(index, packed=True)
+    if packed in archive.namelist():
+        return tvm_runtime.tensor(np.frombuffer(lzma.decompress(archive.read(packed)), np.uint8))[1]
+    info = archive.getinfo(_weights_name(index, packed=False))
     weights = tvm_runtime.aligned_empty((info.file_size,), np.dtype(np.uint8))
     filled = 0
     with archive.open(info) as member:

@@ -311,7 +311,7 @@ def _load_or_own_error(path: Path) -> None:
         assert str(path) in str(error)
 
 
-@pytest.mark.parametrize("member", ["qnn.json", "model0.so", "weights0.bin", "states.npz"])
+@pytest.mark.parametrize("member", ["qnn.json", "model0.so", "weights0.xz", "states.npz"])
 def test_missing_members(saved, tmp_path, member):
     _rewrite(saved, tmp_path / "m.qnn", {member: None})
     with pytest.raises(ArtifactError, match="damaged"):
@@ -442,7 +442,7 @@ def test_every_variant_gives_the_same(several, engine, images, tmp_path):
 @x86_only
 def test_only_the_library_of_this_cpu_is_unpacked(several, tmp_path, images):
     taken = qnn_ext.load(several).variants.index(qnn_ext.load(several).target)
-    names = [name.format(index) for name in ("model{}.so", "weights{}.bin") for index in range(3) if index != taken]
+    names = [name.format(index) for name in ("model{}.so", "weights{}.xz") for index in range(3) if index != taken]
     _rewrite(several, tmp_path / "m.qnn", dict.fromkeys(names, b"broken"))
     qnn_ext.load(tmp_path / "m.qnn")(images[0])
 
