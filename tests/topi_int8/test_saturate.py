@@ -81,7 +81,7 @@ def test_a_value_that_becomes_a_float_again(target, dtype, end, out_scale):
 
 
 def test_a_bounded_accumulator_is_not_clipped_before_it_is_packed():
-    target = make_target("skylake-avx512", num_threads=1)
+    target = make_target("cascadelake", num_threads=1)
     executable = generate_code(lower_module(_dense(64, "uint8", 5, 0.3, residual=False), target), target)
     modules = [executable.mod, *executable.mod.imports]
     assembly = "".join(mod.inspect_source("s") for mod in modules if mod.kind == "llvm")
