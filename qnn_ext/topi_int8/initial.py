@@ -18,7 +18,7 @@ def in_lanes(bias: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
 
 
 def with_initial(function: tirx.PrimFunc, accumulator: str, bias: Any) -> tirx.PrimFunc:
-    """`function` with the reduction block `accumulator` starting at `bias`, a parameter with the shape of its last axes.
+    """`function` whose reduction block `accumulator` starts at `bias`, a parameter with the shape of its last axes.
 
     TE has no initial values of reductions. int32 sums wrap around, so their order does not matter.
     """

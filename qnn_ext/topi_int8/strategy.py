@@ -33,8 +33,8 @@ class Implementation:
     compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
                  pads with the integer `pad_value` (in x's dtype) itself; dense and batch_matmul ignore it
     schedule:    (schedule, workload, target) -> None; the PrimFunc holds this compute plus the epilogue
-    initial:     (workload, bias per channel) -> the initial values of the accumulators, an int32 array with the shape of
-                 the last axes of the block that computes them, of the name `accumulator`. None: they start at zero
+    initial:     (workload, bias per channel) -> the initial values of the accumulators, an int32 array with the shape
+                 of the last axes of the block that computes them, of the name `accumulator`. None: they start at zero
     tiles:       workload -> {legal register tile: predicted cost}, cheapest first. With one of them, the four
                  functions above take a keyword `tile`; without that they use the first
     """

@@ -38,8 +38,8 @@ FOREIGN = 50
 """Cycles to fetch a cache line from another core's cache."""
 
 DEEP = 4
-"""From so many channels per pixel on, convolutions around this one rather share out channels than pixels: the weights of
-a pointwise one are larger than the activations."""
+"""From so many channels per pixel on, convolutions around this one rather share out channels than pixels: the weights
+of a pointwise one are larger than the activations."""
 
 PARALLEL_MACS = 60_000
 """Some 1 µs of one thread, as for the kernels of schedule_util: about 60 multiply-accumulates per ns."""
