@@ -6,26 +6,37 @@ Nothing here imports `tvm`, whose compiler library takes some 150 MB; only its s
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import struct
 import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-# tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs. A process that has it keeps it.
-_WITHOUT_TORCH = "torch" not in sys.modules and "tvm_ffi" not in sys.modules
-if _WITHOUT_TORCH:
-    sys.modules["torch"] = None  # type: ignore[assignment]  # what makes `import torch` raise ImportError
-try:
+
+@contextlib.contextmanager
+def _hidden(names: Iterable[str], forget: Iterable[str] = ()) -> Iterator[None]:
+    """Imports in here find none of the modules `names`, and leave none of `forget` behind; what is loaded stays so."""
+    hidden = [name for name in names if name not in sys.modules]
+    left = [name for name in forget if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import raise ImportError
+    try:
+        yield
+    finally:
+        for name in (*hidden, *left):
+            sys.modules.pop(name, None)
+
+
+# tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs; a process that has it keeps it. It also
+# uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
+with _hidden(() if "tvm_ffi" in sys.modules else ("torch", "_hashlib"), forget=("hashlib",)):
     import tvm_ffi
-finally:
-    if _WITHOUT_TORCH:
-        del sys.modules["torch"]
 
 _ALIGNMENT = 64  # bytes, what compiled kernels expect of every tensor
 _CPU, _POOLED = 1, 2  # DLPack's device type; the virtual machine's kind of allocator
