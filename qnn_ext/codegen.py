@@ -116,7 +116,7 @@ def _widened(cast: tirx.Cast) -> Expr:
 
 def _on_stack(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
     buffer = node.buffer
-    if buffer.scope() != "global" or not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
+    if buffer.scope() not in ("global", "local") or not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
         return node
     dtype = tvm.DataType(str(buffer.dtype))
     if prod(int(size) for size in buffer.shape) * dtype.bits * dtype.lanes > STACK_BYTES * 8:

@@ -200,3 +200,26 @@ def test_what_is_no_list_of_kernels_runs_in_the_virtual_machine():
     np.testing.assert_array_equal(engine(np.array([3, 1, 2, 5, 4], np.float32)), [1, 2, 3, 4, 5])
     assert isinstance(engine._executor, MachineExecutor)
     assert len(engine.time(number=1, repeat=2).seconds) == 2
+
+
+def test_loop_nests_are_kernels_like_others():
+    """What TE cannot say, here argmax of bytes in 16-bit keys, is a loop nest over buffers of its own."""
+
+    def build(builder, params):
+        return [builder.emit(relax.op.argmax(params[0], axis=-1))]
+
+    engine = qnn_ext.build(_module(build, [((3, 64), "int8")]), num_threads=1)
+    x = np.random.default_rng(0).integers(-128, 128, (3, 64)).astype(np.int8)
+    np.testing.assert_array_equal(engine(x), x.argmax(axis=-1))
+    assert isinstance(engine._executor, ProgramExecutor)
+
+
+def test_a_transformer_is_a_program():
+    module = qnn_ext.from_onnx(DATA / "digits_transformer_qdq.onnx")
+    engine = qnn_ext.build(module, num_threads=1)
+    inputs = [np.zeros(spec.shape, spec.dtype) for spec in module.inputs]
+    for got, expected in zip(
+        engine.run(inputs).values(), qnn_ext.Interpreter(module).run(inputs).values(), strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+    assert isinstance(engine._executor, ProgramExecutor)

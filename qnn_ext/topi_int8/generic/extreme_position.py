@@ -15,6 +15,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from .nest import nest
 from .rows import unravel
 
 LANES = (16, 8)
@@ -33,8 +34,8 @@ def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
     """int64 positions along the last axis."""
     shape = [int(size) for size in x.shape]
     out = [tirx.const(size, "int64") for size in ([*shape[:-1], 1] if keepdims else shape[:-1])]
-    nest = partial(_nest, shape=shape, keepdims=keepdims, largest=largest)
-    return te.extern([out], [x], nest, dtype="int64", name="extreme_position")
+    body = partial(_nest, shape=shape, keepdims=keepdims, largest=largest)
+    return nest(out, [x], body, dtype="int64", name="extreme_position")
 
 
 def _nest(ins: list[Any], outs: list[Any], shape: list[int], keepdims: bool, largest: bool) -> Any:

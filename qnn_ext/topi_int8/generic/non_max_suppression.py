@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ...numerics import tir
 from .elementwise import Constants, Expr, Operand
+from .nest import nest
 from .stages import stages
 
 YMIN, XMIN, YMAX, XMAX = range(4)
@@ -33,12 +34,12 @@ def _non_max_suppression(
     ]
     limits = [tirx.const(float(np.float32(value)), "float32") for value in (score_threshold, iou_threshold)]
 
-    def nest(ins: list[Any], outs: list[Any]) -> Any:
+    def body(ins: list[Any], outs: list[Any]) -> Any:
         with IRBuilder() as builder, T.parallel(0, shape[0]) as row:
             _one_class(row, T.buffer_proxy(ins[0]), T.buffer_proxy(ins[1]), T.buffer_proxy(outs[0]), limits)
         return builder.get()
 
-    return te.extern([shape], tensors, nest, dtype="int32", name="non_max_suppression")
+    return nest(shape, tensors, body, dtype="int32", name="non_max_suppression")
 
 
 def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, limits: list[Expr]) -> None:

@@ -21,6 +21,7 @@ from ...numerics import tir
 from ...numerics.taps import FRACTION_BITS, Taps, bilinear_taps
 from ...qparams import dtype_range
 from .elementwise import Constants, Expr, Operand
+from .nest import nest
 from .stages import stages
 
 FLOAT32_HOLDS = ("uint16", "int16")  # integer types of which float32 represents every value
@@ -123,8 +124,8 @@ def _integer(
 
     lanes = next((lanes for lanes in LANES if lanes <= shape[3] and lanes * np.iinfo(wide).bits <= 512), 0)
     if lanes:
-        nest = partial(_nest, shape=shape, wide=wide, lanes=lanes, rounded=rounded)
-        return te.extern([shape], [data, *taps[0], *taps[1]], nest, dtype=dtype, name="resize")
+        body = partial(_nest, shape=shape, wide=wide, lanes=lanes, rounded=rounded)
+        return nest(shape, [data, *taps[0], *taps[1]], body, dtype=dtype, name="resize")
     (upper_row, lower_row, above, below), (left_column, right_column, left, right) = taps
 
     def vertical(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:

@@ -15,6 +15,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from .nest import nest
 from .rows import unravel
 
 MOST_ROWS = 8
@@ -36,8 +37,8 @@ def rows_together(shape: Sequence[int]) -> int:
 def softmax_rows(data: te.Tensor, table: te.Tensor, finish: Finish, dtype: str) -> te.Tensor:
     """finish(exponential, sum of its row) of every element; the table holds exponentials by steps below the maximum."""
     shape = [int(size) for size in data.shape]
-    nest = partial(_nest, shape=shape, together=rows_together(shape), finish=finish)
-    return te.extern([shape], [data, table], nest, dtype=dtype, name="softmax")
+    body = partial(_nest, shape=shape, together=rows_together(shape), finish=finish)
+    return nest(shape, [data, table], body, dtype=dtype, name="softmax")
 
 
 def _nest(ins: list[Any], outs: list[Any], shape: list[int], together: int, finish: Finish) -> Any:

@@ -1,0 +1,25 @@
+"""Stages written as loop nests, where a TE expression cannot say what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+
+def nest(
+    shape: Sequence[int],
+    tensors: Sequence[te.Tensor],
+    body: Callable[[list[Any], list[Any]], Any],
+    dtype: str,
+    name: str,
+) -> te.Tensor:
+    """The stage that `body(input buffers, [output buffer])` computes.
+
+    Its buffers are compact and begin at their address; left to itself, TE gives them an offset that is known at run
+    time only, which a program over one workspace cannot use.
+    """
+    ins = [tirx.decl_buffer(tensor.shape, tensor.dtype, tensor.op.name) for tensor in tensors]
+    outs = [tirx.decl_buffer(shape, dtype, name)]
+    return te.extern([shape], tensors, body, name=name, dtype=dtype, in_buffers=ins, out_buffers=outs)
