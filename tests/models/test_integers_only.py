@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -17,7 +18,7 @@ DATA = Path(qnn_ext.__file__).parent / "data"
 # What rint(f32(acc) · multiplier) and its clipping consist of
 REQUANTIZE = {"Cast", "Mul", "Min", "Max", "BufferLoad", "TensorLoad", "FloatImm", "nearbyint"}
 # The same in double with midpoints away from zero: LiteRT's own reference kernel of FULLY_CONNECTED
-REQUANTIZE_DENSE = REQUANTIZE | {"trunc", "Select", "Sub", "fabs", "Add"}
+REQUANTIZE_DENSE = REQUANTIZE | {"trunc", "Select", "Add", "llvm.copysign"}
 # A row of integer exponentials times the reciprocal of their integer sum
 SOFTMAX = REQUANTIZE | {"Div"}
 
@@ -32,6 +33,8 @@ def float_operations(function: tirx.PrimFunc) -> Counter:
             kind = type(node).__name__
             if kind == "Call":
                 kind = str(node.op.name).split(".")[-1]
+            if kind == "call_llvm_pure_intrin":
+                kind = tvm.target.codegen.llvm_get_intrinsic_name(int(node.args[0]))
             found[kind] += 1
 
     tvm_ffi.structural_walk(function.body, (ir.Expr, visit))
