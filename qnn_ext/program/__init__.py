@@ -15,10 +15,11 @@ from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
 from ..passes.fuse import COMPOSITE, LAYER
+from ..topi_int8.schedule_util import num_threads
 from .emit import HEADER, PROGRAM, emit, header_bytes, scratch_storages
 from .graph import read_graph
 from .memory import pack, place
-from .phases import lower_kernels, most_tasks
+from .phases import lower_kernels
 from .sharing import share_out
 
 
@@ -46,7 +47,7 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     same = _distinct({step.kernel: mod[step.kernel] for step in graph.steps})
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
     functions = {step.kernel: mod[step.kernel] for step in graph.steps}
-    kernels, tasks = share_out(graph, lower_kernels(functions, target), most_tasks(target))
+    kernels, tasks = share_out(graph, lower_kernels(functions, target), num_threads(target))
     scratch = scratch_storages(graph, kernels)
     storages = graph.storages()
     weights = pack(storage for storage in storages if storage.array is not None)

@@ -13,10 +13,11 @@ from typing import Any
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
+from ..topi_int8.schedule_util import num_threads
 from .barriers import Access, Range, barriers
 from .graph import Graph, Step, Storage
 from .memory import aligned
-from .phases import Kernel, Phase, most_tasks, pointer_var
+from .phases import Kernel, Phase, pointer_var
 from .support import BARRIER, CLOCK, support_ir
 
 PROGRAM = "program"
@@ -105,7 +106,7 @@ class _Emitter:
         self._threaded = any(call.phase.parallel for call in calls)
         self._sizes = workspace, weights
         self._target = target
-        self._most_tasks = most_tasks(target)
+        self._most_tasks = num_threads(target)
 
     def module(self, functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> IRModule:
         share, program = ir.GlobalVar("share"), ir.GlobalVar(PROGRAM)

@@ -72,11 +72,6 @@ def pointer_var(name: str, dtype: str) -> tirx.Var:
     return tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
 
 
-def most_tasks(target: Target) -> int:
-    """How many tasks the target's programs are made for."""
-    return max(1, int(target.attrs.get("num-cores", 1)))
-
-
 def split(function: tirx.PrimFunc, tasks: int) -> Kernel:
     """The phases of a lowered kernel for up to `tasks` tasks; for one, nothing is parallel."""
     return _Splitter(function, tasks).kernel()

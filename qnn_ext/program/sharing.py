@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
+from ..topi_int8.schedule_util import num_threads
 from ..topi_int8.threads import serial_body
 from .cost import LAUNCH, nanoseconds
 from .graph import Graph
-from .phases import Kernel, most_tasks, split
+from .phases import Kernel, split
 
 
 def share_out(
@@ -27,7 +28,7 @@ def launch_where_worthwhile(mod: IRModule, target: Target) -> IRModule:
     """For the virtual machine, where each parallel loop is a launch of its own: functions that would save less by it
     than it costs are made serial."""
 
-    tasks = most_tasks(target)
+    tasks = num_threads(target)
 
     def chosen(function: tirx.PrimFunc) -> tirx.PrimFunc:
         saved = nanoseconds(function.body) * (1 - 1 / tasks)
