@@ -21,6 +21,7 @@ from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
 from ...numerics.tir import KEEP
+from ..schedule_util import largest_divisor
 from .block import Block, Loop, blocks_of, distinct_loads, is_table, read_block, stride_of, uses
 from .machine import Machine, machine_of, product_tile
 from .rows import fuse_rows, shared_rows
@@ -334,7 +335,7 @@ def _register_tile(sch: Schedule, block: Block, vector: Loop, machine: Machine) 
         return _split(sch, block.spatial, {vector.var: [1, lanes]})
     shares = len(wide) > 1 and not block.conditional and _rows_share_loads(block, wide[-2].var, vector.var)
     if not shares:
-        return _split(sch, block.spatial, {vector.var: [_largest_divisor(vector.extent // lanes, VECTORS), lanes]})
+        return _split(sch, block.spatial, {vector.var: [largest_divisor(vector.extent // lanes, VECTORS), lanes]})
     registers = machine.register_bytes * 8 // (lanes * _widest(block))
     rows, vectors = product_tile(wide[-2].extent, vector.extent // lanes, registers)
     outer, tile = _split(sch, block.spatial, {vector.var: [vectors, lanes], wide[-2].var: [rows]})
@@ -405,7 +406,7 @@ def _reduces_contiguous_integers(block: Block) -> bool:
 def _chains(sch: Schedule, block: Block) -> tuple[list[Loop], list[Loop]]:
     """(outer loops, [chains]): several sequential sums side by side, each in its own order."""
     wide = [loop for loop in block.spatial if loop.extent > 1]
-    factor = _largest_divisor(wide[-1].extent, CHAINS) if wide else 1
+    factor = largest_divisor(wide[-1].extent, CHAINS) if wide else 1
     if factor == 1 or block.conditional or block.store is None:
         return block.spatial, []
     return _split(sch, block.spatial, {wide[-1].var: [factor]})
@@ -425,7 +426,3 @@ def _split(sch: Schedule, loops: list[Loop], factors: dict[tirx.Var, list[int]])
         outer += [piece for piece in pieces[:1] if piece.rv is not None]
         inner += pieces[1:]
     return outer, inner
-
-
-def _largest_divisor(extent: int, limit: int) -> int:
-    return next(size for size in range(min(extent, limit), 0, -1) if extent % size == 0)

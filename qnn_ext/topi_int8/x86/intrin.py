@@ -10,6 +10,7 @@ in the fields of `DotInstruction`, so kernels never name one. `vpmaddubsw` is ab
 
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
@@ -145,54 +146,47 @@ def _describe(instruction: DotInstruction):
     return meaning
 
 
-def _implement(instruction: DotInstruction):
+def implement(instruction: DotInstruction, weight_shape: tuple[int, ...], weight_dtype: str):
+    """The instruction as a TensorIntrin's code, for weights that lie in memory as an array of this shape and dtype."""
     lanes, depth = instruction.lanes, instruction.depth
-    data_dtype, weight_dtype = instruction.data_dtype, instruction.weight_dtype
-    narrow = f"{data_dtype}x{depth}"
-    operand = f"{weight_dtype}x{lanes * depth}"
+    data_dtype, llvm = instruction.data_dtype, instruction.llvm
+    weights = tuple(slice(0, size) for size in weight_shape)
+    start = [0] * len(weight_shape)
+    in_memory = f"{weight_dtype}x{prod(weight_shape)}"
+    operand = f"{instruction.weight_dtype}x{lanes * depth}"
     accumulator = f"int32x{lanes}"
-    llvm = instruction.llvm
 
-    # Each body is one expression: a vector bound by `let` would be spilled to a workspace.
+    # One expression: a vector bound by `let` would be spilled to a workspace.
+    def updated(A, B, C):
+        word = T.reinterpret(A.vload([0], f"{data_dtype}x{depth}"), dtype="int32")
+        operands = [
+            T.reinterpret(T.broadcast(word, lanes), dtype=operand),
+            T.reinterpret(B.vload(start, dtype=in_memory), dtype=operand),
+        ]
+        before = C.vload([0], dtype=accumulator)
+        if instruction.accumulates:
+            operands.insert(0, before)
+        dot = T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(llvm), *operands, dtype=accumulator)
+        return dot if instruction.accumulates else before + dot
+
     @T.prim_func(s_tir=True)
-    def accumulating(
+    def implementation(
         A: T.Buffer((depth,), data_dtype, offset_factor=1),
-        B: T.Buffer((lanes, depth), weight_dtype, offset_factor=1),
+        B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
         C: T.Buffer((lanes,), "int32", offset_factor=1),
     ) -> None:
         with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
+            T.reads(C[0:lanes], A[0:depth], B[weights])
             T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
-                T.llvm_lookup_intrinsic_id(llvm),
-                C.vload([0], dtype=accumulator),
-                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], narrow), dtype="int32"), lanes), dtype=operand),
-                B.vload([0, 0], dtype=operand),
-                dtype=accumulator,
-            )
+            C[T.ramp(T.int32(0), 1, lanes)] = updated(A, B, C)
 
-    @T.prim_func(s_tir=True)
-    def adding(
-        A: T.Buffer((depth,), data_dtype, offset_factor=1),
-        B: T.Buffer((lanes, depth), weight_dtype, offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
-            T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = C.vload([0], dtype=accumulator) + T.call_llvm_pure_intrin(
-                T.llvm_lookup_intrinsic_id(llvm),
-                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], narrow), dtype="int32"), lanes), dtype=operand),
-                B.vload([0, 0], dtype=operand),
-                dtype=accumulator,
-            )
-
-    return accumulating if instruction.accumulates else adding
+    return implementation
 
 
 @cache
 def _register(instruction: DotInstruction) -> str:
     """Done at the first use: TVM reads TVMScript slowly, seconds for all instructions where PyTorch is loaded."""
     name = f"qnn_ext.x86.{instruction.name}"
-    TensorIntrin.register(name, _describe(instruction), _implement(instruction), override=True)
+    code = implement(instruction, (instruction.lanes, instruction.depth), instruction.weight_dtype)
+    TensorIntrin.register(name, _describe(instruction), code, override=True)
     return name

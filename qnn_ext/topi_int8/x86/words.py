@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-from .intrin import DotInstruction
+from .intrin import DotInstruction, implement
 
 
 @dataclass(frozen=True)
@@ -78,54 +78,10 @@ def _describe(instruction: WordInstruction):
     return meaning
 
 
-def _implement(instruction: WordInstruction):
-    lanes, depth = instruction.lanes, instruction.depth
-    data_dtype = instruction.data_dtype
-    narrow = f"{data_dtype}x{depth}"
-    operand = f"{instruction.weight_dtype}x{lanes * depth}"
-    words = f"int32x{lanes}"
-    llvm = instruction.llvm
-
-    # Each body is one expression: a vector bound by `let` would be spilled to a workspace.
-    @T.prim_func(s_tir=True)
-    def accumulating(
-        A: T.Buffer((depth,), data_dtype, offset_factor=1),
-        B: T.Buffer((lanes,), "int32", offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:depth], B[0:lanes])
-            T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
-                T.llvm_lookup_intrinsic_id(llvm),
-                C.vload([0], dtype=words),
-                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], narrow), dtype="int32"), lanes), dtype=operand),
-                T.reinterpret(B.vload([0], dtype=words), dtype=operand),
-                dtype=words,
-            )
-
-    @T.prim_func(s_tir=True)
-    def adding(
-        A: T.Buffer((depth,), data_dtype, offset_factor=1),
-        B: T.Buffer((lanes,), "int32", offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:depth], B[0:lanes])
-            T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = C.vload([0], dtype=words) + T.call_llvm_pure_intrin(
-                T.llvm_lookup_intrinsic_id(llvm),
-                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], narrow), dtype="int32"), lanes), dtype=operand),
-                T.reinterpret(B.vload([0], dtype=words), dtype=operand),
-                dtype=words,
-            )
-
-    return accumulating if instruction.accumulates else adding
-
-
 @cache
 def _register(instruction: WordInstruction) -> str:
     """Done at the first use: TVM reads TVMScript slowly."""
     name = f"qnn_ext.x86.{instruction.name}.words"
-    TensorIntrin.register(name, _describe(instruction), _implement(instruction), override=True)
+    code = implement(instruction, (instruction.lanes,), "int32")
+    TensorIntrin.register(name, _describe(instruction), code, override=True)
     return name
