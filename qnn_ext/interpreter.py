@@ -118,6 +118,18 @@ def _reduction(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]
     return reduce
 
 
+def _extreme_position(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """The first position; floats, where NaN has no order, as TVM compares them."""
+
+    def evaluate(call: relax.Call, data: np.ndarray) -> np.ndarray:
+        if data.dtype.kind == "f":
+            return np.maximum(_evaluate_with_tvm(call, [data]), 0)  # −1 where all are infinite
+        axis = None if call.attrs.axis is None else int(call.attrs.axis)
+        return np.asarray(function(data, axis=axis, keepdims=bool(call.attrs.keepdims)))
+
+    return evaluate
+
+
 def _permute(call: relax.Call, data: np.ndarray) -> np.ndarray:
     return data.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
 
@@ -154,6 +166,8 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.where": lambda call, condition, a, b: np.where(condition, a, b),
     "relax.max": _reduction(np.max),
     "relax.min": _reduction(np.min),
+    "relax.argmax": _extreme_position(np.argmax),
+    "relax.argmin": _extreme_position(np.argmin),
     "relax.clip": _clip,
     "relax.astype": lambda call, data: data.astype(str(call.ty.dtype)),
     "relax.reshape": lambda call, data, shape: data.reshape(shape_of(call)),

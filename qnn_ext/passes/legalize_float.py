@@ -1,8 +1,8 @@
 """Operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
 
 They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
-softmax, and layer normalization along the last axis; argmax and argmin of bytes; and products, in
-legalize_float_products.py. Everything else keeps TVM's legalization.
+softmax, and layer normalization along the last axis; argmax and argmin; and products, in legalize_float_products.py.
+Everything else keeps TVM's legalization.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm import relax, te
 from ..numerics import elementary
 from ..op.base import has_float_rows, shape_of
 from ..topi_int8.generic import float_rows
-from ..topi_int8.generic.extreme_position import extreme_position, has_keys
+from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
 from . import legalize_float_products as products
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
@@ -27,8 +27,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules = {f"relax.{name}": _elementary(name) for name in ELEMENTARY}
     rules["relax.nn.softmax"] = _guarded(_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
-    rules["relax.argmax"] = _guarded(_extreme_position, _has_keys)
-    rules["relax.argmin"] = _guarded(_extreme_position, _has_keys)
+    rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
     return rules
@@ -75,5 +74,8 @@ def _has_keys(call: relax.Call) -> bool:
 
 
 def _extreme_position(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    largest, keepdims = str(call.op.name) == "relax.argmax", bool(call.attrs.keepdims)
-    return builder.call_te(extreme_position, call.args[0], largest, keepdims, primfunc_name_hint="extreme_position")
+    x, largest, keepdims = call.args[0], str(call.op.name) == "relax.argmax", bool(call.attrs.keepdims)
+    if _has_keys(call):
+        return builder.call_te(extreme_position, x, largest, keepdims, primfunc_name_hint="extreme_position")
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    return builder.call_te(searched_position, x, axis, largest, keepdims, primfunc_name_hint="extreme_position")

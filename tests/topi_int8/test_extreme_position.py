@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from qnn_ext.interpreter import interpret
+
 from ..passes.modules import TARGETS, compile_and_run, module
 
 FUNCTIONS = {"argmax": (relax.op.argmax, np.argmax), "argmin": (relax.op.argmin, np.argmin)}
@@ -20,8 +22,8 @@ def test_first_position(shape, name, rng):
         keepdims = target == TARGETS[0]
         mod = module([(shape, dtype)], lambda emit, x, k=keepdims: emit(function(x, axis=-1, keepdims=k)))
         info = np.iinfo(dtype)
-        # few values, so that many rows are all alike in their extreme; never a whole row of the dtype's own
-        low, high = (info.min + 1, info.min + 4) if name == "argmax" else (info.max - 4, info.max)
+        # few values, so that many rows are all alike in their extreme
+        low, high = (info.min, info.min + 3) if name == "argmax" else (info.max - 3, info.max)
         for data in (rng.integers(low, high, shape), rng.integers(info.min, info.max + 1, shape)):
             result = compile_and_run(mod, target, [data.astype(dtype)])[0]
             assert np.array_equal(result, reference(data, axis=-1, keepdims=keepdims))
@@ -33,3 +35,17 @@ def test_every_position_counts(dtype):
     data = np.where(np.eye(37, dtype=bool), info.max, info.min).astype(dtype)
     mod = module([((37, 37), dtype)], lambda emit, x: emit(relax.op.argmax(x, axis=1)))
     assert np.array_equal(compile_and_run(mod, "native", [data])[0], np.arange(37))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float32"])
+def test_values_that_the_search_starts_from(dtype, name):
+    """A whole line of the least or the greatest value of a dtype: its first position."""
+    function, reference = FUNCTIONS[name]
+    info = np.finfo(dtype) if dtype == "float32" else np.iinfo(dtype)
+    data = np.array([[info.min] * 5, [info.max] * 5, [info.min, info.max] * 2 + [info.min]], dtype)
+    for axis in (0, 1, None):
+        mod = module([(data.shape, dtype)], lambda emit, x, a=axis: emit(function(x, axis=a)))
+        expected = reference(data, axis=axis)
+        assert np.array_equal(compile_and_run(mod, "native", [data])[0], expected)
+        assert np.array_equal(interpret(mod, [data])[0], expected)

@@ -1,7 +1,7 @@
-"""The first position of the largest or smallest of a row of 8-bit values: argmax and argmin along the last axis.
+"""The first position of the largest or smallest value: argmax and argmin.
 
-Value and position are one 16-bit key, the position in its low byte, so that the smallest key of a row decides both;
-x86 finds the smallest of eight in one instruction.
+In a row of 8-bit values, value and position are one 16-bit key, the position in its low byte, so that the smallest key
+of a row decides both; x86 finds the smallest of eight in one instruction. All others take TVM's reduction.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from tvm import te, tirx
+from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
@@ -36,6 +36,13 @@ def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
     out = [tirx.const(size, "int64") for size in ([*shape[:-1], 1] if keepdims else shape[:-1])]
     body = partial(_nest, shape=shape, keepdims=keepdims, largest=largest)
     return nest(out, [x], body, dtype="int64", name="extreme_position")
+
+
+def searched_position(x: te.Tensor, axis: int | None, largest: bool, keepdims: bool) -> te.Tensor:
+    """int64 positions along any axis or, for None, in the whole tensor. TVM finds no position, −1, where all values
+    are what its search starts from, the least or greatest of their dtype: the first one then."""
+    found = (topi.argmax if largest else topi.argmin)(x, axis, keepdims)
+    return te.compute(found.shape, lambda *i: tirx.max(found(*i), tirx.const(0, found.dtype)), name="position")
 
 
 def _nest(ins: list[Any], outs: list[Any], shape: list[int], keepdims: bool, largest: bool) -> Any:

@@ -167,8 +167,7 @@ def convert_arg(node: Node) -> relax.Expr:
     data = node.input(0)
     if node.dtype() == "bool":
         data = node.emit(relax.op.astype(data, "int8"))
-    # TVM yields −1 where all elements equal the dtype's minimum (or maximum): the first position then, too
-    index = node.emit(relax.op.maximum(node.emit(function(data, one_axis(node))), scalar(0, "int64")))
+    index = node.emit(function(data, one_axis(node)))
     require_dtype(node, node.output_tensor().dtype, *INTEGERS)
     return relax.op.astype(index, node.output_tensor().dtype)
 
