@@ -1,0 +1,118 @@
+"""Cross-layer equalization: the same function, equal ranges; nothing moves behind what is not homogeneous."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from tvm import relax
+
+import qnn_ext
+from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.passes.rewrite import bindings_of
+from qnn_ext.quantize.channels import weight_of
+from qnn_ext.quantize.equalize import equalize, equalizing_scales, find_pairs
+
+
+def network(rng, between, pool=True, shared=False) -> QnnModule:
+    """conv → between → depthwise → between → conv → mean → dense, channels of very different ranges."""
+    x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
+    spread = np.exp(rng.normal(size=(16, 1, 1, 1)) * 2)
+    weights = [
+        (rng.normal(size=(16, 3, 3, 3)) * spread).astype(np.float32),
+        (rng.normal(size=(16, 1, 3, 3)) / spread).astype(np.float32),
+        rng.normal(size=(8, 16, 1, 1)).astype(np.float32),
+        rng.normal(size=(8, 4)).astype(np.float32),
+    ]
+    bias = rng.normal(size=(1, 16, 1, 1)).astype(np.float32)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, relax.const(weights[0]), padding=1))
+            y = builder.emit(relax.op.add(y, relax.const(bias)))
+            y = builder.emit(between(y))
+            first = y
+            y = builder.emit(relax.op.nn.conv2d(y, relax.const(weights[1]), padding=1, groups=16))
+            y = builder.emit(relax.op.add(y, relax.const(bias)))
+            y = builder.emit(between(y))
+            if shared:
+                y = builder.emit(relax.op.add(y, first))
+            y = builder.emit(relax.op.nn.conv2d(y, relax.const(weights[2])))
+            y = builder.emit(between(y))
+            y = builder.emit(relax.op.nn.avg_pool2d(y, 2, 2)) if pool else y
+            y = builder.emit(relax.op.mean(y, [2, 3], keepdims=True))
+            y = builder.emit(relax.op.reshape(y, (1, 8)))
+            y = builder.emit(relax.op.matmul(y, relax.const(weights[3])))
+            result = builder.emit_output(relax.Tuple([y]))
+        builder.emit_func_output(result)
+    specs = (TensorSpec("x", (1, 3, 8, 8), "float32"),), (TensorSpec("y", (1, 4), "float32"),)
+    return QnnModule(builder.get(), *specs)
+
+
+def weights_of(module):
+    found = [weight_of(binding.value) for binding in bindings_of(module.ir["main"])]
+    return [weight for weight in found if weight is not None]
+
+
+@pytest.mark.parametrize("between", [relax.op.nn.relu, lambda x: relax.op.nn.leakyrelu(x, 0.1)], ids=["relu", "leaky"])
+def test_same_function_with_equal_ranges(between, rng):
+    module = network(rng, between)
+    equalized = equalize(module)
+    x = rng.normal(size=(1, 3, 8, 8)).astype(np.float32)
+    expected = qnn_ext.Interpreter(module)(x)
+    np.testing.assert_allclose(
+        qnn_ext.Interpreter(equalized)(x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max()
+    )
+    before, after = weights_of(module), weights_of(equalized)
+    for producer, consumer in pairwise(after):
+        np.testing.assert_allclose(producer.output_ranges(), consumer.input_ranges(), rtol=1e-3)
+    assert spread(before[1].output_ranges()) > 50 * spread(after[1].output_ranges())
+
+
+def spread(ranges):
+    return ranges.max() / ranges.min()
+
+
+@pytest.mark.parametrize(
+    "between", [lambda x: relax.op.clip(x, 0, 6), relax.op.nn.gelu, relax.op.sigmoid], ids=["relu6", "gelu", "sigmoid"]
+)
+def test_functions_that_are_not_homogeneous_stay(between, rng):
+    module = network(rng, between)
+    assert find_pairs(module.ir["main"]) == []
+    for one, two in zip(weights_of(module), weights_of(equalize(module)), strict=True):
+        np.testing.assert_array_equal(one.array, two.array)
+
+
+def test_a_tensor_with_two_readers_stays(rng):
+    module = network(rng, relax.op.nn.relu, shared=True)
+    pairs = find_pairs(module.ir["main"])
+    assert len(pairs) == 1, "only the last convolution and the dense layer"
+    before, after = weights_of(module), weights_of(equalize(module))
+    for one, two in zip(before[:2], after[:2], strict=True):
+        np.testing.assert_array_equal(one.array, two.array)
+
+
+def test_groups(rng):
+    """Channels of a grouped convolution: input i belongs to the outputs of its group."""
+    x = relax.Var("x", relax.TensorType((1, 4, 5, 5), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, relax.const(rng.normal(size=(6, 4, 1, 1)).astype(np.float32))))
+            grouped = relax.const(rng.normal(size=(9, 2, 3, 3)).astype(np.float32))
+            y = builder.emit(relax.op.nn.conv2d(y, grouped, groups=3))
+            result = builder.emit_output(relax.Tuple([y]))
+        builder.emit_func_output(result)
+    specs = (TensorSpec("x", (1, 4, 5, 5), "float32"),), (TensorSpec("y", (1, 9, 3, 3), "float32"),)
+    module = QnnModule(builder.get(), *specs)
+    values = rng.normal(size=(1, 4, 5, 5)).astype(np.float32)
+    expected = qnn_ext.Interpreter(module)(values)
+    np.testing.assert_allclose(qnn_ext.Interpreter(equalize(module))(values), expected, rtol=1e-4, atol=1e-5)
+    one, two = weights_of(equalize(module))
+    np.testing.assert_allclose(one.output_ranges(), two.input_ranges(), rtol=1e-5)
+
+
+def test_scales_of_the_paper():
+    first, second = np.array([8.0, 0.5, 0.0, 3.0]), np.array([2.0, 2.0, 5.0, 0.0])
+    scales = equalizing_scales(first, second)
+    np.testing.assert_allclose(scales, [2.0, 0.5, 1.0, 1.0])
+    np.testing.assert_allclose((first / scales)[:2], (second * scales)[:2])
