@@ -86,7 +86,7 @@ def _shared_constants(bindings: list[relax.VarBinding]) -> set[Any]:
 
 def _follow(start: int, axis: int, bindings: list[relax.VarBinding], readers: dict[Any, list[int]]) -> Pair | None:
     """The pair whose producer is at `start`: from single reader to single reader to a layer with weights."""
-    biases = []
+    biases: list[tuple[int, int]] = []
     index = start
     while True:
         var = bindings[index].var
