@@ -15,6 +15,7 @@ from .errors import (
     InputError,
     ModelFormatError,
     QnnError,
+    QuantizationError,
     ShapeError,
     TargetError,
     UnsupportedOperatorError,
@@ -24,6 +25,7 @@ from .qparams import QParams
 from .runtime import Engine, load
 
 if TYPE_CHECKING:
+    from . import quantize
     from .build import build
     from .frontends.mxnet import from_mxnet
     from .frontends.onnx import from_onnx
@@ -42,6 +44,7 @@ __all__ = [
     "QParams",
     "QnnError",
     "QnnModule",
+    "QuantizationError",
     "ShapeError",
     "TargetError",
     "TensorSpec",
@@ -52,6 +55,7 @@ __all__ = [
     "from_pytorch",
     "from_tflite",
     "load",
+    "quantize",
 ]
 
 _LAZY = {
@@ -63,8 +67,12 @@ _LAZY = {
     "from_tflite": ".frontends.tflite",
 }
 
+_LAZY_MODULES = ("quantize",)
+
 
 def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LAZY[name], __name__), name)
@@ -73,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})
 
 
 class _Package(ModuleType):

@@ -29,3 +29,11 @@ class TargetError(QnnError):
 
 class ArtifactError(QnnError):
     """A `.qnn` file cannot be read or written."""
+
+
+class QuantizationError(QnnError):
+    """A float model cannot be quantized as asked: data set, calibration table, configuration or ranges are wrong."""
+
+
+class QuantizationWarning(UserWarning):
+    """Something a user should look at while quantizing: a tensor that is always zero, a layer left in float."""

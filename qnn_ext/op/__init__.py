@@ -13,6 +13,7 @@ from .fma import fma
 from .layer_norm import layer_norm
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
+from .observe import observe
 from .pool_sum import pool_sum
 from .prelu import prelu
 from .qlinear import qlinear_add, qlinear_mul
@@ -73,6 +74,7 @@ __all__ = [
     "neg",
     "non_max_suppression",
     "normalize",
+    "observe",
     "pool_sum",
     "prelu",
     "qlinear_add",

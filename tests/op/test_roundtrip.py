@@ -116,6 +116,10 @@ SAMPLES = {
         lambda x, y: op.non_max_suppression(x, y, 4, 0.25, 0.5),
     ),
     "pool_sum": ([I8], lambda x: op.pool_sum(x, 0.5, 3, (3, 2), (2, 1), (1, 0, 1, 1), True)),
+    "observe": (
+        [("data", (2, 4), "float32")],
+        lambda x: op.observe(x, "conv_1", "conv", "nn.conv2d", "weight", "uint8", 7, False, 1, "mse", 99.5, -1.5, 2.5),
+    ),
     "normalize": ([I8], lambda x: op.normalize(x, 0.5, 3, 1e-3, centered=False)),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],

@@ -1,0 +1,18 @@
+"""Observers dropped: qnn.observe marks what shall be quantized and computes nothing."""
+
+from __future__ import annotations
+
+from tvm import IRModule, relax
+
+from ..op.base import definition_of
+from ..op.observe import OBSERVE, observed_sites
+from .rewrite import Emit, rewrite
+
+
+def drop_observers(mod: IRModule) -> IRModule:
+    """`mod` with every qnn.observe replaced by its operand; the module itself when it has none."""
+
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        return value.args[0] if definition_of(value) is OBSERVE else None
+
+    return rewrite(mod, rule) if observed_sites(mod) else mod

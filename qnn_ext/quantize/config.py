@@ -1,0 +1,272 @@
+"""QConfig: everything that says how a float model is quantized, and what follows from it for one layer.
+
+The first 17 fields are those of Relay's quantize, under their names; the others are what Relay lacked. Defaults are
+chosen for accuracy; `QConfig.relay()` has Relay's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..errors import QuantizationError
+from .fields import LAYER_FIELDS, check_fields
+
+FLOAT_FUNCTIONS = ("softmax", "layer_norm")
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What a QConfig means for one layer: skips, first and last layer, overrides and "auto" resolved.
+
+    precision: "int8", "float16" or "float32"; the other fields matter for int8 only
+    dtype_input: "int8" or "uint8", symmetric: of activations; weights are symmetric
+    range:     (low, high) of the layer's data input where the user fixed it
+    """
+
+    name: str
+    operator: str
+    precision: str
+    nbit_input: int
+    nbit_weight: int
+    nbit_activation: int
+    dtype_input: str
+    dtype_weight: str
+    dtype_activation: str
+    per_channel: bool
+    symmetric: bool
+    calibrate_mode: str
+    percentile: float
+    weight_scale: str
+    range: tuple[float, float] | None = None
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the layer computes with integers."""
+        return self.precision == "int8"
+
+
+@dataclass(frozen=True)
+class QConfig:
+    """How a float model is quantized.
+
+    Relay's fields:
+    nbit_input, nbit_weight: bits of the operands of integer products, 2 to 8
+    nbit_activation: bits of tensors between layers that are no operand of a product (a residual sum): 32 keeps them
+                     as accumulators, 2 to 8 quantizes them too
+    dtype_input:     "int8", "uint8", or "auto": what `target` multiplies fastest; int8 where symmetric
+    dtype_weight:    "int8"
+    dtype_activation: "int32", or "int8" / "uint8" with nbit_activation of at most 8
+    calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": from data where there is some,
+                     else "global_scale"
+    global_scale:    the threshold of "global_scale": real values −global_scale … global_scale
+    weight_scale:    "max": the largest weight; "power2": the next power of two above it
+    skip_dense_layer: whether dense layers (matmul with constant weights) stay float
+    skip_conv_layers: which convolutions stay float, counted from 0 in order of computation
+    do_simulation:   stop before the integers: a float module with quantization errors
+    round_for_shift: where the scales are powers of two and requantize is a shift: whether it rounds (True) or
+                     truncates
+    debug_enabled_ops: the only operators that may be quantized ("nn.conv2d", "nn.dense", "nn.batch_matmul", "add" …);
+                     None: all
+    rounding:        of requantize: "TONEAREST_EVEN", "UPWARD" or "TONEAREST"
+    calibrate_chunk_by: how many sites one pass over the data collects, −1: all. Less memory, more passes
+    partition_conversions: "enabled" splits `main` into quantize_prefix, integer middle and dequantize_suffix;
+                     "fully_integral" also requires that the middle has no float operator
+
+    Further fields:
+    per_channel:     one weight scale per output channel
+    symmetric:       zero point in the middle, for activations; None: False, except for "cambricon"
+    percentile:      share of values inside the range in the mode "percentile", in percent
+    bins:            bins of the histograms
+    momentum:        weight of the old value in "moving_average", 0 ≤ m < 1
+    first_layer, last_layer: precision of the first and the last product: "int8", "float16", "float32"
+    overrides:       layer name pattern (fnmatch) → {field: value}, later patterns win: see `fields.LAYER_FIELDS`
+    quantization_formula: "google": x = scale · (q − zero_point); "cambricon": x = q · 2^position
+    bias_correction: whether biases make up for the mean error of quantized weights
+    equalize:        cross-layer equalization before ranges are taken
+    dynamic:         activations quantized at run time with the range of the tensor at hand: needs no data
+    target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
+    float_functions: functions of transformers that stay float between integer products: "softmax", "layer_norm", "gelu"
+    num_workers:     processes that calibrate side by side
+
+    Raises QuantizationError for values out of range and for fields that contradict each other.
+    """
+
+    nbit_input: int = 8
+    nbit_weight: int = 8
+    nbit_activation: int = 32
+    dtype_input: str = "auto"
+    dtype_weight: str = "int8"
+    dtype_activation: str = "int32"
+    calibrate_mode: str = "auto"
+    global_scale: float = 8.0
+    weight_scale: str = "max"
+    skip_dense_layer: bool = False
+    skip_conv_layers: Sequence[int] | None = None
+    do_simulation: bool = False
+    round_for_shift: bool = True
+    debug_enabled_ops: Sequence[str] | None = None
+    rounding: str = "TONEAREST_EVEN"
+    calibrate_chunk_by: int = -1
+    partition_conversions: str = "disabled"
+    per_channel: bool = True
+    symmetric: bool | None = None
+    percentile: float = 99.99
+    bins: int = 2048
+    momentum: float = 0.9
+    first_layer: str = "int8"
+    last_layer: str = "int8"
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    quantization_formula: str = "google"
+    bias_correction: bool = False
+    equalize: bool = False
+    dynamic: bool = False
+    target: Any = None
+    float_functions: Sequence[str] = FLOAT_FUNCTIONS
+    num_workers: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("skip_conv_layers", "debug_enabled_ops", "float_functions"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (str, int)):
+                object.__setattr__(self, name, tuple(value))
+        check_fields({item.name: getattr(self, item.name) for item in fields(self)})
+
+    @classmethod
+    def of(cls, **values: Any) -> QConfig:
+        """A QConfig of named fields. Raises QuantizationError for a name that does not exist."""
+        return replace_fields(cls(), values)
+
+    @classmethod
+    def relay(cls, **values: Any) -> QConfig:
+        """Relay's own defaults: symmetric int8 per tensor, fixed range ±8, power-of-two weights, dense layers and the
+        first convolution in float, rounding upwards; `values` replace some of them."""
+        return replace_fields(
+            cls(
+                dtype_input="int8",
+                calibrate_mode="global_scale",
+                weight_scale="power2",
+                skip_dense_layer=True,
+                skip_conv_layers=(0,),
+                rounding="UPWARD",
+                per_channel=False,
+                symmetric=True,
+            ),
+            values,
+        )
+
+    @property
+    def power_of_two(self) -> bool:
+        """Whether all scales are powers of two."""
+        return self.quantization_formula == "cambricon"
+
+    def enabled(self, operator: str) -> bool:
+        """Whether debug_enabled_ops lets the operator be quantized; "nn.conv2d" and "conv2d" name the same."""
+        if self.debug_enabled_ops is None:
+            return True
+        return plain_operator(operator) in {plain_operator(name) for name in self.debug_enabled_ops}
+
+    def layer(
+        self, name: str, operator: str, index: int | None = None, first: bool = False, last: bool = False
+    ) -> LayerConfig:
+        """What this config means for one layer.
+
+        name, operator: of the layer; "dense" and "batch_matmul" are the operators of a matmul with and without constant
+                        weights
+        index:          position among the convolutions of the model, counted from 0; None for other operators
+        first, last:    whether it is the model's first or last product
+
+        Stronger ones last: debug_enabled_ops, skip_*, first_layer and last_layer, overrides in their order.
+        """
+        settings = self._settings()
+        plain = plain_operator(operator)
+        skipped = (plain == "dense" and self.skip_dense_layer) or (
+            plain.startswith("conv") and self.skip_conv_layers is not None and index in self.skip_conv_layers
+        )
+        for policy, holds in ((self.first_layer, first), (self.last_layer, last)):
+            if holds and policy != "int8":
+                settings["precision"] = policy
+        if skipped or not self.enabled(operator):
+            settings["precision"] = "float32"
+        for pattern, values in self.overrides.items():
+            if fnmatchcase(name, pattern):
+                settings.update(values)
+        if settings["symmetric"] is None:
+            settings["symmetric"] = self.power_of_two
+        if settings["dtype_input"] == "auto":
+            settings["dtype_input"] = "int8" if settings["symmetric"] else preferred_dtype(self.target)
+        return LayerConfig(name=name, operator=operator, **settings)
+
+    def _settings(self) -> dict[str, Any]:
+        """The fields of a layer that neither a policy nor an override touches."""
+        settings = {name: getattr(self, name) for name in LAYER_FIELDS if hasattr(self, name)}
+        return {**settings, "precision": "int8", "range": None}
+
+    def check_patterns(self, names: Sequence[str]) -> None:
+        """Raises QuantizationError when a pattern of `overrides` matches no layer of the model."""
+        for pattern in self.overrides:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                shown = ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+                raise QuantizationError(
+                    f"overrides: pattern {pattern!r} matches no layer; this model's layers are {shown or 'none'}"
+                )
+
+    def check_convolutions(self, count: int) -> None:
+        """Raises QuantizationError when skip_conv_layers names a convolution that a model of `count` does not have."""
+        for index in self.skip_conv_layers or ():
+            if index >= count and self.skip_conv_layers != (0,):
+                raise QuantizationError(
+                    f"skip_conv_layers: no convolution {index}; this model has {count}, counted from 0"
+                )
+
+
+def plain_operator(operator: str) -> str:
+    """An operator's name without dialect: "relax.nn.conv2d", "nn.conv2d", "qnn.conv2d" are all "conv2d"."""
+    return operator.rsplit(".", 1)[-1]
+
+
+def preferred_dtype(target: Any) -> str:
+    """The dtype of activations that the target multiplies fastest: x86's vpdpbusd takes unsigned, ARM's sdot signed."""
+    from ..target import make_target, target_architecture
+
+    return "uint8" if target_architecture(make_target("native" if target is None else target)) == "x86_64" else "int8"
+
+
+def replace_fields(config: QConfig, values: Mapping[str, Any]) -> QConfig:
+    """`config` with some fields replaced. Raises QuantizationError for a name that does not exist."""
+    names = [item.name for item in fields(QConfig)]
+    for name in values:
+        if name not in names:
+            raise QuantizationError(f"qconfig: no field {name!r}; fields are {', '.join(names)}")
+    return replace(config, **values)
+
+
+_current = threading.local()
+
+
+def current_config() -> QConfig | None:
+    """The QConfig of the innermost `with qconfig(...)` of this thread, None outside of any."""
+    stack = getattr(_current, "stack", None)
+    return stack[-1] if stack else None
+
+
+@contextmanager
+def qconfig(config: QConfig | None = None, /, **values: Any) -> Iterator[QConfig]:
+    """`with qconfig(calibrate_mode="mse") as config:` sets fields for what is quantized inside, in this thread.
+
+    Fields not named keep the value of the enclosing `with qconfig(...)`, or their default; a QConfig as first argument
+    replaces that starting point. Raises QuantizationError.
+    """
+    resolved = replace_fields(config or current_config() or QConfig(), values)
+    stack = getattr(_current, "stack", None)
+    if stack is None:
+        stack = _current.stack = []
+    stack.append(resolved)
+    try:
+        yield resolved
+    finally:
+        stack.pop()

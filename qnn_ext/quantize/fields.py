@@ -1,0 +1,189 @@
+"""What values the fields of a QConfig may have, and which contradict each other: one table of rules, clear errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import QuantizationError
+
+CALIBRATE_MODES = (
+    "auto",
+    "global_scale",
+    "minmax",
+    "moving_average",
+    "percentile",
+    "kl_divergence",
+    "entropy",
+    "mse",
+)
+PRECISIONS = ("int8", "float16", "float32")
+
+# The fields an override may set for a layer, and that a LayerConfig has
+LAYER_FIELDS = (
+    "precision",
+    "nbit_input",
+    "nbit_weight",
+    "nbit_activation",
+    "dtype_input",
+    "dtype_weight",
+    "dtype_activation",
+    "per_channel",
+    "symmetric",
+    "calibrate_mode",
+    "percentile",
+    "weight_scale",
+    "range",
+)
+
+Check = Callable[[Any], bool]
+
+
+def _one_of(*allowed: Any) -> tuple[Check, str]:
+    return (lambda value: any(value is item or (type(value) is type(item) and value == item) for item in allowed)), (
+        "one of " + ", ".join(map(repr, allowed))
+    )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _whole(low: int, high: int, *further: int) -> tuple[Check, str]:
+    wording = f"a whole number from {low} to {high}" + "".join(f" or {item}" for item in further)
+    return (
+        lambda value: _number(value) and int(value) == value and (low <= value <= high or value in further)
+    ), wording
+
+
+def _real(low: float, high: float, wording: str) -> tuple[Check, str]:
+    """low < value ≤ high"""
+    return (lambda value: _number(value) and bool(np.isfinite(value)) and low < value <= high), wording
+
+
+def _names(wording: str) -> tuple[Check, str]:
+    return (
+        lambda value: (
+            value is None
+            or (
+                isinstance(value, Sequence)
+                and not isinstance(value, str)
+                and all(isinstance(item, str) for item in value)
+            )
+        )
+    ), wording
+
+
+def _is_range(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, Sequence) and len(value) == 2 and all(map(_number, value)) and value[0] < value[1]
+
+
+_FLAG = _one_of(True, False)
+_PRECISION = _one_of(*PRECISIONS)
+
+RULES: dict[str, tuple[Check, str]] = {
+    "nbit_input": _whole(2, 8),
+    "nbit_weight": _whole(2, 8),
+    "nbit_activation": _whole(2, 8, 32),
+    "dtype_input": _one_of("auto", "int8", "uint8"),
+    "dtype_weight": _one_of("int8"),
+    "dtype_activation": _one_of("int32", "int8", "uint8"),
+    "calibrate_mode": _one_of(*CALIBRATE_MODES),
+    "global_scale": _real(0, float("inf"), "a finite number above 0"),
+    "weight_scale": _one_of("max", "power2"),
+    "skip_dense_layer": _FLAG,
+    "skip_conv_layers": (
+        lambda value: (
+            value is None
+            or (isinstance(value, tuple) and all(_number(item) and int(item) == item >= 0 for item in value))
+        ),
+        "None or positions of convolutions, counted from 0",
+    ),
+    "do_simulation": _FLAG,
+    "round_for_shift": _FLAG,
+    "debug_enabled_ops": _names("None or a list of operator names"),
+    "rounding": _one_of("TONEAREST_EVEN", "UPWARD", "TONEAREST"),
+    "calibrate_chunk_by": _whole(1, 2**31 - 1, -1),
+    "partition_conversions": _one_of("disabled", "enabled", "fully_integral"),
+    "per_channel": _FLAG,
+    "symmetric": _one_of(None, True, False),
+    "percentile": _real(50, 100, "a number above 50, at most 100 (percent)"),
+    "bins": _whole(128, 1 << 20),
+    "momentum": (lambda value: _number(value) and 0 <= value < 1, "a number from 0, below 1"),
+    "first_layer": _PRECISION,
+    "last_layer": _PRECISION,
+    "quantization_formula": _one_of("google", "cambricon"),
+    "bias_correction": _FLAG,
+    "equalize": _FLAG,
+    "dynamic": _FLAG,
+    "float_functions": (
+        lambda value: isinstance(value, tuple) and all(item in ("softmax", "layer_norm", "gelu") for item in value),
+        "a list of 'softmax', 'layer_norm', 'gelu'",
+    ),
+    "num_workers": _whole(1, 1024),
+    "precision": _PRECISION,
+    "range": (_is_range, "a pair (low, high) with low < high"),
+}
+
+
+def check_fields(values: Mapping[str, Any]) -> None:
+    """Raises QuantizationError when a field has no valid value, or two contradict each other."""
+    for name, value in values.items():
+        if name in RULES:
+            _check(name, value, name)
+    _check_overrides(values["overrides"])
+    for problem, holds in _contradictions(values).items():
+        if holds:
+            raise QuantizationError(problem)
+
+
+def _check(name: str, value: Any, where: str) -> None:
+    check, wording = RULES[name]
+    if not check(value):
+        raise QuantizationError(f"{where} must be {wording}, found {value!r}")
+
+
+def _check_overrides(overrides: Any) -> None:
+    if not isinstance(overrides, Mapping):
+        raise QuantizationError(f"overrides must map layer name patterns to fields, found {overrides!r}")
+    for pattern, values in overrides.items():
+        if not isinstance(values, Mapping):
+            raise QuantizationError(f"overrides[{pattern!r}] must map fields to values, found {values!r}")
+        for name, value in values.items():
+            if name not in LAYER_FIELDS:
+                raise QuantizationError(
+                    f"overrides[{pattern!r}]: no field {name!r} of a layer; there are {', '.join(LAYER_FIELDS)}"
+                )
+            _check(name, value, f"overrides[{pattern!r}][{name!r}]")
+
+
+def _contradictions(v: Mapping[str, Any]) -> dict[str, bool]:
+    """What contradicts what, each with its remedy -> whether it is the case."""
+    cambricon = v["quantization_formula"] == "cambricon"
+    return {
+        "dtype_activation='int32' and nbit_activation of at most 8 contradict each other: give dtype_activation "
+        "'int8' or 'uint8', or nbit_activation=32": v["dtype_activation"] == "int32" and v["nbit_activation"] != 32,
+        f"dtype_activation={v['dtype_activation']!r} has no 32 bits: give nbit_activation of at most 8": v[
+            "dtype_activation"
+        ]
+        != "int32"
+        and v["nbit_activation"] > 8,
+        "quantization_formula='cambricon' has no zero points, symmetric=False asks for them: leave symmetric out, or "
+        "choose 'google'": cambricon and v["symmetric"] is False,
+        "quantization_formula='cambricon' has no zero points, dtype_input='uint8' needs one: choose dtype_input='int8'"
+        " or 'google'": cambricon and v["dtype_input"] == "uint8",
+        "round_for_shift=False truncates, rounding names how to round: leave rounding at 'TONEAREST_EVEN', or round": (
+            not v["round_for_shift"] and v["rounding"] != "TONEAREST_EVEN"
+        ),
+        "dynamic=True takes ranges at run time, calibrate_mode asks for calibrated ones: leave calibrate_mode at 'auto'"
+        ", or dynamic out": v["dynamic"] and v["calibrate_mode"] != "auto",
+        "dynamic=True has no integer activations to partition: leave partition_conversions at 'disabled'": v["dynamic"]
+        and v["partition_conversions"] != "disabled",
+        "do_simulation=True computes in float, partition_conversions='fully_integral' forbids it: choose one": (
+            v["do_simulation"] and v["partition_conversions"] == "fully_integral"
+        ),
+    }

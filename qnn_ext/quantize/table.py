@@ -1,0 +1,142 @@
+"""CalibrationTable: the range of every site of a model, saved as JSON that can be read and edited by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import QuantizationError
+from ..module import QnnModule
+from ..op.base import constant_value
+from ..passes.rewrite import bindings_of, op_name, operands
+from .ranges import Range
+
+FORMAT, VERSION = "qnn_ext calibration table", 1
+
+
+@dataclass(frozen=True)
+class CalibrationTable(Mapping[str, Range]):
+    """Site → Range.
+
+    ranges: a weight with one scale per channel has vectors, everything else numbers
+    model:  `fingerprint` of the float model it was made for, "" for any
+    """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    model: str = ""
+
+    def __getitem__(self, site: str) -> Range:
+        return self.ranges[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ranges)
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    def with_ranges(self, ranges: Mapping[str, Range]) -> CalibrationTable:
+        """The table with some ranges replaced or added."""
+        return replace(self, ranges={**self.ranges, **ranges})
+
+    def check(self, sites: Iterable[str], model: str = "") -> None:
+        """Raises QuantizationError unless the table was made for this model and has exactly these sites."""
+        if self.model and model and self.model != model:
+            raise QuantizationError(
+                f"the calibration table was made for another model (fingerprint {self.model}, this one has {model}): "
+                'calibrate again, or delete "model" in the file to use it all the same'
+            )
+        wanted = list(sites)
+        missing = [site for site in wanted if site not in self.ranges]
+        unknown = sorted(set(self.ranges) - set(wanted))
+        if missing or unknown:
+            problem = "has no range for" if missing else "has ranges for unknown sites"
+            raise QuantizationError(
+                f"the calibration table {problem} {_listed(missing or unknown)}; it must fit the model and the qconfig "
+                "it was made with: calibrate again, or edit the table"
+            )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the table as JSON, a line per site, sorted. Raises QuantizationError when it cannot be written."""
+        header = {"format": FORMAT, "version": VERSION, "model": self.model}
+        lines = [f"  {_dumps(site)}: {_dumps(_to_json(self.ranges[site]))}" for site in sorted(self.ranges)]
+        fields = [f" {_dumps(key)}: {_dumps(value)}" for key, value in header.items()]
+        content = ",\n".join([*fields, ' "ranges": {\n' + ",\n".join(lines) + "\n }"])
+        target = Path(path)
+        temporary = target.with_name(target.name + ".part")  # a table in place is whole, even after a crash
+        try:
+            temporary.write_text("{\n" + content + "\n}\n", encoding="utf-8")
+            temporary.replace(target)
+        except OSError as error:
+            raise QuantizationError(f"{target}: the calibration table cannot be written: {error}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> CalibrationTable:
+        """Read a table that `save` wrote. Raises QuantizationError naming the file and what is wrong with it."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise QuantizationError(f"{path}: no such calibration table") from error
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            raise QuantizationError(f"{path}: not a calibration table: {error}") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise QuantizationError(f'{path}: not a calibration table: "format" must be {FORMAT!r}')
+        if content.get("version") != VERSION:
+            raise QuantizationError(
+                f"{path}: calibration table of version {content.get('version')!r}, this qnn_ext reads {VERSION}"
+            )
+        ranges, model = content.get("ranges"), content.get("model", "")
+        if not isinstance(ranges, dict) or not isinstance(model, str):
+            raise QuantizationError(f'{path}: "ranges" must map sites to ranges, and "model" be a string')
+        return cls({site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}, model)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _to_json(value: Range) -> dict[str, Any]:
+    low, high = np.asarray(value.low).tolist(), np.asarray(value.high).tolist()
+    return {
+        "low": low,
+        "high": high,
+        **({"method": value.method} if value.method else {}),
+        **({"extra": dict(value.extra)} if value.extra else {}),
+    }
+
+
+def _from_json(value: Any, where: str) -> Range:
+    if not isinstance(value, dict) or not {"low", "high"} <= set(value) <= {"low", "high", "method", "extra"}:
+        raise QuantizationError(f'{where}: a range must have "low" and "high", "method" and "extra" if need be')
+    method, extra = value.get("method", ""), value.get("extra", {})
+    if not isinstance(method, str) or not isinstance(extra, dict):
+        raise QuantizationError(f'{where}: "method" must be a string and "extra" an object')
+    try:
+        return Range(value["low"], value["high"], method, extra)
+    except QuantizationError as error:
+        raise QuantizationError(f"{where}: {error}") from None
+
+
+def _listed(sites: list[str]) -> str:
+    return ", ".join(map(repr, sites[:5])) + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
+
+
+def fingerprint(module: QnnModule) -> str:
+    """16 hexadecimal digits that tell one model from another: operators, types and constants, not variable names."""
+    digest = hashlib.sha256()
+    function = module.ir["main"]
+    for param in function.params:
+        digest.update(str(param.ty).encode())
+    for binding in bindings_of(function):
+        digest.update(f"{op_name(binding.value)} {binding.var.ty}".encode())
+        for operand in operands(binding.value):
+            value = constant_value(operand)
+            if value is not None:
+                digest.update(value.tobytes())
+    return digest.hexdigest()[:16]
