@@ -64,7 +64,8 @@ class QConfig:
     calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": from data where there is some,
                      else "global_scale"
     global_scale:    the threshold of "global_scale": real values −global_scale … global_scale
-    weight_scale:    "max": the largest weight; "power2": the next power of two above it
+    weight_scale:    "max": the largest weight; "power2": the next power of two above it; "mse": the threshold with the
+                     smallest squared error
     skip_dense_layer: whether dense layers (matmul with constant weights) stay float
     skip_conv_layers: which convolutions stay float, counted from 0 in order of computation
     do_simulation:   stop before the integers: a float module with quantization errors

@@ -94,7 +94,7 @@ RULES: dict[str, tuple[Check, str]] = {
     "dtype_activation": _one_of("int32", "int8", "uint8"),
     "calibrate_mode": _one_of(*CALIBRATE_MODES),
     "global_scale": _real(0, float("inf"), "a finite number above 0"),
-    "weight_scale": _one_of("max", "power2"),
+    "weight_scale": _one_of("max", "power2", "mse"),
     "skip_dense_layer": _FLAG,
     "skip_conv_layers": (
         lambda value: (
