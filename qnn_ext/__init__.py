@@ -18,6 +18,7 @@ from .errors import (
     QuantizationError,
     ShapeError,
     TargetError,
+    TuningError,
     UnsupportedOperatorError,
 )
 from .module import QnnModule, TensorSpec
@@ -48,6 +49,7 @@ __all__ = [
     "ShapeError",
     "TargetError",
     "TensorSpec",
+    "TuningError",
     "UnsupportedOperatorError",
     "build",
     "from_mxnet",

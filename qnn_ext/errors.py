@@ -37,3 +37,11 @@ class QuantizationError(QnnError):
 
 class QuantizationWarning(UserWarning):
     """Something a user should look at while quantizing: a tensor that is always zero, a layer left in float."""
+
+
+class TuningError(QnnError):
+    """Tuning cannot go on or its log cannot be read: no worker, no server, no file, or nothing in the model to tune."""
+
+
+class TuningWarning(UserWarning):
+    """Something a user should look at while tuning: records that were ignored, tasks that could not be measured."""

@@ -8,7 +8,9 @@ no int32 feature map is ever written to memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -72,9 +74,31 @@ def register(workload_type: type, implementation: Implementation) -> Implementat
     return implementation
 
 
+Choice = Callable[[Implementation, Workload, Target], Any]
+
+_choice: ContextVar[Choice | None] = ContextVar("choice", default=None)
+
+
+@contextmanager
+def tiles_from(choice: Choice) -> Iterator[None]:
+    """Within the context, implementations use the tile that `choice` returns, or their cheapest where that is None."""
+    token = _choice.set(choice)
+    try:
+        yield
+    finally:
+        _choice.reset(token)
+
+
 def candidates(workload: Workload, target: Target) -> list[Implementation]:
     """All implementations that accept the workload on the target, best first."""
-    return [item for item in _registry.get(type(workload), []) if item.accepts(workload, target)]
+    found = [item for item in _registry.get(type(workload), []) if item.accepts(workload, target)]
+    choice = _choice.get()
+    return [_chosen(item, workload, target, choice) for item in found] if choice else found
+
+
+def _chosen(item: Implementation, workload: Workload, target: Target, choice: Choice) -> Implementation:
+    tile = choice(item, workload, target) if item.tiles is not None else None
+    return item if tile is None else item.with_tile(tile)
 
 
 def select(workload: Workload, target: Target) -> Implementation:
