@@ -21,6 +21,7 @@ from .numerics.saturate import SATURATE, as_float, narrowed, widened
 from .topi_int8.x86.features import has_feature
 from .topi_int8.x86.lookup import looked_up
 from .topi_int8.x86.pack import pack_saturated
+from .topi_int8.x86.prefetch import prefetching
 
 PIPELINE = "qnn_ext"
 
@@ -49,7 +50,7 @@ tirx.register_tir_pipeline(PIPELINE, _pipeline)
 
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
     target = function.attrs["target"]
-    body = function.body
+    body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
     if has_feature(target, "avx512vbmi"):
         body = tvm_ffi.structural_map(body, (TensorLoad, looked_up))
     if has_feature(target, "fma"):

@@ -41,6 +41,7 @@ from .microkernel import (
     is_ragged,
     lane_of,
     legal_tiles,
+    panel_ahead,
     round_up,
     schedule_microkernel,
     strip_size,
@@ -312,6 +313,7 @@ def schedule(
         macs=workload.macs,
         strip=strip,
         stage=stage,
+        prefetch=panel_ahead(layout.tile, _tiles_by_panel(layout), _weight_bytes(layout, instruction), layout.blocks),
     )
     if stage is not None:
         _copy_runs(sch, workload, layout, stage)
@@ -320,6 +322,16 @@ def schedule(
 def _rows(layout: Plan) -> int:
     """Tiles along the first pixel axis."""
     return layout.columns // layout.tile.columns if layout.mode == "flat" else layout.rows // layout.tile.rows
+
+
+def _tiles_by_panel(layout: Plan) -> int:
+    """Register tiles that pass by each panel of weights."""
+    return layout.images * layout.rows * layout.columns // (layout.tile.rows * layout.tile.columns)
+
+
+def _weight_bytes(layout: Plan, instruction: DotInstruction) -> int:
+    """Bytes of the packed weights."""
+    return layout.blocks * instruction.vector_bytes * math.prod(layout.taps) // instruction.depth
 
 
 def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, threads: int) -> int:

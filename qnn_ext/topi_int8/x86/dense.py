@@ -27,6 +27,7 @@ from .microkernel import (
     is_ragged,
     lane_of,
     legal_tiles,
+    panel_ahead,
     round_up,
     schedule_microkernel,
     strip_size,
@@ -144,6 +145,8 @@ def schedule(
     output = inline_epilogue(sch, accumulator)
     schedule_root_blocks(sch, [accumulator, output], vector=64)
     layout = plan(workload, instruction, tile)
+    tiles_by_panel = layout.rows // layout.tile.columns
+    weight_bytes = layout.blocks * instruction.vector_bytes * layout.run // instruction.depth
     schedule_microkernel(
         sch,
         accumulator,
@@ -152,7 +155,8 @@ def schedule(
         layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        strip=strip_size(layout.rows // layout.tile.columns, layout.tile.columns * workload.k, workload.n * workload.k),
+        strip=strip_size(tiles_by_panel, layout.tile.columns * workload.k, workload.n * workload.k),
+        prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks),
     )
 
 

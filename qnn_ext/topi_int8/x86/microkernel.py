@@ -18,6 +18,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows, saturates
 from .intrin import DotInstruction
+from .prefetch import PREFETCH
 
 L1_BYTES = 32 * 1024
 L2_BYTES = 1024 * 1024
@@ -151,6 +152,14 @@ def strip_size(count: int, tile_bytes: int, weight_bytes: int, least: int = 1) -
     return next(size for size in range(wanted, count + 1) if count % size == 0)
 
 
+def panel_ahead(tile: Tile, tiles: int, weight_bytes: int, blocks: int) -> int:
+    """Bytes from the weights in use to those of the next panel, which are fetched meanwhile; 0: not worth it.
+
+    tiles: how many register tiles pass by each panel; weight_bytes: those of all `blocks`
+    """
+    return weight_bytes // blocks * tile.blocks if tiles > 1 and weight_bytes > L2_BYTES // 16 else 0
+
+
 def schedule_microkernel(
     sch: Schedule,
     accumulator: SBlockRV,
@@ -161,6 +170,7 @@ def schedule_microkernel(
     macs: int,
     strip: int,
     stage: SBlockRV | None = None,
+    prefetch: int = 0,
 ) -> None:
     """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
 
@@ -170,7 +180,8 @@ def schedule_microkernel(
     pixels: rows and columns, or columns alone. The accumulator's are (batch..., pixels..., block, lane, reduction...,
     depth), padded to multiples of the tile, so it needs no predicate, which tensorize would refuse; the output gets
     them where the tile does not divide. `strip` divides the tiles along the first pixel axis; `stage`, if given, is
-    the block that copies the activations, and is computed strip by strip.
+    the block that copies the activations, and is computed strip by strip. `prefetch`: how many bytes of weights ahead,
+    see `panel_ahead`.
     """
     *outer, channel = sch.get_loops(output)
     batch, pixels = outer[:-pixel_axes], outer[-pixel_axes:]
@@ -192,11 +203,14 @@ def schedule_microkernel(
     sch.compute_at(accumulator, innermost, preserve_unit_loops=True)
     if stage is not None:
         sch.compute_at(stage, task, preserve_unit_loops=True)
-    _tensorize(sch, accumulator, instruction, pixel_axes)
+    loop = _tensorize(sch, accumulator, instruction, pixel_axes)
+    if prefetch:
+        sch.annotate(loop, PREFETCH, prefetch)
     _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes)
 
 
-def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> None:
+def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> LoopRV:
+    """Tensorize the accumulator; returns the innermost loop over k."""
     kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
     loops = sch.get_loops(accumulator)[-len(kinds) :]
     spatial = kinds.count(tirx.IterVar.DataPar)
@@ -209,6 +223,7 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction
     sch.vectorize(vector)
     for loop in (*tile, *initial_tile):
         sch.unroll(loop)
+    return reduction[-1]
 
 
 def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], channel: LoopRV, lanes: int) -> None:

@@ -1,0 +1,49 @@
+"""Prefetching of weights: while one panel is in use, the next comes into L2 from L3 or memory.
+
+Hardware prefetchers see each panel's first pass as several new streams, and are late for all of them; a model's weights
+do not stay in L2 between two runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad
+
+PREFETCH = "qnn_prefetch"
+"""Annotation of a loop: every vector that its body loads is prefetched so many bytes ahead."""
+
+VECTOR_BYTES = 16
+"""Weights are vectors of this size at least; activations are loaded by a few bytes."""
+
+INTO_L2 = 2  # the locality of llvm.prefetch
+
+
+def prefetching(loop: tirx.For) -> tirx.For:
+    """The loop with prefetches of what it loads, where it is annotated."""
+    ahead = loop.annotations.get(PREFETCH)
+    if ahead is None:
+        return loop
+    loads: list[TensorLoad] = []
+    tvm_ffi.structural_walk(loop.body, (TensorLoad, loads.append))
+    distinct = {tvm_ffi.StructuralKey(load): load for load in loads if _is_weight(load)}
+    fetches = [tirx.Evaluate(_fetch(load, int(ahead))) for load in distinct.values()]
+    body = [*(loop.body.seq if isinstance(loop.body, tirx.SeqStmt) else [loop.body]), *fetches]
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(body), None, {})
+
+
+def _is_weight(load: TensorLoad) -> bool:
+    """Whether a load is of a whole vector, and no accumulator: those have constant places."""
+    index = load.indices[0]
+    if not isinstance(index, tirx.Ramp) or isinstance(index.base, tirx.IntImm):
+        return False
+    return tvm_ffi.dtype(str(load.ty.dtype)).itemsize >= VECTOR_BYTES
+
+
+def _fetch(load: TensorLoad, ahead: int) -> Any:
+    source, start = load.source, load.indices[0].base
+    elements = ahead // tvm_ffi.dtype(str(source.ty.dtype)).itemsize
+    address = tirx.address_of(source[start + elements])
+    return tirx.call_intrin("void", "tirx.prefetch", address, 0, INTO_L2, 1)
