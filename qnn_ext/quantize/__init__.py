@@ -5,14 +5,18 @@ with quantize.qconfig(calibrate_mode="kl_divergence") as config:
 """
 
 from .config import LayerConfig, QConfig, current_config, qconfig
+from .dataset import Batches, ImageFolder, batches
 from .ranges import Range, integer_range, qparams_of
 from .table import CalibrationTable, fingerprint
 
 __all__ = [
+    "Batches",
     "CalibrationTable",
+    "ImageFolder",
     "LayerConfig",
     "QConfig",
     "Range",
+    "batches",
     "current_config",
     "fingerprint",
     "integer_range",

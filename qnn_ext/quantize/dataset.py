@@ -1,0 +1,348 @@
+"""Data sets for calibration: whatever yields samples becomes a checked stream of the model's own batches.
+
+Nothing is held in memory but the batch at hand: arrays in `.npy` files are mapped, folders read file by file, and
+what can be read only once (a generator) is kept in a temporary file for further passes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import InputError, QuantizationError
+from ..images import load_image
+from ..module import TensorSpec
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+ARRAY_SUFFIXES = (".npy", ".npz")
+
+Item = Mapping[str, Any]  # input name -> array
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Photos as a data set: resized to the model's input and normalized as `qnn_ext.images` says.
+
+    normalize: "0..1", "-1..1", "imagenet", "raw", or "auto": what the input's QParams tell, else 0..1
+    limit:     use the first so many files in order of their names, None: all
+    """
+
+    path: str | os.PathLike
+    normalize: str = "auto"
+    limit: int | None = None
+
+
+class Batches:
+    """The samples of a data set in pieces of the model's own batch size, as often as one iterates.
+
+    Each element is a list of arrays in the order of the model's inputs, of their shapes and dtypes, all finite.
+    `count` is the number of elements where it is known: from the start for arrays and lists, else after the first pass.
+    Iterating raises QuantizationError where a sample does not fit, naming it.
+    """
+
+    def __init__(self, source: Callable[[], Iterable[Any]], inputs: Sequence[TensorSpec], count: int | None) -> None:
+        self.inputs = tuple(inputs)
+        self.count = count
+        self._source = source
+
+    def __iter__(self) -> Iterator[list[np.ndarray]]:
+        count, rest = 0, None
+        for index, item in enumerate(self._source()):
+            arrays = [
+                _checked(value, spec, index)
+                for value, spec in zip(_in_order(item, self.inputs, index), self.inputs, strict=True)
+            ]
+            pieces, rest = _cut(arrays, rest, self.inputs, index)
+            count += len(pieces)
+            yield from pieces
+        if not count:
+            self._nothing(rest)
+        self.count = count
+
+    def _nothing(self, rest: list[np.ndarray] | None) -> None:
+        if rest is None:
+            raise QuantizationError("the data set is empty: calibration needs at least one sample")
+        raise QuantizationError(
+            f"the data set has {rest[0].shape[0]} samples, one batch of this model needs {self.inputs[0].shape[0]}"
+        )
+
+
+def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
+    """The data set as a checked stream of the model's batches.
+
+    dataset: one of
+             an array (N, …), or a dict name → array (N, …), for the whole set
+             an iterable of samples or batches: dicts name → array, arrays, or tuples of arrays in input order (of
+             longer tuples, as loaders with labels yield them, the first ones). Torch tensors are arrays too
+             a callable that returns such an iterable, called once per pass
+             the path of an .npy or .npz file (arrays by input name), or of a folder of such files or of photos
+             an ImageFolder
+    inputs:  of the model; a larger batch than theirs is cut, a sample without batch dimension gets one
+
+    Raises QuantizationError at once for what is no data set, and while iterating for samples that do not fit.
+    """
+    if isinstance(dataset, Batches):
+        return dataset
+    if dataset is None:
+        raise QuantizationError("calibration needs a data set: pass dataset=..., or a calibration table")
+    if isinstance(dataset, (str, os.PathLike)):
+        return _from_path(Path(dataset), inputs)
+    if isinstance(dataset, ImageFolder):
+        return _from_images(dataset, inputs)
+    if isinstance(dataset, np.ndarray) or _is_tensor(dataset):
+        dataset = {_only(inputs, "one array").name: _array(dataset)}
+    if isinstance(dataset, Mapping):
+        return Batches(lambda: [dataset], inputs, _size(dataset, inputs))
+    if isinstance(dataset, (list, tuple)):
+        sizes = [_size(item, inputs) for item in dataset]
+        known = sum(size for size in sizes if size is not None) if None not in sizes else None
+        return Batches(lambda: dataset, inputs, known)
+    if callable(dataset) and not hasattr(dataset, "__iter__"):
+        return Batches(dataset, inputs, None)
+    if not isinstance(dataset, Iterable) and not hasattr(dataset, "__getitem__"):
+        raise QuantizationError(
+            f"a data set must be arrays, an iterable of them, a callable or a path, found {type(dataset).__name__}"
+        )
+    iterator = iter(dataset)
+    if iterator is dataset:
+        return Batches(_Spool(iterator, [spec.name for spec in inputs]), inputs, None)
+    return Batches(lambda: dataset, inputs, None)
+
+
+# ---- one item ----------------------------------------------------------------------------------------------------
+
+
+def _in_order(item: Any, inputs: Sequence[TensorSpec], index: int) -> list[Any]:
+    """What an item of the data set holds for each input."""
+    names = [spec.name for spec in inputs]
+    if isinstance(item, Mapping):
+        missing = [name for name in names if name not in item]
+        unknown = [name for name in item if name not in names]
+        if missing:
+            found = f"; found {', '.join(map(repr, unknown))}" if unknown else ""
+            raise QuantizationError(f"sample {index} of the data set has no input {missing[0]!r}{found}")
+        return [item[name] for name in names]
+    if _is_row(item):
+        if len(item) < len(inputs):
+            raise QuantizationError(
+                f"sample {index} of the data set has {len(item)} arrays, this model takes {len(inputs)}: "
+                f"{', '.join(map(repr, names))}"
+            )
+        return list(item[: len(inputs)])
+    _only(inputs, f"sample {index} of the data set is one array")
+    return [item]
+
+
+def _only(inputs: Sequence[TensorSpec], what: str) -> TensorSpec:
+    if len(inputs) != 1:
+        raise QuantizationError(
+            f"{what}, but this model takes {len(inputs)} inputs: {', '.join(repr(spec.name) for spec in inputs)}; "
+            "give dicts with their names"
+        )
+    return inputs[0]
+
+
+def _is_row(item: Any) -> bool:
+    """Whether an item is a row of arrays, one for each input; a list of numbers is one array."""
+    return isinstance(item, (tuple, list)) and not (item and all(np.isscalar(value) for value in item))
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether this is an array of another library: PyTorch, TensorFlow, JAX."""
+    return hasattr(value, "__array__") and hasattr(value, "shape")
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
+    """An array for the input, of its dtype and rank, the batch still of any size."""
+    where = f"sample {index} of the data set, input {spec.name!r}"
+    try:
+        array = _array(value)
+    except (TypeError, ValueError) as error:
+        raise QuantizationError(f"{where}: not an array: {error}") from None
+    if array.shape == spec.shape[1:] and spec.shape[:1] == (1,):
+        array = array[None]
+    if array.ndim != len(spec.shape) or array.shape[1:] != spec.shape[1:]:
+        raise QuantizationError(f"{where} must have shape {_expected(spec)}, found {array.shape}")
+    if array.dtype != spec.dtype:
+        array = _converted(array, spec, where)
+    if array.dtype.kind == "f":
+        wrong = np.size(array) - np.count_nonzero(np.isfinite(array))
+        if wrong:
+            raise QuantizationError(
+                f"{where} holds {wrong} values that are NaN or infinite: they have no integer; clean the data"
+            )
+    return array
+
+
+def _expected(spec: TensorSpec) -> str:
+    return f"({', '.join(('N', *map(str, spec.shape[1:])))})" if spec.shape else "()"
+
+
+def _converted(array: np.ndarray, spec: TensorSpec, where: str) -> np.ndarray:
+    """The array in the input's dtype where that loses nothing but float precision."""
+    wanted = np.dtype(spec.dtype)
+    if array.dtype.kind == "f" and wanted.kind == "f":
+        with np.errstate(over="ignore"):
+            return array.astype(wanted)
+    if array.dtype.kind in "iub" and wanted.kind in "iu":
+        converted = array.astype(wanted)
+        if np.array_equal(converted, array):
+            return converted
+    hint = "; normalize images first, or use an ImageFolder" if wanted.kind == "f" else ""
+    raise QuantizationError(f"{where} must be {spec.dtype}, found {array.dtype}{hint}")
+
+
+def _cut(
+    arrays: list[np.ndarray], rest: list[np.ndarray] | None, inputs: Sequence[TensorSpec], index: int
+) -> tuple[list[list[np.ndarray]], list[np.ndarray] | None]:
+    """Pieces of the model's batch size, and what is left over for the next item."""
+    if not all(spec.shape and spec.shape[0] for spec in inputs):
+        return [arrays], None
+    sizes = {array.shape[0] // spec.shape[0] for array, spec in zip(arrays, inputs, strict=True)}
+    if rest is not None:
+        arrays = [np.concatenate(pair) for pair in zip(rest, arrays, strict=True)]
+    if len(sizes) > 1:
+        found = ", ".join(f"{spec.name!r}: {array.shape[0]}" for array, spec in zip(arrays, inputs, strict=True))
+        raise QuantizationError(f"sample {index} of the data set: the inputs' batch sizes do not fit ({found})")
+    whole = min(array.shape[0] // spec.shape[0] for array, spec in zip(arrays, inputs, strict=True))
+    pieces = [
+        [
+            np.ascontiguousarray(array[i * spec.shape[0] : (i + 1) * spec.shape[0]])
+            for array, spec in zip(arrays, inputs, strict=True)
+        ]
+        for i in range(whole)
+    ]
+    left = [array[whole * spec.shape[0] :] for array, spec in zip(arrays, inputs, strict=True)]
+    return pieces, left if left and left[0].shape[0] else None
+
+
+def _size(item: Any, inputs: Sequence[TensorSpec]) -> int | None:
+    """How many of the model's batches an item in memory holds; None where that is not plain to see."""
+    spec = inputs[0]
+    value = item.get(spec.name) if isinstance(item, Mapping) else item[0] if isinstance(item, tuple) and item else item
+    shape = getattr(value, "shape", None)
+    if shape is None or not spec.shape or not spec.shape[0]:
+        return None
+    return int(shape[0]) // spec.shape[0] if len(shape) == len(spec.shape) else 1
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def _from_path(path: Path, inputs: Sequence[TensorSpec]) -> Batches:
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in ARRAY_SUFFIXES)
+        photos = any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir())
+        if files and photos:
+            raise QuantizationError(f"{path}: holds arrays and photos: keep one kind in a folder")
+        if photos:
+            return _from_images(ImageFolder(path), inputs)
+        if not files:
+            raise QuantizationError(f"{path}: the folder holds no .npy, .npz or image file")
+        return Batches(lambda: (_read(file, inputs) for file in files), inputs, None)
+    if not path.exists():
+        raise QuantizationError(f"{path}: no such data set")
+    if path.suffix.lower() not in ARRAY_SUFFIXES:
+        raise QuantizationError(f"{path}: a data set must be an .npy or .npz file, or a folder of arrays or photos")
+    whole = _read(path, inputs)
+    return Batches(lambda: [whole], inputs, _size(whole, inputs))
+
+
+def _read(path: Path, inputs: Sequence[TensorSpec]) -> Item:
+    """The arrays of a file by input name; a single array needs no name. `.npy` files are mapped, not read."""
+    try:
+        if path.suffix.lower() == ".npy":
+            return {_only(inputs, f"{path} holds one array").name: np.load(path, mmap_mode="r", allow_pickle=False)}
+        with np.load(path, allow_pickle=False) as archive:
+            names = list(archive)
+            if len(inputs) == 1 and len(names) == 1:
+                return {inputs[0].name: archive[names[0]]}
+            missing = [spec.name for spec in inputs if spec.name not in names]
+            if missing:
+                found = ", ".join(map(repr, names))
+                raise QuantizationError(f"{path}: no array {missing[0]!r}; found {found}")
+            return {spec.name: archive[spec.name] for spec in inputs}
+    except (OSError, ValueError, EOFError, AttributeError) as error:
+        raise QuantizationError(f"{path}: cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def _from_images(folder: ImageFolder, inputs: Sequence[TensorSpec]) -> Batches:
+    path, spec = Path(folder.path), _only(inputs, "photos are one input")
+    if not path.is_dir():
+        raise QuantizationError(f"{path}: no such folder")
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)[: folder.limit]
+    if not files:
+        raise QuantizationError(f"{path}: the folder holds no photo ({', '.join(IMAGE_SUFFIXES)})")
+
+    def photos() -> Iterator[np.ndarray]:
+        one = TensorSpec(spec.name, (1, *spec.shape[1:]), spec.dtype, spec.qparams)
+        for file in files:
+            try:
+                yield load_image(file, one, folder.normalize)
+            except InputError as error:
+                raise QuantizationError(f"data set: {error}") from error
+
+    return Batches(photos, inputs, len(files) // max(spec.shape[0], 1))
+
+
+class _Spool:
+    """Lets an iterator be read several times: what it yields is kept in a temporary file."""
+
+    def __init__(self, source: Iterator[Any], names: Sequence[str]) -> None:
+        self._source = source
+        self._names = names
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="qnn_ext_samples_")  # noqa: SIM115 (lives as long as this)
+        self._offsets: list[tuple[int, list[str] | int]] = []
+
+    def __call__(self) -> Iterator[Any]:
+        index = 0
+        while True:
+            if index == len(self._offsets) and not self._pull():
+                return
+            yield self._replay(index)
+            index += 1
+
+    def _pull(self) -> bool:
+        """Keep the next item of the source; False when there is none."""
+        try:
+            item = next(self._source)
+        except StopIteration:
+            return False
+        keys: list[str] | int
+        if isinstance(item, Mapping):
+            keys = [name for name in item if name in self._names] or list(item)
+            values = [item[name] for name in keys]
+        elif _is_row(item):
+            values = list(item[: len(self._names)])
+            keys = len(values)
+        else:
+            keys, values = 0, [item]
+        self._file.seek(0, os.SEEK_END)
+        start = self._file.tell()
+        try:
+            for value in values:
+                np.save(self._file, _array(value), allow_pickle=False)
+        except (TypeError, ValueError) as error:
+            index = len(self._offsets)
+            raise QuantizationError(f"sample {index} of the data set is not made of arrays: {error}") from None
+        self._offsets.append((start, keys))
+        return True
+
+    def _replay(self, index: int) -> Any:
+        offset, keys = self._offsets[index]
+        self._file.seek(offset)
+        count = len(keys) if isinstance(keys, list) else max(keys, 1)
+        arrays = [np.load(self._file, allow_pickle=False) for _ in range(count)]
+        if isinstance(keys, list):
+            return dict(zip(keys, arrays, strict=True))
+        return tuple(arrays) if keys else arrays[0]
