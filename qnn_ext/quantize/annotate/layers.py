@@ -1,0 +1,104 @@
+"""The layers of a model as a configuration names them: products first of all, and what else can be quantized."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import LayerConfig, QConfig
+from .clusters import Cluster, Graph
+from .families import Family, is_constant
+
+_HELPER = re.compile(r"_part\d*$")
+_ANONYMOUS = re.compile(r"(lv|gv)\d*$")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One cluster that computes something a user may want to skip.
+
+    operator: "nn.conv2d", "nn.dense" (matmul with a constant), "nn.batch_matmul" (without), "add", "mean" …
+    """
+
+    cluster: Cluster
+    name: str
+    operator: str
+    config: LayerConfig
+    family: Family
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it multiplies integers and adds them up."""
+        return self.family is Family.PRODUCT
+
+    @property
+    def is_join(self) -> bool:
+        """Whether it puts tensors side by side."""
+        return self.family is Family.JOIN
+
+
+def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
+    """The layers in order of computation. Raises QuantizationError for patterns and indices that name none."""
+    clusters = [cluster for cluster in graph.clusters if _family(graph, cluster) is not Family.FLOAT]
+    clusters.sort(key=lambda cluster: cluster.end if cluster.head is None else cluster.head)
+    names = _distinct([_name(graph, cluster) for cluster in clusters])
+    operators = [_operator(graph, cluster) for cluster in clusters]
+    families = [_family(graph, cluster) for cluster in clusters]
+    products = [i for i, family in enumerate(families) if family is Family.PRODUCT]
+    convolutions = [i for i in products if operators[i].startswith("nn.conv")]
+    config.check_patterns(names)
+    config.check_convolutions(len(convolutions))
+    order = {i: position for position, i in enumerate(convolutions)}
+    layers = []
+    for i, cluster in enumerate(clusters):
+        first, last = i in products[:1], i in products[-1:]
+        resolved = config.layer(names[i], operators[i], order.get(i), first, last)
+        layers.append(Layer(cluster, names[i], operators[i], resolved, families[i]))
+    return layers
+
+
+def _family(graph: Graph, cluster: Cluster) -> Family:
+    return Family.POINTWISE if cluster.head is None else graph.families[cluster.head]
+
+
+def _operator(graph: Graph, cluster: Cluster) -> str:
+    index = cluster.end if cluster.head is None else cluster.head
+    name = graph.names[index]
+    if name != "matmul":
+        return name
+    constant = any(is_constant(arg) for arg in graph.values[index].args)
+    return "nn.dense" if constant else "nn.batch_matmul"
+
+
+def _name(graph: Graph, cluster: Cluster) -> str:
+    """The model's name: that of the head, or of the first operator behind it whose name is not a mere number."""
+    members = [i for i in cluster.members if cluster.head is None or i >= cluster.head]
+    if cluster.head is None:
+        members = [cluster.end]
+    names = [_HELPER.sub("", str(graph.bindings[i].var.name)) for i in members]
+    return next((name for name in names if not _ANONYMOUS.fullmatch(name)), names[0])
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names; one that came before gets a number."""
+    taken: set[str] = set()
+    result = []
+    for name in names:
+        unique, number = name, 1
+        while unique in taken:
+            number += 1
+            unique = f"{name}_{number}"
+        taken.add(unique)
+        result.append(unique)
+    return result
+
+
+def weight_axis(call: Any, operator: str, position: int) -> int | None:
+    """The axis of a product's constant operand that has one scale per output channel; None: one scale for all."""
+    ndim = len(call.args[position].ty.shape)
+    if operator.startswith("nn.conv"):
+        return str(call.attrs.kernel_layout).index("O")
+    if ndim < 2:
+        return None
+    return ndim - 1 if position == 1 else ndim - 2

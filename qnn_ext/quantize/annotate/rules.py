@@ -1,0 +1,192 @@
+"""Which tensors are quantized: what each layer asks for, and the marks that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import IRModule, relax
+
+from ...module import QnnModule
+from ...op.base import constant_value
+from ...op.observe import observe
+from ...passes.rewrite import bindings_of, emit_named, plain_attrs, substitute
+from ..config import LayerConfig, QConfig
+from ..mixed import to_float16
+from .clusters import Cluster, Graph
+from .families import Family, data_of
+from .layers import Layer, layers_of, weight_axis
+
+
+def annotate(module: QnnModule, config: QConfig) -> QnnModule:
+    """`module` (folded, float32) with a `R.qnn.observe` on each tensor that shall be quantized.
+
+    Layers the configuration keeps in float get none; those in float16 get casts around them. Raises QuantizationError
+    for patterns and indices of the configuration that name no layer.
+    """
+    graph = Graph(module.ir, config.float_functions, separate_sums=config.nbit_activation <= 8)
+    layers = layers_of(graph, config)
+    half = [layer.cluster.head for layer in layers if layer.config.precision == "float16" and layer.is_product]
+    wishes = _Wishes(graph, layers, config)
+    mod = _marked(graph, wishes.weights(), wishes.activations())
+    names = {str(graph.bindings[index].var.name) for index in half}
+    return replace(module, ir=to_float16(mod, names) if names else mod)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The attributes of one `observe`."""
+
+    layer: Layer
+    role: str
+
+    def of(self, name: str, expr: Any, axis: int | None = None) -> relax.Call:
+        config = self.layer.config
+        dtype, bits, symmetric = _format(config, self.role)
+        low, high = (None, None) if config.range is None or self.role == "weight" else config.range
+        return observe(
+            expr,
+            site=name,
+            layer=self.layer.name,
+            operator=self.layer.operator,
+            role=self.role,
+            dtype=dtype,
+            bits=bits,
+            symmetric=symmetric,
+            axis=axis,
+            calibrate_mode=config.weight_scale if self.role == "weight" else config.calibrate_mode,
+            percentile=config.percentile,
+            low=low,
+            high=high,
+        )
+
+
+def _format(config: LayerConfig, role: str) -> tuple[str, int, bool]:
+    """dtype, bits and symmetry of a tensor in this role."""
+    if role == "weight":
+        return config.dtype_weight, config.nbit_weight, True
+    if role == "activation" and config.nbit_activation <= 8:
+        return config.dtype_activation, config.nbit_activation, config.symmetric
+    return config.dtype_input, config.nbit_input, config.symmetric
+
+
+class _Wishes:
+    """What the layers ask for, root by root: a tensor that several ask for is quantized as the first of them says."""
+
+    def __init__(self, graph: Graph, layers: list[Layer], config: QConfig) -> None:
+        self._graph = graph
+        self._config = config
+        self._by_cluster = {layer.cluster: layer for layer in layers}
+        self._marks: dict[Any, _Mark] = {}
+        self._weights: dict[tuple[int, int], tuple[str, _Mark, int | None]] = {}
+        self._on_integers: set[int] = set()  # bindings computed from integers
+        known = -1
+        while known < (known := len(self._marks) + len(self._on_integers)):  # a mark may make others worthwhile
+            self._visit_all()
+
+    def _visit_all(self) -> None:
+        graph = self._graph
+        for index, family in enumerate(graph.families):
+            if graph.in_cluster(index):
+                if graph.cluster_of(index).end == index:
+                    self._visit(graph.cluster_of(index))
+            elif family is Family.MOVE and self._is_integer(data_of(graph.values[index])):
+                self._on_integers.add(index)
+
+    def activations(self) -> dict[Any, _Mark]:
+        """Variable -> its mark."""
+        return self._marks
+
+    def weights(self) -> dict[tuple[int, int], tuple[str, _Mark, int | None]]:
+        """(binding, argument) -> name, mark and channel axis."""
+        return self._weights
+
+    def _is_integer(self, expr: Any) -> bool:
+        """Whether the values of an operand are made by operators on integers, or quantized for another reader."""
+        root = self._graph.root(expr)
+        return root is not None and (root in self._marks or self._graph.index.get(root) in self._on_integers)
+
+    def _want(self, expr: Any, layer: Layer, role: str) -> None:
+        root = self._graph.root(expr)
+        if root is None:
+            return
+        mark = self._marks.setdefault(root, _Mark(layer, role))
+        if role == "input" and mark.role != "input":
+            self._marks[root] = _Mark(layer, role)
+
+    def _visit(self, cluster: Cluster) -> None:
+        graph, layer = self._graph, self._by_cluster.get(cluster)
+        if layer is None or not layer.config.quantized:
+            return
+        external = graph.external(cluster)
+        if layer.is_product:
+            self._product(cluster.head, layer)
+        elif not any(map(self._is_integer, _data(graph, cluster) or [operand for _, operand in external])):
+            return
+        self._on_integers.add(cluster.end)
+        for operand in _data(graph, cluster):
+            if not layer.is_join or self._is_shared(operand):
+                self._want(operand, layer, "activation")
+        for member, operand in external:
+            if self._config.enabled(graph.names[member]):
+                self._want(operand, layer, "activation")
+
+    def _is_shared(self, expr: Any) -> bool:
+        """Whether others read the tensor, too: then it has a scale of its own, else that of the join's result."""
+        root = self._graph.root(expr)
+        while isinstance(expr, relax.Var):
+            if len(self._graph.readers_of[expr]) > 1:
+                return True
+            if expr is root or expr.same_as(root):
+                break
+            expr = data_of(self._graph.values[self._graph.index[expr]])
+        return False
+
+    def _product(self, index: int, layer: Layer) -> None:
+        call = self._graph.values[index]
+        for position, operand in enumerate(call.args[:2]):
+            if constant_value(operand) is None:
+                self._want(operand, layer, "input")
+                continue
+            axis = weight_axis(call, layer.operator, position) if layer.config.per_channel else None
+            self._weights[index, position] = (f"{layer.name}.weight", _Mark(layer, "weight"), axis)
+
+
+def _data(graph: Graph, cluster: Cluster) -> list[Any]:
+    """What a pool or a join reads; empty for products, whose operands are not alike, and for pointwise operators."""
+    if cluster.head is None or graph.families[cluster.head] is Family.PRODUCT:
+        return []
+    first = graph.values[cluster.head].args[0]
+    return list(first.fields) if isinstance(first, relax.Tuple) else [first]
+
+
+def _marked(
+    graph: Graph, weights: dict[tuple[int, int], tuple[str, _Mark, int | None]], activations: dict[Any, _Mark]
+) -> IRModule:
+    """The module with its marks, each right behind the variable it is for, weights before their product."""
+    function = graph.function
+    builder = relax.BlockBuilder()
+    environment: dict[Any, Any] = {}
+
+    def mark(old: Any, new: Any) -> None:
+        environment[old] = new
+        if old in activations:
+            name = str(old.name)
+            environment[old] = builder.emit(activations[old].of(name, new), name_hint=f"{name}_site")
+
+    with builder.function("main", list(function.params), attrs=plain_attrs(function)):
+        with builder.dataflow():
+            for param in function.params:
+                mark(param, param)
+            for index, binding in enumerate(bindings_of(function)):
+                value = binding.value
+                for position in (0, 1):
+                    if (index, position) in weights:
+                        name, weight, axis = weights[index, position]
+                        observed = builder.emit(weight.of(name, value.args[position], axis), name_hint="weight")
+                        args = [*value.args[:position], observed, *value.args[position + 1 :]]
+                        value = relax.Call(value.op, args, value.attrs, value.ty_args)
+                mark(binding.var, emit_named(builder, substitute(value, environment), binding.var.name))
+            result = builder.emit_output(substitute(function.body.body, environment))
+        builder.emit_func_output(result)
+    return builder.get()

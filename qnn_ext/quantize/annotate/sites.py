@@ -1,0 +1,66 @@
+"""Site: one tensor that is quantized, as annotate decided and every later stage reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...errors import QuantizationError
+from ...module import QnnModule
+from ...op.base import constant_value, shape_of
+from ...op.observe import observed_sites
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tensor to be quantized.
+
+    name:      unique: that of the variable for activations, "<layer>.weight" for weights
+    layer, operator: the first layer that asks for it
+    role:      "input" (operand of an integer product), "activation" or "weight"
+    dtype, bits, symmetric, axis: of the integers; axis: the dimension with a scale per slice, None per-tensor
+    value:     the constant of a weight, None for activations
+    calibrate_mode, percentile: how its range is found
+    range:     (low, high) where the user fixed it
+    """
+
+    name: str
+    layer: str
+    operator: str
+    role: str
+    shape: tuple[int, ...]
+    dtype: str
+    bits: int
+    symmetric: bool
+    axis: int | None
+    value: np.ndarray | None = field(default=None, repr=False, compare=False)
+    calibrate_mode: str = "auto"
+    percentile: float = 99.99
+    range: tuple[float, float] | None = None
+
+
+def sites(annotated: QnnModule) -> list[Site]:
+    """The sites of an annotated module in order of computation. Raises QuantizationError when there are none."""
+    found = list(_sites(annotated))
+    if not found:
+        raise QuantizationError(
+            "no tensor of this module is marked for quantization: either it is not annotated, or the qconfig keeps "
+            "every layer in float"
+        )
+    return found
+
+
+def _sites(annotated: QnnModule) -> Iterator[Site]:
+    for name, (call, attributes) in observed_sites(annotated.ir).items():
+        attributes = dict(attributes)
+        attributes.pop("site")
+        low, high = attributes.pop("low"), attributes.pop("high")
+        yield Site(
+            name=name,
+            shape=shape_of(call.args[0]),
+            value=constant_value(call.args[0]),
+            range=None if low is None else (low, high),
+            **attributes,
+        )

@@ -1,0 +1,231 @@
+"""Partition: an integer module in three functions, so that the float parts can run elsewhere or not at all.
+
+    main(x) = dequantize_suffix(integer_middle(quantize_prefix(x)))
+
+`partitions` gives each as a module of its own that builds and runs by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import IRModule, relax
+
+from ..errors import QuantizationError
+from ..module import QnnModule, TensorSpec
+from ..passes.rewrite import bindings_of, consumers, op_name, operands, plain_attrs, substitute
+from .config import QConfig
+
+PARTS = ("quantize_prefix", "integer_middle", "dequantize_suffix")
+
+
+def partition_conversions(module: QnnModule, config: QConfig) -> QnnModule:
+    """`module` with `main` calling `quantize_prefix`, `integer_middle` and `dequantize_suffix`.
+
+    The prefix is what is computed from the inputs up to their quantize; the suffix what is float behind the last
+    integers. With "fully_integral" QuantizationError is raised when a float operator remains between.
+    """
+    cut = _cut(module)
+    if config.partition_conversions == "fully_integral":
+        _check_integral(cut)
+    return replace(module, ir=_with_functions(module.ir, cut))
+
+
+def partitions(module: QnnModule) -> dict[str, QnnModule]:
+    """The three parts of a partitioned module, or of any other, each as a module: names of PARTS -> module."""
+    cut = _cut(replace(module, ir=inlined(module.ir)))
+    specs = {var: spec for var, spec in zip(cut.function.params, module.inputs, strict=False)}
+    result = {}
+    for name, part in zip(PARTS, cut.parts, strict=True):
+        inputs = tuple(specs.get(var) or _spec(var) for var in part.inputs)
+        outputs = module.outputs if name == PARTS[-1] else tuple(_spec(var) for var in part.outputs)
+        ir = IRModule({"main": _function(part, "main", cut)})
+        result[name] = QnnModule(ir, inputs, outputs, (), (), f"{module.source} ({name})")
+    return result
+
+
+def inlined(mod: IRModule) -> IRModule:
+    """`mod` with the three functions back in `main`; the module itself when it has none."""
+    if not any(var.name_hint in PARTS for var in mod.get_global_vars()):
+        return mod
+    main = mod["main"]
+    builder = relax.BlockBuilder()
+    environment: dict[Any, Any] = {}
+
+    def inline(call: relax.Call) -> Any:
+        function = mod[call.op]
+        local = dict(zip(function.params, [substitute(arg, environment) for arg in call.args], strict=True))
+        for binding in bindings_of(function):
+            local[binding.var] = _bound(builder, substitute(binding.value, local), binding.var.name)
+        return substitute(function.body.body, local)
+
+    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
+        with builder.dataflow():
+            for binding in bindings_of(main):
+                value = binding.value
+                if isinstance(value, relax.Call) and not op_name(value):
+                    environment[binding.var] = inline(value)
+                elif isinstance(value, relax.TupleGetItem) and isinstance(
+                    environment.get(value.tuple_value), relax.Tuple
+                ):
+                    environment[binding.var] = environment[value.tuple_value].fields[value.index]
+                else:
+                    environment[binding.var] = _bound(builder, substitute(value, environment), binding.var.name)
+            result = builder.emit_output(substitute(main.body.body, environment))
+        builder.emit_func_output(result)
+    return IRModule({"main": builder.get()["main"]}, attrs=mod.attrs)
+
+
+def _bound(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
+    return expr if isinstance(expr, (relax.Var, relax.Tuple)) else builder.emit(expr, name_hint=name)
+
+
+# ---- where to cut ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One function: its bindings, what it reads from before, and what later ones read of it."""
+
+    bindings: list[relax.VarBinding]
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+@dataclass(frozen=True)
+class _Cut:
+    function: relax.Function
+    parts: tuple[_Part, _Part, _Part]
+
+
+def _cut(module: QnnModule) -> _Cut:
+    function = module.ir["main"]
+    bindings = bindings_of(function)
+    prefix = _prefix(function, bindings)
+    suffix = _suffix(function, bindings, prefix)
+    groups = [
+        [b for i, b in enumerate(bindings) if i in prefix],
+        [b for i, b in enumerate(bindings) if i not in prefix and i not in suffix],
+        [b for i, b in enumerate(bindings) if i in suffix],
+    ]
+    return _Cut(function, tuple(_parts(function, groups)))  # type: ignore[arg-type]
+
+
+def _prefix(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> set[int]:
+    """What is computed from the inputs without integers, up to their quantize."""
+    ready = set(function.params)
+    found = set()
+    for index, binding in enumerate(bindings):
+        sources = _variables(binding.value)
+        if sources and all(var in ready for var in sources):
+            found.add(index)
+            if op_name(binding.value) != "qnn.quantize":
+                ready.add(binding.var)
+    used = _used_by_quantize(bindings, found)
+    return found & used
+
+
+def _used_by_quantize(bindings: Sequence[relax.VarBinding], found: set[int]) -> set[int]:
+    """Those that end in a quantize."""
+    wanted: set[Any] = set()
+    used = set()
+    for index in reversed(sorted(found)):
+        binding = bindings[index]
+        if op_name(binding.value) == "qnn.quantize" or binding.var in wanted:
+            used.add(index)
+            wanted.update(_variables(binding.value))
+    return used
+
+
+def _suffix(function: relax.Function, bindings: Sequence[relax.VarBinding], prefix: set[int]) -> set[int]:
+    """Float operators of which nothing but float operators and the outputs are made."""
+    readers = consumers(function, bindings)
+    found: set[int] = set()
+    for index in reversed(range(len(bindings))):
+        binding = bindings[index]
+        last = all(reader in found or reader == len(bindings) for reader in readers[binding.var])
+        if index not in prefix and last and not _is_integer(binding.var.ty):
+            found.add(index)
+    return found
+
+
+def _is_integer(ty: Any) -> bool:
+    if isinstance(ty, relax.TupleType):
+        return any(_is_integer(field) for field in ty.fields)
+    return "int" in str(ty.dtype)
+
+
+def _variables(expr: Any) -> list[Any]:
+    return [operand for operand in operands(expr) if isinstance(operand, relax.Var)]
+
+
+def _parts(function: relax.Function, groups: list[list[relax.VarBinding]]) -> list[_Part]:
+    results = list(dict.fromkeys(_variables(function.body.body)))
+    parts = []
+    for position, group in enumerate(groups):
+        made = {binding.var for binding in group}
+        later = [v for other in groups[position + 1 :] for b in other for v in _variables(b.value)]
+        inputs = [v for b in group for v in _variables(b.value) if v not in made]
+        outputs = [v for v in (*later, *results) if v in made]
+        parts.append(_Part(group, list(dict.fromkeys(inputs)), list(dict.fromkeys(outputs))))
+    return parts
+
+
+def _check_integral(cut: _Cut) -> None:
+    floats = [
+        f"{binding.var.name} ({op_name(binding.value) or 'tuple'})"
+        for binding in cut.parts[1].bindings
+        if not _is_integer(binding.var.ty)
+    ]
+    if floats:
+        raise QuantizationError(
+            f"partition_conversions='fully_integral': {len(floats)} operators between the inputs' quantize and the "
+            f"last dequantize compute in float: {', '.join(floats[:5])}; quantize these layers too, or choose 'enabled'"
+        )
+
+
+# ---- functions ---------------------------------------------------------------------------------------------------
+
+
+def _function(part: _Part, name: str, cut: _Cut) -> relax.Function:
+    """A part as a function of its inputs; the suffix returns what `main` returns."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(var.name, var.ty) for var in part.inputs]
+    environment: dict[Any, Any] = dict(zip(part.inputs, params, strict=True))
+    body = cut.function.body.body
+    last = part is cut.parts[-1]
+    with builder.function(name, params):
+        with builder.dataflow():
+            for binding in part.bindings:
+                environment[binding.var] = _bound(builder, substitute(binding.value, environment), binding.var.name)
+            result = environment.get(body, body) if last else relax.Tuple([environment[v] for v in part.outputs])
+            result = builder.emit_output(result)
+        builder.emit_func_output(result)
+    return builder.get()[name]
+
+
+def _with_functions(mod: IRModule, cut: _Cut) -> IRModule:
+    main = cut.function
+    builder = relax.BlockBuilder()
+    names = {
+        name: builder.add_func(_function(part, name, cut), name) for name, part in zip(PARTS, cut.parts, strict=True)
+    }
+    environment: dict[Any, Any] = {}
+    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
+        with builder.dataflow():
+            for name, part in zip(PARTS, cut.parts, strict=True):
+                args = [environment.get(var, var) for var in part.inputs]
+                result = builder.emit(relax.Call(names[name], args), name_hint=name)
+                if part is not cut.parts[-1]:
+                    for position, var in enumerate(part.outputs):
+                        item = relax.TupleGetItem(result, position)
+                        environment[var] = builder.emit(item, name_hint=var.name)
+            result = builder.emit_output(result)
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _spec(var: Any) -> TensorSpec:
+    return TensorSpec(str(var.name), tuple(int(n) for n in var.ty.shape), str(var.ty.dtype))

@@ -1,0 +1,197 @@
+"""Realize: every `R.qnn.observe` becomes quantize and dequantize with the QParams of its range, then integers.
+
+Between the two the module is a QDQ graph, the simulation: it computes in float exactly what the integers will compute.
+Weights become integer constants, biases int32 in the units of their accumulator; `passes.qdq_to_integer` does the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from .. import op as qnn
+from ..module import QnnModule
+from ..op.base import constant, constant_value, shape_of
+from ..op.observe import OBSERVE
+from ..passes.qdq_to_integer import qdq_to_integer
+from ..passes.rewrite import Emit, op_name, rewrite
+from ..qparams import QParams, dtype_range
+from .annotate import Site, sites
+from .config import QConfig
+from .partition import partition_conversions
+from .ranges import Range, integer_range, qparams_of
+from .rounding import set_rounding
+
+_PRODUCTS = ("matmul", *(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose")))
+# what may stand between a product and its bias, and between a tensor and where it was quantized
+_MOVES = ("reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims", "permute_dims")
+
+
+def realize(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -> QnnModule:
+    """`annotated` computing with integers, or simulating them in float when `config.do_simulation`.
+
+    table: the range of every site. Raises QuantizationError when one is missing or does not fit its site.
+    """
+    simulation = simulate(annotated, table, config)
+    if config.do_simulation:
+        return simulation
+    mod, notes = qdq_to_integer(simulation.ir)
+    mod = set_rounding(mod, config.rounding, config.round_for_shift)
+    realized = replace(simulation, ir=mod, notes=(*annotated.notes, *notes))
+    return realized if config.partition_conversions == "disabled" else partition_conversions(realized, config)
+
+
+def simulate(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -> QnnModule:
+    """`annotated` as a QDQ graph: float operators between `qnn.quantize` and `qnn.dequantize`."""
+    found = sites(annotated)
+    parameters = site_qparams(found, table, config)
+    mod = _Simulation({site.name: site for site in found}, parameters).of(annotated.ir)
+    return replace(annotated, ir=mod)
+
+
+def site_qparams(found: list[Site], table: Mapping[str, Range], config: QConfig) -> dict[str, QParams]:
+    """The QParams of every site. Raises QuantizationError when a range is missing or does not fit."""
+    check = getattr(table, "check", None)
+    if check is not None:
+        check(site.name for site in found)
+    return {
+        site.name: qparams_of(
+            table[site.name], site.dtype, site.bits, site.symmetric, config.power_of_two, site.axis, site.name
+        )
+        for site in found
+    }
+
+
+class _Simulation:
+    """One walk: sites are replaced, and each product's scales remembered for the bias behind it."""
+
+    def __init__(self, found: Mapping[str, Site], parameters: Mapping[str, QParams]) -> None:
+        self._sites = found
+        self._parameters = parameters
+        self._known: dict[Any, QParams] = {}  # variable -> how its values are quantized
+        self._accumulators: dict[Any, tuple[np.ndarray, int]] = {}  # variable -> scale of its units, channel axis
+
+    def of(self, mod: IRModule) -> IRModule:
+        """The walk."""
+        return rewrite(mod, self._rule)
+
+    def _rule(self, value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        name = op_name(value)
+        if name == OBSERVE.relax_op.name.removeprefix("relax."):
+            return self._site(value, emit)
+        if name in _PRODUCTS:
+            return self._product(value, emit)
+        if name in _MOVES and isinstance(value.args[0], relax.Var):
+            return self._moved(value, emit)
+        return self._bias(value, emit) if name == "add" else None
+
+    def _site(self, call: relax.Call, emit: Emit) -> relax.Expr:
+        site = self._sites[str(call.attrs["site"])]
+        parameters = self._parameters[site.name]
+        low, high = (bound.astype(np.float32) for bound in _bounds(site, parameters))
+        axis = -1 if parameters.axis is None else parameters.axis
+        scale, zero_point = constant(parameters.scale), constant(parameters.zero_point)
+        if site.value is not None:
+            integers: Any = constant(quantized_weight(site, parameters))
+        else:
+            real = call.args[0]
+            if site.bits < np.iinfo(site.dtype).bits:
+                real = emit(relax.op.clip(real, float(low), float(high)))
+            integers = emit(qnn.quantize(real, scale, zero_point, axis=axis, out_dtype=site.dtype))
+        var = emit(qnn.dequantize(integers, scale, zero_point, axis=axis))
+        self._known[var] = parameters
+        return var
+
+    def _product(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
+        one, two = (self._known.get(arg) for arg in call.args[:2])
+        if one is None or two is None or (one.per_channel and two.per_channel):
+            return None
+        var = emit(call)
+        scale = one.scale.astype(np.float32) * two.scale.astype(np.float32)
+        axis = _channel_axis(call, rows=one.per_channel)
+        groups = int(getattr(call.attrs, "groups", 1))
+        if scale.size > 1 and scale.size * groups == shape_of(var)[axis] and groups > 1:
+            scale = np.tile(scale, groups)
+        self._accumulators[var] = scale, axis
+        return var
+
+    def _moved(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
+        source = call.args[0]
+        parameters, accumulator = self._known.get(source), self._accumulators.get(source)
+        if parameters is None and accumulator is None:
+            return None
+        var = emit(call)
+        if parameters is not None and not parameters.per_channel:
+            self._known[var] = parameters
+        axis = None if accumulator is None else _axis_behind(call, accumulator[1])
+        if accumulator is not None and axis is not None:
+            self._accumulators[var] = accumulator[0], axis
+        return var
+
+    def _bias(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
+        for position, operand in enumerate(call.args):
+            bias = constant_value(call.args[1 - position])
+            if bias is not None and operand in self._accumulators:
+                scale, axis = self._accumulators[operand]
+                integers = _integer_bias(bias, scale, axis, operand)
+                if integers is None:
+                    return None
+                real = emit(qnn.dequantize(*integers))
+                return relax.op.add(operand, real)
+        return None
+
+
+def quantized_weight(site: Site, parameters: QParams) -> np.ndarray:
+    """The integers of a weight, in the shape of its site."""
+    assert site.value is not None
+    low, high = integer_range(site.dtype, site.bits, site.symmetric)
+    return np.clip(parameters.quantize(site.value), low, high).astype(site.dtype)
+
+
+def _bounds(site: Site, parameters: QParams) -> tuple[np.ndarray, np.ndarray]:
+    """The real values of the smallest and the largest integer that `bits` allow."""
+    low, high = (np.asarray(q, np.int64) for q in integer_range(site.dtype, site.bits, site.symmetric))
+    scale = parameters.scale.astype(np.float64)
+    return (low - parameters.zero_point) * scale, (high - parameters.zero_point) * scale
+
+
+def _channel_axis(call: relax.Call, rows: bool) -> int:
+    ndim = len(shape_of(call))
+    layout = getattr(call.attrs, "data_layout", None)
+    if layout is not None:
+        return str(layout).index("C")
+    return ndim - 2 if rows else ndim - 1
+
+
+def _axis_behind(call: relax.Call, axis: int) -> int | None:
+    """Where a move puts the channels: an axis of equal length with as many elements before it."""
+    before, after = shape_of(call.args[0]), shape_of(call)
+    if op_name(call) == "permute_dims":
+        axes = [int(a) % len(before) for a in call.attrs.axes or range(len(before) - 1, -1, -1)]
+        return axes.index(axis)
+    for new, size in enumerate(after):
+        if size == before[axis] and math.prod(after[:new]) == math.prod(before[:axis]):
+            return new
+    return None
+
+
+def _integer_bias(bias: np.ndarray, scale: np.ndarray, axis: int, product: Any) -> tuple[Any, Any, Any, int] | None:
+    """rint(bias / scale) as int32 with its scale, zero point and axis; None when it is no bias or does not fit."""
+    shape = shape_of(product)
+    full = (1,) * (len(shape) - bias.ndim) + bias.shape
+    if len(full) != len(shape) or any(n not in (1, shape[i]) or (n > 1 and i != axis) for i, n in enumerate(full)):
+        return None
+    channels = np.broadcast_to(bias.reshape(-1), (shape[axis],)).astype(np.float64)
+    steps = np.rint(channels / scale.reshape(-1).astype(np.float64))
+    low, high = dtype_range("int32")
+    if not np.isfinite(steps).all() or np.abs(steps).max(initial=0) > min(-low, high) // 2:
+        return None
+    placed = [1] * len(shape)
+    placed[axis] = shape[axis]
+    integers = constant(steps.astype(np.int32).reshape(placed))
+    return integers, constant(scale.reshape(-1) if scale.size > 1 else scale.reshape(())), constant(np.int32(0)), axis
