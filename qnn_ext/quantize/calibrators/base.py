@@ -157,7 +157,7 @@ def clipped_share(statistic: Histogram, low: float, high: float) -> float:
         return 0.0
     centers = statistic.centers
     margin = statistic.width / 2
-    outside = statistic.counts[(centers + margin <= low) | (centers - margin >= high)].sum()
+    outside = statistic.counts[(centers + margin <= low) | (centers - margin > high)].sum()
     return float(outside) / statistic.total
 
 

@@ -11,9 +11,9 @@ from ..histogram import Histogram
 from ..ranges import Range, integer_range, qparams_of
 from .base import HistogramCalibrator, calibrator
 
-_STEPS_PER_OCTAVE = 16  # thresholds are tried at 2^(−k/16) of the extreme: the error is flat around its minimum
+# Thresholds are tried at 2^(−k/4) of the extreme, then around the best at 2^(−k/16): the error is flat at its minimum
 _OCTAVES = 10
-_FACTORS = np.exp2(-np.arange(_STEPS_PER_OCTAVE * _OCTAVES + 1) / _STEPS_PER_OCTAVE)
+_COARSE, _FINE = 4, 16
 _ROUNDS = 3
 
 Error: TypeAlias = Callable[[float, float], float]
@@ -71,5 +71,8 @@ def _descend(error: Error, low: float, high: float) -> tuple[float, float]:
 
 def _best_factor(error: Callable[[float], float]) -> float:
     """Of the factors up to 1 that are tried the one with the smallest error, the largest of several."""
-    errors = [error(float(factor)) for factor in _FACTORS]
-    return float(_FACTORS[int(np.argmin(errors))])
+    coarse = np.arange(_OCTAVES * _COARSE + 1) / _COARSE
+    near = coarse[int(np.argmin([error(float(factor)) for factor in np.exp2(-coarse)]))]
+    fine = near + np.arange(1 - _FINE // _COARSE, _FINE // _COARSE) / _FINE
+    factors = np.exp2(-fine[fine >= 0])
+    return float(factors[int(np.argmin([error(float(factor)) for factor in factors]))])

@@ -1,0 +1,136 @@
+"""Calibrate: the ranges of all sites of an annotated module: of weights from themselves, of activations from data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from warnings import warn
+
+from ..build import build
+from ..errors import QuantizationError, QuantizationWarning
+from ..module import QnnModule
+from .annotate import Site, sites
+from .calibrators import CALIBRATORS, Calibrator, Settings, make_calibrator
+from .collect import Reader, collect
+from .config import QConfig, current_config
+from .dataset import Batches, batches
+from .histogram import Histogram
+from .instrument import instrument
+from .ranges import Range
+from .table import CalibrationTable
+from .weights import weight_range
+
+
+def calibrate(
+    annotated: QnnModule, dataset: Any = None, config: QConfig | None = None, progress: bool = False
+) -> CalibrationTable:
+    """The range of every site of an annotated module.
+
+    dataset:  as `dataset.batches` takes it; one pass over it suffices, calibrate_chunk_by asks for more. None is
+              enough where every range is fixed, or chosen as by "global_scale", which "auto" then means
+    config:   the QConfig, by default that of the innermost `with qconfig(...)`
+    progress: show a progress bar
+
+    Raises QuantizationError: no data where the mode needs them, an empty data set, NaN or infinities, naming the site.
+    """
+    config = config or current_config() or QConfig()
+    found = sites(annotated)
+    fixed = {site.name: _fixed_range(site, config) for site in found}
+    assigned = _assign([site for site in found if fixed[site.name] is None], config, dataset is not None)
+    reading = [name for name, calibrator in assigned.items() if calibrator.needs_data]
+    if reading:
+        _collect(annotated, dataset, {name: assigned[name] for name in reading}, config, progress)
+    ranges = {name: value or assigned[name].threshold(name) for name, value in fixed.items()}
+    return CalibrationTable(ranges)
+
+
+def histograms(
+    annotated: QnnModule, dataset: Any, config: QConfig | None = None, progress: bool = False
+) -> dict[str, Histogram]:
+    """The distribution of every observed activation over the data, by site. Raises QuantizationError as `calibrate`."""
+    config = config or current_config() or QConfig()
+    keeper = make_calibrator("percentile", Settings(bins=config.bins))  # any that keeps histograms
+    names = [site.name for site in sites(annotated) if site.role != "weight"]
+    _collect(annotated, dataset, dict.fromkeys(names, keeper), config, progress)
+    return {name: keeper.statistics[name] for name in names}
+
+
+def _fixed_range(site: Site, config: QConfig) -> Range | None:
+    """The range of a weight, or the one the user fixed; None where it has to be found."""
+    if site.role == "weight":
+        if site.value is None:
+            raise QuantizationError(f"site {site.name!r} is a weight, but computed at run time: fold constants first")
+        return weight_range(site.value, site.axis, site.calibrate_mode, site.bits, config.power_of_two, site.name)
+    return None if site.range is None else Range(*site.range, "fixed")
+
+
+def _assign(found: Sequence[Site], config: QConfig, with_data: bool) -> dict[str, Calibrator]:
+    """The calibrator of each site; sites that want the same share one. Raises QuantizationError without data."""
+    shared: dict[tuple[str, Settings], Calibrator] = {}
+    assigned = {}
+    for site in found:
+        mode = site.calibrate_mode
+        if not with_data and mode == "auto":
+            mode = "global_scale"
+        settings = _settings(site, config)
+        calibrator = shared.setdefault((mode, settings), make_calibrator(mode, settings))
+        if calibrator.needs_data and not with_data:
+            without = ", ".join(repr(name) for name, kind in CALIBRATORS.items() if not kind.needs_data)
+            raise QuantizationError(
+                f"site {site.name!r}: calibrate_mode={mode!r} needs data: give a dataset or a calibration table, or "
+                f"choose {without}"
+            )
+        assigned[site.name] = calibrator
+    if any(site.calibrate_mode == "auto" for site in found) and not with_data:
+        warn(
+            f"without data every activation gets the range ±{config.global_scale:g} (global_scale), which seldom fits: "
+            "give a dataset or a calibration table",
+            QuantizationWarning,
+            stacklevel=3,
+        )
+    return assigned
+
+
+def _settings(site: Site, config: QConfig) -> Settings:
+    return Settings(
+        dtype=site.dtype,
+        bits=site.bits,
+        symmetric=site.symmetric,
+        power_of_two=config.power_of_two,
+        bins=config.bins,
+        percentile=site.percentile,
+        momentum=config.momentum,
+        global_scale=config.global_scale,
+    )
+
+
+def _collect(
+    annotated: QnnModule, dataset: Any, calibrators: dict[str, Calibrator], config: QConfig, progress: bool
+) -> None:
+    """Show the tensors of these sites to their calibrators, calibrate_chunk_by sites in each pass over the data."""
+    names = list(calibrators)
+    size = len(names) if config.calibrate_chunk_by < 0 else config.calibrate_chunk_by
+    chunks = [names[start : start + size] for start in range(0, len(names), size)]
+    samples = batches(dataset, annotated.inputs)
+    workers = 1 if annotated.states else config.num_workers
+    with _progress_bar(samples, len(chunks), progress) as advance:
+        for chunk in chunks:
+            instrumented = instrument(annotated, chunk)
+            reader = Reader(instrumented.sites, {name: calibrators[name] for name in chunk})
+            collect(build(instrumented.module), reader, samples, workers, advance)
+
+
+@contextmanager
+def _progress_bar(samples: Batches, passes: int, shown: bool) -> Iterator[Callable[[], None]]:
+    """A function to call after each batch, and the bar it moves where one is wanted."""
+    if not shown:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    total = samples.count * passes if samples.count is not None else None
+    columns = TextColumn("calibrate"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("calibrate", total=total)
+        yield lambda: bar.advance(task)

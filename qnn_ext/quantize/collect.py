@@ -1,0 +1,172 @@
+"""Collection: an instrumented model runs over the data, in this process or in several, and calibrators see its tensors.
+
+What is collected does not depend on how many processes there are: statistics of parts merge to those of the whole.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import QuantizationError
+from ..host import default_threads
+from ..runtime import Engine
+from .calibrators import Calibrator
+
+Batch: TypeAlias = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads what: the sites of each output of the model, and the calibrator of each site."""
+
+    sites: tuple[tuple[str, ...], ...]
+    calibrators: Mapping[str, Calibrator]
+
+    def read(self, engine: Engine, index: int, batch: Batch) -> None:
+        """Run the model on one batch and show its tensors to the calibrators. Raises QuantizationError, InputError."""
+        for names, array in zip(self.sites, engine.run(tuple(batch)).values(), strict=True):
+            for name in names:
+                self.calibrators[name].collect(name, array, index)
+
+    def merge(self, other: Reader) -> None:
+        """Add what the same reader has collected in another process."""
+        merged = set()
+        for name, calibrator in self.calibrators.items():
+            if id(calibrator) not in merged:
+                calibrator.merge(other.calibrators[name])
+                merged.add(id(calibrator))
+
+
+def collect(
+    engine: Engine,
+    reader: Reader,
+    batches: Iterable[Batch],
+    num_workers: int = 1,
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the model over all batches; the reader's calibrators hold the statistics afterwards.
+
+    engine:  the instrumented model, whose outputs are the tensors of `reader.sites`. A model with states must have one
+             worker, for there its batches belong together
+    advance: called after each batch
+
+    Raises QuantizationError, InputError. Whatever ends this, no process and no file is left behind.
+    """
+    if num_workers == 1:
+        engine.reset_state()
+        for index, batch in enumerate(batches):
+            reader.read(engine, index, batch)
+            advance()
+        return
+    source = _Source(batches, advance)
+    with _workers(engine, reader, num_workers) as workers, ThreadPoolExecutor(num_workers) as pool:
+        try:
+            for done in as_completed([pool.submit(worker.read_all, source) for worker in workers]):
+                reader.merge(done.result())
+        except BaseException:
+            for worker in workers:
+                worker.process.kill()  # also ends the threads that wait for them
+            raise
+
+
+class _Source:
+    """The batches with their positions, taken by several threads."""
+
+    def __init__(self, batches: Iterable[Batch], advance: Callable[[], None]) -> None:
+        self._iterator = enumerate(batches)
+        self._lock = threading.Lock()
+        self._advance = advance
+
+    def take(self) -> tuple[int, Batch] | None:
+        """The next batch, None at the end."""
+        with self._lock:
+            found = next(self._iterator, None)
+        if found is not None:
+            self._advance()
+        return found
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A process that runs `qnn_ext.quantize.worker`."""
+
+    process: subprocess.Popen
+
+    def read_all(self, source: _Source) -> Reader:
+        """Send it batches until there are no more; what it has collected. Raises what it raised."""
+        try:
+            while (item := source.take()) is not None:
+                self._send(item)
+            self._send(None)
+        except OSError:
+            pass  # it has ended, and said why if it could
+        reply = self._reply()
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    def _send(self, item: Any) -> None:
+        assert self.process.stdin is not None
+        pickle.dump(item, self.process.stdin, pickle.HIGHEST_PROTOCOL)
+        self.process.stdin.flush()
+
+    def _reply(self) -> Any:
+        assert self.process.stdout is not None
+        try:
+            return pickle.load(self.process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            code = self.process.wait()
+            return QuantizationError(
+                f"a process that calibrates ended with exit code {code} before it was done: if memory ran out, use "
+                "fewer num_workers or a smaller calibrate_chunk_by"
+            )
+
+
+@contextmanager
+def _workers(engine: Engine, reader: Reader, count: int) -> Iterator[list[_Worker]]:
+    """So many processes, each with the model loaded; all ended and the model's file removed afterwards."""
+    command = [sys.executable, "-m", "qnn_ext.quantize.worker"]
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    workers: list[_Worker] = []
+    with tempfile.TemporaryDirectory(prefix="qnn_ext_calibrate_") as folder:
+        path = Path(folder) / "model.qnn"
+        engine.save(path)
+        try:
+            for _ in range(count):
+                process = subprocess.Popen(  # a session of its own: an interrupt comes to this process alone
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=environment,
+                    start_new_session=True,
+                )
+                workers.append(_Worker(process))
+            setup = (str(path), max(1, default_threads() // count), reader)
+            for worker in workers:
+                _begin(worker, setup)
+            yield workers
+        finally:
+            for worker in workers:
+                worker.process.kill()
+                worker.process.communicate()
+
+
+def _begin(worker: _Worker, setup: tuple[str, int, Reader]) -> None:
+    try:
+        worker._send(setup)
+    except OSError:
+        raise worker._reply() from None
