@@ -19,8 +19,9 @@ import pkgutil
 from tvm import IRModule
 
 from ...module import FloatNote
+from .channels_first import channels_first
 from .hoist import hoist_quantize
-from .walker import Walker
+from .walker import Walker, is_qdq
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -31,4 +32,4 @@ def qdq_to_integer(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
 
     `main` is a straight line of dataflow bindings. Modules without qnn.quantize and qnn.dequantize come back unchanged.
     """
-    return Walker(hoist_quantize(mod)).run()
+    return Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod)).run()

@@ -16,6 +16,11 @@ from .rules import RULES
 from .tensors import Mapped, Quantized
 
 
+def is_qdq(mod: IRModule) -> bool:
+    """Whether `main` quantizes or dequantizes anything."""
+    return any(op_name(binding.value) in ("qnn.quantize", "qnn.dequantize") for binding in bindings_of(mod["main"]))
+
+
 class Walker:
     """State of one walk: new values by old variable, and the integers behind them where they are known."""
 
@@ -32,8 +37,7 @@ class Walker:
         self._notes: list[FloatNote] = []
 
     def run(self) -> tuple[IRModule, tuple[FloatNote, ...]]:
-        names = {op_name(binding.value) for binding in self._bindings}
-        if not names & {"qnn.quantize", "qnn.dequantize"}:
+        if not is_qdq(self._mod):
             return self._mod, ()
         function = self._function
         with self._builder.function("main", list(function.params), attrs=plain_attrs(function)):
