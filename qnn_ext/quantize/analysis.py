@@ -1,0 +1,302 @@
+"""What quantization costs and where: error of each tensor and layer, and of each layer quantized alone.
+
+Measured on data, in simulation (float with quantization errors). SQNR is 10·log₁₀(Σ x² / Σ (x − y)²) in dB over all
+values: 6 dB are one bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..build import build
+from ..module import QnnModule
+from ..op.base import call_attributes, definition_of
+from ..op.observe import OBSERVE
+from ..passes.rewrite import bindings_of, operands
+from .annotate.families import Family, family_of
+from .config import QConfig
+from .dataset import batches
+from .ranges import Range
+from .switchable import Observed, Switchable, observations, switchable
+
+HISTOGRAM_BINS = 128
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How close a tensor is to what it should be.
+
+    sqnr: dB, infinite when equal; cosine: of both as vectors; largest: max |x − y|
+    """
+
+    sqnr: float
+    cosine: float
+    largest: float
+
+
+class FidelityMeter:
+    """Gathers the Fidelity of a tensor over many batches."""
+
+    def __init__(self) -> None:
+        self._xx = self._yy = self._xy = self._noise = self._largest = 0.0
+
+    def add(self, expected: np.ndarray, found: np.ndarray) -> None:
+        """One batch: what it should be, and what it is."""
+        x, y = (np.asarray(array, np.float64).reshape(-1) for array in (expected, found))
+        self._xx += float(x @ x)
+        self._yy += float(y @ y)
+        self._xy += float(x @ y)
+        difference = x - y
+        self._noise += float(difference @ difference)
+        self._largest = max(self._largest, float(np.abs(difference).max(initial=0.0)))
+
+    @property
+    def result(self) -> Fidelity:
+        return Fidelity(_decibel(self._xx, self._noise), self._cosine(), self._largest)
+
+    def _cosine(self) -> float:
+        norm = np.sqrt(self._xx * self._yy)
+        return float(self._xy / norm) if norm else float(self._xx == self._yy)
+
+
+def _decibel(signal: float, noise: float) -> float:
+    if noise == 0:
+        return float("inf")
+    return float(10 * np.log10(signal / noise)) if signal else float("-inf")
+
+
+def fidelity(expected: np.ndarray, found: np.ndarray) -> Fidelity:
+    """The Fidelity of one array."""
+    meter = FidelityMeter()
+    meter.add(expected, found)
+    return meter.result
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """One quantized tensor.
+
+    low, high:  the real values of the smallest and the largest integer; of several scales, the widest
+    fidelity:   of the tensor, quantized, against itself
+    saturated:  share of values outside of low … high
+    counts, edges: histogram of the float values, one edge more than counts
+    """
+
+    site: str
+    layer: str
+    role: str
+    dtype: str
+    bits: int
+    low: float
+    high: float
+    fidelity: Fidelity
+    saturated: float
+    counts: np.ndarray
+    edges: np.ndarray
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One layer.
+
+    together: Fidelity of the layer's result when the whole model is quantized
+    alone:    Fidelity of the model's first output when this layer alone is quantized
+    """
+
+    layer: str
+    operator: str
+    together: Fidelity
+    alone: Fidelity
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What quantization costs.
+
+    sites, layers: in order of computation
+    outputs:       model output → its Fidelity when the whole model is quantized
+    samples:       on how many batches it was measured
+    """
+
+    sites: tuple[SiteReport, ...]
+    layers: tuple[LayerReport, ...]
+    outputs: Mapping[str, Fidelity]
+    samples: int
+
+    @property
+    def ranking(self) -> list[LayerReport]:
+        """The layers, the one that costs most when quantized alone first: candidates to skip."""
+        return sorted(self.layers, key=lambda layer: layer.alone.sqnr)
+
+
+def analyze(
+    annotated: QnnModule,
+    ranges: Mapping[str, Range],
+    dataset: Any,
+    config: QConfig | None = None,
+    samples: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> Analysis:
+    """Measure what quantizing `annotated` with these ranges costs.
+
+    annotated: float, with qnn.observe where `realize` would quantize
+    ranges:    site → range, a CalibrationTable
+    dataset:   as `quantize` takes it; the first `samples` batches of it are used
+    progress:  called with (batches done, batches to do)
+
+    Raises QuantizationError when nothing is annotated, ranges are missing or the data set is empty.
+    """
+    observed = observations(annotated, ranges, config or QConfig())
+    layers = _layers(annotated, observed)
+    shown = list(
+        dict.fromkeys([*(layer.result for layer in layers), *(site.tensor for site in observed if site.tensor)])
+    )
+    data = list(itertools.islice(batches(dataset, annotated.inputs), samples))
+    measurement = _Measurement(
+        switchable(annotated, observed, shown), layers, [spec.name for spec in annotated.outputs]
+    )
+    return measurement.run(data, progress)
+
+
+# ---- layers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer: the variable of its result and where that is computed, and the sites it reads."""
+
+    name: str
+    operator: str
+    result: str
+    position: int
+    sites: frozenset[str]
+
+
+def _layers(annotated: QnnModule, observed: Sequence[Observed]) -> list[_Layer]:
+    """The layers that asked for a site, each with everything quantized that it reads, directly or moved."""
+    owners = {one.site.name: (one.site.layer, one.site.operator) for one in observed}
+    carried: dict[Any, frozenset[str]] = {}
+    found: dict[str, tuple[bool, _Layer]] = {}
+    for position, binding in enumerate(bindings_of(annotated.ir["main"])):
+        value = binding.value
+        if definition_of(value) is OBSERVE:
+            carried[binding.var] = frozenset({call_attributes(value)["site"]})
+            continue
+        read = frozenset().union(*(carried.get(operand, frozenset()) for operand in _variables(value)))
+        if family_of(value, ()) is Family.MOVE:
+            carried[binding.var] = read
+            continue
+        is_product = family_of(value, ()) is Family.PRODUCT
+        for name, operator in sorted({owners[site] for site in read}):
+            if name not in found or (is_product and not found[name][0]):
+                found[name] = is_product, _Layer(name, operator, str(binding.var.name), position, read)
+    return sorted((layer for _, layer in found.values()), key=lambda layer: layer.position)
+
+
+def _variables(value: Any) -> list[Any]:
+    return [operand for operand in operands(value) if isinstance(operand, relax.Var)]
+
+
+# ---- measuring ---------------------------------------------------------------------------------------------------
+
+
+class _Measurement:
+    """Runs the switchable program over the data and keeps count."""
+
+    def __init__(self, program: Switchable, layers: Sequence[_Layer], outputs: Sequence[str]) -> None:
+        self._program = program
+        self._layers = layers
+        self._outputs = outputs
+        self._engine = build(program.module)
+        self._tensors = {name: len(outputs) + i for i, name in enumerate(program.tensors)}
+        self._sites = {one.site.name: _SiteMeter(one) for one in program.sites}
+        self._together = {layer.name: FidelityMeter() for layer in layers}
+        self._alone = {layer.name: FidelityMeter() for layer in layers}
+        self._whole = {name: FidelityMeter() for name in outputs}
+
+    def run(self, data: Sequence[Sequence[np.ndarray]], progress: Callable[[int, int], None] | None) -> Analysis:
+        for done, batch in enumerate(data):
+            self._measure(list(batch))
+            if progress is not None:
+                progress(done + 1, len(data))
+        for meter in self._sites.values():
+            if meter.value is not None:
+                meter.add(meter.value)
+        return Analysis(
+            tuple(meter.report() for meter in self._sites.values()),
+            tuple(
+                LayerReport(
+                    layer.name, layer.operator, self._together[layer.name].result, self._alone[layer.name].result
+                )
+                for layer in self._layers
+            ),
+            {name: meter.result for name, meter in self._whole.items()},
+            len(data),
+        )
+
+    def _run(self, batch: list[np.ndarray], on: frozenset[str]) -> list[np.ndarray]:
+        switches = np.array([one.site.name in on for one in self._program.sites])
+        return list(self._engine.run([*batch, switches]).values())
+
+    def _measure(self, batch: list[np.ndarray]) -> None:
+        exact = self._run(batch, frozenset())
+        simulated = self._run(batch, frozenset(self._sites))
+        for index, name in enumerate(self._outputs):
+            self._whole[name].add(exact[index], simulated[index])
+        for layer in self._layers:
+            index = self._tensors[layer.result]
+            self._together[layer.name].add(exact[index], simulated[index])
+            self._alone[layer.name].add(exact[0], self._run(batch, layer.sites)[0])
+        for meter in self._sites.values():
+            if meter.tensor is not None:
+                meter.add(exact[self._tensors[meter.tensor]])
+
+
+class _SiteMeter:
+    """Error, saturation and histogram of one tensor. The histogram spans the first batch and the range, and a quarter
+    more; what lies outside counts in its ends."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+        self.tensor, self.value = observed.tensor, observed.site.value
+        self._fidelity = FidelityMeter()
+        self._saturated = self._seen = 0
+        self._edges: np.ndarray | None = None
+        self._counts = np.zeros(HISTOGRAM_BINS, np.int64)
+
+    def add(self, array: np.ndarray) -> None:
+        self._fidelity.add(array, self._observed.simulate(array))
+        self._saturated += self._observed.saturated(array)
+        self._seen += array.size
+        if self._edges is None:
+            self._edges = self._span(array)
+        clipped = np.clip(array, self._edges[0], self._edges[-1])
+        self._counts += np.histogram(clipped, self._edges)[0]
+
+    def _span(self, array: np.ndarray) -> np.ndarray:
+        ends = self._observed.ends
+        low, high = min(ends[0], float(array.min())), max(ends[1], float(array.max()))
+        margin = 0.0 if self.value is not None else 0.25 * (high - low)
+        return np.linspace(low - margin if low < 0 else low, high + margin, HISTOGRAM_BINS + 1)
+
+    def report(self) -> SiteReport:
+        site = self._observed.site
+        assert self._edges is not None, "data sets are not empty"
+        return SiteReport(
+            site.name,
+            site.layer,
+            site.role,
+            site.dtype,
+            site.bits,
+            *self._observed.ends,
+            self._fidelity.result,
+            self._saturated / self._seen,
+            self._counts,
+            self._edges,
+        )

@@ -1,0 +1,95 @@
+"""Dynamic quantization: weights are integers, activations become integers at run time with the range they have then.
+
+Every tensor that a product reads gets the scale of its own smallest and largest value, per tensor and per call, as ONNX's
+DynamicQuantizeLinear does it. No calibration data is needed; finding the range costs one pass over the tensor. Biases
+and everything between products stay float, in the kernels of the products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .. import op as qnn
+from ..errors import QuantizationError
+from ..module import QnnModule
+from ..op.base import constant, definition_of
+from ..op.observe import OBSERVE
+from ..passes.rewrite import Emit, rewrite
+from .annotate import Site, annotate, sites
+from .config import QConfig
+from .ranges import integer_range
+from .realize import realize
+from .weights import weight_range
+
+
+def dynamic(folded: QnnModule, config: QConfig) -> QnnModule:
+    """`folded` (float32) with integer products: dense, matmul, convolutions; or their simulation (`do_simulation`).
+
+    What `annotate` marks as operand of a product is quantized, weights with the scales that `config` asks for; marks on
+    other tensors are dropped. Raises QuantizationError when the config asks for power-of-two scales, which only
+    calibrated ranges have, or leaves nothing to quantize.
+    """
+    if config.power_of_two:
+        raise QuantizationError(
+            "quantization_formula='cambricon' has scales that are powers of two, which ranges found at run time do not "
+            "give: leave dynamic out, or choose 'google'"
+        )
+    annotated = annotate(folded, config)
+    by_name = {site.name: site for site in sites(annotated)}
+
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if definition_of(value) is not OBSERVE:
+            return None
+        site = by_name[str(value.attrs["site"])]
+        if site.role == "weight":
+            return None
+        return quantize_at_run_time(value.args[0], site, emit) if site.role == "input" else value.args[0]
+
+    marked = replace(annotated, ir=rewrite(annotated.ir, rule))
+    table = {
+        site.name: weight_range(site.value, site.axis, config.weight_scale, site.bits, site=site.name)
+        for site in by_name.values()
+        if site.value is not None
+    }
+    return realize(marked, table, config)
+
+
+def quantize_at_run_time(x: Any, site: Site, emit: Emit) -> Any:
+    """dequantize(quantize(x)) with the smallest scale that holds x.
+
+    asymmetric: s = (max(x, 0) − min(x, 0)) / (q_high − q_low), z = saturate(rint(q_low − min(x, 0) / s))
+    symmetric:  s = max |x| / (2^(bits−1) − 1), z the middle of the integers
+
+    A tensor of zeros has s = 1.
+    """
+    low, high = integer_range(site.dtype, site.bits, site.symmetric)
+    zero_point: Any
+    if site.symmetric:
+        scale = _scale(emit(relax.op.max(emit(relax.op.abs(x)))), high - (low + high + 1) // 2, emit)
+        zero_point = constant(np.int32((low + high + 1) // 2))
+    else:
+        zero = _number(0)
+        smallest = emit(relax.op.minimum(emit(relax.op.min(x)), zero))
+        largest = emit(relax.op.maximum(emit(relax.op.max(x)), zero))
+        scale = _scale(emit(relax.op.subtract(largest, smallest)), high - low, emit)
+        steps = emit(relax.op.divide(smallest, scale))
+        rounded = emit(qnn.quantize(emit(relax.op.subtract(_number(low), steps)), 1.0, 0, out_dtype=site.dtype))
+        zero_point = emit(relax.op.astype(emit(relax.op.clip(rounded, low, high)), "int32"))
+    integers = emit(qnn.quantize(x, scale, zero_point, out_dtype=site.dtype))
+    if site.bits < np.iinfo(site.dtype).bits or site.symmetric:
+        integers = emit(relax.op.clip(integers, low, high))
+    return emit(qnn.dequantize(integers, scale, zero_point))
+
+
+def _scale(extent: Any, steps: int, emit: Emit) -> Any:
+    """extent / steps, 1 where the extent is 0."""
+    flat = emit(relax.op.equal(extent, _number(0)))
+    return emit(relax.op.where(flat, _number(1), emit(relax.op.divide(extent, _number(steps)))))
+
+
+def _number(value: float) -> Any:
+    return constant(np.float32(value))

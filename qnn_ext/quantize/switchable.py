@@ -1,0 +1,150 @@
+"""One float module that computes an annotated model with any of its tensors quantized, and shows its inner tensors.
+
+Each observed tensor x becomes x or dequantize(quantize(x)), chosen at run time by the switch of its site: what analysis
+compiles once to run the float model, the whole simulation, and every layer quantized alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .. import op as qnn
+from ..module import QnnModule, TensorSpec
+from ..op.base import along_axis, call_attributes, constant, definition_of, shape_of
+from ..op.observe import OBSERVE, observed_sites
+from ..passes.rewrite import bindings_of, emit_named, plain_attrs, substitute
+from ..qparams import QParams
+from .annotate import Site, sites
+from .config import QConfig
+from .ranges import Range, integer_range
+from .realize import site_qparams
+
+SWITCHES = "switches"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A site, the QParams of its range, and the name of the variable it observes, None for a constant."""
+
+    site: Site
+    qparams: QParams
+    tensor: str | None
+
+    @cached_property
+    def limits(self) -> tuple[int, int]:
+        """The smallest and the largest integer used."""
+        return integer_range(self.site.dtype, self.site.bits, self.site.symmetric)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The real values of the smallest and the largest integer; of several scales, the widest."""
+        scale = np.asarray(self.qparams.scale, np.float64)
+        low, high = ((limit - self.qparams.zero_point) * scale for limit in self.limits)
+        return float(np.min(low)), float(np.max(high))
+
+    def simulate(self, array: np.ndarray) -> np.ndarray:
+        """What the integers of `array` stand for."""
+        return self.qparams.dequantize(np.clip(self.qparams.quantize(array), *self.limits))
+
+    def saturated(self, array: np.ndarray) -> int:
+        """How many values lie outside of what the integers can say, by more than half a step."""
+        axis = -1 if self.qparams.axis is None else self.qparams.axis
+        scale, zero_point = (along_axis(p, axis, array.ndim) for p in (self.qparams.scale, self.qparams.zero_point))
+        steps = array / scale + zero_point
+        low, high = self.limits
+        return int(np.count_nonzero((steps < low - 0.5) | (steps > high + 0.5)))
+
+
+def observations(annotated: QnnModule, ranges: Mapping[str, Range], config: QConfig) -> list[Observed]:
+    """Every site of a module, in order of computation. `ranges`: site → range. Raises QuantizationError."""
+    found = sites(annotated)
+    qparams = site_qparams(found, ranges, config)
+    calls = observed_sites(annotated.ir)
+    return [
+        Observed(site, qparams[site.name], None if site.value is not None else str(calls[site.name][0].args[0].name))
+        for site in found
+    ]
+
+
+@dataclass(frozen=True)
+class Switchable:
+    """A module whose last input, `switches` (sites,) bool, says which tensors are quantized. Not there without sites.
+
+    module:  outputs are the model's, then the tensors named in `tensors`
+    sites:   in the order of the switches
+    tensors: variables of the annotated module
+    """
+
+    module: QnnModule
+    sites: tuple[Observed, ...]
+    tensors: tuple[str, ...]
+
+
+def switchable(annotated: QnnModule, observed: Sequence[Observed], tensors: Sequence[str]) -> Switchable:
+    """The module that computes `annotated` with switches, and shows the variables named in `tensors`."""
+    by_site = {site.site.name: site for site in observed}
+    function = annotated.ir["main"]
+    switches = relax.Var(SWITCHES, relax.TensorType((len(observed),), "bool"))
+    builder = relax.BlockBuilder()
+    environment: dict[Any, Any] = {}
+    shown: dict[str, Any] = {str(param.name): param for param in function.params}
+    params = [*function.params, switches] if observed else list(function.params)
+    with builder.function("main", params, attrs=plain_attrs(function)):
+        with builder.dataflow():
+            on = _split(switches, list(by_site), builder.emit)
+            for binding in bindings_of(function):
+                value = substitute(binding.value, environment)
+                if definition_of(value) is OBSERVE:
+                    name = str(call_attributes(value)["site"])
+                    data = value.args[0]
+                    value = _switched(data, by_site[name], on[name], builder.emit) if name in by_site else data
+                environment[binding.var] = shown[str(binding.var.name)] = emit_named(builder, value, binding.var.name)
+            result = substitute(function.body.body, environment)
+            fields = [builder.emit(relax.TupleGetItem(result, i)) for i in range(len(annotated.outputs))]
+            fields += [_own(shown[name], builder.emit) for name in tensors]
+            result = builder.emit_output(relax.Tuple(fields))
+        builder.emit_func_output(result)
+    ir = relax.transform.DeadCodeElimination(["main"])(builder.get())
+    inputs = [replace(spec, dynamic_batch=False) for spec in annotated.inputs]
+    outputs = [replace(spec, dynamic_batch=False) for spec in annotated.outputs]
+    module = replace(
+        annotated,
+        ir=ir,
+        inputs=(*inputs, *([TensorSpec(SWITCHES, (len(observed),), "bool")] if observed else [])),
+        outputs=(
+            *outputs,
+            *(TensorSpec(f"tensor {i}", shape_of(shown[name]), "float32") for i, name in enumerate(tensors)),
+        ),
+        notes=(),
+    )
+    return Switchable(module, tuple(observed), tuple(tensors))
+
+
+def _split(switches: relax.Var, sites: Sequence[str], emit: Callable[[Any], Any]) -> dict[str, Any]:
+    """Site → its switch, of shape (1,)."""
+    return {
+        site: emit(relax.op.strided_slice(switches, axes=[0], begin=[i], end=[i + 1])) for i, site in enumerate(sites)
+    }
+
+
+def _own(expr: Any, emit: Callable[[Any], Any]) -> Any:
+    """A result of its own: inputs and constants are no results of a compiled function."""
+    return emit(relax.op.add(expr, constant(np.float32(0))))
+
+
+def _switched(x: Any, site: Observed, on: Any, emit: Callable[[Any], Any]) -> Any:
+    """where(on, dequantize(quantize(x)), x)"""
+    value, qparams = site.site.value, site.qparams
+    if value is not None:
+        return relax.op.where(on, constant(site.simulate(value)), constant(value))
+    parameters = (constant(qparams.scale), constant(qparams.zero_point))
+    axis = -1 if qparams.axis is None else qparams.axis
+    integers = emit(qnn.quantize(x, *parameters, axis=axis, out_dtype=qparams.dtype))
+    integers = emit(relax.op.clip(integers, *site.limits))
+    return relax.op.where(on, emit(qnn.dequantize(integers, *parameters, axis=axis)), x)
