@@ -1,6 +1,6 @@
 """Dynamic quantization: weights are integers, activations become integers at run time with the range they have then.
 
-Every tensor that a product reads gets the scale of its own smallest and largest value, per tensor and per call, as ONNX's
+Every tensor that a product reads gets the scale of its own smallest and largest value, per tensor and call, as ONNX's
 DynamicQuantizeLinear does it. No calibration data is needed; finding the range costs one pass over the tensor. Biases
 and everything between products stay float, in the kernels of the products.
 """
