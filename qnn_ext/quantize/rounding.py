@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from tvm import IRModule, relax
 
-from .. import op as qnn
 from ..op.base import OPS, along_axis, call_attributes, constant, constant_value, shape_of
 from ..passes.rewrite import Emit, op_name, rewrite
 
@@ -47,15 +46,9 @@ def _shifts(call: relax.Call) -> np.ndarray | None:
 
 
 def _truncated(call: relax.Call, shifts: np.ndarray, emit: Emit) -> relax.Call:
-    attributes = call_attributes(call)
+    axis = call_attributes(call)["axis"]
     half = np.where(shifts > 0, np.exp2(np.maximum(shifts, 1) - 1), 0).astype(np.int32)
-    placed = along_axis(half, attributes["axis"], len(shape_of(call.args[0])))
+    placed = along_axis(half, axis, len(shape_of(call.args[0])))
     lower = emit(relax.op.subtract(call.args[0], constant(placed)))
-    return qnn.requantize(
-        lower,
-        *call.args[1:],
-        axis=attributes["axis"],
-        rounding="UPWARD",
-        compute_dtype="int64",
-        out_dtype=attributes["out_dtype"],
-    )
+    changes = {**call_attributes(call), "rounding": "UPWARD", "compute_dtype": "int64"}
+    return OPS["requantize"].call(lower, *call.args[1:], **changes)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from tvm import relax
+from tvm import ir, relax
 
-from ...op.base import constant_value
 from ...passes.rewrite import op_name
 
 
@@ -131,4 +130,4 @@ def data_of(value: Any) -> Any:
 
 def is_constant(expr: Any) -> bool:
     """Whether an operand is a constant."""
-    return isinstance(expr, relax.Expr) and constant_value(expr) is not None
+    return isinstance(expr, ir.expr.GenericConst)

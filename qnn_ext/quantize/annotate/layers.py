@@ -28,6 +28,11 @@ class Layer:
     family: Family
 
     @property
+    def head(self) -> int:
+        """The binding of its main operator."""
+        return self.cluster.end if self.cluster.head is None else self.cluster.head
+
+    @property
     def is_product(self) -> bool:
         """Whether it multiplies integers and adds them up."""
         return self.family is Family.PRODUCT

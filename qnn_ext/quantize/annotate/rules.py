@@ -8,13 +8,12 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...module import QnnModule
-from ...op.base import constant_value
 from ...op.observe import observe
 from ...passes.rewrite import bindings_of, emit_named, plain_attrs, substitute
 from ..config import LayerConfig, QConfig
 from ..mixed import to_float16
 from .clusters import Cluster, Graph
-from .families import Family, data_of
+from .families import Family, data_of, is_constant
 from .layers import Layer, layers_of, weight_axis
 
 
@@ -26,10 +25,10 @@ def annotate(module: QnnModule, config: QConfig) -> QnnModule:
     """
     graph = Graph(module.ir, config.float_functions, separate_sums=config.nbit_activation <= 8)
     layers = layers_of(graph, config)
-    half = [layer.cluster.head for layer in layers if layer.config.precision == "float16" and layer.is_product]
+    half = [layer for layer in layers if layer.config.precision == "float16" and layer.is_product]
     wishes = _Wishes(graph, layers, config)
     mod = _marked(graph, wishes.weights(), wishes.activations())
-    names = {str(graph.bindings[index].var.name) for index in half}
+    names = {str(graph.bindings[layer.head].var.name) for layer in half}
     return replace(module, ir=to_float16(mod, names) if names else mod)
 
 
@@ -120,7 +119,7 @@ class _Wishes:
             return
         external = graph.external(cluster)
         if layer.is_product:
-            self._product(cluster.head, layer)
+            self._product(layer)
         elif not any(map(self._is_integer, _data(graph, cluster) or [operand for _, operand in external])):
             return
         self._on_integers.add(cluster.end)
@@ -142,10 +141,11 @@ class _Wishes:
             expr = data_of(self._graph.values[self._graph.index[expr]])
         return False
 
-    def _product(self, index: int, layer: Layer) -> None:
+    def _product(self, layer: Layer) -> None:
+        index = layer.head
         call = self._graph.values[index]
         for position, operand in enumerate(call.args[:2]):
-            if constant_value(operand) is None:
+            if not is_constant(operand):
                 self._want(operand, layer, "input")
                 continue
             axis = weight_axis(call, layer.operator, position) if layer.config.per_channel else None

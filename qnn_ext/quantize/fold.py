@@ -1,0 +1,287 @@
+"""Fold: what is constant about a float model, before ranges are taken.
+
+constants     operators of constants are computed; those that change nothing disappear
+batch norm    as one multiplication and addition per channel: γ·(x − μ) / √(σ² + ε) + β
+affine        (x·W + b)·m + a = x·(W·m) + (b·m + a): what is linear behind a product goes into weight and bias,
+              a factor in front of it into the weight
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, ir, relax
+
+from ..module import QnnModule
+from ..op.base import constant, constant_value, normalize_axis, shape_of
+from ..passes.qdq_to_integer.hoist import evaluate
+from ..passes.rewrite import (
+    Emit,
+    bindings_of,
+    consumers,
+    emit_named,
+    op_name,
+    operands,
+    plain_attrs,
+    rewrite,
+    substitute,
+)
+from .config import QConfig
+
+_PRODUCTS = frozenset({"matmul", *(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose"))})
+_AFFINE = ("add", "subtract", "multiply", "divide")
+# a constant may be this many elements bigger than what it is computed from
+_MOST_GROWTH = 4096
+
+
+def fold(module: QnnModule, config: QConfig | None = None) -> QnnModule:
+    """`module` (float32) with constants folded and every linear operator behind a product merged into it.
+
+    The results are those of the module up to float32 rounding. Names of layers and tensors stay. The configuration has
+    no say in it: the argument makes all stages callable alike.
+    """
+    mod = rewrite(_without_batch_norm(module.ir), _simplified)
+    return replace(module, ir=_Affine(mod).run())
+
+
+# ---- constants ---------------------------------------------------------------------------------------------------
+
+
+def _simplified(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+    """The value of a call of constants, or the operand of one that changes nothing."""
+    if not isinstance(value, relax.Call):
+        return None
+    folded = _computed(value)
+    return _unchanged(value) if folded is None else folded
+
+
+def _computed(call: relax.Call) -> relax.Expr | None:
+    tensors = [arg for arg in operands(call) if isinstance(getattr(arg, "ty", None), relax.TensorType)]
+    if not op_name(call) or op_name(call).startswith("qnn.") or not tensors:
+        return None
+    if not all(isinstance(arg, ir.expr.GenericConst) for arg in tensors):
+        return None
+    ty, size = _type(call), sum(math.prod(shape_of(arg)) for arg in tensors)
+    if not isinstance(ty, relax.TensorType) or math.prod(int(n) for n in ty.shape) > size + _MOST_GROWTH:
+        return None
+    return constant(evaluate(call))
+
+
+def _unchanged(call: relax.Call) -> relax.Expr | None:
+    name, first = op_name(call), call.args[0] if call.args else None
+    if name in ("reshape", "squeeze", "expand_dims", "flatten", "broadcast_to"):
+        return first if _typed(call) == _typed(first) else None
+    if name == "permute_dims":
+        axes = call.attrs.axes
+        return first if axes is not None and [int(axis) for axis in axes] == sorted(map(int, axes)) else None
+    if name == "astype":
+        return first if str(call.attrs.dtype) == str(first.ty.dtype) else None
+    if name in _AFFINE:
+        return _neutral(call, name)
+    return None
+
+
+def _neutral(call: relax.Call, name: str) -> relax.Expr | None:
+    """x of x·1, x / 1, x + 0 and x − 0."""
+    for position in (0, 1) if name in ("add", "multiply") else (1,):
+        other, array = call.args[1 - position], constant_value(call.args[position])
+        if array is None or array.dtype != np.float32 or not isinstance(other, relax.Var):
+            continue
+        neutral = 1.0 if name in ("multiply", "divide") else 0.0
+        if (array == neutral).all() and np.broadcast_shapes(array.shape, shape_of(other)) == shape_of(other):
+            return other
+    return None
+
+
+def _type(expr: Any) -> Any:
+    """The type of an expression, inferred where it was just built."""
+    return expr.ty if isinstance(expr.ty, relax.TensorType) else relax.BlockBuilder().normalize(expr).ty
+
+
+def _typed(expr: Any) -> tuple[Any, ...]:
+    ty = _type(expr)
+    return tuple(str(dim) for dim in ty.shape), str(ty.dtype)
+
+
+# ---- batch norm --------------------------------------------------------------------------------------------------
+
+
+def _without_batch_norm(mod: IRModule) -> IRModule:
+    """Every nn.batch_norm of constant parameters as a multiplication and an addition."""
+    results: dict[Any, list[Any]] = {}
+
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in results:
+            return results[value.tuple_value][value.index]
+        vectors = [constant_value(arg) for arg in value.args[1:]] if op_name(value) == "nn.batch_norm" else [None]
+        if any(vector is None for vector in vectors):
+            return None
+        shape = [1] * len(shape_of(value.args[0]))
+        shape[normalize_axis(int(value.attrs.axis), len(shape))] = -1
+        gamma, beta, mean, variance = (np.asarray(vector, np.float64).reshape(shape) for vector in vectors)
+        gamma = gamma if value.attrs.scale else np.ones_like(gamma)
+        beta = beta if value.attrs.center else np.zeros_like(beta)
+        factor = gamma / np.sqrt(variance + float(value.attrs.epsilon))
+        scaled = emit(relax.op.multiply(value.args[0], constant(factor.astype(np.float32))))
+        real = emit(relax.op.add(scaled, constant((beta - mean * factor).astype(np.float32))))
+        var = emit(relax.Tuple([real, *value.args[3:]]))
+        results[var] = [real, *value.args[3:]]
+        return var
+
+    return rewrite(mod, rule)
+
+
+# ---- what is linear behind a product -----------------------------------------------------------------------------
+
+
+@dataclass
+class _Linear:
+    """x·(W·factor) + offset, factor and offset scalars or one value per output channel, in float64."""
+
+    factor: np.ndarray
+    offset: np.ndarray
+    end: int  # the last binding it stands for
+    steps: list[int]
+
+
+class _Affine:
+    """One walk that emits each product once, with all that is linear around it."""
+
+    def __init__(self, mod: IRModule) -> None:
+        self._function = mod["main"]
+        self._bindings = bindings_of(self._function)
+        self._readers = consumers(self._function, self._bindings)
+        self._index = {binding.var: index for index, binding in enumerate(self._bindings)}
+        self._builder = relax.BlockBuilder()
+        self._environment: dict[Any, Any] = {}
+
+    def run(self) -> IRModule:
+        """The module; linear operators nobody reads any more are gone."""
+        function, done = self._function, set()
+        with self._builder.function("main", list(function.params), attrs=plain_attrs(function)):
+            with self._builder.dataflow():
+                for index, binding in enumerate(self._bindings):
+                    if index in done:
+                        continue
+                    value = substitute(binding.value, self._environment)
+                    linear = self._linear(index)
+                    if linear is None:
+                        self._environment[binding.var] = emit_named(self._builder, value, binding.var.name)
+                    else:
+                        self._emit(index, self._in_front(value, binding.value), linear)
+                        done.update(linear.steps)
+                result = self._builder.emit_output(substitute(function.body.body, self._environment))
+            self._builder.emit_func_output(result)
+        return relax.transform.DeadCodeElimination(["main"])(self._builder.get())
+
+    def _linear(self, index: int) -> _Linear | None:
+        """What is linear behind the binding, when that is a product with a constant weight."""
+        call = self._bindings[index].value
+        if op_name(call) not in _PRODUCTS or constant_value(call.args[1]) is None:
+            return None
+        if str(call.args[1].ty.dtype) != "float32" or len(shape_of(call.args[1])) < 2:
+            return None
+        axis, shape = _output_axis(call), shape_of(self._bindings[index].var)
+        found = _Linear(np.ones(1), np.zeros(1), index, [])
+        while (step := self._step(found.end, shape, axis)) is not None:
+            name, values, reader = step
+            if name in ("multiply", "divide"):
+                factor = values if name == "multiply" else 1.0 / values
+                found.factor, found.offset = found.factor * factor, found.offset * factor
+            else:
+                found.offset = found.offset + (values if name == "add" else -values)
+            found.end = reader
+            found.steps.append(reader)
+        return found
+
+    def _step(self, index: int, shape: Sequence[int], axis: int) -> tuple[str, np.ndarray, int] | None:
+        """The only reader of a binding, when it is linear per channel: its operator, constant and index."""
+        var, readers = self._bindings[index].var, self._readers[self._bindings[index].var]
+        if len(readers) != 1 or readers[0] >= len(self._bindings):
+            return None
+        call = self._bindings[readers[0]].value
+        name = op_name(call)
+        if name not in _AFFINE:
+            return None
+        position = 0 if var.same_as(call.args[0]) else 1
+        if position == 1 and name in ("subtract", "divide"):
+            return None
+        array = constant_value(call.args[1 - position])
+        values = None if array is None else _per_channel(array, shape, axis)
+        return None if values is None or not np.isfinite(values).all() else (name, values, readers[0])
+
+    def _in_front(self, call: relax.Call, old: relax.Call) -> tuple[relax.Call, float]:
+        """The product on the data before a factor that only it reads, and the factor."""
+        source = self._index.get(old.args[0])
+        before = None if source is None else self._bindings[source].value
+        if op_name(before) not in ("multiply", "divide") or len(self._readers[old.args[0]]) != 1:
+            return call, 1.0
+        position = 1 if constant_value(before.args[1]) is not None else 0
+        array = constant_value(before.args[position])
+        if array is None or array.size != 1 or (position == 0 and op_name(before) == "divide"):
+            return call, 1.0
+        data = before.args[1 - position]
+        if shape_of(data) != shape_of(old.args[0]) or not isinstance(data, relax.Var):
+            return call, 1.0
+        factor = float(array.reshape(()))
+        args = [substitute(data, self._environment), *call.args[1:]]
+        product = relax.Call(call.op, args, call.attrs, call.ty_args)
+        return product, 1.0 / factor if op_name(before) == "divide" else factor
+
+    def _emit(self, index: int, product: tuple[relax.Call, float], linear: _Linear) -> None:
+        call, front = product
+        binding, last = self._bindings[index], self._bindings[linear.end]
+        weight = constant_value(call.args[1])
+        assert weight is not None
+        factor = linear.factor * front
+        if (factor != 1.0).any():
+            weight = _scaled(weight, factor, call)
+            call = relax.Call(call.op, [call.args[0], constant(weight), *call.args[2:]], call.attrs, call.ty_args)
+        result = emit_named(self._builder, call, binding.var.name)
+        if linear.steps and not (linear.offset == 0).all():
+            shape = [1] * len(shape_of(binding.var))
+            shape[_output_axis(call)] = linear.offset.size
+            offset = constant(linear.offset.astype(np.float32).reshape(shape))
+            result = emit_named(self._builder, relax.op.add(result, offset), last.var.name)
+        self._environment[last.var] = result
+
+
+def _output_axis(call: relax.Call) -> int:
+    """The axis of the output channels in a product's result."""
+    layout = getattr(call.attrs, "data_layout", None)
+    if layout is not None:
+        return str(layout).index("C")
+    return max(len(shape_of(arg)) for arg in call.args[:2]) - 1
+
+
+def _per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray | None:
+    """A scalar as one value, a constant that varies along the channels only as a vector; None for any other."""
+    full = (1,) * (len(shape) - array.ndim) + array.shape
+    if len(full) != len(shape) or any(n != 1 and (i != axis or n != shape[i]) for i, n in enumerate(full)):
+        return None
+    return array.reshape(-1).astype(np.float64)
+
+
+def _scaled(weight: np.ndarray, factor: np.ndarray, call: relax.Call) -> np.ndarray:
+    """The weight with each output channel multiplied by its factor."""
+    if factor.size == 1:
+        return (weight * factor.reshape(())).astype(np.float32)
+    layout = getattr(call.attrs, "kernel_layout", None)
+    axis = weight.ndim - 1 if layout is None else str(layout).index("O")
+    groups = int(getattr(call.attrs, "groups", 1))
+    if op_name(call).endswith("_transpose") and groups > 1:  # O / groups channels for each group of inputs
+        inputs = str(layout).index("I")
+        parts = np.split(weight, groups, axis=inputs)
+        factors = np.split(factor, groups)
+        return np.concatenate([_along(p, f, axis) for p, f in zip(parts, factors, strict=True)], axis=inputs)
+    return _along(weight, factor, axis)
+
+
+def _along(weight: np.ndarray, factor: np.ndarray, axis: int) -> np.ndarray:
+    shape = [1] * weight.ndim
+    shape[axis] = -1
+    return (weight * factor.reshape(shape)).astype(np.float32)
