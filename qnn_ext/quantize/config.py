@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from ..errors import QuantizationError
 from .fields import LAYER_FIELDS, check_fields
 
-FLOAT_FUNCTIONS = ("softmax", "layer_norm")
+FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu")
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class QConfig:
     dynamic:         activations quantized at run time with the range of the tensor at hand: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
     float_functions: functions of transformers that stay float between integer products: "softmax", "layer_norm", "gelu"
+                     (in registers, behind its product). Others have their data quantized: gelu becomes a table
     num_workers:     processes that calibrate side by side
 
     Raises QuantizationError for values out of range and for fields that contradict each other.
@@ -232,9 +234,18 @@ def plain_operator(operator: str) -> str:
 
 def preferred_dtype(target: Any) -> str:
     """The dtype of activations that the target multiplies fastest: x86's vpdpbusd takes unsigned, ARM's sdot signed."""
+    return _native_dtype() if target is None else _dtype_for(target)
+
+
+@cache
+def _native_dtype() -> str:
+    return _dtype_for("native")
+
+
+def _dtype_for(target: Any) -> str:
     from ..target import make_target, target_architecture
 
-    return "uint8" if target_architecture(make_target("native" if target is None else target)) == "x86_64" else "int8"
+    return "uint8" if target_architecture(make_target(target)) == "x86_64" else "int8"
 
 
 def replace_fields(config: QConfig, values: Mapping[str, Any]) -> QConfig:

@@ -72,7 +72,9 @@ def _computed(call: relax.Call) -> relax.Expr | None:
 
 
 def _unchanged(call: relax.Call) -> relax.Expr | None:
-    name, first = op_name(call), call.args[0] if call.args else None
+    if not call.args:
+        return None
+    name, first = op_name(call), call.args[0]
     if name in ("reshape", "squeeze", "expand_dims", "flatten", "broadcast_to"):
         return first if _typed(call) == _typed(first) else None
     if name == "permute_dims":
@@ -217,7 +219,7 @@ class _Affine:
     def _in_front(self, call: relax.Call, old: relax.Call) -> tuple[relax.Call, float]:
         """The product on the data before a factor that only it reads, and the factor."""
         source = self._index.get(old.args[0])
-        before = None if source is None else self._bindings[source].value
+        before: Any = None if source is None else self._bindings[source].value
         if op_name(before) not in ("multiply", "divide") or len(self._readers[old.args[0]]) != 1:
             return call, 1.0
         position = 1 if constant_value(before.args[1]) is not None else 0
