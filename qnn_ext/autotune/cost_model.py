@@ -1,0 +1,113 @@
+"""MetaSchedule's cost model on our design spaces: XGBModel with the decisions themselves as features.
+
+Its own features come from loop nests and see nothing of a tensorized kernel; a `PyFeatureExtractor` gives it ours. A
+configuration becomes a measure candidate of a MetaSchedule design space with one decision, which configuration, drawn
+by `sample_categorical` and written on the block as an annotation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import te
+from tvm.ir.utils import derived_object
+from tvm.s_tir import Schedule
+
+from ..errors import TuningError
+from .measure import Result
+from .space import Configuration, Space
+from .task import Task
+
+DECISION = "qnn_ext.configuration"
+BLOCK = "product"
+
+
+def design_space(count: int) -> tvm.IRModule:
+    """What stands for a task in MetaSchedule: a function of one block, on which the decision is written."""
+    source = te.placeholder((count,), "int32")
+    result = te.compute((count,), lambda index: source[index], name=BLOCK)
+    return tvm.IRModule({"main": te.create_prim_func([source, result])})
+
+
+def choose(schedule: Schedule, count: int, decision: int | None = None) -> None:
+    """The one decision of the design space: which of `count` configurations; at random unless given."""
+    probabilities = [1.0 / count] * count
+    chosen = schedule.sample_categorical(list(range(count)), probabilities, decision)
+    schedule.annotate(schedule.get_sblock(BLOCK), DECISION, chosen)
+
+
+class CostModel:
+    """Predicts which configurations are fast from those that were measured."""
+
+    WARMUP = 4
+
+    def __init__(self, task: Task, space: Space, seed: int = 0) -> None:
+        try:
+            import xgboost  # noqa: F401
+        except ImportError:
+            raise TuningError(
+                "the tuner 'xgb' needs xgboost: pip install xgboost, or take another one: ga, random, gridsearch"
+            ) from None
+        from tvm.s_tir import meta_schedule
+
+        logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
+        self._schedules = meta_schedule
+        self._index = {item: index for index, item in enumerate(space.configurations)}
+        self._module = design_space(len(space))
+        # num_threads given: MetaSchedule asks psutil for them otherwise
+        self._context = meta_schedule.TuneContext(
+            self._module, target=task.target, task_name=task.name, num_threads=1, rand_state=seed + 1
+        )
+        self._model = meta_schedule.cost_model.XGBModel(
+            extractor=_extractor(space.features),
+            config=meta_schedule.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1),
+            num_warmup_samples=self.WARMUP,
+            num_tuning_cores=1,
+        )
+        self._samples = 0
+
+    @property
+    def trained(self) -> bool:
+        """Whether there were samples enough to predict anything."""
+        return self._samples >= self.WARMUP
+
+    def update(self, results: Sequence[Result]) -> None:
+        """Learn from results without error: their time over the default's."""
+        valid = [result for result in results if not result.error]
+        if valid:
+            runs = [self._schedules.runner.RunnerResult([result.ratio], None) for result in valid]
+            self._model.update(self._context, self._candidates([result.configuration for result in valid]), runs)
+            self._samples += len(valid)
+
+    def predict(self, configurations: Sequence[Configuration]) -> np.ndarray:
+        """A score for each, higher for faster ones."""
+        return np.asarray(self._model.predict(self._context, self._candidates(configurations)))
+
+    def _candidates(self, configurations: Sequence[Configuration]) -> list[Any]:
+        found = []
+        for configuration in configurations:
+            schedule = Schedule(self._module)
+            choose(schedule, len(self._index), self._index[configuration])
+            found.append(self._schedules.MeasureCandidate(schedule, []))
+        return found
+
+
+def _extractor(features: np.ndarray) -> Any:
+    """A feature extractor that looks up the row of the configuration a candidate has decided for."""
+    from tvm.s_tir.meta_schedule.feature_extractor import PyFeatureExtractor
+
+    @derived_object
+    class Decisions(PyFeatureExtractor):  # type: ignore[misc]
+        def extract_from(self, context: Any, candidates: Any) -> Any:
+            rows = [features[_decision(candidate.sch)] for candidate in candidates]
+            return [tvm.runtime.tensor(np.ascontiguousarray(row[None])) for row in rows]
+
+    return Decisions()
+
+
+def _decision(schedule: Schedule) -> int:
+    return int(schedule.get(schedule.get_sblock(BLOCK)).annotations[DECISION])

@@ -1,0 +1,139 @@
+"""A task as a program of its own: the product with bias and requantize behind it, data for it, and what must come out.
+
+It goes the road of every model, `fuse` and `lower`, so what is measured is the kernel that `build` makes. The expected
+result is the interpreter's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from tvm import IRModule, relax
+
+from ..errors import TuningError
+from ..interpreter import interpret
+from ..op import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, requantize
+from ..op.base import constant_value
+from ..passes import fuse, lower
+from ..passes.lower import IMPLEMENTATION
+from ..passes.rewrite import bindings_of, op_name
+from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from ..topi_int8.schedule_util import num_threads
+from ..topi_int8.strategy import tiles_from
+from ..topi_int8.threads import serialize
+from .space import Configuration
+from .task import Task
+
+PAD_VALUE = 3
+
+
+@dataclass(frozen=True)
+class Product:
+    """A workload with data: a module of one function, its inputs and the result it must give."""
+
+    module: IRModule
+    inputs: tuple[np.ndarray, ...]
+    expected: np.ndarray
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A scheduled function `main` of inputs, constants and output."""
+
+    module: IRModule
+    constants: tuple[np.ndarray, ...]
+
+
+def kernel_of(task: Task, configuration: Configuration | None) -> Kernel:
+    """The kernel of a task with one configuration, the default one for None. Raises TuningError where the schedule does
+    not apply with it."""
+    module = product(task.workload).module
+    with tiles_from(lambda item, *_: configuration if item.name == task.kernel else None):
+        lowered = lower(fuse(module), task.target)
+    calls = [binding.value for binding in bindings_of(lowered["main"]) if op_name(binding.value) == "call_tir"]
+    function = lowered[calls[0].args[0]]
+    found = str(function.attrs[IMPLEMENTATION])
+    if found != task.kernel:
+        raise TuningError(f"{task.name}: {task.kernel} cannot be scheduled with {configuration}, {found} took over")
+    values = [constant_value(arg) for arg in calls[0].args[1].fields]
+    main = IRModule({"main": function.with_attr("global_symbol", "main")})
+    serial = num_threads(task.target) == 1
+    return Kernel(serialize(main) if serial else main, tuple(value for value in values if value is not None))
+
+
+@lru_cache(maxsize=4)
+def product(workload: Workload) -> Product:
+    """The workload's product, + bias, requantized to uint8 with a scale per channel that uses the whole range.
+
+    Operands are random over their whole dtype, and at its ends in parts: every fourth row of either is all of it the
+    lowest or the highest value.
+    """
+    rng = np.random.default_rng(0)
+    x, w = (_operand(rng, *arguments) for arguments in _operands(workload))
+    if isinstance(workload, Conv2dWorkload) and workload.nine_bit_weights:
+        w = np.clip(w >> 7, -256, 254).astype(w.dtype)
+    channels = _operands(workload)[1][0][-2 if isinstance(workload, BatchMatmulWorkload) else 0]
+    bias = rng.integers(-1000, 1000, channels, dtype=np.int32)
+    inputs = (x, w) if isinstance(workload, BatchMatmulWorkload) else (x,)
+    accumulators = _module(workload, inputs, w, bias, None)
+    (sums,) = interpret(accumulators, inputs)
+    scale = np.float32(120) / np.maximum(np.abs(sums.astype(np.float64)).reshape(-1, channels).max(axis=0), 1)
+    module = _module(workload, inputs, w, bias, scale.astype(np.float32))
+    (expected,) = interpret(module, inputs)
+    return Product(module, inputs, expected)
+
+
+def _operands(workload: Workload) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
+    """Shape and dtype of both operands as a model holds them."""
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    if isinstance(workload, Conv2dWorkload):
+        x = (workload.batch, workload.height, workload.width, workload.in_channels)
+        w = (workload.out_channels, *workload.kernel, workload.in_channels // workload.groups)
+    elif isinstance(workload, DenseWorkload):
+        x, w = (workload.m, workload.k), (workload.n, workload.k)
+    else:
+        x, w = (workload.batch, workload.m, workload.k), (workload.batch, workload.n, workload.k)
+    return (x, workload.data_dtype), (w, workload.weight_dtype)
+
+
+def _operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    info = np.iinfo(dtype)
+    values = rng.integers(info.min, info.max, shape, dtype=np.int64, endpoint=True).astype(dtype)
+    rows = values.reshape(-1, shape[-1])
+    rows[3::8], rows[7::8] = info.min, info.max
+    return values
+
+
+def _module(
+    workload: Workload, inputs: tuple[np.ndarray, ...], w: np.ndarray, bias: np.ndarray, scale: np.ndarray | None
+) -> IRModule:
+    """`main` of the inputs: the accumulators with the bias, requantized if there is a scale."""
+    builder = relax.BlockBuilder()
+    params = [
+        relax.Var(name, relax.TensorType(value.shape, str(value.dtype)))
+        for name, value in zip("xy", inputs, strict=False)
+    ]
+    with builder.function("main", params):
+        with builder.dataflow():
+            sums = builder.emit(_accumulate(workload, params, w), "product")
+            result = builder.emit(relax.op.add(sums, relax.const(bias.astype(workload.out_dtype))), "biased")
+            if scale is not None:
+                parameters = (scale, np.int32(0), np.float32(1.0), np.int32(128))
+                result = builder.emit(
+                    requantize(result, *parameters, compute_dtype="float32", out_dtype="uint8"), "requantized"
+                )
+            output = builder.emit_output(result)
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+def _accumulate(workload: Workload, params: list[relax.Var], w: np.ndarray) -> relax.Expr:
+    if isinstance(workload, BatchMatmulWorkload):
+        return batch_matmul_accumulate(params[0], params[1], workload.out_dtype)
+    if isinstance(workload, DenseWorkload):
+        return dense_accumulate(params[0], w, out_dtype=workload.out_dtype)
+    geometry = {name: getattr(workload, name) for name in ("strides", "padding", "dilation", "groups", "out_dtype")}
+    return conv2d_accumulate(params[0], w, pad_value=PAD_VALUE, **geometry)

@@ -1,0 +1,278 @@
+"""Builders and runners: configurations in, checked and timed results out, over local processes or TVM's RPC.
+
+Why not MetaSchedule's own: its runners hand a kernel random tensors of known shapes and see neither what was compiled
+nor what must come out (`f_alloc_argument`, `f_run_evaluator`), so they cannot check a result, and they time one library
+alone, so a slower board or a busy second look like a slower kernel. Here every candidate runs in turns with the task's
+default on the same board. Its LocalBuilder starts its processes anew for each batch, 3 s of importing each. Of
+MetaSchedule, the RPC configuration and with it TVM's tracker, sessions and servers are used as they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import TuningError
+from ..host import default_threads
+from . import worker
+from .pool import Pool, WorkerError
+from .space import Configuration
+from .task import Task
+from .timing import BATCH_SECONDS, ROUNDS
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one configuration.
+
+    seconds:   least time of one execution; 0.0 with an error
+    reference: the same of the task's default configuration, timed in turns with it
+    error:     empty, or "compile: …", "wrong: …", "crash: …", "timeout: …", "run: …"
+    """
+
+    task: Task
+    configuration: Configuration
+    seconds: float = 0.0
+    reference: float = 0.0
+    error: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Time over the default's: below 1 is faster. Infinity with an error."""
+        return self.seconds / self.reference if not self.error else float("inf")
+
+    @property
+    def gops(self) -> float:
+        """Billions of operations per second, 0 with an error."""
+        return self.task.gops / self.seconds if not self.error else 0.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How the tuning of a task ended.
+
+    best:     the configuration to use, the default's where nothing was faster; `seconds` and `reference` of the final
+              race
+    measured: how many configurations it was chosen from
+    """
+
+    best: Result
+    measured: int
+
+
+class LocalBuilder:
+    """Compiles configurations in processes of this machine.
+
+    timeout:    seconds one compilation may take
+    n_parallel: processes; default: one for each core
+    """
+
+    def __init__(self, timeout: float = 60.0, n_parallel: int | None = None) -> None:
+        self.timeout = timeout
+        self._pool = Pool(n_parallel or default_threads())
+        self._folder: str | None = None
+        self._count = 0
+
+    def build(self, task: Task, configurations: Sequence[Configuration | None]) -> list[str | Result]:
+        """The library of each configuration, or a result with the error."""
+        self._folder = self._folder or tempfile.mkdtemp(prefix="qnn-ext-tune-")
+        jobs = []
+        for configuration in configurations:
+            self._count += 1
+            jobs.append((task, configuration, f"{self._folder}/kernel{self._count}"))
+        built: list[str | Result] = [""] * len(jobs)
+        for index, value in self._pool.map(worker.compile_candidate, jobs, self.timeout):
+            if isinstance(value, WorkerError):
+                kind = value.kind if value.kind == "timeout" else "compile"
+                value = Result(task, configurations[index], error=f"{kind}: {value}")
+            built[index] = value
+        return built
+
+    def close(self) -> None:
+        """End the processes and remove what they compiled."""
+        self._pool.close()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class LocalRunner:
+    """Checks and times kernels in one process of this machine.
+
+    number:        calls in one batch; default: as many as fill `min_repeat_ms`
+    repeat:        batches of each kernel, in turns with the default's
+    min_repeat_ms: milliseconds of one batch; shorter than a time slice, so that other processes disturb little
+    timeout:       seconds one candidate may take
+    """
+
+    tracker: worker.Tracker | None = None
+    attempts = 1
+
+    def __init__(
+        self,
+        number: int | None = None,
+        repeat: int = ROUNDS,
+        min_repeat_ms: float = BATCH_SECONDS * 1e3,
+        timeout: float = 30.0,
+    ) -> None:
+        if repeat < 1 or min_repeat_ms <= 0 or timeout <= 0 or (number is not None and number < 1):
+            raise TuningError(
+                f"runner: number {number}, repeat {repeat}, min_repeat_ms {min_repeat_ms}, timeout {timeout} must all "
+                "be positive"
+            )
+        self.timeout = timeout
+        self._timing = worker.Timing(repeat, min_repeat_ms / 1e3, number)
+        self._pool = Pool(1)
+
+    def run(self, task: Task, default: str, libraries: Iterable[tuple[Configuration, str]]) -> Iterator[Result]:
+        """The results of libraries, each timed in turns with the default's library, as they come."""
+        waiting = list(libraries)
+        for attempt in range(self.attempts):
+            failed = []
+            jobs = [(task, (default, path), self._timing, self.tracker) for _, path in waiting]
+            with closing(self._pool.map(worker.measure, jobs, self.timeout)) as answers:
+                for index, value in answers:
+                    if isinstance(value, WorkerError) and attempt + 1 < self.attempts:
+                        failed.append(waiting[index])
+                    else:
+                        yield _result(task, waiting[index][0], value)
+            if not failed:
+                return
+            waiting = failed
+            self.wait()
+
+    def race(self, task: Task, libraries: Sequence[tuple[Configuration, str]], rounds: int = 4) -> list[Result]:
+        """All libraries in turns with each other, `rounds` times as long; the first one is the default's. Empty where
+        they could not be run."""
+        timing = worker.Timing(self._timing.rounds * rounds, self._timing.batch_seconds, self._timing.number)
+        job = (task, [path for _, path in libraries], timing, self.tracker)
+        for _ in range(self.attempts):
+            ((_, value),) = self._pool.map(worker.measure, [job], self.timeout * rounds)
+            if not isinstance(value, WorkerError) and not any(isinstance(item, str) for item in value):
+                return [
+                    Result(task, configuration, seconds, value[0])
+                    for (configuration, _), seconds in zip(libraries, value, strict=True)
+                ]
+            self.wait()
+        return []
+
+    def wait(self) -> None:
+        """Until there is something to run on. Raises TuningError."""
+
+    def close(self) -> None:
+        """End the processes."""
+        self._pool.close()
+
+
+class RPCRunner(LocalRunner):
+    """Checks and times kernels on the servers that report to one of TVM's trackers.
+
+    key:        of the servers to use, as given to `python -m tvm.exec.rpc_server --key`
+    host, port: of the tracker, `python -m tvm.exec.rpc_tracker`
+    n_parallel: candidates at a time; default: as many as there are servers now
+    attempts:   how often a candidate is tried whose server was lost, each time on whichever is free
+    patience:   seconds to wait for a server when none is left
+
+    The others as for LocalRunner. Raises TuningError where no tracker answers or no server has the key.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        host: str = "127.0.0.1",
+        port: int = 9190,
+        n_parallel: int | None = None,
+        timeout: float = 30.0,
+        number: int | None = None,
+        repeat: int = ROUNDS,
+        min_repeat_ms: float = BATCH_SECONDS * 1e3,
+        attempts: int = 3,
+        patience: float = 30.0,
+    ) -> None:
+        super().__init__(number, repeat, min_repeat_ms, timeout)
+        self.tracker = worker.Tracker(host, port, key, timeout)
+        self.attempts, self.patience = attempts, patience
+        servers = self.servers()
+        if not servers:
+            raise TuningError(
+                f"no server with key {key!r} at the tracker {host}:{port}; start some on the boards: "
+                f"python -m tvm.exec.rpc_server --tracker {host}:{port} --key {key}"
+            )
+        self._pool = Pool(n_parallel or servers)
+
+    def servers(self) -> int:
+        """How many servers with the key report to the tracker. Raises TuningError where that does not answer."""
+        from tvm import rpc
+
+        assert self.tracker is not None
+        try:
+            reported = rpc.connect_tracker(self.tracker.host, self.tracker.port).summary()["server_info"]
+        except (OSError, RuntimeError) as error:
+            raise TuningError(
+                f"no tracker at {self.tracker.host}:{self.tracker.port} ({error}); start one: "
+                f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.tracker.port}"
+            ) from None
+        return sum(server["key"] == f"server:{self.tracker.key}" for server in reported)
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + self.patience
+        while not self.servers():
+            if time.monotonic() > deadline:
+                assert self.tracker is not None
+                raise TuningError(
+                    f"every server with key {self.tracker.key!r} is gone; the log keeps what was measured"
+                )
+            time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class MeasureOption:
+    """What compiles and what runs."""
+
+    builder: LocalBuilder
+    runner: LocalRunner
+
+    def close(self) -> None:
+        """End all processes of both."""
+        self.builder.close()
+        self.runner.close()
+
+
+def measure_option(builder: LocalBuilder | None = None, runner: LocalRunner | None = None) -> MeasureOption:
+    """A builder and a runner, of this machine unless given."""
+    return MeasureOption(builder or LocalBuilder(), runner or LocalRunner())
+
+
+def measure(
+    task: Task, configurations: Sequence[Configuration], option: MeasureOption, default: str
+) -> Iterator[Result]:
+    """Compile, check and time configurations; results as they come. `default` is the library of the default one."""
+    libraries = []
+    for configuration, built in zip(configurations, option.builder.build(task, configurations), strict=True):
+        if isinstance(built, Result):
+            yield built
+        else:
+            libraries.append((configuration, built))
+    try:
+        yield from option.runner.run(task, default, libraries)
+    finally:
+        for _, library in libraries:
+            for path in (Path(library), Path(library).with_suffix(".npz")):
+                path.unlink(missing_ok=True)
+
+
+def _result(task: Task, configuration: Configuration, value: list[float | str] | WorkerError) -> Result:
+    if isinstance(value, WorkerError):
+        kind = value.kind if value.kind in ("crash", "timeout") else "run"
+        return Result(task, configuration, error=f"{kind}: {value}")
+    reference, seconds = value
+    if isinstance(reference, str):
+        return Result(task, configuration, error=f"run: the default kernel is wrong: {reference}")
+    if isinstance(seconds, str):
+        return Result(task, configuration, error=f"wrong: {seconds}")
+    return Result(task, configuration, seconds, reference)

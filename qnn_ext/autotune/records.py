@@ -1,0 +1,250 @@
+"""The tuning log: one JSON object in each line, appended as soon as it is measured; files merge by concatenation.
+
+A record carries everything it depends on: format, kernel, workload, target. What does not fit is ignored with one
+warning and never applied. MetaSchedule's JSONDatabase cannot be merged so: its records name their workload by line
+number in a second file, and it refuses a file with a torn last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+from ..errors import TuningError, TuningWarning
+from ..topi_int8 import Workload
+from ..topi_int8.strategy import Implementation, tiles_from
+from .measure import Decision, Result
+from .space import Configuration, Space, space_of
+from .task import Task, target_key, workload_from, workload_to
+
+FORMAT = 1
+MARGIN = 0.97  # what must be gained for a configuration that no final race has confirmed
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a log.
+
+    key:       kernel, workload and target, as `Task.key`
+    fields:    of the configuration
+    seconds, reference, error: as in `Result`
+    decided:   for a decision, how many configurations it chose from; 0 for a measurement
+    """
+
+    key: tuple[Any, ...]
+    fields: dict[str, Any]
+    seconds: float
+    reference: float
+    error: str
+    decided: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Time over the default's."""
+        return self.seconds / self.reference if not self.error else float("inf")
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a log holds, and why lines of it were ignored: reason -> how many."""
+
+    path: Path
+    records: list[Record]
+    ignored: Counter[str] = field(default_factory=Counter)
+
+    def warn(self) -> None:
+        """One warning for everything that was ignored."""
+        if self.ignored:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.ignored.most_common())
+            text = f"{self.path}: {sum(self.ignored.values())} records ignored: {reasons}"
+            warnings.warn(text, TuningWarning, stacklevel=3)
+
+    @cached_property
+    def by_key(self) -> dict[tuple[Any, ...], list[Record]]:
+        """The records of each task."""
+        found: dict[tuple[Any, ...], list[Record]] = {}
+        for record in self.records:
+            found.setdefault(record.key, []).append(record)
+        return found
+
+
+def line_of(result: Result, decided: int = 0) -> str:
+    """A result as a line of a log. With `decided`, it is the configuration chosen from so many."""
+    task = result.task
+    data = {
+        "format": FORMAT,
+        "kernel": task.kernel,
+        "workload": workload_to(task.workload),
+        "target": target_key(task.target),
+        "configuration": asdict(result.configuration),
+        "seconds": result.seconds,
+        "reference": result.reference,
+        "error": result.error,
+        "decided": decided,
+        "time": round(time.time(), 1),
+        "tvm": tvm.__version__,
+    }
+    return json.dumps(data, ensure_ascii=False)
+
+
+def read_log(path: str | os.PathLike[str]) -> Log:
+    """The records of a log. Raises TuningError where the file cannot be read or holds no record at all."""
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise TuningError(f"cannot read the tuning log {path}: {error.strerror}") from None
+    torn = lines.pop()  # empty, or what was being written when the process was killed
+    records, ignored = [], Counter[str]()
+    for line in filter(None, lines):
+        try:
+            records.append(_parse(json.loads(line)))
+        except _Stale as reason:
+            ignored[str(reason)] += 1
+        except (ValueError, KeyError, TypeError, AttributeError):
+            ignored["unreadable"] += 1
+    if (set(ignored) == {"unreadable"} and not records) or (torn and not records and not ignored and torn[:1] != b"{"):
+        raise TuningError(f"{path} is no tuning log: not one line of it is a record")
+    return Log(path, records, ignored)
+
+
+class _Stale(Exception):
+    """Why a record does not apply any more."""
+
+
+def _parse(data: Mapping[str, Any]) -> Record:
+    if data["format"] != FORMAT:
+        raise _Stale(f"of format {data['format']}, this is {FORMAT}")
+    try:
+        workload = workload_from(data["workload"])
+    except (KeyError, TypeError):
+        raise _Stale("of workloads this version does not know") from None
+    target = {name: tuple(value) if isinstance(value, list) else value for name, value in data["target"].items()}
+    key = (str(data["kernel"]), workload, tuple(sorted(target.items())))
+    seconds, reference = float(data["seconds"]), float(data["reference"])
+    if not data["error"] and not (seconds > 0 and reference > 0):
+        raise ValueError("a time must be positive")
+    return Record(key, dict(data["configuration"]), seconds, reference, str(data["error"]), int(data["decided"]))
+
+
+def append(path: str | os.PathLike[str], line: str) -> None:
+    """Add a line in one write. A line that a killed process left unfinished is closed first."""
+    try:
+        with open(path, "ab+") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                line = "\n" + line
+            file.write(line.encode() + b"\n")
+    except OSError as error:
+        raise TuningError(f"cannot write the tuning log {path}: {error.strerror}") from None
+
+
+def known_results(log: Log, task: Task, space: Space) -> tuple[list[Result], Decision | None]:
+    """What a log knows of a task: the latest result of each configuration, and the last decision."""
+    results: dict[Configuration, Result] = {}
+    decision = None
+    for record in log.by_key.get(task.key(), ()):
+        configuration = space.parse(record.fields)
+        if configuration is None:
+            continue
+        result = Result(task, configuration, record.seconds, record.reference, record.error)
+        if record.decided:
+            decision = Decision(result, record.decided)
+        else:
+            results[configuration] = result
+    return list(results.values()), decision
+
+
+# ---- what a build takes from a log -------------------------------------------------------------------------------
+
+
+class History:
+    """Chooses the configurations of a build from a log. Calls are those of `strategy.tiles_from`."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._chosen: dict[tuple[Any, ...], Configuration | None] = {}
+        self._targets = {record.key[2] for record in log.records}
+        self._warned: set[str] = set()
+        self.applied: dict[str, Configuration] = {}
+        """Workload -> configuration, of those that came from the log."""
+
+    def __call__(self, item: Implementation, workload: Workload, target: Target) -> Configuration | None:
+        task = Task(workload, target, item.name)
+        key = task.key()
+        if key not in self._chosen:
+            self._warn_foreign(key[2])
+            self._chosen[key] = self._choose(task, item)
+        return self._chosen[key]
+
+    def _choose(self, task: Task, item: Implementation) -> Configuration | None:
+        records = self._log.by_key.get(task.key())
+        if not records or item.tiles is None:
+            return None
+        space = Space(dict(item.tiles(task.workload)))
+        legal = [record for record in records if space.parse(record.fields) is not None]
+        if len(legal) < len(records):
+            self._warn("some configurations are not among today's, those records are ignored: tune again")
+        best = best_of(legal)
+        chosen = best and space.parse(best.fields)
+        if chosen is not None:
+            self.applied[task.name] = chosen
+        return chosen
+
+    def _warn_foreign(self, target: tuple[Any, ...]) -> None:
+        others = sum(record.key[2] != target for record in self._log.records)
+        if others:
+            self._warn(f"{others} of {len(self._log.records)} records are for other targets and ignored")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(f"{self._log.path}: {text}", TuningWarning, stacklevel=2)
+
+
+def best_of(records: list[Record]) -> Record | None:
+    """The record to apply: the decision from most configurations, the latest of equals; without one the fastest
+    measurement, if that gains enough to be no accident. None: the default stays."""
+    decisions = [record for record in records if record.decided and not record.error]
+    if decisions:
+        best = max(reversed(decisions), key=lambda record: record.decided)
+        return best if best.ratio < 1 else None
+    measured = [record for record in records if record.ratio < MARGIN]
+    return min(measured, key=lambda record: record.ratio, default=None)
+
+
+@contextmanager
+def apply_history_best(path: str | os.PathLike[str]) -> Iterator[History]:
+    """Within the context, `qnn_ext.build` takes the best configurations of a tuning log.
+
+    Products that the log does not have for this target keep their defaults. Raises TuningError where the log cannot be
+    read; warns once of records that are ignored: of other targets, formats or design spaces.
+    """
+    log = read_log(path)
+    log.warn()
+    history = History(log)
+    with tiles_from(history):
+        yield history
+
+
+def best_configuration(path: str | os.PathLike[str], task: Task) -> Configuration | None:
+    """What `apply_history_best` takes for a task; None: the default."""
+    space = space_of(task)
+    records = read_log(path).by_key.get(task.key(), [])
+    best = best_of([record for record in records if space.parse(record.fields) is not None])
+    return best and space.parse(best.fields)
+
+
+Callback = Callable[[Any, list[Result]], None]
+"""Called with the tuner and new results; an empty list says that the log knew some before."""

@@ -1,0 +1,72 @@
+"""The design space of a task: the legal configurations of its kernel's schedule template, cheapest prediction first.
+
+A configuration is a value of the template's own tile type, so what is tuned is the code path of the default tiles: the
+default is the configuration that `build` takes by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .task import Task
+
+Configuration = Any
+"""A frozen dataclass of integers, such as `microkernel.Tile`."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """All configurations of a task.
+
+    costs: configuration -> predicted cost in arbitrary units, cheapest first; the first one is the default
+    """
+
+    costs: dict[Configuration, float]
+
+    @property
+    def default(self) -> Configuration:
+        """What `build` takes without tuning."""
+        return next(iter(self.costs))
+
+    @cached_property
+    def configurations(self) -> list[Configuration]:
+        return list(self.costs)
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """(configurations, features) float32: every decision, its logarithm, the logarithm of the predicted cost."""
+        rows = []
+        for configuration, cost in self.costs.items():
+            values = [float(value) for value in asdict(configuration).values()]
+            logs = [math.log2(1 + value) for value in values]
+            rows.append([*values, *logs, sum(logs), math.log(cost)])
+        return np.asarray(rows, np.float32)
+
+    def parse(self, fields: Mapping[str, Any]) -> Configuration | None:
+        """The configuration with these fields; None where the space has no such one (any more)."""
+        return self._by_fields.get(tuple(sorted(fields.items())))
+
+    @cached_property
+    def _by_fields(self) -> dict[tuple[tuple[str, Any], ...], Configuration]:
+        return {tuple(sorted(asdict(item).items())): item for item in self.costs}
+
+    def __len__(self) -> int:
+        return len(self.costs)
+
+
+def space_of(task: Task) -> Space:
+    """The design space of a task. Raises TuningError where the target does not have its kernel."""
+    implementation = task.implementation
+    assert implementation.tiles is not None
+    return Space(dict(implementation.tiles(task.workload)))
+
+
+def text_of(configuration: Configuration) -> str:
+    """For tables: 1×7×2."""
+    return "×".join(str(value) for value in asdict(configuration).values())

@@ -1,0 +1,167 @@
+"""What runs in the worker processes: compiling a configuration, and checking and timing what was compiled.
+
+`python -m qnn_ext.autotune.worker` answers requests on stdin, see `pool`. Over RPC, the worker stays here and talks to
+a server with `tvm.rpc`; a kernel is compiled and its data made in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import tvm
+
+from ..codegen import generate_code
+from ..host import architecture_name, host_architecture
+from ..target import target_architecture
+from ..topi_int8.schedule_util import num_threads
+from .kernel import Product, kernel_of, product
+from .pool import HEADER
+from .space import Configuration
+from .task import Task
+from .timing import Timer, race
+
+REPEAT = 4  # measurements in one batch, of which the least counts
+UNWRITTEN = 0x5A
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Where servers report: TVM's RPC tracker, the key of the servers to use, seconds a session may take."""
+
+    host: str
+    port: int
+    key: str
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How a race is run, see `timing.race`."""
+
+    rounds: int
+    batch_seconds: float
+    number: int | None
+
+
+class WrongResult(Exception):
+    """A kernel computes something else than the interpreter."""
+
+
+def compile_candidate(task: Task, configuration: Configuration | None, path: str) -> str:
+    """Compile the kernel of a configuration to a library, with its constants in an .npz beside it; the library's path.
+
+    A shared library where this machine links for the target, else LLVM's text, which the runtime compiles as it loads.
+    """
+    kernel = kernel_of(task, configuration)
+    executable = generate_code(kernel.module, task.target)
+    np.savez(f"{path}.npz", *kernel.constants)
+    if shutil.which("cc") and target_architecture(task.target) == architecture_name(host_architecture()):
+        executable.export_library(f"{path}.so")
+        return f"{path}.so"
+    executable.mod.write_to_file(f"{path}.ll")
+    return f"{path}.ll"
+
+
+def measure(task: Task, paths: Sequence[str], timing: Timing, tracker: Tracker | None) -> list[float | str]:
+    """Seconds of one call of each library, timed in turns; the text of the error for one that computes something else.
+
+    Each is compared with the interpreter before it is timed.
+    """
+    session = _connect(tracker) if tracker else None
+    device = session.cpu(0) if session else tvm.cpu()
+    find = session.get_function if session else tvm.get_global_func
+    find("runtime.config_threadpool")(1, num_threads(task.target))
+    data = product(task.workload)
+    inputs = [tvm.runtime.tensor(value, device=device) for value in data.inputs]
+    timers: list[Timer] = []
+    results: list[int | str] = []
+    for path in paths:
+        if session:
+            session.upload(path)
+        library = session.load_module(Path(path).name) if session else tvm.runtime.load_module(path)
+        arguments = [*inputs, *_constants(path, device), _output(data, device)]
+        try:
+            check(library["main"], arguments, data)
+        except WrongResult as error:
+            results.append(str(error))
+            continue
+        results.append(len(timers))
+        timers.append(_timer(library, device, arguments))
+    rounds, batch = timing.rounds, timing.batch_seconds
+    seconds = race([_fixed(timer, timing.number) for timer in timers], rounds, batch) if timers else []
+    return [value if isinstance(value, str) else seconds[value] for value in results]
+
+
+def check(function: Any, arguments: Sequence[Any], data: Product) -> None:
+    """Run a kernel and compare every output with the interpreter's. Raises WrongResult."""
+    function(*arguments)
+    found = arguments[-1].numpy()
+    wrong = found != data.expected
+    if wrong.any():
+        at = tuple(int(index) for index in np.argwhere(wrong)[0])
+        raise WrongResult(
+            f"{int(wrong.sum())} of {wrong.size} outputs differ from the interpreter's: "
+            f"{found[at]} instead of {data.expected[at]} at {at}"
+        )
+
+
+def _connect(tracker: Tracker) -> Any:
+    from tvm.s_tir.meta_schedule.runner import RPCConfig
+
+    timeout = int(tracker.timeout)
+    return RPCConfig(tracker.host, tracker.port, tracker.key, session_timeout_sec=timeout).connect_server()
+
+
+def _constants(path: str, device: Any) -> list[Any]:
+    with np.load(Path(path).with_suffix(".npz")) as file:
+        return [tvm.runtime.tensor(file[f"arr_{index}"], device=device) for index in range(len(file.files))]
+
+
+def _output(data: Product, device: Any) -> Any:
+    return tvm.runtime.tensor(np.full(data.expected.shape, UNWRITTEN, data.expected.dtype), device=device)
+
+
+def _timer(library: Any, device: Any, arguments: Sequence[Any]) -> Timer:
+    return lambda number: library.time_evaluator("main", device, number=number, repeat=REPEAT)(*arguments).min
+
+
+def _fixed(timer: Timer, number: int | None) -> Timer:
+    return timer if number is None else lambda _: timer(number)
+
+
+# ---- the process -------------------------------------------------------------------------------------------------
+
+
+def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until the other side closes."""
+    while len(header := requests.read(HEADER.size)) == HEADER.size:
+        request = requests.read(HEADER.unpack(header)[0])
+        try:
+            function, arguments = pickle.loads(request)
+            answer: tuple[bool, Any] = (True, function(*arguments))
+        except Exception as error:
+            answer = (False, f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}")
+        reply = pickle.dumps(answer)
+        replies.write(HEADER.pack(len(reply)) + reply)
+        replies.flush()
+
+
+def main() -> None:
+    """Serve on stdin and stdout; whatever else is printed goes to stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that tunes
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        _serve(sys.stdin.buffer, replies)
+
+
+if __name__ == "__main__":
+    main()
