@@ -2,7 +2,7 @@
 
 They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
 softmax, and layer normalization along the last axis; argmax and argmin; and products, in legalize_float_products.py.
-Everything else keeps TVM's legalization.
+Everything else keeps TVM's legalization, some moves with a note: legalize_moves.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..op.base import has_float_rows, shape_of
 from ..topi_int8.generic import float_rows
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
 from . import legalize_float_products as products
+from . import legalize_moves as moves
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -28,6 +29,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.softmax"] = _guarded(_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
     rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
+    rules["relax.concat"], rules["relax.strided_slice"] = moves.concat, moves.strided_slice
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
     return rules

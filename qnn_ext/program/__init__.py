@@ -19,6 +19,7 @@ from ..topi_int8.schedule_util import num_threads
 from .emit import HEADER, PROGRAM, emit, header_bytes, scratch_storages
 from .graph import read_graph
 from .memory import pack, place
+from .parts import without_copies
 from .phases import lower_kernels
 from .sharing import share_out
 
@@ -44,9 +45,10 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     graph = read_graph(mod)
     if graph is None or not graph.steps:
         return None
-    same = _distinct({step.kernel: mod[step.kernel] for step in graph.steps})
+    functions = without_copies(graph, {step.kernel: mod[step.kernel] for step in graph.steps}, target)
+    same = _distinct(functions)
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
-    functions = {step.kernel: mod[step.kernel] for step in graph.steps}
+    functions = {step.kernel: functions[step.kernel] for step in graph.steps}
     kernels, tasks = share_out(graph, lower_kernels(functions, target), num_threads(target))
     scratch = scratch_storages(graph, kernels)
     storages = graph.storages()

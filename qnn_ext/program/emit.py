@@ -32,10 +32,11 @@ INT = ir.PrimType("int32")
 
 @dataclass(frozen=True)
 class Call:
-    """One phase of one step, with the storages of its pointers; `first`: it starts a kernel."""
+    """One phase of one step, with the storages of its pointers; `first`: it starts a kernel. A kernel that has nothing
+    left to do has one call without a phase."""
 
-    symbol: ir.GlobalVar
-    phase: Phase
+    symbol: ir.GlobalVar | None
+    phase: Phase | None
     storages: tuple[Storage, ...]
     access: Access
     first: bool
@@ -90,6 +91,8 @@ def _calls(
         writes = tuple(_range(storage) for storage in used if storage in written)
         access = Access(phase.parallel, reads, writes)
         yield Call(symbols[step.kernel, index], phase, tuple(used), access, index == 0)
+    if not kernels[step.kernel].phases:
+        yield Call(None, None, (), Access(False, (), ()), True)
 
 
 def _range(storage: Storage) -> Range:
@@ -103,7 +106,7 @@ def _int32(value: int) -> tirx.IntImm:
 class _Emitter:
     def __init__(self, calls: Sequence[Call], workspace: int, weights: int, target: Target) -> None:
         self._calls = calls
-        self._threaded = any(call.phase.parallel for call in calls)
+        self._threaded = any(call.phase is not None and call.phase.parallel for call in calls)
         self._sizes = workspace, weights
         self._target = target
         self._most_tasks = num_threads(target)
@@ -139,13 +142,14 @@ class _Emitter:
             if call.first:
                 yield tirx.IfThenElse(self._profile > 0, self._stamp(step), None)
                 step += 1
-            yield self._call(call)
+            if call.phase is not None:
+                yield self._call(call, call.phase)
         last = [self._meet(), self._stamp(step)] if self._threaded else [self._stamp(step)]
         yield tirx.IfThenElse(self._profile > 0, last[0] if len(last) == 1 else tirx.SeqStmt(last), None)
 
-    def _call(self, call: Call) -> tirx.Stmt:
+    def _call(self, call: Call, phase: Phase) -> tirx.Stmt:
         args: list[Any] = [self._address(storage) for storage in call.storages]
-        if call.phase.parallel:
+        if phase.parallel:
             return tirx.Evaluate(ir.Call(call.symbol, [*args, self._task, self._tasks], ret_ty=INT))
         run = tirx.Evaluate(ir.Call(call.symbol, args, ret_ty=INT))
         return tirx.IfThenElse(tirx.EQ(self._task, _int32(0)), run, None) if self._threaded else run

@@ -20,19 +20,39 @@ ALIGNMENT = 64
 class Storage:
     """Memory of one tensor; a reshape shares that of its operand.
 
+    size:        bytes from the first to the last
     array:       the values of a constant
+    whole:       of which storage it is a part, from byte `start` on
     first, last: the first and last step that uses it; inputs live from step -1, outputs to the number of steps
     offset:      bytes from the start of its region, known after planning
     """
 
     size: int
     array: np.ndarray | None = None
+    whole: Storage | None = None
+    start: int = 0
     first: int = 1 << 30
     last: int = -1
     offset: int = -1
 
     def used_at(self, step: int) -> None:
         self.first, self.last = min(self.first, step), max(self.last, step)
+        if self.whole is not None:
+            self.whole.used_at(step)
+
+    def become_part(self, whole: Storage, start: int) -> None:
+        """Lie in `whole`, which then lives as long."""
+        self.whole, self.start = whole, start
+        whole.used_at(self.first)
+        whole.used_at(self.last)
+
+    @property
+    def root(self) -> tuple[Storage, int]:
+        """The storage that is no part, and where in it this one starts."""
+        if self.whole is None:
+            return self, 0
+        root, start = self.whole.root
+        return root, start + self.start
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,22 @@ def aligned(size: int) -> int:
 
 
 def place(storages: Iterable[Storage], start: int) -> int:
-    """Give each storage its offset, from `start` on, and return the bytes needed.
+    """Give each storage its offset, from `start` on, and return the bytes needed. Parts lie where the whole does.
 
     Largest first, each into the smallest gap it fits between those that live at the same time: within a few per cent
     of the optimum on networks (Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020).
     """
+    storages = list(storages)
     placed: list[Storage] = []
     end = start
-    for storage in sorted(storages, key=lambda item: (-item.size, item.first)):
+    for storage in sorted((item for item in storages if item.whole is None), key=lambda item: (-item.size, item.first)):
         others = [other for other in placed if other.first <= storage.last and storage.first <= other.last]
         storage.offset = _best_gap(storage.size, sorted(others, key=lambda item: item.offset), start)
         placed.append(storage)
         end = max(end, storage.offset + aligned(storage.size))
+    for storage in storages:
+        root, inside = storage.root
+        storage.offset = root.offset + inside
     return end
 
 

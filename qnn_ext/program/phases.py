@@ -21,6 +21,9 @@ from .cost import MEETING, nanoseconds
 from .graph import ALIGNMENT
 from .memory import aligned
 
+UNALIGNED = "qnn_unaligned"
+"""Attribute of functions whose operands and results start anywhere: parts of others."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -192,8 +195,11 @@ class _Splitter:
         # A compute scope becomes a function of its own that LLVM does not inline: the program stays small, and its
         # pointers are known not to overlap.
         body = tirx.AttrStmt(0, "compute_scope", "kernel", body)
+        attributes = self._function.attrs
         for pointer in pointers:
-            body = tirx.AttrStmt(pointer, "storage_alignment", ALIGNMENT, body)
+            unaligned = attributes and UNALIGNED in attributes and pointer in self._function.params
+            alignment = tvm_ffi.dtype(str(pointer.ty.element_type)).itemsize if unaligned else ALIGNMENT
+            body = tirx.AttrStmt(pointer, "storage_alignment", alignment, body)
         body = tirx.SeqStmt([body, tirx.Return(tirx.IntImm("int32", 0))])
         return tirx.PrimFunc([*pointers, *counts], body, ir.PrimType("int32"), self._function.attrs)
 

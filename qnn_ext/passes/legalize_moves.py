@@ -1,0 +1,65 @@
+"""Concatenation and slices as TVM legalizes them, with a note for `program` of what their kernels move.
+
+A note stands on the kernel's function and is gone when the kernel is fused with others: it then does more than move.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax, tirx
+
+from ..op.base import shape_of
+from .rewrite import op_name
+
+JOIN = "qnn_join"
+"""The axis along which the kernel joins its operands, in their order."""
+
+SLICE = "qnn_slice"
+"""The kernel copies one run of memory, from this element of its operand on."""
+
+
+def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """R.concat with the note JOIN."""
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
+    return _noted(builder, call, JOIN, axis % len(shape_of(call)))
+
+
+def strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """R.strided_slice, with the note SLICE if it is for it."""
+    start = _run(call)
+    return _legalized(builder, call) if start is None else _noted(builder, call, SLICE, start)
+
+
+def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def _noted(builder: relax.BlockBuilder, call: relax.Call, note: str, value: int) -> relax.Expr:
+    result = _legalized(builder, call)
+    if op_name(result) == "call_tir":
+        kernel = result.args[0]
+        builder.update_func(kernel, builder.get()[kernel].with_attr(note, value))
+    return result
+
+
+def _run(call: relax.Call) -> int | None:
+    """The first element of a slice that is a run of memory: one index of each axis, some of the next, all behind."""
+    data, *arguments = call.args
+    if not all(isinstance(item, relax.Tuple) and all(map(_is_known, item.fields)) for item in arguments):
+        return None
+    axes, begin, _, *strides = ([int(field.value) for field in item.fields] for item in arguments)
+    before, after = shape_of(data), shape_of(call)
+    cut = next((axis for axis, size in enumerate(after) if size > 1), len(after))
+    if 0 in after or before[cut + 1 :] != after[cut + 1 :] or any(step != 1 for steps in strides for step in steps):
+        return None
+    first = [0] * len(before)
+    for axis, index in zip(axes, begin, strict=True):
+        size = before[axis]
+        first[axis] = min(max(index + size if index < 0 else index, 0), size)
+    return sum(index * math.prod(before[axis + 1 :]) for axis, index in enumerate(first))
+
+
+def _is_known(value: Any) -> bool:
+    return isinstance(value, tirx.IntImm)
