@@ -30,6 +30,11 @@ SHAPES = [
     conv((3, 19, 23, 16), 17, (3, 3), padding=(1, 1, 1, 1)),
     conv((1, 17, 13, 1), 16, (3, 3), strides=(2, 2), padding=(0, 0, 1, 1)),
     conv((1, 31, 29, 3), 64, (5, 5), strides=(2, 2), padding=(1, 2, 2, 1)),   # a first layer
+    conv((1, 35, 70, 3), 64, (7, 7), strides=(2, 2), padding=(3, 3, 3, 3)),   # its window as one run of memory
+    conv((2, 11, 131, 3), 24, (3, 3), strides=(2, 1), padding=(0, 2, 1, 1)),
+    conv((1, 27, 40, 2), 64, (5, 3), padding=(4, 0, 4, 2), dilation=(2, 1)),
+    conv((1, 31, 31, 3), 16, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),   # 16 columns that no tile divides
+    conv((1, 37, 75, 3), 16, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),   # 19 rows, 38 columns
     conv((3, 9, 11, 4), 10, (3, 3), strides=(1, 3), padding=(2, 0, 1, 3)),
     conv((1, 12, 12, 5), 16, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2)),
     conv((1, 12, 12, 64), 17, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2)),

@@ -1,12 +1,14 @@
 """conv2d on x86: NHWC activations, packed weights, dot-product instructions, epilogue fused into the register tile.
 
 Weights are packed to (O/lanes, kh, kw, I/depth, lanes, depth), zero where the dimensions were padded, so padded
-channels never count, whatever the activations hold there. Three ways to address the activations:
+channels never count, whatever the activations hold there. Four ways to address the activations:
 
     flat     1×1, stride 1, no padding, and a tile that fits: the image is one row of pixels
     spatial  rows and columns of pixels, in-channels padded to the depth of the instruction
     rows     in-channels that are no multiple of the depth, and no dilation along the width: the kw·I neighbouring
-             values of a window row are one run of memory, reduced as a whole; first layers need no channel padding
+             values of a window row are one run of memory, reduced as a whole
+    window   the same where rows of the window, each padded to the depth, waste more than it costs to interleave them:
+             then the whole window is one run. Weights are packed to (O/lanes, 1, 1, kw·kh·I/depth, lanes, depth)
 """
 
 from __future__ import annotations
@@ -29,13 +31,16 @@ from ..schedule_util import (
     inline_epilogue,
     largest_divisor,
     num_threads,
+    parallel_rows,
     schedule_root_blocks,
     vectorize_inner,
 )
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
+from .interleave import VECTOR, Interleaving
 from .intrin import INSTRUCTIONS, DotInstruction
 from .microkernel import (
+    L2_BYTES,
     Domain,
     Tile,
     is_ragged,
@@ -53,7 +58,7 @@ from .microkernel import (
 class Plan:
     """How a workload is laid out for an instruction.
 
-    mode:         "flat", "spatial" or "rows"
+    mode:         "flat", "spatial", "rows" or "window"
     groups:       groups after merging, see `_merged_groups`
     taps:         (kh, kw, run): the reduction axes; `run` values are contiguous and a multiple of the depth
     tile:         register tile
@@ -123,11 +128,35 @@ def _lines(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain | No
 
 
 def _reduction(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> tuple[str, tuple[int, int, int]]:
-    """Mode, "rows" or "spatial", and the reduction's extents: taps of a row of the window that is one run, or not."""
+    """Mode but for "flat", and the reduction's extents: taps of a row of the window, that is one run, or not."""
     in_group, (height, width) = workload.in_channels // groups, workload.kernel
     if groups == 1 and in_group % instruction.depth and (workload.dilation[1] == 1 or width == 1):
-        return "rows", (height, 1, round_up(width * in_group, instruction.depth))
+        run = round_up(width * in_group, instruction.depth)
+        window = round_up(height * width * in_group, instruction.depth)
+        if _interleaves(workload, instruction, (height * run - window) // instruction.depth):
+            return "window", (1, 1, window)
+        return "rows", (height, 1, run)
     return "spatial", (height, width, round_up(in_group, instruction.depth))
+
+
+def _interleaves(workload: Conv2dWorkload, instruction: DotInstruction, saved: int) -> bool:
+    """Whether interleaving the rows of the window costs less than the `saved` dot products per pixel and block.
+
+    A vector of it costs a load and an insertion for each row and some for shuffling and storing it.
+    """
+    blocks, rows = round_up(workload.out_channels, instruction.lanes) // instruction.lanes, workload.kernel[0]
+    vectors = workload.strides[1] * rows * workload.in_channels / instruction.vector_bytes
+    bytewise = workload.data_dtype == instruction.data_dtype == "uint8"
+    gains = bytewise and saved * blocks > vectors * (rows + 4)
+    return gains and _interleaving(workload, instruction, workload.out_width).legal
+
+
+def _interleaving(workload: Conv2dWorkload, instruction: DotInstruction, columns: int) -> Interleaving:
+    """How the rows under a line of `columns` windows are interleaved."""
+    rows, width, channels = *workload.kernel, workload.in_channels
+    window = round_up(rows * width * channels, instruction.depth)
+    length = (columns - 1) * workload.strides[1] * rows * channels + window
+    return Interleaving(length, rows, channels, workload.dilation[0])
 
 
 def _merged_groups(workload: Conv2dWorkload, instruction: DotInstruction) -> int:
@@ -169,6 +198,8 @@ def pack_weight(
         dense[rows, :, :, start : start + in_group] = weight[rows]
 
     taps_height, taps_width, run = layout.taps
+    if layout.mode == "window":
+        dense = dense.transpose(0, 2, 1, 3)
     dense = dense.reshape(out_channels, taps_height, taps_width, -1)
     packed = np.zeros((layout.blocks * lanes, taps_height, taps_width, run), instruction.weight_dtype)
     packed[:out_channels, ..., : dense.shape[-1]] = dense
@@ -227,6 +258,9 @@ def compute(
         )
 
     def spatial(n, y, x, block, lane):
+        if layout.mode == "window":
+            value = data[n, y, x * (stride_width * workload.kernel[0] * workload.in_channels) + ko * depth + ki]
+            return te.sum(product(value, block, 0, 0, lane), axis=[ko, ki])
         row = y * stride_height + kh * dilation_height
         if layout.mode == "rows":
             value = data[n, row, x * (stride_width * workload.in_channels) + ko * depth + ki]
@@ -272,16 +306,17 @@ def _stage(
     def within(index, before, size, total):
         return ([index >= before] if before else []) + ([index < before + size] if before + size < total else [])
 
-    if layout.mode == "rows":
-        step = workload.strides[1] * channels
-        length = (layout.columns - 1) * step + run
+    windows = _interleaving(workload, instruction, layout.columns) if layout.mode == "window" else None
+    if windows is not None or layout.mode == "rows":
+        length = windows.width if windows else (layout.columns - 1) * workload.strides[1] * channels + run
 
         def rows(n, y, j):
             inside = within(y, top, height, bottom) + within(j, left * channels, width * channels, length)
             j = j - left * channels
             return guarded(inside, x[n, y - top, j // channels, j % channels])
 
-        return te.compute((workload.batch, bottom, length), rows, name="pad")
+        padded = te.compute((workload.batch, bottom, length), rows, name="pad")
+        return _interleave(workload, layout, padded, windows) if windows else padded
 
     def spatial(n, y, column, c):
         inside = within(y, top, height, bottom) + within(column, left, width, right)
@@ -289,6 +324,17 @@ def _stage(
         return guarded(inside, x[n, y - top, column - left, c])
 
     return te.compute((workload.batch, bottom, right, run * layout.groups), spatial, name="pad")
+
+
+def _interleave(workload: Conv2dWorkload, layout: Plan, padded: te.Tensor, windows: Interleaving) -> te.Tensor:
+    """For each row of output pixels, the rows of its windows pixel by pixel."""
+    stride, rows, channels = workload.strides[0], windows.rows, windows.channels
+
+    def interleaved(n, y, j):
+        row = y * stride + j // channels % rows * windows.step
+        return padded[n, row, j // (rows * channels) * channels + j % channels]
+
+    return te.compute((workload.batch, layout.rows, windows.length), interleaved, name="window")
 
 
 def schedule(
@@ -301,8 +347,9 @@ def schedule(
     if layout.mode == "flat":
         sch.transform_block_layout(output, lambda n, y, x, c: (*_flatten(workload, n, y, x), c))
     strip = _strip(workload, layout, instruction, num_threads(target))
-    stage = sch.get_sblock("pad") if _staged_by_strip(workload, layout, strip, target) else None
-    schedule_root_blocks(sch, [accumulator, output, *([stage] if stage else [])], vector=64)
+    by_strip = _staged_by_strip(workload, layout, strip, target)
+    stages = [sch.get_sblock(name) for name in _stages(layout, by_strip)]
+    schedule_root_blocks(sch, [accumulator, output, *stages], vector=64)
     schedule_microkernel(
         sch,
         accumulator,
@@ -312,11 +359,25 @@ def schedule(
         pixel_axes=1 if layout.mode == "flat" else 2,
         macs=workload.macs,
         strip=strip,
-        stage=stage,
+        stages=stages if by_strip else [],
         prefetch=panel_ahead(layout.tile, _tiles_by_panel(layout), _weight_bytes(layout, instruction), layout.blocks),
     )
-    if stage is not None:
-        _copy_runs(sch, workload, layout, stage)
+    for stage in stages:
+        *lines, line = sch.get_loops(stage)
+        if not by_strip:
+            parallel_rows(sch, lines, math.prod(map(partial(extent, sch), (*lines, line))))
+        if sch.get(stage).name_hint == "window":
+            sch.storage_align(stage, 0, 1, VECTOR, 0)
+            sch.tensorize(line, _interleaving(workload, instruction, layout.columns).tensor_intrin)
+        else:
+            _copy_runs(sch, workload, layout, stage)
+
+
+def _stages(layout: Plan, by_strip: bool) -> list[str]:
+    """The blocks that stage activations, last one first, except one that is scheduled as any other block is."""
+    if layout.mode == "window":
+        return ["window", "pad"]
+    return ["pad"] if layout.staged and (by_strip or layout.mode == "rows") else []
 
 
 def _rows(layout: Plan) -> int:
@@ -351,9 +412,13 @@ def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, 
         return min(size, shared) if 2 * shared * runs > _rows(layout) else size
     stride, kernel, dilation = workload.strides[0], workload.kernel[0], workload.dilation[0]
     row_bytes = layout.tile.rows * stride * workload.width * workload.in_channels
+    if layout.mode == "window":
+        row_bytes += layout.tile.rows * _interleaving(workload, instruction, layout.columns).length
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
     least = -(-3 * overlap // (stride * layout.tile.rows)) if layout.staged else 1
-    return strip_size(_rows(layout), row_bytes, weight_bytes, least)
+    size = strip_size(_rows(layout), row_bytes, weight_bytes, least)
+    # A count without a handy divisor: rather copy more lines twice than stage the whole image far away.
+    return largest_divisor(_rows(layout), least) if layout.staged and size * row_bytes > L2_BYTES else size
 
 
 def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target: Target) -> bool:
@@ -371,7 +436,7 @@ def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target:
 def _copy_runs(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage: SBlockRV) -> None:
     """Padding aside, so that what is copied of a row of mode "rows" is one run of memory; vectors of channels else."""
     *_, column = sch.get_loops(stage)
-    if layout.mode == "rows":
+    if layout.mode in ("rows", "window"):
         left, inside = workload.padding[1] * workload.in_channels, workload.width * workload.in_channels
         parts = [left, min(inside, extent(sch, column) - left), extent(sch, column) - left - inside]
         if left or parts[2] > 0:

@@ -9,6 +9,7 @@ reach memory. Convolution, dense and batch_matmul differ only in how A is addres
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +170,7 @@ def schedule_microkernel(
     pixel_axes: int,
     macs: int,
     strip: int,
-    stage: SBlockRV | None = None,
+    stages: Sequence[SBlockRV] = (),
     prefetch: int = 0,
 ) -> None:
     """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
@@ -179,13 +180,14 @@ def schedule_microkernel(
     The output's axes are (batch..., pixels..., channel), where a batch of one may be missing, `pixel_axes` of them
     pixels: rows and columns, or columns alone. The accumulator's are (batch..., pixels..., block, lane, reduction...,
     depth), padded to multiples of the tile, so it needs no predicate, which tensorize would refuse; the output gets
-    them where the tile does not divide. `strip` divides the tiles along the first pixel axis; `stage`, if given, is
-    the block that copies the activations, and is computed strip by strip. `prefetch`: how many bytes of weights ahead,
-    see `panel_ahead`.
+    them where the tile does not divide. `strip` divides the tiles along the first pixel axis; `stages` are the blocks
+    that copy the activations strip by strip, the last one first. `prefetch`: how many bytes of weights ahead, see
+    `panel_ahead`.
     """
     *outer, channel = sch.get_loops(output)
     batch, pixels = outer[:-pixel_axes], outer[-pixel_axes:]
     factors = (tile.rows, tile.columns)[-pixel_axes:]
+    divides = extent(sch, pixels[-1]) % tile.columns == 0
     splits = [sch.split(loop, [None, factor]) for loop, factor in zip(pixels, factors, strict=True)]
     pixel_outer, pixel_inner = [list(loops) for loops in zip(*splits, strict=True)]
     panel_size = min(tile.blocks * instruction.lanes, max(extent(sch, channel), instruction.lanes))
@@ -195,13 +197,15 @@ def schedule_microkernel(
     sch.reorder(*tiles, *pixel_inner, channel)
 
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
-    if stage is None:
+    if not stages:
         innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS_TENSORIZED)[-1]
     else:
         task = parallel_rows(sch, [sch.fuse(*batch, strips)], macs, PARALLEL_MACS_TENSORIZED)[0]
         innermost = tiles[-1]
     sch.compute_at(accumulator, innermost, preserve_unit_loops=True)
-    if stage is not None:
+    if not divides and pixel_axes == 2 and sch.get(innermost).kind == tirx.ForKind.SERIAL:
+        sch.annotate(innermost, "pragma_loop_partition_hint", 1)
+    for stage in stages:
         sch.compute_at(stage, task, preserve_unit_loops=True)
     loop = _tensorize(sch, accumulator, instruction, pixel_axes)
     if prefetch:
