@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tvm
 from tvm import IRModule, relax
@@ -25,6 +26,10 @@ from .topi_int8.generic.schedule import schedule_module
 from .topi_int8.threads import serialize
 from .topi_int8.x86.intrin import INSTRUCTIONS
 
+if TYPE_CHECKING:
+    from .quantize.config import QConfig
+    from .quantize.pipeline import TableLike
+
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target
 
 
@@ -32,23 +37,54 @@ def build(
     module: QnnModule,
     target: TargetLike | Sequence[TargetLike] = "native",
     num_threads: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    qconfig: QConfig | None = None,
+    dataset: Any = None,
+    table: TableLike | None = None,
 ) -> Engine:
-    """Compile a module for a CPU, or for several.
+    """Compile a module for a CPU, or for several; quantize it first where data, a table or a configuration is given.
 
     target:      "native", a family of CPUs ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64"), an LLVM CPU name,
                  or a dict of TVM target attributes: see `qnn_ext.target.make_target`. Or a sequence of these: the
                  engine then is that of the fastest this machine can run, and its `save` writes one file with all of
                  them, of which `load` picks the fastest that the CPU there can run
     num_threads: threads the kernels may use; default: all cores of this machine
+    params:      values of inputs that are weights: name → array
+    qconfig, dataset, table: as `qnn_ext.quantize.quantize` takes them. With any of them the module must be a float one
+                 and is quantized; without, it is compiled as it is, inside of `with qconfig(...)` too
 
-    Raises TargetError. Nothing is run: a module can be built for a CPU other than this one and saved.
+    Raises TargetError, QuantizationError. Nothing is run: a module can be built for a CPU other than this one and saved.
     """
+    if qconfig is not None or dataset is not None or table is not None:
+        module = _quantized(module, target, params, qconfig, dataset, table)
+    elif params:
+        from .quantize.pipeline import bind_parameters
+
+        module = bind_parameters(module, params)
     if isinstance(target, (str, Mapping, Target)):
         return _build_one(module, make_target(target, num_threads))
     resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
     if not resolved:
         raise TargetError("no target to build for: name at least one")
     return Engine.best_of([_build_one(module, one) for one in resolved])
+
+
+def _quantized(
+    module: QnnModule,
+    target: TargetLike | Sequence[TargetLike],
+    params: Mapping[str, Any] | None,
+    qconfig: QConfig | None,
+    dataset: Any,
+    table: TableLike | None,
+) -> QnnModule:
+    """The module as integers, of the dtypes that the target wants unless the configuration names another."""
+    from .quantize import QConfig, current_config, quantize  # calibration builds, too
+
+    config = qconfig or current_config() or QConfig()
+    if config.target is None:
+        single = isinstance(target, (str, Mapping, Target))
+        config = replace(config, target=target if single else next(iter(target), None))
+    return quantize(module, params, dataset, config, table)
 
 
 def _speed(target: Target) -> tuple[int, int]:

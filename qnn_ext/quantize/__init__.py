@@ -1,12 +1,24 @@
 """Post-training quantization: a float model, a QConfig and data (or a calibration table) become an integer model.
 
-with quantize.qconfig(calibrate_mode="kl_divergence") as config:
-    integers = quantize.quantize(qnn_ext.from_onnx("model.onnx"), dataset=batches)
+    with quantize.qconfig(calibrate_mode="kl_divergence"):
+        integers = quantize.quantize(qnn_ext.from_onnx("model.onnx"), dataset=batches)
+
+The stages of `quantize`, each of which can be called by itself: fold → annotate → calibrate → realize.
 """
 
+from .analysis import analyze
+from .annotate import Site, annotate, sites
+from .bias_correction import correct_bias
+from .calibrate import calibrate
 from .config import LayerConfig, QConfig, current_config, qconfig
 from .dataset import Batches, ImageFolder, batches
+from .dynamic import dynamic
+from .equalize import equalize
+from .fold import fold
+from .partition import partitions
+from .pipeline import Stages, quantize, stages
 from .ranges import Range, integer_range, qparams_of
+from .realize import realize, simulate
 from .table import CalibrationTable, fingerprint
 
 __all__ = [
@@ -16,10 +28,25 @@ __all__ = [
     "LayerConfig",
     "QConfig",
     "Range",
+    "Site",
+    "Stages",
+    "analyze",
+    "annotate",
     "batches",
+    "calibrate",
+    "correct_bias",
     "current_config",
+    "dynamic",
+    "equalize",
     "fingerprint",
+    "fold",
     "integer_range",
+    "partitions",
     "qconfig",
     "qparams_of",
+    "quantize",
+    "realize",
+    "simulate",
+    "sites",
+    "stages",
 ]

@@ -1,0 +1,216 @@
+"""quantize: fold → annotate → calibrate → realize, each stage a module that can be printed, built and run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from ..errors import QuantizationError
+from ..module import QnnModule, TensorSpec
+from ..op.base import call_attributes, constant, definition_of, shape_of
+from ..op.observe import OBSERVE, observe
+from ..passes.rewrite import Emit, bindings_of, emit_named, op_name, plain_attrs, rewrite, substitute
+from .annotate import annotate, sites
+from .bias_correction import correct_bias
+from .calibrate import calibrate
+from .config import QConfig, current_config
+from .dataset import batches
+from .dynamic import dynamic
+from .equalize import equalize
+from .fold import fold
+from .realize import realize, simulate
+from .table import CalibrationTable, fingerprint
+
+TableLike = CalibrationTable | str | os.PathLike
+
+
+@dataclass(frozen=True)
+class Stages(Mapping[str, QnnModule]):
+    """The modules of a quantization by stage, in order, and the ranges it found.
+
+    "fold":      float, batch normalizations in the weights; with `equalize` their ranges equalized
+    "annotate":  float, `R.qnn.observe` on each tensor that is quantized
+    "calibrate": the same with the ranges found written into the observers, biases corrected where asked for
+    "simulate":  float operators between quantize and dequantize
+    "realize":   integers
+
+    Dynamic quantization has "fold" and "realize", do_simulation no "realize".
+    """
+
+    modules: Mapping[str, QnnModule]
+    table: CalibrationTable
+
+    def __getitem__(self, stage: str) -> QnnModule:
+        return self.modules[stage]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    @property
+    def result(self) -> QnnModule:
+        """The module of the last stage."""
+        return list(self.modules.values())[-1]
+
+
+def quantize(
+    mod: QnnModule | IRModule,
+    params: Mapping[str, Any] | None = None,
+    dataset: Any = None,
+    config: QConfig | None = None,
+    table: TableLike | None = None,
+    progress: bool = False,
+) -> QnnModule:
+    """A float model as one that computes with integers.
+
+    mod:      float32, as `from_onnx`, `from_tflite`, `from_pytorch` and `from_mxnet` return it, or an IRModule
+    params:   values of inputs of `main` that are weights: name → array. They become constants
+    dataset:  to calibrate on, as `dataset.batches` takes it: arrays, iterables of them, a loader, a file, a folder
+    config:   default: that of the innermost `with qconfig(...)`, else QConfig()
+    table:    ranges to use in place of calibration: a CalibrationTable or the path of one
+    progress: show a progress bar while calibrating
+
+    Raises QuantizationError: nothing to calibrate with, samples or table that do not fit, contradictory configuration.
+    Source: Relay's relay.quantize.quantize, whose arguments these are.
+    """
+    return stages(mod, params, dataset, config, table, progress).result
+
+
+def stages(
+    mod: QnnModule | IRModule,
+    params: Mapping[str, Any] | None = None,
+    dataset: Any = None,
+    config: QConfig | None = None,
+    table: TableLike | None = None,
+    progress: bool = False,
+) -> Stages:
+    """`quantize` with the modules after each stage, and the calibration table; arguments and errors are the same."""
+    config = config or current_config() or QConfig()
+    module = float_module(mod, params)
+    modules = {"fold": fold(module, config)}
+    if config.equalize:
+        modules["fold"] = equalize(modules["fold"])
+    if config.dynamic:
+        modules["realize"] = dynamic(modules["fold"], config)
+        return Stages(modules, CalibrationTable())
+    annotated = modules["annotate"] = annotate(modules["fold"], config)
+    dataset = None if dataset is None else batches(dataset, module.inputs)  # what can be read once is read twice
+    ranges = _ranges(module, annotated, dataset, config, table, progress)
+    if config.bias_correction:
+        annotated = correct_bias(annotated, ranges, dataset, config)
+    modules["calibrate"] = with_ranges(annotated, ranges)
+    modules["simulate"] = simulate(annotated, ranges, config)
+    if not config.do_simulation:
+        modules["realize"] = realize(annotated, ranges, config)
+    return Stages(modules, ranges)
+
+
+def _ranges(
+    module: QnnModule, annotated: QnnModule, dataset: Any, config: QConfig, table: TableLike | None, progress: bool
+) -> CalibrationTable:
+    """The table given, checked, or the one calibration finds."""
+    model = fingerprint(module)
+    if table is None:
+        return replace(calibrate(annotated, dataset, config, progress), model=model)
+    if not isinstance(table, CalibrationTable):
+        table = CalibrationTable.load(table)
+    table.check([site.name for site in sites(annotated)], model)
+    return table
+
+
+def with_ranges(annotated: QnnModule, table: CalibrationTable) -> QnnModule:
+    """`annotated` with the range of each site in its observer; ranges per channel stay in the table."""
+
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if definition_of(value) is not OBSERVE:
+            return None
+        attributes = call_attributes(value)
+        found = table[attributes["site"]]
+        if found.per_channel:
+            return None
+        return observe(value.args[0], **{**attributes, "low": float(found.low), "high": float(found.high)})
+
+    return replace(annotated, ir=rewrite(annotated.ir, rule))
+
+
+# ---- what is quantized -------------------------------------------------------------------------------------------
+
+
+def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = None) -> QnnModule:
+    """`mod` as a float QnnModule with `params` as constants.
+
+    Raises QuantizationError when it is quantized already, computes nothing in float32, or a parameter does not fit.
+    """
+    module = mod if isinstance(mod, QnnModule) else _wrapped(mod)
+    if params:
+        module = bind_parameters(module, params)
+    names = [op_name(binding.value) for binding in bindings_of(module.ir["main"])]
+    integer = [name for name in names if name.startswith("qnn.") and name != "qnn.observe"]
+    if integer:
+        raise QuantizationError(
+            f"{module.source} is quantized already: it has {len(integer)} integer operators ({integer[0]} …); "
+            "build it as it is, or start from the float model"
+        )
+    if "qnn.observe" in names:
+        raise QuantizationError(f"{module.source} is annotated already: give calibrate and realize this module")
+    return module
+
+
+def bind_parameters(module: QnnModule, params: Mapping[str, Any]) -> QnnModule:
+    """`module` with the inputs named in `params` as constants. Raises QuantizationError for what does not fit."""
+    function = module.ir["main"]
+    specs = dict(
+        zip([spec.name for spec in module.inputs], zip(module.inputs, function.params, strict=False), strict=True)
+    )
+    environment: dict[Any, Any] = {}
+    for name, value in params.items():
+        if name not in specs:
+            raise QuantizationError(f"params: no input {name!r}; inputs are {', '.join(map(repr, specs))}")
+        spec, param = specs[name]
+        array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise QuantizationError(
+                f"params: {name!r} must be {spec.dtype} {spec.shape}, found {array.dtype} {array.shape}"
+            )
+        environment[param] = constant(array)
+    inputs = tuple(spec for spec in module.inputs if spec.name not in params)
+    return replace(module, ir=_bound(function, environment), inputs=inputs)
+
+
+def _bound(function: relax.Function, environment: dict[Any, Any]) -> IRModule:
+    """`main` with variables replaced and its result a tuple."""
+    builder = relax.BlockBuilder()
+    attrs = {key: value for key, value in plain_attrs(function).items() if key != "num_input"}
+    with builder.function("main", [param for param in function.params if param not in environment], attrs=attrs):
+        with builder.dataflow():
+            for binding in bindings_of(function):
+                environment[binding.var] = emit_named(builder, substitute(binding.value, environment), binding.var.name)
+            body = substitute(function.body.body, environment)
+            if isinstance(body.ty, relax.TensorType):
+                body = relax.Tuple([body])
+            result = builder.emit_output(body)
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _wrapped(mod: IRModule) -> QnnModule:
+    """A QnnModule of an IRModule whose `main` is a straight line of float operators on tensors of known shape."""
+    function = mod["main"]
+    ir = _bound(function, {})
+    ret = ir["main"].ret_ty
+    try:
+        inputs = tuple(TensorSpec(str(param.name), shape_of(param), str(param.ty.dtype)) for param in function.params)
+        outputs = tuple(
+            TensorSpec(f"output_{i}", tuple(int(dim) for dim in ty.shape), str(ty.dtype))
+            for i, ty in enumerate(ret.fields)
+        )
+    except (TypeError, AttributeError) as error:
+        raise QuantizationError(f"main's inputs and outputs must be tensors of known shape: {error}") from error
+    return QnnModule(ir, inputs, outputs)
