@@ -53,7 +53,8 @@ def build(
     qconfig, dataset, table: as `qnn_ext.quantize.quantize` takes them. With any of them the module must be a float one
                  and is quantized; without, it is compiled as it is, inside of `with qconfig(...)` too
 
-    Raises TargetError, QuantizationError. Nothing is run: a module can be built for a CPU other than this one and saved.
+    Raises TargetError, QuantizationError. Compiling runs nothing: a module can be built for a CPU other than this one
+    and saved. Calibration runs the float module on this CPU.
     """
     if qconfig is not None or dataset is not None or table is not None:
         module = _quantized(module, target, params, qconfig, dataset, table)

@@ -150,7 +150,7 @@ def test_build_with_parameters_alone():
 
 def test_what_is_quantized_already(small):
     integers = quantize(small, dataset=DATA, config=MINMAX)
-    with pytest.raises(QuantizationError, match="is quantized already: it has .* integer operators"):
+    with pytest.raises(QuantizationError, match=r"is quantized already: it has .* integer operators"):
         quantize(integers, dataset=DATA)
     with pytest.raises(QuantizationError, match="annotated already"):
         quantize(stages(small, dataset=DATA, config=MINMAX)["annotate"], dataset=DATA)
@@ -202,7 +202,7 @@ def test_activations_that_overflow():
         y = emit(relax.op.nn.conv2d(x, constant(weight)))
         return emit(relax.op.nn.conv2d(y, constant(np.ones((1, 1, 1, 1), np.float32))))
 
-    with pytest.raises(QuantizationError, match="site 'lv'.*(NaN|infinit)"):
+    with pytest.raises(QuantizationError, match=r"site 'lv'.*(NaN|infinit)"):
         quantize(float_module((1, 4, 6, 6), body), dataset=DATA, config=MINMAX)
 
 
