@@ -115,7 +115,7 @@ class HistogramCalibrator(Calibrator[Histogram]):
 
     def _clipped(self, statistic: Histogram, low: float, high: float) -> Range:
         """A range within the extremes of the data, with the share of the values outside."""
-        low, high = max(low, statistic.low), min(high, statistic.high)
+        low, high = sorted((max(low, statistic.low), min(high, statistic.high)))  # one bin may hold both, crossed
         return Range(low, high, self.mode, {"clipped": clipped_share(statistic, low, high)})
 
 

@@ -10,15 +10,15 @@ from .base import HistogramCalibrator, calibrator
 from .divergence import divergences
 
 _CANDIDATES = 512  # thresholds that are compared at a time
-_ROUNDS = 4
+_MOVES = 8
 
 
 @calibrator("entropy")
 class Entropy(HistogramCalibrator):
     """The window low … high around 0 with the smallest KL(P‖Q), Q having 2^bits levels.
 
-    As kl_divergence, on the signed histogram: in turns the upper and the lower end move to the best place while the
-    other stays, until neither moves. Symmetric ranges get the larger of the two ends from `qparams_of`.
+    As kl_divergence, on the signed histogram: the end that gains more moves to its best place while the other stays,
+    until neither gains. Symmetric ranges get the larger of the two ends from `qparams_of`.
     """
 
     def _range(self, statistic: Histogram) -> Range:
@@ -36,14 +36,18 @@ def _best_window(statistic: Histogram, levels: int) -> tuple[int, int]:
     zero = statistic.half
     first, end = min(int(used[0]), zero), max(int(used[-1]) + 1, zero)
     start, stop = first, end
-    for _ in range(_ROUNDS):
-        before = start, stop
+    least = np.inf
+    for _ in range(_MOVES):
         stops = _candidates(max(zero, start + levels), end)
-        stop = _best(counts, np.full_like(stops, start), stops, levels, stops, stop)
         starts = _candidates(first, min(zero, stop - levels))
-        start = _best(counts, starts, np.full_like(starts, stop), levels, starts, start)
-        if (start, stop) == before:
+        windows = np.array([(start, other) for other in stops] + [(other, stop) for other in starts], np.int64).reshape(
+            -1, 2
+        )
+        found = divergences(counts, windows[:, 0], windows[:, 1], levels)
+        if not found.size or not found.min() < least:
             break
+        least = found.min()
+        start, stop = (int(bin) for bin in windows[int(np.argmin(found))])
     return start, stop
 
 
@@ -52,12 +56,3 @@ def _candidates(low: int, high: int) -> np.ndarray:
     if low > high:
         return np.zeros(0, np.int64)
     return np.unique(np.linspace(low, high, min(high - low + 1, _CANDIDATES)).round().astype(np.int64))
-
-
-def _best(
-    counts: np.ndarray, starts: np.ndarray, stops: np.ndarray, levels: int, ends: np.ndarray, otherwise: int
-) -> int:
-    """The end of the window with the smallest divergence; `otherwise` when there is none to choose from."""
-    if not ends.size:
-        return otherwise
-    return int(ends[int(np.argmin(divergences(counts, starts, stops, levels)))])

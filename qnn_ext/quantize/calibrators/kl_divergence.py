@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ..histogram import Histogram
@@ -36,7 +34,7 @@ def kl_threshold(statistic: Histogram, levels: int) -> float:
     largest = max(-statistic.low, statistic.high)
     if not statistic.width:
         return largest
-    used = math.ceil(largest / statistic.width)
+    used = int(largest / statistic.width) + 1
     if used <= levels:
         return largest
     counts = statistic.magnitudes(zeros=False)[:used]
