@@ -1,4 +1,4 @@
-"""The command line: `qnn-ext compile | run | bench | inspect`.
+"""The command line: `qnn-ext quantize | compile | run | bench | compare | inspect`.
 
 Exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted.
 """
@@ -14,8 +14,10 @@ import click
 from .. import __version__
 from ..errors import QnnError
 from .bench import bench
+from .compare import compare_
 from .compile import compile_
 from .inspect import inspect
+from .quantize import quantize
 from .run import run
 
 __all__ = ["cli", "main"]
@@ -32,10 +34,12 @@ def cli() -> None:
       qnn-ext compile mobilenet.tflite -o mobilenet.qnn
       qnn-ext run mobilenet.qnn --input photo.jpg --labels labels.txt
       qnn-ext bench mobilenet.qnn --profile
+      qnn-ext quantize float.onnx --data calibration.npz -o integers.qnn
+      qnn-ext compare float.onnx integers.qnn --data held_out.npz
     """
 
 
-for _command in (compile_, run, bench, inspect):
+for _command in (quantize, compile_, run, bench, compare_, inspect):
     cli.add_command(_command)
 
 

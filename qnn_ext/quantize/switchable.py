@@ -119,7 +119,10 @@ def switchable(annotated: QnnModule, observed: Sequence[Observed], tensors: Sequ
         inputs=(*inputs, *([TensorSpec(SWITCHES, (len(observed),), "bool")] if observed else [])),
         outputs=(
             *outputs,
-            *(TensorSpec(f"tensor {i}", shape_of(shown[name]), "float32") for i, name in enumerate(tensors)),
+            *(
+                TensorSpec(f"tensor {i}", shape_of(shown[name]), str(shown[name].ty.dtype))
+                for i, name in enumerate(tensors)
+            ),
         ),
         notes=(),
     )
@@ -135,7 +138,7 @@ def _split(switches: relax.Var, sites: Sequence[str], emit: Callable[[Any], Any]
 
 def _own(expr: Any, emit: Callable[[Any], Any]) -> Any:
     """A result of its own: inputs and constants are no results of a compiled function."""
-    return emit(relax.op.add(expr, constant(np.float32(0))))
+    return emit(relax.op.add(expr, constant(np.zeros((), str(expr.ty.dtype)))))
 
 
 def _switched(x: Any, site: Observed, on: Any, emit: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,272 @@
+"""`qnn-ext quantize`: a float model and data in, an integer `.qnn` file out; if asked, ranges and a report."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..coverage import coverage
+from ..errors import QnnError, QuantizationError, QuantizationWarning
+from ..images import NORMALIZATIONS
+from ..module import QnnModule
+from ..quantize.analysis import Analysis, analyze
+from ..quantize.config import QConfig, replace_fields
+from ..quantize.dataset import ImageFolder
+from ..quantize.fields import CALIBRATE_MODES
+from ..quantize.pipeline import Stages, stages
+from ..quantize.report import decibel, to_json, write_report
+from ..quantize.table import CalibrationTable
+from .common import (
+    FILE,
+    build_options,
+    bytes_text,
+    compile_model,
+    count_text,
+    import_model,
+    json_option,
+    note_data,
+    out,
+    print_json,
+    step,
+)
+from .formats import ImportOptions, recognize
+
+_SHOWN_LAYERS = 5
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the command line asks for, beside the configuration."""
+
+    data: Any
+    table: Path | None
+    report: Path | None
+    samples: int
+
+
+@click.command()
+@click.argument("model", type=FILE)
+@click.option(
+    "-d",
+    "--data",
+    type=FILE,
+    help="What to calibrate on: .npz with an array per input, .npy, or a folder of such files or of images.",
+)
+@click.option(
+    "--normalize",
+    type=click.Choice(NORMALIZATIONS),
+    default="auto",
+    show_default=True,
+    help="How pixels of images become the model's values.",
+)
+@click.option("--calibrate-mode", type=click.Choice(CALIBRATE_MODES), help="How ranges are found. Default: auto.")
+@click.option("--percentile", type=float, help="Share of values inside the range, for --calibrate-mode percentile.")
+@click.option("--per-tensor", is_flag=True, help="One scale per weight. Default: one per output channel.")
+@click.option("--symmetric", is_flag=True, help="Activations without zero points.")
+@click.option("--equalize", is_flag=True, help="Cross-layer equalization before ranges are taken.")
+@click.option("--bias-correction", is_flag=True, help="Biases make up for the mean error of quantized weights.")
+@click.option("--dynamic", is_flag=True, help="Ranges of activations are found at run time: needs no data.")
+@click.option(
+    "--skip", multiple=True, metavar="PATTERN", help="Layers that stay float, as `*.attention.*`. Repeatable."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Any field of QConfig, its value in JSON or as text: --set nbit_weight=4, --set skip_conv_layers=[0].",
+)
+@click.option(
+    "--table", type=FILE, help="Calibration table (JSON): written with --data, used in place of data without."
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Folder for a report of the errors, with histograms and a ranking of the layers. Needs --data.",
+)
+@click.option(
+    "--report-samples", type=click.IntRange(1), default=32, show_default=True, help="Batches the report is made of."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in this folder."
+)
+@build_options
+@json_option
+def quantize(
+    model: Path,
+    data: Path | None,
+    normalize: str,
+    skip: tuple[str, ...],
+    settings: tuple[str, ...],
+    table: Path | None,
+    report: Path | None,
+    report_samples: int,
+    output: Path | None,
+    target: str,
+    threads: int | None,
+    importing: ImportOptions,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Quantize a float MODEL to integers and compile it to one .qnn file.
+
+    MODEL: .onnx, .tflite, PyTorch .pt2, or MXNet -symbol.json, in float32.
+
+    \b
+    Examples:
+      qnn-ext quantize model.onnx --data calibration.npz -o model.qnn
+      qnn-ext quantize model.onnx --data photos/ --calibrate-mode mse --report report/
+      qnn-ext quantize model.onnx --data calibration.npz --table ranges.json
+      qnn-ext quantize model.onnx --table ranges.json --skip 'logits*'
+      qnn-ext quantize model.onnx --dynamic
+    """
+    form = recognize(model)
+    if form == "qnn":
+        raise QnnError(f"{model} is compiled already: quantize the float model it was made of")
+    config = _config(target, skip, settings, flags)
+    source = ImageFolder(data, normalize) if data is not None and normalize != "auto" else data
+    request = _Request(source, table, report, report_samples)
+    _check(request, config)
+    output = output or Path(model.with_suffix(".qnn").name)
+    started = time.perf_counter()
+    module = import_model(model, form, importing)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", QuantizationWarning)
+        done, analysis, written = _quantize(module, config, request, model.name)
+    engine = compile_model(done.result, target, threads)
+    with step(f"writing {output.name}"):
+        engine.save(output)
+    shown = [str(warning.message) for warning in caught if issubclass(warning.category, QuantizationWarning)]
+    summary = {
+        "model": str(model),
+        "output": str(output),
+        "bytes": output.stat().st_size,
+        "seconds": round(time.perf_counter() - started, 3),
+        "sites": len(done.table),
+        "notes": [note_data(note) for note in done.result.notes],
+        "warnings": shown,
+        "written": [str(path) for path in written],
+        "analysis": None if analysis is None else to_json(analysis),
+        **_coverage(done.result),
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        _print(out(), summary, analysis)
+
+
+# ---- the configuration -------------------------------------------------------------------------------------------
+
+
+def _config(target: str, skip: tuple[str, ...], settings: tuple[str, ...], flags: dict[str, Any]) -> QConfig:
+    """The QConfig of the options: flags first, then --set. Raises QuantizationError, click.BadParameter."""
+    values: dict[str, Any] = {"target": target.split(",")[0].strip()}
+    values |= {name: flags[name] for name in ("calibrate_mode", "percentile") if flags[name] is not None}
+    values |= {name: True for name in ("equalize", "bias_correction", "dynamic", "symmetric") if flags[name]}
+    if flags["per_tensor"]:
+        values["per_channel"] = False
+    given = dict(map(_setting, settings))
+    overrides = {pattern: {"precision": "float32"} for pattern in skip}
+    if overrides:
+        given["overrides"] = {**given.get("overrides", {}), **overrides}
+    return replace_fields(QConfig(), {**values, **given})
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not FIELD=VALUE", param_hint="--set")
+    if name not in {item.name for item in fields(QConfig)}:
+        known = ", ".join(item.name for item in fields(QConfig))
+        raise click.BadParameter(f"no field {name!r}; fields are {known}", param_hint="--set")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _check(request: _Request, config: QConfig) -> None:
+    """Raise QuantizationError for options that do not go together."""
+    if request.data is None and request.report is not None:
+        raise QuantizationError("--report measures errors on data: give --data")
+    if config.dynamic and (request.table is not None or request.report is not None):
+        raise QuantizationError("--dynamic finds ranges at run time: there is no table and no report of ranges")
+    if request.data is None and request.table is not None and not request.table.exists():
+        raise QuantizationError(f"{request.table}: no such calibration table; give --data to make it")
+
+
+# ---- the work ----------------------------------------------------------------------------------------------------
+
+
+def _quantize(
+    module: QnnModule, config: QConfig, request: _Request, name: str
+) -> tuple[Stages, Analysis | None, list[Path]]:
+    """The stages, the analysis where a report is asked for, and the files written so far."""
+    table = CalibrationTable.load(request.table) if request.data is None and request.table is not None else None
+    done = stages(module, None, request.data, config, table, progress=Console(stderr=True).is_terminal)
+    written = []
+    if request.table is not None and request.data is not None:
+        done.table.save(request.table)
+        written.append(request.table)
+    if request.report is None:
+        return done, None, written
+    with step("analyzing"):
+        analysis = analyze(done["annotate"], done.table, request.data, config, request.samples)
+        written += write_report(analysis, request.report, f"Quantization of {name}", _described(config))
+    return done, analysis, written
+
+
+def _described(config: QConfig) -> list[str]:
+    """What differs from the defaults, for the report."""
+    default = QConfig()
+    names = [item.name for item in fields(QConfig)]
+    changed = [f"{name}={getattr(config, name)!r}" for name in names if getattr(config, name) != getattr(default, name)]
+    return [f"QConfig({', '.join(changed)})"]
+
+
+def _coverage(module: QnnModule) -> dict[str, Any]:
+    found = coverage(module)
+    in_float = [{"layer": one.layer, "operator": one.operator, "macs": one.macs} for one in found.in_float]
+    return {"macs": found.macs, "integer_share": found.share, "in_float": in_float}
+
+
+# ---- what is shown -----------------------------------------------------------------------------------------------
+
+
+def _print(console: Console, summary: dict[str, Any], analysis: Analysis | None) -> None:
+    share = f"{100 * summary['integer_share']:.2f}".rstrip("0").rstrip(".")
+    console.print(
+        f"{summary['model']} → {summary['output']}: {bytes_text(summary['bytes'])}, {summary['seconds']:.1f} s",
+        markup=False,
+    )
+    console.print(f"{summary['sites']} tensors quantized, {share} % of {count_text(summary['macs'])} MAC in integers")
+    for layer in summary["in_float"]:
+        console.print(f"float: {layer['operator']} '{layer['layer']}': {count_text(layer['macs'])} MAC", markup=False)
+    for text in summary["warnings"]:
+        console.print(f"warning: {text}", markup=False)
+    if analysis is not None:
+        _print_analysis(console, analysis)
+    shown = [path for path in summary["written"] if not path.endswith(".png")]
+    if shown:
+        console.print(f"written: {', '.join(shown)}", markup=False)
+
+
+def _print_analysis(console: Console, analysis: Analysis) -> None:
+    for name, found in analysis.outputs.items():
+        console.print(f"{name}: {decibel(found.sqnr)}, cosine {found.cosine:.6f}", markup=False)
+    table = Table(title="what costs most when quantized alone", title_justify="left")
+    for header in ("layer", "operator"):
+        table.add_column(header, overflow="fold")
+    for header in ("output alone", "layer, all quantized"):
+        table.add_column(header, justify="right")
+    for layer in analysis.ranking[:_SHOWN_LAYERS]:
+        table.add_row(layer.layer, layer.operator, decibel(layer.alone.sqnr), decibel(layer.together.sqnr))
+    console.print(table)

@@ -1,0 +1,110 @@
+"""`qnn-ext quantize` and `qnn-ext compare`: files written, figures shown, and one clear line for every mistake."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.cli import main
+from qnn_ext.quantize.table import CalibrationTable
+from tests.quantize.digits import DATA, accuracy, held_out
+
+MODEL = DATA / "digits_cnn_float32.onnx"
+CALIBRATION = DATA / "digits_calibration.npz"
+
+pytest.importorskip("onnx", reason="reading ONNX models needs the extra 'onnx'")
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command: exit code, stdout, stderr."""
+
+    def run(*args) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def fails(cli):
+    """Run a command that must end in one line on stderr with exit code 1; that line."""
+
+    def run(*args) -> str:
+        code, out, err = cli(*args)
+        assert (code, out) == (1, "")
+        assert err.startswith("error: ") and err.count("\n") == 1
+        return err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory) -> Path:
+    """The folder with what one run of `quantize` wrote."""
+    folder = tmp_path_factory.mktemp("quantized")
+    with pytest.raises(SystemExit) as caught:
+        main(
+            f"quantize {MODEL} --data {CALIBRATION} --calibrate-mode minmax --table {folder}/ranges.json "
+            f"--report {folder}/report --report-samples 2 -o {folder}/digits.qnn --threads 1".split()
+        )
+    assert caught.value.code == 0
+    return folder
+
+
+def test_what_quantize_writes(quantized):
+    images, labels = held_out()
+    engine = qnn_ext.load(quantized / "digits.qnn")
+    assert accuracy(engine(images), labels) >= 446 / 450 - 0.005
+    assert len(CalibrationTable.load(quantized / "ranges.json")) == 20
+    report = (quantized / "report" / "report.md").read_text()
+    assert "## Layers by what they cost alone" in report and "| image | input | uint8 |" in report
+    pictures = sorted((quantized / "report" / "histograms").glob("*.png"))
+    assert [f"histograms/{path.name}" in report for path in pictures] == [True] * 20
+    assert (quantized / "report" / "report.html").read_text().count("<img") == 20
+    figures = json.loads((quantized / "report" / "report.json").read_text())
+    assert figures["outputs"]["logits"]["sqnr"] > 30 and len(figures["layers"]) == len(figures["ranking"])
+
+
+def test_a_table_in_place_of_data(quantized, cli, tmp_path):
+    code, out, _ = cli(
+        "quantize", MODEL, "--table", quantized / "ranges.json", "-o", tmp_path / "again.qnn", "--json", "--threads", 1
+    )
+    data = json.loads(out)
+    assert code == 0 and data["sites"] == 20 and data["integer_share"] == 1 and data["in_float"] == []
+    images, _ = held_out()
+    one, two = qnn_ext.load(quantized / "digits.qnn"), qnn_ext.load(tmp_path / "again.qnn")
+    np.testing.assert_array_equal(one(images[:20]), two(images[:20]))
+
+
+def test_compare(quantized, cli):
+    code, out, _ = cli("compare", MODEL, quantized / "digits.qnn", "--data", CALIBRATION, "--samples", 8, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["samples"] == 8 and found["tensors"] == {}
+    logits = found["outputs"]["logits"]
+    assert 30 < logits["fidelity"]["sqnr"] < 50 and logits["same_answer"] == 1 and logits["equal"] < 0.5
+    code, out, _ = cli("compare", quantized / "digits.qnn", quantized / "digits.qnn", "--samples", 2)
+    assert code == 0 and "exact" in out and "random values" in out
+
+
+def test_mistakes(fails, tmp_path):
+    compiled = tmp_path / "x.qnn"
+    assert "give --data" in fails("quantize", MODEL, "--report", tmp_path / "r")
+    assert "no such calibration table" in fails("quantize", MODEL, "--table", tmp_path / "none.json")
+    assert "--dynamic" in fails("quantize", MODEL, "--dynamic", "--table", tmp_path / "t.json")
+    assert "no such data set" in fails("quantize", MODEL, "--data", tmp_path / "none.npz", "-o", compiled)
+    assert "nbit_weight must be" in fails("quantize", MODEL, "--set", "nbit_weight=40")
+    assert "matches no layer" in fails("quantize", MODEL, "--data", CALIBRATION, "--skip", "nothing*")
+    assert "quantized already" in fails("quantize", DATA / "digits_cnn_qdq.onnx", "--data", CALIBRATION)
+    assert "inputs do not match" in fails("compare", MODEL, DATA / "digits_cnn_float32.tflite", "--samples", 1)
+    assert not compiled.exists()
+
+
+@pytest.mark.parametrize("setting", ["no_field=1", "nbit_weight"])
+def test_settings_that_are_none(setting, cli):
+    code, _, err = cli("quantize", MODEL, "--set", setting)
+    assert code == 2 and "--set" in err
