@@ -58,7 +58,8 @@ class QConfig:
     Relay's fields:
     nbit_input, nbit_weight: bits of the operands of integer products, 2 to 8
     nbit_activation: bits of tensors between layers that are no operand of a product (a residual sum): 32 keeps them
-                     as accumulators, 2 to 8 quantizes them too
+                     as accumulators, added in float registers; 2 to 8 quantizes them too, and where dtype_activation
+                     is dtype_input their sum is one of integers
     dtype_input:     "int8", "uint8", or "auto": what `target` multiplies fastest; int8 where symmetric
     dtype_weight:    "int8"
     dtype_activation: "int32", or "int8" / "uint8" with nbit_activation of at most 8

@@ -219,24 +219,22 @@ def test_partition_conversions(network):
     assert {spec.dtype for spec in parts["integer_middle"].inputs} == {"uint8"}
 
 
-def test_fully_integral():
-    def chain(emit, x):
-        y = emit(relax.op.nn.conv2d(x, constant(np.full((2, 1, 1, 1), 0.5, np.float32))))
-        return emit(relax.op.nn.conv2d(emit(relax.op.nn.relu(y)), constant(np.full((1, 2, 1, 1), 0.25, np.float32))))
-
-    module = quantize(
-        float_module((1, 1, 2, 2), chain),
-        config=QConfig(partition_conversions="fully_integral", calibrate_mode="global_scale"),
-    )
+def test_fully_integral(network):
+    """With 8 bits between layers the residual sum is one of integers, too."""
+    eight_bits = {"nbit_activation": 8, "dtype_activation": "uint8", "dtype_input": "uint8"}
+    module = quantized(network, partition_conversions="fully_integral", **eight_bits)
+    assert len(calls(module, "qnn.qlinear_add", "integer_middle")) == 1
     for binding in bindings_of(module.ir["integer_middle"]):
         types = binding.var.ty.fields if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]
         assert all("int" in str(ty.dtype) for ty in types)
 
 
-def test_fully_integral_refuses_floats_between():
+def test_fully_integral_refuses_floats_between(network):
     def softmax(emit, x):
         return emit(relax.op.nn.softmax(x, axis=1))
 
+    with pytest.raises(QuantizationError, match=r"fully_integral.*\(add\)"):
+        quantized(network, partition_conversions="fully_integral")  # the sum is one of accumulators, in float registers
     module = residual_network(np.random.default_rng(3), middle=softmax)
     with pytest.raises(QuantizationError, match=r"fully_integral.*nn\.softmax"):
         quantized(module, partition_conversions="fully_integral")
