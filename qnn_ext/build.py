@@ -16,6 +16,7 @@ from .errors import TargetError
 from .module import QnnModule
 from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower, sink_reshapes
 from .passes.describe import kernels_of
+from .passes.inline import inlined
 from .passes.legalize_float import float_legalizations
 from .passes.observers import drop_observers
 from .program import compile_program
@@ -136,6 +137,7 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
 
 def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each."""
+    mod = inlined(mod)  # the parts of a partitioned module
     mod = drop_observers(mod)  # marks for calibration compute nothing
     mod = fold_padding(mod)  # explicit pads into the convolutions behind them
     mod = channels_last(mod)  # NCHW → NHWC, which the kernels compute

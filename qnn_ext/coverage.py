@@ -13,6 +13,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from .module import QnnModule
+from .passes.inline import inlined
 from .passes.rewrite import bindings_of, op_name
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
@@ -59,7 +60,7 @@ class Coverage:
 def coverage(module: QnnModule) -> Coverage:
     """The products of `module`'s main function."""
     found = []
-    for binding in bindings_of(module.ir["main"]):
+    for binding in bindings_of(inlined(module.ir)["main"]):
         name = op_name(binding.value)
         count = _macs(name, binding.value)
         if count is not None:

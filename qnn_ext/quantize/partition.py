@@ -15,6 +15,7 @@ from tvm import IRModule, relax
 
 from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
+from ..passes.inline import inlined
 from ..passes.rewrite import bindings_of, consumers, op_name, operands, plain_attrs, substitute
 from .config import QConfig
 
@@ -44,42 +45,6 @@ def partitions(module: QnnModule) -> dict[str, QnnModule]:
         ir = IRModule({"main": _function(part, "main", cut)})
         result[name] = QnnModule(ir, inputs, outputs, (), (), f"{module.source} ({name})")
     return result
-
-
-def inlined(mod: IRModule) -> IRModule:
-    """`mod` with the three functions back in `main`; the module itself when it has none."""
-    if not any(var.name_hint in PARTS for var in mod.get_global_vars()):
-        return mod
-    main = mod["main"]
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
-
-    def inline(call: relax.Call) -> Any:
-        function = mod[call.op]
-        local = dict(zip(function.params, [substitute(arg, environment) for arg in call.args], strict=True))
-        for binding in bindings_of(function):
-            local[binding.var] = _bound(builder, substitute(binding.value, local), binding.var.name)
-        return substitute(function.body.body, local)
-
-    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
-        with builder.dataflow():
-            for binding in bindings_of(main):
-                value = binding.value
-                if isinstance(value, relax.Call) and not op_name(value):
-                    environment[binding.var] = inline(value)
-                elif isinstance(value, relax.TupleGetItem) and isinstance(
-                    environment.get(value.tuple_value), relax.Tuple
-                ):
-                    environment[binding.var] = environment[value.tuple_value].fields[value.index]
-                else:
-                    environment[binding.var] = _bound(builder, substitute(value, environment), binding.var.name)
-            result = builder.emit_output(substitute(main.body.body, environment))
-        builder.emit_func_output(result)
-    return IRModule({"main": builder.get()["main"]}, attrs=mod.attrs)
-
-
-def _bound(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
-    return expr if isinstance(expr, (relax.Var, relax.Tuple)) else builder.emit(expr, name_hint=name)
 
 
 # ---- where to cut ------------------------------------------------------------------------------------------------
@@ -204,6 +169,10 @@ def _function(part: _Part, name: str, cut: _Cut) -> relax.Function:
             result = builder.emit_output(result)
         builder.emit_func_output(result)
     return builder.get()[name]
+
+
+def _bound(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
+    return expr if isinstance(expr, (relax.Var, relax.Tuple)) else builder.emit(expr, name_hint=name)
 
 
 def _with_functions(mod: IRModule, cut: _Cut) -> IRModule:

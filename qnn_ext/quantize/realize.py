@@ -17,19 +17,19 @@ from tvm import IRModule, relax
 from .. import op as qnn
 from ..module import QnnModule
 from ..op.base import constant, constant_value, shape_of
+from ..op.compound import permute
 from ..op.observe import OBSERVE
 from ..passes.qdq_to_integer import qdq_to_integer
 from ..passes.rewrite import Emit, op_name, rewrite
 from ..qparams import QParams, dtype_range
 from .annotate import Site, sites
+from .annotate.families import RESHAPES, Family, data_of, family_of, is_integer_resize
 from .config import QConfig
 from .partition import partition_conversions
 from .ranges import Range, integer_range, qparams_of
 from .rounding import set_rounding
 
 _PRODUCTS = ("matmul", *(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose")))
-# what may stand between a product and its bias, and between a tensor and where it was quantized
-_MOVES = ("reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims", "permute_dims")
 
 
 def realize(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -> QnnModule:
@@ -86,9 +86,12 @@ class _Simulation:
             return self._site(value, emit)
         if name in _PRODUCTS:
             return self._product(value, emit)
-        if name in _MOVES and isinstance(value.args[0], relax.Var):
-            return self._moved(value, emit)
-        return self._bias(value, emit) if name == "add" else None
+        if name == "image.resize2d" and is_integer_resize(value):
+            return self._resized(value, emit)
+        if name == "add":
+            return self._bias(value, emit)
+        moves = isinstance(value, (relax.Call, relax.TupleGetItem)) and family_of(value, ()) is Family.MOVE
+        return self._moved(value, emit) if moves and isinstance(data_of(value), relax.Var) else None
 
     def _site(self, call: relax.Call, emit: Emit) -> relax.Expr:
         site = self._sites[str(call.attrs["site"])]
@@ -120,17 +123,34 @@ class _Simulation:
         self._accumulators[var] = scale, axis
         return var
 
-    def _moved(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
-        source = call.args[0]
+    def _moved(self, value: Any, emit: Emit) -> relax.Expr | None:
+        source = data_of(value)
         parameters, accumulator = self._known.get(source), self._accumulators.get(source)
         if parameters is None and accumulator is None:
             return None
-        var = emit(call)
+        var = emit(value)
         if parameters is not None and not parameters.per_channel:
             self._known[var] = parameters
-        axis = None if accumulator is None else _axis_behind(call, accumulator[1])
+        axis = None if accumulator is None else _axis_behind(value, accumulator[1])
         if accumulator is not None and axis is not None:
             self._accumulators[var] = accumulator[0], axis
+        return var
+
+    def _resized(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
+        """Interpolation of the integers, each result rounded to one of them."""
+        parameters = self._known.get(call.args[0])
+        layout, ndim = str(call.attrs.layout), len(shape_of(call.args[0]))
+        if parameters is None or parameters.per_channel or sorted(layout) != sorted("NCHW") or ndim != 4:
+            return None
+        scale, zero_point = constant(parameters.scale), constant(parameters.zero_point)
+        mode = str(call.attrs.coordinate_transformation_mode)
+        integers = emit(qnn.quantize(call.args[0], scale, zero_point, out_dtype=parameters.dtype))
+        integers = permute(integers, [layout.index(axis) for axis in "NHWC"], emit)
+        size = tuple(int(n) for n in call.args[1].values)
+        resized = qnn.resize_bilinear(integers, size, mode == "align_corners", mode == "half_pixel")  # type: ignore[arg-type]
+        resized = permute(emit(resized), ["NHWC".index(axis) for axis in layout], emit)
+        var = emit(qnn.dequantize(resized, scale, zero_point))
+        self._known[var] = parameters
         return var
 
     def _bias(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
@@ -168,8 +188,10 @@ def _channel_axis(call: relax.Call, rows: bool) -> int:
     return ndim - 2 if rows else ndim - 1
 
 
-def _axis_behind(call: relax.Call, axis: int) -> int | None:
+def _axis_behind(call: Any, axis: int) -> int | None:
     """Where a move puts the channels: an axis of equal length with as many elements before it."""
+    if op_name(call) not in (*RESHAPES, "permute_dims"):
+        return None
     before, after = shape_of(call.args[0]), shape_of(call)
     if op_name(call) == "permute_dims":
         axes = [int(a) % len(before) for a in call.attrs.axes or range(len(before) - 1, -1, -1)]

@@ -39,9 +39,13 @@ class Graph:
 
     float_functions: see QConfig
     separate_sums: whether sums of two tensors read both of them quantized, and no accumulator in registers
+    integers_only: whether a kernel may only hold what has an integer form: a bias and a clip behind a product or a
+                   sum of two tensors, and functions of one tensor, which become tables
     """
 
-    def __init__(self, mod: IRModule, float_functions: Sequence[str], separate_sums: bool = False) -> None:
+    def __init__(
+        self, mod: IRModule, float_functions: Sequence[str], separate_sums: bool = False, integers_only: bool = False
+    ) -> None:
         self.function = mod["main"]
         self.bindings = bindings_of(self.function)
         self.values = [binding.value for binding in self.bindings]
@@ -50,7 +54,8 @@ class Graph:
         self.index = {binding.var: i for i, binding in enumerate(self.bindings)}
         readers = consumers(self.function, self.bindings)
         self.readers_of = {var: set(found) for var, found in readers.items()}
-        self._separate_sums = separate_sums
+        self._separate_sums = separate_sums or integers_only
+        self._integers_only = integers_only
         self._taken: set[int] = set()
         self._cluster: dict[int, Cluster] = {}
         self._find_clusters()
@@ -129,7 +134,7 @@ class Graph:
         pending = set(self.readers(head))
         while pending:
             following = min(pending)
-            if len(region) > _MOST_POINTWISE or not self._fits(following, size, region):
+            if len(region) > _MOST_POINTWISE or not self._fits(following, size, region, head):
                 break
             region.add(following)
             if pending == {following} and self.families[following] is Family.POINTWISE:
@@ -137,7 +142,7 @@ class Graph:
             pending = (pending | self.readers(following)) - region
         return closed
 
-    def _fits(self, index: int, size: int, region: set[int]) -> bool:
+    def _fits(self, index: int, size: int, region: set[int], head: int) -> bool:
         """Whether a reader can be computed in the kernel: pointwise in the same shape, or a reshape on the way."""
         if index >= len(self.bindings) or index in self._taken or not self._is_tensor(index):
             return False
@@ -147,7 +152,18 @@ class Graph:
             return True
         if self.families[index] is not Family.POINTWISE:
             return False
-        return not self._separate_sums or all(self.index.get(v) in region for v in self._tensors(index))
+        own = self._tensors(head) if self.families[head] is Family.POINTWISE else []
+        if self._separate_sums and not all(self.index.get(v) in region or v in own for v in self._tensors(index)):
+            return False
+        return not self._integers_only or len(own) == 1 or self._is_bound(index) or self._is_bias(index, region, head)
+
+    def _is_bound(self, index: int) -> bool:
+        return self.names[index] in ("nn.relu", "nn.relu6", "clip")
+
+    def _is_bias(self, index: int, region: set[int], head: int) -> bool:
+        """Whether a constant is added to a product as it is."""
+        plain = self.families[head] is Family.PRODUCT and all(self.names[i] in RESHAPES for i in region - {head})
+        return plain and self.names[index] == "add" and any(map(is_constant, self.values[index].args))
 
     def _tensors(self, index: int) -> list[Any]:
         return [v for v in operands(self.values[index]) if isinstance(v, relax.Var) and is_float(v)]

@@ -95,8 +95,17 @@ def _pad(call: relax.Call, float_functions: Sequence[str]) -> Family:
 
 @family_rule("image.resize2d")
 def _resize(call: relax.Call, float_functions: Sequence[str]) -> Family:
-    method = str(call.attrs.method)
-    return {"nearest_neighbor": Family.MOVE, "linear": Family.SUM}.get(method, Family.FLOAT)
+    """Mean values of neighbours lie between them: they are rounded to the integers of the image."""
+    nearest = str(call.attrs.method) == "nearest_neighbor"
+    return Family.MOVE if nearest or is_integer_resize(call) else Family.FLOAT
+
+
+def is_integer_resize(call: relax.Call) -> bool:
+    """Whether an image.resize2d is what qnn.resize_bilinear computes: of whole images, positions of a known rule."""
+    attributes = call.attrs
+    plain = str(attributes.method) == "linear" and all(float(bound.value) == 0.0 for bound in attributes.roi)
+    modes = ("half_pixel", "align_corners", "asymmetric")
+    return plain and str(attributes.coordinate_transformation_mode) in modes
 
 
 @family_rule("nn.softmax", "nn.log_softmax")

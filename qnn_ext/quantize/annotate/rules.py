@@ -9,11 +9,11 @@ from tvm import IRModule, relax
 
 from ...module import QnnModule
 from ...op.observe import observe
-from ...passes.rewrite import bindings_of, emit_named, plain_attrs, substitute
+from ...passes.rewrite import bindings_of, emit_named, op_name, plain_attrs, substitute
 from ..config import LayerConfig, QConfig
 from ..mixed import to_float16
 from .clusters import Cluster, Graph
-from .families import Family, data_of, is_constant
+from .families import Family, data_of, is_constant, is_integer_resize
 from .layers import Layer, layers_of, weight_axis
 
 
@@ -23,7 +23,8 @@ def annotate(module: QnnModule, config: QConfig) -> QnnModule:
     Layers the configuration keeps in float get none; those in float16 get casts around them. Raises QuantizationError
     for patterns and indices of the configuration that name no layer.
     """
-    graph = Graph(module.ir, config.float_functions, separate_sums=config.nbit_activation <= 8)
+    integral = config.partition_conversions == "fully_integral"
+    graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral)
     layers = layers_of(graph, config)
     half = [layer for layer in layers if layer.config.precision == "float16" and layer.is_product]
     wishes = _Wishes(graph, layers, config)
@@ -131,14 +132,18 @@ class _Wishes:
                 self._want(operand, layer, "activation")
 
     def _is_shared(self, expr: Any) -> bool:
-        """Whether others read the tensor, too: then it has a scale of its own, else that of the join's result."""
+        """Whether a join's field is quantized by itself: because others read it, too, or integers are computed of it
+        on the way. If not it gets the scale of the join's result."""
         root = self._graph.root(expr)
         while isinstance(expr, relax.Var):
             if len(self._graph.readers_of[expr]) > 1:
                 return True
-            if expr is root or expr.same_as(root):
-                break
-            expr = data_of(self._graph.values[self._graph.index[expr]])
+            if root is None or expr.same_as(root):
+                return False
+            value = self._graph.values[self._graph.index[expr]]
+            if op_name(value) == "image.resize2d" and is_integer_resize(value):
+                return True
+            expr = data_of(value)
         return False
 
     def _product(self, layer: Layer) -> None:
