@@ -1,0 +1,203 @@
+"""annotate: which tensors are quantized, and as what."""
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext.errors import QuantizationError
+from qnn_ext.interpreter import Interpreter
+from qnn_ext.op.base import constant
+from qnn_ext.passes.rewrite import bindings_of, op_name
+from qnn_ext.quantize.annotate import annotate, sites
+from qnn_ext.quantize.config import QConfig
+
+from .networks import float_module
+
+ONES = np.random.default_rng(0)
+
+
+def weight(*shape: int) -> relax.Expr:
+    return constant(ONES.normal(size=shape).astype(np.float32))
+
+
+def conv(emit, x, name, channels=4, groups=1, kernel=1):
+    w = weight(channels, int(x.ty.shape[1]) // groups, kernel, kernel)
+    padding = (kernel // 2, kernel // 2)
+    y = emit(relax.op.nn.conv2d(x, w, groups=groups, padding=padding), f"{name}_part")
+    return emit(relax.op.add(y, weight(1, channels, 1, 1)), name)
+
+
+def config(**fields) -> QConfig:
+    return QConfig(**{"target": "x86-64", **fields})
+
+
+def activations(body, shape=(1, 4, 6, 6), **fields) -> dict[str, str]:
+    """Site -> role of all that are no weights."""
+    found = sites(annotate(float_module(shape, body), config(**fields)))
+    return {site.name: site.role for site in found if site.role != "weight"}
+
+
+def test_quantized_behind_the_whole_chain():
+    """Not between convolution, bias and what follows pointwise; moves and max pools keep the site in front of them."""
+
+    def body(emit, x):
+        y = emit(relax.op.nn.gelu(emit(relax.op.clip(conv(emit, x, "a"), -1, 1), "clip")), "gelu")
+        y = emit(relax.op.reshape(emit(relax.op.nn.max_pool2d(y, (2, 2), strides=(2, 2)), "pool"), [1, 4, 9]), "flat")
+        return emit(relax.op.matmul(y, weight(9, 3)), "fc")
+
+    assert activations(body) == {"x": "input", "gelu": "input"}
+
+
+def test_gelu_as_a_table():
+    def body(emit, x):
+        return conv(emit, emit(relax.op.nn.gelu(conv(emit, x, "a")), "gelu"), "b")
+
+    assert activations(body, float_functions=()) == {"x": "input", "a": "activation", "gelu": "input"}
+
+
+def test_branches_that_meet_again_stay_in_registers():
+    """hard-swish written as x · clip(x / 6 + ½, 0, 1)."""
+
+    def body(emit, x):
+        y = conv(emit, x, "a")
+        gate = emit(relax.op.add(emit(relax.op.multiply(y, constant(np.float32(1 / 6)))), constant(np.float32(0.5))))
+        return conv(emit, emit(relax.op.multiply(y, emit(relax.op.clip(gate, 0, 1))), "swish"), "b")
+
+    assert activations(body) == {"x": "input", "swish": "input"}
+
+
+def residual(emit, x):
+    a = emit(relax.op.nn.relu(conv(emit, x, "a")), "relu")
+    total = emit(relax.op.nn.relu(emit(relax.op.add(conv(emit, a, "b"), a), "sum")), "total")
+    return conv(emit, total, "c")
+
+
+def test_residual_sum_adds_in_registers():
+    assert activations(residual) == {"x": "input", "relu": "input", "total": "input"}
+
+
+def test_residual_sum_of_quantized_tensors():
+    found = activations(residual, nbit_activation=8, dtype_activation="uint8")
+    assert found == {"x": "input", "relu": "input", "b": "activation", "total": "input"}
+
+
+def test_of_two_convolutions_that_meet_the_later_stays_in_registers():
+    def body(emit, x):
+        return conv(emit, emit(relax.op.add(conv(emit, x, "a"), conv(emit, x, "b")), "sum"), "c")
+
+    assert activations(body) == {"x": "input", "a": "activation", "sum": "input"}
+
+
+def test_concat_shares_its_scale_with_what_only_it_reads():
+    def body(emit, x):
+        a, b = conv(emit, x, "a"), conv(emit, x, "b")
+        joined = emit(relax.op.concat([a, emit(relax.op.nn.max_pool2d(b, (1, 1)))], 1), "cat")
+        return emit(relax.op.add(conv(emit, joined, "c"), b))
+
+    assert activations(body) == {"x": "input", "b": "activation", "cat": "input"}
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: relax.op.mean(x, [2, 3], keepdims=True),
+        lambda x: relax.op.nn.avg_pool2d(x, (2, 2), strides=(2, 2)),
+        lambda x: relax.op.nn.adaptive_avg_pool2d(x, (1, 1)),
+    ],
+)
+def test_pools(pool):
+    def body(emit, x):
+        return conv(emit, emit(pool(conv(emit, x, "a")), "pool"), "b")
+
+    assert activations(body) == {"x": "input", "a": "activation", "pool": "input"}
+
+
+def attention(emit, x):
+    q, k, v = (emit(relax.op.matmul(x, weight(8, 8)), name) for name in "qkv")
+    scores = emit(relax.op.matmul(q, emit(relax.op.permute_dims(k, [0, 2, 1]))), "scores")
+    p = emit(relax.op.nn.softmax(emit(relax.op.divide(scores, constant(np.float32(8**0.5)))), -1), "p")
+    return emit(relax.op.matmul(emit(relax.op.matmul(p, v), "mixed"), weight(8, 8)), "out")
+
+
+def test_attention_keeps_softmax_in_float():
+    """Both products of run-time tensors are integers; the scores stay an accumulator."""
+    assert activations(attention, (1, 5, 8)) == {
+        "x": "input", "q": "input", "k": "input", "v": "input", "p": "input", "mixed": "input",
+    }  # fmt: skip
+
+
+def test_softmax_on_integers():
+    found = activations(attention, (1, 5, 8), float_functions=())
+    assert [name for name, role in found.items() if role == "activation"] == ["lv1"]  # scores / √8
+
+
+def test_weights_have_a_scale_per_output_channel():
+    def body(emit, x):
+        y = conv(emit, x, "plain", channels=6, kernel=3)
+        y = conv(emit, y, "depthwise", channels=6, groups=6, kernel=3)
+        y = emit(relax.op.nn.conv2d_transpose(y, weight(6, 5, 2, 2), strides=(2, 2)), "up")
+        y = emit(relax.op.matmul(emit(relax.op.reshape(y, [1, 5 * 144])), weight(720, 7)), "fc")
+        return emit(relax.op.matmul(weight(3, 1), y), "left")
+
+    found = [s for s in sites(annotate(float_module((1, 4, 6, 6), body), config())) if s.role == "weight"]
+    assert {site.name: (site.shape, site.axis) for site in found} == {
+        "plain.weight": ((6, 4, 3, 3), 0),
+        "depthwise.weight": ((6, 1, 3, 3), 0),
+        "up.weight": ((6, 5, 2, 2), 1),
+        "fc.weight": ((720, 7), 1),
+        "left.weight": ((3, 1), 0),
+    }
+    assert all(site.value is not None and site.symmetric and site.dtype == "int8" for site in found)
+
+
+def test_dtypes_follow_the_target():
+    for target, dtype in (("x86-64", "uint8"), ({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, "int8")):
+        found = sites(annotate(float_module((1, 4, 6, 6), residual), QConfig(target=target)))
+        assert {site.dtype for site in found if site.role != "weight"} == {dtype}
+
+
+def test_annotated_module_computes_the_same():
+    module = float_module((1, 4, 6, 6), residual)
+    x = np.random.default_rng(1).normal(size=(1, 4, 6, 6)).astype(np.float32)
+    np.testing.assert_array_equal(Interpreter(annotate(module, config()))(x), Interpreter(module)(x))
+
+
+def test_the_first_layer_that_asks_decides():
+    fields = {"overrides": {"a": {"range": (-2.0, 3.0), "calibrate_mode": "minmax"}, "c": {"nbit_input": 5}}}
+    found = {s.name: s for s in sites(annotate(float_module((1, 4, 6, 6), residual), config(**fields)))}
+    assert found["x"].range == (-2.0, 3.0) and found["x"].calibrate_mode == "minmax"
+    assert (found["relu"].bits, found["total"].bits) == (8, 5)
+
+
+@pytest.mark.parametrize(
+    "fields,expected",
+    [
+        ({"skip_conv_layers": [0]}, {"relu", "total"}),
+        ({"skip_conv_layers": [0, 1]}, {"total"}),
+        ({"overrides": {"b": {"precision": "float32"}}}, {"x", "total"}),
+        ({"first_layer": "float32"}, {"relu", "total"}),
+        ({"last_layer": "float32"}, {"x", "relu"}),
+        ({"debug_enabled_ops": ["nn.conv2d"]}, {"x", "relu", "total"}),
+    ],
+)
+def test_layers_that_stay_float(fields, expected):
+    assert set(activations(residual, **fields)) == expected
+
+
+def test_float16_layers_get_casts():
+    module = annotate(float_module((1, 4, 6, 6), residual), config(overrides={"b": {"precision": "float16"}}))
+    products = [b.value for b in bindings_of(module.ir["main"]) if op_name(b.value) == "nn.conv2d"]
+    assert [str(call.args[0].ty.dtype) for call in products] == ["float32", "float16", "float32"]
+    assert all(str(call.ty.dtype) == "float32" for call in products)
+    assert "b.weight" not in {site.name for site in sites(module)}
+
+
+def test_nothing_to_quantize():
+    module = annotate(float_module((1, 4, 6, 6), residual), config(overrides={"*": {"precision": "float32"}}))
+    with pytest.raises(QuantizationError, match="no tensor of this module is marked"):
+        sites(module)
+
+
+def test_pattern_of_no_layer():
+    with pytest.raises(QuantizationError, match=r"'features\.\*' matches no layer; this model's layers are 'a', 'b'"):
+        annotate(float_module((1, 4, 6, 6), residual), config(overrides={"features.*": {"precision": "float32"}}))
