@@ -8,7 +8,10 @@ by `sample_categorical` and written on the block as an annotation.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -58,10 +61,10 @@ class CostModel:
         self._schedules = meta_schedule
         self._index = {item: index for index, item in enumerate(space.configurations)}
         self._module = design_space(len(space))
-        # num_threads given: MetaSchedule asks psutil for them otherwise
-        self._context = meta_schedule.TuneContext(
-            self._module, target=task.target, task_name=task.name, num_threads=1, rand_state=seed + 1
-        )
+        with _without_intrinsics():  # num_threads given: MetaSchedule asks psutil for them otherwise
+            self._context = meta_schedule.TuneContext(
+                self._module, target=task.target, task_name=task.name, num_threads=1, rand_state=seed + 1
+            )
         self._model = meta_schedule.cost_model.XGBModel(
             extractor=_extractor(space.features),
             config=meta_schedule.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1),
@@ -94,6 +97,21 @@ class CostModel:
             choose(schedule, len(self._index), self._index[configuration])
             found.append(self._schedules.MeasureCandidate(schedule, []))
         return found
+
+
+@contextmanager
+def _without_intrinsics() -> Iterator[None]:
+    """A TuneContext imports TVM's tensor intrinsics, which takes up to a minute of parsing those of GPUs; our kernels
+    are tensorized by then. An empty package stands in for them."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def _extractor(features: np.ndarray) -> Any:

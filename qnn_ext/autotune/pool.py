@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 HEADER = struct.Struct("<Q")
+READY = b"!"  # what a worker says when it has imported everything
+START_SECONDS = 300.0
 _PACKAGE = Path(__file__).parents[2]
 
 
@@ -40,9 +42,9 @@ class Worker:
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float) -> Any:
         """`function(*arguments)`, both picklable, in the process. Raises WorkerError."""
-        process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
         try:
+            process = self._process or self._start()
+            assert process.stdin is not None
             request = pickle.dumps((function, arguments))
             process.stdin.write(HEADER.pack(len(request)) + request)
             process.stdin.flush()
@@ -53,10 +55,7 @@ class Worker:
             self.close()
             raise WorkerError("timeout", f"ended after {timeout:g} s") from None
         except (EOFError, OSError):
-            code = process.wait()
-            self.close()
-            name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            raise WorkerError("crash", f"the process ended: {name}") from None
+            raise WorkerError("crash", f"the process ended: {self._end()}") from None
         if not done:
             raise WorkerError("error", value)
         return value
@@ -70,7 +69,15 @@ class Worker:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
+        if self._read(1, time.monotonic() + START_SECONDS) != READY:
+            raise EOFError
         return self._process
+
+    def _end(self) -> str:
+        """Why the process ended by itself."""
+        code = self._process.wait() if self._process is not None else 0
+        self.close()
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def _read(self, size: int, deadline: float) -> bytes:
         assert self._process is not None and self._process.stdout is not None

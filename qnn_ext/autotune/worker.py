@@ -24,7 +24,7 @@ from ..host import architecture_name, host_architecture
 from ..target import target_architecture
 from ..topi_int8.schedule_util import num_threads
 from .kernel import Product, kernel_of, product
-from .pool import HEADER
+from .pool import HEADER, READY
 from .space import Configuration
 from .task import Task
 from .timing import Timer, race
@@ -143,6 +143,8 @@ def _fixed(timer: Timer, number: int | None) -> Timer:
 
 def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until the other side closes."""
+    replies.write(READY)
+    replies.flush()
     while len(header := requests.read(HEADER.size)) == HEADER.size:
         request = requests.read(HEADER.unpack(header)[0])
         try:
