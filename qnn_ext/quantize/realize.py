@@ -28,6 +28,7 @@ from .config import QConfig
 from .partition import partition_conversions
 from .ranges import Range, integer_range, qparams_of
 from .rounding import set_rounding
+from .table import CalibrationTable
 
 _PRODUCTS = ("matmul", *(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose")))
 
@@ -56,9 +57,7 @@ def simulate(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) 
 
 def site_qparams(found: list[Site], table: Mapping[str, Range], config: QConfig) -> dict[str, QParams]:
     """The QParams of every site. Raises QuantizationError when a range is missing or does not fit."""
-    check = getattr(table, "check", None)
-    if check is not None:
-        check(site.name for site in found)
+    (table if isinstance(table, CalibrationTable) else CalibrationTable(table)).check(site.name for site in found)
     return {
         site.name: qparams_of(
             table[site.name], site.dtype, site.bits, site.symmetric, config.power_of_two, site.axis, site.name
