@@ -19,6 +19,7 @@ from .compile import compile_
 from .inspect import inspect
 from .quantize import quantize
 from .run import run
+from .tune import tune_
 
 __all__ = ["cli", "main"]
 
@@ -39,7 +40,7 @@ def cli() -> None:
     """
 
 
-for _command in (quantize, compile_, run, bench, compare_, inspect):
+for _command in (quantize, compile_, run, bench, compare_, inspect, tune_):
     cli.add_command(_command)
 
 

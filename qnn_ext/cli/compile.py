@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..autotune.records import apply_history_best
 from ..errors import QnnError
 from ..runtime import Engine
 from .common import (
@@ -31,11 +33,13 @@ from .formats import ImportOptions, recognize
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in this folder."
 )
+@click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations it has for the target.")
 @build_options
 @json_option
 def compile_(
     model: Path,
     output: Path | None,
+    tuning: Path | None,
     target: str,
     threads: int | None,
     importing: ImportOptions,
@@ -50,6 +54,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite -o mobilenet.qnn
       qnn-ext compile mobilenet.tflite --target x86-64 --threads 1
       qnn-ext compile mobilenet.tflite --target avx512_vnni,avx2,x86-64
+      qnn-ext compile mobilenet.tflite --tuning tuning.jsonl
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
       qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
@@ -59,7 +64,9 @@ def compile_(
         raise QnnError(f"{model} is compiled already")
     output = output or Path(model.with_suffix(".qnn").name)
     started = time.perf_counter()
-    engine = compile_model(import_model(model, form, importing), target, threads)
+    module = import_model(model, form, importing)
+    with apply_history_best(tuning) if tuning else nullcontext():
+        engine = compile_model(module, target, threads)
     with step(f"writing {output.name}"):
         engine.save(output)
     seconds = time.perf_counter() - started

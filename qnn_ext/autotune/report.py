@@ -1,0 +1,118 @@
+"""What tuning brought: a table before/after, and the curve of the best over trials."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import TuningError
+from .measure import Decision
+from .space import text_of
+from .task import Task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one task ended.
+
+    decision: what was chosen; None where the task could not be measured
+    curve:    least time over the default's after each trial
+    new:      how many of the trials were measured now, not known before
+    errors:   of the configurations that failed
+    seconds:  how long it took
+    """
+
+    task: Task
+    decision: Decision | None
+    curve: tuple[float, ...]
+    new: int
+    errors: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcomes of all tasks of a model.
+
+    peaks:         GOP/s by dtypes of a product whose operands stay in the L1 cache
+    before, after: seconds of the model as a whole with the defaults and with the log, timed in turns; 0 where it was
+                   not run here
+    """
+
+    outcomes: Sequence[Outcome]
+    peaks: Mapping[tuple[str, str], float]
+    before: float
+    after: float
+
+    def rows(self) -> list[list[str]]:
+        """The table: one row for each task with layers, times, GOP/s, share of the peak and configuration."""
+        rows = []
+        for outcome in self.outcomes:
+            task, decision = outcome.task, outcome.decision
+            row = [task.name, str(task.weight)]
+            if decision is None:
+                rows.append([*row, *[""] * 5, "not measured"])
+                continue
+            best = decision.best
+            gops = task.gops / best.seconds
+            peak = self.peaks.get((task.workload.data_dtype, task.workload.weight_dtype), 0.0)
+            row += [f"{best.reference * 1e6:.1f}", f"{best.seconds * 1e6:.1f}", f"{1 / best.ratio:.2f}"]
+            row += [f"{gops:.0f}", f"{gops / peak:.0%}" if peak else "", text_of(best.configuration)]
+            rows.append(row)
+        return rows
+
+    HEADER = ("task", "layers", "default µs", "tuned µs", "×", "GOP/s", "peak", "configuration")
+
+    def markdown(self) -> str:
+        """The table in Markdown with the summary below."""
+        lines = ["| " + " | ".join(self.HEADER) + " |", "|---|" + "---:|" * 6 + "---|"]
+        lines += ["| " + " | ".join(row) + " |" for row in self.rows()]
+        return "\n".join([*lines, "", self.summary()])
+
+    def summary(self) -> str:
+        """One line: how many tasks changed, what that saves in the products and in the model."""
+        decided = [(outcome.task, outcome.decision.best) for outcome in self.outcomes if outcome.decision]
+        changed = sum(best.ratio < 1 for _, best in decided)
+        default, tuned = (
+            sum(task.weight * getattr(best, name) for task, best in decided) for name in ("reference", "seconds")
+        )
+        text = f"{changed} of {len(self.outcomes)} tasks changed"
+        if default:
+            text += f"; products {default * 1e3:.3f} → {tuned * 1e3:.3f} ms"
+        if self.before:
+            text += f"; model {self.before * 1e3:.3f} → {self.after * 1e3:.3f} ms"
+        measured = sum(outcome.new for outcome in self.outcomes)
+        return text + f"; {measured} configurations measured in {sum(item.seconds for item in self.outcomes):.0f} s"
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture: the best time over the default's by trials, for each task that changed and for all together.
+
+        Raises TuningError where matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise TuningError("a plot needs matplotlib: pip install matplotlib") from None
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.subplots()
+        length = max((len(outcome.curve) for outcome in self.outcomes), default=0)
+        total, weights = np.zeros(length + 1), 0.0
+        for outcome in self.outcomes:
+            curve = np.concatenate([[1.0], np.asarray(outcome.curve)])
+            curve = np.concatenate([curve, np.full(length + 1 - len(curve), curve[-1])])
+            weight = outcome.task.weight * (outcome.decision.best.reference if outcome.decision else 0.0)
+            total, weights = total + weight * curve, weights + weight
+            if curve[-1] < 1:
+                axes.step(range(length + 1), curve, where="post", linewidth=0.8, label=outcome.task.name)
+        if weights:
+            axes.step(
+                range(length + 1), total / weights, where="post", color="black", linewidth=2, label="all together"
+            )
+        axes.set(xlabel="trials", ylabel="best time / default's time", title="Tuning")
+        axes.grid(alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize="x-small")
+        figure.savefig(path)

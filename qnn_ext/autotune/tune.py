@@ -1,0 +1,193 @@
+"""Tuning a whole model: all tasks one after the other, the most work first, with live progress and a report."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from tvm.target import Target
+
+from ..build import TargetLike, build
+from ..errors import TargetError, TuningError, TuningWarning
+from ..module import QnnModule
+from ..runtime import Engine
+from ..target import make_target
+from ..topi_int8 import DenseWorkload
+from ..topi_int8.schedule_util import num_threads
+from .callbacks import LogFile
+from .measure import Decision, LocalBuilder, LocalRunner, MeasureOption, Result, measure_option
+from .progress import TuningProgress
+from .records import Callback, append, apply_history_best, line_of
+from .report import Outcome, Report
+from .task import Task, extract_from_program, make_task
+from .tuners import make_tuner
+
+TRIALS = 32
+SLOWER = 1.02  # a tuned model that takes longer than by this factor keeps its defaults
+TURNS = 12
+TURN_SECONDS = 0.02
+
+
+def default_tuner() -> str:
+    """ "xgb" where xgboost is installed, else "ga"."""
+    return "xgb" if find_spec("xgboost") else "ga"
+
+
+def tune(
+    module: QnnModule,
+    target: TargetLike = "native",
+    trials: int = TRIALS,
+    log: str | os.PathLike[str] = "tuning.jsonl",
+    runner: LocalRunner | None = None,
+    builder: LocalBuilder | None = None,
+    tuner: str | None = None,
+    threads: int | None = None,
+    early_stopping: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Report:
+    """Tune every task of a model and report what it brought.
+
+    target, threads: as for `qnn_ext.build`; with an RPCRunner, of the boards behind it
+    trials:          configurations to measure for each task, those that the log knows included
+    log:             records are appended here as they are measured; tuning with the same log again skips those
+    runner, builder: default: this machine, ended afterwards
+    tuner:           "xgb", "ga", "random" or "gridsearch"; default: "xgb" where xgboost is installed, else "ga"
+    early_stopping:  go on to the next task after so many measurements without improvement
+    progress:        live on stderr
+
+    A decision for a configuration other than the default is only made where that wins a race with the default; and
+    where the model as a whole turns out slower with them all, the defaults are decided for. Raises TuningError where
+    the model has nothing to tune or nothing is left to measure on; what was measured is in the log by then.
+    """
+    resolved = make_target(target, threads)
+    tasks = extract_from_program(module, resolved)
+    if not tasks:
+        raise TuningError(f"{module.source}: nothing to tune, its kernels for this target have no decisions")
+    name, log_file = tuner or default_tuner(), LogFile(log)
+    option = measure_option(builder, runner)
+    outcomes: list[Outcome] = []
+    try:
+        with TuningProgress(tasks, trials, _peaks(tasks, option), progress) as live:
+            for task in tasks:
+                outcomes.append(
+                    _tune_task(task, name, seed, trials, option, early_stopping, [log_file, live, *callbacks])
+                )
+        before, after = _whole(module, resolved, log, outcomes, option)
+    finally:
+        if runner is None:
+            option.runner.close()
+        if builder is None:
+            option.builder.close()
+    return Report(outcomes, live.peaks, before, after)
+
+
+def _tune_task(
+    task: Task,
+    name: str,
+    seed: int,
+    trials: int,
+    option: MeasureOption,
+    early_stopping: int | None,
+    callbacks: Sequence[Callback],
+) -> Outcome:
+    tuner = make_tuner(name, task, seed)
+    started = time.monotonic()
+    decision = tuner.tune(trials, option, early_stopping, callbacks)
+    errors = [result.error for result in tuner.results.values() if result.error]
+    return Outcome(task, decision, tuple(tuner.curve), tuner.new, tuple(errors), time.monotonic() - started)
+
+
+# ---- the fastest a product can be --------------------------------------------------------------------------------
+
+
+def _peaks(tasks: Sequence[Task], option: MeasureOption) -> dict[tuple[str, str], float]:
+    """GOP/s by the dtypes of the operands: those of a dense layer whose operands stay in the L1 cache, on all threads.
+
+    Measured, because nothing else tells how many dot products a cycle a core makes, and how fast its cycles are.
+    """
+    peaks: dict[tuple[str, str], float] = {}
+    for task in tasks:
+        dtypes = (task.workload.data_dtype, task.workload.weight_dtype)
+        if dtypes not in peaks:
+            peaks[dtypes] = _peak(_one_thread(task.target), dtypes, option) * num_threads(task.target)
+    return peaks
+
+
+def _peak(target: Target, dtypes: tuple[str, str], option: MeasureOption) -> float:
+    task = make_task(DenseWorkload(56, 256, 64, *dtypes), target)
+    built = option.builder.build(task, [None])[0] if task else None
+    if task is None or not isinstance(built, str):
+        return 0.0
+    raced: list[Result] = option.runner.race(task, [(None, built)], rounds=1)
+    return max((result.gops for result in raced), default=0.0)
+
+
+@lru_cache(maxsize=16)
+def _one_thread(target: Target) -> Target:
+    attributes: dict[str, Any] = {str(key): value for key, value in target.attrs.items()}
+    return Target({"kind": target.kind.name, **attributes, "num-cores": 1})
+
+
+# ---- the model as a whole ----------------------------------------------------------------------------------------
+
+
+def _whole(
+    module: QnnModule,
+    target: Target,
+    log: str | os.PathLike[str],
+    outcomes: Sequence[Outcome],
+    option: MeasureOption,
+) -> tuple[float, float]:
+    """Seconds of the model with the defaults and with the log, in turns; zeros where that cannot be told here.
+
+    Where it is slower with the log, the defaults are decided for.
+    """
+    changed = [outcome for outcome in outcomes if outcome.decision and outcome.decision.best.ratio < 1]
+    if type(option.runner) is not LocalRunner:
+        return 0.0, 0.0
+    try:
+        default = build(module, target)
+        if not changed:
+            return (default.time(number=1, repeat=3).best,) * 2
+        with warnings.catch_warnings(), apply_history_best(log):
+            warnings.simplefilter("ignore", TuningWarning)  # said before, when the log was read for tuning
+            tuned = build(module, target)
+        before, after = times_in_turns([default, tuned])
+    except TargetError:  # tuned for a CPU that this one is not
+        return 0.0, 0.0
+    if after > SLOWER * before:
+        warnings.warn(
+            f"the model takes {after * 1e3:.3f} ms with the tuned kernels and {before * 1e3:.3f} ms with the defaults, "
+            "though each kernel was faster alone: the defaults stay",
+            TuningWarning,
+            stacklevel=3,
+        )
+        for outcome in changed:
+            append(log, line_of(*_back_to_default(outcome)))
+        return before, before
+    return before, after
+
+
+def _back_to_default(outcome: Outcome) -> tuple[Result, int]:
+    decision: Decision | None = outcome.decision
+    assert decision is not None
+    best = decision.best
+    default = make_tuner("gridsearch", outcome.task).space.default
+    return Result(outcome.task, default, best.reference, best.reference), decision.measured
+
+
+def times_in_turns(engines: Sequence[Engine]) -> list[float]:
+    """The least seconds of one call of each engine, timed in turns."""
+    counts = [max(1, int(TURN_SECONDS / engine.time(number=1, repeat=3).best)) for engine in engines]
+    best = [float("inf")] * len(engines)
+    for _ in range(TURNS):
+        for index, engine in enumerate(engines):
+            best[index] = min(best[index], engine.time(number=counts[index], repeat=2).best)
+    return best
