@@ -1,83 +1,86 @@
-"""Float models of every format become integers: integer products only, and results near the float ones."""
+"""Float models of every frontend: all their products become integers, and answers stay."""
 
 import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext.coverage import coverage
 from qnn_ext.interpreter import Interpreter
-from qnn_ext.module import QnnModule
-from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import QConfig, quantize
 
-from .digits import DATA, calibration_images
+from ..frontends.mxnet import goldens
+from .digits import DATA, accuracy, calibration_images, held_out, network
 
-LEAST_DECIBEL = 28.0
+CONFIG = QConfig(target="x86-64", calibrate_mode="minmax")
 
 
-def check(module: QnnModule, samples: np.ndarray, products: int) -> None:
-    """Quantized on the samples: so many integer products, no float one, and results near those of the float module."""
-    integers = quantize(module, dataset=samples, config=QConfig(calibrate_mode="minmax"))
-    names = [op_name(binding.value) for binding in bindings_of(integers.ir["main"])]
-    assert not {"nn.conv1d", "nn.conv2d", "matmul", "nn.batch_norm"} & set(names)
-    assert sum(names.count(f"qnn.{name}") for name in ("conv2d", "dense", "batch_matmul")) == products
-    some = samples[:6]
-    expected, found = (np.concatenate([Interpreter(m)(x[None]) for x in some]) for m in (module, integers))
-    noise = float(np.sum((found - expected) ** 2))
-    assert noise > 0
-    assert 10 * np.log10(float(np.sum(expected**2)) / noise) > LEAST_DECIBEL
+def check_integers(module, x) -> np.ndarray:
+    """Everything in integers, compiled equal to interpreted; returns the results on x."""
+    assert coverage(module).share == 1.0
+    engine = qnn_ext.build(module, num_threads=1)
+    np.testing.assert_array_equal(engine(x[:1]), Interpreter(module)(x[:1]))
+    return np.concatenate([engine(image[None]) for image in x])
+
+
+def near(exact: np.ndarray, found: np.ndarray, decibels: float) -> bool:
+    return bool(10 * np.log10(np.sum(exact**2) / np.sum((exact - found) ** 2)) > decibels)
+
+
+@pytest.mark.parametrize("name", ["cnn", "transformer"])
+def test_onnx(name):
+    module = network(name)
+    images, labels = held_out()
+    integers = quantize(module, dataset=calibration_images(), config=CONFIG)
+    found = check_integers(integers, images)
+    engine = qnn_ext.build(module, num_threads=1)
+    exact = np.concatenate([engine(image[None]) for image in images])
+    assert accuracy(found, labels) >= accuracy(exact, labels) - 0.005
+    assert near(exact, found, 20)
 
 
 def test_tflite():
-    pytest.importorskip("tflite", reason="reading TFLite models needs the extra 'tflite'")
+    """Channels last, weights as OHWI."""
     module = qnn_ext.from_tflite(DATA / "digits_cnn_float32.tflite")
-    check(module, calibration_images(32).transpose(0, 2, 3, 1), products=9)
+    images, labels = held_out()
+    integers = quantize(module, dataset=calibration_images().transpose(0, 2, 3, 1), config=CONFIG)
+    found = check_integers(integers, images.transpose(0, 2, 3, 1))
+    assert accuracy(found, labels) >= 0.9978 - 0.005
 
 
 def test_pytorch():
-    torch = pytest.importorskip("torch", reason="reading PyTorch models needs the extra 'torch'")
+    """batch norm not folded, hard-swish, a transposed convolution, a concat, attention by torch itself."""
+    torch = pytest.importorskip("torch", reason="PyTorch models need the extra 'pytorch'")
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = torch.nn.Conv2d(3, 8, 3, bias=False)
+            self.norm = torch.nn.BatchNorm2d(8)
+            self.up = torch.nn.ConvTranspose2d(8, 4, 2, 2)
+            self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+            self.head = torch.nn.Linear(8, 10)
+
+        def forward(self, x):
+            x = torch.nn.functional.hardswish(self.norm(self.stem(x)))
+            x = self.up(torch.nn.functional.avg_pool2d(x, 2))
+            x = torch.cat([x, torch.nn.functional.leaky_relu(x, 0.1)], 1)
+            x = torch.nn.functional.adaptive_avg_pool2d(x, 4).flatten(2).transpose(1, 2)
+            return self.head(self.attention(x, x, x, need_weights=False)[0]).mean(1)
+
     torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3, padding=1),
-        torch.nn.BatchNorm2d(8),
-        torch.nn.ReLU6(),
-        torch.nn.Conv2d(8, 8, 3, groups=8, padding=1),
-        torch.nn.Hardswish(),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Flatten(),
-        torch.nn.Linear(128, 10),
-    ).eval()
-    data = torch.randn(16, 3, 8, 8)
-    module = qnn_ext.from_pytorch(torch.export.export(network, (data[:1],)))
-    check(module, data.numpy(), products=3)
+    model = Network().eval()
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.5, 2)
+    x = torch.randn(4, 3, 14, 14)
+    with torch.no_grad():
+        exact = np.concatenate([model(x[i : i + 1]).numpy() for i in range(len(x))])
+    module = qnn_ext.from_pytorch(torch.export.export(model, (x[:1],)))
+    found = check_integers(quantize(module, dataset=x.numpy(), config=CONFIG), x.numpy())
+    assert near(exact, found, 25)
 
 
-def test_mxnet(rng):
-    nodes = [
-        ("null", "data", []),
-        *(("null", name, []) for name in ("conv_w", "conv_b", "gamma", "beta", "mean", "var", "fc_w", "fc_b")),
-        ("Convolution", "conv", [0, 1, 2]),
-        ("BatchNorm", "bn", [9, 3, 4, 5, 6]),
-        ("Activation", "relu", [10]),
-        ("Pooling", "pool", [11]),
-        ("FullyConnected", "fc", [12, 7, 8]),
-    ]
-    attributes = {
-        "conv": {"kernel": "(3, 3)", "num_filter": "8", "pad": "(1, 1)"},
-        "bn": {"eps": "1e-5", "fix_gamma": "False"},
-        "relu": {"act_type": "relu"},
-        "pool": {"kernel": "(2, 2)", "stride": "(2, 2)", "pool_type": "max"},
-        "fc": {"num_hidden": "5"},
-    }
-    symbol = {
-        "nodes": [
-            {"op": op, "name": name, "attrs": attributes.get(name, {}), "inputs": [[i, 0, 0] for i in inputs]}
-            for op, name, inputs in nodes
-        ],
-        "heads": [[13, 0, 0]],
-    }
-    shapes = {"conv_w": (8, 3, 3, 3), "conv_b": (8,), "fc_w": (5, 72), "fc_b": (5,)}
-    params = {f"arg:{name}": rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    params |= {f"arg:{name}": rng.normal(size=8).astype(np.float32) for name in ("gamma", "beta")}
-    params |= {"aux:mean": rng.normal(size=8).astype(np.float32), "aux:var": rng.uniform(1, 2, 8).astype(np.float32)}
-    module = qnn_ext.from_mxnet(symbol, params, {"data": (1, 3, 6, 6)})
-    check(module, rng.normal(size=(16, 3, 6, 6)).astype(np.float32), products=2)
+def test_mxnet():
+    golden = goldens.load("float")["convolution_bn"]
+    module = qnn_ext.from_mxnet(golden.symbol, golden.params, golden.shapes)
+    found = check_integers(quantize(module, dataset=golden.x, config=CONFIG), golden.x)
+    assert near(golden.y, found, 35)
