@@ -27,6 +27,9 @@ from .calibrators import Calibrator
 
 Batch: TypeAlias = Sequence[np.ndarray]
 
+# TVM imports PyTorch where it is installed: two seconds and 200 MB that a worker does without
+_WORKER = "import sys; sys.modules['torch'] = None; from qnn_ext.quantize.worker import main; main()"
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -101,27 +104,29 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Worker:
-    """A process that runs `qnn_ext.quantize.worker`."""
+    """A process that runs `qnn_ext.quantize.worker.main`."""
 
     process: subprocess.Popen
 
     def read_all(self, source: _Source) -> Reader:
         """Send it batches until there are no more; what it has collected. Raises what it raised."""
-        try:
-            while (item := source.take()) is not None:
-                self._send(item)
-            self._send(None)
-        except OSError:
-            pass  # it has ended, and said why if it could
+        while (item := source.take()) is not None and self.send(item):
+            pass
+        self.send(None)
         reply = self._reply()
         if isinstance(reply, BaseException):
             raise reply
         return reply
 
-    def _send(self, item: Any) -> None:
+    def send(self, item: Any) -> bool:
+        """Whether it took this; if not it has ended, and has said why if it could."""
         assert self.process.stdin is not None
-        pickle.dump(item, self.process.stdin, pickle.HIGHEST_PROTOCOL)
-        self.process.stdin.flush()
+        try:
+            pickle.dump(item, self.process.stdin, pickle.HIGHEST_PROTOCOL)
+            self.process.stdin.flush()
+        except OSError:
+            return False
+        return True
 
     def _reply(self) -> Any:
         assert self.process.stdout is not None
@@ -138,7 +143,7 @@ class _Worker:
 @contextmanager
 def _workers(engine: Engine, reader: Reader, count: int) -> Iterator[list[_Worker]]:
     """So many processes, each with the model loaded; all ended and the model's file removed afterwards."""
-    command = [sys.executable, "-m", "qnn_ext.quantize.worker"]
+    command = [sys.executable, "-c", _WORKER]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     workers: list[_Worker] = []
@@ -157,16 +162,9 @@ def _workers(engine: Engine, reader: Reader, count: int) -> Iterator[list[_Worke
                 workers.append(_Worker(process))
             setup = (str(path), max(1, default_threads() // count), reader)
             for worker in workers:
-                _begin(worker, setup)
+                worker.send(setup)
             yield workers
         finally:
             for worker in workers:
                 worker.process.kill()
                 worker.process.communicate()
-
-
-def _begin(worker: _Worker, setup: tuple[str, int, Reader]) -> None:
-    try:
-        worker._send(setup)
-    except OSError:
-        raise worker._reply() from None

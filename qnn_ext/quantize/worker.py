@@ -1,4 +1,4 @@
-"""A process that calibrates a share of the data: `python -m qnn_ext.quantize.worker`, started by `collect`.
+"""A process that calibrates a share of the data, started by `collect`.
 
 Reads pickles from standard input: (path of the model, threads, Reader), then (position, batch) until None; answers with
 the Reader that has collected, or with the exception that ended it.
@@ -36,7 +36,3 @@ def _collect(requests: BinaryIO) -> Reader:
         index, batch = item
         reader.read(engine, index, batch)
     return reader
-
-
-if __name__ == "__main__":
-    main()

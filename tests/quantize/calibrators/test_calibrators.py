@@ -35,12 +35,12 @@ def squared_error(values, found, dtype="int8", bits=8, symmetric=True, power_of_
 @pytest.fixture
 def data(rng):
     """Distributions as networks have them."""
-    normal = rng.standard_normal(59_996)
+    normal = rng.standard_normal(19_996)
     return {
         "normal": normal,
         "relu": np.maximum(normal, 0),
-        "laplace": rng.laplace(size=59_996),
-        "heavy": rng.standard_t(2, 59_996),
+        "laplace": rng.laplace(size=19_996),
+        "heavy": rng.standard_t(2, 19_996),
         "gelu": normal * 3 / (1 + np.exp(-5 * normal)),
         "shifted": normal + 6,
         "negative": -np.abs(normal),

@@ -1,0 +1,210 @@
+"""Calibrate: an annotated module and data become a table, in one pass or chunks, one process or several."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext.errors import QuantizationError, QuantizationWarning
+from qnn_ext.op.base import constant
+from qnn_ext.op.observe import observe
+from qnn_ext.quantize import annotate
+from qnn_ext.quantize.calibrate import calibrate, histograms
+from qnn_ext.quantize.config import QConfig, qconfig
+from qnn_ext.quantize.ranges import Range
+from tests.quantize.digits import DATA, calibration_images, network
+from tests.quantize.networks import float_module
+
+WEIGHT = np.float32([[2, -3], [0.5, 4]])
+
+
+def annotated(function=None, **attributes):
+    """y = function(x) · WEIGHT on x (1, 2), with sites "x", "w" and "y"; `attributes` are those of site "y"."""
+
+    def seen(emit, expr, site, role="input", **more):
+        return emit(observe(expr, site, layer="dense", operator="nn.dense", role=role, **more))
+
+    def body(emit, x):
+        inner = emit(function(x)) if function else x
+        weight = seen(emit, constant(WEIGHT), "w", "weight", calibrate_mode="max", axis=1)
+        product = emit(relax.op.matmul(seen(emit, inner, "x", calibrate_mode="minmax"), weight))
+        return seen(emit, product, "y", **{"calibrate_mode": "minmax", **attributes})
+
+    return float_module((1, 2), body)
+
+
+@pytest.fixture
+def data(rng):
+    return rng.standard_normal((23, 2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """The digits network, annotated, and images to calibrate it with."""
+    return annotate(network("cnn"), QConfig()), calibration_images(40)
+
+
+def test_ranges_of_weights_and_activations(data):
+    table = calibrate(annotated(), data)
+    assert sorted(table) == ["w", "x", "y"]
+    assert table["x"] == Range.of(data)
+    assert table["w"] == Range([-2, -4], [2, 4], "max")
+    products = np.stack([sample @ WEIGHT for sample in data])
+    assert (table["y"].low, table["y"].high) == pytest.approx((products.min(), products.max()), rel=1e-6)
+
+
+def test_fixed_range(data):
+    table = calibrate(annotated(low=-1.0, high=3.0), data)
+    assert table["y"] == Range(-1, 3, "fixed")
+
+
+def test_settings_come_from_config_and_site(data):
+    config = QConfig(momentum=0.0)
+    assert calibrate(annotated(calibrate_mode="moving_average"), data, config)["y"].method == "moving_average"
+    last = data[-1] @ WEIGHT
+    found = calibrate(annotated(calibrate_mode="moving_average"), data, config)["y"]
+    assert (found.low, found.high) == pytest.approx((last.min(), last.max()), rel=1e-6)
+    with qconfig(global_scale=3.0):
+        assert calibrate(annotated(calibrate_mode="global_scale"), data)["y"] == Range(-3, 3, "global_scale")
+    narrow, wide = (calibrate(annotated(calibrate_mode="percentile", percentile=p), data)["y"] for p in (60.0, 100.0))
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_chunks_give_the_same_table(digits):
+    module, images = digits
+    whole = calibrate(module, images)
+    assert dict(calibrate(module, images, QConfig(calibrate_chunk_by=6))) == dict(whole)
+    assert {found.method for found in whole.values()} == {"auto", "max"}
+
+
+def test_several_processes_give_the_same_table(digits):
+    """Bit for bit; moving_average also depends on the order of the samples."""
+    _, images = digits
+    overrides = {"*depthwise*": {"calibrate_mode": "moving_average"}, "logits": {"calibrate_mode": "entropy"}}
+    module = annotate(network("cnn"), QConfig(overrides=overrides))
+    one = calibrate(module, images, QConfig(overrides=overrides))
+    assert {found.method for found in one.values()} == {"auto", "moving_average", "entropy", "max"}
+    assert dict(calibrate(module, images, QConfig(overrides=overrides, num_workers=2))) == dict(one)
+
+
+def test_order_of_the_data_does_not_matter(data):
+    for mode in ("minmax", "percentile", "kl_divergence", "entropy", "mse"):
+        module = annotated(calibrate_mode=mode)
+        assert dict(calibrate(module, data[::-1])) == dict(calibrate(module, list(data)))
+
+
+def test_histograms_hold_all_values(digits):
+    module, images = digits
+    found = histograms(module, images)
+    assert "image" in found and not any(name.endswith(".weight") for name in found)
+    assert found["image"].total == images.size
+    assert found["image"].zeros == np.count_nonzero(images == 0)
+
+
+def test_progress_bar_counts_the_samples_of_all_passes(data, monkeypatch):
+    progress = pytest.importorskip("rich.progress", reason="needs the package rich")
+    steps = []
+    monkeypatch.setattr(progress.Progress, "advance", lambda bar, task: steps.append(bar.tasks[0].total))
+    calibrate(annotated(), data, QConfig(calibrate_chunk_by=1), progress=True)
+    assert steps == [46] * 46
+    calibrate(annotated(), (row for row in data[:5]), progress=True)  # of unknown length
+    assert steps[46:] == [None] * 5
+
+
+# ---- agreement with ONNX Runtime ---------------------------------------------------------------------------------
+
+
+def test_minmax_is_that_of_onnxruntime(tmp_path):
+    """On the digits network, tensor by tensor; both compute in float32, with sums in different orders."""
+    calibration = pytest.importorskip("onnxruntime.quantization.calibrate", reason="needs the extra 'onnxruntime'")
+    images = calibration_images(30)
+    config = QConfig(calibrate_mode="minmax")
+    table = calibrate(annotate(network("cnn"), config), images, config)
+
+    class Reader(calibration.CalibrationDataReader):
+        def __init__(self):
+            self.rest = iter(images)
+
+        def get_next(self):
+            image = next(self.rest, None)
+            return None if image is None else {"image": image[None]}
+
+    calibrator = calibration.create_calibrator(DATA / "digits_cnn_float32.onnx", None, tmp_path / "augmented.onnx")
+    calibrator.collect_data(Reader())
+    ranges = {name.lstrip("/"): value.range_value for name, value in calibrator.compute_data().items()}
+    expected = {name.replace("/", "_").replace(".", "_"): value for name, value in ranges.items()}
+    compared = [name for name in table if name in expected]
+    assert len(compared) >= 8
+    for name in compared:
+        low, high = (float(np.squeeze(value)) for value in expected[name])
+        assert (table[name].low, table[name].high) == pytest.approx((low, high), rel=1e-5, abs=1e-6)
+
+
+# ---- bad input ---------------------------------------------------------------------------------------------------
+
+
+def test_no_data():
+    with pytest.raises(QuantizationError, match=r"site 'x': calibrate_mode='minmax' needs data: .* 'global_scale'"):
+        calibrate(annotated())
+    with pytest.raises(QuantizationError, match="empty"):
+        calibrate(annotated(), np.zeros((0, 2), np.float32))
+
+
+def test_auto_without_data_is_global_scale_with_a_warning():
+    config = QConfig(global_scale=5.0)
+    with pytest.warns(QuantizationWarning, match="without data every activation gets the range ±5"):
+        table = calibrate(annotate(network("cnn"), config), None, config)
+    assert {str(found) for found in table.values() if not found.per_channel} == {"-5 … 5"}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_activations_that_are_not_finite(num_workers):
+    data = np.float32([[1, 2], [3, 4], [-1, 2], [5, 6]])
+    with pytest.raises(QuantizationError, match="site 'x' in batch 2: 1 of 2 values are NaN or infinite"):
+        calibrate(annotated(relax.op.log), data, QConfig(num_workers=num_workers))
+
+
+def test_weight_that_is_computed():
+    def body(emit, x):
+        return emit(observe(x, "w", layer="dense", operator="nn.dense", role="weight"))
+
+    with pytest.raises(QuantizationError, match="site 'w' is a weight, but computed"):
+        calibrate(float_module((1, 2), body), np.ones((1, 2), np.float32))
+
+
+class Interrupted:
+    """A data set that ends in the exception after two samples."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __iter__(self):
+        yield from np.ones((2, 1, 2), np.float32)
+        raise self.error
+
+
+def left_behind():
+    """Child processes, and folders of calibrations."""
+    tasks = Path(f"/proc/{os.getpid()}/task")
+    children = (
+        [name for task in tasks.glob("*/children") for name in task.read_text().split()] if tasks.exists() else []
+    )
+    return children, list(Path(tempfile.gettempdir()).glob("qnn_ext_calibrate_*"))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk gone")], ids=["interrupt", "disk"])
+def test_interrupts_leave_nothing_behind(error, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = left_behind()
+    with pytest.raises(type(error)):
+        calibrate(annotated(), Interrupted(error), QConfig(num_workers=2))
+    assert left_behind() == before
+
+
+def test_worker_that_dies(monkeypatch):
+    monkeypatch.setattr("qnn_ext.quantize.collect._WORKER", "import os; os._exit(7)")
+    with pytest.raises(QuantizationError, match="a process that calibrates ended with exit code 7"):
+        calibrate(annotated(), np.ones((9, 2), np.float32), QConfig(num_workers=2))
