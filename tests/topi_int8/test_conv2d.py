@@ -64,6 +64,11 @@ def test_shapes(workload, cpu):
     check(workload, cpu_target(cpu))
 
 
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_prime_number_of_rows_that_leaves_l2(kernel):
+    check(conv((1, 257 + kernel[0] - 1, 1024, 5), 8, kernel), cpu_target("native"))
+
+
 @pytest.mark.parametrize("workload", SHAPES, ids=describe)
 def test_generic_fallback(workload):
     target = cpu_target("native")

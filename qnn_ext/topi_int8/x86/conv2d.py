@@ -415,7 +415,7 @@ def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, 
     if layout.mode == "window":
         row_bytes += layout.tile.rows * _interleaving(workload, instruction, layout.columns).length
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
-    least = -(-3 * overlap // (stride * layout.tile.rows)) if layout.staged else 1
+    least = max(1, -(-3 * overlap // (stride * layout.tile.rows))) if layout.staged else 1
     size = strip_size(_rows(layout), row_bytes, weight_bytes, least)
     # A count without a handy divisor: rather copy more lines twice than stage the whole image far away.
     return largest_divisor(_rows(layout), least) if layout.staged and size * row_bytes > L2_BYTES else size

@@ -24,6 +24,8 @@ from .prefetch import PREFETCH
 L1_BYTES = 32 * 1024
 L2_BYTES = 1024 * 1024
 DOT_LATENCY = 4  # cycles
+UNROLLED = 128  # dot products and loads of activations in a loop over k that LLVM unrolls as a whole
+AHEAD = 64  # dot products that the CPU has in view
 RAGGED_EPILOGUE = 40  # cycles, of a vector whose lanes are stored one by one
 
 
@@ -120,13 +122,19 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
 
     On a core with one full dot product and one full load a cycle, and one with two of each and a cycle's half of
     overhead that it cannot hide; in units of the dot products alone. Weights that do not stay in L1 load at half speed.
+    A loop that LLVM unrolls as a whole, weights in registers, has no overhead, and the CPU sees the next tiles' chains.
     """
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
     panel = domain.steps * tile.blocks * instruction.vector_bytes
     weights = tile.blocks if panel <= L1_BYTES // 2 else 2 * tile.blocks
-    single = max(dots, pixels / 2 + weights, DOT_LATENCY) / dots
-    double = (max(dots / 2, (pixels + weights) / 2, DOT_LATENCY) + 0.5) / (dots / 2)
+    latency, overhead = float(DOT_LATENCY), 0.5
+    in_registers = domain.steps * tile.blocks + dots < instruction.registers
+    if in_registers and domain.steps * (dots + pixels) <= UNROLLED:
+        weights, overhead = 0, 0.0
+        latency /= max(1.0, AHEAD / (dots * domain.steps))
+    single = max(dots, pixels / 2 + weights, latency) / dots
+    double = (max(dots / 2, (pixels + weights) / 2, latency) + overhead) / (dots / 2)
     return 0.75 * single + 0.25 * double
 
 
