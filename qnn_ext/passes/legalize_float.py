@@ -1,19 +1,21 @@
 """Operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
 
 They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
-softmax, and layer normalization along the last axis; argmax and argmin; and products, in legalize_float_products.py.
+softmax, and layer normalization along the last axis; argmax and argmin; maximum pooling of integers; and products, in
+legalize_float_products.py.
 Everything else keeps TVM's legalization, some moves with a note: legalize_moves.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from tvm import relax, te
 
 from ..numerics import elementary
 from ..op.base import has_float_rows, shape_of
-from ..topi_int8.generic import float_rows
+from ..topi_int8.generic import float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
 from . import legalize_float_products as products
 from . import legalize_moves as moves
@@ -29,6 +31,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.softmax"] = _guarded(_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
     rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
+    rules["relax.nn.max_pool2d"] = _guarded(_max_pool2d, _has_few_cells)
     rules["relax.concat"], rules["relax.strided_slice"] = moves.concat, moves.strided_slice
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
@@ -67,6 +70,27 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     epsilon = float(call.attrs.epsilon)
     return builder.call_te(float_rows.layer_norm, *call.args, epsilon, primfunc_name_hint="layer_norm")
+
+
+def _max_pool_sizes(call: relax.Call) -> tuple[list[int], ...]:
+    """Output size, pool size, strides, and padding before the first row and column."""
+    out_size = list(shape_of(call)[1:3])
+    sizes = (call.attrs.pool_size, call.attrs.strides, call.attrs.padding[:2])
+    return out_size, *([int(value) for value in values] for values in sizes)
+
+
+def _has_few_cells(call: relax.Call) -> bool:
+    attrs, dtype = call.attrs, str(call.args[0].ty.dtype)
+    plain = str(attrs.layout) == str(attrs.out_layout) == "NHWC" and all(int(step) == 1 for step in attrs.dilation)
+    if not plain or dtype.startswith("float"):
+        return False
+    _, pool_size, *_ = sizes = _max_pool_sizes(call)
+    return prod(pool_size) <= max_pool.MOST_CELLS and max_pool.has_cells_inside(shape_of(call.args[0])[1:3], *sizes)
+
+
+def _max_pool2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    sizes = _max_pool_sizes(call)
+    return builder.call_te(max_pool.max_pool2d, call.args[0], *sizes, primfunc_name_hint="max_pool2d")
 
 
 def _has_keys(call: relax.Call) -> bool:
