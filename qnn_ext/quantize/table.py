@@ -41,6 +41,10 @@ class CalibrationTable(Mapping[str, Range]):
     def __len__(self) -> int:
         return len(self.ranges)
 
+    def __str__(self) -> str:
+        width = max(map(len, self.ranges), default=0)
+        return "\n".join(f"{site:{width}}  {found}  {found.method}".rstrip() for site, found in self.ranges.items())
+
     def with_ranges(self, ranges: Mapping[str, Range]) -> CalibrationTable:
         """The table with some ranges replaced or added."""
         return replace(self, ranges={**self.ranges, **ranges})

@@ -11,9 +11,10 @@ from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import CalibrationTable, QConfig, Range, qconfig, quantize, stages
 
-from .digits import NETWORKS, accuracy, calibration_images, held_out, network
+from .digits import NETWORKS, accuracy, calibration_images, held_out
+from .digits import network as digits_network
 from .networks import float_module
-from .test_relay_fields import DATA, residual_network
+from .residual import DATA, residual_network
 
 MINMAX = QConfig(calibrate_mode="minmax")
 
@@ -21,7 +22,7 @@ MINMAX = QConfig(calibrate_mode="minmax")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_call(name):
     """Int8 within half a point of float, compiled exactly as interpreted."""
-    module = network(name)
+    module = digits_network(name)
     images, labels = held_out()
     integers = quantize(module, dataset=calibration_images())
     found = qnn_ext.build(integers)(images)
@@ -32,16 +33,11 @@ def test_one_call(name):
     assert not {"nn.conv2d", "matmul"} & set(names)
 
 
-@pytest.fixture(scope="module")
-def small():
-    return residual_network(np.random.default_rng(3))
-
-
-def test_stages_print_parse_and_run(small):
-    found = stages(small, dataset=DATA, config=MINMAX)
+def test_stages_print_parse_and_run(network):
+    found = stages(network, dataset=DATA, config=MINMAX)
     assert list(found) == ["fold", "annotate", "calibrate", "simulate", "realize"]
     assert found.result is found["realize"]
-    float_result = qnn_ext.Interpreter(small)(DATA[:1])
+    float_result = qnn_ext.Interpreter(network)(DATA[:1])
     for name, module in found.items():
         script = module.script(show_meta=True)
         tvm.ir.assert_structural_equal(tvm.script.from_source(script), module.ir)
@@ -53,61 +49,61 @@ def test_stages_print_parse_and_run(small):
     assert (low, high) == (DATA.min(), DATA.max())
 
 
-def test_build_is_quantize_and_build(small):
-    one = qnn_ext.build(small, dataset=DATA, qconfig=MINMAX)
+def test_build_is_quantize_and_build(network):
+    one = qnn_ext.build(network, dataset=DATA, qconfig=MINMAX)
     with qconfig(calibrate_mode="minmax"):
-        two = qnn_ext.build(small, "native", dataset=DATA)
-    three = qnn_ext.build(quantize(small, dataset=DATA, config=MINMAX))
+        two = qnn_ext.build(network, "native", dataset=DATA)
+    three = qnn_ext.build(quantize(network, dataset=DATA, config=MINMAX))
     for x in DATA[:3]:
         np.testing.assert_array_equal(one(x[None]), three(x[None]))
         np.testing.assert_array_equal(two(x[None]), three(x[None]))
 
 
-def test_build_never_quantizes_unasked(small):
+def test_build_never_quantizes_unasked(network):
     with qconfig(calibrate_mode="minmax"):
-        engine = qnn_ext.build(small)
-    np.testing.assert_array_equal(engine(DATA[:1]), qnn_ext.build(small)(DATA[:1]))
+        engine = qnn_ext.build(network)
+    np.testing.assert_array_equal(engine(DATA[:1]), qnn_ext.build(network)(DATA[:1]))
 
 
-def test_the_target_of_build_chooses_the_dtype(small, monkeypatch):
+def test_the_target_of_build_chooses_the_dtype(network, monkeypatch):
     chosen = []
     monkeypatch.setattr(
         "qnn_ext.quantize.quantize", lambda module, params, dataset, config, table: chosen.append(config) or module
     )
-    qnn_ext.build(small, "x86-64", dataset=DATA)
-    qnn_ext.build(small, ["avx2", "x86-64"], dataset=DATA, qconfig=QConfig(target="x86-64"))
-    qnn_ext.build(small, ["avx2", "x86-64"], dataset=DATA)
+    qnn_ext.build(network, "x86-64", dataset=DATA)
+    qnn_ext.build(network, ["avx2", "x86-64"], dataset=DATA, qconfig=QConfig(target="x86-64"))
+    qnn_ext.build(network, ["avx2", "x86-64"], dataset=DATA)
     assert [config.target for config in chosen] == ["x86-64", "x86-64", "avx2"]
 
 
-def test_a_table_in_place_of_data(small, tmp_path):
-    found = stages(small, dataset=DATA, config=MINMAX)
+def test_a_table_in_place_of_data(network, tmp_path):
+    found = stages(network, dataset=DATA, config=MINMAX)
     path = tmp_path / "table.json"
     found.table.save(path)
     for table in (path, str(path), found.table):
-        again = quantize(small, config=MINMAX, table=table)
+        again = quantize(network, config=MINMAX, table=table)
         tvm.ir.assert_structural_equal(again.ir, found.result.ir)
     edited = found.table.with_ranges({"x": Range(-1.0, 1.0)})
-    changed = quantize(small, config=MINMAX, table=edited)
+    changed = quantize(network, config=MINMAX, table=edited)
     assert np.abs(qnn_ext.Interpreter(changed)(DATA[:1]) - qnn_ext.Interpreter(found.result)(DATA[:1])).max() > 0.01
-    assert qnn_ext.build(small, table=path)(DATA[:1]).shape == (1, 5)
+    assert qnn_ext.build(network, table=path)(DATA[:1]).shape == (1, 5)
 
 
-def test_tables_that_do_not_fit(small, tmp_path):
-    table = stages(small, dataset=DATA, config=MINMAX).table
+def test_tables_that_do_not_fit(network, tmp_path):
+    table = stages(network, dataset=DATA, config=MINMAX).table
     other = residual_network(np.random.default_rng(4))
     with pytest.raises(QuantizationError, match="made for another model"):
         quantize(other, table=table)
     with pytest.raises(QuantizationError, match="unknown sites"):
-        quantize(small, config=QConfig(skip_dense_layer=True), table=table)
+        quantize(network, config=QConfig(skip_dense_layer=True), table=table)
     missing = CalibrationTable({name: found for name, found in table.items() if name != "x"})
     with pytest.raises(QuantizationError, match="no range for 'x'"):
-        quantize(small, table=missing)
+        quantize(network, table=missing)
     with pytest.raises(QuantizationError, match="the range has 2 channels"):
-        quantize(small, table=table.with_ranges({"x": Range([0.0, 1.0], [1.0, 2.0])}))
+        quantize(network, table=table.with_ranges({"x": Range([0.0, 1.0], [1.0, 2.0])}))
     (tmp_path / "table.json").write_text("{}")
     with pytest.raises(QuantizationError, match=r"table\.json: not a calibration table"):
-        quantize(small, table=tmp_path / "table.json")
+        quantize(network, table=tmp_path / "table.json")
 
 
 def with_weight_input() -> tuple[tvm.IRModule, np.ndarray]:
@@ -148,12 +144,12 @@ def test_build_with_parameters_alone():
     np.testing.assert_allclose(engine(x), x @ weight, rtol=1e-5)
 
 
-def test_what_is_quantized_already(small):
-    integers = quantize(small, dataset=DATA, config=MINMAX)
+def test_what_is_quantized_already(network):
+    integers = quantize(network, dataset=DATA, config=MINMAX)
     with pytest.raises(QuantizationError, match=r"is quantized already: it has .* integer operators"):
         quantize(integers, dataset=DATA)
     with pytest.raises(QuantizationError, match="annotated already"):
-        quantize(stages(small, dataset=DATA, config=MINMAX)["annotate"], dataset=DATA)
+        quantize(stages(network, dataset=DATA, config=MINMAX)["annotate"], dataset=DATA)
 
 
 NAN = DATA.copy()
@@ -170,28 +166,28 @@ NAN[5, 0, 0, 0] = np.nan
         (DATA.astype(np.uint8), "must be float32, found uint8"),
     ],
 )
-def test_bad_data(small, dataset, message):
+def test_bad_data(network, dataset, message):
     with pytest.raises(QuantizationError, match=message):
-        qnn_ext.build(small, dataset=dataset)
+        qnn_ext.build(network, dataset=dataset)
 
 
-def test_no_data(small):
+def test_no_data(network):
     with pytest.raises(QuantizationError, match="'kl_divergence' needs data: give a dataset or a calibration table"):
-        quantize(small, config=QConfig(calibrate_mode="kl_divergence"))
+        quantize(network, config=QConfig(calibrate_mode="kl_divergence"))
     with pytest.warns(QuantizationWarning, match="global_scale"):
-        quantize(small)
+        quantize(network)
 
 
-def test_layers_that_do_not_exist(small):
+def test_layers_that_do_not_exist(network):
     with pytest.raises(QuantizationError, match=r"pattern 'block\*' matches no layer"):
-        quantize(small, dataset=DATA, config=QConfig(overrides={"block*": {"precision": "float32"}}))
+        quantize(network, dataset=DATA, config=QConfig(overrides={"block*": {"precision": "float32"}}))
     with pytest.raises(QuantizationError, match="no convolution 2; this model has 2"):
-        quantize(small, dataset=DATA, config=QConfig(skip_conv_layers=[2]))
+        quantize(network, dataset=DATA, config=QConfig(skip_conv_layers=[2]))
 
 
-def test_nothing_left_to_quantize(small):
+def test_nothing_left_to_quantize(network):
     with pytest.raises(QuantizationError, match="every layer in float"):
-        quantize(small, dataset=DATA, config=QConfig(debug_enabled_ops=[]))
+        quantize(network, dataset=DATA, config=QConfig(debug_enabled_ops=[]))
 
 
 def test_activations_that_overflow():

@@ -97,3 +97,10 @@ def test_with_ranges():
     assert changed.model == TABLE.model
     assert TABLE["relu_1"].high == 6.25
     np.testing.assert_array_equal(changed["conv.weight"].low, [-1.0, -0.1])
+
+
+def test_print():
+    assert str(TABLE).splitlines() == [
+        "relu_1       0 … 6.25  kl_divergence",
+        "conv.weight  [-1, -0.1] … [0.1, 0.333333] (2 channels)",
+    ]
