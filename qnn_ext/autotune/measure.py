@@ -32,7 +32,8 @@ class Result:
 
     seconds:   least time of one execution; 0.0 with an error
     reference: the same of the task's default configuration, timed in turns with it
-    error:     empty, or "compile: …", "wrong: …", "crash: …", "timeout: …", "run: …"
+    error:     empty, or "compile: …", "wrong: …", "crash: …", "timeout: …", "run: …"; "lost: …" where no server
+               answered, which says nothing of the configuration
     """
 
     task: Task
@@ -140,7 +141,7 @@ class LocalRunner:
                     if isinstance(value, WorkerError) and attempt + 1 < self.attempts:
                         failed.append(waiting[index])
                     else:
-                        yield _result(task, waiting[index][0], value)
+                        yield _result(task, waiting[index][0], value, self.tracker is not None)
             if not failed:
                 return
             waiting = failed
@@ -266,9 +267,9 @@ def measure(
                 path.unlink(missing_ok=True)
 
 
-def _result(task: Task, configuration: Configuration, value: list[float | str] | WorkerError) -> Result:
+def _result(task: Task, configuration: Configuration, value: list[float | str] | WorkerError, remote: bool) -> Result:
     if isinstance(value, WorkerError):
-        kind = value.kind if value.kind in ("crash", "timeout") else "run"
+        kind = "lost" if remote else value.kind if value.kind in ("crash", "timeout") else "run"
         return Result(task, configuration, error=f"{kind}: {value}")
     reference, seconds = value
     if isinstance(reference, str):

@@ -159,6 +159,8 @@ def known_results(log: Log, task: Task, space: Space) -> tuple[list[Result], Dec
         if configuration is None:
             continue
         result = Result(task, configuration, record.seconds, record.reference, record.error)
+        if record.error.startswith("lost"):
+            continue
         if record.decided:
             decision = Decision(result, record.decided)
         else:

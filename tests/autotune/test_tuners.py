@@ -1,0 +1,195 @@
+"""Tuners: every one measures, checks, records and decides; a log is resumed; failures are recorded and skipped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qnn_ext import TuningError
+from qnn_ext.autotune import LocalBuilder, Result, Tuner, log_to_file, make_task, measure_option, read_log, space_of
+from qnn_ext.autotune import measure as measuring
+from qnn_ext.autotune.timing import race
+from qnn_ext.autotune.tuners import TUNERS, make_tuner
+from qnn_ext.topi_int8 import DenseWorkload
+from tests.cpus import cpu_target
+
+
+class Pretend:
+    """A runner for tests: the time of a configuration is its place in the space, no code runs."""
+
+    def __init__(self, task, slow=lambda index: 1.0 + index, broken=()):
+        self.order = {item: index for index, item in enumerate(space_of(task).configurations)}
+        self.slow, self.broken, self.measured = slow, broken, []
+
+    def run(self, task, default, libraries):
+        for configuration, _ in libraries:
+            index = self.order[configuration]
+            self.measured.append(index)
+            error = "wrong: 1 of 2 outputs differ" if index in self.broken else ""
+            yield Result(task, configuration, 0.0 if error else self.slow(index), self.slow(0), error)
+
+    def race(self, task, libraries, rounds=4):
+        return [Result(task, item, self.slow(self.order[item]), self.slow(0)) for item, _ in libraries]
+
+    def close(self):
+        pass
+
+
+class NoBuilder(LocalBuilder):
+    """Compiles nothing."""
+
+    def __init__(self):
+        pass
+
+    def build(self, task, configurations):
+        return ["/nowhere/kernel.so"] * len(configurations)
+
+    def close(self):
+        pass
+
+
+def fastest_at(place: int):
+    """Times with one valley, as those of register tiles have."""
+    return lambda index: 1.0 + 0.05 * abs(index - place)
+
+
+def tuner_or_skip(name, task):
+    if name == "xgb":
+        pytest.importorskip("xgboost", reason="needs xgboost")
+    return make_tuner(name, task)
+
+
+@pytest.mark.parametrize("name", TUNERS)
+def test_finds_the_best(name, task, tmp_path):
+    runner, log = Pretend(task, fastest_at(7)), tmp_path / "log.jsonl"
+    tuner = tuner_or_skip(name, task)
+    size = len(tuner.space)
+    decision = tuner.tune(size, measure_option(NoBuilder(), runner), callbacks=[log_to_file(log)])
+    assert decision.best.configuration == tuner.space.configurations[7] and decision.measured == size
+    assert sorted(runner.measured) == list(range(1, size)), "each once, the default never"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(lines) == size and lines[-1]["decided"] == size
+    assert lines[-1]["configuration"] == asdict(decision.best.configuration)
+
+
+@pytest.mark.parametrize("name", ["xgb", "ga"])
+def test_learns_where_to_look(name):
+    """In a large space with a valley far from the predicted order, half of the space suffices."""
+    task = make_task(DenseWorkload(64, 256, 512, "uint8", "int8"), cpu_target("native", 1))
+    order = {item: index for index, item in enumerate(space_of(task).configurations)}
+    assert len(order) > 48
+
+    def slow(index):
+        configuration = space_of(task).configurations[index]
+        return 1.0 + abs(configuration.columns - 3) + abs(configuration.blocks - 5)
+
+    tuner = tuner_or_skip(name, task)
+    decision = tuner.tune(32, measure_option(NoBuilder(), Pretend(task, slow)))
+    assert decision.best.seconds <= 2.0
+
+
+def test_default_stays_where_nothing_is_faster(task, tmp_path):
+    tuner = make_tuner("random", task)
+    decision = tuner.tune(8, measure_option(NoBuilder(), Pretend(task, lambda index: 1.0 - 0.005 * (index == 3))))
+    assert decision.best.configuration == tuner.space.default and decision.best.ratio == 1
+
+
+def test_resumes(task, tmp_path):
+    log, runner = tmp_path / "log.jsonl", Pretend(task, fastest_at(4))
+    option = measure_option(NoBuilder(), runner)
+
+    def interrupt(tuner: Tuner, results):
+        if tuner.new == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_tuner("gridsearch", task).tune(12, option, callbacks=[log_to_file(log), interrupt])
+    assert len(read_log(log).records) == 5
+    resumed = make_tuner("gridsearch", task)
+    first = resumed.tune(12, option, callbacks=[log_to_file(log)])
+    assert resumed.new == 7 and len(resumed.curve) == 12
+    again = make_tuner("gridsearch", task)
+    size = log.stat().st_size
+    assert again.tune(12, option, callbacks=[log_to_file(log)]) == first
+    assert again.new == 0 and log.stat().st_size == size
+
+
+def test_stops_early(task):
+    runner = Pretend(task)
+    make_tuner("gridsearch", task).tune(40, measure_option(NoBuilder(), runner), early_stopping=8)
+    assert len(runner.measured) <= 16 < len(space_of(task))
+
+
+def test_wrong_results_are_recorded_and_never_chosen(task, tmp_path):
+    log = tmp_path / "log.jsonl"
+    runner = Pretend(task, fastest_at(2), broken=(2,))
+    tuner = make_tuner("gridsearch", task)
+    decision = tuner.tune(6, measure_option(NoBuilder(), runner), callbacks=[log_to_file(log)])
+    assert tuner.space.configurations.index(decision.best.configuration) in (1, 3)
+    assert [record.error for record in read_log(log).records].count("wrong: 1 of 2 outputs differ") == 1
+
+
+def test_measures_on_this_machine(task, option):
+    """Compiles, checks and times in other processes; the time of a kernel of 0.04 MOP is microseconds."""
+    tuner = make_tuner("gridsearch", task)
+    decision = tuner.tune(3, option)
+    assert tuner.new == 3 and not any(result.error for result in tuner.results.values())
+    assert all(1e-9 < result.seconds < 1e-3 and 0.2 < result.ratio < 5 for result in tuner.results.values())
+    assert decision.best.ratio <= 1
+
+
+def test_a_wrong_kernel_gets_no_time(task, option):
+    """A library that computes something else, as if a schedule were wrong: its packed weights are off by one."""
+    configuration = space_of(task).configurations[1]
+    (default,) = option.builder.build(task, [None])
+    (built,) = option.builder.build(task, [configuration])
+    constants = Path(built).with_suffix(".npz")
+    with np.load(constants) as file:
+        arrays = [file[name] for name in file.files]
+    arrays[0] = arrays[0] + 1
+    np.savez(constants, *arrays)
+    (result,) = option.runner.run(task, default, [(configuration, built)])
+    assert result.error.startswith("wrong: ") and "differ from the interpreter" in result.error
+    assert result.seconds == 0 and result.ratio == float("inf")
+
+
+def test_a_crash_costs_only_its_own_job(task, option, tmp_path):
+    """A library that is no library ends nothing but its own measurement; the next one is measured."""
+    configurations = space_of(task).configurations[1:3]
+    (default,) = option.builder.build(task, [None])
+    good, bad = option.builder.build(task, configurations)
+    Path(bad).write_bytes(b"no library")
+    results = {
+        r.configuration: r
+        for r in option.runner.run(task, default, [(configurations[1], bad), (configurations[0], good)])
+    }
+    assert results[configurations[1]].error.startswith(("run: ", "crash: "))
+    assert not results[configurations[0]].error
+
+
+def test_unknown_tuner(task):
+    with pytest.raises(TuningError, match="unknown tuner 'bayes': use xgb, ga, random, gridsearch"):
+        make_tuner("bayes", task)
+
+
+def test_runner_options_are_checked():
+    with pytest.raises(TuningError, match="must all be positive"):
+        measuring.LocalRunner(repeat=0)
+
+
+def test_race_keeps_the_first_and_drops_the_hopeless():
+    calls = [0, 0, 0]
+
+    def timer(index, seconds):
+        def run(number):
+            calls[index] += 1
+            return seconds
+
+        return run
+
+    assert race([timer(0, 3.0), timer(1, 1.0), timer(2, 2.0)], rounds=8) == [3.0, 1.0, 2.0]
+    assert calls == [9, 9, 3]
