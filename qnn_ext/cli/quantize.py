@@ -229,7 +229,8 @@ def _described(config: QConfig) -> list[str]:
     default = QConfig()
     names = [item.name for item in fields(QConfig)]
     changed = [f"{name}={getattr(config, name)!r}" for name in names if getattr(config, name) != getattr(default, name)]
-    return [f"QConfig({', '.join(changed)})"]
+    notes = [f"QConfig({', '.join(changed)})"]
+    return [*notes, "The figures are those before bias correction."] if config.bias_correction else notes
 
 
 def _coverage(module: QnnModule) -> dict[str, Any]:

@@ -9,8 +9,11 @@ from tvm import relax
 import qnn_ext
 from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.passes.rewrite import bindings_of
+from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.channels import weight_of
+from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.equalize import equalize, equalizing_scales, find_pairs
+from qnn_ext.quantize.pipeline import quantize
 
 
 def network(rng, between, pool=True, shared=False) -> QnnModule:
@@ -66,6 +69,19 @@ def test_same_function_with_equal_ranges(between, rng):
     for producer, consumer in pairwise(after):
         np.testing.assert_allclose(producer.output_ranges(), consumer.input_ranges(), rtol=1e-3)
     assert spread(before[1].output_ranges()) > 50 * spread(after[1].output_ranges())
+
+
+def test_one_scale_per_weight_is_enough_then(rng):
+    module = network(rng, relax.op.nn.relu)
+    data = rng.normal(size=(20, 3, 8, 8)).astype(np.float32)
+    run = qnn_ext.Interpreter(module)
+    exact = np.concatenate([run(sample[None]) for sample in data])
+    found = {}
+    for equalized in (False, True):
+        config = QConfig(calibrate_mode="minmax", per_channel=False, equalize=equalized)
+        integers = qnn_ext.Interpreter(quantize(module, dataset=data, config=config))
+        found[equalized] = fidelity(exact, np.concatenate([integers(sample[None]) for sample in data])).sqnr
+    assert found[True] > found[False] + 6, found
 
 
 def spread(ranges):
