@@ -23,7 +23,7 @@ from .dataset import batches
 from .dynamic import dynamic
 from .equalize import equalize
 from .fold import fold
-from .realize import realize, simulate
+from .realize import simulate, to_integers
 from .table import CalibrationTable, fingerprint
 
 TableLike = CalibrationTable | str | os.PathLike
@@ -108,7 +108,7 @@ def stages(
     modules["calibrate"] = with_ranges(annotated, ranges)
     modules["simulate"] = simulate(annotated, ranges, config)
     if not config.do_simulation:
-        modules["realize"] = realize(annotated, ranges, config)
+        modules["realize"] = to_integers(modules["simulate"], config)
     return Stages(modules, ranges)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from .. import op as qnn
-from ..module import QnnModule
+from ..module import FloatNote, QnnModule
 from ..op.base import constant, constant_value, shape_of
 from ..op.compound import permute
 from ..op.observe import OBSERVE
@@ -39,12 +39,23 @@ def realize(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -
     table: the range of every site. Raises QuantizationError when one is missing or does not fit its site.
     """
     simulation = simulate(annotated, table, config)
-    if config.do_simulation:
-        return simulation
+    return simulation if config.do_simulation else to_integers(simulation, config)
+
+
+def to_integers(simulation: QnnModule, config: QConfig) -> QnnModule:
+    """The integers that a simulation stands for, rounded and partitioned as the configuration says."""
     mod, notes = qdq_to_integer(simulation.ir)
     mod = set_rounding(mod, config.rounding, config.round_for_shift)
-    realized = replace(simulation, ir=mod, notes=(*annotated.notes, *notes))
+    realized = replace(simulation, ir=mod, notes=(*simulation.notes, *notes))
     return realized if config.partition_conversions == "disabled" else partition_conversions(realized, config)
+
+
+def _explained(note: FloatNote, config: QConfig) -> FloatNote:
+    """The note of an operator that is in float because the configuration says so."""
+    if note.operator in _PRODUCTS:
+        return replace(note, reason="the qconfig keeps this layer in float")
+    function = next((name for name in config.float_functions if name in note.operator), None)
+    return note if function is None else replace(note, reason=f"the qconfig keeps {function} in float")
 
 
 def simulate(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -> QnnModule:
