@@ -18,10 +18,12 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
 from .numerics.saturate import SATURATE, as_float, narrowed, widened
+from .topi_int8.schedule_util import num_threads
 from .topi_int8.x86.features import has_feature
 from .topi_int8.x86.lookup import looked_up
 from .topi_int8.x86.pack import pack_saturated
 from .topi_int8.x86.prefetch import prefetching
+from .topi_int8.x86.weave import weave
 
 PIPELINE = "qnn_ext"
 
@@ -51,6 +53,7 @@ tirx.register_tir_pipeline(PIPELINE, _pipeline)
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
     target = function.attrs["target"]
     body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
+    body = weave(body, serial=num_threads(target) == 1)
     if has_feature(target, "avx512vbmi"):
         body = tvm_ffi.structural_map(body, (TensorLoad, looked_up))
     if has_feature(target, "fma"):

@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import Schedule
+from tvm.ir import Expr, PrimType, TensorLoad
+from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows, saturates
 from .intrin import DotInstruction
 from .prefetch import PREFETCH
+from .weave import WEAVE
 
 L1_BYTES = 32 * 1024
 L2_BYTES = 1024 * 1024
@@ -27,6 +30,9 @@ DOT_LATENCY = 4  # cycles
 UNROLLED = 128  # dot products and loads of activations in a loop over k that LLVM unrolls as a whole
 AHEAD = 64  # dot products that the CPU has in view
 RAGGED_EPILOGUE = 40  # cycles, of a vector whose lanes are stored one by one
+
+LONG_EPILOGUE = 4
+"""Operations on floats from which on an epilogue takes long: a requantization has two, a sum behind it four more."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,9 @@ def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
     """
     dots = tile.rows * tile.columns * tile.blocks
     # Instructions behind the last dot product wait for it; the next tile's overlap them as far as the CPU looks ahead,
-    # which is not far in a large tile. Entering the loop over k costs a small one more.
-    epilogue = 1.5 + 0.1 * dots + 2.0 / dots
+    # which is not far in a large tile. Entering the loop over k costs a small one more, and so does narrowing to 8 bits
+    # where it fills no register.
+    epilogue = 1.5 + 0.1 * dots + 2.0 / dots + (0.3 if tile.blocks % PACKED else 0.0)
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
     cycles = domain.steps * _step_cost(tile, domain, instruction) + epilogue
@@ -162,11 +169,14 @@ def strip_size(count: int, tile_bytes: int, weight_bytes: int, least: int = 1) -
 
 
 def panel_ahead(tile: Tile, tiles: int, weight_bytes: int, blocks: int) -> int:
-    """Bytes from the weights in use to those of the next panel, which are fetched meanwhile; 0: not worth it.
+    """Bytes from the weights in use to those that are fetched meanwhile: the next panel, or further where panels are
+    small, for memory is slow to answer. Behind the last weights lie the next kernel's. 0: not worth it.
 
     tiles: how many register tiles pass by each panel; weight_bytes: those of all `blocks`
     """
-    return weight_bytes // blocks * tile.blocks if tiles > 1 and weight_bytes > L2_BYTES // 16 else 0
+    if tiles == 1 or weight_bytes <= L2_BYTES // 16:
+        return 0
+    return max(weight_bytes // blocks * tile.blocks, L2_BYTES // 4)
 
 
 def schedule_microkernel(
@@ -215,14 +225,14 @@ def schedule_microkernel(
         sch.annotate(innermost, "pragma_loop_partition_hint", 1)
     for stage in stages:
         sch.compute_at(stage, task, preserve_unit_loops=True)
-    loop = _tensorize(sch, accumulator, instruction, pixel_axes)
+    reduction = _tensorize(sch, accumulator, instruction, pixel_axes)
     if prefetch:
-        sch.annotate(loop, PREFETCH, prefetch)
-    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes)
+        sch.annotate(reduction[-1], PREFETCH, prefetch)
+    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, _single(sch, reduction))
 
 
-def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> LoopRV:
-    """Tensorize the accumulator; returns the innermost loop over k."""
+def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> list[LoopRV]:
+    """Tensorize the accumulator; returns the loops over k."""
     kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
     loops = sch.get_loops(accumulator)[-len(kinds) :]
     spatial = kinds.count(tirx.IterVar.DataPar)
@@ -235,12 +245,15 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction
     sch.vectorize(vector)
     for loop in (*tile, *initial_tile):
         sch.unroll(loop)
-    return reduction[-1]
+    return reduction
 
 
-def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], channel: LoopRV, lanes: int) -> None:
+def _vectorize_epilogue(
+    sch: Schedule, output: SBlockRV, pixels: list[LoopRV], channel: LoopRV, lanes: int, steps: int
+) -> None:
     """Vectorise over channels, several registers at a time where they narrow to 8 bits together, and unroll the pixels:
-    at constant offsets, LLVM finds the accumulators in registers.
+    at constant offsets, LLVM finds the accumulators in registers. Long epilogues are woven into the loop over k where
+    that has `steps` enough, see `weave`.
 
     No vector crosses the last channel. What is left is unrolled: LLVM would make a masked loop of it, and LLVM 22
     writes eight bytes where one is due when such a loop narrows int64 to int8 and one lane remains.
@@ -257,7 +270,11 @@ def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], c
         outer, vector = sch.split(channel, [None, width])
         sch.reorder(outer, *pixels, vector)
         sch.vectorize(vector)
-        _unroll(sch, [outer, *pixels])
+        parts = math.prod(extent(sch, loop) for loop in (outer, *pixels))
+        if width >= lanes and parts <= steps and _float_operations(sch.get(output)) >= LONG_EPILOGUE:
+            sch.annotate(sch.fuse(outer, *pixels), WEAVE, 1)
+        else:
+            _unroll(sch, [outer, *pixels])
     elif panel == channels > lanes:
         full, rest = sch.loop_partition(channel, [channels // lanes * lanes, None])
         sch.vectorize(sch.split(full, [None, lanes])[1])
@@ -266,6 +283,20 @@ def _vectorize_epilogue(sch: Schedule, output: SBlockRV, pixels: list[LoopRV], c
         sch.unroll(sch.split(channel, [None, lanes])[1])
     else:
         sch.unroll(channel)
+
+
+def _single(sch: Schedule, loops: list[LoopRV]) -> int:
+    """The extent of the innermost loop where it is the only one with more than one iteration, 0 elsewhere."""
+    *outer, last = (extent(sch, loop) for loop in loops)
+    return last if all(size == 1 for size in outer) else 0
+
+
+def _float_operations(block: SBlock) -> int:
+    """How many operations on floats a block's expression has."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(block.body, (Expr, found.append))
+    operations = [node for node in found if not isinstance(node, (tirx.Var, tirx.FloatImm, TensorLoad))]
+    return sum(str(node.ty.dtype).startswith("float") for node in operations if isinstance(node.ty, PrimType))
 
 
 def _unroll(sch: Schedule, loops: list[LoopRV]) -> None:

@@ -28,7 +28,7 @@ def prefetching(loop: tirx.For) -> tirx.For:
         return loop
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(loop.body, (TensorLoad, loads.append))
-    distinct = {tvm_ffi.StructuralKey(load): load for load in loads if _is_weight(load)}
+    distinct = {tvm_ffi.StructuralKey(load): load for load in loads if _is_weight(load)}  # type: ignore[call-arg]
     fetches = [tirx.Evaluate(_fetch(load, int(ahead))) for load in distinct.values()]
     body = [*(loop.body.seq if isinstance(loop.body, tirx.SeqStmt) else [loop.body]), *fetches]
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(body), None, {})
