@@ -46,7 +46,7 @@ def to_integers(simulation: QnnModule, config: QConfig) -> QnnModule:
     """The integers that a simulation stands for, rounded and partitioned as the configuration says."""
     mod, notes = qdq_to_integer(simulation.ir)
     mod = set_rounding(mod, config.rounding, config.round_for_shift)
-    realized = replace(simulation, ir=mod, notes=(*simulation.notes, *notes))
+    realized = replace(simulation, ir=mod, notes=(*simulation.notes, *(_explained(note, config) for note in notes)))
     return realized if config.partition_conversions == "disabled" else partition_conversions(realized, config)
 
 

@@ -144,6 +144,21 @@ def test_what_stays_float_is_what_the_policy_says():
         assert [n for n in found if n != "qnn.normalize"] == expected
 
 
+def test_notes_name_the_choice():
+    config = QConfig(target="x86-64")
+    _, annotated, table, _ = prepared((attention_probabilities, (1, 4, 4)), config)
+    (note,) = realize(annotated, table, config).notes
+    assert (note.operator, note.reason) == ("nn.softmax", "the qconfig keeps softmax in float")
+    config = QConfig(target="x86-64", last_layer="float32")
+    _, annotated, table, _ = prepared("bottleneck", config)
+    (note,) = realize(annotated, table, config).notes
+    assert (note.operator, note.reason) == ("matmul", "the qconfig keeps this layer in float")
+
+
+def attention_probabilities(emit, x):
+    return emit(relax.op.nn.softmax(emit(relax.op.matmul(x, weight(4, 4)))))
+
+
 def test_float_functions_on_integers():
     config = QConfig(target="x86-64", float_functions=())
     _, annotated, table, x = prepared("encoder", config)
