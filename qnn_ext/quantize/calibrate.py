@@ -15,7 +15,6 @@ from .calibrators import CALIBRATORS, Calibrator, Settings, make_calibrator
 from .collect import Reader, collect
 from .config import QConfig, current_config
 from .dataset import Batches, batches
-from .histogram import Histogram
 from .instrument import instrument
 from .ranges import Range
 from .table import CalibrationTable
@@ -43,17 +42,6 @@ def calibrate(
         _collect(annotated, dataset, {name: assigned[name] for name in reading}, config, progress)
     ranges = {name: value or assigned[name].threshold(name) for name, value in fixed.items()}
     return CalibrationTable(ranges)
-
-
-def histograms(
-    annotated: QnnModule, dataset: Any, config: QConfig | None = None, progress: bool = False
-) -> dict[str, Histogram]:
-    """The distribution of every observed activation over the data, by site. Raises QuantizationError as `calibrate`."""
-    config = config or current_config() or QConfig()
-    keeper = make_calibrator("percentile", Settings(bins=config.bins))  # any that keeps histograms
-    names = [site.name for site in sites(annotated) if site.role != "weight"]
-    _collect(annotated, dataset, dict.fromkeys(names, keeper), config, progress)
-    return {name: keeper.statistics[name] for name in names}
 
 
 def _fixed_range(site: Site, config: QConfig) -> Range | None:

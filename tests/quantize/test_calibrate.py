@@ -12,7 +12,7 @@ from qnn_ext.errors import QuantizationError, QuantizationWarning
 from qnn_ext.op.base import constant
 from qnn_ext.op.observe import observe
 from qnn_ext.quantize import annotate
-from qnn_ext.quantize.calibrate import calibrate, histograms
+from qnn_ext.quantize.calibrate import calibrate
 from qnn_ext.quantize.config import QConfig, qconfig
 from qnn_ext.quantize.ranges import Range
 from tests.quantize.digits import DATA, calibration_images, network
@@ -77,7 +77,7 @@ def test_chunks_give_the_same_table(digits):
     module, images = digits
     whole = calibrate(module, images)
     assert dict(calibrate(module, images, QConfig(calibrate_chunk_by=6))) == dict(whole)
-    assert {found.method for found in whole.values()} == {"auto", "max"}
+    assert {found.method for found in whole.values()} == {"mse", "max"}
 
 
 def test_several_processes_give_the_same_table(digits):
@@ -86,7 +86,7 @@ def test_several_processes_give_the_same_table(digits):
     overrides = {"*depthwise*": {"calibrate_mode": "moving_average"}, "logits": {"calibrate_mode": "entropy"}}
     module = annotate(network("cnn"), QConfig(overrides=overrides))
     one = calibrate(module, images, QConfig(overrides=overrides))
-    assert {found.method for found in one.values()} == {"auto", "moving_average", "entropy", "max"}
+    assert {found.method for found in one.values()} == {"mse", "moving_average", "entropy", "max"}
     assert dict(calibrate(module, images, QConfig(overrides=overrides, num_workers=2))) == dict(one)
 
 
@@ -94,14 +94,6 @@ def test_order_of_the_data_does_not_matter(data):
     for mode in ("minmax", "percentile", "kl_divergence", "entropy", "mse"):
         module = annotated(calibrate_mode=mode)
         assert dict(calibrate(module, data[::-1])) == dict(calibrate(module, list(data)))
-
-
-def test_histograms_hold_all_values(digits):
-    module, images = digits
-    found = histograms(module, images)
-    assert "image" in found and not any(name.endswith(".weight") for name in found)
-    assert found["image"].total == images.size
-    assert found["image"].zeros == np.count_nonzero(images == 0)
 
 
 def test_progress_bar_counts_the_samples_of_all_passes(data, monkeypatch):
