@@ -2,8 +2,8 @@
 
     python tutorials/07_quantize_onnx.py
 
-The model is bundled: a small CNN for 8×8 digits as PyTorch exports it, batch normalizations and all. 400 training images
-to calibrate on are bundled, too.
+The model is bundled: a small CNN for 8×8 digits as PyTorch exports it, batch normalizations and all; and so are 400
+training images to calibrate on.
 """
 
 import tempfile
@@ -33,8 +33,8 @@ model = qnn_ext.from_onnx(MODEL)
 in_float = accuracy(qnn_ext.build(model, num_threads=1))
 print(f"float: {in_float:.2f} %")
 
-# 2. A configuration says how to quantize. Fields have Relay's names, and there are more of them; what is not named keeps
-#    its default: int8 weights with one scale per channel, activations in the dtype this CPU multiplies fastest.
+# 2. A configuration says how to quantize. Fields have Relay's names, and there are more; what is not named keeps its
+#    default: int8 weights with one scale per channel, activations in the dtype this CPU multiplies fastest.
 
 config = quantize.QConfig(calibrate_mode="mse")
 

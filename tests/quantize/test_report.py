@@ -1,0 +1,61 @@
+"""The report: every figure is in it, names are escaped, and it does without matplotlib."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from qnn_ext.quantize.analysis import Analysis, Fidelity, LayerReport, SiteReport
+from qnn_ext.quantize.report import decibel, to_json, write_report
+
+GOOD, EXACT = Fidelity(36.25, 0.9999, 0.125), Fidelity(float("inf"), 1.0, 0.0)
+
+
+@pytest.fixture
+def analysis():
+    counts, edges = np.array([5, 0, 100, 1]), np.linspace(-1, 3, 5)
+    sites = (
+        SiteReport("a<b>|c", "conv", "input", "uint8", 8, 0.0, 2.0, GOOD, 0.125, counts, edges),
+        SiteReport("conv.weight", "conv", "weight", "int8", 4, -1.0, 1.0, EXACT, 0.0, counts, edges),
+    )
+    layers = (
+        LayerReport("conv", "nn.conv2d", GOOD, Fidelity(50.0, 1.0, 0.1)),
+        LayerReport("dense", "nn.dense", GOOD, Fidelity(20.0, 0.99, 0.5)),
+    )
+    return Analysis(sites, layers, {"logits": GOOD}, 7)
+
+
+def test_files(analysis, tmp_path):
+    pytest.importorskip("matplotlib", reason="histograms need the extra 'bench'")
+    written = write_report(analysis, tmp_path / "new" / "folder", "Quantization of x", ["QConfig()"])
+    assert [path.name for path in written] == ["report.md", "report.html", "report.json", "000.png", "001.png"]
+    text = written[0].read_text()
+    assert text.startswith("# Quantization of x\n\nQConfig()\n") and "on 7 batches" in text
+    assert "| logits | 36.2 dB | 0.999900 | 0.125 |" in text
+    assert text.index("| 1 | dense | nn.dense | 20.0 dB |") < text.index("| 2 | conv | nn.conv2d | 50.0 dB |")
+    assert "| a<b>\\|c | input | uint8 | 0 … 2 | 36.2 dB | 0.999900 | 12.5 % | ![](histograms/000.png) |" in text
+    assert "| conv.weight | weight | int8, 4 bits | -1 … 1 | exact | 1.000000 | 0 % |" in text
+    page = written[1].read_text()
+    assert "a&lt;b&gt;|c" in page and "a<b>" not in page
+    assert all(Image.open(path).size[0] > 300 for path in written[3:])
+
+
+def test_json(analysis):
+    found = json.loads(json.dumps(to_json(analysis), allow_nan=False))
+    assert found["ranking"] == ["dense", "conv"] and found["samples"] == 7
+    assert found["sites"][1]["fidelity"]["sqnr"] is None, "infinite: JSON has no such number"
+    assert "counts" not in found["sites"][0]
+
+
+def test_without_matplotlib(analysis, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    written = write_report(analysis, tmp_path, "x")
+    assert [path.name for path in written] == ["report.md", "report.html", "report.json"]
+    assert "matplotlib is not installed" in written[0].read_text() and "histograms/" not in written[0].read_text()
+
+
+def test_decibel():
+    assert decibel(float("inf")) == "exact" and decibel(-3.14159) == "-3.1 dB"
