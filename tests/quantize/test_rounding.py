@@ -1,0 +1,64 @@
+"""set_rounding: every requantize of accumulators rounds as asked."""
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext import op as qnn
+from qnn_ext.interpreter import interpret
+from qnn_ext.op.base import call_attributes, constant
+from qnn_ext.passes.rewrite import bindings_of, op_name
+from qnn_ext.quantize.rounding import set_rounding
+
+from ..passes.modules import compile_and_run, module
+
+ACCUMULATORS = np.arange(-40, 40, dtype=np.int32).reshape(1, 2, 40)
+
+
+def requantize(scale, axis=1, zero_point=3):
+    """acc · scale → int8 with scale 1."""
+    scales = constant(np.asarray(scale, np.float32))
+    return module(
+        [(ACCUMULATORS.shape, "int32")],
+        lambda emit, x: emit(qnn.requantize(x, scales, 0, 1.0, zero_point, axis=axis, out_dtype="int8")),
+    )
+
+
+def values(mod) -> np.ndarray:
+    """What the interpreter gives, which the compiled module must give as well."""
+    (expected,) = interpret(mod, [ACCUMULATORS])
+    np.testing.assert_array_equal(compile_and_run(mod, "native", [ACCUMULATORS])[0], expected)
+    return expected.astype(np.int64) - 3
+
+
+def test_defaults_change_nothing():
+    mod = requantize(0.25)
+    assert set_rounding(mod, "TONEAREST_EVEN") is mod
+
+
+@pytest.mark.parametrize(
+    "rounding,midpoints",
+    [("TONEAREST_EVEN", np.rint), ("UPWARD", lambda x: np.floor(x + 0.5)),
+     ("TONEAREST", lambda x: np.trunc(x + np.copysign(0.5, x)))],
+)  # fmt: skip
+def test_midpoints(rounding, midpoints):
+    exact = ACCUMULATORS * 0.25
+    np.testing.assert_array_equal(values(set_rounding(requantize(0.25), rounding)), midpoints(exact))
+
+
+def test_truncation_is_an_arithmetic_shift():
+    """One shift for each channel, also of nothing."""
+    mod = set_rounding(requantize([0.125, 1.0]), "TONEAREST_EVEN", round_for_shift=False)
+    np.testing.assert_array_equal(values(mod), ACCUMULATORS >> np.array([3, 0]).reshape(1, 2, 1))
+
+
+def test_other_scales_round_although_shifts_truncate():
+    mod = set_rounding(requantize(0.3), "TONEAREST_EVEN", round_for_shift=False)
+    np.testing.assert_array_equal(values(mod), np.rint(ACCUMULATORS.astype(np.float32) * np.float32(0.3)))
+
+
+def test_only_accumulators():
+    """A requantize from 8 bits says how it rounds by itself."""
+    mod = module([((4,), "int8")], lambda emit, x: emit(qnn.requantize(x, 0.5, 0, 1.0, 0, out_dtype="int8")))
+    (call,) = (b.value for b in bindings_of(set_rounding(mod, "UPWARD")["main"]) if isinstance(b.value, relax.Call))
+    assert op_name(call) == "qnn.requantize" and call_attributes(call)["rounding"] == "TONEAREST_EVEN"
