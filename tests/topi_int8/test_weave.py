@@ -101,4 +101,4 @@ def test_only_long_epilogues_are_marked():
 
     assert marked(_dense(28, 128, 64))
     assert not marked(module([((28, 128), "uint8")], short))
-    assert not marked(_dense(28, 4, 64))
+    assert not marked(_dense(28, 4, 16))
