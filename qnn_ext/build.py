@@ -80,9 +80,10 @@ def _quantized(
     table: TableLike | None,
 ) -> QnnModule:
     """The module as integers, of the dtypes that the target wants unless the configuration names another."""
-    from .quantize import QConfig, current_config, quantize  # calibration builds, too
+    from .quantize import quantize  # calibration builds, too
+    from .quantize.config import resolve_config
 
-    config = qconfig or current_config() or QConfig()
+    config = resolve_config(qconfig)
     if config.target is None:
         single = isinstance(target, (str, Mapping, Target))
         config = replace(config, target=target if single else next(iter(target), None))

@@ -267,6 +267,13 @@ def current_config() -> QConfig | None:
     return stack[-1] if stack else None
 
 
+def resolve_config(config: QConfig | None) -> QConfig:
+    """The config given, else that of the innermost `with qconfig(...)`, else the defaults. Raises QuantizationError."""
+    if config is not None and not isinstance(config, QConfig):
+        raise QuantizationError(f"a configuration must be a QConfig, found {type(config).__name__}: use QConfig(...)")
+    return config or current_config() or QConfig()
+
+
 @contextmanager
 def qconfig(config: QConfig | None = None, /, **values: Any) -> Iterator[QConfig]:
     """`with qconfig(calibrate_mode="mse") as config:` sets fields for what is quantized inside, in this thread.
@@ -274,7 +281,7 @@ def qconfig(config: QConfig | None = None, /, **values: Any) -> Iterator[QConfig
     Fields not named keep the value of the enclosing `with qconfig(...)`, or their default; a QConfig as first argument
     replaces that starting point. Raises QuantizationError.
     """
-    resolved = replace_fields(config or current_config() or QConfig(), values)
+    resolved = replace_fields(resolve_config(config), values)
     stack = getattr(_current, "stack", None)
     if stack is None:
         stack = _current.stack = []

@@ -18,7 +18,7 @@ from ..passes.rewrite import Emit, bindings_of, emit_named, op_name, plain_attrs
 from .annotate import annotate, sites
 from .bias_correction import correct_bias
 from .calibrate import calibrate
-from .config import QConfig, current_config
+from .config import QConfig, resolve_config
 from .dataset import batches
 from .dynamic import dynamic
 from .equalize import equalize
@@ -92,7 +92,7 @@ def stages(
     progress: bool = False,
 ) -> Stages:
     """`quantize` with the modules after each stage, and the calibration table; arguments and errors are the same."""
-    config = config or current_config() or QConfig()
+    config = resolve_config(config)
     module = float_module(mod, params)
     modules = {"fold": fold(module, config)}
     if config.equalize:
@@ -119,8 +119,10 @@ def _ranges(
     model = fingerprint(module)
     if table is None:
         return replace(calibrate(annotated, dataset, config, progress), model=model)
-    if not isinstance(table, CalibrationTable):
+    if isinstance(table, (str, os.PathLike)):
         table = CalibrationTable.load(table)
+    if not isinstance(table, CalibrationTable):
+        raise QuantizationError(f"a table must be a CalibrationTable or the path of one, found {type(table).__name__}")
     table.check([site.name for site in sites(annotated)], model)
     return table
 
@@ -148,6 +150,11 @@ def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = N
 
     Raises QuantizationError when it is quantized already, computes nothing in float32, or a parameter does not fit.
     """
+    if not isinstance(mod, (QnnModule, IRModule)):
+        raise QuantizationError(
+            f"a model must be a QnnModule or an IRModule, found {type(mod).__name__}: import files with from_onnx, "
+            "from_tflite, from_pytorch or from_mxnet"
+        )
     module = mod if isinstance(mod, QnnModule) else _wrapped(mod)
     if params:
         module = bind_parameters(module, params)

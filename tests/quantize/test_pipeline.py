@@ -215,3 +215,17 @@ def test_activations_that_are_constant():
     with pytest.warns(QuantizationWarning, match="all values are zero"):
         module = quantize(float_module((1, 4, 6, 6), body), dataset=DATA, config=MINMAX)
     np.testing.assert_allclose(qnn_ext.Interpreter(module)(DATA[:1]), np.full((1, 1, 6, 6), 5.0), rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        ({"qconfig": "kl_divergence"}, "must be a QConfig, found str"),
+        ({"dataset": DATA, "table": {"x": (0, 1)}}, "must be a CalibrationTable or the path of one, found dict"),
+    ],
+)
+def test_arguments_of_a_wrong_kind(network, arguments, message):
+    with pytest.raises(QuantizationError, match=message):
+        qnn_ext.build(network, **arguments)
+    with pytest.raises(QuantizationError, match="found str: import files with from_onnx"):
+        quantize("model.onnx")
