@@ -13,10 +13,13 @@ from typing import Any
 
 from tvm import IRModule, relax
 
+from .. import op as qnn
 from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
+from ..numerics.reference import domain
+from ..op.base import OPS, call_attributes, constant, constant_value
 from ..passes.inline import inlined
-from ..passes.rewrite import bindings_of, consumers, op_name, operands, plain_attrs, substitute
+from ..passes.rewrite import Emit, bindings_of, consumers, op_name, operands, plain_attrs, rewrite, substitute
 from .config import QConfig
 
 PARTS = ("quantize_prefix", "integer_middle", "dequantize_suffix")
@@ -28,8 +31,11 @@ def partition_conversions(module: QnnModule, config: QConfig) -> QnnModule:
     The prefix is what is computed from the inputs up to their quantize; the suffix what is float behind the last
     integers. With "fully_integral" QuantizationError is raised when a float operator remains between.
     """
+    integral = config.partition_conversions == "fully_integral"
+    if integral:
+        module = replace(module, ir=_by_table(module.ir))
     cut = _cut(module)
-    if config.partition_conversions == "fully_integral":
+    if integral:
         _check_integral(cut)
     return replace(module, ir=_with_functions(module.ir, cut))
 
@@ -45,6 +51,29 @@ def partitions(module: QnnModule) -> dict[str, QnnModule]:
         ir = IRModule({"main": _function(part, "main", cut)})
         result[name] = QnnModule(ir, inputs, outputs, (), (), f"{module.source} ({name})")
     return result
+
+
+def _by_table(mod: IRModule) -> IRModule:
+    """`mod` with every quantize of 8-bit integers just dequantized as a table from one to the other."""
+    dequantized: dict[Any, relax.Call] = {}
+
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        name = op_name(value)
+        if name == "qnn.dequantize" and str(value.args[0].ty.dtype) in ("int8", "uint8"):
+            var = emit(value)
+            dequantized[var] = value
+            return var
+        source = dequantized.get(value.args[0]) if name == "qnn.quantize" else None
+        if source is None:
+            return None
+        reals, integers = ([constant_value(arg) for arg in call.args[1:]] for call in (source, value))
+        if any(array is None or array.size != 1 for array in (*reals, *integers)):
+            return None
+        every = domain(str(source.args[0].ty.dtype))
+        real = OPS["dequantize"].reference(every, *reals, **call_attributes(source))
+        return qnn.table(source.args[0], constant(OPS["quantize"].reference(real, *integers, **call_attributes(value))))
+
+    return rewrite(mod, rule)
 
 
 # ---- where to cut ------------------------------------------------------------------------------------------------
