@@ -56,7 +56,8 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     for storage in graph.inputs:
         storage.used_at(len(graph.steps))  # a later call may run on the same values again
     tensors = [storage for storage in storages if storage.array is None]
-    workspace = place([*tensors, *(item for items in scratch for item in items)], header_bytes(len(graph.steps)))
+    buffers = [item for items in scratch for item in items]
+    workspace = place([*tensors, *buffers], header_bytes(len(graph.steps)), tasks)
     program = emit(graph, kernels, scratch, workspace, weights.size, target)
     executable = tvm.compile(program, target, tir_pipeline=PIPELINE)
     layout = {

@@ -15,24 +15,57 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def place(storages: Iterable[Storage], start: int) -> int:
-    """Give each storage its offset, from `start` on, and return the bytes needed. Parts lie where the whole does.
-
-    Largest first, each into the smallest gap it fits between those that live at the same time: within a few per cent
-    of the optimum on networks (Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020).
-    """
+def place(storages: Iterable[Storage], start: int, tasks: int = 1) -> int:
+    """Give each storage its offset, from `start` on, and return the bytes needed. Parts lie where the whole does."""
     storages = list(storages)
-    placed: list[Storage] = []
-    end = start
-    for storage in sorted((item for item in storages if item.whole is None), key=lambda item: (-item.size, item.first)):
-        others = [other for other in placed if other.first <= storage.last and storage.first <= other.last]
-        storage.offset = _best_gap(storage.size, sorted(others, key=lambda item: item.offset), start)
-        placed.append(storage)
-        end = max(end, storage.offset + aligned(storage.size))
+    roots = sorted((item for item in storages if item.whole is None), key=lambda item: (-item.size, item.first))
+    end = _by_gaps(roots, start) if tasks == 1 else _by_columns(roots, start)
     for storage in storages:
         root, inside = storage.root
         storage.offset = root.offset + inside
     return end
+
+
+def _by_gaps(storages: Iterable[Storage], start: int) -> int:
+    """Largest first, each into the smallest gap it fits between those that live at the same time.
+
+    Within a few per cent of the optimum on networks (Pisarchyk and Lee, Efficient memory management for deep neural net
+    inference, 2020).
+    """
+    placed: list[Storage] = []
+    end = start
+    for storage in storages:
+        others = [other for other in placed if _meet(storage, other)]
+        storage.offset = _best_gap(storage.size, sorted(others, key=lambda item: item.offset), start)
+        placed.append(storage)
+        end = max(end, storage.offset + aligned(storage.size))
+    return end
+
+
+def _by_columns(storages: Iterable[Storage], start: int) -> int:
+    """Largest first, each into the middle of the first column where no other lives at the same time.
+
+    Tasks write and read equal runs of a tensor's rows. Two tasks find what they wrote before, into whatever tensor, in
+    their own core's cache if all tensors that share memory have their middle at the same address. That takes some
+    quarter more memory than filling gaps.
+    """
+    columns: list[list[Storage]] = []
+    for storage in storages:
+        column = next((found for found in columns if not any(_meet(storage, other) for other in found)), None)
+        if column is None:
+            columns.append(column := [])
+        column.append(storage)
+    for column in columns:
+        width = aligned(column[0].size)
+        for storage in column:
+            storage.offset = start + (width - aligned(storage.size)) // (2 * ALIGNMENT) * ALIGNMENT
+        start += width
+    return start
+
+
+def _meet(a: Storage, b: Storage) -> bool:
+    """Whether two storages live at the same time."""
+    return a.first <= b.last and b.first <= a.last
 
 
 def _best_gap(size: int, others: Sequence[Storage], start: int) -> int:

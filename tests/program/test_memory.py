@@ -27,6 +27,19 @@ def test_live_storages_do_not_overlap(seed):
     assert live <= end - 192 <= 1.3 * live
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_tensors_of_several_tasks_have_their_middles_in_common(seed):
+    rng = np.random.default_rng(seed)
+    storages = [
+        Storage(int(rng.integers(1, 5000)), first=step, last=step + int(rng.integers(1, 4))) for step in range(40)
+    ]
+    end = place(storages, 192, tasks=2)
+    assert not any(_overlap(a, b) for i, a in enumerate(storages) for b in storages[:i])
+    assert all(s.offset >= 192 and s.offset % ALIGNMENT == 0 and s.offset + s.size <= end for s in storages)
+    middles = {round((s.offset + aligned(s.size) / 2) / (2 * ALIGNMENT)) for s in storages}
+    assert len(middles) <= 2 * 5  # columns, where at most four or five live at a time
+
+
 def test_a_chain_takes_two_neighbours():
     storages = [Storage(1000, first=step, last=step + 1) for step in range(10)]
     assert place(storages, 0) == 2 * aligned(1000)

@@ -260,12 +260,29 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> t
         copies = rows * columns * (1 + FETCH / min(task[2], line)) * (1 if fits else 2)
         bands = workload.batch * -(-layout.tiles[0] // task[0])
         share = -(-bands * (layout.tiles[1] // task[1]) * (layout.blocks // task[2]) // threads)
-        others = 1 - 1 / min(bands, threads) if deep else 1 - min(bands, threads) / threads
-        foreign = others * FOREIGN * rows * columns / line
+        written = _foreign_share(task[0], layout.tiles[0], workload.batch, threads)
+        foreign = (1 - 1 / min(bands, threads) if deep else written) * FOREIGN * rows * columns / line
         return share * task[2] * (task[0] * task[1] * compute + copies + foreign)
 
     heights = divisors(layout.tiles[0], 64) if threads == 1 else range(1, min(layout.tiles[0], 64) + 1)
     return min(product(heights, divisors(layout.tiles[1], 64), divisors(layout.blocks, 4)), key=cost)
+
+
+@lru_cache(maxsize=4096)
+def _foreign_share(rows: int, height: int, images: int, threads: int) -> float:
+    """What part of its input a thread finds written by others, where threads take equal runs of bands of `rows` rows
+    and each wrote an equal run of all rows."""
+    bands, total = -(-height // rows), images * height
+    foreign = 0.0
+    for thread in range(threads):
+        low, high = (images * bands * end / threads for end in (thread, thread + 1))
+        own = total * thread / threads, total * (thread + 1) / threads
+        for band in range(math.floor(low), math.ceil(high)):
+            first = band // bands * height + band % bands * rows
+            last = min(first + rows, (band // bands + 1) * height)
+            inside = max(0.0, min(last, own[1]) - max(first, own[0]))
+            foreign += (min(high, band + 1) - max(low, band)) * (last - first - inside)
+    return foreign / total
 
 
 def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, step: int, instruction: DotInstruction) -> None:
