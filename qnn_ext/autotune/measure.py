@@ -10,6 +10,7 @@ MetaSchedule, the RPC configuration and with it TVM's tracker, sessions and serv
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -211,12 +212,14 @@ class RPCRunner(LocalRunner):
         from tvm import rpc
 
         assert self.tracker is not None
+        address = (self.tracker.host, self.tracker.port)
         try:
-            reported = rpc.connect_tracker(self.tracker.host, self.tracker.port).summary()["server_info"]
+            socket.create_connection(address, timeout=5).close()  # TVM itself would try for a minute
+            reported = rpc.connect_tracker(*address).summary()["server_info"]
         except (OSError, RuntimeError) as error:
             raise TuningError(
                 f"no tracker at {self.tracker.host}:{self.tracker.port} ({error}); start one: "
-                f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.tracker.port}"
+                f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.tracker.port} (it needs tornado)"
             ) from None
         return sum(server["key"] == f"server:{self.tracker.key}" for server in reported)
 
