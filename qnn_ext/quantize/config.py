@@ -75,7 +75,7 @@ class QConfig:
                      truncates
     debug_enabled_ops: the only operators that may be quantized ("nn.conv2d", "nn.dense", "nn.batch_matmul", "add" …);
                      None: all
-    rounding:        of requantize: "TONEAREST_EVEN", "UPWARD" or "TONEAREST"
+    rounding:        of requantize: "TONEAREST_EVEN", "UPWARD" or "TONEAREST"; not of shifts that truncate
     calibrate_chunk_by: how many sites one pass over the data collects, −1: all. Less memory, more passes
     partition_conversions: "enabled" splits `main` into quantize_prefix, integer middle and dequantize_suffix;
                      "fully_integral" also requires that the middle has no float operator

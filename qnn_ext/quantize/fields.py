@@ -136,9 +136,9 @@ def check_fields(values: Mapping[str, Any]) -> None:
         if name in RULES:
             _check(name, value, name)
     _check_overrides(values["overrides"])
-    for problem, holds in _contradictions(values).items():
-        if holds:
-            raise QuantizationError(problem)
+    for pattern, changes in ((None, {}), *values["overrides"].items()):
+        for problem in _contradictions({**values, **changes}):
+            raise QuantizationError(problem if pattern is None else f"overrides[{pattern!r}]: {problem}")
 
 
 def _check(name: str, value: Any, where: str) -> None:
@@ -161,29 +161,45 @@ def _check_overrides(overrides: Any) -> None:
             _check(name, value, f"overrides[{pattern!r}][{name!r}]")
 
 
-def _contradictions(v: Mapping[str, Any]) -> dict[str, bool]:
-    """What contradicts what, each with its remedy -> whether it is the case."""
-    cambricon = v["quantization_formula"] == "cambricon"
-    return {
-        "dtype_activation='int32' and nbit_activation of at most 8 contradict each other: give dtype_activation "
-        "'int8' or 'uint8', or nbit_activation=32": v["dtype_activation"] == "int32" and v["nbit_activation"] != 32,
-        f"dtype_activation={v['dtype_activation']!r} has no 32 bits: give nbit_activation of at most 8": v[
-            "dtype_activation"
-        ]
-        != "int32"
-        and v["nbit_activation"] > 8,
-        "quantization_formula='cambricon' has no zero points, symmetric=False asks for them: leave symmetric out, or "
-        "choose 'google'": cambricon and v["symmetric"] is False,
-        "quantization_formula='cambricon' has no zero points, dtype_input='uint8' needs one: choose dtype_input='int8'"
-        " or 'google'": cambricon and v["dtype_input"] == "uint8",
-        "round_for_shift=False truncates, rounding names how to round: leave rounding at 'TONEAREST_EVEN', or round": (
-            not v["round_for_shift"] and v["rounding"] != "TONEAREST_EVEN"
+def _contradictions(values: Mapping[str, Any]) -> list[str]:
+    """What contradicts what, each with its remedy."""
+    cambricon = values["quantization_formula"] == "cambricon"
+    dtype, bits = values["dtype_activation"], values["nbit_activation"]
+    rules = [
+        (
+            dtype == "int32" and bits != 32,
+            f"dtype_activation='int32' and nbit_activation={bits} contradict each other: give dtype_activation "
+            "'int8' or 'uint8', or nbit_activation=32",
         ),
-        "dynamic=True takes ranges at run time, calibrate_mode asks for calibrated ones: leave calibrate_mode at 'auto'"
-        ", or dynamic out": v["dynamic"] and v["calibrate_mode"] != "auto",
-        "dynamic=True has no integer activations to partition: leave partition_conversions at 'disabled'": v["dynamic"]
-        and v["partition_conversions"] != "disabled",
-        "do_simulation=True computes in float, partition_conversions='fully_integral' forbids it: choose one": (
-            v["do_simulation"] and v["partition_conversions"] == "fully_integral"
+        (
+            dtype != "int32" and bits > 8,
+            f"dtype_activation={dtype!r} has no {bits} bits: give nbit_activation of at most 8",
         ),
-    }
+        (
+            cambricon and values["symmetric"] is False,
+            "quantization_formula='cambricon' has no zero points, symmetric=False asks for them: leave symmetric out, "
+            "or choose 'google'",
+        ),
+        (
+            cambricon and "uint8" in (values["dtype_input"], dtype),
+            "quantization_formula='cambricon' has no zero points, uint8 needs one: choose int8, or 'google'",
+        ),
+        (
+            values["dynamic"] and values["calibrate_mode"] != "auto",
+            "dynamic=True takes ranges at run time, calibrate_mode asks for calibrated ones: leave calibrate_mode at "
+            "'auto', or dynamic out",
+        ),
+        (
+            values["dynamic"] and values["partition_conversions"] != "disabled",
+            "dynamic=True has no integer activations to partition: leave partition_conversions at 'disabled'",
+        ),
+        (
+            values["dynamic"] and (values["do_simulation"] or values["bias_correction"]),
+            "dynamic=True knows no ranges before it runs: neither do_simulation nor bias_correction go with it",
+        ),
+        (
+            values["do_simulation"] and values["partition_conversions"] == "fully_integral",
+            "do_simulation=True computes in float, partition_conversions='fully_integral' forbids it: choose one",
+        ),
+    ]
+    return [problem for holds, problem in rules if holds]

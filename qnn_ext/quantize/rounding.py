@@ -27,9 +27,11 @@ def set_rounding(mod: IRModule, rounding: str, round_for_shift: bool = True) -> 
         attributes = call_attributes(value)
         if attributes["rounding"] != "TONEAREST_EVEN":
             return None
-        if not round_for_shift:
-            shifts = _shifts(value)
-            return None if shifts is None else _truncated(value, shifts, emit)
+        shifts = None if round_for_shift else _shifts(value)
+        if shifts is not None:
+            return _truncated(value, shifts, emit)
+        if rounding == "TONEAREST_EVEN":
+            return None
         changes = {**attributes, "rounding": rounding, "compute_dtype": "int64"}
         return OPS["requantize"].call(*value.args, **changes)
 

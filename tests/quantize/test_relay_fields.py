@@ -115,14 +115,14 @@ def test_round_for_shift():
     weight = np.float32([[0.25, -0.5]])
     module = float_module((1, 1, 2, 2), lambda emit, x: two_convolutions(emit, x, weight))
     data = np.random.default_rng(0).uniform(-7, 7, (1, 1, 2, 2)).astype(np.float32)
-    fields = {"skip_conv_layers": None, "rounding": "TONEAREST_EVEN", "global_scale": 8.0}
+    fields = {"skip_conv_layers": None, "global_scale": 8.0}
     for rounds in (True, False):
         found = quantize(module, config=QConfig.relay(round_for_shift=rounds, **fields))
         q = np.rint(data * 16).astype(np.int64)  # x = q / 16
         kernel = np.int64([64, -127])  # w = k / 256: ±0.5 is one step outside of a signed byte
         accumulator = q * kernel.reshape(1, 2, 1, 1)  # a / 4096, which the next layer takes as q / 16: a >> 8
         exact = accumulator / 256
-        shifted = np.rint(exact) if rounds else np.floor(exact)
+        shifted = np.floor(exact + 0.5) if rounds else np.floor(exact)
         expected = shifted.clip(-128, 127).sum(axis=1, keepdims=True) * 127 / 256 / 16 * 1.0
         np.testing.assert_allclose(Interpreter(found)(data), expected, atol=1e-6)
 
@@ -143,8 +143,9 @@ def test_debug_enabled_ops(network):
 
 @pytest.mark.parametrize("rounding", ["TONEAREST_EVEN", "UPWARD", "TONEAREST"])
 def test_rounding(network, rounding):
-    module = quantized(network, rounding=rounding)
-    assert {call_attributes(call)["rounding"] for call in calls(module, "qnn.requantize")} == {rounding}
+    for truncates in (False, True):  # shifts, of which this network has none
+        module = quantized(network, rounding=rounding, round_for_shift=not truncates)
+        assert {call_attributes(call)["rounding"] for call in calls(module, "qnn.requantize")} == {rounding}
 
 
 @pytest.mark.parametrize("chunk,passes", [(-1, 1), (2, 2), (1, 4)])
