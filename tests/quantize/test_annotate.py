@@ -131,6 +131,46 @@ def test_softmax_on_integers():
     assert [name for name, role in found.items() if role == "activation"] == ["lv1"]  # scores / √8
 
 
+def layer_norm(emit, x):
+    """As exported before ONNX 17."""
+    centered = emit(relax.op.subtract(x, emit(relax.op.mean(x, [-1], keepdims=True))))
+    square = emit(relax.op.power(centered, constant(np.float32(2))))
+    variance = emit(relax.op.add(emit(relax.op.mean(square, [-1], keepdims=True)), constant(np.float32(1e-5))))
+    scaled = emit(relax.op.divide(centered, emit(relax.op.sqrt(variance))))
+    return emit(relax.op.add(emit(relax.op.multiply(scaled, weight(8))), weight(8)), "norm")
+
+
+def unit_length(emit, x):
+    length = emit(relax.op.sqrt(emit(relax.op.sum(emit(relax.op.multiply(x, x)), [-1], keepdims=True))))
+    return emit(relax.op.divide(x, emit(relax.op.broadcast_to(length, [1, 5, 8]))), "norm")
+
+
+def softmax(emit, x):
+    power = emit(relax.op.exp(emit(relax.op.subtract(x, emit(relax.op.max(x, [-1], keepdims=True))))))
+    return emit(relax.op.divide(power, emit(relax.op.sum(power, [-1], keepdims=True))), "norm")
+
+
+@pytest.mark.parametrize("norm", [layer_norm, unit_length, softmax])
+def test_normalizations_in_single_operators_stay_float(norm):
+    """Nothing is quantized between what they read, which a sum quantizes anyway, and their result."""
+
+    def body(emit, x):
+        y = emit(relax.op.matmul(x, weight(8, 8)), "y")
+        n = emit(relax.op.matmul(norm(emit, y), weight(8, 8)), "z")
+        return emit(relax.op.matmul(emit(relax.op.add(n, y), "sum"), weight(8, 8)))
+
+    assert set(activations(body, (1, 5, 8))) == {"x", "y", "norm", "sum"}
+
+
+def test_squeeze_and_excite_is_no_normalization():
+    def body(emit, x):
+        y = conv(emit, x, "a")
+        gate = emit(relax.op.sigmoid(conv(emit, emit(relax.op.mean(y, [2, 3], keepdims=True), "mean"), "b")), "gate")
+        return conv(emit, emit(relax.op.multiply(y, gate), "product"), "c")
+
+    assert set(activations(body)) == {"x", "a", "mean", "gate", "product"}
+
+
 def test_weights_have_a_scale_per_output_channel():
     def body(emit, x):
         y = conv(emit, x, "plain", channels=6, kernel=3)

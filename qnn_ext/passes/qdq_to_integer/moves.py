@@ -67,7 +67,7 @@ def _reduced(call: relax.Call, axis: int) -> int | None:
 _AXIS_RULES: dict[str, AxisRule] = {
     "permute_dims": _permuted,
     **dict.fromkeys(("reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims"), _reshaped),
-    **dict.fromkeys(("strided_slice", "flip", "take", "gather_elements", "split"), _untouched),
+    **dict.fromkeys(("strided_slice", "flip", "repeat", "take", "gather_elements", "split"), _untouched),
     "broadcast_to": _broadcast,
     "max": _reduced,
     "min": _reduced,

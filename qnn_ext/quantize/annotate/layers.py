@@ -9,6 +9,7 @@ from typing import Any
 from ..config import LayerConfig, QConfig
 from .clusters import Cluster, Graph
 from .families import Family, is_constant
+from .normalizations import normalizations
 
 _HELPER = re.compile(r"_part\d*$")
 _ANONYMOUS = re.compile(r"(lv|gv)\d*$")
@@ -45,7 +46,8 @@ class Layer:
 
 def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
     """The layers in order of computation. Raises QuantizationError for patterns and indices that name none."""
-    clusters = [cluster for cluster in graph.clusters if _family(graph, cluster) is not Family.FLOAT]
+    floats = normalizations(graph) if "layer_norm" in config.float_functions else set()
+    clusters = [c for c in graph.clusters if _family(graph, c) is not Family.FLOAT and c not in floats]
     clusters.sort(key=lambda cluster: cluster.end if cluster.head is None else cluster.head)
     names = _distinct([_name(graph, cluster) for cluster in clusters])
     operators = [_operator(graph, cluster) for cluster in clusters]
