@@ -209,6 +209,17 @@ def test_the_first_layer_that_asks_decides():
     assert (found["relu"].bits, found["total"].bits) == (8, 5)
 
 
+def test_a_fixed_range_holds_for_the_data_input_whoever_asked_first():
+    def body(emit, x):
+        a = conv(emit, x, "a")
+        return emit(relax.op.add(conv(emit, conv(emit, a, "b"), "c"), conv(emit, a, "d")))
+
+    fields = {"overrides": {"d": {"range": (-1.0, 5.0)}, "c": {"range": (-3.0, 3.0)}}}
+    found = {s.name: s for s in sites(annotate(float_module((1, 4, 6, 6), body), config(**fields)))}
+    assert {name: site.range for name, site in found.items() if site.range} == {"a": (-1.0, 5.0), "b": (-3.0, 3.0)}
+    assert found["a"].layer == "b"
+
+
 @pytest.mark.parametrize(
     "fields,expected",
     [

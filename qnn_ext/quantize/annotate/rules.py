@@ -35,15 +35,16 @@ def annotate(module: QnnModule, config: QConfig) -> QnnModule:
 
 @dataclass(frozen=True)
 class _Mark:
-    """The attributes of one `observe`."""
+    """The attributes of one `observe`; range: of a layer whose data input it is and whose range the user fixed."""
 
     layer: Layer
     role: str
+    range: tuple[float, float] | None = None
 
     def of(self, name: str, expr: Any, axis: int | None = None) -> relax.Call:
         config = self.layer.config
         dtype, bits, symmetric = _format(config, self.role)
-        low, high = (None, None) if config.range is None or self.role == "weight" else config.range
+        low, high = (None, None) if self.range is None else self.range
         return observe(
             expr,
             site=name,
@@ -106,13 +107,17 @@ class _Wishes:
         root = self._graph.root(expr)
         return root is not None and (root in self._marks or self._graph.index.get(root) in self._on_integers)
 
-    def _want(self, expr: Any, layer: Layer, role: str) -> None:
+    def _want(self, expr: Any, layer: Layer, role: str, data: bool = False) -> None:
+        """Ask for a tensor to be quantized; data: whether it is the layer's data input, whose range may be fixed."""
         root = self._graph.root(expr)
         if root is None:
             return
-        mark = self._marks.setdefault(root, _Mark(layer, role))
+        mark = self._marks.get(root, _Mark(layer, role))
         if role == "input" and mark.role != "input":
-            self._marks[root] = _Mark(layer, role)
+            mark = _Mark(layer, role, mark.range)
+        if data and mark.range is None:
+            mark = replace(mark, range=layer.config.range)
+        self._marks[root] = mark
 
     def _visit(self, cluster: Cluster) -> None:
         graph, layer = self._graph, self._by_cluster.get(cluster)
@@ -126,7 +131,7 @@ class _Wishes:
         self._on_integers.add(cluster.end)
         for operand in _data(graph, cluster):
             if not layer.is_join or self._is_shared(operand):
-                self._want(operand, layer, "activation")
+                self._want(operand, layer, "activation", data=True)
         for member, operand in external:
             if self._config.enabled(graph.names[member]):
                 self._want(operand, layer, "activation")
@@ -151,7 +156,7 @@ class _Wishes:
         call = self._graph.values[index]
         for position, operand in enumerate(call.args[:2]):
             if not is_constant(operand):
-                self._want(operand, layer, "input")
+                self._want(operand, layer, "input", data=position == 0)
                 continue
             axis = weight_axis(call, layer.operator, position) if layer.config.per_channel else None
             self._weights[index, position] = (f"{layer.name}.weight", _Mark(layer, "weight"), axis)
