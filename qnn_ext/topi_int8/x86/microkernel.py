@@ -110,8 +110,10 @@ def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
     dots = tile.rows * tile.columns * tile.blocks
     # Instructions behind the last dot product wait for it; the next tile's overlap them as far as the CPU looks ahead,
     # which is not far in a large tile. Entering the loop over k costs a small one more, and so does narrowing to 8 bits
-    # where it fills no register.
-    epilogue = 1.5 + 0.1 * dots + 2.0 / dots + (0.3 if tile.blocks % PACKED else 0.0)
+    # where it fills no register; four or two registers are stored together, and what is left.
+    stores = tile.blocks // PACKED + (tile.blocks % PACKED + 1) // 2
+    narrowing = (0.3 if tile.blocks % PACKED else 0.0) + 0.1 * stores / tile.blocks
+    epilogue = 1.5 + 0.1 * dots + 2.0 / dots + narrowing
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
     cycles = domain.steps * _step_cost(tile, domain, instruction) + epilogue
@@ -129,15 +131,16 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
 
     On a core with one full dot product and one full load a cycle, and one with two of each and a cycle's half of
     overhead that it cannot hide; in units of the dot products alone. Weights that do not stay in L1 load at half speed.
-    A loop that LLVM unrolls as a whole, weights in registers, has no overhead, and the CPU sees the next tiles' chains.
+    A loop that LLVM unrolls as a whole, where weights stay in registers from tile to tile, has no overhead, and the CPU
+    sees the next tiles' chains.
     """
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
     panel = domain.steps * tile.blocks * instruction.vector_bytes
     weights = tile.blocks if panel <= L1_BYTES // 2 else 2 * tile.blocks
     latency, overhead = float(DOT_LATENCY), 0.5
-    in_registers = domain.steps * tile.blocks + dots < instruction.registers
-    if in_registers and domain.steps * (dots + pixels) <= UNROLLED:
+    stay = domain.rows * domain.columns > pixels and domain.steps * tile.blocks + dots < instruction.registers
+    if stay and domain.steps * (dots + pixels) <= UNROLLED:
         weights, overhead = 0, 0.0
         latency /= max(1.0, AHEAD / (dots * domain.steps))
     single = max(dots, pixels / 2 + weights, latency) / dots
