@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +28,8 @@ from .calibrators import Calibrator
 
 Batch: TypeAlias = Sequence[np.ndarray]
 
+_WORTH_THREADS = 1 << 18  # elements that take longer to count than a thread takes to start on them
+
 # TVM imports PyTorch where it is installed: two seconds and 200 MB that a worker does without
 _WORKER = "import sys; sys.modules['torch'] = None; from qnn_ext.quantize.worker import main; main()"
 
@@ -38,11 +41,23 @@ class Reader:
     sites: tuple[tuple[str, ...], ...]
     calibrators: Mapping[str, Calibrator]
 
-    def read(self, engine: Engine, index: int, batch: Batch) -> None:
-        """Run the model on one batch and show its tensors to the calibrators. Raises QuantizationError, InputError."""
-        for names, array in zip(self.sites, engine.run(tuple(batch)).values(), strict=True):
-            for name in names:
-                self.calibrators[name].collect(name, array, index)
+    def read(self, engine: Engine, batches: Iterable[tuple[int, Batch]]) -> Iterator[None]:
+        """Run the model on the batches, numbered, and show its tensors to the calibrators; yields after each batch.
+
+        Large tensors are counted by as many threads as the model runs on. Raises QuantizationError, InputError.
+        """
+        with ThreadPoolExecutor(engine.num_threads) as pool:
+            for index, batch in batches:
+                arrays = list(engine.run(tuple(batch)).values())
+                several = sum(array.size for array in arrays) > _WORTH_THREADS
+                show = pool.map if several else map
+                for _ in show(self._show, self.sites, arrays, repeat(index)):
+                    pass
+                yield
+
+    def _show(self, names: Sequence[str], array: np.ndarray, index: int) -> None:
+        for name in names:
+            self.calibrators[name].collect(name, array, index)
 
     def merge(self, other: Reader) -> None:
         """Add what the same reader has collected in another process."""
@@ -70,8 +85,7 @@ def collect(
     """
     if num_workers == 1:
         engine.reset_state()
-        for index, batch in enumerate(batches):
-            reader.read(engine, index, batch)
+        for _ in reader.read(engine, enumerate(batches)):
             advance()
         return
     source = _Source(batches, advance)

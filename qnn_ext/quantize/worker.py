@@ -32,7 +32,6 @@ def main() -> None:
 def _collect(requests: BinaryIO) -> Reader:
     path, threads, reader = pickle.load(requests)
     engine = load(path, num_threads=threads)
-    while (item := pickle.load(requests)) is not None:
-        index, batch = item
-        reader.read(engine, index, batch)
+    for _ in reader.read(engine, iter(lambda: pickle.load(requests), None)):
+        pass
     return reader
