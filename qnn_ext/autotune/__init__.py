@@ -14,6 +14,8 @@ from __future__ import annotations
 from .callbacks import log_to_file, progress_bar
 from .measure import Decision, LocalBuilder, LocalRunner, MeasureOption, Result, RPCRunner, measure_option
 from .records import apply_history_best, best_configuration, read_log
+from .report import Report
+from .session import tune
 from .space import Space, space_of
 from .task import Task, extract_from_program, make_task
 from .tuners import GATuner, GridSearchTuner, RandomTuner, Tuner, XGBTuner
@@ -27,6 +29,7 @@ __all__ = [
     "MeasureOption",
     "RPCRunner",
     "RandomTuner",
+    "Report",
     "Result",
     "Space",
     "Task",
@@ -41,4 +44,5 @@ __all__ = [
     "progress_bar",
     "read_log",
     "space_of",
+    "tune",
 ]

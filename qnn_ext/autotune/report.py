@@ -59,7 +59,7 @@ class Report:
             best = decision.best
             gops = task.gops / best.seconds
             peak = self.peaks.get((task.workload.data_dtype, task.workload.weight_dtype), 0.0)
-            row += [f"{best.reference * 1e6:.1f}", f"{best.seconds * 1e6:.1f}", f"{1 / best.ratio:.2f}"]
+            row += [f"{best.reference * 1e6:.3g}", f"{best.seconds * 1e6:.3g}", f"{1 / best.ratio:.2f}"]
             row += [f"{gops:.0f}", f"{gops / peak:.0%}" if peak else "", text_of(best.configuration)]
             rows.append(row)
         return rows

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..autotune.measure import LocalBuilder, LocalRunner, RPCRunner
 from ..autotune.report import Report
-from ..autotune.tune import TRIALS, tune
+from ..autotune.session import TRIALS, tune
 from ..autotune.tuners import TUNERS
 from ..errors import QnnError
 from .common import FILE, build_options, import_model, json_option, out, print_json
