@@ -19,6 +19,7 @@ from qnn_ext.quantize.realize import realize, simulate
 from .networks import float_module
 
 RNG = np.random.default_rng(11)
+START = RNG.bit_generator.state
 
 
 def weight(*shape: int) -> relax.Expr:
@@ -81,6 +82,7 @@ NETWORKS = {
 
 def prepared(name: str, config: QConfig):
     """The folded and the annotated network, the ranges of random data, and such data."""
+    RNG.bit_generator.state = START  # the same weights in every test
     body, shape = NETWORKS[name] if isinstance(name, str) else name
     folded = fold(float_module(shape, body), config)
     annotated = annotate(folded, config)

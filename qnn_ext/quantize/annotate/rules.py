@@ -9,9 +9,9 @@ from tvm import IRModule, relax
 
 from ...module import QnnModule
 from ...op.observe import observe
-from ...passes.rewrite import bindings_of, emit_named, op_name, plain_attrs, substitute
+from ...passes.rewrite import emit_named, op_name, plain_attrs, substitute
 from ..config import LayerConfig, QConfig
-from ..mixed import to_float16
+from ..mixed import in_float16
 from .clusters import Cluster, Graph
 from .families import Family, data_of, is_constant, is_integer_resize
 from .layers import Layer, layers_of, weight_axis
@@ -26,11 +26,9 @@ def annotate(module: QnnModule, config: QConfig) -> QnnModule:
     integral = config.partition_conversions == "fully_integral"
     graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral)
     layers = layers_of(graph, config)
-    half = [layer for layer in layers if layer.config.precision == "float16" and layer.is_product]
+    half = {layer.head for layer in layers if layer.config.precision == "float16" and layer.is_product}
     wishes = _Wishes(graph, layers, config)
-    mod = _marked(graph, wishes.weights(), wishes.activations())
-    names = {str(graph.bindings[layer.head].var.name) for layer in half}
-    return replace(module, ir=to_float16(mod, names) if names else mod)
+    return replace(module, ir=_marked(graph, wishes.weights(), wishes.activations(), half))
 
 
 @dataclass(frozen=True)
@@ -171,9 +169,13 @@ def _data(graph: Graph, cluster: Cluster) -> list[Any]:
 
 
 def _marked(
-    graph: Graph, weights: dict[tuple[int, int], tuple[str, _Mark, int | None]], activations: dict[Any, _Mark]
+    graph: Graph,
+    weights: dict[tuple[int, int], tuple[str, _Mark, int | None]],
+    activations: dict[Any, _Mark],
+    half: set[int],
 ) -> IRModule:
-    """The module with its marks, each right behind the variable it is for, weights before their product."""
+    """The module with its marks, each right behind the variable it is for, weights before their product; the products
+    `half` in float16."""
     function = graph.function
     builder = relax.BlockBuilder()
     environment: dict[Any, Any] = {}
@@ -184,19 +186,23 @@ def _marked(
             name = str(old.name)
             environment[old] = builder.emit(activations[old].of(name, new), name_hint=f"{name}_site")
 
+    def observed(index: int, position: int, operand: Any) -> Any:
+        if (index, position) not in weights:
+            return operand
+        name, weight, axis = weights[index, position]
+        return builder.emit(weight.of(name, operand, axis), name_hint=name.replace(".", "_"))
+
     with builder.function("main", list(function.params), attrs=plain_attrs(function)):
         with builder.dataflow():
             for param in function.params:
                 mark(param, param)
-            for index, binding in enumerate(bindings_of(function)):
-                value = binding.value
-                for position in (0, 1):
-                    if (index, position) in weights:
-                        name, weight, axis = weights[index, position]
-                        observed = builder.emit(weight.of(name, value.args[position], axis), name_hint="weight")
-                        args = [*value.args[:position], observed, *value.args[position + 1 :]]
-                        value = relax.Call(value.op, args, value.attrs, value.ty_args)
-                mark(binding.var, emit_named(builder, substitute(value, environment), binding.var.name))
+            for index, binding in enumerate(graph.bindings):
+                value = substitute(binding.value, environment)
+                if graph.families[index] is Family.PRODUCT:
+                    args = [observed(index, position, arg) for position, arg in enumerate(value.args)]
+                    value = relax.Call(value.op, args, value.attrs, value.ty_args)
+                    value = in_float16(value, builder.emit) if index in half else value
+                mark(binding.var, emit_named(builder, value, binding.var.name))
             result = builder.emit_output(substitute(function.body.body, environment))
         builder.emit_func_output(result)
     return builder.get()
