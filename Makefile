@@ -34,5 +34,5 @@ $(VENV)/.demo: $(VENV)/.made setup.py pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) install -e '.[tflite,onnx,torch,bench,test]'
+	$(PIP) install -e '.[tflite,onnx,torch,tune,bench,test]'
 	touch $@

@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 TFLITE = ["tflite>=2.18"]
 ONNX = ["onnx>=1.18"]
 TORCH = ["torch==2.13.0", "torchao>=0.18"]
-TUNE = ["psutil", "cloudpickle", "xgboost"]
+TUNE = ["cloudpickle", "psutil", "tornado>=6", "xgboost>=2"]
 BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotlib>=3.8"]
 TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *BENCH]
 
