@@ -187,7 +187,8 @@ class _Affine:
             return None
         if str(call.args[1].ty.dtype) != "float32" or len(shape_of(call.args[1])) < 2:
             return None
-        axis, shape = _output_axis(call), shape_of(self._bindings[index].var)
+        shape = shape_of(self._bindings[index].var)
+        axis = _output_axis(call, len(shape))
         found = _Linear(np.ones(1), np.zeros(1), index, [])
         while (step := self._step(found.end, shape, axis)) is not None:
             name, values, reader = step
@@ -246,18 +247,16 @@ class _Affine:
         result = emit_named(self._builder, call, binding.var.name)
         if linear.steps and not (linear.offset == 0).all():
             shape = [1] * len(shape_of(binding.var))
-            shape[_output_axis(call)] = linear.offset.size
+            shape[_output_axis(call, len(shape))] = linear.offset.size
             offset = constant(linear.offset.astype(np.float32).reshape(shape))
             result = emit_named(self._builder, relax.op.add(result, offset), last.var.name)
         self._environment[last.var] = result
 
 
-def _output_axis(call: relax.Call) -> int:
-    """The axis of the output channels in a product's result."""
+def _output_axis(call: relax.Call, ndim: int) -> int:
+    """The axis of the output channels in a product's result of `ndim` dimensions."""
     layout = getattr(call.attrs, "data_layout", None)
-    if layout is not None:
-        return str(layout).index("C")
-    return max(len(shape_of(arg)) for arg in call.args[:2]) - 1
+    return ndim - 1 if layout is None else str(layout).index("C")
 
 
 def _per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray | None:

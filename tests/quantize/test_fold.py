@@ -48,6 +48,7 @@ PRODUCTS = {
     "transposed": ((1, 4, 5, 5), (4, 6, 2, 2), lambda x, w: relax.op.nn.conv2d_transpose(x, w, strides=(2, 2))),
     "transposed_grouped": ((1, 4, 5, 5), (4, 3, 2, 2), lambda x, w: relax.op.nn.conv2d_transpose(x, w, groups=2)),
     "dense": ((3, 4), (4, 6), relax.op.matmul),
+    "vector": ((4,), (4, 6), relax.op.matmul),
     "batched": ((2, 3, 4), (2, 4, 6), relax.op.matmul),
 }
 
@@ -60,7 +61,7 @@ def test_linear_operators_behind_a_product(name, rng):
 
     def body(emit, x):
         y = emit(product(x, w))
-        last = name in ("channels_last", "dense", "batched")
+        last = name in ("channels_last", "dense", "vector", "batched")
         channels = [6] if last else [6, *(1,) * (len(shape) - 2)]
         y = emit(relax.op.add(y, along(rng, *channels)))
         y = emit(relax.op.multiply(along(rng, *channels), y))
