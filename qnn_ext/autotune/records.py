@@ -26,7 +26,7 @@ from ..errors import TuningError, TuningWarning
 from ..topi_int8 import Workload
 from ..topi_int8.strategy import Implementation, tiles_from
 from .measure import Decision, Result
-from .space import Configuration, Space, space_of
+from .space import Configuration, Space, space_for, space_of
 from .task import Task, target_key, workload_from, workload_to
 
 FORMAT = 1
@@ -194,7 +194,7 @@ class History:
         records = self._log.by_key.get(task.key())
         if not records or item.tiles is None:
             return None
-        space = Space(dict(item.tiles(task.workload)))
+        space = space_for(item, task.workload)
         legal = [record for record in records if space.parse(record.fields) is not None]
         if len(legal) < len(records):
             self._warn("some configurations are not among today's, those records are ignored: tune again")

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..topi_int8 import Workload
+from ..topi_int8.strategy import Implementation
 from .task import Task
 
 Configuration = Any
@@ -63,8 +65,17 @@ class Space:
 def space_of(task: Task) -> Space:
     """The design space of a task. Raises TuningError where the target does not have its kernel."""
     implementation = task.implementation
+    return space_for(implementation, task.workload)
+
+
+def space_for(implementation: Implementation, workload: Workload) -> Space:
+    """All tiles in the order of their predicted cost, then those with their other decisions chosen too."""
     assert implementation.tiles is not None
-    return Space(dict(implementation.tiles(task.workload)))
+    costs = dict(implementation.tiles(workload))
+    if implementation.variants is not None:
+        for tile, cost in list(costs.items()):
+            costs |= dict.fromkeys(implementation.variants(workload, tile), cost)
+    return Space(costs)
 
 
 def text_of(configuration: Configuration) -> str:

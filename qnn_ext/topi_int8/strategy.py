@@ -39,6 +39,8 @@ class Implementation:
                  of the last axes of the block that computes them, of the name `accumulator`. None: they start at zero
     tiles:       workload -> {legal register tile: predicted cost}, cheapest first. With one of them, the four
                  functions above take a keyword `tile`; without that they use the first
+    variants:    (workload, tile) -> the same tile with other values of decisions whose cost is not predicted, such as
+                 the size of a task: more to choose from for who measures
     """
 
     name: str
@@ -50,6 +52,7 @@ class Implementation:
     initial: Callable[..., np.ndarray] | None = None
     accumulator: str = ""
     tiles: Callable[[Any], dict[Any, float]] | None = None
+    variants: Callable[[Any, Any], list[Any]] | None = None
 
     def with_tile(self, tile: Any) -> Implementation:
         """The same with a register tile of `tiles` in place of the cheapest one."""

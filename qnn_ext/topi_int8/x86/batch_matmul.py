@@ -19,9 +19,9 @@ from ..generic.block import read_block, stride_of, uses
 from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
-from .dense import Plan, accepts, plan, row_of, stage, tiles
+from .dense import Plan, accepts, plan, row_of, stage, strip_of, strips, tiles
 from .intrin import INSTRUCTIONS
-from .microkernel import Tile, lane_of, schedule_microkernel, strip_size
+from .microkernel import Tile, lane_of, schedule_microkernel
 from .words import WordInstruction, on_words
 
 
@@ -96,7 +96,7 @@ def schedule(
         layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        strip=strip_size(layout.rows // layout.tile.columns, layout.tile.columns * workload.k, workload.n * workload.k),
+        strip=strip_of(workload, layout),
     )
 
 
@@ -153,5 +153,6 @@ for _rank, _instruction in enumerate(map(on_words, reversed(INSTRUCTIONS))):
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
             tiles=partial(tiles, instruction=_instruction),
+            variants=partial(strips, instruction=_instruction),
         ),
     )

@@ -46,6 +46,7 @@ from .microkernel import (
     is_ragged,
     lane_of,
     legal_tiles,
+    other_strips,
     panel_ahead,
     round_up,
     schedule_microkernel,
@@ -346,7 +347,7 @@ def schedule(
     output = inline_epilogue(sch, accumulator)
     if layout.mode == "flat":
         sch.transform_block_layout(output, lambda n, y, x, c: (*_flatten(workload, n, y, x), c))
-    strip = _strip(workload, layout, instruction, num_threads(target))
+    strip = layout.tile.strip or _strip(workload, layout, instruction, num_threads(target))
     by_strip = _staged_by_strip(workload, layout, strip, target)
     stages = [sch.get_sblock(name) for name in _stages(layout, by_strip)]
     schedule_root_blocks(sch, [accumulator, output, *stages], vector=64)
@@ -393,6 +394,11 @@ def _tiles_by_panel(layout: Plan) -> int:
 def _weight_bytes(layout: Plan, instruction: DotInstruction) -> int:
     """Bytes of the packed weights."""
     return layout.blocks * instruction.vector_bytes * math.prod(layout.taps) // instruction.depth
+
+
+def strips(workload: Conv2dWorkload, tile: Tile, instruction: DotInstruction) -> list[Tile]:
+    """A tile with all its strips."""
+    return other_strips(tile, _rows(plan(workload, instruction, tile)))
 
 
 def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, threads: int) -> int:
@@ -467,5 +473,6 @@ for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
             initial=partial(initial, instruction=_instruction),
             accumulator="conv2d",
             tiles=partial(tiles, instruction=_instruction),
+            variants=partial(strips, instruction=_instruction),
         ),
     )

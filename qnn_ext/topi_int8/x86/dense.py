@@ -27,6 +27,7 @@ from .microkernel import (
     is_ragged,
     lane_of,
     legal_tiles,
+    other_strips,
     panel_ahead,
     round_up,
     schedule_microkernel,
@@ -155,9 +156,20 @@ def schedule(
         layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        strip=strip_size(tiles_by_panel, layout.tile.columns * workload.k, workload.n * workload.k),
+        strip=strip_of(workload, layout),
         prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks),
     )
+
+
+def strip_of(workload: DenseWorkload | BatchMatmulWorkload, layout: Plan) -> int:
+    """How many tiles of rows pass by each panel of weights together."""
+    tile_bytes = layout.tile.columns * workload.k
+    return layout.tile.strip or strip_size(layout.rows // layout.tile.columns, tile_bytes, workload.n * workload.k)
+
+
+def strips(workload: DenseWorkload | BatchMatmulWorkload, tile: Tile, instruction: DotInstruction) -> list[Tile]:
+    """A tile with all its strips."""
+    return other_strips(tile, plan(workload, instruction, tile).rows // tile.columns)
 
 
 def accepts(workload: DenseWorkload | BatchMatmulWorkload, target: Target, instruction: DotInstruction) -> bool:
@@ -182,5 +194,6 @@ for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
             initial=partial(initial, instruction=_instruction),
             accumulator="dense",
             tiles=partial(tiles, instruction=_instruction),
+            variants=partial(strips, instruction=_instruction),
         ),
     )

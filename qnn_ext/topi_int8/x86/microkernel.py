@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
@@ -37,11 +37,21 @@ LONG_EPILOGUE = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows × columns of output pixels × blocks of output channels held in registers."""
+    """Rows × columns of output pixels × blocks of output channels held in registers.
+
+    strip: how many tiles along the first pixel axis pass by each panel of weights together, a divisor of all there are;
+           0: as the sizes of the caches suggest
+    """
 
     rows: int
     columns: int
     blocks: int
+    strip: int = 0
+
+
+def other_strips(tile: Tile, count: int) -> list[Tile]:
+    """The tile with each strip that divides `count` tiles along the first pixel axis."""
+    return [replace(tile, strip=size) for size in range(1, count + 1) if count % size == 0]
 
 
 PACKED = 4
