@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,11 +99,9 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
     if isinstance(dataset, np.ndarray) or _is_tensor(dataset):
         dataset = {_only(inputs, "one array").name: _array(dataset)}
     if isinstance(dataset, Mapping):
-        return Batches(lambda: [dataset], inputs, _size(dataset, inputs))
+        return Batches(lambda: [dataset], inputs, _count([dataset], inputs))
     if isinstance(dataset, (list, tuple)):
-        sizes = [_size(item, inputs) for item in dataset]
-        known = sum(size for size in sizes if size is not None) if None not in sizes else None
-        return Batches(lambda: dataset, inputs, known)
+        return Batches(lambda: dataset, inputs, _count(dataset, inputs))
     if callable(dataset) and not hasattr(dataset, "__iter__"):
         return Batches(dataset, inputs, None)
     if not isinstance(dataset, Iterable) and not hasattr(dataset, "__getitem__"):
@@ -169,7 +168,7 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
         array = _array(value)
     except (TypeError, ValueError) as error:
         raise QuantizationError(f"{where}: not an array: {error}") from None
-    if array.shape == spec.shape[1:] and spec.shape[:1] == (1,):
+    if spec.shape and array.shape == spec.shape[1:]:
         array = array[None]
     if array.ndim != len(spec.shape) or array.shape[1:] != spec.shape[1:]:
         raise QuantizationError(f"{where} must have shape {_expected(spec)}, found {array.shape}")
@@ -226,14 +225,17 @@ def _cut(
     return pieces, left if left and left[0].shape[0] else None
 
 
-def _size(item: Any, inputs: Sequence[TensorSpec]) -> int | None:
-    """How many of the model's batches an item in memory holds; None where that is not plain to see."""
-    spec = inputs[0]
-    value = item.get(spec.name) if isinstance(item, Mapping) else item[0] if isinstance(item, tuple) and item else item
-    shape = getattr(value, "shape", None)
-    if shape is None or not spec.shape or not spec.shape[0]:
-        return None
-    return int(shape[0]) // spec.shape[0] if len(shape) == len(spec.shape) else 1
+def _count(items: Sequence[Any], inputs: Sequence[TensorSpec]) -> int | None:
+    """How many of the model's batches items in memory hold; None where that is not plain to see."""
+    spec, samples = inputs[0], 0
+    for item in items:
+        first = item[0] if isinstance(item, tuple) and item else item
+        value = item.get(spec.name) if isinstance(item, Mapping) else first
+        shape = getattr(value, "shape", None)
+        if shape is None or not spec.shape or not spec.shape[0]:
+            return None
+        samples += int(shape[0]) if len(shape) == len(spec.shape) else 1
+    return samples // spec.shape[0]
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def _from_path(path: Path, inputs: Sequence[TensorSpec]) -> Batches:
     if path.suffix.lower() not in ARRAY_SUFFIXES:
         raise QuantizationError(f"{path}: a data set must be an .npy or .npz file, or a folder of arrays or photos")
     whole = _read(path, inputs)
-    return Batches(lambda: [whole], inputs, _size(whole, inputs))
+    return Batches(lambda: [whole], inputs, _count([whole], inputs))
 
 
 def _read(path: Path, inputs: Sequence[TensorSpec]) -> Item:
@@ -302,6 +304,7 @@ class _Spool:
         self._source = source
         self._names = names
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="qnn_ext_samples_")  # noqa: SIM115 (lives as long as this)
+        weakref.finalize(self, self._file.close)
         self._offsets: list[tuple[int, list[str] | int]] = []
 
     def __call__(self) -> Iterator[Any]:

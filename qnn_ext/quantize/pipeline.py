@@ -16,9 +16,10 @@ from ..op.base import call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE, observe
 from ..passes.rewrite import Emit, bindings_of, emit_named, op_name, plain_attrs, rewrite, substitute
 from .annotate import annotate, sites
+from .annotate.families import FAMILIES
 from .bias_correction import correct_bias
 from .calibrate import calibrate
-from .config import QConfig, resolve_config
+from .config import QConfig, plain_operator, resolve_config
 from .dataset import batches
 from .dynamic import dynamic
 from .equalize import equalize
@@ -93,6 +94,7 @@ def stages(
 ) -> Stages:
     """`quantize` with the modules after each stage, and the calibration table; arguments and errors are the same."""
     config = resolve_config(config)
+    _check_operators(config)
     module = float_module(mod, params)
     modules = {"fold": fold(module, config)}
     if config.equalize:
@@ -110,6 +112,15 @@ def stages(
     if not config.do_simulation:
         modules["realize"] = to_integers(modules["simulate"], config)
     return Stages(modules, ranges)
+
+
+def _check_operators(config: QConfig) -> None:
+    """Raises QuantizationError when debug_enabled_ops names an operator that is never quantized."""
+    known = {plain_operator(name) for name in FAMILIES} | {"dense", "batch_matmul"}
+    for name in config.debug_enabled_ops or ():
+        if plain_operator(name) not in known:
+            known_names = ", ".join(sorted(known))
+            raise QuantizationError(f"debug_enabled_ops: {name!r} cannot be quantized; operators are {known_names}")
 
 
 def _ranges(

@@ -110,6 +110,10 @@ def test_larger_batches_of_the_model():
     spec = TensorSpec("x", (2, 3), "float32")
     found = [item[0] for item in batches([DATA[:3], DATA[3:], DATA[:1]], [spec])]
     np.testing.assert_array_equal(np.stack(found), [DATA[:2], DATA[2:]])  # the last sample fills no batch
+    for stream in (batches(list(DATA), [spec]), batches(iter(DATA), [spec])):
+        np.testing.assert_array_equal(np.stack([item[0] for item in stream]), [DATA[:2], DATA[2:]])
+        assert stream.count == 2
+    assert batches(list(DATA), [spec]).count == 2
     with pytest.raises(QuantizationError, match="has 1 samples, one batch of this model needs 2"):
         list(batches(DATA[:1], [spec]))
 

@@ -185,6 +185,11 @@ def test_layers_that_do_not_exist(network):
         quantize(network, dataset=DATA, config=QConfig(skip_conv_layers=[2]))
 
 
+def test_operators_that_do_not_exist(network):
+    with pytest.raises(QuantizationError, match=r"debug_enabled_ops: 'nn\.conv4d' cannot be quantized; .* conv2d, "):
+        quantize(network, dataset=DATA, config=QConfig(debug_enabled_ops=["nn.conv2d", "nn.conv4d"]))
+
+
 def test_nothing_left_to_quantize(network):
     with pytest.raises(QuantizationError, match="every layer in float"):
         quantize(network, dataset=DATA, config=QConfig(debug_enabled_ops=[]))
@@ -229,3 +234,14 @@ def test_arguments_of_a_wrong_kind(network, arguments, message):
         qnn_ext.build(network, **arguments)
     with pytest.raises(QuantizationError, match="found str: import files with from_onnx"):
         quantize("model.onnx")
+
+
+def test_a_model_of_larger_batches():
+    """Samples of any number are gathered to the model's batch of two, and read again for bias correction."""
+    weight = np.random.default_rng(0).normal(size=(3, 4, 3, 3)).astype(np.float32)
+    module = float_module((2, 4, 6, 6), lambda emit, x: emit(relax.op.nn.conv2d(x, constant(weight))))
+    integers = quantize(module, dataset=(x for x in DATA), config=QConfig(bias_correction=True))
+    again = quantize(module, dataset=[DATA[:3], DATA[3:]], config=QConfig(bias_correction=True))
+    tvm.ir.assert_structural_equal(integers.ir, again.ir)
+    expected = qnn_ext.Interpreter(module)(DATA[:2])
+    np.testing.assert_allclose(qnn_ext.Interpreter(integers)(DATA[:2]), expected, atol=0.2)
