@@ -46,8 +46,8 @@ def sites(annotated: QnnModule) -> list[Site]:
     found = list(_sites(annotated))
     if not found:
         raise QuantizationError(
-            "no tensor of this module is marked for quantization: either it is not annotated, or the qconfig keeps "
-            "every layer in float"
+            "no tensor of this module is marked for quantization: it is not annotated, it has no convolution or matrix "
+            "product, or the qconfig keeps all of them in float"
         )
     return found
 
