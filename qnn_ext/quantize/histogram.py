@@ -12,8 +12,11 @@ import math
 import numpy as np
 
 from ..errors import QuantizationError
+from . import counting
 
 _BLOCK = 1 << 15  # elements that are binned at a time: what fits in the second-level cache
+_WORTH_COMPILING = 1 << 13  # elements from which the compiled code is faster
+_MOST_COMPILED = 1 << 15  # bins on each side up to which its tables fit in the cache
 _SMALLEST_EXPONENT = -100  # a tensor whose values are all below 2^-100 is binned as if it reached that
 
 
@@ -54,11 +57,22 @@ class Histogram:
             return
         low, high = extremes(flat)
         self._widen(low, high, flat.size)
-        self.zeros += flat.size - int(np.count_nonzero(flat))
         if self.exponent is None:
+            self.zeros += flat.size
             self.counts[self.half] += flat.size
             return
-        per_unit = np.float32(math.ldexp(float(self.half), -self.exponent))
+        per_unit = math.ldexp(float(self.half), -self.exponent)
+        compiled = 0
+        if flat.size >= _WORTH_COMPILING and self.half <= _MOST_COMPILED:
+            compiled = flat.size - flat.size % counting.LANES
+            counts, zeros = counting.count(flat[:compiled], per_unit, self.counts.size)
+            self.counts += counts
+            self.zeros += zeros
+        self._add_small(flat[compiled:], np.float32(per_unit))
+
+    def _add_small(self, flat: np.ndarray, per_unit: np.float32) -> None:
+        """What `counting.count` does, for few values or many bins."""
+        self.zeros += flat.size - int(np.count_nonzero(flat))
         scaled = np.empty(min(flat.size, _BLOCK), np.float32)
         index = np.empty(scaled.size, np.intp)
         for start in range(0, flat.size, _BLOCK):

@@ -58,6 +58,14 @@ def test_order_and_sharing_out_do_not_matter(values, rng, parts):
     assert same(merged, whole)
 
 
+def test_compiled_code_counts_as_numpy_does(values, monkeypatch):
+    values = np.concatenate([values, np.zeros(5, np.float32)])  # no multiple of what is counted at a time
+    values.flags.writeable = False
+    compiled = histogram_of(values[1:])  # nor aligned
+    monkeypatch.setattr("qnn_ext.quantize.histogram._WORTH_COMPILING", np.inf)
+    assert same(compiled, histogram_of(values[1:]))
+
+
 def test_more_bins_than_a_block_has_elements(values):
     found = histogram_of(*np.array_split(values, 3), bins=50_000)
     edges = np.arange(-found.half, found.half + 1) * found.width
