@@ -26,7 +26,7 @@ from .qparams import QParams
 from .runtime import Engine, load
 
 if TYPE_CHECKING:
-    from . import quantize
+    from . import autotune, quantize
     from .build import build
     from .frontends.mxnet import from_mxnet
     from .frontends.onnx import from_onnx
@@ -51,6 +51,7 @@ __all__ = [
     "TensorSpec",
     "TuningError",
     "UnsupportedOperatorError",
+    "autotune",
     "build",
     "from_mxnet",
     "from_onnx",
@@ -69,7 +70,7 @@ _LAZY = {
     "from_tflite": ".frontends.tflite",
 }
 
-_LAZY_MODULES = ("quantize",)
+_LAZY_MODULES = ("autotune", "quantize")
 
 
 def __getattr__(name: str) -> Any:
