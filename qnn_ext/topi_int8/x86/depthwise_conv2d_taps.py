@@ -11,7 +11,7 @@ windows. Weights of nine bits, of uint8 models, are the sum of two int8 weights.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 
@@ -46,10 +46,25 @@ PARALLEL_MACS = 60_000
 
 
 @dataclass(frozen=True)
+class TapTile:
+    """Register tile: rows × columns of pixels, where a column is as many neighbours as fill a vector of channels.
+
+    band, vectors: tiles in height and vectors of channels of one task, divisors of all there are; 0: what a model of
+                   the task's costs suggests
+    """
+
+    rows: int
+    columns: int
+    band: int = 0
+    vectors: int = 0
+
+
+@dataclass(frozen=True)
 class Plan:
     """Sizes of a depthwise convolution over taps.
 
-    rows, columns: register tile; a column is `pixels` pixels
+    tile:          register tile
+    rows, columns: of the tile; a column is `pixels` pixels
     groups:        groups of four input rows that a tile reads
     pixels:        neighbouring output pixels in one vector, more than one where a pixel has few channels
     blocks:        vectors of channels
@@ -57,18 +72,26 @@ class Plan:
     passes:        2 where weights are sums of two int8 values
     """
 
-    rows: int
-    columns: int
+    tile: TapTile
     groups: int
     pixels: int
     blocks: int
     tiles: tuple[int, int]
     passes: int
 
+    @property
+    def rows(self) -> int:
+        return self.tile.rows
+
+    @property
+    def columns(self) -> int:
+        return self.tile.columns
+
 
 @lru_cache(maxsize=4096)
-def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
-    """The cheapest register tile."""
+def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: TapTile | None = None) -> Plan:
+    """Sizes for a register tile, the cheapest one unless given."""
+    tile = tile or next(iter(tiles(workload, instruction)))
     lanes = instruction.lanes
     channels = workload.out_channels
     pixels = lanes // channels if lanes % channels == 0 and lanes // channels <= workload.out_width else 1
@@ -76,17 +99,37 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction) -> Plan:
     height = -(-workload.out_height // workload.dilation[0])
     width = -(-workload.out_width // pixels)
     passes = 2 if workload.weight_dtype == "int16" else 1
-    best, least = None, math.inf
+    groups = -(-((tile.rows - 1) * workload.strides[0] + workload.kernel[0]) // TAPS)
+    return Plan(tile, groups, pixels, blocks, (-(-height // tile.rows), -(-width // tile.columns)), passes)
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> dict[TapTile, float]:
+    """The legal register tiles with their predicted cost, cheapest first."""
+    one = plan(workload, instruction, TapTile(1, 1))
     # With dilation the rows of a tile would be `dilation` apart, and TVM would not see which accumulators it needs.
-    for rows in range(1, min(4 if workload.dilation[0] == 1 else 1, height) + 1):
-        for columns in range(1, min(instruction.registers // 2 // rows, width) + 1):
-            groups = -(-((rows - 1) * workload.strides[0] + workload.kernel[0]) // TAPS)
-            layout = Plan(rows, columns, groups, pixels, blocks, (-(-height // rows), -(-width // columns)), passes)
-            cost = _cost(workload, layout)
-            if cost < least:
-                best, least = layout, cost
-    assert best is not None
-    return best
+    costs = {
+        tile: _cost(workload, plan(workload, instruction, tile))
+        for rows in range(1, min(4 if workload.dilation[0] == 1 else 1, one.tiles[0]) + 1)
+        for tile in (
+            TapTile(rows, columns) for columns in range(1, min(instruction.registers // 2 // rows, one.tiles[1]) + 1)
+        )
+    }
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
+
+
+def tasks(workload: Conv2dWorkload, tile: TapTile, instruction: DotInstruction) -> list[TapTile]:
+    """A tile with all sizes of tasks."""
+    layout = plan(workload, instruction, tile)
+    return [
+        replace(tile, band=band, vectors=vectors)
+        for band in _divisors(layout.tiles[0], 64)
+        for vectors in _divisors(layout.blocks, 4)
+    ]
+
+
+def _divisors(size: int, most: int) -> list[int]:
+    return [divisor for divisor in range(1, min(size, most) + 1) if size % divisor == 0]
 
 
 def _cost(workload: Conv2dWorkload, layout: Plan) -> float:
@@ -103,9 +146,11 @@ def _tile_cost(workload: Conv2dWorkload, layout: Plan) -> float:
     return max(dots, (dots + 2 * transposed) / 2 + weights / 2) + 4
 
 
-def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
+def pack_weight(
+    workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction, tile: TapTile | None = None
+) -> np.ndarray:
     """OHWI weights (O, kh, kw, 1) to (blocks, groups, kw, rows, passes, lanes, taps), shifted down row by row."""
-    layout, lanes = plan(workload, instruction), instruction.lanes
+    layout, lanes = plan(workload, instruction, tile), instruction.lanes
     taps = weight[..., 0].transpose(1, 2, 0).astype(np.int32)  # (kh, kw, O)
     kernel_height, kernel_width, channels = taps.shape
     shape = (layout.groups * TAPS, kernel_width, layout.rows, layout.blocks * lanes)
@@ -121,10 +166,15 @@ def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, instruction: DotIn
 
 
 def compute(
-    workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, instruction: DotInstruction
+    workload: Conv2dWorkload,
+    x: te.Tensor,
+    w: te.Tensor,
+    pad_value: int,
+    instruction: DotInstruction,
+    tile: TapTile | None = None,
 ) -> te.Tensor:
     """The accumulator, (N, OH, OW, OC) int32."""
-    layout, lanes = plan(workload, instruction), instruction.lanes
+    layout, lanes = plan(workload, instruction, tile), instruction.lanes
     phases, channels = workload.dilation[0], workload.out_channels
     data = _stage(workload, layout, x, pad_value, lanes)
     p, g, s, t = (
@@ -187,9 +237,11 @@ def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int,
     return te.compute(shape, staged, name="pad")
 
 
-def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> None:
+def schedule(
+    sch: Schedule, workload: Conv2dWorkload, target: Target, instruction: DotInstruction, tile: TapTile | None = None
+) -> None:
     """Tasks stage their input, then walk over the register tiles of one vector of channels after the other."""
-    layout = plan(workload, instruction)
+    layout = plan(workload, instruction, tile)
     accumulator, pad = sch.get_sblock("depthwise"), sch.get_sblock("pad")
     output = inline_epilogue(sch, accumulator)
     schedule_root_blocks(sch, [accumulator, output, pad], vector=64)
@@ -198,10 +250,10 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, instructio
     parallel = workload.macs >= PARALLEL_MACS
     task = _task(workload, layout, instruction.lanes, num_threads(target) if parallel else 1)
     width = instruction.lanes if layout.pixels == 1 else workload.out_channels
-    row_outer, tile, row, phase = sch.split(y, [None, task[0], layout.rows, workload.dilation[0]])
+    row_outer, band, row, phase = sch.split(y, [None, task[0], layout.rows, workload.dilation[0]])
     column_outer, column_tile, column = sch.split(column, [None, task[1], layout.columns * layout.pixels])
     block_outer, block, lane = sch.split(channel, [None, task[2], width])
-    sch.reorder(n, row_outer, column_outer, block_outer, phase, block, tile, column_tile, row, column, lane)
+    sch.reorder(n, row_outer, column_outer, block_outer, phase, block, band, column_tile, row, column, lane)
     outer = sch.fuse(n, row_outer, column_outer, block_outer)
     if parallel and extent(sch, outer) > 1:
         sch.parallel(outer)
@@ -248,9 +300,6 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> t
     compute = _tile_cost(workload, layout)
     deep = workload.in_channels > DEEP * workload.height * workload.width
 
-    def divisors(size, most):
-        return [divisor for divisor in range(1, min(size, most) + 1) if size % divisor == 0]
-
     def cost(task):
         rows, columns = (
             (tiles - 1) * size + max(size, all_taps)
@@ -264,8 +313,10 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> t
         foreign = (1 - 1 / min(bands, threads) if deep else written) * FOREIGN * rows * columns / line
         return share * task[2] * (task[0] * task[1] * compute + copies + foreign)
 
-    heights = divisors(layout.tiles[0], 64) if threads == 1 else range(1, min(layout.tiles[0], 64) + 1)
-    return min(product(heights, divisors(layout.tiles[1], 64), divisors(layout.blocks, 4)), key=cost)
+    heights = _divisors(layout.tiles[0], 64) if threads == 1 else range(1, min(layout.tiles[0], 64) + 1)
+    heights = [layout.tile.band] if layout.tile.band else heights
+    vectors = [layout.tile.vectors] if layout.tile.vectors else _divisors(layout.blocks, 4)
+    return min(product(heights, _divisors(layout.tiles[1], 64), vectors), key=cost)
 
 
 @lru_cache(maxsize=4096)
@@ -331,5 +382,7 @@ for _rank, _instruction in enumerate(item for item in reversed(INSTRUCTIONS) if 
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
             pack_weight=partial(pack_weight, instruction=_instruction),
+            tiles=partial(tiles, instruction=_instruction),
+            variants=partial(tasks, instruction=_instruction),
         ),
     )
