@@ -10,46 +10,14 @@ import numpy as np
 import pytest
 
 from qnn_ext import TuningError
-from qnn_ext.autotune import LocalBuilder, Result, Tuner, log_to_file, make_task, measure_option, read_log, space_of
+from qnn_ext.autotune import Tuner, log_to_file, make_task, measure_option, read_log, space_of
 from qnn_ext.autotune import measure as measuring
 from qnn_ext.autotune.timing import race
 from qnn_ext.autotune.tuners import TUNERS, make_tuner
 from qnn_ext.topi_int8 import DenseWorkload
 from tests.cpus import cpu_target
 
-
-class Pretend:
-    """A runner for tests: the time of a configuration is its place in the space, no code runs."""
-
-    def __init__(self, task, slow=lambda index: 1.0 + index, broken=()):
-        self.order = {item: index for index, item in enumerate(space_of(task).configurations)}
-        self.slow, self.broken, self.measured = slow, broken, []
-
-    def run(self, task, default, libraries):
-        for configuration, _ in libraries:
-            index = self.order[configuration]
-            self.measured.append(index)
-            error = "wrong: 1 of 2 outputs differ" if index in self.broken else ""
-            yield Result(task, configuration, 0.0 if error else self.slow(index), self.slow(0), error)
-
-    def race(self, task, libraries, rounds=4):
-        return [Result(task, item, self.slow(self.order[item]), self.slow(0)) for item, _ in libraries]
-
-    def close(self):
-        pass
-
-
-class NoBuilder(LocalBuilder):
-    """Compiles nothing."""
-
-    def __init__(self):
-        pass
-
-    def build(self, task, configurations):
-        return ["/nowhere/kernel.so"] * len(configurations)
-
-    def close(self):
-        pass
+from .conftest import NoBuilder, Pretend
 
 
 def fastest_at(place: int):
@@ -65,7 +33,7 @@ def tuner_or_skip(name, task):
 
 @pytest.mark.parametrize("name", TUNERS)
 def test_finds_the_best(name, task, tmp_path):
-    runner, log = Pretend(task, fastest_at(7)), tmp_path / "log.jsonl"
+    runner, log = Pretend(fastest_at(7)), tmp_path / "log.jsonl"
     tuner = tuner_or_skip(name, task)
     size = len(tuner.space)
     decision = tuner.tune(size, measure_option(NoBuilder(), runner), callbacks=[log_to_file(log)])
@@ -88,18 +56,18 @@ def test_learns_where_to_look(name):
         return 1.0 + abs(configuration.columns - 3) + abs(configuration.blocks - 5)
 
     tuner = tuner_or_skip(name, task)
-    decision = tuner.tune(32, measure_option(NoBuilder(), Pretend(task, slow)))
+    decision = tuner.tune(32, measure_option(NoBuilder(), Pretend(slow)))
     assert decision.best.seconds <= 2.0
 
 
 def test_default_stays_where_nothing_is_faster(task, tmp_path):
     tuner = make_tuner("random", task)
-    decision = tuner.tune(8, measure_option(NoBuilder(), Pretend(task, lambda index: 1.0 - 0.005 * (index == 3))))
+    decision = tuner.tune(8, measure_option(NoBuilder(), Pretend(lambda index: 1.0 - 0.005 * (index == 3))))
     assert decision.best.configuration == tuner.space.default and decision.best.ratio == 1
 
 
 def test_resumes(task, tmp_path):
-    log, runner = tmp_path / "log.jsonl", Pretend(task, fastest_at(4))
+    log, runner = tmp_path / "log.jsonl", Pretend(fastest_at(4))
     option = measure_option(NoBuilder(), runner)
 
     def interrupt(tuner: Tuner, results):
@@ -119,14 +87,14 @@ def test_resumes(task, tmp_path):
 
 
 def test_stops_early(task):
-    runner = Pretend(task)
+    runner = Pretend()
     make_tuner("gridsearch", task).tune(40, measure_option(NoBuilder(), runner), early_stopping=8)
     assert len(runner.measured) <= 16 < len(space_of(task))
 
 
 def test_wrong_results_are_recorded_and_never_chosen(task, tmp_path):
     log = tmp_path / "log.jsonl"
-    runner = Pretend(task, fastest_at(2), broken=(2,))
+    runner = Pretend(fastest_at(2), broken=(2,))
     tuner = make_tuner("gridsearch", task)
     decision = tuner.tune(6, measure_option(NoBuilder(), runner), callbacks=[log_to_file(log)])
     assert tuner.space.configurations.index(decision.best.configuration) in (1, 3)
