@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from tvm import relax
 
 from qnn_ext.interpreter import Interpreter
-from qnn_ext.op.base import constant_value
+from qnn_ext.op.base import constant, constant_value
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import QConfig, quantize, sites, stages
 
+from .networks import float_module
 from .residual import DATA, calls, error, quantized
 
 
@@ -109,3 +111,23 @@ def test_dynamic_needs_no_data(network):
 def test_several_processes_find_the_same(network):
     one, two = (stages(network, dataset=DATA, config=QConfig(num_workers=n)).table for n in (1, 2))
     assert one == two
+
+
+def test_the_residual_stream_of_a_transformer_stays_float():
+    """x + f(norm(x)): what the next normalization reads, too, is quantized only with nbit_activation of 8."""
+    ones, zeros = constant(np.ones(8, np.float32)), constant(np.zeros(8, np.float32))
+    weight = constant(np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32))
+
+    def body(emit, x):
+        for _ in range(2):
+            normal = emit(relax.op.nn.layer_norm(x, ones, zeros, axes=[1]))
+            x = emit(relax.op.add(x, emit(relax.op.matmul(normal, weight))))
+        return x
+
+    module = float_module((4, 8), body)
+    for fields, roles in (
+        ({}, {"input"}),
+        ({"nbit_activation": 8, "dtype_activation": "int8"}, {"input", "activation"}),
+    ):
+        annotated = stages(module, config=QConfig(calibrate_mode="global_scale", **fields))["annotate"]
+        assert {site.role for site in sites(annotated)} - {"weight"} == roles
