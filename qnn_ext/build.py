@@ -14,7 +14,17 @@ from . import artifact
 from .codegen import generate_code
 from .errors import TargetError
 from .module import QnnModule
-from .passes import canonicalize, channels_last, fold_constant_sums, fold_padding, fuse, legalize, lower, sink_reshapes
+from .passes import (
+    canonicalize,
+    channels_last,
+    fold_constant_sums,
+    fold_padding,
+    fuse,
+    legalize,
+    lower,
+    sink_reshapes,
+    sink_shuffles,
+)
 from .passes.describe import kernels_of
 from .passes.inline import inlined
 from .passes.legalize_float import float_legalizations
@@ -144,6 +154,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     mod = channels_last(mod)  # NCHW → NHWC, which the kernels compute
     mod = legalize(mod, target)  # the dtypes the target wants
     mod = canonicalize(mod)  # QNN operators → integer primitives
+    mod = sink_shuffles(mod)  # accumulators are not moved, but what is made of them
     mod = sink_reshapes(mod)  # nothing between a product and its epilogue
     mod = fold_constant_sums(mod)  # T3, T4 and the bias in one constant
     mod = channels_last(mod, any_order=True)  # float convolutions too: equal to the last bits only from here on

@@ -1,6 +1,7 @@
 """Passes: QNN graph to scheduled kernels, in the order that `build.py` lists.
 
-fold_padding → channels_last → legalize → canonicalize → sink_reshapes → fold_constant_sums → fuse → lower
+fold_padding → channels_last → legalize → canonicalize → sink_shuffles → sink_reshapes → fold_constant_sums → fuse
+→ lower
 
 qdq_to_integer comes before all of them, at import: it makes QNN operators of QDQ graphs.
 """
@@ -14,6 +15,7 @@ from .lower import lower
 from .padding import fold_padding
 from .qdq_to_integer import qdq_to_integer
 from .sink import sink_reshapes
+from .sink_shuffles import sink_shuffles
 
 __all__ = [
     "canonicalize",
@@ -25,4 +27,5 @@ __all__ = [
     "lower",
     "qdq_to_integer",
     "sink_reshapes",
+    "sink_shuffles",
 ]
