@@ -121,7 +121,7 @@ def _peaks(tasks: Sequence[Task], option: MeasureOption) -> dict[tuple[str, str]
 
 
 def _peak(target: Target, dtypes: tuple[str, str], option: MeasureOption) -> float:
-    task = make_task(DenseWorkload(56, 256, 64, *dtypes), target)
+    task = make_task(DenseWorkload(28, 512, 32, *dtypes), target)
     built = option.builder.build(task, [None])[0] if task else None
     if task is None or not isinstance(built, str):
         return 0.0
