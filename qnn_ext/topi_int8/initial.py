@@ -10,10 +10,13 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 
-def in_lanes(bias: np.ndarray, blocks: int, lanes: int) -> np.ndarray:
-    """A bias per channel as the lanes of the accumulators' last two axes: (blocks, lanes), zero in padding."""
-    padded = np.zeros(blocks * lanes, np.int32)
-    padded[: bias.size] = bias.reshape(-1)
+def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.ndarray:
+    """A bias per channel as the lanes of the accumulators' last two axes: (blocks, lanes), zero in padding.
+
+    Each of the groups of channels is padded to its share of the blocks.
+    """
+    padded = np.zeros((groups, blocks * lanes // groups), np.int32)
+    padded[:, : bias.size // groups] = bias.reshape(groups, -1)
     return padded.reshape(blocks, lanes)
 
 

@@ -48,6 +48,15 @@ SHAPES = [
     conv((1, 8, 8, 10), 100, (1, 1), groups=2),
     conv((1, 8, 8, 64), 64, (3, 3), padding=(1, 1, 1, 1), groups=16),
     conv((2, 6, 5, 24), 336, (1, 1), groups=3),                           # seven blocks a group
+    conv((1, 9, 10, 120), 120, (3, 3), padding=(1, 1, 1, 1), groups=2),   # a group's last block is not full
+    conv((2, 7, 9, 180), 84, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1), groups=3),
+    conv((2, 6, 7, 88), 88, (1, 1), groups=2),                            # the same, images as rows of pixels
+    conv((3, 1, 11, 56), 88, (1, 1), groups=2),
+    conv((1, 12, 9, 45), 63, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), groups=3),  # odd channels, in and out
+    conv((2, 8, 7, 35), 185, (3, 3), padding=(1, 1, 1, 1), groups=5),
+    conv((1, 6, 7, 128), 416, (1, 1), groups=2),                          # 13 blocks a group
+    conv((1, 7, 6, 21), 7, (3, 3), padding=(1, 1, 1, 1), groups=7),       # an output channel a group
+    conv((1, 9, 9, 90), 90, (1, 3), strides=(1, 2), groups=3),            # groups read past the last channel
 ]
 # fmt: on
 

@@ -1,7 +1,8 @@
 """conv2d on x86: NHWC activations, packed weights, dot-product instructions, epilogue fused into the register tile.
 
 Weights are packed to (O/lanes, kh, kw, I/depth, lanes, depth), zero where the dimensions were padded, so padded
-channels never count, whatever the activations hold there. Four ways to address the activations:
+channels never count, whatever the activations hold there: of a group they are the next group's. Groups begin with a
+block of their own, neighbours are merged where that costs less. Four ways to address the activations:
 
     flat     1×1, stride 1, no padding, and a tile that fits: the image is one row of pixels
     spatial  rows and columns of pixels, in-channels padded to the depth of the instruction
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
+import tvm_ffi
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
@@ -85,7 +87,7 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: Tile | Non
         tile = next(iter(tiles(workload, instruction)))
     groups = _merged_groups(workload, instruction)
     mode, taps = _reduction(workload, instruction, groups)
-    domain, lines = _domain(workload, instruction), _lines(workload, instruction)
+    domain, lines = _domain(workload, instruction, groups), _lines(workload, instruction, groups)
     images, rows, columns = workload.batch, domain.rows, domain.columns
     if lines and tile.rows == 1 and lines.takes(tile):
         mode, rows, columns = "flat", 1, lines.columns
@@ -93,39 +95,42 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: Tile | Non
     rows, columns = round_up(rows, tile.rows), round_up(columns, tile.columns)
     bottom, right = _reach(workload, rows, columns)
     beyond = mode != "flat" and (bottom > workload.height or right > workload.width)
-    blocks = round_up(groups * domain.blocks, tile.blocks)
+    blocks = groups * round_up(domain.blocks, tile.blocks)
     return Plan(mode, groups, taps, tile, images, rows, columns, blocks, domain.copied or beyond)
 
 
 @lru_cache(maxsize=4096)
 def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> dict[Tile, float]:
     """The legal register tiles with their predicted cost, cheapest first."""
+    return _tiles(workload, instruction, _merged_groups(workload, instruction))
+
+
+@lru_cache(maxsize=4096)
+def _tiles(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> dict[Tile, float]:
+    """The same for a number of merged groups."""
     costs: dict[Tile, float] = {}
-    for domain in filter(None, (_lines(workload, instruction), _domain(workload, instruction))):
+    for domain in filter(None, (_lines(workload, instruction, groups), _domain(workload, instruction, groups))):
         for tile in legal_tiles(domain, instruction):
             costs.setdefault(tile, tile_cost(tile, domain, instruction))
     return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
-def _domain(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain:
-    """What a tile covers: rows and columns of pixels."""
-    groups = _merged_groups(workload, instruction)
-    in_group = workload.in_channels // groups
+def _domain(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> Domain:
+    """What a tile covers: rows and columns of pixels, and the blocks of one of so many merged groups."""
+    in_group, out_group = workload.in_channels // groups, workload.out_channels // groups
     copied = any(workload.padding) or in_group % instruction.depth != 0 or workload.data_dtype != instruction.data_dtype
-    blocks = round_up(workload.out_channels // groups, instruction.lanes) // instruction.lanes
+    blocks = round_up(out_group, instruction.lanes) // instruction.lanes
     steps = math.prod(_reduction(workload, instruction, groups)[1]) // instruction.depth
-    # Blocks behind the last one are padding in a single group only; in between they would belong to the next group.
-    ragged = is_ragged(workload.out_channels, instruction)
-    return Domain(workload.out_height, workload.out_width, blocks, steps, copied, ragged, whole_blocks=groups > 1)
+    return Domain(workload.out_height, workload.out_width, blocks, steps, copied, is_ragged(out_group, instruction))
 
 
-def _lines(workload: Conv2dWorkload, instruction: DotInstruction) -> Domain | None:
+def _lines(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> Domain | None:
     """The same with an image as one row of pixels, where that is possible: mode "flat"."""
     pointwise = workload.kernel == (1, 1) and workload.strides == (1, 1) and not any(workload.padding)
-    if not pointwise or _reduction(workload, instruction, _merged_groups(workload, instruction))[0] == "rows":
+    if not pointwise or _reduction(workload, instruction, groups)[0] == "rows":
         return None
     pixels = workload.width * (workload.batch if workload.height == 1 else workload.height)
-    return replace(_domain(workload, instruction), rows=1, columns=pixels, line=workload.width)
+    return replace(_domain(workload, instruction, groups), rows=1, columns=pixels, line=workload.width)
 
 
 def _reduction(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> tuple[str, tuple[int, int, int]]:
@@ -160,19 +165,22 @@ def _interleaving(workload: Conv2dWorkload, instruction: DotInstruction, columns
     return Interleaving(length, rows, channels, workload.dilation[0])
 
 
+@lru_cache(maxsize=4096)
 def _merged_groups(workload: Conv2dWorkload, instruction: DotInstruction) -> int:
-    """Groups after merging neighbours into block-diagonal ones that fill lanes and depth, or into a single one.
+    """Groups after merging neighbours into block-diagonal ones, as many as cost the least.
 
-    A group of fewer output channels than lanes leaves lanes idle anyway; merging fills them with zero weights instead
-    and costs the same, while every group keeps whole channel blocks.
+    A group of fewer output channels than lanes, or of a few more than some blocks, leaves lanes idle; merging fills
+    them, with products by zero, and for free if the channels are few.
     """
-    groups = workload.groups
-    for merge in range(1, groups + 1):
-        fills = workload.out_channels // groups * merge % instruction.lanes == 0
-        reduces = workload.in_channels // groups * merge % instruction.depth == 0
-        if groups % merge == 0 and fills and reduces:
-            return groups // merge
-    return 1
+    several = [groups for groups in range(2, workload.groups + 1) if workload.groups % groups == 0]
+    legal = [1, *(groups for groups in several if workload.out_channels > groups)]
+    return min(legal, key=lambda groups: (_cost(workload, instruction, groups), -groups))
+
+
+def _cost(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> float:
+    """Predicted cycles per pixel with so many merged groups."""
+    per_vector = next(iter(_tiles(workload, instruction, groups).values()))
+    return per_vector * groups * _domain(workload, instruction, groups).blocks
 
 
 def _reach(workload: Conv2dWorkload, rows: int, columns: int) -> tuple[int, int]:
@@ -202,8 +210,10 @@ def pack_weight(
     if layout.mode == "window":
         dense = dense.transpose(0, 2, 1, 3)
     dense = dense.reshape(out_channels, taps_height, taps_width, -1)
-    packed = np.zeros((layout.blocks * lanes, taps_height, taps_width, run), instruction.weight_dtype)
-    packed[:out_channels, ..., : dense.shape[-1]] = dense
+    dense = dense.reshape(layout.groups, -1, taps_height, taps_width, dense.shape[-1])
+    group_lanes = layout.blocks // layout.groups * lanes
+    packed = np.zeros((layout.groups, group_lanes, taps_height, taps_width, run), instruction.weight_dtype)
+    packed[:, : dense.shape[1], ..., : dense.shape[-1]] = dense
     packed = packed.reshape(layout.blocks, lanes, taps_height, taps_width, run // depth, depth)
     return np.ascontiguousarray(packed.transpose(0, 2, 3, 4, 1, 5))
 
@@ -212,7 +222,8 @@ def initial(
     workload: Conv2dWorkload, bias: np.ndarray, instruction: DotInstruction, tile: Tile | None = None
 ) -> np.ndarray:
     """The bias as the accumulators' initial values."""
-    return in_lanes(bias, plan(workload, instruction, tile).blocks, instruction.lanes)
+    layout = plan(workload, instruction, tile)
+    return in_lanes(bias, layout.blocks, instruction.lanes, layout.groups)
 
 
 def compute(
@@ -228,6 +239,7 @@ def compute(
     taps_height, taps_width, run = layout.taps
     depth, lanes = instruction.depth, instruction.lanes
     (stride_height, stride_width), (dilation_height, dilation_width) = workload.strides, workload.dilation
+    in_group, out_group = (size // layout.groups for size in (workload.in_channels, workload.out_channels))
     group_blocks = layout.blocks // layout.groups
 
     kh = te.reduce_axis((0, taps_height), "kh")
@@ -237,10 +249,16 @@ def compute(
     data = _stage(workload, layout, x, pad_value, instruction)
 
     def channel(block):
-        return (block // group_blocks * run if layout.groups > 1 else 0) + ko * depth + ki
+        return (block // group_blocks * in_group if layout.groups > 1 else 0) + ko * depth + ki
 
     def product(value, block, r, s, lane):
         return value.astype("int32") * w[block, r, s, ko, lane, ki].astype("int32")
+
+    def place(c):
+        """Block and lane of an output channel."""
+        first = c // out_group * group_blocks if layout.groups > 1 else 0
+        c = c % out_group if layout.groups > 1 else c
+        return first + c // lanes, lane_of(c, out_group, lanes)
 
     shape = (workload.batch, workload.out_height, workload.out_width, workload.out_channels)
     if layout.mode == "flat":
@@ -250,13 +268,7 @@ def compute(
             return te.sum(product(value, block, 0, 0, lane), axis=[ko, ki])
 
         acc = te.compute((layout.images, layout.columns, layout.blocks, lanes), flat, name="conv2d")
-        return te.compute(
-            shape,
-            lambda n, y, x, c: acc[
-                (*_flatten(workload, n, y, x), c // lanes, lane_of(c, workload.out_channels, lanes))
-            ],
-            name="logical",
-        )
+        return te.compute(shape, lambda n, y, x, c: acc[(*_flatten(workload, n, y, x), *place(c))], name="logical")
 
     def spatial(n, y, x, block, lane):
         if layout.mode == "window":
@@ -270,14 +282,39 @@ def compute(
         return te.sum(product(value, block, kh, kw, lane), axis=[kh, kw, ko, ki])
 
     acc = te.compute((layout.images, layout.rows, layout.columns, layout.blocks, lanes), spatial, name="conv2d")
-    return te.compute(
-        shape, lambda n, y, x, c: acc[n, y, x, c // lanes, lane_of(c, workload.out_channels, lanes)], name="logical"
-    )
+    return te.compute(shape, lambda n, y, x, c: acc[(n, y, x, *place(c))], name="logical")
 
 
 def _flatten(workload: Conv2dWorkload, n, y, x):
     """(image, pixel) of a flat accumulator; images of a single row are all one."""
     return (y, n * workload.width + x) if workload.height == 1 else (n, y * workload.width + x)
+
+
+def _axes(workload: Conv2dWorkload, layout: Plan, n, y, x, c):
+    """The output's axes as the kernel is scheduled over them: flat pixels, groups and the channels of a group."""
+    pixels = _flatten(workload, n, y, x) if layout.mode == "flat" else (n, y, x)
+    out_group = workload.out_channels // layout.groups
+    return (*pixels, c // out_group, c % out_group) if layout.groups > 1 else (*pixels, c)
+
+
+def _resolve_groups(sch: Schedule, output: SBlockRV) -> None:
+    """Write the quotient and remainder of g·C + c by C, with c < C an axis of the output, as g and c.
+
+    TVM does not, and with a tile that does not divide the channels it could not tell which part of the accumulator that
+    tile needs.
+    """
+    block = sch.get(output)
+    group, channel = (iter_var.var for iter_var in block.iter_vars[-2:])
+    count = int(block.iter_vars[-1].dom.extent)
+    flat = group * count + channel
+
+    def resolve(node):
+        if isinstance(node.b, tirx.IntImm) and int(node.b) == count and tvm_ffi.structural_equal(node.a, flat):
+            return group if isinstance(node, tirx.FloorDiv) else channel
+        return node
+
+    resolved = tvm_ffi.structural_map(block, ((tirx.FloorDiv, tirx.FloorMod), resolve))
+    sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
 
 
 def _unflatten(workload: Conv2dWorkload, image, p):
@@ -321,10 +358,11 @@ def _stage(
 
     def spatial(n, y, column, c):
         inside = within(y, top, height, bottom) + within(column, left, width, right)
-        inside += [c < channels] if run * layout.groups > channels else []
+        inside += [c < channels] if deep > channels else []
         return guarded(inside, x[n, y - top, column - left, c])
 
-    return te.compute((workload.batch, bottom, right, run * layout.groups), spatial, name="pad")
+    deep = channels - channels // layout.groups + run  # the last group's channels, and room behind for whole steps
+    return te.compute((workload.batch, bottom, right, deep), spatial, name="pad")
 
 
 def _interleave(workload: Conv2dWorkload, layout: Plan, padded: te.Tensor, windows: Interleaving) -> te.Tensor:
@@ -345,8 +383,10 @@ def schedule(
     layout = plan(workload, instruction, tile)
     accumulator = sch.get_sblock("conv2d")
     output = inline_epilogue(sch, accumulator)
-    if layout.mode == "flat":
-        sch.transform_block_layout(output, lambda n, y, x, c: (*_flatten(workload, n, y, x), c))
+    if layout.mode == "flat" or layout.groups > 1:
+        sch.transform_block_layout(output, partial(_axes, workload, layout))
+    if layout.groups > 1:
+        _resolve_groups(sch, output)
     strip = layout.tile.strip or _strip(workload, layout, instruction, num_threads(target))
     by_strip = _staged_by_strip(workload, layout, strip, target)
     stages = [sch.get_sblock(name) for name in _stages(layout, by_strip)]
@@ -358,6 +398,7 @@ def schedule(
         instruction,
         layout.tile,
         pixel_axes=1 if layout.mode == "flat" else 2,
+        grouped=layout.groups > 1,
         macs=workload.macs,
         strip=strip,
         stages=stages if by_strip else [],

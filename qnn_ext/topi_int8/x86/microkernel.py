@@ -67,12 +67,11 @@ def round_up(value: int, multiple: int) -> int:
 class Domain:
     """What a register tile has to cover, as far as its cost depends on it.
 
-    rows, columns, blocks: output pixels and channel blocks of one group
+    rows, columns, blocks: output pixels, and channel blocks of one group
     steps:        instructions along the reduction, per accumulator
     copied:       whether the activations are staged anyway, padded to whole tiles
     ragged:       whether the channels end within a vector so that only a tile of all blocks has a vector epilogue
     line:         with a value, the columns are image lines of that many pixels one behind the other
-    whole_blocks: whether a tile must divide the blocks
     """
 
     rows: int
@@ -82,7 +81,6 @@ class Domain:
     copied: bool
     ragged: bool
     line: int = 0
-    whole_blocks: bool = False
 
     def takes(self, tile: Tile) -> bool:
         """Whether a tile can cover it.
@@ -90,10 +88,9 @@ class Domain:
         Of lines, a tile must hold whole ones or divide one, or TVM cannot tell which part of the accumulator it needs;
         and it must divide the columns.
         """
-        lines = not self.line or (
+        return not self.line or (
             self.columns % tile.columns == 0 and 0 in (self.line % tile.columns, tile.columns % self.line)
         )
-        return lines and not (self.whole_blocks and self.blocks % tile.blocks)
 
 
 def is_ragged(channels: int, instruction: DotInstruction) -> bool:
@@ -203,19 +200,21 @@ def schedule_microkernel(
     strip: int,
     stages: Sequence[SBlockRV] = (),
     prefetch: int = 0,
+    grouped: bool = False,
 ) -> None:
     """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
 
         for strip of pixels: stage the activations; for panel of channels: for tile in strip: the register tile
 
     The output's axes are (batch..., pixels..., channel), where a batch of one may be missing, `pixel_axes` of them
-    pixels: rows and columns, or columns alone. The accumulator's are (batch..., pixels..., block, lane, reduction...,
-    depth), padded to multiples of the tile, so it needs no predicate, which tensorize would refuse; the output gets
-    them where the tile does not divide. `strip` divides the tiles along the first pixel axis; `stages` are the blocks
-    that copy the activations strip by strip, the last one first. `prefetch`: how many bytes of weights ahead, see
-    `panel_ahead`.
+    pixels: rows and columns, or columns alone. If `grouped`, the channels are two axes, groups in front. The
+    accumulator's are (batch..., pixels..., block, lane, reduction..., depth), padded to multiples of the tile, so it
+    needs no predicate, which tensorize would refuse; the output gets them where the tile does not divide. `strip`
+    divides the tiles along the first pixel axis; `stages` are the blocks that copy the activations strip by strip, the
+    last one first. `prefetch`: how many bytes of weights ahead, see `panel_ahead`.
     """
     *outer, channel = sch.get_loops(output)
+    groups = [outer.pop()] if grouped else []
     batch, pixels = outer[:-pixel_axes], outer[-pixel_axes:]
     factors = (tile.rows, tile.columns)[-pixel_axes:]
     divides = extent(sch, pixels[-1]) % tile.columns == 0
@@ -224,7 +223,7 @@ def schedule_microkernel(
     panel_size = min(tile.blocks * instruction.lanes, max(extent(sch, channel), instruction.lanes))
     panel, channel = sch.split(channel, [None, panel_size])
     strips, first = sch.split(pixel_outer[0], [None, strip])
-    tiles = [*batch, strips, panel, first, *pixel_outer[1:]]
+    tiles = [*batch, strips, *groups, panel, first, *pixel_outer[1:]]
     sch.reorder(*tiles, *pixel_inner, channel)
 
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
@@ -279,6 +278,12 @@ def _vectorize_epilogue(
         sch.vectorize(pairs)
         sch.vectorize(last)
         _unroll(sch, pixels)
+    elif width < lanes < panel and channels % panel == 0:
+        *full, rest = _loops_of(sch, channel, lanes, together)
+        for loop in full:
+            sch.vectorize(loop)
+        (sch.vectorize if width >= 4 else sch.unroll)(rest)
+        _unroll(sch, pixels)
     elif width >= 4:
         outer, vector = sch.split(channel, [None, width])
         sch.reorder(outer, *pixels, vector)
@@ -288,14 +293,19 @@ def _vectorize_epilogue(
             sch.annotate(sch.fuse(outer, *pixels), WEAVE, 1)
         else:
             _unroll(sch, [outer, *pixels])
-    elif panel == channels > lanes:
-        full, rest = sch.loop_partition(channel, [channels // lanes * lanes, None])
-        sch.vectorize(sch.split(full, [None, lanes])[1])
-        sch.unroll(rest)
     elif panel > lanes:
         sch.unroll(sch.split(channel, [None, lanes])[1])
     else:
         sch.unroll(channel)
+
+
+def _loops_of(sch: Schedule, channel: LoopRV, lanes: int, together: int) -> list[LoopRV]:
+    """A loop over channels as one after the other of 4, 2 and 1 registers, if so many are `together`, and the rest."""
+    sizes, left = [], extent(sch, channel)
+    while left >= lanes:
+        sizes.append(next(size for size in (together, 2 * lanes, lanes) if size <= min(left, together)))
+        left -= sizes[-1]
+    return sch.loop_partition(channel, [*sizes, None])
 
 
 def _single(sch: Schedule, loops: list[LoopRV]) -> int:
