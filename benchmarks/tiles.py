@@ -4,8 +4,8 @@
 
 Every distinct workload of the models is built alone, with bias and requantize behind it, once with each legal tile that
 the model predicts to be within a factor of the best, and all are timed in turns on one thread: the minimum over many
-short batches counts, so that other processes disturb little. Without models: the workloads in `workloads.json`, those
-of ResNet-50, MobileNetV1, V2 and V3, DeepLab, BERT and ViT. `--save-workloads FILE` writes such a file.
+short batches counts, as when tuning. Without models: the workloads in `workloads.json`, those of ResNet-50,
+MobileNetV1, V2 and V3, DeepLab, BERT and ViT. `--save-workloads FILE` writes such a file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import tvm
+
+from qnn_ext.autotune.kernel import kernel_of, product
+from qnn_ext.autotune.task import Task, describe, extract_from_program, make_task, workload_from, workload_to
+from qnn_ext.autotune.timing import Timer, race
+from qnn_ext.cli.formats import ImportOptions, read_module, recognize
+from qnn_ext.codegen import generate_code
+from qnn_ext.target import make_target
 
 WORKLOADS = Path(__file__).with_name("workloads.json")
-BATCH_SECONDS = 2e-4  # shorter than a time slice
 ROUNDS = 6
 CANDIDATES = 24  # tiles timed in turns; their code is compiled together
 
@@ -32,14 +38,14 @@ class Measured:
     """Seconds of one workload by tile, (rows, columns, blocks), in the order of predicted cost: the default first."""
 
     workload: Any
-    seconds: dict[tuple[int, int, int], float]
+    seconds: dict[tuple[int, ...], float]
 
     @property
-    def default(self) -> tuple[int, int, int]:
+    def default(self) -> tuple[int, ...]:
         return next(iter(self.seconds))
 
     @property
-    def best(self) -> tuple[int, int, int]:
+    def best(self) -> tuple[int, ...]:
         return min(self.seconds, key=lambda tile: self.seconds[tile])
 
     @property
@@ -54,7 +60,7 @@ class Measured:
             "tiles": [[*tile, value] for tile, value in self.seconds.items()],
         }
 
-    def gops(self, tile: tuple[int, int, int]) -> float:
+    def gops(self, tile: tuple[int, ...]) -> float:
         return 2 * self.workload.macs / self.seconds[tile] / 1e9
 
 
@@ -63,46 +69,8 @@ class Measured:
 
 def workloads_of(path: Path, cpu: str) -> list[Any]:
     """The distinct products of a model for which the target's kernels have tiles."""
-    from qnn_ext.build import qnn_pipeline
-    from qnn_ext.cli.formats import ImportOptions, read_module, recognize
-    from qnn_ext.kernels import kernels_of
-    from qnn_ext.passes import lower
-    from qnn_ext.target import make_target
-    from qnn_ext.topi_int8 import select
-
-    target = make_target(cpu, 1)
     module = read_module(path, recognize(path), ImportOptions())
-    kernels = kernels_of(lower(qnn_pipeline(module.ir, target), target))
-    found = dict.fromkeys(workload_from(kernel.workload) for kernel in kernels if kernel.workload)
-    return [workload for workload in found if select(workload, target).tiles is not None]
-
-
-def workload_from(fields: dict[str, Any]) -> Any:
-    """A workload from what JSON keeps of it: "type" and the fields, lists for tuples."""
-    from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload
-
-    types = {kind.__name__: kind for kind in (Conv2dWorkload, DenseWorkload, BatchMatmulWorkload)}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return types[values.pop("type")](**values)
-
-
-def workload_to(workload: Any) -> dict[str, Any]:
-    """The inverse of `workload_from`."""
-    return {"type": type(workload).__name__, **asdict(workload)}
-
-
-def describe(workload: Any) -> str:
-    """One short line: operator and sizes."""
-    if hasattr(workload, "kernel"):
-        kernel = "×".join(map(str, workload.kernel))
-        text = f"conv {workload.height}×{workload.width}×{workload.in_channels}→{workload.out_channels} {kernel}"
-        text += f" /{workload.strides[0]}" if workload.strides != (1, 1) else ""
-        text += f" dilated {workload.dilation[0]}" if workload.dilation != (1, 1) else ""
-        text += f" groups {workload.groups}" if workload.groups > 1 else ""
-        return text + (f" batch {workload.batch}" if workload.batch > 1 else "")
-    if hasattr(workload, "batch"):
-        return f"batch_matmul {workload.batch}×{workload.m}×{workload.k}×{workload.n}"
-    return f"dense {workload.m}×{workload.k}×{workload.n}"
+    return [task.workload for task in extract_from_program(module, cpu, threads=1)]
 
 
 # ---- measurement -------------------------------------------------------------------------------------------------
@@ -110,13 +78,11 @@ def describe(workload: Any) -> str:
 
 def measure(workload: Any, cpu: str, within: float, rounds: int = ROUNDS) -> Measured | None:
     """Time the legal tiles of a workload; None where its kernel has none."""
-    from qnn_ext.target import make_target
-    from qnn_ext.topi_int8 import select
-
-    target = make_target(cpu, 1)
-    implementation = select(workload, target)
-    if implementation.tiles is None:
+    task = make_task(workload, make_target(cpu, 1))
+    if task is None:
         return None
+    implementation = task.implementation
+    assert implementation.tiles is not None
     costs = implementation.tiles(workload)
     lowest = min(costs.values())
     kept = [tile for tile, cost in costs.items() if cost <= within * lowest]
@@ -124,87 +90,36 @@ def measure(workload: Any, cpu: str, within: float, rounds: int = ROUNDS) -> Mea
     for start in range(0, len(kept), CANDIDATES):
         group = kept[start : start + CANDIDATES]
         # The default is in every group, so that the groups' times compare.
-        seconds |= _race(workload, target, [*dict.fromkeys([kept[0], *group])], rounds, seconds.get(kept[0]))
-    return Measured(workload, {(t.rows, t.columns, t.blocks): seconds[t] for t in kept})
+        seconds |= _race(task, [*dict.fromkeys([kept[0], *group])], rounds, seconds.get(kept[0]))
+    return Measured(workload, {_sizes(tile): seconds[tile] for tile in kept})
 
 
-def _race(workload: Any, target: Any, tiles: Sequence[Any], rounds: int, reference: float | None) -> dict[Any, float]:
+def _sizes(tile: Any) -> tuple[int, ...]:
+    return tuple(getattr(tile, name) for name in ("rows", "columns", "blocks") if hasattr(tile, name))
+
+
+def _race(task: Task, tiles: Sequence[Any], rounds: int, reference: float | None) -> dict[Any, float]:
     """Minimum seconds of each tile, timed in turns; scaled so that the first tile takes `reference`, if given."""
-    import tvm
+    data = product(task.workload)
+    kernels = [kernel_of(task, tile) for tile in tiles]
+    functions = {
+        f"tile{index}": kernel.module["main"].with_attr("global_symbol", f"tile{index}")
+        for index, kernel in enumerate(kernels)
+    }
+    executable = generate_code(tvm.IRModule(functions), task.target).jit()
+    shared = [tvm.runtime.tensor(value) for value in (*data.inputs, data.expected)]
 
-    from qnn_ext.topi_int8 import select
+    def timer(index: int) -> Timer:
+        arguments = [*shared[:-1], *map(tvm.runtime.tensor, kernels[index].constants), shared[-1]]
 
-    implementation = select(workload, target)
-    functions, arguments = {}, []
-    rng = np.random.default_rng(0)
-    shared: list[Any] = []
-    for index, tile in enumerate(tiles):
-        function, arrays = build_kernel(workload, target, implementation.with_tile(tile), rng)
-        functions[f"tile{index}"] = function.with_attr("global_symbol", f"tile{index}")
-        tensors = [tvm.runtime.tensor(array) for array in arrays]
-        shared = shared or tensors
-        arguments.append([shared[0], *tensors[1:-1], shared[-1]])
-    executable = tvm.compile(tvm.IRModule(functions), target=target).jit()
-    best = [float("inf")] * len(tiles)
-    counts = []
-    for index, args in enumerate(arguments):
-        once = executable.time_evaluator(f"tile{index}", tvm.cpu(), number=1, repeat=3)(*args).min
-        counts.append(max(1, int(BATCH_SECONDS / max(once, 1e-7))))
-    racing = list(range(len(tiles)))
-    for turn in range(4 * rounds):
-        if turn == rounds:  # the rest of the time for those that may win, and the default
-            racing = [index for index in racing if index == 0 or best[index] < 1.15 * min(best)]
-        for index in racing:
-            timer = executable.time_evaluator(f"tile{index}", tvm.cpu(), number=counts[index], repeat=4)
-            best[index] = min(best[index], timer(*arguments[index]).min)
+        def run(number: int) -> float:
+            return executable.time_evaluator(f"tile{index}", tvm.cpu(), number=number, repeat=4)(*arguments).min
+
+        return run
+
+    best = race([timer(index) for index in range(len(tiles))], 4 * rounds)
     scale = reference / best[0] if reference else 1.0
     return {tile: value * scale for tile, value in zip(tiles, best, strict=True)}
-
-
-def build_kernel(workload: Any, target: Any, implementation: Any, rng: np.random.Generator) -> tuple[Any, list[Any]]:
-    """A serial PrimFunc of the product with bias and requantize to uint8, and arrays for its parameters."""
-    from tvm import te
-    from tvm.ir import IRModule
-    from tvm.s_tir import Schedule
-
-    from qnn_ext.topi_int8.generic.elementwise import Constants, Operand, elementwise
-    from qnn_ext.topi_int8.threads import serialize
-
-    shapes = operand_shapes(workload)
-    dtypes = (workload.data_dtype, workload.weight_dtype)
-    x, w = (_random(rng, shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
-    if implementation.pack_weight is not None:
-        w = implementation.pack_weight(workload, w)
-    inputs = [te.placeholder(a.shape, str(a.dtype), f"operand{i}") for i, a in enumerate((x, w))]
-    acc = implementation.compute(workload, *inputs, 3)
-    shape = [int(size) for size in acc.shape]
-    constants = Constants()
-    bias = Operand(None, rng.integers(-1000, 1000, shape[-1], dtype=np.int32))
-    biased = elementwise("add", [Operand(acc, None), bias], {}, shape, constants)
-    # a scale that spreads the accumulators over the output's range
-    scale = (rng.random(shape[-1], dtype=np.float32) + 1) / np.float32(100 * np.sqrt(workload.macs / np.prod(shape)))
-    parameters = [np.float32(scale), np.int32(0), np.float32(1.0), np.int32(128)]
-    rule = {"axis": -1, "rounding": "TONEAREST_EVEN", "compute_dtype": "float32", "out_dtype": "uint8"}
-    operands = [Operand(biased, None), *(Operand(None, np.asarray(value)) for value in parameters)]
-    out = elementwise("qnn.requantize", operands, rule, shape, constants)
-    sch = Schedule(te.create_prim_func([*inputs, *constants.placeholders, out]))
-    implementation.schedule(sch, workload, target)
-    module = serialize(IRModule({"main": sch.mod["main"]}))
-    return module["main"], [x, w, *constants.arrays, np.zeros(shape, "uint8")]
-
-
-def operand_shapes(workload: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of both operands as a model holds them."""
-    if hasattr(workload, "kernel"):
-        weight = (workload.out_channels, *workload.kernel, workload.in_channels // workload.groups)
-        return (workload.batch, workload.height, workload.width, workload.in_channels), weight
-    leading = (workload.batch,) if hasattr(workload, "batch") else ()
-    return (*leading, workload.m, workload.k), (*leading, workload.n, workload.k)
-
-
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    info = np.iinfo(dtype)
-    return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
 
 
 # ---- output ------------------------------------------------------------------------------------------------------

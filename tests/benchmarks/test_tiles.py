@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.tiles import WORKLOADS, Measured, describe, main, summary, table, workload_from, workload_to
+import pytest
+
+from benchmarks.tiles import WORKLOADS, Measured, main, summary, table
+from qnn_ext.autotune.task import describe, workload_from, workload_to
 from qnn_ext.target import make_target
 from qnn_ext.topi_int8 import Conv2dWorkload, DenseWorkload, select
 
 SMALL = Conv2dWorkload(1, 6, 6, 16, 32, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "uint8", "int8")
+DEPTHWISE = Conv2dWorkload(1, 6, 6, 16, 16, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 16, "uint8", "int8")
 
 
 def test_workloads_survive_json():
@@ -22,7 +26,7 @@ def test_stored_workloads_have_tiles():
     assert len(set(stored)) == len(stored) > 100
     for workload in stored:
         implementation = select(workload, target)
-        if implementation.tiles is not None:  # depthwise kernels have none
+        if implementation.tiles is not None:
             costs = list(implementation.tiles(workload).values())
             assert costs == sorted(costs) and min(costs) > 0
 
@@ -35,11 +39,12 @@ def test_summary():
     assert describe(SMALL) == "conv 6×6×16→32 1×1"
 
 
-def test_measures_a_workload(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("workload", [SMALL, DEPTHWISE], ids=describe)
+def test_measures_a_workload(workload, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("benchmarks.tiles.WORKLOADS", tmp_path / "workloads.json")
-    (tmp_path / "workloads.json").write_text(json.dumps([workload_to(SMALL)]))
+    (tmp_path / "workloads.json").write_text(json.dumps([workload_to(workload)]))
     written = tmp_path / "tiles.json"
     assert main(["--within", "1.1", "--rounds", "1", "--json", str(written)]) == 0
     (row,) = json.loads(written.read_text())
-    assert workload_from(row["workload"]) == SMALL and row["tiles"]
+    assert workload_from(row["workload"]) == workload and row["tiles"]
     assert "of 1 defaults" in capsys.readouterr().out
