@@ -42,6 +42,7 @@ SHAPES = [
     conv((1, 23, 5, 16), 1, (7, 1), padding=(3, 0, 3, 0)),
     conv((1, 5, 5, 64), 1, (5, 5)),                                       # the window is the image
     conv((1, 4, 4, 3), 1, (3, 3), padding=(1, 1, 1, 1)),
+    conv((1, 9, 13, 57), 5, (1, 2), strides=(1, 2), padding=(1, 1, 2, 1)),    # nothing read behind a line
     conv((1, 9, 10, 16), 32, (3, 3), padding=(1, 1, 1, 1), groups=2),     # groups that fill lanes
     conv((1, 9, 10, 16), 64, (3, 3), strides=(2, 2), groups=4),
     conv((3, 6, 7, 12), 20, (3, 3), padding=(0, 1, 2, 3), groups=4),      # groups that do not

@@ -486,8 +486,9 @@ def _copy_runs(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage: SBl
     if layout.mode in ("rows", "window"):
         left, inside = workload.padding[1] * workload.in_channels, workload.width * workload.in_channels
         parts = [left, min(inside, extent(sch, column) - left), extent(sch, column) - left - inside]
-        if left or parts[2] > 0:
-            sch.loop_partition(column, [part for part in parts[:-1] if part > 0] + [None])
+        parts = [part for part in parts if part > 0]
+        if len(parts) > 1:
+            sch.loop_partition(column, [*parts[:-1], None])
     else:
         vectorize_inner(sch, column, 64)
 
