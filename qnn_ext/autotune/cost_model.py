@@ -52,7 +52,7 @@ class CostModel:
             import xgboost  # noqa: F401
         except ImportError:
             raise TuningError(
-                "the tuner 'xgb' needs xgboost: pip install xgboost, or take another one: ga, random, gridsearch"
+                "the tuner 'xgb' needs xgboost: pip install 'qnn-ext[tune]'; the others do not: ga, random, gridsearch"
             ) from None
         from tvm.s_tir import meta_schedule
 

@@ -219,7 +219,8 @@ class RPCRunner(LocalRunner):
         except (OSError, RuntimeError) as error:
             raise TuningError(
                 f"no tracker at {self.tracker.host}:{self.tracker.port} ({error}); start one: "
-                f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.tracker.port} (it needs tornado)"
+                f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.tracker.port} --port-end "
+                f"{self.tracker.port + 1}, with what `pip install 'qnn-ext[tune]'` brings"
             ) from None
         return sum(server["key"] == f"server:{self.tracker.key}" for server in reported)
 

@@ -95,7 +95,7 @@ class Report:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise TuningError("a plot needs matplotlib: pip install matplotlib") from None
+            raise TuningError("a plot needs matplotlib: pip install 'qnn-ext[bench]'") from None
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.subplots()
         length = max((len(outcome.curve) for outcome in self.outcomes), default=0)
