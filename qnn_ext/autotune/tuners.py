@@ -211,11 +211,11 @@ class XGBTuner(Tuner):
     """MetaSchedule's boosted trees predict the time of what was not measured from what was; the best predictions are
     measured next, and some by chance.
 
-    It starts with the configurations of the least predicted cost and some spread over the rest. Needs xgboost:
+    It starts with configurations of the least predicted cost and as many spread over the rest. Needs xgboost:
     TuningError without.
     """
 
-    CHANCE = 8  # of so many, one is drawn
+    CHANCE = 4  # of so many, one is drawn
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         super().__init__(task, seed)
@@ -229,7 +229,7 @@ class XGBTuner(Tuner):
     def propose(self, count: int, left: list[Configuration]) -> list[Configuration]:
         drawn = max(1, count // self.CHANCE)
         if not self._model.trained:
-            first = left[: count - count // 4]
+            first = left[: count - count // 2]
             rest = left[len(first) :]
             return [*first, *self.random.sample(rest, min(len(rest), count - len(first)))]
         score = self._model.predict(left)
