@@ -14,7 +14,9 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,9 +35,55 @@ def _hidden(names: Iterable[str], forget: Iterable[str] = ()) -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
-# tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs; a process that has it keeps it. It also
-# uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
-with _hidden(() if "tvm_ffi" in sys.modules else ("torch", "_hashlib"), forget=("hashlib",)):
+class _Distributions(ModuleType):
+    """Stands in for `importlib.metadata`, 3 MB with what it imports: finds no package at first, so that tvm_ffi looks
+    for its library beside itself; from then on it is the real module, imported when it is used."""
+
+    found_nothing = False
+    PackageNotFoundError = LookupError
+
+    def distribution(self, name: str) -> Any:
+        if not self.found_nothing:
+            self.found_nothing = True
+            raise self.PackageNotFoundError(name)
+        self.__dict__.update(vars(importlib.import_module("importlib.metadata")))
+        return self.__dict__["distribution"](name)
+
+
+class _RegistersDtypes:
+    """Tells tvm_ffi of the dtypes of ml_dtypes, 2 MB that no model needs, when that is imported."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != "ml_dtypes":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"):
+                if hasattr(module, dtype):
+                    tvm_ffi.dtype._NUMPY_DTYPE_TO_STR[np.dtype(getattr(module, dtype))] = dtype
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if "tvm_ffi" not in sys.modules:
+    # tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs; a process that has it keeps it. It also
+    # uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
+    metadata = _Distributions("importlib.metadata")
+    known = sys.modules.setdefault("importlib.metadata", metadata)
+    with _hidden(("torch", "_hashlib", "ml_dtypes"), forget=("hashlib",)):
+        import tvm_ffi
+    if known is metadata:
+        del sys.modules["importlib.metadata"]
+    if "ml_dtypes" not in sys.modules:
+        sys.meta_path.insert(0, _RegistersDtypes())
+else:
     import tvm_ffi
 
 _ALIGNMENT = 64  # bytes, what compiled kernels expect of every tensor
