@@ -14,7 +14,6 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,39 +49,15 @@ class _Distributions(ModuleType):
         return self.__dict__["distribution"](name)
 
 
-class _RegistersDtypes:
-    """Tells tvm_ffi of the dtypes of ml_dtypes, 2 MB that no model needs, when that is imported."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name != "ml_dtypes":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_register(module: ModuleType) -> None:
-            execute(module)
-            for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"):
-                if hasattr(module, dtype):
-                    tvm_ffi.dtype._NUMPY_DTYPE_TO_STR[np.dtype(getattr(module, dtype))] = dtype
-
-        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
-        return spec
-
-
 if "tvm_ffi" not in sys.modules:
     # tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs; a process that has it keeps it. It also
     # uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
     metadata = _Distributions("importlib.metadata")
     known = sys.modules.setdefault("importlib.metadata", metadata)
-    with _hidden(("torch", "_hashlib", "ml_dtypes"), forget=("hashlib",)):
+    with _hidden(("torch", "_hashlib"), forget=("hashlib",)):
         import tvm_ffi
     if known is metadata:
         del sys.modules["importlib.metadata"]
-    if "ml_dtypes" not in sys.modules:
-        sys.meta_path.insert(0, _RegistersDtypes())
 else:
     import tvm_ffi
 
