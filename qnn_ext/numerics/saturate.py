@@ -92,6 +92,7 @@ def _register() -> None:
     op.set_num_inputs(2)
     op.set_attr("TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
     op.set_attr("TVectorizable", True)
+    op.set_attr("TScriptPrinterName", SATURATE.removeprefix("tirx."))
     tirx.register_intrin_lowering(SATURATE, target="default", f=narrowed)
 
 
