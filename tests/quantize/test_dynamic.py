@@ -80,7 +80,7 @@ def test_digits(name):
 def test_skipped_layers_stay_float(rng):
     w = rng.normal(size=(8, 8)).astype(np.float32)
     module = float_module((2, 8), lambda emit, x: emit(relax.op.matmul(x, relax.const(w))))
-    with pytest.raises(QuantizationError, match="keeps every layer in float"):
+    with pytest.raises(QuantizationError, match="keeps all of them in float"):
         dynamic(module, QConfig(dynamic=True, skip_dense_layer=True))
 
 

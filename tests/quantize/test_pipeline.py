@@ -191,7 +191,7 @@ def test_operators_that_do_not_exist(network):
 
 
 def test_nothing_left_to_quantize(network):
-    with pytest.raises(QuantizationError, match="every layer in float"):
+    with pytest.raises(QuantizationError, match="keeps all of them in float"):
         quantize(network, dataset=DATA, config=QConfig(debug_enabled_ops=[]))
 
 
