@@ -12,7 +12,7 @@ import importlib.util
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -22,15 +22,16 @@ import numpy as np
 
 
 @contextlib.contextmanager
-def _hidden(names: Iterable[str], forget: Iterable[str] = ()) -> Iterator[None]:
-    """Imports in here find none of the modules `names`, and leave none of `forget` behind; what is loaded stays so."""
-    hidden = [name for name in names if name not in sys.modules]
+def _instead(stand_ins: Mapping[str, ModuleType | None], forget: Iterable[str] = ()) -> Iterator[None]:
+    """Imports in here find the stand-ins for modules, or none of them for None, and leave none of `forget` behind; what
+    is loaded stays so."""
+    replaced = {name: module for name, module in stand_ins.items() if name not in sys.modules}
     left = [name for name in forget if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import raise ImportError
+    sys.modules.update(replaced)  # type: ignore[arg-type]  # None makes an import raise ImportError
     try:
         yield
     finally:
-        for name in (*hidden, *left):
+        for name in (*replaced, *left):
             sys.modules.pop(name, None)
 
 
@@ -49,16 +50,10 @@ class _Distributions(ModuleType):
         return self.__dict__["distribution"](name)
 
 
-if "tvm_ffi" not in sys.modules:
-    # tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs; a process that has it keeps it. It also
-    # uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
-    metadata = _Distributions("importlib.metadata")
-    known = sys.modules.setdefault("importlib.metadata", metadata)
-    with _hidden(("torch", "_hashlib"), forget=("hashlib",)):
-        import tvm_ffi
-    if known is metadata:
-        del sys.modules["importlib.metadata"]
-else:
+# tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs; a process that has it keeps it. It also
+# uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
+_STAND_INS = {"torch": None, "_hashlib": None, "importlib.metadata": _Distributions("importlib.metadata")}
+with _instead({} if "tvm_ffi" in sys.modules else _STAND_INS, forget=("hashlib",)):
     import tvm_ffi
 
 _ALIGNMENT = 64  # bytes, what compiled kernels expect of every tensor

@@ -27,3 +27,31 @@ def models() -> Path:
 def environment() -> dict[str, str]:
     """Environment variables with this interpreter's programs first on PATH, as in an activated virtual environment."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command: exit code, stdout, stderr."""
+
+    from qnn_ext.cli import main
+
+    def run(*args) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def fails(cli):
+    """Run a command that must end in one line on stderr with exit code 1; that line."""
+
+    def run(*args) -> str:
+        code, out, err = cli(*args)
+        assert (code, out) == (1, "")
+        assert err.startswith("error: ") and err.count("\n") == 1
+        return err
+
+    return run

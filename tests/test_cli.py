@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 import qnn_ext
-from qnn_ext.cli import main
 from qnn_ext.cli.formats import TITLES, find_params, recognize
 from qnn_ext.host import host_architecture
 
@@ -21,32 +20,6 @@ DATA = ROOT / "qnn_ext" / "data"
 MODEL = DATA / "digits_cnn_int8.tflite"
 DIGIT = ROOT / "tutorials" / "digit.png"
 LABELS = DATA / "digits_labels.txt"
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run a command: exit code, stdout, stderr."""
-
-    def run(*args) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def fails(cli):
-    """Run a command that must end in one line on stderr with exit code 1; that line."""
-
-    def run(*args) -> str:
-        code, out, err = cli(*args)
-        assert (code, out) == (1, "")
-        assert err.startswith("error: ") and err.count("\n") == 1
-        return err
-
-    return run
 
 
 @pytest.fixture(scope="module")

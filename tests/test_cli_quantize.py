@@ -17,32 +17,6 @@ CALIBRATION = DATA / "digits_calibration.npz"
 pytest.importorskip("onnx", reason="reading ONNX models needs the extra 'onnx'")
 
 
-@pytest.fixture
-def cli(capsys):
-    """Run a command: exit code, stdout, stderr."""
-
-    def run(*args) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def fails(cli):
-    """Run a command that must end in one line on stderr with exit code 1; that line."""
-
-    def run(*args) -> str:
-        code, out, err = cli(*args)
-        assert (code, out) == (1, "")
-        assert err.startswith("error: ") and err.count("\n") == 1
-        return err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory) -> Path:
     """The folder with what one run of `quantize` wrote."""

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,6 +25,7 @@ from .progress import TuningProgress
 from .records import Callback, append, apply_history_best, line_of
 from .report import Outcome, Report
 from .task import Task, extract_from_program, make_task
+from .timing import Timer, race
 from .tuners import make_tuner
 
 TRIALS = 32
@@ -185,9 +186,9 @@ def _back_to_default(outcome: Outcome) -> tuple[Result, int]:
 
 def times_in_turns(engines: Sequence[Engine]) -> list[float]:
     """The least seconds of one call of each engine, timed in turns."""
-    counts = [max(1, int(TURN_SECONDS / engine.time(number=1, repeat=3).best)) for engine in engines]
-    best = [float("inf")] * len(engines)
-    for _ in range(TURNS):
-        for index, engine in enumerate(engines):
-            best[index] = min(best[index], engine.time(number=counts[index], repeat=2).best)
-    return best
+    timers: list[Timer] = [partial(_seconds, engine) for engine in engines]
+    return race(timers, TURNS, TURN_SECONDS, hopeless=float("inf"))
+
+
+def _seconds(engine: Engine, number: int) -> float:
+    return engine.time(number=number, repeat=2).best

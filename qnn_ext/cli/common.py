@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..build import build
 from ..errors import QnnError
+from ..images import NORMALIZATIONS
 from ..module import FloatNote, QnnModule, TensorSpec
 from ..runtime import Engine, load
 from .formats import TITLES, ImportOptions, parse_shapes, read_module, recognize
@@ -29,6 +30,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads the kernels may use. Default: all cores."
 )
+
+
+def normalize_option(text: str) -> Callable[[Command], Command]:
+    """The option --normalize with its help."""
+    return click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True, help=text)
 
 
 def import_options(command: Command) -> Command:

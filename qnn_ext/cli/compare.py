@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..images import NORMALIZATIONS
 from ..quantize.compare import Comparison, Model, compare, random_batches
 from ..quantize.dataset import ImageFolder
 from ..quantize.report import decibel
 from ..runtime import load
-from .common import FILE, import_model, import_options, json_option, out, print_json, step
+from .common import FILE, import_model, import_options, json_option, normalize_option, out, print_json, step
 from .formats import ImportOptions, recognize
 
 
@@ -29,13 +28,7 @@ from .formats import ImportOptions, recognize
     type=FILE,
     help="Real values for the inputs: .npz, .npy, a folder of these or of images. Default: random values.",
 )
-@click.option(
-    "--normalize",
-    type=click.Choice(NORMALIZATIONS),
-    default="auto",
-    show_default=True,
-    help="How pixels of images become the models' values.",
-)
+@normalize_option("How pixels of images become the models' values.")
 @click.option("--samples", type=click.IntRange(1), default=64, show_default=True, help="How many batches to run.")
 @import_options
 @json_option

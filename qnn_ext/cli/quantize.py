@@ -15,7 +15,6 @@ from rich.table import Table
 
 from ..coverage import coverage
 from ..errors import QnnError, QuantizationError, QuantizationWarning
-from ..images import NORMALIZATIONS
 from ..module import QnnModule
 from ..quantize.analysis import Analysis, analyze
 from ..quantize.config import QConfig, replace_fields
@@ -32,6 +31,7 @@ from .common import (
     count_text,
     import_model,
     json_option,
+    normalize_option,
     note_data,
     out,
     print_json,
@@ -60,13 +60,7 @@ class _Request:
     type=FILE,
     help="What to calibrate on: .npz with an array per input, .npy, or a folder of such files or of images.",
 )
-@click.option(
-    "--normalize",
-    type=click.Choice(NORMALIZATIONS),
-    default="auto",
-    show_default=True,
-    help="How pixels of images become the model's values.",
-)
+@normalize_option("How pixels of images become the model's values.")
 @click.option("--calibrate-mode", type=click.Choice(CALIBRATE_MODES), help="How ranges are found. Default: auto.")
 @click.option("--percentile", type=float, help="Share of values inside the range, for --calibrate-mode percentile.")
 @click.option("--per-tensor", is_flag=True, help="One scale per weight. Default: one per output channel.")

@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InputError
-from ..images import NORMALIZATIONS, load_image
+from ..images import load_image
 from ..module import TensorSpec
 from ..runtime import Engine
-from .common import FILE, build_options, json_option, open_engine, out, print_json, step
+from .common import FILE, build_options, json_option, normalize_option, open_engine, out, print_json, step
 
 _SHOWN_VALUES = 16  # outputs up to this size are printed in full
 
@@ -35,12 +35,8 @@ _SHOWN_VALUES = 16  # outputs up to this size are printed in full
 )
 @click.option("--labels", type=FILE, help="Text file: line i names class i, counted from 0.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes to show.")
-@click.option(
-    "--normalize",
-    type=click.Choice(NORMALIZATIONS),
-    default="auto",
-    show_default=True,
-    help="How pixels become the model's values. auto: as the input's quantization parameters tell; float: 0..1.",
+@normalize_option(
+    "How pixels become the model's values. auto: as the input's quantization parameters tell; float: 0..1."
 )
 @click.option(
     "--output",

@@ -12,7 +12,6 @@ import pytest
 import qnn_ext
 from qnn_ext import TuningError
 from qnn_ext.autotune import Result, apply_history_best, extract_from_program, read_log, tune
-from qnn_ext.cli import main
 from qnn_ext.errors import TuningWarning
 from tests.cpus import cpu_target
 
@@ -72,17 +71,6 @@ def test_a_default_that_fails_is_told(module, tmp_path):
 
 
 # ---- command line ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cli(capsys):
-    def run(*args) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
 
 
 def test_command_line(cli, tmp_path):
