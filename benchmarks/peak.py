@@ -14,7 +14,8 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from qnn_ext.target import make_target
-from qnn_ext.topi_int8.x86.intrin import INSTRUCTIONS, DotInstruction
+from qnn_ext.topi_int8.cpu.dot import DotInstruction
+from qnn_ext.topi_int8.x86.intrin import INSTRUCTIONS
 
 from .runners import READS, Runner
 

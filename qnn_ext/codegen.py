@@ -18,12 +18,12 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
 from .numerics.saturate import SATURATE, as_float, narrowed, widened
+from .topi_int8.cpu.prefetch import prefetching
+from .topi_int8.cpu.weave import weave
+from .topi_int8.features import has_feature
 from .topi_int8.schedule_util import num_threads
-from .topi_int8.x86.features import has_feature
 from .topi_int8.x86.lookup import looked_up
 from .topi_int8.x86.pack import pack_saturated
-from .topi_int8.x86.prefetch import prefetching
-from .topi_int8.x86.weave import weave
 
 PIPELINE = "qnn_ext"
 

@@ -24,11 +24,9 @@ for _name in (
     "generic.conv2d",
     "generic.dense",
     "generic.batch_matmul",
-    "x86.conv2d",
+    "x86.products",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",
-    "x86.dense",
-    "x86.batch_matmul",
 ):
     import_module(f"{__name__}.{_name}")
 

@@ -8,7 +8,7 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
-from qnn_ext.topi_int8.x86.interleave import VECTOR, Interleaving
+from qnn_ext.topi_int8.cpu.interleave import VECTOR, Interleaving
 
 from .kernels import CPUS, cpu_target
 

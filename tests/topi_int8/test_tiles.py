@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
-from qnn_ext.topi_int8.x86.microkernel import strip_size
+from qnn_ext.topi_int8.cpu.microkernel import strip_size
 
 from .kernels import CPUS, check, cpu_target
 from .test_conv2d import conv, describe

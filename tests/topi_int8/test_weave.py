@@ -14,7 +14,7 @@ from qnn_ext.interpreter import interpret
 from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.op.base import constant
 from qnn_ext.target import make_target
-from qnn_ext.topi_int8.x86.weave import WEAVE
+from qnn_ext.topi_int8.cpu.weave import WEAVE
 
 from ..passes.modules import TARGETS, compile_and_run, inputs_of, module
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from ..x86.features import has_feature
+from ..features import has_feature
 
 MOST_ROWS, MOST_VECTORS = 8, 4
 FEWEST_SUMS = 8  # independent sums that hide the latency of a multiply-add

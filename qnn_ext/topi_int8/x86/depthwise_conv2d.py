@@ -21,11 +21,11 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
+from ..cpu.microkernel import round_up
+from ..features import has_feature, is_x86
 from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, largest_divisor, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .features import has_feature, is_x86
-from .microkernel import round_up
 
 COLUMNS = 4  # pixels of a register tile
 MAX_UNROLLED_TAPS = 49

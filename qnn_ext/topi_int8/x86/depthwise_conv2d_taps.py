@@ -21,11 +21,12 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
+from ..cpu.dot import DotInstruction
+from ..cpu.microkernel import round_up
 from ..schedule_util import extent, inline_epilogue, num_threads, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .intrin import INSTRUCTIONS, DotInstruction
-from .microkernel import round_up
+from .intrin import INSTRUCTIONS
 from .tap_intrin import TAPS, tap_intrin, two_pass_intrin
 
 STAGED_BYTES = 20 * 1024

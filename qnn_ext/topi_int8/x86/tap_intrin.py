@@ -13,7 +13,7 @@ from functools import cache
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-from .intrin import DotInstruction
+from ..cpu.dot import DotInstruction
 
 TAPS = 4
 

@@ -1,4 +1,4 @@
-"""The register tile under all x86 kernels: some pixels × some blocks of output channels, tensorized.
+"""The register tile under all kernels of CPUs: some pixels × some blocks of output channels, tensorized.
 
     for tile: for k: for pixel in tile: for block in tile: C[pixel, block, :] += A[pixel, k] · B[block, k, :]
 
@@ -20,7 +20,7 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows, saturates
-from .intrin import DotInstruction
+from .dot import DotInstruction
 from .prefetch import PREFETCH
 from .weave import WEAVE
 

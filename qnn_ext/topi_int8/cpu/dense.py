@@ -1,4 +1,4 @@
-"""dense on x86: rows of activations × packed weights (N/lanes, K/depth, lanes, depth), the same tile as convolution.
+"""dense: rows of activations × packed weights (N/lanes, K/depth, lanes, depth), the same tile as convolution.
 
 K that is no multiple of the instruction's depth is padded in a copy of the activations. Rows that fill up the last tile
 repeat the last row, so that they need no copy; N is padded in the packed weights alone. A single row (GEMV) is a tile
@@ -18,9 +18,9 @@ from tvm.target import Target
 
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
-from ..strategy import Implementation, register
+from ..strategy import Implementation
 from ..workload import BatchMatmulWorkload, DenseWorkload
-from .intrin import INSTRUCTIONS, DotInstruction
+from .dot import DotInstruction
 from .microkernel import (
     Domain,
     Tile,
@@ -181,19 +181,17 @@ def accepts(workload: DenseWorkload | BatchMatmulWorkload, target: Target, instr
     )
 
 
-for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
-    register(
-        DenseWorkload,
-        Implementation(
-            name=f"dense_{_instruction.name}.x86",
-            priority=10 + _rank,
-            accepts=partial(accepts, instruction=_instruction),
-            compute=partial(compute, instruction=_instruction),
-            schedule=partial(schedule, instruction=_instruction),
-            pack_weight=partial(pack_weight, instruction=_instruction),
-            initial=partial(initial, instruction=_instruction),
-            accumulator="dense",
-            tiles=partial(tiles, instruction=_instruction),
-            variants=partial(strips, instruction=_instruction),
-        ),
+def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
+    """The kernel with one instruction, as the strategy registry takes it."""
+    return Implementation(
+        name=f"dense_{instruction.name}.{architecture}",
+        priority=priority,
+        accepts=partial(accepts, instruction=instruction),
+        compute=partial(compute, instruction=instruction),
+        schedule=partial(schedule, instruction=instruction),
+        pack_weight=partial(pack_weight, instruction=instruction),
+        initial=partial(initial, instruction=instruction),
+        accumulator="dense",
+        tiles=partial(tiles, instruction=instruction),
+        variants=partial(strips, instruction=instruction),
     )

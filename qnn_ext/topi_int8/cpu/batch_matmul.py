@@ -1,4 +1,4 @@
-"""batch_matmul on x86: dense with a second operand that is computed at run time and packed inside the kernel.
+"""batch_matmul: dense with a second operand that is computed at run time and packed inside the kernel.
 
 The pack stage turns y (B, N, K) into words (B, N/lanes, K/depth, lanes), zero where N or K were padded; everything
 behind that is the tile of dense, once per matrix of the batch. Stages in front of the operands, such as the moves that
@@ -17,12 +17,11 @@ from tvm.target import Target
 
 from ..generic.block import read_block, stride_of, uses
 from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedule_root_blocks
-from ..strategy import Implementation, register
+from ..strategy import Implementation
 from ..workload import BatchMatmulWorkload
 from .dense import Plan, accepts, plan, row_of, stage, strip_of, strips, tiles
-from .intrin import INSTRUCTIONS
 from .microkernel import Tile, lane_of, schedule_microkernel
-from .words import WordInstruction, on_words
+from .words import WordInstruction
 
 
 def compute(
@@ -143,16 +142,14 @@ def _reads_in_order(sch: Schedule, block: SBlockRV) -> bool:
     return view is not None and all(stride_of(load.indices, view.loops[-1].var) != "far" for load in view.loads)
 
 
-for _rank, _instruction in enumerate(map(on_words, reversed(INSTRUCTIONS))):
-    register(
-        BatchMatmulWorkload,
-        Implementation(
-            name=f"batch_matmul_{_instruction.name}.x86",
-            priority=10 + _rank,
-            accepts=partial(accepts, instruction=_instruction),
-            compute=partial(compute, instruction=_instruction),
-            schedule=partial(schedule, instruction=_instruction),
-            tiles=partial(tiles, instruction=_instruction),
-            variants=partial(strips, instruction=_instruction),
-        ),
+def implementation(instruction: WordInstruction, architecture: str, priority: int) -> Implementation:
+    """The kernel with one instruction, as the strategy registry takes it."""
+    return Implementation(
+        name=f"batch_matmul_{instruction.name}.{architecture}",
+        priority=priority,
+        accepts=partial(accepts, instruction=instruction),
+        compute=partial(compute, instruction=instruction),
+        schedule=partial(schedule, instruction=instruction),
+        tiles=partial(tiles, instruction=instruction),
+        variants=partial(strips, instruction=instruction),
     )

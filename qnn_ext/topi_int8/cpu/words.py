@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
-from .intrin import DotInstruction, implement
+from .dot import DotInstruction, implement
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _describe(instruction: WordInstruction):
 @cache
 def _register(instruction: WordInstruction) -> str:
     """Done at the first use: TVM reads TVMScript slowly."""
-    name = f"qnn_ext.x86.{instruction.name}.words"
+    name = f"qnn_ext.cpu.{instruction.name}.words"
     code = implement(instruction, (instruction.lanes,), "int32")
     TensorIntrin.register(name, _describe(instruction), code, override=True)
     return name

@@ -1,4 +1,4 @@
-"""conv2d on x86: NHWC activations, packed weights, dot-product instructions, epilogue fused into the register tile.
+"""conv2d: NHWC activations, packed weights, dot-product instructions, epilogue fused into the register tile.
 
 Weights are packed to (O/lanes, kh, kw, I/depth, lanes, depth), zero where the dimensions were padded, so padded
 channels never count, whatever the activations hold there: of a group they are the next group's. Groups begin with a
@@ -37,10 +37,10 @@ from ..schedule_util import (
     schedule_root_blocks,
     vectorize_inner,
 )
-from ..strategy import Implementation, register
+from ..strategy import Implementation
 from ..workload import Conv2dWorkload
+from .dot import DotInstruction
 from .interleave import VECTOR, Interleaving
-from .intrin import INSTRUCTIONS, DotInstruction
 from .microkernel import (
     L2_BYTES,
     Domain,
@@ -502,19 +502,17 @@ def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
     )
 
 
-for _rank, _instruction in enumerate(reversed(INSTRUCTIONS)):
-    register(
-        Conv2dWorkload,
-        Implementation(
-            name=f"conv2d_nhwc_{_instruction.name}.x86",
-            priority=10 + _rank,
-            accepts=partial(_accepts, instruction=_instruction),
-            compute=partial(compute, instruction=_instruction),
-            schedule=partial(schedule, instruction=_instruction),
-            pack_weight=partial(pack_weight, instruction=_instruction),
-            initial=partial(initial, instruction=_instruction),
-            accumulator="conv2d",
-            tiles=partial(tiles, instruction=_instruction),
-            variants=partial(strips, instruction=_instruction),
-        ),
+def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
+    """The kernel with one instruction, as the strategy registry takes it."""
+    return Implementation(
+        name=f"conv2d_nhwc_{instruction.name}.{architecture}",
+        priority=priority,
+        accepts=partial(_accepts, instruction=instruction),
+        compute=partial(compute, instruction=instruction),
+        schedule=partial(schedule, instruction=instruction),
+        pack_weight=partial(pack_weight, instruction=instruction),
+        initial=partial(initial, instruction=instruction),
+        accumulator="conv2d",
+        tiles=partial(tiles, instruction=instruction),
+        variants=partial(strips, instruction=instruction),
     )

@@ -132,6 +132,6 @@ def _implement(interleaving: Interleaving):
 @cache
 def _register(interleaving: Interleaving) -> str:
     sizes = (interleaving.length, interleaving.rows, interleaving.channels, interleaving.step)
-    name = "qnn_ext.x86.interleave." + ".".join(map(str, sizes))
+    name = "qnn_ext.cpu.interleave." + ".".join(map(str, sizes))
     TensorIntrin.register(name, _describe(interleaving), _implement(interleaving), override=True)
     return name

@@ -1,0 +1,42 @@
+"""What the CPU of a target offers to the integer kernels, asked of LLVM so that `-mcpu` and `-mattr` both count."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import tvm
+from tvm.target import Target
+
+
+@lru_cache(maxsize=256)
+def _has(feature: str, target_json: str) -> bool:
+    return bool(tvm.target.codegen.llvm_cpu_has_features(feature, Target(target_json)))
+
+
+def is_x86(target: Target) -> bool:
+    """Whether the target is an LLVM CPU target of the x86 family."""
+    return _architecture(target) in ("x86_64", "amd64", "i386", "i586", "i686")
+
+
+def is_aarch64(target: Target) -> bool:
+    """Whether the target is a 64-bit ARM CPU."""
+    return _architecture(target) in ("aarch64", "arm64")
+
+
+def is_arm32(target: Target) -> bool:
+    """Whether the target is a 32-bit ARM CPU: armv7l, armv8l and others."""
+    name = _architecture(target)
+    return name.startswith("arm") and name != "arm64"
+
+
+def _architecture(target: Target) -> str:
+    """The first part of a CPU target's triple; empty for other kinds of targets."""
+    if target.kind.name != "llvm":
+        return ""
+    triple = str(target.attrs.get("mtriple", "")) or str(tvm.target.codegen.llvm_get_system_triple())
+    return triple.split("-")[0].lower()
+
+
+def has_feature(target: Target, feature: str) -> bool:
+    """Whether the target's CPU has an LLVM feature: "avx512vnni" or "avx2" of x86, "dotprod" or "i8mm" of ARM."""
+    return target.kind.name == "llvm" and _has(feature, str(target))
