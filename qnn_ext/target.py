@@ -1,4 +1,4 @@
-"""Targets by name: "native", a family of CPUs, one CPU's name, or a dict of TVM target attributes."""
+"""Targets by name: "native", a family of CPUs, one CPU's name, a GPU's architecture, or a dict of TVM attributes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
+from . import gpu
 from .errors import TargetError
 from .host import INSTRUCTION_SETS, architecture_name, default_threads, host_architecture, host_features
 
@@ -20,33 +21,58 @@ CPU_FAMILIES = {
     "x86-64": "x86-64",  # SSE2: every 64-bit x86
 }
 
+_GPU_LIMITS = {
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 48 << 10,  # more needs an opt-in of each kernel
+    "thread_warp_size": 32,
+}
+
 
 def make_target(target: str | Mapping[str, Any] | Target = "native", num_threads: int | None = None) -> Target:
     """The TVM target for `build`.
 
     target:      "native" (this machine's CPU), a family of CPU_FAMILIES ("avx512_vnni", "avx_vnni", "avx512", "avx2",
-                 "x86-64"), an LLVM CPU name ("znver4", "icelake-server"), a dict as `tvm.target.Target` takes it, or a
-                 Target
+                 "x86-64"), an LLVM CPU name ("znver4", "icelake-server"), "cuda" (this machine's GPU), a GPU
+                 architecture ("sm_80"; `qnn_ext.gpu.ARCHITECTURES`), a dict as `tvm.target.Target` takes it, or a Target
     num_threads: how many threads the kernels may use; default: all cores of this machine
 
     Raises TargetError for names LLVM does not know and for targets without kernels.
     """
     if isinstance(target, Target):
         return target
+    if isinstance(target, str) and gpu.is_name(target):
+        return _gpu_target({"kind": "cuda", "arch": gpu.architecture_of(target)})
     if isinstance(target, str):
         attributes: dict[str, Any] = _native() if target == "native" else {"kind": "llvm", "mcpu": _cpu_name(target)}
     else:
         attributes = dict(target)
         attributes.setdefault("kind", "llvm")
+    if attributes["kind"] == "cuda":
+        return _gpu_target(attributes)
     if attributes["kind"] != "llvm":
-        raise TargetError(f"no kernels for target kind {attributes['kind']!r} yet; use an LLVM CPU target")
+        raise TargetError(f"no kernels for target kind {attributes['kind']!r}; use an LLVM CPU target or 'cuda'")
     attributes.setdefault("num-cores", num_threads or default_threads())
+    return _target(attributes)
+
+
+def _target(attributes: dict[str, Any]) -> Target:
     try:
         return Target(attributes)
     except Exception as error:
         raise TargetError(
             f"TVM does not accept the target {attributes}: {str(error).strip().splitlines()[-1]}"
         ) from error
+
+
+def _gpu_target(attributes: dict[str, Any]) -> Target:
+    """A CUDA target with the limits that schedules ask for, and a CPU of this architecture for what launches kernels."""
+    attributes = {"arch": "cuda", **_GPU_LIMITS, **attributes}
+    attributes["arch"] = gpu.architecture_of(str(attributes["arch"]))
+    if "host" not in attributes:
+        triple = str(tvm.target.codegen.llvm_get_system_triple())
+        cpu = {"mcpu": "x86-64"} if host_architecture() == "x86_64" else {}
+        attributes["host"] = {"kind": "llvm", "mtriple": triple, **cpu}
+    return _target(attributes)
 
 
 def _native() -> dict[str, Any]:
@@ -81,13 +107,20 @@ def features_of_model() -> frozenset[str]:
 
 
 def _features(target: Target) -> set[str]:
+    target = _cpu_of(target)
     has = tvm.target.codegen.llvm_cpu_has_features
     return (
         {name for name in INSTRUCTION_SETS if has(name, target)} if target_architecture(target) == "x86_64" else set()
     )
 
 
+def _cpu_of(target: Target) -> Target:
+    """The target, or the CPU beside a GPU."""
+    return target if target.host is None or target.kind.name == "llvm" else target.host
+
+
 def target_architecture(target: Target) -> str:
-    """The target's architecture."""
+    """The architecture of the target's CPU."""
+    target = _cpu_of(target)
     triple = str(target.attrs.get("mtriple", ""))
     return architecture_name(triple.split("-")[0]) if triple else host_architecture()
