@@ -53,6 +53,11 @@ class DotInstruction:
         """Bytes of a vector register."""
         return 4 * self.lanes
 
+    @property
+    def accumulator_axes(self) -> int:
+        """How many of the accumulator's last axes one instruction covers: the lanes, or more if it spans pixels."""
+        return 1
+
     def available(self, target: Target) -> bool:
         """Whether the target's CPU has the instruction."""
         return any(all(has_feature(target, feature) for feature in together) for together in self.features)

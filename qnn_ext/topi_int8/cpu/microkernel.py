@@ -248,13 +248,15 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction
     kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
     loops = sch.get_loops(accumulator)[-len(kinds) :]
     spatial = kinds.count(tirx.IterVar.DataPar)
-    *tile, lane = loops[spatial - pixel_axes - 2 : spatial]
+    first = spatial - instruction.accumulator_axes
+    tile, lanes = loops[first - pixel_axes - 1 : first], loops[first:spatial]
     *reduction, depth = loops[spatial:]
-    sch.reorder(*reduction, *tile, lane, depth)
+    sch.reorder(*reduction, *tile, *lanes, depth)
     initial = sch.decompose_reduction(accumulator, reduction[0])
-    sch.tensorize(lane, instruction.tensor_intrin)
-    *initial_tile, vector = sch.get_loops(initial)[-(len(tile) + 1) :]
-    sch.vectorize(vector)
+    sch.tensorize(lanes[0], instruction.tensor_intrin)
+    initial_loops = sch.get_loops(initial)[-len(tile) - len(lanes) :]
+    initial_tile, vector = initial_loops[: len(tile)], initial_loops[len(tile) :]
+    sch.vectorize(sch.fuse(*vector) if len(vector) > 1 else vector[0])
     for loop in (*tile, *initial_tile):
         sch.unroll(loop)
     return reduction
