@@ -89,6 +89,26 @@ def _inline_side_inputs(sch: Schedule, output: SBlockRV, accumulator: str) -> No
                 break
 
 
+def resolve_groups(sch: Schedule, output: SBlockRV, group_axis: int) -> None:
+    """Write the quotient and remainder of g·C + c by C as g and c: axis `group_axis` and c < C, the last.
+
+    TVM does not, and with a tile that does not divide the channels it could not tell which part of the accumulator that
+    tile needs.
+    """
+    block = sch.get(output)
+    group, channel = block.iter_vars[group_axis].var, block.iter_vars[-1].var
+    count = int(block.iter_vars[-1].dom.extent)
+    flat = group * count + channel
+
+    def resolve(node):
+        if isinstance(node.b, tirx.IntImm) and int(node.b) == count and tvm_ffi.structural_equal(node.a, flat):
+            return group if isinstance(node, tirx.FloorDiv) else channel
+        return node
+
+    resolved = tvm_ffi.structural_map(block, ((tirx.FloorDiv, tirx.FloorMod), resolve))
+    sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
+
+
 def saturates(block: SBlock) -> bool:
     """Whether the block narrows to 8 bits, which CPUs do for several registers at a time."""
     found: list[Call] = []

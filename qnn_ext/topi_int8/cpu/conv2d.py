@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
-import tvm_ffi
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
@@ -34,6 +33,7 @@ from ..schedule_util import (
     largest_divisor,
     num_threads,
     parallel_rows,
+    resolve_groups,
     schedule_root_blocks,
     vectorize_inner,
 )
@@ -297,26 +297,6 @@ def _axes(workload: Conv2dWorkload, layout: Plan, n, y, x, c):
     return (*pixels, c // out_group, c % out_group) if layout.groups > 1 else (*pixels, c)
 
 
-def _resolve_groups(sch: Schedule, output: SBlockRV) -> None:
-    """Write the quotient and remainder of g·C + c by C, with c < C an axis of the output, as g and c.
-
-    TVM does not, and with a tile that does not divide the channels it could not tell which part of the accumulator that
-    tile needs.
-    """
-    block = sch.get(output)
-    group, channel = (iter_var.var for iter_var in block.iter_vars[-2:])
-    count = int(block.iter_vars[-1].dom.extent)
-    flat = group * count + channel
-
-    def resolve(node):
-        if isinstance(node.b, tirx.IntImm) and int(node.b) == count and tvm_ffi.structural_equal(node.a, flat):
-            return group if isinstance(node, tirx.FloorDiv) else channel
-        return node
-
-    resolved = tvm_ffi.structural_map(block, ((tirx.FloorDiv, tirx.FloorMod), resolve))
-    sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
-
-
 def _unflatten(workload: Conv2dWorkload, image, p):
     """(n, y, x) of a pixel of a flat accumulator."""
     row, column = p // workload.width, p % workload.width
@@ -386,7 +366,7 @@ def schedule(
     if layout.mode == "flat" or layout.groups > 1:
         sch.transform_block_layout(output, partial(_axes, workload, layout))
     if layout.groups > 1:
-        _resolve_groups(sch, output)
+        resolve_groups(sch, output, -2)
     strip = layout.tile.strip or _strip(workload, layout, instruction, num_threads(target))
     by_strip = _staged_by_strip(workload, layout, strip, target)
     stages = [sch.get_sblock(name) for name in _stages(layout, by_strip)]

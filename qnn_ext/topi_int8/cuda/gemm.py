@@ -1,0 +1,237 @@
+"""Convolution, dense and batch_matmul as one matrix product: acc[b, m, n] = Σ_k A[b, m, k] · B[b, n, k].
+
+What the kernels of this folder have in common, whatever their instruction:
+
+    b   groups of a convolution, matrices of a batch_matmul, 1 else
+    m   pixels of all images, (image, row, column) as one number; rows of x
+    n   output channels of a group; rows of the second operand
+    k   taps and channels of the window, (r, s, c) as one number; columns of x
+
+A is no tensor in memory. It is a stage "data" whose index expressions gather the values of the image; a schedule
+inlines it into the copy to shared memory. k runs over the whole window without gaps, so nothing is multiplied by padding
+but at its end, and every aligned run of k, as long as divides the channels of a group, is a run of memory: 16 bytes
+where the channels are a multiple of 16. A first layer of three channels is gathered byte by byte, 147 of 160 values for
+a 7×7 window, where channels padded to four would be 196 of 224. Stride, dilation and groups are but other expressions.
+
+All three sizes are padded to multiples of the tile, so that products need no predicate: rows behind the last one read
+the last one again, B is zero behind the last k and n. Behind "gemm", the stage "logical" has the workload's own shape.
+
+Activations are channels last: the pipeline turns models in NCHW to NHWC as a whole (`passes.layout`), so a layout such
+as NCHW4c, which other runtimes use for DP4A, would only add transposes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import te, tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from ..schedule_util import resolve_groups
+from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+
+ACCUMULATOR = "gemm"
+DATA = "data"
+"""The stage that gathers A; there is none where A is x itself."""
+
+WEIGHT = "weight"
+"""The stage that pads the second operand of a batch_matmul; constant weights are padded when they are packed."""
+
+Columns = Callable[[Any], Any]
+"""Where in the accumulator a column n is: a permutation of the columns of a tile, for who wants other neighbours."""
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """Sizes of a product: `batch` products of m × k by n × k matrices."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def macs(self) -> int:
+        return self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class BlockSize:
+    """What a block of threads computes at a time: rows of m and columns of n, `depth` values of k by step."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    def pad(self, gemm: Gemm) -> Gemm:
+        """The sizes as multiples of the block's."""
+        m, n, k = (
+            -(-size // step) * step
+            for size, step in zip((gemm.m, gemm.n, gemm.k), (self.rows, self.columns, self.depth), strict=True)
+        )
+        return Gemm(gemm.batch, m, n, k)
+
+
+def gemm_of(workload: Workload) -> Gemm:
+    """The sizes of a workload's product, without padding."""
+    if isinstance(workload, Conv2dWorkload):
+        groups = workload.groups
+        pixels = workload.batch * workload.out_height * workload.out_width
+        window = math.prod(workload.kernel) * (workload.in_channels // groups)
+        return Gemm(groups, pixels, workload.out_channels // groups, window)
+    batch = workload.batch if isinstance(workload, BatchMatmulWorkload) else 1
+    return Gemm(batch, workload.m, workload.n, workload.k)
+
+
+def run_of(workload: Workload) -> int:
+    """How many values of A, from a k that is a multiple of so many on, lie side by side in memory and are aligned: a
+    power of two up to 16. Rows of x begin at multiples of it as well."""
+    if isinstance(workload, Conv2dWorkload):
+        return math.gcd(workload.in_channels // workload.groups, 16)
+    return math.gcd(workload.k, 16)
+
+
+def guarded(workload: Workload) -> bool:
+    """Whether some values of A are not in memory because a window reaches into the image's padding."""
+    return isinstance(workload, Conv2dWorkload) and any(workload.padding)
+
+
+def pack_weight(
+    workload: Conv2dWorkload | DenseWorkload, weight: np.ndarray, block: BlockSize, columns: Columns | None = None
+) -> np.ndarray:
+    """Weights OHWI or (N, K) to B (b, n, k), row `columns(n)` for channel n, zero where n and k were padded."""
+    gemm = gemm_of(workload)
+    padded = block.pad(gemm)
+    packed = np.zeros((gemm.batch, padded.n, padded.k), weight.dtype)
+    rows = np.array([int(columns(n)) for n in range(gemm.n)]) if columns else np.arange(gemm.n)
+    packed[:, rows, : gemm.k] = weight.reshape(gemm.batch, gemm.n, gemm.k)
+    return packed
+
+
+def compute(
+    workload: Workload,
+    x: te.Tensor,
+    w: te.Tensor,
+    pad_value: int,
+    block: BlockSize,
+    columns: Columns | None = None,
+) -> te.Tensor:
+    """The accumulator in the workload's shape: (N, OH, OW, OC), (M, N) or (B, M, N) int32.
+
+    w: the packed weights, or the second operand of a batch_matmul as it is
+    columns: see `Columns`; the same as for `pack_weight`, the identity for batch_matmul
+    """
+    gemm = gemm_of(workload)
+    padded = block.pad(gemm)
+    if isinstance(workload, Conv2dWorkload):
+        data = _windows(workload, padded, x, pad_value)
+    else:
+        data = _rows(x, gemm.m, gemm.k, padded.m, padded.k, DATA)
+    if isinstance(workload, BatchMatmulWorkload):
+        w = _rows(w, gemm.n, gemm.k, padded.n, padded.k, WEIGHT)
+    k = te.reduce_axis((0, padded.k), "k")
+    lead = len(data.shape) == 3
+
+    def product(b, m, n):
+        value = data[b, m, k] if lead else data[m, k]
+        return te.sum(value.astype("int32") * w[b, n, k].astype("int32"), axis=k)
+
+    acc = te.compute((gemm.batch, padded.m, padded.n), product, name=ACCUMULATOR)
+    return _logical(workload, gemm, acc, columns or (lambda n: n))
+
+
+def _windows(workload: Conv2dWorkload, padded: Gemm, x: te.Tensor, pad_value: int) -> te.Tensor:
+    """A of a convolution: x at tap (r, s) and channel c of window m, for k = (r, s, c) as one number."""
+    height, width = workload.height, workload.width
+    top, left = workload.padding[:2]
+    gemm = gemm_of(workload)
+    channels, taps_in_row = workload.in_channels // workload.groups, workload.kernel[1]
+
+    def window(b, m, k):
+        image, y, column = pixel(workload, clamp(m, gemm.m, padded.m))
+        r = k // (channels * taps_in_row) if workload.kernel[0] > 1 else 0
+        s = k // channels % taps_in_row if taps_in_row > 1 else 0
+        row = y * workload.strides[0] + r * workload.dilation[0] - top
+        column = column * workload.strides[1] + s * workload.dilation[1] - left
+        inside = [k < gemm.k] if padded.k > gemm.k else []
+        if any(workload.padding):
+            inside += [row >= 0, row < height, column >= 0, column < width]
+        value = x[image, row, column, b * channels + k % channels]
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(pad_value, x.dtype)) if inside else value
+
+    return te.compute((gemm.batch, padded.m, padded.k), window, name=DATA)
+
+
+def _rows(x: te.Tensor, rows: int, depth: int, padded_rows: int, padded_depth: int, name: str) -> te.Tensor:
+    """x (..., rows, depth) with rows repeated and depth filled up, or x itself where there is nothing to pad."""
+    if (rows, depth) == (padded_rows, padded_depth):
+        return x
+
+    def padded(*indices):
+        *lead, row, k = indices
+        value = x(*lead, clamp(row, rows, padded_rows), k)
+        return tirx.if_then_else(k < depth, value, tirx.const(0, x.dtype)) if padded_depth > depth else value
+
+    return te.compute((*x.shape[:-2], padded_rows, padded_depth), padded, name=name)
+
+
+def clamp(index: Any, size: int, padded: int) -> Any:
+    """The index, or the last one behind the end: such rows are computed and not used."""
+    return tirx.min(index, size - 1) if padded > size else index
+
+
+def pixel(workload: Conv2dWorkload, m: Any) -> tuple[Any, Any, Any]:
+    """(image, row, column) of row m of the product."""
+    columns, pixels = workload.out_width, workload.out_height * workload.out_width
+    return m // pixels, m % pixels // columns, m % columns
+
+
+def _logical(workload: Workload, gemm: Gemm, acc: te.Tensor, columns: Columns) -> te.Tensor:
+    if isinstance(workload, Conv2dWorkload):
+        shape = (workload.batch, workload.out_height, workload.out_width, workload.out_channels)
+
+        def image(n, y, x, c):
+            b, m, channel = _place(workload, n, y, x, c)
+            return acc[b, m, columns(channel)]
+
+        return te.compute(shape, image, name="logical")
+    if isinstance(workload, DenseWorkload):
+        return te.compute((gemm.m, gemm.n), lambda m, n: acc[0, m, columns(n)], name="logical")
+    return te.compute((gemm.batch, gemm.m, gemm.n), lambda b, m, n: acc[b, m, n], name="logical")
+
+
+def _place(workload: Conv2dWorkload, n: Any, y: Any, x: Any, c: Any) -> tuple[Any, Any, Any]:
+    """(b, m, n) of an output of a convolution."""
+    m = (n * workload.out_height + y) * workload.out_width + x
+    if workload.groups == 1:
+        return 0, m, c
+    channels = workload.out_channels // workload.groups
+    return c // channels, m, c % channels
+
+
+def as_gemm(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
+    """Loops over (b, m, n) for the output block, whatever its shape, and its reads and writes by them; no b if it is 1.
+
+    The output has the workload's shape, or for products without `columns` another order of its elements, such as heads
+    put side by side again: there the coordinates are those under which it reads the accumulator.
+    """
+    variables = [iter_var.var for iter_var in sch.get(output).iter_vars]
+    if isinstance(workload, Conv2dWorkload):
+        place = _place(workload, *variables)
+    elif isinstance(workload, DenseWorkload):
+        place = (0, *variables)
+    else:
+        found: list[Any] = []
+        tvm_ffi.structural_walk(sch.get(output).body, (TensorLoad, found.append))
+        place = next(tuple(load.indices) for load in found if load.source.name == ACCUMULATOR)
+    axes = [axis for axis in place if not isinstance(axis, (int, tirx.IntImm))]
+    sch.transform_block_layout(output, tirx.IndexMap(variables, axes, None))
+    if isinstance(workload, Conv2dWorkload) and workload.groups > 1:
+        resolve_groups(sch, output, 0)
