@@ -15,6 +15,7 @@ block of their own, neighbours are merged where that costs less. Four ways to ad
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -93,7 +94,7 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: Tile | Non
         mode, rows, columns = "flat", 1, lines.columns
         images = 1 if workload.height == 1 else workload.batch
     rows, columns = round_up(rows, tile.rows), round_up(columns, tile.columns)
-    bottom, right = _reach(workload, rows, columns)
+    bottom, right = reach(workload, rows, columns)
     beyond = mode != "flat" and (bottom > workload.height or right > workload.width)
     blocks = groups * round_up(domain.blocks, tile.blocks)
     return Plan(mode, groups, taps, tile, images, rows, columns, blocks, domain.copied or beyond)
@@ -167,6 +168,11 @@ def _interleaving(workload: Conv2dWorkload, instruction: DotInstruction, columns
 
 @lru_cache(maxsize=4096)
 def _merged_groups(workload: Conv2dWorkload, instruction: DotInstruction) -> int:
+    """Groups after merging neighbours as it suits a dot-product instruction."""
+    return merged_groups(workload, partial(_cost, workload, instruction))
+
+
+def merged_groups(workload: Conv2dWorkload, cost: Callable[[int], float]) -> int:
     """Groups after merging neighbours into block-diagonal ones, as many as cost the least.
 
     A group of fewer output channels than lanes, or of a few more than some blocks, leaves lanes idle; merging fills
@@ -174,7 +180,7 @@ def _merged_groups(workload: Conv2dWorkload, instruction: DotInstruction) -> int
     """
     several = [groups for groups in range(2, workload.groups + 1) if workload.groups % groups == 0]
     legal = [1, *(groups for groups in several if workload.out_channels > groups)]
-    return min(legal, key=lambda groups: (_cost(workload, instruction, groups), -groups))
+    return min(legal, key=lambda groups: (cost(groups), -groups))
 
 
 def _cost(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> float:
@@ -183,7 +189,7 @@ def _cost(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) ->
     return per_vector * groups * _domain(workload, instruction, groups).blocks
 
 
-def _reach(workload: Conv2dWorkload, rows: int, columns: int) -> tuple[int, int]:
+def reach(workload: Conv2dWorkload, rows: int, columns: int) -> tuple[int, int]:
     """Height and width of padded input that rows × columns of output pixels read."""
     sizes = zip((rows, columns), workload.strides, workload.kernel, workload.dilation, strict=True)
     height, width = ((size - 1) * stride + (kernel - 1) * dilation + 1 for size, stride, kernel, dilation in sizes)
@@ -194,7 +200,11 @@ def pack_weight(
     workload: Conv2dWorkload, weight: np.ndarray, instruction: DotInstruction, tile: Tile | None = None
 ) -> np.ndarray:
     """OHWI weights to (O/lanes, kh, kw, I/depth, lanes, depth); zero in padding and between merged groups."""
-    layout = plan(workload, instruction, tile)
+    return packed(workload, plan(workload, instruction, tile), weight, instruction)
+
+
+def packed(workload: Conv2dWorkload, layout: Plan, weight: np.ndarray, instruction: DotInstruction) -> np.ndarray:
+    """The weights in the blocks of a plan."""
     lanes, depth = instruction.lanes, instruction.depth
     merge = workload.groups // layout.groups
     out_channels, kernel_height, kernel_width, in_group = weight.shape
@@ -212,10 +222,10 @@ def pack_weight(
     dense = dense.reshape(out_channels, taps_height, taps_width, -1)
     dense = dense.reshape(layout.groups, -1, taps_height, taps_width, dense.shape[-1])
     group_lanes = layout.blocks // layout.groups * lanes
-    packed = np.zeros((layout.groups, group_lanes, taps_height, taps_width, run), instruction.weight_dtype)
-    packed[:, : dense.shape[1], ..., : dense.shape[-1]] = dense
-    packed = packed.reshape(layout.blocks, lanes, taps_height, taps_width, run // depth, depth)
-    return np.ascontiguousarray(packed.transpose(0, 2, 3, 4, 1, 5))
+    padded = np.zeros((layout.groups, group_lanes, taps_height, taps_width, run), instruction.weight_dtype)
+    padded[:, : dense.shape[1], ..., : dense.shape[-1]] = dense
+    padded = padded.reshape(layout.blocks, lanes, taps_height, taps_width, run // depth, depth)
+    return np.ascontiguousarray(padded.transpose(0, 2, 3, 4, 1, 5))
 
 
 def initial(
@@ -319,7 +329,7 @@ def _stage(
         value = value.astype(dtype)
         return tirx.if_then_else(tirx.all(*conditions), value, padding) if conditions else value
 
-    bottom, right = (height, width) if layout.mode == "flat" else _reach(workload, layout.rows, layout.columns)
+    bottom, right = (height, width) if layout.mode == "flat" else reach(workload, layout.rows, layout.columns)
 
     def within(index, before, size, total):
         return ([index >= before] if before else []) + ([index < before + size] if before + size < total else [])
@@ -367,7 +377,7 @@ def schedule(
         sch.transform_block_layout(output, partial(_axes, workload, layout))
     if layout.groups > 1:
         resolve_groups(sch, output, -2)
-    strip = layout.tile.strip or _strip(workload, layout, instruction, num_threads(target))
+    strip = layout.tile.strip or strip_of(workload, layout, instruction, num_threads(target))
     by_strip = _staged_by_strip(workload, layout, strip, target)
     stages = [sch.get_sblock(name) for name in _stages(layout, by_strip)]
     schedule_root_blocks(sch, [accumulator, output, *stages], vector=64)
@@ -382,7 +392,7 @@ def schedule(
         macs=workload.macs,
         strip=strip,
         stages=stages if by_strip else [],
-        prefetch=panel_ahead(layout.tile, _tiles_by_panel(layout), _weight_bytes(layout, instruction), layout.blocks),
+        prefetch=panel_ahead(layout.tile, tiles_by_panel(layout), weight_bytes(layout, instruction), layout.blocks),
     )
     for stage in stages:
         *lines, line = sch.get_loops(stage)
@@ -407,12 +417,12 @@ def _rows(layout: Plan) -> int:
     return layout.columns // layout.tile.columns if layout.mode == "flat" else layout.rows // layout.tile.rows
 
 
-def _tiles_by_panel(layout: Plan) -> int:
+def tiles_by_panel(layout: Plan) -> int:
     """Register tiles that pass by each panel of weights."""
     return layout.images * layout.rows * layout.columns // (layout.tile.rows * layout.tile.columns)
 
 
-def _weight_bytes(layout: Plan, instruction: DotInstruction) -> int:
+def weight_bytes(layout: Plan, instruction: DotInstruction) -> int:
     """Bytes of the packed weights."""
     return layout.blocks * instruction.vector_bytes * math.prod(layout.taps) // instruction.depth
 
@@ -422,7 +432,7 @@ def strips(workload: Conv2dWorkload, tile: Tile, instruction: DotInstruction) ->
     return other_strips(tile, _rows(plan(workload, instruction, tile)))
 
 
-def _strip(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, threads: int) -> int:
+def strip_of(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, threads: int) -> int:
     """Tiles along the first pixel axis that share staged activations and pass by the weights together.
 
     Strips are shared out between threads first, so one strip for all would share out channels: right only where the
