@@ -35,7 +35,7 @@ from .runtime import Engine
 from .target import make_target, required_features, target_architecture
 from .topi_int8.generic.schedule import schedule_module
 from .topi_int8.threads import serialize
-from .topi_int8.x86.intrin import INSTRUCTIONS
+from .topi_int8.wanted import speed_rank
 
 if TYPE_CHECKING:
     from .quantize.config import QConfig
@@ -102,8 +102,7 @@ def _quantized(
 
 def _speed(target: Target) -> tuple[int, int]:
     """Sorts targets, the fastest first: by the dot product instruction, then by how many instruction sets there are."""
-    rank = next((i for i, instruction in enumerate(INSTRUCTIONS) if instruction.available(target)), len(INSTRUCTIONS))
-    return rank, -len(required_features(target))
+    return speed_rank(target), -len(required_features(target))
 
 
 def _build_one(module: QnnModule, target: Target) -> Engine:

@@ -1,12 +1,14 @@
 """Legalize: gives each target the dtypes its instructions want. QNN operators in, QNN operators out, same results.
 
-x86 with VNNI      uint8 activations × int8 weights. An int8 tensor q becomes the uint8 tensor q + 128 with zero
-                   point z + 128, from its producer to its consumers: the shift is part of constants that are there
-                   anyway and costs nothing. Only where a tensor enters the model, or meets an operator whose
-                   arithmetic is not free of the offset, the shift is an operation of its own.
-                   uint8 weights become int8, 128 lower
+x86 with VNNI      uint8 activations × int8 weights: an int8 tensor q becomes the uint8 tensor q + 128 with zero point
+                   z + 128
+ARM, CUDA          int8 × int8: a uint8 tensor q becomes the int8 tensor q − 128 with zero point z − 128
 x86 without VNNI   int16 × int16. The kernels widen while they pad and pack, so that feature maps and weights stay
                    8 bits wide in memory and nothing is left to do here
+
+An activation is shifted from its producer to its consumers: the shift is part of constants that are there anyway and
+costs nothing. Only where a tensor enters the model, or meets an operator whose arithmetic is not free of the offset,
+the shift is an operation of its own. uint8 weights become int8, 128 lower. `topi_int8.wanted` says what a target wants.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ from tvm.target import Target
 
 from .. import op as qnn
 from ..op.base import OPS, call_attributes, constant, constant_value, definition_of
-from ..topi_int8.x86.intrin import INSTRUCTIONS
+from ..topi_int8.wanted import operand_dtypes
 from .rewrite import Emit, bindings_of, emit_named, op_name, plain_attrs, rewrite, substitute
 
 PRODUCTS = ("qnn.conv2d", "qnn.conv2d_transpose", "qnn.dense", "qnn.contrib_dense_pack", "qnn.batch_matmul")
 OFFSET = 128
+_OFFSETS = {"uint8": OFFSET, "int8": -OFFSET}  # what an 8-bit value of the other dtype gains when it becomes this
+_OTHER = {"uint8": "int8", "int8": "uint8"}
 
 
 def legalize(mod: IRModule, target: Target) -> IRModule:
     """`mod` in the dtypes that the target's kernels take."""
-    best = next((instruction for instruction in INSTRUCTIONS if instruction.available(target)), None)
-    if best is not None and (best.data_dtype, best.weight_dtype) == ("uint8", "int8"):
-        return _UnsignedActivations(rewrite(mod, _signed_weights)).run()
-    return mod
+    wanted = operand_dtypes(target)
+    return mod if wanted is None else _ShiftedActivations(rewrite(mod, _signed_weights), *wanted).run()
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
@@ -62,7 +64,7 @@ def _signed_weights(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
 
 # ---- activations -------------------------------------------------------------------------------------------------
 
-# operator -> ((data argument, its zero point argument), …), of which an int8 one may become uint8
+# operator -> ((data argument, its zero point argument), …), of which one of the other signedness may be shifted
 _CONSUMES: dict[str, tuple[tuple[int, int], ...]] = {
     "qnn.dequantize": ((0, 2),),
     "qnn.requantize": ((0, 2),),
@@ -110,52 +112,79 @@ _MOVES: dict[str, int] = {
 }
 
 
-class _UnsignedActivations:
-    """Walks `main` once; `_unsigned` holds the uint8 twin (q + 128) of every int8 variable that has one."""
+class _ShiftedActivations:
+    """Walks `main` once; `_twins` holds the twin of every 8-bit variable of the other signedness that has one.
 
-    def __init__(self, mod: IRModule) -> None:
+    The twin of q is q + offset in the wanted dtype: +128 from int8 to uint8, −128 from uint8 to int8.
+    """
+
+    def __init__(self, mod: IRModule, data_dtype: str, weight_dtype: str) -> None:
         self._main = mod["main"]
         self._mod = mod
         self._builder = relax.BlockBuilder()
+        self._dtype, self._weight_dtype = data_dtype, weight_dtype
+        self._other = _OTHER[data_dtype]
+        self._offset = _OFFSETS[data_dtype]
         self._values: dict[Any, Any] = {}  # original variable -> its value as it was
-        self._unsigned: dict[Any, Any] = {}  # original variable -> its uint8 twin
+        self._twins: dict[Any, Any] = {}  # original variable -> its twin
+        self._moved_at_run_time: dict[Any, Any] = {}  # zero point of run time -> that of the twin
         self._wanted: set[Any] = set()
 
     def run(self) -> IRModule:
         bindings = bindings_of(self._main)
-        self._wanted = _wanted_unsigned(bindings)
-        if not self._wanted and not any(_unsigned_second_operand(binding.value) for binding in bindings):
+        self._wanted = self._wanted_twins(bindings)
+        if not self._wanted and not any(self._shifted_second_operand(binding.value) for binding in bindings):
             return self._mod
         with self._builder.function("main", list(self._main.params), attrs=plain_attrs(self._main)):
             with self._builder.dataflow():
                 for binding in bindings:
                     self._visit(binding)
-                body = substitute(self._main.body.body, self._signed_environment(self._main.body.body))
+                body = substitute(self._main.body.body, self._original_environment(self._main.body.body))
                 result = self._builder.emit_output(body)
             self._builder.emit_func_output(result)
         return relax.transform.DeadCodeElimination(["main"])(self._builder.get())
 
+    def _wanted_twins(self, bindings: Sequence[relax.VarBinding]) -> set[Any]:
+        """The variables of the other dtype that a product reads, directly or behind operators that only move values."""
+        wanted: set[Any] = set()
+        for binding in reversed(bindings):
+            value, name = binding.value, op_name(binding.value)
+            if name in PRODUCTS:
+                operands = [value.args[data] for data, zero in self._consumes(name) if _movable(name, value.args[zero])]
+                wanted.update(var for operand in operands for var in _variables(operand) if self._is_other(var))
+            elif binding.var in wanted and (
+                name in (*_MOVES, "clip", "nn.pad") or isinstance(value, relax.TupleGetItem)
+            ):
+                wanted.update(_variables(value))
+        return wanted
+
     # ---- the two faces of a variable -----------------------------------------------------------------------------
 
-    def _signed(self, var: Any) -> Any:
+    def _original(self, var: Any) -> Any:
         """The variable's value in its own dtype."""
-        if var not in self._values and var in self._unsigned:
-            shift = qnn.requantize(self._unsigned[var], 1.0, OFFSET, 1.0, 0, out_dtype="int8")
+        if var not in self._values and var in self._twins:
+            shift = qnn.requantize(self._twins[var], 1.0, self._offset, 1.0, 0, out_dtype=self._other)
             self._values[var] = self._builder.emit(shift)
         return self._values.get(var, var)
 
-    def _as_unsigned(self, var: Any) -> Any:
-        """The uint8 twin of an int8 variable or constant, made here if its producer did not make it."""
+    def _twin(self, var: Any) -> Any:
+        """The twin of a variable or constant of the other dtype, made here if its producer did not make it."""
         value = constant_value(var)
         if value is not None:
-            return constant((value.astype(np.int16) + OFFSET).astype(np.uint8))
-        if var not in self._unsigned:
-            shift = qnn.requantize(self._signed(var), 1.0, 0, 1.0, OFFSET, out_dtype="uint8")
-            self._unsigned[var] = self._builder.emit(shift)
-        return self._unsigned[var]
+            return constant(self._shifted(value))
+        if var not in self._twins:
+            shift = qnn.requantize(self._original(var), 1.0, 0, 1.0, self._offset, out_dtype=self._dtype)
+            self._twins[var] = self._builder.emit(shift)
+        return self._twins[var]
 
-    def _signed_environment(self, expr: Any) -> dict[Any, Any]:
-        return {var: self._signed(var) for var in _variables(expr)}
+    def _shifted(self, value: np.ndarray) -> np.ndarray:
+        return (value.astype(np.int16) + self._offset).astype(self._dtype)
+
+    def _original_environment(self, expr: Any) -> dict[Any, Any]:
+        return {var: self._original(var) for var in _variables(expr)}
+
+    def _is_other(self, expr: Any) -> bool:
+        return isinstance(expr.ty, relax.TensorType) and str(expr.ty.dtype) == self._other
 
     # ---- rules ---------------------------------------------------------------------------------------------------
 
@@ -164,26 +193,26 @@ class _UnsignedActivations:
         for rule in (self._move, self._lookup, self._clip, self._pad, self._qnn):
             result = rule(value, var in self._wanted)
             if result is not None:
-                expr, unsigned = result
+                expr, shifted = result
                 bound = emit_named(self._builder, expr, var.name)
-                (self._unsigned if unsigned else self._values)[var] = bound
+                (self._twins if shifted else self._values)[var] = bound
                 return
-        self._values[var] = emit_named(self._builder, substitute(value, self._signed_environment(value)), var.name)
+        self._values[var] = emit_named(self._builder, substitute(value, self._original_environment(value)), var.name)
 
     def _move(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         """Operators that move values work on the twin, when all their data has one."""
-        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._unsigned:
-            return relax.TupleGetItem(self._unsigned[value.tuple_value], value.index), True
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._twins:
+            return relax.TupleGetItem(self._twins[value.tuple_value], value.index), True
         count = _MOVES.get(op_name(value))
         if count is None:
             return None
         data = [
             field for arg in value.args[:count] for field in (arg.fields if isinstance(arg, relax.Tuple) else [arg])
         ]
-        if not any(item in self._unsigned for item in data) or not all(_is_int8(item) for item in data):
+        if not any(item in self._twins for item in data) or not all(self._is_other(item) for item in data):
             return None
-        twins = {item: self._as_unsigned(item) for item in data}
-        rest = {var: self._signed(var) for arg in value.args[count:] for var in _variables(arg)}
+        twins = {item: self._twin(item) for item in data}
+        rest = {var: self._original(var) for arg in value.args[count:] for var in _variables(arg)}
         return _replace(value, {**rest, **twins}), True
 
     def _lookup(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
@@ -191,93 +220,94 @@ class _UnsignedActivations:
         if op_name(value) != "qnn.table":
             return None
         data, table = value.args
-        data = self._as_unsigned(data) if data in self._unsigned else self._signed(data)
+        data = self._twin(data) if data in self._twins else self._original(data)
         entries = constant_value(table)
-        if wanted and entries is not None and entries.dtype == np.int8:
-            return qnn.table(data, constant((entries.astype(np.int16) + OFFSET).astype(np.uint8))), True
-        return qnn.table(data, self._signed(table)), False
+        if wanted and entries is not None and str(entries.dtype) == self._other:
+            return qnn.table(data, constant(self._shifted(entries))), True
+        return qnn.table(data, self._original(table)), False
 
     def _clip(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
-        if op_name(value) != "clip" or value.args[0] not in self._unsigned:
+        if op_name(value) != "clip" or value.args[0] not in self._twins:
             return None
-        low, high = (int(bound.value) + OFFSET for bound in value.args[1:])
-        return relax.op.clip(self._unsigned[value.args[0]], low, high), True
+        low, high = (int(bound.value) + self._offset for bound in value.args[1:])
+        return relax.op.clip(self._twins[value.args[0]], low, high), True
 
     def _pad(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
-        if op_name(value) != "nn.pad" or value.args[0] not in self._unsigned or value.attrs.pad_mode != "constant":
+        if op_name(value) != "nn.pad" or value.args[0] not in self._twins or value.attrs.pad_mode != "constant":
             return None
         widths = [int(width) for width in value.attrs.pad_width]
-        fill = int(value.attrs.pad_value) + OFFSET
-        return relax.op.nn.pad(self._unsigned[value.args[0]], widths, pad_mode="constant", pad_value=fill), True
+        fill = int(value.attrs.pad_value) + self._offset
+        return relax.op.nn.pad(self._twins[value.args[0]], widths, pad_mode="constant", pad_value=fill), True
 
     def _qnn(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
-        """QNN operators carry their zero points as arguments: constant ones move by 128 with the data."""
+        """QNN operators carry their zero points as arguments: constant ones move by the offset with the data."""
         definition = definition_of(value)
         if definition is None:
             return None
         name, args, attributes = op_name(value), list(value.args), call_attributes(value)
-        for data, zero_point in _CONSUMES.get(name, ()):
-            if not _is_int8(args[data]) or not self._prefers(name, args[data]):
+        for data, zero_point in self._consumes(name):
+            if not self._is_other(args[data]) or not self._prefers(name, args[data]):
                 continue
-            if constant_value(args[zero_point]) is not None:
-                args[data] = self._as_unsigned(args[data])
-                args[zero_point] = _moved(args[zero_point])
-            elif name in ("qnn.dense", "qnn.conv2d"):  # with a zero point of run time
-                args[data] = self._as_unsigned(args[data])
-                args[zero_point] = self._builder.emit(
-                    relax.op.add(self._signed(args[zero_point]), constant(np.int32(OFFSET)))
-                )
-        if _unsigned_second_operand(value):
-            shift = qnn.requantize(self._signed(args[1]), 1.0, OFFSET, 1.0, 0, out_dtype="int8")
-            args[1], args[3] = self._builder.emit(shift), _moved(args[3], -OFFSET)
-        unsigned = wanted and self._yields_unsigned(name, args, attributes)
-        if unsigned:
-            args[_PRODUCES[name]] = _moved(args[_PRODUCES[name]])
-            attributes["out_dtype"] = "uint8"
-        # what was replaced above is no variable of the original function, so `_signed` leaves it as it is
-        return OPS[definition.name].call(*map(self._signed, args), **attributes), unsigned
+            if not _movable(name, args[zero_point]):
+                continue
+            args[data] = self._twin(args[data])
+            args[zero_point] = self._moved_zero_point(args[zero_point])
+        if self._shifted_second_operand(value):
+            offset = _OFFSETS[self._weight_dtype]
+            shift = qnn.requantize(self._original(args[1]), 1.0, 0, 1.0, offset, out_dtype=self._weight_dtype)
+            args[1], args[3] = self._builder.emit(shift), _moved(args[3], offset)
+        shifted = wanted and self._yields_twin(name, args, attributes)
+        if shifted:
+            args[_PRODUCES[name]] = self._moved_zero_point(args[_PRODUCES[name]])
+            attributes["out_dtype"] = self._dtype
+        # what was replaced above is no variable of the original function, so `_original` leaves it as it is
+        return OPS[definition.name].call(*map(self._original, args), **attributes), shifted
+
+    def _consumes(self, name: str) -> tuple[tuple[int, int], ...]:
+        """`_CONSUMES`, and a product's second operand of run time where it wants the dtype of the first."""
+        both = name == "qnn.batch_matmul" and self._weight_dtype == self._dtype
+        return ((0, 2), (1, 3)) if both else _CONSUMES.get(name, ())
+
+    def _shifted_second_operand(self, value: Any) -> bool:
+        """Whether a product of two operands of run time wants its second in another dtype than the first, and it is
+        not in it: x86's vpdpbusd takes uint8 × int8."""
+        if op_name(value) != "qnn.batch_matmul" or self._weight_dtype == self._dtype:
+            return False
+        return str(value.args[1].ty.dtype) == _OTHER[self._weight_dtype] and constant_value(value.args[3]) is not None
 
     def _prefers(self, name: str, data: Any) -> bool:
         """Products always want the twin; other operators take it where it exists."""
-        return name in PRODUCTS or data in self._unsigned
+        return name in PRODUCTS or data in self._twins
 
-    def _yields_unsigned(self, name: str, args: list[Any], attributes: dict[str, Any]) -> bool:
-        """Whether adding 128 to the output zero point adds exactly 128 to the result.
+    def _yields_twin(self, name: str, args: list[Any], attributes: dict[str, Any]) -> bool:
+        """Whether adding the offset to the output zero point adds exactly as much to the result.
 
         Relay's float routes add the zero point before they round, where it can change the last bit.
         """
-        if name not in _PRODUCES or attributes.get("out_dtype") != "int8":
+        if name not in _PRODUCES or attributes.get("out_dtype") != self._other:
             return False
+        if name == "qnn.quantize":
+            return True  # its rounding is over before the zero point comes
         in_float = attributes.get("compute_dtype") in ("float32", "float64")
         relay = in_float and attributes["rounding"] in ("UPWARD", "TONEAREST")
-        quantize = name == "qnn.quantize"  # its rounding is over before the zero point comes
-        return constant_value(args[_PRODUCES[name]]) is not None and (quantize or not relay)
+        return constant_value(args[_PRODUCES[name]]) is not None and not relay
+
+    def _moved_zero_point(self, zero_point: Any) -> Any:
+        """The zero point of the twin; one of run time is moved once for all who read it."""
+        if constant_value(zero_point) is not None:
+            return _moved(zero_point, self._offset)
+        if zero_point not in self._moved_at_run_time:
+            moved = relax.op.add(self._original(zero_point), constant(np.int32(self._offset)))
+            self._moved_at_run_time[zero_point] = self._builder.emit(moved)
+        return self._moved_at_run_time[zero_point]
 
 
-def _wanted_unsigned(bindings: Sequence[relax.VarBinding]) -> set[Any]:
-    """The int8 variables that a product reads, directly or behind operators that only move values."""
-    wanted: set[Any] = set()
-    for binding in reversed(bindings):
-        value, name = binding.value, op_name(binding.value)
-        if name in PRODUCTS:
-            wanted.update(var for var in _variables(value.args[0]) if _is_int8(var))
-        elif binding.var in wanted and (name in (*_MOVES, "clip", "nn.pad") or isinstance(value, relax.TupleGetItem)):
-            wanted.update(_variables(value))
-    return wanted
+def _movable(name: str, zero_point: Any) -> bool:
+    """Whether an operand's zero point can move: a constant one, or one of run time where the operator takes it."""
+    return constant_value(zero_point) is not None or name in ("qnn.dense", "qnn.conv2d")
 
 
-def _unsigned_second_operand(value: Any) -> bool:
-    """Whether a product of two operands of run time has an uint8 one where the instruction takes int8."""
-    if op_name(value) != "qnn.batch_matmul" or str(value.args[1].ty.dtype) != "uint8":
-        return False
-    return constant_value(value.args[3]) is not None
-
-
-def _is_int8(expr: Any) -> bool:
-    return isinstance(expr.ty, relax.TensorType) and str(expr.ty.dtype) == "int8"
-
-
-def _moved(zero_point: Any, offset: int = OFFSET) -> Any:
+def _moved(zero_point: Any, offset: int) -> Any:
     value = constant_value(zero_point)
     assert value is not None, "only constant zero points move"
     return constant(value + np.int32(offset))

@@ -234,7 +234,7 @@ def plain_operator(operator: str) -> str:
 
 
 def preferred_dtype(target: Any) -> str:
-    """The dtype of activations that the target multiplies fastest: x86's vpdpbusd takes unsigned, ARM's sdot signed."""
+    """The dtype of activations that the target multiplies fastest; uint8, x86's, where it widens both."""
     return _native_dtype() if target is None else _dtype_for(target)
 
 
@@ -244,9 +244,11 @@ def _native_dtype() -> str:
 
 
 def _dtype_for(target: Any) -> str:
-    from ..target import make_target, target_architecture
+    from ..target import make_target
+    from ..topi_int8.wanted import operand_dtypes
 
-    return "uint8" if target_architecture(make_target(target)) == "x86_64" else "int8"
+    wanted = operand_dtypes(make_target(target))
+    return wanted[0] if wanted else "uint8"
 
 
 def replace_fields(config: QConfig, values: Mapping[str, Any]) -> QConfig:

@@ -10,7 +10,7 @@ from qnn_ext import op as qnn
 from qnn_ext.build import lower_module, qnn_pipeline
 from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
-from qnn_ext.passes import canonicalize, fold_constant_sums, fold_padding, fuse, legalize
+from qnn_ext.passes import canonicalize, fold_constant_sums, fold_padding, fuse
 from qnn_ext.passes.fuse import COMPOSITE
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.target import make_target
@@ -57,21 +57,6 @@ def test_a_depthwise_convolution_has_no_window_sum(rng):
 def test_constants_fold_into_one_addition(rng):
     mod = fold_constant_sums(canonicalize(conv_module(rng, zero_points=(5, 0))))
     assert names(mod).count("add") == 1
-
-
-def test_vnni_wants_unsigned_activations_and_signed_weights(rng):
-    mod = conv_module(
-        rng, data=((1, 5, 5, 8), "int8"), weight=((4, 3, 3, 8), "uint8"), zero_points=(-3, 120), out=("int8", 0)
-    )
-    call = next(
-        b.value for b in bindings_of(legalize(mod, make_target("cascadelake"))["main"]) if "conv2d" in op_name(b.value)
-    )
-    assert [str(arg.ty.dtype) for arg in call.args[:2]] == ["uint8", "int8"]
-
-
-def test_legalize_leaves_other_cpus_alone(rng):
-    mod = conv_module(rng, data=((1, 5, 5, 8), "int8"), zero_points=(-3, 0), out=("int8", 0))
-    assert legalize(mod, make_target("haswell")).script() == mod.script()
 
 
 def test_convolution_and_epilogue_are_one_kernel(rng):
