@@ -17,9 +17,10 @@ from tvm.target import Target
 from qnn_ext.codegen import generate_code
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
 from qnn_ext.topi_int8.workload import Workload
-from tests.cpus import CPUS, cpu_target
+from tests.arm import emulator
+from tests.cpus import ARM_CPUS, CPUS, cpu_target
 
-__all__ = ["CPUS", "cpu_target"]
+__all__ = ["ARM_CPUS", "CPUS", "cpu_target"]
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, fill: str) -> np.ndarray:
@@ -175,11 +176,13 @@ def placeholder(name: str, array: np.ndarray) -> te.Tensor:
 
 
 def execute(workload, target, implementation, placeholders, out, arrays) -> np.ndarray:
-    """One PrimFunc of it all, scheduled, compiled and run."""
+    """One PrimFunc of it all, scheduled, compiled and run: here, or on an emulated ARM CPU."""
     sch = Schedule(te.create_prim_func([*placeholders, out]))
     implementation.schedule(sch, workload, target)
     executable = generate_code(sch.mod, target)
     shape = [int(size) for size in out.shape]
+    if emulator.emulates(target):
+        return emulator.run_kernel(executable, target, arrays, shape, str(out.dtype))
     guarded, result = guarded_array(shape, str(out.dtype))
     executable["main"](*(tvm.runtime.tensor(array) for array in arrays), tvm.runtime.from_dlpack(result))
     assert (guarded == GUARD).all(), "the kernel wrote beyond its output"

@@ -1,0 +1,300 @@
+"""Runs code for ARM CPUs under QEMU's user mode: kernels and whole models, 64-bit and 32-bit.
+
+A kernel or a program (`qnn_ext.program`) is linked with `main.c`, which needs no TVM runtime, and runs on arrays from a
+file. A model for TVM's virtual machine runs with the runtime library of TVM's aarch64 wheel (`runner.cc`).
+`count.py` counts the instructions of such a run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi.libinfo
+from tvm.target import Target
+
+import qnn_ext
+from qnn_ext.executors import ProgramExecutor
+from qnn_ext.host import host_architecture
+from qnn_ext.target import target_architecture
+from qnn_ext.topi_int8.features import has_feature, is_aarch64, is_arm32
+from qnn_ext.topi_int8.schedule_util import num_threads
+
+HERE = Path(__file__).parent
+TIMEOUT = 600.0  # seconds
+
+
+class EmulationError(Exception):
+    """The emulated program failed; the message is what it wrote."""
+
+
+class IllegalInstruction(EmulationError):
+    """The emulated CPU lacks an instruction that the program holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Architecture:
+    """How programs for it are built and run. `prefix`: of the cross compiler's programs; `cpus`: QEMU's names and, of
+    each, the features (in LLVM's names) that code for it may use, the plainest first."""
+
+    name: str
+    prefix: str
+    emulator: str
+    cpus: Mapping[str, frozenset[str] | None]
+
+    @property
+    def compiler(self) -> str:
+        return f"{self.prefix}gcc"
+
+    @property
+    def root(self) -> str:
+        """Where the shared libraries of the architecture are."""
+        return f"/usr/{self.prefix.rstrip('-')}"
+
+
+_V8_2 = frozenset({"dotprod", "fullfp16", "lse", "rdm", "rcpc"})
+AARCH64 = Architecture(
+    "aarch64",
+    "aarch64-linux-gnu-",
+    "qemu-aarch64",
+    # None: all that QEMU knows
+    {"cortex-a53": frozenset(), "cortex-a72": frozenset(), "cortex-a76": _V8_2, "neoverse-n1": _V8_2, "max": None},
+)
+ARM32 = Architecture(
+    "arm",
+    "arm-linux-gnueabihf-",
+    "qemu-arm",
+    {"cortex-a8": frozenset(), "cortex-a7": frozenset({"vfp4", "hwdiv-arm"}), "cortex-a15": frozenset(), "max": None},
+)
+FEATURES = ("dotprod", "i8mm", "bf16", "sve", "fullfp16", "lse", "rdm", "rcpc")
+FEATURES_32 = ("vfp4", "hwdiv-arm", "fp-armv8", "dotprod", "i8mm", "fullfp16")
+
+
+def emulates(target: Target) -> bool:
+    """Whether code for the target runs on this machine under emulation."""
+    return (is_aarch64(target) or is_arm32(target)) and target_architecture(target) != host_architecture()
+
+
+def architecture(target: Target) -> Architecture:
+    """That of an ARM target."""
+    return AARCH64 if is_aarch64(target) else ARM32
+
+
+def plainest_cpu(target: Target) -> str:
+    """QEMU's name of the plainest CPU that has all the target's code may use: what it lacks, the code must not need."""
+    features = FEATURES if is_aarch64(target) else FEATURES_32
+    wanted = {feature for feature in features if has_feature(target, feature)}
+    cpus = architecture(target).cpus
+    return next(cpu for cpu, offered in cpus.items() if offered is None or wanted <= offered)
+
+
+def require(target: Target) -> None:
+    """Skip the test where the emulator or the cross compiler of the target's architecture is missing."""
+    arch = architecture(target)
+    if missing := [program for program in (arch.emulator, arch.compiler) if not shutil.which(program)]:
+        packages = "qemu-user g++-aarch64-linux-gnu g++-arm-linux-gnueabihf"
+        pytest.skip(f"{' and '.join(missing)} not found: apt-get install {packages}")
+
+
+# ---- building ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def _scratch() -> Path:
+    """A folder of this process for what is compiled once; gone when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="qnn-ext-arm-")
+    _kept.append(folder)
+    return Path(folder.name)
+
+
+_kept: list[Any] = []
+
+
+def _command(*args: Any) -> None:
+    done = subprocess.run([str(arg) for arg in args], capture_output=True, text=True, timeout=TIMEOUT)
+    if done.returncode:
+        raise EmulationError(f"{' '.join(map(str, args))}\n{done.stderr}")
+
+
+def includes() -> list[str]:
+    """Compiler options that find the headers of TVM and of its FFI."""
+    folders = [Path(tvm.__file__).parent / "include", *map(Path, tvm_ffi.libinfo.include_paths())]
+    return [f"-I{folder}" for folder in folders]
+
+
+@cache
+def _main_object(arch: Architecture) -> Path:
+    path = _scratch() / f"main-{arch.name}.o"
+    _command(arch.compiler, "-O2", "-pthread", *includes(), "-c", HERE / "main.c", "-o", path)
+    return path
+
+
+def link(executable: Any, function: str, arch: Architecture, folder: Path) -> Path:
+    """A static program that calls the executable's function on arrays from a file."""
+    code, program = folder / "code.o", folder / "program"
+    executable.mod.write_to_file(str(code))
+    entry = f"-Wl,--defsym=entry=__tvm_ffi_{function}"
+    _command(arch.compiler, "-static", "-pthread", _main_object(arch), code, entry, "-lm", "-o", program)
+    return program
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+
+READ, FRESH, READ_POINTER, CHANGED_POINTER, INTEGER = range(5)  # as in main.c
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # NumPy's kinds -> DLPack's type codes
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array that a function reads as a tensor (READ) or by its address, that it fills or changes; or a number.
+    `shape`: what a tensor claims, if it is not the shape of the array."""
+
+    kind: int
+    value: np.ndarray
+    shape: tuple[int, ...] | None = None
+
+    def form(self) -> list[int]:
+        array, shape = self.value, self.shape or self.value.shape
+        return [self.kind, _CODES[array.dtype.kind], 8 * array.dtype.itemsize, len(shape), *shape, array.nbytes]
+
+    @property
+    def returned(self) -> bool:
+        return self.kind in (FRESH, CHANGED_POINTER)
+
+
+def integer(value: int) -> Argument:
+    """A number as an argument."""
+    return Argument(INTEGER, np.asarray(value, np.int64))
+
+
+@contextmanager
+def _request(arguments: Sequence[Argument]) -> Iterator[tuple[Path, Path]]:
+    """The files of a request, written, and of its result."""
+    with tempfile.TemporaryDirectory(dir=_scratch()) as name:
+        request, result = Path(name) / "request", Path(name) / "result"
+        with request.open("wb") as file:
+            words = [len(arguments), *(word for argument in arguments for word in argument.form())]
+            file.write(np.asarray(words, "<i8").tobytes())
+            for argument in arguments:
+                if argument.kind != FRESH:
+                    file.write(np.ascontiguousarray(argument.value).tobytes())
+        yield request, result
+
+
+def call(
+    program: Path,
+    arguments: Sequence[Argument],
+    arch: Architecture,
+    cpu: str,
+    calls: int = 1,
+    tasks: int = 1,
+    options: Sequence[str] = (),
+) -> list[np.ndarray]:
+    """The arrays that the program fills or changes in `calls` calls on an emulated CPU."""
+    with _request(arguments) as (request, result):
+        run_program([program, request, result, calls, tasks], arch, cpu, options)
+        data = result.read_bytes()
+    arrays, start = [], 0
+    for value in (argument.value for argument in arguments if argument.returned):
+        arrays.append(np.frombuffer(data, value.dtype, value.size, start).reshape(value.shape))
+        start += value.nbytes
+    if start != len(data):
+        raise EmulationError(f"the program wrote {len(data)} bytes instead of {start}")
+    return arrays
+
+
+def run_program(command: Sequence[Any], arch: Architecture, cpu: str, options: Sequence[str] = ()) -> str:
+    """Run a program on an emulated CPU; what it wrote to stdout. Raises EmulationError."""
+    environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    done = subprocess.run(
+        [arch.emulator, "-cpu", cpu, "-L", arch.root, *options, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env=environment,
+    )
+    if done.returncode:
+        kind = IllegalInstruction if "Illegal instruction" in done.stderr or done.returncode == -4 else EmulationError
+        raise kind(f"on {cpu} the program ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def run_function(
+    executable: Any, target: Target, arguments: Sequence[Argument], cpu: str = "", function: str = "main"
+) -> list[np.ndarray]:
+    """The arrays that a function of a compiled module fills or changes. `cpu`: an emulated one, else the plainest for
+    the target.
+
+    Raises EmulationError, also when the function wrote beyond an array.
+    """
+    arch = architecture(target)
+    with tempfile.TemporaryDirectory(dir=_scratch()) as folder:
+        program = link(executable, function, arch, Path(folder))
+        return call(program, arguments, arch, cpu or plainest_cpu(target), tasks=num_threads(target))
+
+
+def run_kernel(
+    executable: Any, target: Target, inputs: Sequence[np.ndarray], shape: Sequence[int], dtype: str, cpu: str = ""
+) -> np.ndarray:
+    """The output of `main(*inputs, output)` of a compiled module: `run_function` for a kernel."""
+    arguments = [*(Argument(READ, array) for array in inputs), Argument(FRESH, np.empty(shape, dtype))]
+    return run_function(executable, target, arguments, cpu)[0]
+
+
+# ---- models ------------------------------------------------------------------------------------------------------
+
+
+class EmulatedProgram:
+    """Stands in for the library of a model that is one function: `ProgramExecutor` calls `program(workspace, weights,
+    tasks, profile)` with addresses in this process."""
+
+    def __init__(self, engine: qnn_ext.Engine, cpu: str) -> None:
+        assert engine._built is not None and engine._built.weights is not None
+        target = Target(engine.target)
+        self._arch, self._cpu = architecture(target), cpu or plainest_cpu(target)
+        self._folder = tempfile.TemporaryDirectory(dir=_scratch())
+        self.path = link(engine._built.executable, "program", self._arch, Path(self._folder.name))
+        self._sizes = engine._variant["program"]["workspace"], engine._built.weights.size
+
+    def __getitem__(self, name: str) -> Any:
+        assert name == "program"
+        return self._call
+
+    def _call(self, workspace: Any, weights: Any, tasks: int, profile: int, **options: Any) -> None:
+        memory, constants = (
+            np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address.value or 0))
+            for address, size in zip((workspace, weights), self._sizes, strict=True)
+        )
+        arguments = [
+            Argument(CHANGED_POINTER, memory),
+            Argument(READ_POINTER, constants),
+            integer(tasks),
+            integer(profile),
+        ]
+        (changed,) = call(self.path, arguments, self._arch, self._cpu, tasks=tasks, **options)
+        memory[...] = changed
+
+
+def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
+    """An engine built for an ARM target that runs on an emulated CPU from now on: the plainest for its target unless
+    another is named."""
+    assert engine._built is not None and engine._built.weights is not None
+    model = engine.inputs, engine.outputs, engine._states
+    library = EmulatedProgram(engine, cpu)
+    executor = ProgramExecutor(
+        library, engine._built.weights, engine._variant["program"], *model, int(engine.target["num-cores"])
+    )
+    engine._executor = executor
+    return engine
