@@ -52,6 +52,8 @@ def make_target(target: str | Mapping[str, Any] | Target = "native", num_threads
     if attributes["kind"] != "llvm":
         raise TargetError(f"no kernels for target kind {attributes['kind']!r}; use an LLVM CPU target or 'cuda'")
     attributes.setdefault("num-cores", num_threads or default_threads())
+    if "mtriple" in attributes:
+        attributes["mtriple"] = full_triple(str(attributes["mtriple"]))
     return _target(attributes)
 
 
@@ -73,6 +75,17 @@ def _gpu_target(attributes: dict[str, Any]) -> Target:
         cpu = {"mcpu": "x86-64"} if host_architecture() == "x86_64" else {}
         attributes["host"] = {"kind": "llvm", "mtriple": triple, **cpu}
     return _target(attributes)
+
+
+def full_triple(triple: str) -> str:
+    """An LLVM triple with its vendor: "armv7l-linux-gnueabihf" becomes "armv7l-unknown-linux-gnueabihf".
+
+    LLVM reads the parts by their places. Without a vendor it does not see the environment, and on 32-bit ARM calls its
+    library's conversions between int64 and float with arguments in the wrong registers: wrong numbers, silently.
+    """
+    architecture, *rest = triple.split("-")
+    systems = ("linux", "none", "freebsd", "android")
+    return "-".join([architecture, "unknown", *rest]) if len(rest) == 2 and rest[0] in systems else triple
 
 
 def _native() -> dict[str, Any]:
