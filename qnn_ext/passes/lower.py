@@ -19,6 +19,7 @@ from tvm.target import Target
 from ..errors import UnsupportedOperatorError
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
+from ..topi_int8.features import is_aarch64, is_arm32
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.bounds import bound_of
 from ..topi_int8.generic.elementwise import Constants, Operand
@@ -151,7 +152,7 @@ class _Kernel:
     def _anchor(self, name: str, call: relax.Call) -> te.Tensor:
         data, weight = (self._operand(arg) for arg in call.args)
         attributes = call_attributes(call)
-        workload = _workload(name, data, weight, attributes)
+        workload = _workload(name, data, weight, attributes, self._target)
         if name == "qnn.dense_accumulate" and weight.value is None:
             return self._dynamic_dense(data, weight, attributes)
         accepting = candidates(workload, self._target)
@@ -220,7 +221,7 @@ class _Kernel:
         return function.without_attr("global_symbol")
 
 
-def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any]) -> Workload:
+def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any], target: Target) -> Workload:
     dtypes = (data.dtype, weight.dtype, attributes["out_dtype"])
     if name == "qnn.dense_accumulate":
         m, k = data.shape
@@ -231,13 +232,22 @@ def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, A
     n, h, w, c = data.shape
     o, kh, kw, _ = weight.shape
     geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])
-    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, nine_bit_weights=_nine_bits(weight))
+    known = {
+        "nine_bit_weights": _nine_bits(weight),
+        "weights_above_minimum": (is_aarch64(target) or is_arm32(target)) and _above_minimum(weight),
+    }
+    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, **known)
 
 
 def _nine_bits(weight: Operand) -> bool:
     """Whether constant int16 weights are sums of two int8 values."""
     known = weight.value is not None and weight.dtype == "int16"
     return bool(known and weight.value.min() >= -256 and weight.value.max() <= 254)
+
+
+def _above_minimum(weight: Operand) -> bool:
+    """Whether int8 weights are constant and none is -128."""
+    return weight.value is not None and weight.dtype == "int8" and bool(weight.value.min() > -128)
 
 
 def _attributes(name: str, call: relax.Call) -> dict[str, Any]:

@@ -18,6 +18,8 @@ class Conv2dWorkload:
 
     nine_bit_weights: whether int16 weights are known to be sums of two int8 values, within -256..254, as the weights
     of uint8 models are once their zero point is subtracted
+    weights_above_minimum: whether no int8 weight is -128, asked of ARM's targets only: two of their products with int8
+    values then fit 16 bits, 2 · 127 · 128 < 2^15
     """
 
     batch: int
@@ -34,6 +36,7 @@ class Conv2dWorkload:
     weight_dtype: str
     out_dtype: str = "int32"
     nine_bit_weights: bool = False
+    weights_above_minimum: bool = False
 
     @property
     def out_height(self) -> int:
