@@ -27,6 +27,7 @@ for _name in (
     "x86.products",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",
+    "arm_cpu.smmla_conv2d",
 ):
     import_module(f"{__name__}.{_name}")
 

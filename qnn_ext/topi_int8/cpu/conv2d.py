@@ -412,7 +412,7 @@ def _stages(layout: Plan, by_strip: bool) -> list[str]:
     return ["pad"] if layout.staged and (by_strip or layout.mode == "rows") else []
 
 
-def _rows(layout: Plan) -> int:
+def tile_rows(layout: Plan) -> int:
     """Tiles along the first pixel axis."""
     return layout.columns // layout.tile.columns if layout.mode == "flat" else layout.rows // layout.tile.rows
 
@@ -429,7 +429,7 @@ def weight_bytes(layout: Plan, instruction: DotInstruction) -> int:
 
 def strips(workload: Conv2dWorkload, tile: Tile, instruction: DotInstruction) -> list[Tile]:
     """A tile with all its strips."""
-    return other_strips(tile, _rows(plan(workload, instruction, tile)))
+    return other_strips(tile, tile_rows(plan(workload, instruction, tile)))
 
 
 def strip_of(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction, threads: int) -> int:
@@ -440,27 +440,27 @@ def strip_of(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction
     """
     weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.taps)
     if layout.mode == "flat":
-        size = strip_size(_rows(layout), layout.tile.columns * workload.in_channels, weight_bytes)
+        size = strip_size(tile_rows(layout), layout.tile.columns * workload.in_channels, weight_bytes)
         pixels = workload.out_height * workload.out_width
         if weight_bytes > pixels * (workload.in_channels + workload.out_channels):
             return size
         runs = -(-threads // layout.images)
-        shared = largest_divisor(_rows(layout), max(1, _rows(layout) // runs))
-        return min(size, shared) if 2 * shared * runs > _rows(layout) else size
+        shared = largest_divisor(tile_rows(layout), max(1, tile_rows(layout) // runs))
+        return min(size, shared) if 2 * shared * runs > tile_rows(layout) else size
     stride, kernel, dilation = workload.strides[0], workload.kernel[0], workload.dilation[0]
     row_bytes = layout.tile.rows * stride * workload.width * workload.in_channels
     if layout.mode == "window":
         row_bytes += layout.tile.rows * _interleaving(workload, instruction, layout.columns).length
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
     least = max(1, -(-3 * overlap // (stride * layout.tile.rows))) if layout.staged else 1
-    size = strip_size(_rows(layout), row_bytes, weight_bytes, least)
+    size = strip_size(tile_rows(layout), row_bytes, weight_bytes, least)
     # A count without a handy divisor: rather copy more lines twice than stage the whole image far away.
-    return largest_divisor(_rows(layout), least) if layout.staged and size * row_bytes > L2_BYTES else size
+    return largest_divisor(tile_rows(layout), least) if layout.staged and size * row_bytes > L2_BYTES else size
 
 
 def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target: Target) -> bool:
     """Whether each strip copies its own activations: not if it is all or no run of lines, or few are to share."""
-    count = _rows(layout) // strip
+    count = tile_rows(layout) // strip
     if not layout.staged or count == 1:
         return False
     pixels = strip * layout.tile.columns

@@ -1,0 +1,164 @@
+"""smmla (i8mm) as a TensorIntrin: a dot product that spans two pixels.
+
+One instruction multiplies 2 × 8 activations by 2 × 8 weights and adds to 2 × 2 int32. A block of eight channels is four
+of them, which share their activations:
+
+    C[quad, pixel, lane] += Σ_k A[pixel, k] · B[quad, lane, k],   quad < 4, pixel, lane < 2, k < 8
+
+so that every register is contiguous in the accumulators' buffer. The two pixels of A are neighbours in activations that
+were staged for it, one load then; or they lie `pitch` elements apart in a line.
+"""
+
+# No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tvm.s_tir import TensorIntrin
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from ..cpu.dot import DotInstruction
+from ..features import is_aarch64
+
+PIXELS = 2
+"""Pixels that one instruction spans."""
+
+DEPTH = 8
+"""Products it sums."""
+
+LANES = 2
+"""Output channels of one instruction."""
+
+QUADS = 4
+"""Instructions of a block of channels: their weights, 64 bytes, are two paired loads."""
+
+CHANNELS = QUADS * LANES
+"""Output channels of a block."""
+
+
+@dataclass(frozen=True)
+class PairInstruction(DotInstruction):
+    """smmla on a block of channels.
+
+    pitch: elements from one pixel of A to the other in a line of memory; 0: A is an array of two pixels
+    """
+
+    pitch: int = 0
+
+    @property
+    def tensor_intrin(self) -> str:
+        """Name under which the instruction is registered as a TensorIntrin."""
+        return _register(self)
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a block's weights for one step along k."""
+        return CHANNELS * DEPTH
+
+    @property
+    def accumulator_axes(self) -> int:
+        """Quads, pixels and lanes."""
+        return 3
+
+    def available(self, target: Target) -> bool:
+        """Whether the target's CPU has the instruction."""
+        return is_aarch64(target) and super().available(target)
+
+    def strided(self, pitch: int) -> "PairInstruction":
+        """The same on pixels that lie `pitch` elements apart in a line."""
+        return replace(self, name=f"smmla_{pitch}", pitch=pitch)
+
+
+SMMLA = PairInstruction(
+    name="smmla",
+    features=(("i8mm",),),
+    lanes=CHANNELS,
+    depth=DEPTH,
+    data_dtype="int8",
+    weight_dtype="int8",
+    llvm="llvm.aarch64.neon.smmla.v4i32.v16i8",
+    accumulates=True,
+    registers=32,
+)
+
+
+def _describe(instruction: PairInstruction):
+    pitch = instruction.pitch
+    if not pitch:
+
+        @T.prim_func(s_tir=True)
+        def meaning(
+            A: T.Buffer((PIXELS, DEPTH), "int8", offset_factor=1),
+            B: T.Buffer((QUADS, LANES, DEPTH), "int8", offset_factor=1),
+            C: T.Buffer((QUADS, PIXELS, LANES), "int32", offset_factor=1),
+        ) -> None:
+            with T.sblock("root"):
+                T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[0:PIXELS, 0:DEPTH], B[0:QUADS, 0:LANES, 0:DEPTH])
+                T.writes(C[0:QUADS, 0:PIXELS, 0:LANES])
+                for q, p, i, k in T.grid(QUADS, PIXELS, LANES, DEPTH):
+                    with T.sblock("update"):
+                        vq, vp, vi, vk = T.axis.remap("SSSR", [q, p, i, k])
+                        C[vq, vp, vi] = C[vq, vp, vi] + T.cast(A[vp, vk], "int32") * T.cast(B[vq, vi, vk], "int32")
+
+        return meaning
+
+    span = pitch * (PIXELS - 1) + DEPTH
+
+    @T.prim_func(s_tir=True)
+    def strided(
+        A: T.Buffer((span,), "int8", offset_factor=1),
+        B: T.Buffer((QUADS, LANES, DEPTH), "int8", offset_factor=1),
+        C: T.Buffer((QUADS, PIXELS, LANES), "int32", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[0:span], B[0:QUADS, 0:LANES, 0:DEPTH])
+            T.writes(C[0:QUADS, 0:PIXELS, 0:LANES])
+            for q, p, i, k in T.grid(QUADS, PIXELS, LANES, DEPTH):
+                with T.sblock("update"):
+                    vq, vp, vi, vk = T.axis.remap("SSSR", [q, p, i, k])
+                    C[vq, vp, vi] = C[vq, vp, vi] + T.cast(A[vp * pitch + vk], "int32") * T.cast(B[vq, vi, vk], "int32")
+
+    return strided
+
+
+def _implement(instruction: PairInstruction):
+    pitch, llvm = instruction.pitch, instruction.llvm
+    a_shape = (pitch * (PIXELS - 1) + DEPTH,) if pitch else (PIXELS, DEPTH)
+    a_all = tuple(slice(0, size) for size in a_shape)
+    operand, accumulator = f"int8x{PIXELS * DEPTH}", f"int32x{PIXELS * LANES}"
+
+    def pixels(A):
+        if pitch in (0, DEPTH):
+            return A.vload([0] * len(a_shape), dtype=operand)
+        halves = [A.vload([pixel * pitch], dtype=f"int8x{DEPTH}") for pixel in range(PIXELS)]
+        return T.Shuffle(halves, list(range(PIXELS * DEPTH)))
+
+    # One expression each: a vector bound by `let` would be spilled to a workspace.
+    def multiply(A, B, C):
+        for quad in range(QUADS):
+            before, weights = C.vload([quad, 0, 0], dtype=accumulator), B.vload([quad, 0, 0], dtype=operand)
+            intrinsic = T.llvm_lookup_intrinsic_id(llvm)
+            after = T.call_llvm_pure_intrin(intrinsic, before, pixels(A), weights, dtype=accumulator)
+            T.buffer_store(C, after, [quad, 0, T.ramp(0, 1, PIXELS * LANES)])
+
+    @T.prim_func(s_tir=True)
+    def implementation(
+        A: T.Buffer(a_shape, "int8", offset_factor=1),
+        B: T.Buffer((QUADS, LANES, DEPTH), "int8", offset_factor=1),
+        C: T.Buffer((QUADS, PIXELS, LANES), "int32", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[a_all], B[0:QUADS, 0:LANES, 0:DEPTH])
+            T.writes(C[0:QUADS, 0:PIXELS, 0:LANES])
+            multiply(A, B, C)
+
+    return implementation
+
+
+@cache
+def _register(instruction: PairInstruction) -> str:
+    """Done at the first use: TVM reads TVMScript slowly."""
+    name = f"qnn_ext.arm_cpu.{instruction.name}"
+    TensorIntrin.register(name, _describe(instruction), _implement(instruction), override=True)
+    return name

@@ -1,0 +1,328 @@
+"""conv2d with smmla: pairs of pixels × quads of channels, the epilogue fused into the register tile.
+
+Weights are packed to (O/8, kh, kw, I/8, quad, lane, 8), zero where the dimensions were padded. The activations are
+always staged, padded, in one of three forms:
+
+    flat     1×1 without padding, any stride: (N, G·I/8, pixels, 8), the image's pixels as one row
+    spatial  (N, rows, G·I/8, phase, columns / stride, 8): windows that begin `stride` columns apart lie side by side
+    rows     channels that waste less as runs of a row of the window than pixel by pixel: (N, rows, line), as they are
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+
+import numpy as np
+import tvm_ffi
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from ..cpu.conv2d import Plan, merged_groups, packed, reach, strip_of, tile_rows, tiles_by_panel, weight_bytes
+from ..cpu.microkernel import Domain, Tile, other_strips, panel_ahead, round_up, schedule_microkernel
+from ..initial import in_lanes
+from ..schedule_util import (
+    PARALLEL_MACS_TENSORIZED,
+    TASKS,
+    extent,
+    inline_epilogue,
+    num_threads,
+    parallel_rows,
+    resolve_groups,
+    schedule_root_blocks,
+)
+from ..strategy import Implementation, register
+from ..workload import Conv2dWorkload
+from .smmla import CHANNELS, DEPTH, SMMLA, PairInstruction
+from .smmla_tile import accumulators, in_quads, initial_of, place_of, tiles_of
+
+
+@lru_cache(maxsize=4096)
+def plan(workload: Conv2dWorkload, tile: Tile | None = None) -> Plan:
+    """Mode and padded sizes for a register tile, the cheapest one unless given."""
+    tile = tile or next(iter(tiles(workload)))
+    groups = _groups(workload)
+    mode, taps = _reduction(workload, groups)
+    domain = _domain(workload, groups)
+    rows, columns = round_up(domain.rows, tile.rows), round_up(domain.columns, tile.columns)
+    blocks = groups * round_up(domain.blocks, tile.blocks)
+    return Plan(mode, groups, taps, tile, workload.batch, rows, columns, blocks, True)
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: Conv2dWorkload) -> dict[Tile, float]:
+    """The legal register tiles with their predicted cost, cheapest first."""
+    return _tiles(workload, _groups(workload))
+
+
+@lru_cache(maxsize=4096)
+def _tiles(workload: Conv2dWorkload, groups: int) -> dict[Tile, float]:
+    """The same for a number of merged groups."""
+    return tiles_of(_domain(workload, groups), _instruction(workload, groups))
+
+
+@lru_cache(maxsize=4096)
+def _groups(workload: Conv2dWorkload) -> int:
+    """Groups after merging neighbours as it suits the instruction."""
+
+    def cost(groups: int) -> float:
+        return next(iter(_tiles(workload, groups).values())) * groups * _domain(workload, groups).blocks
+
+    return merged_groups(workload, cost)
+
+
+def _reduction(workload: Conv2dWorkload, groups: int) -> tuple[str, tuple[int, int, int]]:
+    """Mode, and the reduction's extents: taps of a row of the window, that is one run, or not."""
+    in_group, (height, width) = workload.in_channels // groups, workload.kernel
+    run = round_up(in_group, DEPTH)
+    if workload.kernel == (1, 1) and not any(workload.padding):
+        return "flat", (1, 1, run)
+    line = round_up(width * in_group, DEPTH)
+    # Two loads for a pair of pixels instead of half a paired one: that much must be saved.
+    if groups == 1 and workload.dilation[1] == 1 and 4 * line <= 3 * width * run:
+        return "rows", (height, 1, line)
+    return "spatial", (height, width, run)
+
+
+def _domain(workload: Conv2dWorkload, groups: int) -> Domain:
+    """What a tile covers: pixels, and the blocks of one of so many merged groups."""
+    out_group = workload.out_channels // groups
+    mode, taps = _reduction(workload, groups)
+    rows, columns = workload.out_height, workload.out_width
+    if mode == "flat":
+        rows, columns = 1, rows * columns
+    steps, ragged = math.prod(taps) // DEPTH, out_group % 4 != 0
+    return Domain(rows, columns, -(-out_group // CHANNELS), steps, True, ragged)
+
+
+def _instruction(workload: Conv2dWorkload, groups: int) -> PairInstruction:
+    """smmla as it reads the activations."""
+    if _reduction(workload, groups)[0] != "rows":
+        return SMMLA
+    return SMMLA.strided(workload.strides[1] * workload.in_channels)
+
+
+def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
+    """OHWI weights to (O/8, kh, kw, I/8, quad, lane, 8); zero in padding and between merged groups."""
+    return in_quads(packed(workload, plan(workload, tile), weight, SMMLA))
+
+
+def initial(workload: Conv2dWorkload, bias: np.ndarray, tile: Tile | None = None) -> np.ndarray:
+    """The bias as the accumulators' initial values."""
+    layout = plan(workload, tile)
+    return initial_of(in_lanes(bias, layout.blocks, CHANNELS, layout.groups))
+
+
+def compute(
+    workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: Tile | None = None
+) -> te.Tensor:
+    """The convolution's accumulator, (N, OH, OW, OC) int32."""
+    layout = plan(workload, tile)
+    taps_height, taps_width, run = layout.taps
+    (stride_height, stride_width), (dilation_height, dilation_width) = workload.strides, workload.dilation
+    out_group, group_blocks = workload.out_channels // layout.groups, layout.blocks // layout.groups
+    kh = te.reduce_axis((0, taps_height), "kh")
+    kw = te.reduce_axis((0, taps_width), "kw")
+    ko = te.reduce_axis((0, run // DEPTH), "ko")
+    ki = te.reduce_axis((0, DEPTH), "ki")
+    shape = (workload.batch, workload.out_height, workload.out_width, workload.out_channels)
+
+    def step(block):
+        return (block // group_blocks * (run // DEPTH) if layout.groups > 1 else 0) + ko
+
+    def product(value, block, r, s, quad, lane):
+        return value.astype("int32") * w[block, r, s, ko, quad, lane, ki].astype("int32")
+
+    def place(pixel, pixels, c):
+        first = c // out_group * group_blocks if layout.groups > 1 else 0
+        c = c % out_group if layout.groups > 1 else c
+        return place_of(pixel, pixels, first + c // CHANNELS, c, out_group)
+
+    if layout.mode == "flat":
+        data = _stage_flat(workload, layout, x)
+
+        def flat(image, p, block, quad, lane):
+            return te.sum(product(data[image, step(block), p, ki], block, 0, 0, quad, lane), axis=[ko, ki])
+
+        acc = accumulators((workload.batch,), layout.columns, layout.blocks, flat, "conv2d")
+        pixels = workload.out_height * workload.out_width
+        return te.compute(
+            shape, lambda n, y, x, c: acc[(n, *place(y * workload.out_width + x, pixels, c))], name="logical"
+        )
+
+    if layout.mode == "rows":
+        data = _stage_rows(workload, layout, x, pad_value)
+
+        def spatial(n, y, x, block, quad, lane):
+            row, start = y * stride_height + kh * dilation_height, x * (stride_width * workload.in_channels)
+            return te.sum(product(data[n, row, start + ko * DEPTH + ki], block, kh, 0, quad, lane), axis=[kh, ko, ki])
+
+    else:
+        data = _stage_spatial(workload, layout, x, pad_value)
+
+        def spatial(n, y, x, block, quad, lane):
+            row, start = y * stride_height + kh * dilation_height, kw * dilation_width
+            value = data[n, row, step(block), start % stride_width, x + start // stride_width, ki]
+            return te.sum(product(value, block, kh, kw, quad, lane), axis=[kh, kw, ko, ki])
+
+    acc = accumulators((workload.batch, layout.rows), layout.columns, layout.blocks, spatial, "conv2d")
+    return te.compute(shape, lambda n, y, x, c: acc[(n, y, *place(x, workload.out_width, c))], name="logical")
+
+
+def _channel(workload: Conv2dWorkload, layout: Plan, ko, ki):
+    """The channel of a staged value, and the conditions under which there is one."""
+    in_group, run = workload.in_channels // layout.groups, layout.taps[2]
+    if in_group == run:
+        return ko * DEPTH + ki, []
+    within = ko % (run // DEPTH) * DEPTH + ki
+    return ko // (run // DEPTH) * in_group + within, [within < in_group]
+
+
+def _stage_flat(workload: Conv2dWorkload, layout: Plan, x: te.Tensor) -> te.Tensor:
+    """(N, G·I/8, pixels, 8); behind the last pixel, that one again."""
+    (stride_height, stride_width), width = workload.strides, workload.out_width
+    pixels = workload.out_height * width
+
+    def value(n, ko, p, ki):
+        channel, inside = _channel(workload, layout, ko, ki)
+        p = tirx.min(p, pixels - 1) if layout.columns > pixels else p
+        return _guarded(inside, x[n, p // width * stride_height, p % width * stride_width, channel], 0)
+
+    shape = (workload.batch, layout.groups * layout.taps[2] // DEPTH, layout.columns, DEPTH)
+    return te.compute(shape, value, name="pad")
+
+
+def _stage_spatial(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
+    """(N, rows, G·I/8, phase, columns / stride, 8)."""
+    top, left = workload.padding[:2]
+    bottom, right = reach(workload, layout.rows, layout.columns)
+    stride = workload.strides[1]
+    columns = -(-right // stride)
+
+    def value(n, y, ko, phase, column, ki):
+        channel, within = _channel(workload, layout, ko, ki)
+        column = column * stride + phase
+        inside = _within(y, top, workload.height, bottom)
+        inside += _within(column, left, workload.width, columns * stride)
+        return _guarded(inside + within, x[n, y - top, column - left, channel], pad_value)
+
+    shape = (workload.batch, bottom, layout.groups * layout.taps[2] // DEPTH, stride, columns, DEPTH)
+    return te.compute(shape, value, name="pad")
+
+
+def _stage_rows(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
+    """(N, rows, line): whole lines of pixels, padded."""
+    top, left = workload.padding[:2]
+    height, width, channels = workload.height, workload.width, workload.in_channels
+    bottom = reach(workload, layout.rows, layout.columns)[0]
+    length = (layout.columns - 1) * workload.strides[1] * channels + layout.taps[2]
+
+    def value(n, y, j):
+        inside = _within(y, top, height, bottom) + _within(j, left * channels, width * channels, length)
+        j = j - left * channels
+        return _guarded(inside, x[n, y - top, j // channels, j % channels], pad_value)
+
+    return te.compute((workload.batch, bottom, length), value, name="pad")
+
+
+def _within(index, before: int, size: int, total: int) -> list:
+    """Conditions for `size` values behind `before` others, of `total`."""
+    return ([index >= before] if before else []) + ([index < before + size] if before + size < total else [])
+
+
+def _guarded(conditions: list, value, otherwise: int):
+    return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(otherwise, "int8")) if conditions else value
+
+
+def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile | None = None) -> None:
+    """Fuse the epilogue, stage the activations, tile pixels × channel blocks into registers, tensorize."""
+    layout = plan(workload, tile)
+    accumulator, stage = sch.get_sblock("conv2d"), sch.get_sblock("pad")
+    output = inline_epilogue(sch, accumulator)
+    if layout.mode == "flat" or layout.groups > 1:
+        sch.transform_block_layout(output, partial(_axes, workload, layout))
+    if layout.mode == "flat":
+        _resolve_pixels(sch, output, workload.out_width)
+    if layout.groups > 1:
+        resolve_groups(sch, output, -2)
+    schedule_root_blocks(sch, [accumulator, output, stage], vector=64)
+    strip = layout.tile.strip or strip_of(workload, layout, SMMLA, num_threads(target))
+    by_strip = _staged_by_strip(workload, layout, strip, target)
+    schedule_microkernel(
+        sch,
+        accumulator,
+        output,
+        _instruction(workload, layout.groups),
+        layout.tile,
+        pixel_axes=1 if layout.mode == "flat" else 2,
+        grouped=layout.groups > 1,
+        macs=workload.macs,
+        strip=strip,
+        stages=[stage] if by_strip else [],
+        prefetch=panel_ahead(layout.tile, tiles_by_panel(layout), weight_bytes(layout, SMMLA), layout.blocks),
+    )
+    _schedule_stage(sch, layout, stage, by_strip)
+
+
+def _axes(workload: Conv2dWorkload, layout: Plan, n, y, x, c):
+    """The output's axes as the kernel is scheduled over them: flat pixels, groups and the channels of a group."""
+    pixels = (n, y * workload.out_width + x) if layout.mode == "flat" else (n, y, x)
+    out_group = workload.out_channels // layout.groups
+    return (*pixels, c // out_group, c % out_group) if layout.groups > 1 else (*pixels, c)
+
+
+def _resolve_pixels(sch: Schedule, output: SBlockRV, width: int) -> None:
+    """Write p // W · W + p % W as p, which TVM does not do within (…) // 2 and (…) % 2, see `resolve_groups`."""
+    block = sch.get(output)
+    pixel = block.iter_vars[1].var
+    flat = pixel // width * width + pixel % width
+
+    def resolve(node):
+        return pixel if tvm_ffi.structural_equal(node, flat) else node
+
+    resolved = tvm_ffi.structural_map(block, (tirx.Add, resolve))
+    sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
+
+
+def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target: Target) -> bool:
+    """Whether each strip copies its own activations: not if it is all of them, or few are to share."""
+    serial = int(target.attrs.get("num-cores", 0)) == 1 or workload.macs < PARALLEL_MACS_TENSORIZED
+    strips = tile_rows(layout) // strip
+    return strips > 1 and (serial or layout.images * strips >= TASKS // 2)
+
+
+def _schedule_stage(sch: Schedule, layout: Plan, stage: SBlockRV, by_strip: bool) -> None:
+    """Eight values at a time, a pixel's channels in order; lines as they are, padding aside."""
+    if layout.mode != "rows":
+        kinds = len(sch.get(stage).iter_vars)
+        steps, *pixels, values = sch.get_loops(stage)[-kinds:][1 if layout.mode == "flat" else 2 :]
+        sch.reorder(*pixels, steps, values)
+        sch.vectorize(values)
+    if not by_strip:
+        *lines, line = sch.get_loops(stage)
+        parallel_rows(sch, lines[:2], math.prod(map(partial(extent, sch), (*lines, line))))
+
+
+def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
+    """Whether the CPU has smmla and the workload gives it pairs: of a single pixel it would waste half."""
+    pixels = workload.out_height * workload.out_width
+    fits = not workload.depthwise and workload.out_dtype == "int32" and pixels > 1
+    return fits and SMMLA.available(target) and SMMLA.takes(workload.data_dtype, workload.weight_dtype)
+
+
+IMPLEMENTATION = Implementation(
+    name="conv2d_nhwc_smmla.arm_cpu",
+    priority=30,
+    accepts=_accepts,
+    compute=compute,
+    schedule=schedule,
+    pack_weight=pack_weight,
+    initial=initial,
+    accumulator="conv2d",
+    tiles=tiles,
+    variants=lambda workload, tile: other_strips(tile, tile_rows(plan(workload, tile))),
+)
+
+register(Conv2dWorkload, IMPLEMENTATION)
