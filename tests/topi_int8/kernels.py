@@ -19,6 +19,7 @@ from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload
 from qnn_ext.topi_int8.workload import Workload
 from tests.arm import emulator
 from tests.cpus import ARM_CPUS, CPUS, cpu_target
+from tests.cuda import meaning
 
 __all__ = ["ARM_CPUS", "CPUS", "cpu_target"]
 
@@ -176,11 +177,13 @@ def placeholder(name: str, array: np.ndarray) -> te.Tensor:
 
 
 def execute(workload, target, implementation, placeholders, out, arrays) -> np.ndarray:
-    """One PrimFunc of it all, scheduled, compiled and run: here, or on an emulated ARM CPU."""
+    """One PrimFunc of it all, scheduled, compiled and run: here, or on an emulated ARM CPU or GPU."""
     sch = Schedule(te.create_prim_func([*placeholders, out]))
     implementation.schedule(sch, workload, target)
-    executable = generate_code(sch.mod, target)
     shape = [int(size) for size in out.shape]
+    if target.kind.name == "cuda":
+        return meaning.run(sch.mod, target, arrays, (shape, str(out.dtype)))
+    executable = generate_code(sch.mod, target)
     if emulator.emulates(target):
         return emulator.run_kernel(executable, target, arrays, shape, str(out.dtype))
     guarded, result = guarded_array(shape, str(out.dtype))
