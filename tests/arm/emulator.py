@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -112,7 +112,7 @@ def require(target: Target) -> None:
 
 
 @cache
-def _scratch() -> Path:
+def scratch() -> Path:
     """A folder of this process for what is compiled once; gone when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="qnn-ext-arm-")
     _kept.append(folder)
@@ -122,7 +122,8 @@ def _scratch() -> Path:
 _kept: list[Any] = []
 
 
-def _command(*args: Any) -> None:
+def command(*args: Any) -> None:
+    """Run a program of this machine. Raises EmulationError."""
     done = subprocess.run([str(arg) for arg in args], capture_output=True, text=True, timeout=TIMEOUT)
     if done.returncode:
         raise EmulationError(f"{' '.join(map(str, args))}\n{done.stderr}")
@@ -136,8 +137,8 @@ def includes() -> list[str]:
 
 @cache
 def _main_object(arch: Architecture) -> Path:
-    path = _scratch() / f"main-{arch.name}.o"
-    _command(arch.compiler, "-O2", "-pthread", *includes(), "-c", HERE / "main.c", "-o", path)
+    path = scratch() / f"main-{arch.name}.o"
+    command(arch.compiler, "-O2", "-pthread", *includes(), "-c", HERE / "main.c", "-o", path)
     return path
 
 
@@ -146,7 +147,7 @@ def link(executable: Any, function: str, arch: Architecture, folder: Path) -> Pa
     code, program = folder / "code.o", folder / "program"
     executable.mod.write_to_file(str(code))
     entry = f"-Wl,--defsym=entry=__tvm_ffi_{function}"
-    _command(arch.compiler, "-static", "-pthread", _main_object(arch), code, entry, "-lm", "-o", program)
+    command(arch.compiler, "-static", "-pthread", _main_object(arch), code, entry, "-lm", "-o", program)
     return program
 
 
@@ -180,31 +181,25 @@ def integer(value: int) -> Argument:
 
 
 @contextmanager
-def _request(arguments: Sequence[Argument]) -> Iterator[tuple[Path, Path]]:
+def request(arguments: Sequence[Argument]) -> Iterator[tuple[Path, Path]]:
     """The files of a request, written, and of its result."""
-    with tempfile.TemporaryDirectory(dir=_scratch()) as name:
-        request, result = Path(name) / "request", Path(name) / "result"
-        with request.open("wb") as file:
+    with tempfile.TemporaryDirectory(dir=scratch()) as name:
+        asked, result = Path(name) / "request", Path(name) / "result"
+        with asked.open("wb") as file:
             words = [len(arguments), *(word for argument in arguments for word in argument.form())]
             file.write(np.asarray(words, "<i8").tobytes())
             for argument in arguments:
                 if argument.kind != FRESH:
                     file.write(np.ascontiguousarray(argument.value).tobytes())
-        yield request, result
+        yield asked, result
 
 
 def call(
-    program: Path,
-    arguments: Sequence[Argument],
-    arch: Architecture,
-    cpu: str,
-    calls: int = 1,
-    tasks: int = 1,
-    options: Sequence[str] = (),
+    program: Path, arguments: Sequence[Argument], arch: Architecture, cpu: str, tasks: int = 1
 ) -> list[np.ndarray]:
-    """The arrays that the program fills or changes in `calls` calls on an emulated CPU."""
-    with _request(arguments) as (request, result):
-        run_program([program, request, result, calls, tasks], arch, cpu, options)
+    """The arrays that the program fills or changes in one call on an emulated CPU."""
+    with request(arguments) as (asked, result):
+        run_program([program, asked, result, 1, tasks], arch, cpu)
         data = result.read_bytes()
     arrays, start = [], 0
     for value in (argument.value for argument in arguments if argument.returned):
@@ -212,7 +207,13 @@ def call(
         start += value.nbytes
     if start != len(data):
         raise EmulationError(f"the program wrote {len(data)} bytes instead of {start}")
+    for observe in observers:
+        observe(program, arguments, arch, cpu, tasks)
     return arrays
+
+
+observers: list[Callable[[Path, Sequence[Argument], Architecture, str, int], None]] = []
+"""Called after each `call` with its program, arguments, architecture, CPU and tasks."""
 
 
 def run_program(command: Sequence[Any], arch: Architecture, cpu: str, options: Sequence[str] = ()) -> str:
@@ -240,7 +241,7 @@ def run_function(
     Raises EmulationError, also when the function wrote beyond an array.
     """
     arch = architecture(target)
-    with tempfile.TemporaryDirectory(dir=_scratch()) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:
         program = link(executable, function, arch, Path(folder))
         return call(program, arguments, arch, cpu or plainest_cpu(target), tasks=num_threads(target))
 
@@ -264,7 +265,7 @@ class EmulatedProgram:
         assert engine._built is not None and engine._built.weights is not None
         target = Target(engine.target)
         self._arch, self._cpu = architecture(target), cpu or plainest_cpu(target)
-        self._folder = tempfile.TemporaryDirectory(dir=_scratch())
+        self._folder = tempfile.TemporaryDirectory(dir=scratch())
         self.path = link(engine._built.executable, "program", self._arch, Path(self._folder.name))
         self._sizes = engine._variant["program"]["workspace"], engine._built.weights.size
 
@@ -272,7 +273,7 @@ class EmulatedProgram:
         assert name == "program"
         return self._call
 
-    def _call(self, workspace: Any, weights: Any, tasks: int, profile: int, **options: Any) -> None:
+    def _call(self, workspace: Any, weights: Any, tasks: int, profile: int) -> None:
         memory, constants = (
             np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address.value or 0))
             for address, size in zip((workspace, weights), self._sizes, strict=True)
@@ -283,7 +284,7 @@ class EmulatedProgram:
             integer(tasks),
             integer(profile),
         ]
-        (changed,) = call(self.path, arguments, self._arch, self._cpu, tasks=tasks, **options)
+        (changed,) = call(self.path, arguments, self._arch, self._cpu, tasks=tasks)
         memory[...] = changed
 
 

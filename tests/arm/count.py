@@ -1,0 +1,156 @@
+"""Counts the instructions that emulated code executes: a measure that no other load of the machine changes.
+
+with counted() as counts:
+    check(workload, target)  # or an engine of `emulated`
+print(counts[0].total, counts[0].mnemonics.most_common(5))
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import emulator
+from .emulator import Architecture, Argument
+
+
+@dataclass(frozen=True)
+class Block:
+    """Instructions that lie and run one behind the other."""
+
+    address: int
+    instructions: int
+    code: bytes
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The instructions of one call of a function, without those that start and end the program.
+
+    blocks: how often each block ran, in the order they first ran
+    """
+
+    program: Path
+    arch: Architecture
+    blocks: dict[Block, int]
+    symbols: tuple[tuple[int, str], ...]  # address and name of every function, sorted
+
+    @property
+    def total(self) -> int:
+        """All instructions."""
+        return sum(block.instructions * runs for block, runs in self.blocks.items())
+
+    @property
+    def functions(self) -> dict[str, int]:
+        """Instructions of each function in the order they first ran."""
+        found: dict[str, int] = {}
+        for block, runs in self.blocks.items():
+            name = self._function(block)
+            found[name] = found.get(name, 0) + block.instructions * runs
+        return found
+
+    def _function(self, block: Block) -> str:
+        index = bisect_right(self.symbols, (block.address, "\U0010ffff")) - 1
+        return self.symbols[index][1] if index >= 0 else "?"
+
+    @cached_property
+    def mnemonics(self) -> Counter[str]:
+        """How often each instruction was executed."""
+        return self.mnemonics_of(lambda function: True)
+
+    def mnemonics_of(self, chosen: Callable[[str], bool]) -> Counter[str]:
+        """How often each instruction was executed in the functions of the chosen names."""
+        # Thumb code, that of a 32-bit C library, is told by instructions of two bytes and left out
+        blocks = [b for b in self.blocks if len(b.code) == 4 * b.instructions and chosen(self._function(b))]
+        names = iter(disassembled(b"".join(block.code for block in blocks), self.arch))
+        histogram: Counter[str] = Counter()
+        for block in blocks:
+            for _ in range(block.instructions):
+                histogram[next(names)] += self.blocks[block]
+        return histogram
+
+
+@contextmanager
+def counted() -> Iterator[list[Counts]]:
+    """The counts of every function call that is emulated in here."""
+    found: list[Counts] = []
+
+    def observe(program: Path, arguments: Sequence[Argument], arch: Architecture, cpu: str, tasks: int) -> None:
+        once, thrice = (_executed(program, arguments, arch, cpu, tasks, calls) for calls in (1, 3))
+        blocks = {block: (runs - once.get(block, 0)) // 2 for block, runs in thrice.items()}
+        blocks = {block: runs for block, runs in blocks.items() if runs}
+        found.append(Counts(program, arch, blocks, _functions(program, arch)))
+
+    emulator.observers.append(observe)
+    try:
+        yield found
+    finally:
+        emulator.observers.remove(observe)
+
+
+def _executed(
+    program: Path, arguments: Sequence[Argument], arch: Architecture, cpu: str, tasks: int, calls: int
+) -> dict[Block, int]:
+    with emulator.request(arguments) as (request, result):
+        return executed([program, request, result, calls, tasks], arch, cpu)
+
+
+def executed(command: Sequence[Any], arch: Architecture, cpu: str, options: Sequence[str] = ()) -> dict[Block, int]:
+    """How often each block of instructions ran in an emulated program, start and end included."""
+    with tempfile.TemporaryDirectory(dir=emulator.scratch()) as folder:
+        out = Path(folder) / "counts"
+        emulator.run_program(command, arch, cpu, ["-plugin", f"{plugin(arch)},out={out}", *options])
+        found: dict[Block, int] = {}
+        for line in out.read_text().splitlines():
+            address, runs, instructions, code = line.split(" ")
+            block = Block(int(address, 16), int(instructions), bytes.fromhex(code))
+            found[block] = found.get(block, 0) + int(runs)
+    return found
+
+
+@cache
+def plugin(arch: Architecture) -> Path:
+    """The plugin, compiled for the emulator's version. Skips the test without a compiler for this machine."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("counting instructions needs a C compiler (gcc)")
+    text = subprocess.run([arch.emulator, "--version"], capture_output=True, text=True, check=True).stdout
+    version = tuple(int(part) for part in text.split("version ")[1].split()[0].split(".")[:2])
+    api = 1 if version < (9, 0) else 2 if version < (9, 1) else 3
+    path = emulator.scratch() / f"count-{arch.name}.so"
+    emulator.command(compiler, "-O2", "-shared", "-fPIC", f"-DAPI={api}", emulator.HERE / "count.c", "-o", path)
+    return path
+
+
+def _functions(program: Path, arch: Architecture) -> tuple[tuple[int, str], ...]:
+    listing = subprocess.run(
+        [f"{arch.prefix}nm", "--defined-only", str(program)], capture_output=True, text=True, check=True
+    ).stdout
+    rows = (line.split() for line in listing.splitlines())
+    return tuple(sorted((int(at, 16), name) for at, kind, name in rows if kind in "tTwWiI" and name[0] != "$"))
+
+
+def disassembled(code: bytes, arch: Architecture) -> list[str]:
+    """The mnemonics of instructions of four bytes each."""
+    with tempfile.NamedTemporaryFile(dir=emulator.scratch()) as file:
+        file.write(code)
+        file.flush()
+        listing = subprocess.run(
+            [f"{arch.prefix}objdump", "-D", "-b", "binary", "-m", arch.name, "--no-show-raw-insn", "-z", file.name],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    lines = (line.split("\t") for line in listing.splitlines())
+    return [fields[1].split()[0] for fields in lines if len(fields) > 1 and fields[0].endswith(":")]
