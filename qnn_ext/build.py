@@ -33,6 +33,8 @@ from .program import compile_program
 from .program.sharing import launch_where_worthwhile
 from .runtime import Engine
 from .target import make_target, required_features, target_architecture
+from .topi_int8.cuda.generic import schedule_module as schedule_for_gpu
+from .topi_int8.features import is_cuda
 from .topi_int8.generic.schedule import schedule_module
 from .topi_int8.threads import serialize
 from .topi_int8.wanted import speed_rank
@@ -107,8 +109,11 @@ def _speed(target: Target) -> tuple[int, int]:
 
 def _build_one(module: QnnModule, target: Target) -> Engine:
     mod = lower_module(module.ir, target)
-    program = compile_program(mod, target)
-    executable = program.executable if program else generate_code(launch_where_worthwhile(mod, target), target)
+    program = None if is_cuda(target) else compile_program(mod, target)
+    if program:
+        executable = program.executable
+    else:
+        executable = generate_code(mod if is_cuda(target) else launch_where_worthwhile(mod, target), target)
     common = {
         "source": module.source,
         "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
@@ -141,6 +146,8 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
     mod = lower(mod, target)
     with target:
         mod = relax_pipeline()(mod)
+    if is_cuda(target):
+        return schedule_for_gpu(mod)
     mod = schedule_module(mod, target)
     return serialize(mod) if int(target.attrs.get("num-cores", 0)) == 1 else mod
 

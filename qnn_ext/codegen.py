@@ -14,13 +14,15 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
+from tvm.relax.backend.cuda import pipeline as cuda_pipeline
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
 from .numerics.saturate import SATURATE, as_float, narrowed, widened
 from .topi_int8.cpu.prefetch import prefetching
 from .topi_int8.cpu.weave import weave
-from .topi_int8.features import has_feature
+from .topi_int8.cuda.lowering import lower_for_cuda
+from .topi_int8.features import has_feature, is_cuda
 from .topi_int8.schedule_util import num_threads
 from .topi_int8.x86.lookup import looked_up
 from .topi_int8.x86.pack import pack_saturated
@@ -37,6 +39,9 @@ _LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")
 
 def generate_code(mod: tvm.IRModule, target: Target) -> Any:
     """The executable of a lowered module: `tvm.compile` with these passes in it."""
+    if is_cuda(target):
+        passes = [*cuda_pipeline.dataflow_lower_passes(target), *cuda_pipeline.finalize_passes(target)]
+        return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=PIPELINE)
     return tvm.compile(mod, target=target, tir_pipeline=PIPELINE)
 
 
@@ -52,6 +57,8 @@ tirx.register_tir_pipeline(PIPELINE, _pipeline)
 
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
     target = function.attrs["target"]
+    if is_cuda(target):
+        return function.with_body(lower_for_cuda(function.body))
     body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
     body = weave(body, serial=num_threads(target) == 1)
     if has_feature(target, "avx512vbmi"):

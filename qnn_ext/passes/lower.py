@@ -1,7 +1,7 @@
 """Lower: turns each fused group into one scheduled PrimFunc and calls it.
 
 The product at the head of a group goes to the strategy registry, which packs the weights here, at compile time; the
-rest are TE stages behind it. Groups without a product get the generic CPU schedule.
+rest are TE stages behind it. Groups without a product get the generic schedule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tvm.target import Target
 from ..errors import UnsupportedOperatorError
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
-from ..topi_int8.features import is_aarch64, is_arm32
+from ..topi_int8.cuda.generic import schedule_generic as schedule_for_gpu
+from ..topi_int8.features import is_aarch64, is_arm32, is_cuda
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.bounds import bound_of
 from ..topi_int8.generic.elementwise import Constants, Operand
@@ -41,7 +42,8 @@ WORKLOAD = "qnn_workload"
 
 def lower(mod: IRModule, target: Target) -> IRModule:
     """`mod` with every "Composite" function replaced by a PrimFunc and its call by `call_tir`."""
-    kernels = {var: _kernel(mod[var], target) for var in mod.get_global_vars() if _is_composite(mod[var])}
+    with target:
+        kernels = {var: _kernel(mod[var], target) for var in mod.get_global_vars() if _is_composite(mod[var])}
     builder = relax.BlockBuilder()
     main = mod["main"]
     environment: dict[Any, Any] = {}
@@ -202,7 +204,8 @@ class _Kernel:
     def _schedule(self) -> tirx.PrimFunc:
         function = te.create_prim_func([*self.placeholders, *self.constants.placeholders, self.output])
         if self.implementation is None:
-            function = schedule_generic(function, self._target)
+            gpu = is_cuda(self._target)
+            function = schedule_for_gpu(function) if gpu else schedule_generic(function, self._target)
         else:
             if self._initial is not None:
                 position = len(self.placeholders) + self.constants.placeholders.index(self._initial)

@@ -24,9 +24,11 @@ for _name in (
     "generic.conv2d",
     "generic.dense",
     "generic.batch_matmul",
+    "cuda.fallback",
     "x86.products",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",
+    "arm_cpu.depthwise_conv2d",
     "arm_cpu.smmla_conv2d",
 ):
     import_module(f"{__name__}.{_name}")

@@ -1,4 +1,4 @@
-"""What the CPU of a target offers to the integer kernels, asked of LLVM so that `-mcpu` and `-mattr` both count."""
+"""What a target offers to the integer kernels; of CPUs, LLVM is asked, so that `-mcpu` and `-mattr` both count."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ def is_arm32(target: Target) -> bool:
     """Whether the target is a 32-bit ARM CPU: armv7l, armv8l and others."""
     name = _architecture(target)
     return name.startswith("arm") and name != "arm64"
+
+
+def is_cuda(target: Target) -> bool:
+    """Whether the target is an NVIDIA GPU."""
+    return target.kind.name == "cuda"
+
+
+def on_gpu() -> bool:
+    """Whether what is computed now is for a GPU: for rules of TE, which know no target but the current one."""
+    target = Target.current(allow_none=True)
+    return target is not None and is_cuda(target)
 
 
 def _architecture(target: Target) -> str:

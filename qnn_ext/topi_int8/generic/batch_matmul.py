@@ -6,6 +6,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ..features import is_cuda
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
@@ -35,7 +36,7 @@ register(
     Implementation(
         name="batch_matmul.generic",
         priority=0,
-        accepts=lambda workload, target: True,
+        accepts=lambda workload, target: not is_cuda(target),
         compute=compute,
         schedule=schedule,
     ),

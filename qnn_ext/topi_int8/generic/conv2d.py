@@ -10,6 +10,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ..features import is_cuda
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
@@ -67,7 +68,7 @@ register(
     Implementation(
         name="conv2d_nhwc.generic",
         priority=0,
-        accepts=lambda workload, target: True,
+        accepts=lambda workload, target: not is_cuda(target),
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,

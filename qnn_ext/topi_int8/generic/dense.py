@@ -7,6 +7,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ..features import is_cuda
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import DenseWorkload
@@ -41,7 +42,7 @@ register(
     Implementation(
         name="dense.generic",
         priority=0,
-        accepts=lambda workload, target: True,
+        accepts=lambda workload, target: not is_cuda(target),
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,

@@ -15,6 +15,7 @@ from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..features import on_gpu
 from .nest import nest
 from .rows import unravel
 
@@ -26,8 +27,9 @@ Expr = Any
 
 
 def has_keys(dtype: str, shape: Sequence[int]) -> bool:
-    """Whether the rows of such a tensor have 16-bit keys and fill vectors of them."""
-    return dtype in ("int8", "uint8") and len(shape) > 1 and LANES[-1] <= shape[-1] <= MOST_POSITIONS
+    """Whether the rows of such a tensor have 16-bit keys and fill vectors of them, which GPUs do not have."""
+    fit = len(shape) > 1 and LANES[-1] <= shape[-1] <= MOST_POSITIONS
+    return fit and dtype in ("int8", "uint8") and not on_gpu()
 
 
 def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:

@@ -20,6 +20,7 @@ from tvm.script.ir_builder import tirx as T
 from ...numerics import tir
 from ...numerics.taps import FRACTION_BITS, Taps, bilinear_taps
 from ...qparams import dtype_range
+from ..features import on_gpu
 from .elementwise import Constants, Expr, Operand
 from .nest import nest
 from .stages import stages
@@ -123,7 +124,7 @@ def _integer(
         return ((total + half) >> shift).astype(dtype)
 
     lanes = next((lanes for lanes in LANES if lanes <= shape[3] and lanes * np.iinfo(wide).bits <= 512), 0)
-    if lanes:
+    if lanes and not on_gpu():
         body = partial(_nest, shape=shape, wide=wide, lanes=lanes, rounded=rounded)
         return nest(shape, [data, *taps[0], *taps[1]], body, dtype=dtype, name="resize")
     (upper_row, lower_row, above, below), (left_column, right_column, left, right) = taps

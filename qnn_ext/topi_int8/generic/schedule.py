@@ -58,13 +58,13 @@ def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if func.attrs and func.attrs.get(SCHEDULED):
         return func
     machine = machine_of(target)
-    sch = _attempt(Schedule(func), _inline_producers)
-    sch = _attempt(sch, _narrow_indices)
-    sch = _attempt(sch, lambda trial: _schedule_blocks(trial, machine))
+    sch = attempt(Schedule(func), inline_producers)
+    sch = attempt(sch, _narrow_indices)
+    sch = attempt(sch, lambda trial: _schedule_blocks(trial, machine))
     return sch.mod["main"].with_attr(SCHEDULED, True)
 
 
-def _attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
+def attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
     """A copy of `sch` after `step`, or `sch` itself if the step does not apply to this function.
 
     The only place where a refusal of TVM is swallowed: the result is then a slower schedule, never a failure.
@@ -82,7 +82,7 @@ def _schedule_blocks(sch: Schedule, machine: Machine) -> Schedule:
     blocks = blocks_of(sch)
     shared, axes = shared_rows(blocks, PARALLEL_GRAINS) if blocks else (0, 0)
     if shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
-        fused = _attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, machine))
+        fused = attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, machine))
         if fused is not sch:
             sch, blocks = fused, blocks[:-shared]
     for block in blocks:
@@ -102,7 +102,7 @@ def _schedule_rows(sch: Schedule, blocks: list[Block], axes: int, machine: Machi
 
 def _schedule_block(sch: Schedule, block: Block, machine: Machine) -> Schedule:
     step = _schedule_reduction if block.reduce else _schedule_injective
-    return _attempt(sch, partial(step, block=block, machine=machine))
+    return attempt(sch, partial(step, block=block, machine=machine))
 
 
 def _narrow_indices(sch: Schedule) -> Schedule:
@@ -121,12 +121,15 @@ def _narrow_indices(sch: Schedule) -> Schedule:
 # Inlining
 
 
-def _inline_producers(sch: Schedule) -> None:
-    """Inline injective blocks into their readers, last producer first, so that each one meets its final readers."""
+def inline_producers(sch: Schedule, conditions: bool = False) -> None:
+    """Inline injective blocks into their readers, last producer first, so that each one meets its final readers.
+
+    conditions: whether a producer with conditions may move into a reduction
+    """
     outputs = [sch.get(rv).name_hint for rv in sch.get_output_blocks(sch.get_sblock("root"))]
     for block in reversed(blocks_of(sch)):
         kept = block.node.name_hint in outputs or KEEP in block.node.annotations
-        if not block.reduce and not kept and _worth_inlining(sch, block):
+        if not block.reduce and not kept and _worth_inlining(sch, block, conditions):
             _inline(sch, block)
 
 
@@ -137,14 +140,14 @@ def _inline(sch: Schedule, block: Block) -> None:
         _log.debug("%s stays a stage of its own: %s", block.node.name_hint, refusal)
 
 
-def _worth_inlining(sch: Schedule, block: Block) -> bool:
+def _worth_inlining(sch: Schedule, block: Block, conditions: bool) -> bool:
     """Whether repeating the producer at each read costs no more than storing its values and loading them."""
     readers = [read_block(sch, rv) for rv in sch.get_consumers(block.rv)]
     if not readers or block.store is None:
         return False
     evaluations = 0
     for reader in readers:
-        if reader is None or (reader.reduce and block.conditional):
+        if reader is None or (reader.reduce and block.conditional and not conditions):
             return False  # a condition inside a reduction, say of padding, keeps it from being vectorized
         if _would_contract(block, reader):
             return False

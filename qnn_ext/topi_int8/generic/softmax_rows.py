@@ -15,6 +15,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..features import on_gpu
 from .nest import nest
 from .rows import unravel
 
@@ -28,7 +29,10 @@ Finish = Callable[[Expr, Expr], Expr]
 
 
 def rows_together(shape: Sequence[int]) -> int:
-    """How many neighbouring rows are summed side by side; 1 if no number divides them or they are too long."""
+    """How many neighbouring rows are summed side by side; 1 if no number divides them, they are too long, or each has a
+    thread of a GPU to itself."""
+    if on_gpu():
+        return 1
     rows = shape[-2] if len(shape) > 1 else 1
     fitting = min(MOST_ROWS, CACHE_BYTES // (4 * shape[-1]))
     return next((count for count in range(fitting, 1, -1) if rows % count == 0), 1)

@@ -1,0 +1,49 @@
+"""Products of any integer dtypes on a GPU: the plain computes of `generic`, a thread for each element of the result.
+
+The fallback (priority 0) below the kernels with DP4A and tensor cores, for int16 activations above all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ..features import is_cuda
+from ..generic import batch_matmul, conv2d, dense
+from ..schedule_util import inline_epilogue
+from ..strategy import Implementation, register
+from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload
+from .generic import bind_blocks
+
+
+def _schedule_of(name: str) -> Any:
+    def schedule(sch: Schedule, workload: Any, target: Target) -> None:
+        """The sum of each element in one thread, with the epilogue and what pads the data."""
+        accumulator = sch.get_sblock(name)
+        inline_epilogue(sch, accumulator)
+        for producer in sch.get_producers(accumulator):
+            if sch.get(producer).name_hint == "pad":
+                sch.compute_inline(producer)
+        bind_blocks(sch)
+
+    return schedule
+
+
+for _type, _module, _name, _accumulator in (
+    (Conv2dWorkload, conv2d, "conv2d_nhwc.cuda", "conv2d"),
+    (DenseWorkload, dense, "dense.cuda", "dense"),
+    (BatchMatmulWorkload, batch_matmul, "batch_matmul.cuda", "batch_matmul"),
+):
+    register(
+        _type,
+        Implementation(
+            name=_name,
+            priority=0,
+            accepts=lambda workload, target: is_cuda(target),
+            compute=_module.compute,
+            schedule=_schedule_of(_accumulator),
+            pack_weight=getattr(_module, "pack_weight", None),
+        ),
+    )

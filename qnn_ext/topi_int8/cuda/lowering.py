@@ -1,0 +1,91 @@
+"""The last pass on TIR of a GPU's kernels: what numerics say in LLVM's intrinsics, as CUDA's functions.
+
+Each of them rounds once, as the formulas ask: __fmul_rn is a product that no compiler contracts with a sum,
+__float2int_rn takes midpoints to even numbers. Flags of the compiler that break the rest: compiler.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...numerics.saturate import SATURATE, narrowed, widened
+
+Expr = Any
+
+_LLVM = "tirx.call_llvm_pure_intrin"
+_LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")}
+_PRODUCTS = {"float32": "__fmul_rn", "float64": "__dmul_rn"}
+
+# LLVM's intrinsic -> dtype of its last argument -> CUDA's function
+_FUNCTIONS = {
+    "llvm.lrint": {"float32": "__float2int_rn", "float64": "__double2int_rn"},
+    "llvm.fma": {"float32": "__fmaf_rn", "float64": "__fma_rn"},
+    "llvm.copysign": {"float32": "copysignf", "float64": "copysign"},
+}
+
+
+def lower_for_cuda(body: tirx.Stmt) -> tirx.Stmt:
+    """The body of a kernel in what TVM's code generation for CUDA knows."""
+    body = tvm_ffi.structural_map(body, [(tirx.Cast, _widened), (tirx.Max, _product)])
+    return tvm_ffi.structural_map(body, (tvm.ir.Call, _called))
+
+
+def _scalar(expr: Expr) -> str:
+    return str(expr.ty.dtype).split("x")[0]
+
+
+def _widened(cast: tirx.Cast) -> Expr:
+    """A saturated value that is widened again never leaves its 32 bits."""
+    return widened(cast.value).astype(cast.ty.dtype) if _name(cast.value) == SATURATE else cast
+
+
+def _product(node: tirx.Max) -> Expr:
+    """A fenced product as one that is rounded by itself."""
+    low = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
+    dtype = _scalar(node)
+    is_fence = isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(dtype)
+    if not (is_fence and isinstance(node.a, tirx.Mul)):
+        return node
+    return tirx.call_pure_extern(node.ty.dtype, _PRODUCTS[dtype], node.a.a, node.a.b)
+
+
+def _called(call: Expr) -> Expr:
+    if _name(call) == SATURATE:
+        return narrowed(call)
+    if _name(call) != _LLVM:
+        return call
+    args = list(call.args[1:])
+    function = _names().get(int(call.args[0]), {}).get(_scalar(args[-1]))
+    if function is None:
+        raise ValueError(f"no CUDA function for LLVM's intrinsic {int(call.args[0])} of {_scalar(args[-1])}")
+    return tirx.call_pure_extern(call.ty.dtype, function, *args)
+
+
+def _name(node: Expr) -> str:
+    return getattr(node.op, "name", "") if isinstance(node, tvm.ir.Call) else ""
+
+
+def _names() -> dict[int, dict[str, str]]:
+    """CUDA's functions by the number of LLVM's intrinsic."""
+    if not _numbered:
+        one = tirx.const(1.0, "float32")
+        for name, functions in _FUNCTIONS.items():
+            call = tirx.call_llvm_pure_intrin("int32" if name == "llvm.lrint" else "float32", name, one)
+            _numbered[int(call.args[0])] = functions
+    return _numbered
+
+
+_numbered: dict[int, dict[str, str]] = {}
+
+
+def _inverse_root(call: Expr) -> Expr:
+    """CUDA's rsqrtf is no correctly rounded function; the quotient is, as on CPUs."""
+    return tirx.const(1.0, call.ty.dtype) / tirx.sqrt(call.args[0])
+
+
+tirx.register_intrin_lowering("tirx.rsqrt", target="cuda", f=_inverse_root, level=11)
