@@ -30,6 +30,7 @@ for _name in (
     "x86.depthwise_conv2d_taps",
     "arm_cpu.depthwise_conv2d",
     "arm_cpu.smmla_conv2d",
+    "arm_cpu.smmla_dense",
 ):
     import_module(f"{__name__}.{_name}")
 

@@ -82,10 +82,10 @@ def schedule(
     """Fuse the epilogue, pack y, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
     accumulator, pack = sch.get_sblock("batch_matmul"), sch.get_sblock("pack")
     output = inline_epilogue(sch, accumulator)
-    _inline_operands(sch, accumulator, output, pack)
+    inline_operands(sch, accumulator, output, pack)
     schedule_root_blocks(sch, [accumulator, output, pack], vector=64)
     _schedule_pack(sch, workload, pack)
-    _order_output(sch, output)
+    order_output(sch, output)
     layout = plan(workload, instruction, tile)
     schedule_microkernel(
         sch,
@@ -99,7 +99,7 @@ def schedule(
     )
 
 
-def _inline_operands(sch: Schedule, accumulator: SBlockRV, output: SBlockRV, pack: SBlockRV) -> None:
+def inline_operands(sch: Schedule, accumulator: SBlockRV, output: SBlockRV, pack: SBlockRV) -> None:
     """Inline the stages in front of the operands into what reads them: the product, its packing, sums of rows.
 
     The instruction takes values as they lie in memory, so a stage that computes what the product reads stays.
@@ -114,7 +114,7 @@ def _inline_operands(sch: Schedule, accumulator: SBlockRV, output: SBlockRV, pac
             sch.compute_inline(block)
 
 
-def _order_output(sch: Schedule, output: SBlockRV) -> None:
+def order_output(sch: Schedule, output: SBlockRV) -> None:
     """The loops of an output that was moved in the order of the product: batch axes, rows, columns."""
     view = read_block(sch, output)
     rows = [load.indices[1] for load in view.loads if load.source.name == "batch_matmul"] if view else []
@@ -127,7 +127,7 @@ def _order_output(sch: Schedule, output: SBlockRV) -> None:
 
 def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV) -> None:
     """Vectors of lanes where neighbours in n lie side by side in memory; else rows in order, word by word."""
-    side_by_side = _reads_in_order(sch, pack)
+    side_by_side = reads_in_order(sch, pack)
     batch, block, ko, lane = sch.get_loops(pack)
     if side_by_side:
         sch.vectorize(lane)
@@ -136,7 +136,7 @@ def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV)
     parallel_rows(sch, [batch, block], workload.batch * workload.n * workload.k)
 
 
-def _reads_in_order(sch: Schedule, block: SBlockRV) -> bool:
+def reads_in_order(sch: Schedule, block: SBlockRV) -> bool:
     """Whether the innermost loop of a block steps from one element in memory to the next in all its reads."""
     view = read_block(sch, block)
     return view is not None and all(stride_of(load.indices, view.loops[-1].var) != "far" for load in view.loads)
