@@ -20,8 +20,9 @@ from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedu
 from ..strategy import Implementation
 from ..workload import BatchMatmulWorkload
 from .dense import Plan, accepts, plan, row_of, stage, strip_of, strips, tiles
+from .dot import DotInstruction, weight_value
 from .microkernel import Tile, lane_of, schedule_microkernel
-from .words import WordInstruction
+from .words import pack
 
 
 def compute(
@@ -29,22 +30,20 @@ def compute(
     x: te.Tensor,
     y: te.Tensor,
     pad_value: int,
-    instruction: WordInstruction,
+    instruction: DotInstruction,
     tile: Tile | None = None,
 ) -> te.Tensor:
     """The accumulator, (B, M, N) int32. `pad_value` is not used."""
     layout = plan(workload, instruction, tile)
-    depth, lanes = instruction.depth, instruction.lanes
-    ko = te.reduce_axis((0, layout.run // depth), "ko")
-    ki = te.reduce_axis((0, depth), "ki")
+    lanes, reduction = instruction.lanes, instruction.reduction(layout.run)
     data = stage(workload, layout, x, instruction)
     packed = _pack(workload, layout, y, instruction)
     acc = te.compute(
         (workload.batch, layout.rows, layout.blocks, lanes),
         lambda b, m, block, lane: te.sum(
-            data(b, row_of(m, workload, layout), ko * depth + ki).astype("int32")
-            * instruction.unpack(packed(b, block, ko, lane), ki.var),
-            axis=[ko, ki],
+            data(b, row_of(m, workload, layout), reduction.k).astype("int32")
+            * weight_value(instruction, packed, (b, block, reduction.step, lane), reduction.inner.var),
+            axis=reduction.axes,
         ),
         name="batch_matmul",
     )
@@ -55,7 +54,7 @@ def compute(
     )
 
 
-def _pack(workload: BatchMatmulWorkload, layout: Plan, y: te.Tensor, instruction: WordInstruction) -> te.Tensor:
+def _pack(workload: BatchMatmulWorkload, layout: Plan, y: te.Tensor, instruction: DotInstruction) -> te.Tensor:
     depth, lanes, dtype = instruction.depth, instruction.lanes, instruction.weight_dtype
 
     def packed(b, block, ko, lane):
@@ -67,7 +66,7 @@ def _pack(workload: BatchMatmulWorkload, layout: Plan, y: te.Tensor, instruction
             value = y(b, n, k).astype(dtype)
             return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)) if inside else value
 
-        return instruction.pack([weight(ko * depth + ki) for ki in range(depth)])
+        return pack(instruction, [weight(ko * depth + ki) for ki in range(depth)])
 
     return te.compute((workload.batch, layout.blocks, layout.run // depth, lanes), packed, name="pack")
 
@@ -76,7 +75,7 @@ def schedule(
     sch: Schedule,
     workload: BatchMatmulWorkload,
     target: Target,
-    instruction: WordInstruction,
+    instruction: DotInstruction,
     tile: Tile | None = None,
 ) -> None:
     """Fuse the epilogue, pack y, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
@@ -142,7 +141,7 @@ def reads_in_order(sch: Schedule, block: SBlockRV) -> bool:
     return view is not None and all(stride_of(load.indices, view.loops[-1].var) != "far" for load in view.loads)
 
 
-def implementation(instruction: WordInstruction, architecture: str, priority: int) -> Implementation:
+def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
     """The kernel with one instruction, as the strategy registry takes it."""
     return Implementation(
         name=f"batch_matmul_{instruction.name}.{architecture}",

@@ -43,7 +43,6 @@ from ..workload import Conv2dWorkload
 from .dot import DotInstruction
 from .interleave import VECTOR, Interleaving
 from .microkernel import (
-    L2_BYTES,
     Domain,
     Tile,
     is_ragged,
@@ -119,7 +118,7 @@ def _tiles(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -
 def _domain(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> Domain:
     """What a tile covers: rows and columns of pixels, and the blocks of one of so many merged groups."""
     in_group, out_group = workload.in_channels // groups, workload.out_channels // groups
-    copied = any(workload.padding) or in_group % instruction.depth != 0 or workload.data_dtype != instruction.data_dtype
+    copied = any(workload.padding) or in_group % instruction.span != 0 or workload.data_dtype != instruction.data_dtype
     blocks = round_up(out_group, instruction.lanes) // instruction.lanes
     steps = math.prod(_reduction(workload, instruction, groups)[1]) // instruction.depth
     return Domain(workload.out_height, workload.out_width, blocks, steps, copied, is_ragged(out_group, instruction))
@@ -137,13 +136,13 @@ def _lines(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -
 def _reduction(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> tuple[str, tuple[int, int, int]]:
     """Mode but for "flat", and the reduction's extents: taps of a row of the window, that is one run, or not."""
     in_group, (height, width) = workload.in_channels // groups, workload.kernel
-    if groups == 1 and in_group % instruction.depth and (workload.dilation[1] == 1 or width == 1):
-        run = round_up(width * in_group, instruction.depth)
-        window = round_up(height * width * in_group, instruction.depth)
+    if groups == 1 and in_group % instruction.span and (workload.dilation[1] == 1 or width == 1):
+        run = round_up(width * in_group, instruction.span)
+        window = round_up(height * width * in_group, instruction.span)
         if _interleaves(workload, instruction, (height * run - window) // instruction.depth):
             return "window", (1, 1, window)
         return "rows", (height, 1, run)
-    return "spatial", (height, width, round_up(in_group, instruction.depth))
+    return "spatial", (height, width, round_up(in_group, instruction.span))
 
 
 def _interleaves(workload: Conv2dWorkload, instruction: DotInstruction, saved: int) -> bool:
@@ -161,7 +160,7 @@ def _interleaves(workload: Conv2dWorkload, instruction: DotInstruction, saved: i
 def _interleaving(workload: Conv2dWorkload, instruction: DotInstruction, columns: int) -> Interleaving:
     """How the rows under a line of `columns` windows are interleaved."""
     rows, width, channels = *workload.kernel, workload.in_channels
-    window = round_up(rows * width * channels, instruction.depth)
+    window = round_up(rows * width * channels, instruction.span)
     length = (columns - 1) * workload.strides[1] * rows * channels + window
     return Interleaving(length, rows, channels, workload.dilation[0])
 
@@ -247,22 +246,20 @@ def compute(
     """The convolution's accumulator, (N, OH, OW, OC) int32."""
     layout = plan(workload, instruction, tile)
     taps_height, taps_width, run = layout.taps
-    depth, lanes = instruction.depth, instruction.lanes
+    lanes, reduction = instruction.lanes, instruction.reduction(run)
     (stride_height, stride_width), (dilation_height, dilation_width) = workload.strides, workload.dilation
     in_group, out_group = (size // layout.groups for size in (workload.in_channels, workload.out_channels))
     group_blocks = layout.blocks // layout.groups
 
     kh = te.reduce_axis((0, taps_height), "kh")
     kw = te.reduce_axis((0, taps_width), "kw")
-    ko = te.reduce_axis((0, run // depth), "ko")
-    ki = te.reduce_axis((0, depth), "ki")
     data = _stage(workload, layout, x, pad_value, instruction)
 
     def channel(block):
-        return (block // group_blocks * in_group if layout.groups > 1 else 0) + ko * depth + ki
+        return (block // group_blocks * in_group if layout.groups > 1 else 0) + reduction.k
 
     def product(value, block, r, s, lane):
-        return value.astype("int32") * w[block, r, s, ko, lane, ki].astype("int32")
+        return value.astype("int32") * w[block, r, s, reduction.step, lane, reduction.inner].astype("int32")
 
     def place(c):
         """Block and lane of an output channel."""
@@ -275,21 +272,21 @@ def compute(
 
         def flat(image, p, block, lane):
             value = data[(*_unflatten(workload, image, p), channel(block))]
-            return te.sum(product(value, block, 0, 0, lane), axis=[ko, ki])
+            return te.sum(product(value, block, 0, 0, lane), axis=reduction.axes)
 
         acc = te.compute((layout.images, layout.columns, layout.blocks, lanes), flat, name="conv2d")
         return te.compute(shape, lambda n, y, x, c: acc[(*_flatten(workload, n, y, x), *place(c))], name="logical")
 
     def spatial(n, y, x, block, lane):
         if layout.mode == "window":
-            value = data[n, y, x * (stride_width * workload.kernel[0] * workload.in_channels) + ko * depth + ki]
-            return te.sum(product(value, block, 0, 0, lane), axis=[ko, ki])
+            value = data[n, y, x * (stride_width * workload.kernel[0] * workload.in_channels) + reduction.k]
+            return te.sum(product(value, block, 0, 0, lane), axis=reduction.axes)
         row = y * stride_height + kh * dilation_height
         if layout.mode == "rows":
-            value = data[n, row, x * (stride_width * workload.in_channels) + ko * depth + ki]
-            return te.sum(product(value, block, kh, 0, lane), axis=[kh, ko, ki])
+            value = data[n, row, x * (stride_width * workload.in_channels) + reduction.k]
+            return te.sum(product(value, block, kh, 0, lane), axis=[kh, *reduction.axes])
         value = data[n, row, x * stride_width + kw * dilation_width, channel(block)]
-        return te.sum(product(value, block, kh, kw, lane), axis=[kh, kw, ko, ki])
+        return te.sum(product(value, block, kh, kw, lane), axis=[kh, kw, *reduction.axes])
 
     acc = te.compute((layout.images, layout.rows, layout.columns, layout.blocks, lanes), spatial, name="conv2d")
     return te.compute(shape, lambda n, y, x, c: acc[(n, y, x, *place(c))], name="logical")
@@ -392,7 +389,13 @@ def schedule(
         macs=workload.macs,
         strip=strip,
         stages=stages if by_strip else [],
-        prefetch=panel_ahead(layout.tile, tiles_by_panel(layout), weight_bytes(layout, instruction), layout.blocks),
+        prefetch=panel_ahead(
+            layout.tile,
+            tiles_by_panel(layout),
+            weight_bytes(layout, instruction),
+            layout.blocks,
+            instruction.core,
+        ),
     )
     for stage in stages:
         *lines, line = sch.get_loops(stage)
@@ -440,7 +443,9 @@ def strip_of(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction
     """
     weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.taps)
     if layout.mode == "flat":
-        size = strip_size(tile_rows(layout), layout.tile.columns * workload.in_channels, weight_bytes)
+        size = strip_size(
+            tile_rows(layout), layout.tile.columns * workload.in_channels, weight_bytes, core=instruction.core
+        )
         pixels = workload.out_height * workload.out_width
         if weight_bytes > pixels * (workload.in_channels + workload.out_channels):
             return size
@@ -453,9 +458,13 @@ def strip_of(workload: Conv2dWorkload, layout: Plan, instruction: DotInstruction
         row_bytes += layout.tile.rows * _interleaving(workload, instruction, layout.columns).length
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
     least = max(1, -(-3 * overlap // (stride * layout.tile.rows))) if layout.staged else 1
-    size = strip_size(tile_rows(layout), row_bytes, weight_bytes, least)
+    size = strip_size(tile_rows(layout), row_bytes, weight_bytes, least, instruction.core)
     # A count without a handy divisor: rather copy more lines twice than stage the whole image far away.
-    return largest_divisor(tile_rows(layout), least) if layout.staged and size * row_bytes > L2_BYTES else size
+    return (
+        largest_divisor(tile_rows(layout), least)
+        if layout.staged and size * row_bytes > instruction.core.l2_bytes
+        else size
+    )
 
 
 def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target: Target) -> bool:

@@ -68,7 +68,7 @@ def tiles(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruc
 
 
 def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> Domain:
-    run = round_up(workload.k, instruction.depth)
+    run = round_up(workload.k, instruction.span)
     blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
     ragged = is_ragged(workload.n, instruction)
     return Domain(1, workload.m, blocks, run // instruction.depth, True, ragged)  # no tile asks for a copy
@@ -121,15 +121,14 @@ def compute(
 ) -> te.Tensor:
     """The accumulator, (M, N) int32. `pad_value` is not used."""
     layout = plan(workload, instruction, tile)
-    depth, lanes = instruction.depth, instruction.lanes
-    ko = te.reduce_axis((0, layout.run // depth), "ko")
-    ki = te.reduce_axis((0, depth), "ki")
+    lanes, reduction = instruction.lanes, instruction.reduction(layout.run)
     data = stage(workload, layout, x, instruction)
     acc = te.compute(
         (layout.rows, layout.blocks, lanes),
         lambda m, block, lane: te.sum(
-            data(row_of(m, workload, layout), ko * depth + ki).astype("int32") * w[block, ko, lane, ki].astype("int32"),
-            axis=[ko, ki],
+            data(row_of(m, workload, layout), reduction.k).astype("int32")
+            * w[block, reduction.step, lane, reduction.inner].astype("int32"),
+            axis=reduction.axes,
         ),
         name="dense",
     )
@@ -157,7 +156,7 @@ def schedule(
         pixel_axes=1,
         macs=workload.macs,
         strip=strip_of(workload, layout),
-        prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks),
+        prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks, instruction.core),
     )
 
 

@@ -1,22 +1,38 @@
 """Dot-product instructions as TensorIntrins: every one adds, in each int32 lane, a short dot product.
 
-    C[lane] += Σ_k A[k] · B[lane, k],   k < depth
+    C[lane] += Σ_s Σ_k A[s · depth + k] · B[s, lane, k],   s < chain, k < depth
 
-A is `depth` neighbouring activations, broadcast to all lanes; B is one packed weight vector. Instructions differ only
-in the fields of `DotInstruction`, so kernels never name one.
+A is a run of neighbouring activations, of which `depth` at a time are broadcast to all lanes; B is as many packed
+weight vectors. Kernels never name an instruction: it says itself what it needs and what code it becomes.
 """
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
 
 from dataclasses import dataclass
 from functools import cache
-from math import prod
+from typing import Any, NamedTuple
 
+import numpy as np
+from tvm import te
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import Target
 
 from ..features import has_feature
+from .core import X86, Core
+
+
+class Reduction(NamedTuple):
+    """The axes of a reduction, as an instruction takes them, and what they index.
+
+    axes: the te.reduce_axis, outermost first; k: the activation, `step` and `inner`: the weight's place in packed
+    weights (…, K/depth, lanes, depth)
+    """
+
+    axes: list[Any]
+    k: Any
+    step: Any
+    inner: Any
 
 
 @dataclass(frozen=True)
@@ -25,12 +41,14 @@ class DotInstruction:
 
     features:     sets of LLVM features of which the CPU must have one whole
     lanes:        int32 accumulators in one vector register, the width of a block of output channels
-    depth:        products summed per lane
+    depth:        products summed per lane in one step
     data_dtype:   dtype of the broadcast activations in memory
     weight_dtype: dtype of the packed weights in memory
     llvm:         the LLVM intrinsic
     accumulates:  whether the instruction adds to its accumulator itself (vpdpbusd) or not (vpmaddwd)
     registers:    vector registers the CPU has
+    chain:        steps that share one load of activations
+    words:        whether the weights are packed at run time, as integers of `depth` neighbours in k, see `words`
     """
 
     name: str
@@ -42,6 +60,8 @@ class DotInstruction:
     llvm: str
     accumulates: bool
     registers: int
+    chain: int = 1
+    words: bool = False
 
     @property
     def tensor_intrin(self) -> str:
@@ -49,81 +69,192 @@ class DotInstruction:
         return _register(self)
 
     @property
+    def core(self) -> Core:
+        """The cores that have it."""
+        return X86
+
+    @property
+    def span(self) -> int:
+        """Activations that one load brings; reductions are padded to a multiple."""
+        return self.depth * self.chain
+
+    @property
+    def granule(self) -> int:
+        """The span of the shortest chain there is of the same instruction."""
+        return self.span
+
+    @property
     def vector_bytes(self) -> int:
-        """Bytes of a vector register."""
-        return 4 * self.lanes
+        """Bytes of the weights of one step: a vector register on x86."""
+        return self.lanes * self.depth * np.dtype(self.weight_dtype).itemsize
 
     @property
     def accumulator_axes(self) -> int:
         """How many of the accumulator's last axes one instruction covers: the lanes, or more if it spans pixels."""
         return 1
 
+    @property
+    def reduction_axes(self) -> int:
+        """How many of the reduction's last axes one instruction covers."""
+        return 1 if self.chain == 1 else 2
+
+    @property
+    def word_dtype(self) -> str:
+        """dtype of `depth` weights of a lane as one integer."""
+        return f"int{8 * self.vector_bytes // self.lanes}"
+
+    def operands(self, pixels: int, blocks: int) -> int:
+        """Registers that a tile needs beside its accumulators: one weight per block, activation temporaries."""
+        return blocks + (1 if self.accumulates else 2)
+
+    def instructions(self, pixels: int, blocks: int) -> float:
+        """Instructions of one step of a tile: products, and loads of their operands."""
+        return pixels * blocks * (1 if self.accumulates else 2) + pixels / self.chain + blocks
+
     def available(self, target: Target) -> bool:
         """Whether the target's CPU has the instruction."""
         return any(all(has_feature(target, feature) for feature in together) for together in self.features)
 
-    def takes(self, data_dtype: str, weight_dtype: str) -> bool:
-        """Whether operands of these dtypes reach the instruction unchanged or by exact widening."""
+    def takes(self, data_dtype: str, weight_dtype: str, weights_above_minimum: bool = False) -> bool:
+        """Whether operands of these dtypes reach the instruction unchanged or by exact widening.
+
+        weights_above_minimum: whether int8 weights are known to have no −128 among them
+        """
         if self.data_dtype == "int16":
             return data_dtype in ("uint8", "int8", "int16") and weight_dtype in ("uint8", "int8")
         return (data_dtype, weight_dtype) == (self.data_dtype, self.weight_dtype)
 
+    def fits(self, run: int) -> bool:
+        """Whether a reduction of `run` neighbouring values is one for this length of the chain.
+
+        Where it is padded in any case, a little more padding than a shorter chain needs costs less than its loads.
+        """
+        padded, least = -(-run // self.span) * self.span, -(-run // self.granule) * self.granule
+        return padded == least or (run != least and 16 * (padded - least) <= least)
+
+    def reduction(self, run: int) -> Reduction:
+        """The axes of a reduction over `run` values, a multiple of the span."""
+        ko = te.reduce_axis((0, run // self.span), "ko")
+        ki = te.reduce_axis((0, self.depth), "ki")
+        if self.chain == 1:
+            return Reduction([ko, ki], ko * self.depth + ki, ko, ki)
+        ks = te.reduce_axis((0, self.chain), "ks")
+        step = ko * self.chain + ks
+        return Reduction([ko, ks, ki], ko * self.span + ks * self.depth + ki, step, ki)
+
+    def weights(self, B: Any, first: int = 0, steps: int = 1) -> Any:
+        """The weights of some steps as one vector of `weight_dtype`, in the order (step, lane, k)."""
+        dtype, shape = _weight_form(self)
+        place = [0] * len(shape) if self.chain == 1 else [first] + [0] * (len(shape) - 1)
+        size = steps * self.lanes * self.depth
+        lanes = size if not self.words else steps * self.lanes
+        vector = B.vload(place, dtype=f"{dtype}x{lanes}")
+        return T.reinterpret(vector, dtype=f"{self.weight_dtype}x{size}") if self.words else vector
+
+    def updates(self, A: Any, B: Any, C: Any) -> list[Any]:
+        """The new values of the accumulators, one after the other: expressions that read the buffers.
+
+        One expression each: a vector bound by `let` would be spilled to a workspace.
+        """
+        word = T.reinterpret(A.vload([0], f"{self.data_dtype}x{self.depth}"), dtype="int32")
+        operand, accumulator = f"{self.weight_dtype}x{self.lanes * self.depth}", f"int32x{self.lanes}"
+        operands = [T.reinterpret(T.broadcast(word, self.lanes), dtype=operand), self.weights(B)]
+        before = C.vload([0], dtype=accumulator)
+        if self.accumulates:
+            operands.insert(0, before)
+        dot = T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(self.llvm), *operands, dtype=accumulator)
+        return [dot if self.accumulates else before + dot]
+
+
+def _weight_form(instruction: DotInstruction) -> tuple[str, tuple[int, ...]]:
+    """dtype and shape of the weights that one instruction reads."""
+    steps = () if instruction.chain == 1 else (instruction.chain,)
+    if instruction.words:
+        return instruction.word_dtype, (*steps, instruction.lanes)
+    return instruction.weight_dtype, (*steps, instruction.lanes, instruction.depth)
+
+
+def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], position: Any) -> Any:
+    """A weight as int32: B[place, position], or of a word B[place] the part at `position`, sign-extended.
+
+    Kernels and the instruction's description both say it so, for `tensorize` to recognise.
+    """
+    if not instruction.words:
+        return B[(*place, position)].astype("int32")
+    bits = 8 * np.dtype(instruction.weight_dtype).itemsize
+    top = T.int32(32 - bits)
+    return T.shift_right(T.shift_left(B[place].astype("int32"), top - position * T.int32(bits)), top)
+
 
 def _describe(instruction: DotInstruction):
-    lanes, depth = instruction.lanes, instruction.depth
-    data_dtype, weight_dtype = instruction.data_dtype, instruction.weight_dtype
-
-    @T.prim_func(s_tir=True)
-    def meaning(
-        A: T.Buffer((depth,), data_dtype, offset_factor=1),
-        B: T.Buffer((lanes, depth), weight_dtype, offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:depth], B[0:lanes, 0:depth])
-            T.writes(C[0:lanes])
-            for i in T.serial(0, lanes):
-                for k in T.serial(0, depth):
-                    with T.sblock("update"):
-                        vi, vk = T.axis.remap("SR", [i, k])
-                        C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
-
-    return meaning
-
-
-def implement(instruction: DotInstruction, weight_shape: tuple[int, ...], weight_dtype: str):
-    """The instruction as a TensorIntrin's code, for weights that lie in memory as an array of this shape and dtype."""
-    lanes, depth = instruction.lanes, instruction.depth
-    data_dtype, llvm = instruction.data_dtype, instruction.llvm
+    lanes, depth, chain, span = instruction.lanes, instruction.depth, instruction.chain, instruction.span
+    data_dtype = instruction.data_dtype
+    weight_dtype, weight_shape = _weight_form(instruction)
     weights = tuple(slice(0, size) for size in weight_shape)
-    start = [0] * len(weight_shape)
-    in_memory = f"{weight_dtype}x{prod(weight_shape)}"
-    operand = f"{instruction.weight_dtype}x{lanes * depth}"
-    accumulator = f"int32x{lanes}"
 
-    # One expression: a vector bound by `let` would be spilled to a workspace.
-    def updated(A, B, C):
-        word = T.reinterpret(A.vload([0], f"{data_dtype}x{depth}"), dtype="int32")
-        operands = [
-            T.reinterpret(T.broadcast(word, lanes), dtype=operand),
-            T.reinterpret(B.vload(start, dtype=in_memory), dtype=operand),
-        ]
-        before = C.vload([0], dtype=accumulator)
-        if instruction.accumulates:
-            operands.insert(0, before)
-        dot = T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(llvm), *operands, dtype=accumulator)
-        return dot if instruction.accumulates else before + dot
+    def product(A, B, *place):
+        *step, lane, k = place
+        index = step[0] * depth + k if step else k
+        return T.cast(A[index], "int32") * weight_value(instruction, B, (*step, lane), k)
+
+    if chain == 1:
+
+        @T.prim_func(s_tir=True)
+        def meaning(
+            A: T.Buffer((depth,), data_dtype, offset_factor=1),
+            B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
+            C: T.Buffer((lanes,), "int32", offset_factor=1),
+        ) -> None:
+            with T.sblock("root"):
+                T.reads(C[0:lanes], A[0:depth], B[weights])
+                T.writes(C[0:lanes])
+                for i in T.serial(0, lanes):
+                    for k in T.serial(0, depth):
+                        with T.sblock("update"):
+                            vi, vk = T.axis.remap("SR", [i, k])
+                            C[vi] = C[vi] + product(A, B, vi, vk)
+
+        return meaning
 
     @T.prim_func(s_tir=True)
-    def implementation(
-        A: T.Buffer((depth,), data_dtype, offset_factor=1),
+    def chained(
+        A: T.Buffer((span,), data_dtype, offset_factor=1),
         B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
         C: T.Buffer((lanes,), "int32", offset_factor=1),
     ) -> None:
         with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:depth], B[weights])
+            T.reads(C[0:lanes], A[0:span], B[weights])
             T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = updated(A, B, C)
+            for i in T.serial(0, lanes):
+                for s in T.serial(0, chain):
+                    for k in T.serial(0, depth):
+                        with T.sblock("update"):
+                            vi, vs, vk = T.axis.remap("SRR", [i, s, k])
+                            C[vi] = C[vi] + product(A, B, vs, vi, vk)
+
+    return chained
+
+
+def _implement(instruction: DotInstruction):
+    """The instruction as a TensorIntrin's code."""
+    lanes, span, data_dtype = instruction.lanes, instruction.span, instruction.data_dtype
+    weight_dtype, weight_shape = _weight_form(instruction)
+    weights = tuple(slice(0, size) for size in weight_shape)
+
+    def update(A, B, C):
+        for value in instruction.updates(A, B, C):
+            T.buffer_store(C, value, [T.ramp(T.int32(0), 1, lanes)])
+
+    @T.prim_func(s_tir=True)
+    def implementation(
+        A: T.Buffer((span,), data_dtype, offset_factor=1),
+        B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
+        C: T.Buffer((lanes,), "int32", offset_factor=1),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:span], B[weights])
+            T.writes(C[0:lanes])
+            update(A, B, C)
 
     return implementation
 
@@ -131,7 +262,6 @@ def implement(instruction: DotInstruction, weight_shape: tuple[int, ...], weight
 @cache
 def _register(instruction: DotInstruction) -> str:
     """Done at the first use: TVM reads TVMScript slowly, seconds for all instructions where PyTorch is loaded."""
-    name = f"qnn_ext.cpu.{instruction.name}"
-    code = implement(instruction, (instruction.lanes, instruction.depth), instruction.weight_dtype)
-    TensorIntrin.register(name, _describe(instruction), code, override=True)
+    name = f"qnn_ext.cpu.{instruction.name}" + (".words" if instruction.words else "")
+    TensorIntrin.register(name, _describe(instruction), _implement(instruction), override=True)
     return name

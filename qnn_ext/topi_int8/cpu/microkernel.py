@@ -20,14 +20,14 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows, saturates
+from .core import X86, Core
 from .dot import DotInstruction
 from .prefetch import PREFETCH
 from .weave import WEAVE
 
-L1_BYTES = 32 * 1024
-L2_BYTES = 1024 * 1024
 DOT_LATENCY = 4  # cycles
 UNROLLED = 128  # dot products and loads of activations in a loop over k that LLVM unrolls as a whole
+LOOP, TILE, ADDRESSES, EPILOGUE = 3.0, 15.0, 2.0, 10.0  # instructions on ARM
 AHEAD = 64  # dot products that the CPU has in view
 RAGGED_EPILOGUE = 40  # cycles, of a vector whose lanes are stored one by one
 
@@ -99,18 +99,37 @@ def is_ragged(channels: int, instruction: DotInstruction) -> bool:
 
 
 def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
-    """Every tile that fits the registers and the domain: accumulators, one weight per block, activation temporaries."""
-    temporaries = 1 if instruction.accumulates else 2
+    """Every tile that fits the registers and the domain: accumulators and what their products need beside them."""
     tiles = []
     for block in range(1, min(domain.blocks, 8) + 1):
-        most = (instruction.registers - temporaries - block) // block
+        most = _most_pixels(block, instruction)
         tiles += [Tile(1, column, block) for column in range(min(domain.columns, most), 0, -1)]
         tiles += [Tile(row, domain.columns, block) for row in range(2, min(domain.rows, most // domain.columns) + 1)]
     return [tile for tile in tiles if domain.takes(tile)]
 
 
+def _most_pixels(blocks: int, instruction: DotInstruction) -> int:
+    """How many pixels a tile of so many blocks may have."""
+    pixels = 0
+    while (pixels + 1) * blocks + instruction.operands(pixels + 1, blocks) <= instruction.registers:
+        pixels += 1
+    return pixels
+
+
 def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
-    """Predicted cycles per vector of accumulators: its dot products and epilogue, and its share of what is wasted.
+    """Predicted cycles, or instructions, per vector of accumulators: its dot products and epilogue, and its share of
+    what is wasted."""
+    vector = _instructions(tile, domain, instruction) if instruction.core.counts else _cycles(tile, domain, instruction)
+    pixels, blocks = domain.rows * domain.columns, domain.blocks
+    padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns) * round_up(blocks, tile.blocks)
+    divides = domain.rows % tile.rows == 0 and domain.columns % tile.columns == 0
+    # A copy of the activations, with room for whole tiles, if nothing else asks for one.
+    copy = 0.0 if domain.copied or divides else 0.1 * domain.steps / blocks
+    return vector * padded / (pixels * blocks) + copy
+
+
+def _cycles(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
+    """Predicted cycles per vector of accumulators of a tile on a core of x86.
 
     Constants are fitted to all tiles of the products of seven networks, see benchmarks/tiles.py.
     """
@@ -123,14 +142,7 @@ def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
     epilogue = 1.5 + 0.1 * dots + 2.0 / dots + narrowing
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
-    cycles = domain.steps * _step_cost(tile, domain, instruction) + epilogue
-
-    pixels, blocks = domain.rows * domain.columns, domain.blocks
-    padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns) * round_up(blocks, tile.blocks)
-    divides = domain.rows % tile.rows == 0 and domain.columns % tile.columns == 0
-    # A copy of the activations, with room for whole tiles, if nothing else asks for one.
-    copy = 0.0 if domain.copied or divides else 0.1 * domain.steps / blocks
-    return cycles * padded / (pixels * blocks) + copy
+    return domain.steps * _step_cost(tile, domain, instruction) + epilogue
 
 
 def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
@@ -144,7 +156,7 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
     panel = domain.steps * tile.blocks * instruction.vector_bytes
-    weights = tile.blocks if panel <= L1_BYTES // 2 else 2 * tile.blocks
+    weights = tile.blocks if panel <= instruction.core.l1_bytes // 2 else 2 * tile.blocks
     latency, overhead = float(DOT_LATENCY), 0.5
     stay = domain.rows * domain.columns > pixels and domain.steps * tile.blocks + dots < instruction.registers
     if stay and domain.steps * (dots + pixels) <= UNROLLED:
@@ -153,6 +165,19 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
     single = max(dots, pixels / 2 + weights, latency) / dots
     double = (max(dots / 2, (pixels + weights) / 2, latency) + overhead) / (dots / 2)
     return 0.75 * single + 0.25 * double
+
+
+def _instructions(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
+    """Predicted instructions per vector of accumulators of a tile."""
+    pixels = tile.rows * tile.columns
+    dots = pixels * tile.blocks
+    step = instruction.instructions(pixels, tile.blocks) + LOOP / instruction.chain
+    around = TILE + pixels * ADDRESSES  # loops over tiles, addresses of rows
+    # Four registers narrow to 8 bits in four instructions and a store, fewer in as many.
+    epilogue = EPILOGUE + (1.0 if tile.blocks % PACKED else 0.0)
+    if domain.ragged and tile.blocks < domain.blocks:
+        epilogue += RAGGED_EPILOGUE
+    return (domain.steps * step + around) / dots + epilogue
 
 
 def lane_of(channel: Any, channels: int, lanes: int) -> Any:
@@ -164,7 +189,7 @@ def lane_of(channel: Any, channels: int, lanes: int) -> Any:
     return channel % lanes if channels > 1 else tirx.popcount(channel) >> tirx.const(16, "int32")
 
 
-def strip_size(count: int, tile_bytes: int, weight_bytes: int, least: int = 1) -> int:
+def strip_size(count: int, tile_bytes: int, weight_bytes: int, least: int = 1, core: Core = X86) -> int:
     """How many of `count` neighbouring pixel tiles, each reading `tile_bytes`, one strip takes.
 
     All weights pass by each strip, so a strip should stay in L1 while they come from L2, or in L2 while they come from
@@ -173,20 +198,20 @@ def strip_size(count: int, tile_bytes: int, weight_bytes: int, least: int = 1) -
     """
     if weight_bytes > count * tile_bytes:
         return count
-    cache = L1_BYTES if weight_bytes <= L2_BYTES // 2 else L2_BYTES
+    cache = core.l1_bytes if weight_bytes <= core.l2_bytes // 2 else core.l2_bytes
     wanted = min(count, max(1, least, cache // 2 // tile_bytes))
     return next(size for size in range(wanted, count + 1) if count % size == 0)
 
 
-def panel_ahead(tile: Tile, tiles: int, weight_bytes: int, blocks: int) -> int:
+def panel_ahead(tile: Tile, tiles: int, weight_bytes: int, blocks: int, core: Core = X86) -> int:
     """Bytes from the weights in use to those that are fetched meanwhile: the next panel, or further where panels are
     small, for memory is slow to answer. Behind the last weights lie the next kernel's. 0: not worth it.
 
     tiles: how many register tiles pass by each panel; weight_bytes: those of all `blocks`
     """
-    if tiles == 1 or weight_bytes <= L2_BYTES // 16:
+    if not core.prefetches or tiles == 1 or weight_bytes <= core.l2_bytes // 16:
         return 0
-    return max(weight_bytes // blocks * tile.blocks, L2_BYTES // 4)
+    return max(weight_bytes // blocks * tile.blocks, core.l2_bytes // 4)
 
 
 def schedule_microkernel(
@@ -240,7 +265,8 @@ def schedule_microkernel(
     reduction = _tensorize(sch, accumulator, instruction, pixel_axes)
     if prefetch:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
-    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, _single(sch, reduction))
+    steps = _single(sch, reduction) if instruction.core.weaves else 0
+    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, steps)
 
 
 def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> list[LoopRV]:
@@ -250,8 +276,11 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction
     spatial = kinds.count(tirx.IterVar.DataPar)
     first = spatial - instruction.accumulator_axes
     tile, lanes = loops[first - pixel_axes - 1 : first], loops[first:spatial]
-    *reduction, depth = loops[spatial:]
-    sch.reorder(*reduction, *tile, *lanes, depth)
+    inner = len(loops) - instruction.reduction_axes
+    reduction, depths = loops[spatial:inner], loops[inner:]
+    if len(lanes) > 1:  # a tile has more weights than pairs of pixels, which stay while block comes after block
+        tile = [tile[-1], *tile[:-1]]
+    sch.reorder(*reduction, *tile, *lanes, *depths)
     initial = sch.decompose_reduction(accumulator, reduction[0])
     sch.tensorize(lanes[0], instruction.tensor_intrin)
     initial_loops = sch.get_loops(initial)[-len(tile) - len(lanes) :]
