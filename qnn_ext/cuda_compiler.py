@@ -1,0 +1,237 @@
+"""CUDA source to PTX, binaries and machine code, by nvcc or by NVRTC; no GPU is needed, and nothing imports TVM.
+
+One rule holds for all of it: EXACT. TVM by itself compiles with --use_fast_math, and nvcc contracts a·b + c into one
+operation that rounds once; both change a requantization.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from . import gpu
+from .errors import TargetError
+
+EXACT = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+"""Every operation on floats is IEEE 754's: a fused multiply-add only where the source says __fmaf_rn, denormal numbers
+kept, quotients and roots correctly rounded. nvcc and NVRTC take the same flags."""
+
+MARK = "// qnn_ext: compile with " + " ".join(EXACT) + "\n"
+"""The first line of the sources that this package generates: those of others keep TVM's flags."""
+
+_MISSING = (
+    "needs nvcc (CUDA toolkit; on PATH or under CUDA_HOME) or NVRTC (pip install nvidia-cuda-nvrtc), and neither is "
+    "here"
+)
+
+
+def ptx(source: str, architecture: str) -> str:
+    """The source as PTX of "sm_80" or another architecture. Raises TargetError."""
+    return _compiled(source, architecture, "ptx").decode().rstrip("\0")
+
+
+def binary(source: str, architecture: str) -> bytes:
+    """What the driver loads on GPUs of the architecture or newer ones: machine code and PTX; from NVRTC, PTX alone."""
+    return _compiled(source, architecture, "fatbin")
+
+
+def machine_code(source: str, architecture: str) -> str:
+    """The source as SASS, the GPU's own instructions. Raises TargetError where no disassembler is found."""
+    tool = _tool("nvdisasm") or _tool("cuobjdump")
+    if tool is None:
+        raise TargetError(
+            "showing a GPU's machine code needs nvdisasm or cuobjdump (CUDA toolkit, or pip install "
+            "nvidia-cuda-nvdisasm); engine.source('ptx') does without"
+        )
+    with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
+        cubin = Path(folder) / "kernels.cubin"
+        cubin.write_bytes(_compiled(source, architecture, "cubin"))
+        options = ["-c"] if "nvdisasm" in Path(tool).name else ["-sass"]
+        done = subprocess.run([tool, *options, str(cubin)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise TargetError(f"{Path(tool).name} does not read the machine code of {architecture}: {_last(done.stderr)}")
+    return done.stdout
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str, architecture: str, form: str) -> bytes:
+    version = str(gpu.version_of(architecture)) + architecture.removeprefix("sm_").lstrip("0123456789")
+    nvcc, nvrtc = _tool("nvcc"), _nvrtc()
+    if nvcc is None and nvrtc is None:
+        raise TargetError(f"compiling CUDA source {_MISSING}")
+    if nvcc is None or (nvrtc is not None and not _nvcc_knows(nvcc, version)):
+        assert nvrtc is not None
+        return _by_nvrtc(nvrtc, source, version, form)
+    return _by_nvcc(nvcc, source, version, form)
+
+
+def _last(text: str) -> str:
+    """The first line of a compiler's output that tells of an error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(
+        (line for line in lines if "error" in line.lower() or "fatal" in line.lower()), lines[0] if lines else ""
+    )
+
+
+# ---- nvcc --------------------------------------------------------------------------------------------------------
+
+
+def _tool(name: str) -> str | None:
+    """A program of the CUDA toolkit: on PATH, under CUDA_HOME or CUDA_PATH, in Linux' usual place, or from pip."""
+    roots = [os.environ.get(variable) for variable in ("CUDA_HOME", "CUDA_PATH")]
+    folders = [Path(root) / "bin" for root in (*roots, "/usr/local/cuda") if root]
+    folders += [folder / "bin" for folder in _packages()]
+    return shutil.which(name) or next(
+        (found for path in folders if (found := shutil.which(name, path=str(path)))), None
+    )
+
+
+def _packages() -> Iterator[Path]:
+    """The folders of NVIDIA's packages from pip."""
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations or () if spec else ():
+        yield from sorted(Path(root).iterdir(), reverse=True)
+
+
+@cache
+def _nvcc_knows(nvcc: str, version: str) -> bool:
+    done = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True)
+    return done.returncode != 0 or f"sm_{version}" in done.stdout.split()
+
+
+def _by_nvcc(nvcc: str, source: str, version: str, form: str) -> bytes:
+    real, virtual = f"code=sm_{version}", f"code=compute_{version}"
+    kinds = {"ptx": [virtual], "cubin": [real], "fatbin": [real, virtual]}[form]
+    codes = [f"--generate-code=arch=compute_{version},{kind}" for kind in kinds]
+    with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
+        code, result = Path(folder) / "kernels.cu", Path(folder) / f"kernels.{form}"
+        code.write_text(source)
+        command = [nvcc, f"--{form}", "-O3", "--disable-warnings", *codes, *EXACT, str(code), "-o", str(result)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise TargetError(f"nvcc does not compile for sm_{version}: {_last(done.stderr + done.stdout)}")
+        return result.read_bytes()
+
+
+# ---- NVRTC -------------------------------------------------------------------------------------------------------
+
+_SIGNED = ("signed char", "short", "int", "long", "long long")
+_UNSIGNED = ("unsigned char", "unsigned short", "unsigned int", "unsigned long", "unsigned long long", "bool")
+_TRAITS = {
+    "is_integral": (*_SIGNED, *_UNSIGNED, "char"),
+    "is_signed": (*_SIGNED, "char", "float", "double"),
+    "is_unsigned": _UNSIGNED,
+    "is_floating_point": ("float", "double"),
+}
+
+
+def _in_std(lines: Sequence[str]) -> str:
+    return "namespace cuda { namespace std {\n" + "\n".join(lines) + "\n} }\n"
+
+
+def _headers() -> dict[str, str]:
+    """What sources include under NVRTC. Its own headers are another package, of which this is all that is used."""
+    widths = {8: "char", 16: "short", 32: "int", 64: "long long"}
+    integers = [f"typedef signed {name} int{bits}_t;" for bits, name in widths.items()]
+    integers += [f"typedef unsigned {name} uint{bits}_t;" for bits, name in widths.items()]
+    traits = [
+        "template <bool B> struct bool_constant { static constexpr bool value = B; };",
+        "template <class A, class B> struct is_same : bool_constant<false> {};",
+        "template <class A> struct is_same<A, A> : bool_constant<true> {};",
+        "template <class A, class B> inline constexpr bool is_same_v = is_same<A, B>::value;",
+        "template <bool B, class A = void> struct enable_if {};",
+        "template <class A> struct enable_if<true, A> { typedef A type; };",
+        "template <bool B, class X, class Y> struct conditional { typedef X type; };",
+        "template <class X, class Y> struct conditional<false, X, Y> { typedef Y type; };",
+    ]
+    for trait, types in _TRAITS.items():
+        traits.append(f"template <class A> struct {trait} : bool_constant<false> {{}};")
+        traits += [f"template <> struct {trait}<{name}> : bool_constant<true> {{}};" for name in types]
+    return {"cuda/std/cstdint": _in_std(integers), "cuda/std/type_traits": _in_std(traits)}
+
+
+@cache
+def _nvrtc() -> Any:
+    """NVRTC's library: where the loader finds it, or from pip. None if there is none."""
+    names = [f"libnvrtc.so.{major}" for major in (13, 12)]
+    if sys.platform == "win32":
+        names = [f"nvrtc64_{major}0_0.dll" for major in (130, 120)]
+    candidates: list[str] = [*names]
+    for folder in _packages():
+        candidates += [str(path) for name in names for path in folder.glob(f"*/{name}")]
+    for candidate in candidates:
+        try:
+            return ctypes.CDLL(candidate)
+        except OSError:
+            continue
+    return None
+
+
+def _by_nvrtc(nvrtc: Any, source: str, version: str, form: str) -> bytes:
+    """PTX also where a fat binary is asked for, which NVRTC does not write: the driver compiles it when it loads."""
+    program = ctypes.c_void_p()
+    headers = _headers()
+    names, texts = (_strings(values) for values in (list(headers), list(headers.values())))
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", len(headers), texts, names)
+    prefix = "sm" if form == "cubin" else "compute"
+    options = _strings([f"--gpu-architecture={prefix}_{version}", "--disable-warnings", *EXACT])
+    try:
+        if nvrtc.nvrtcCompileProgram(program, len(options), options) != 0:
+            log = _read(nvrtc, program, "ProgramLog").decode(errors="replace")
+            raise TargetError(f"NVRTC does not compile for sm_{version}: {_last(log)}")
+        return _read(nvrtc, program, "CUBIN" if form == "cubin" else "PTX")
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _strings(values: Sequence[str]) -> Any:
+    return (ctypes.c_char_p * len(values))(*(value.encode() for value in values))
+
+
+def _read(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
+    return buffer.raw
+
+
+# ---- when a model is loaded --------------------------------------------------------------------------------------
+
+_binaries: dict[str, bytes] = {}  # by the digest of their source
+
+
+def digest(source: str) -> str:
+    """What a source is known by."""
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def keep(source_digest: str, compiled: bytes) -> None:
+    """Take `compiled` for the source of that digest, instead of compiling it when it is loaded."""
+    _binaries[source_digest] = compiled
+
+
+def on_load(source: str, other: Callable[[str], Any] | None) -> Any:
+    """The binary of a module's source for the GPU at hand; sources of others are compiled by `other`."""
+    compiled = _binaries.get(digest(source))
+    if compiled is not None:
+        return compiled
+    if not source.startswith(MARK) and other is not None:
+        return other(source)
+    return binary(source, gpu.architecture_of("cuda"))
+
+
+def kernel_names(source: str) -> list[str]:
+    """The kernels that a source defines."""
+    return list(dict.fromkeys(re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(", source)))
