@@ -158,7 +158,8 @@ def _headers() -> dict[str, str]:
     for trait, types in _TRAITS.items():
         traits.append(f"template <class A> struct {trait} : bool_constant<false> {{}};")
         traits += [f"template <> struct {trait}<{name}> : bool_constant<true> {{}};" for name in types]
-    return {"cuda/std/cstdint": _in_std(integers), "cuda/std/type_traits": _in_std(traits)}
+    known = "sm_61_intrinsics.h"  # of __dp4a, which NVRTC knows
+    return {"cuda/std/cstdint": _in_std(integers), "cuda/std/type_traits": _in_std(traits), known: ""}
 
 
 @cache
