@@ -18,6 +18,7 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from ..cpu.core import ARM, Core
 from ..cpu.dot import DotInstruction
 from ..features import is_aarch64
 
@@ -52,9 +53,9 @@ class PairInstruction(DotInstruction):
         return _register(self)
 
     @property
-    def vector_bytes(self) -> int:
-        """Bytes of a block's weights for one step along k."""
-        return CHANNELS * DEPTH
+    def core(self) -> Core:
+        """The cores that have it."""
+        return ARM
 
     @property
     def accumulator_axes(self) -> int:

@@ -6,7 +6,7 @@ is computed at run time, inside the kernel.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
