@@ -30,6 +30,20 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
+def everything_shared(monkeypatch):
+    """Thresholds at nothing: every loop that may be parallel is."""
+    from qnn_ext.program import phases, sharing
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("qnn_ext.topi_int8"):
+            for name in [name for name in vars(module) if name.startswith("PARALLEL_") and name != "PARALLEL_GRAINS"]:
+                monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr("qnn_ext.topi_int8.schedule_util.parallel_rows.__defaults__", (1,))
+    monkeypatch.setattr(phases, "MEETING", -1.0)
+    monkeypatch.setattr(sharing, "LAUNCH", -1e9)
+
+
+@pytest.fixture
 def cli(capsys):
     """Run a command: exit code, stdout, stderr."""
 

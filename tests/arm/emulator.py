@@ -1,13 +1,11 @@
-"""Runs code for ARM CPUs under QEMU's user mode: kernels and whole models, 64-bit and 32-bit.
+"""Runs code for ARM CPUs, 64-bit and 32-bit, under QEMU's user mode.
 
-A kernel or a program (`qnn_ext.program`) is linked with `main.c`, which needs no TVM runtime, and runs on arrays from a
-file. A model for TVM's virtual machine runs with the runtime library of TVM's aarch64 wheel (`runner.cc`).
-`count.py` counts the instructions of such a run.
+A function is linked with `main.c`, which needs no TVM runtime, and called on arrays from a file. `engines.py` runs
+whole models this way, `count.py` counts the instructions.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -25,8 +23,6 @@ import tvm
 import tvm_ffi.libinfo
 from tvm.target import Target
 
-import qnn_ext
-from qnn_ext.executors import ProgramExecutor
 from qnn_ext.host import host_architecture
 from qnn_ext.target import target_architecture
 from qnn_ext.topi_int8.features import has_feature, is_aarch64, is_arm32
@@ -252,50 +248,3 @@ def run_kernel(
     """The output of `main(*inputs, output)` of a compiled module: `run_function` for a kernel."""
     arguments = [*(Argument(READ, array) for array in inputs), Argument(FRESH, np.empty(shape, dtype))]
     return run_function(executable, target, arguments, cpu)[0]
-
-
-# ---- models ------------------------------------------------------------------------------------------------------
-
-
-class EmulatedProgram:
-    """Stands in for the library of a model that is one function: `ProgramExecutor` calls `program(workspace, weights,
-    tasks, profile)` with addresses in this process."""
-
-    def __init__(self, engine: qnn_ext.Engine, cpu: str) -> None:
-        assert engine._built is not None and engine._built.weights is not None
-        target = Target(engine.target)
-        self._arch, self._cpu = architecture(target), cpu or plainest_cpu(target)
-        self._folder = tempfile.TemporaryDirectory(dir=scratch())
-        self.path = link(engine._built.executable, "program", self._arch, Path(self._folder.name))
-        self._sizes = engine._variant["program"]["workspace"], engine._built.weights.size
-
-    def __getitem__(self, name: str) -> Any:
-        assert name == "program"
-        return self._call
-
-    def _call(self, workspace: Any, weights: Any, tasks: int, profile: int) -> None:
-        memory, constants = (
-            np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address.value or 0))
-            for address, size in zip((workspace, weights), self._sizes, strict=True)
-        )
-        arguments = [
-            Argument(CHANGED_POINTER, memory),
-            Argument(READ_POINTER, constants),
-            integer(tasks),
-            integer(profile),
-        ]
-        (changed,) = call(self.path, arguments, self._arch, self._cpu, tasks=tasks)
-        memory[...] = changed
-
-
-def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
-    """An engine built for an ARM target that runs on an emulated CPU from now on: the plainest for its target unless
-    another is named."""
-    assert engine._built is not None and engine._built.weights is not None
-    model = engine.inputs, engine.outputs, engine._states
-    library = EmulatedProgram(engine, cpu)
-    executor = ProgramExecutor(
-        library, engine._built.weights, engine._variant["program"], *model, int(engine.target["num-cores"])
-    )
-    engine._executor = executor
-    return engine

@@ -15,22 +15,10 @@ import qnn_ext
 from qnn_ext import op
 from qnn_ext.executors import MachineExecutor, ProgramExecutor, use_threads
 from qnn_ext.host import default_threads
-from qnn_ext.module import QnnModule, State, TensorSpec
-from qnn_ext.program import phases, sharing
+from qnn_ext.module import QnnModule, State
+from tests.program.small import small_module
 
 DATA = Path(qnn_ext.__file__).parent / "data"
-
-
-@pytest.fixture
-def everything_shared(monkeypatch):
-    """Thresholds at nothing: every loop that may be parallel is."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("qnn_ext.topi_int8"):
-            for name in [name for name in vars(module) if name.startswith("PARALLEL_") and name != "PARALLEL_GRAINS"]:
-                monkeypatch.setattr(module, name, 1)
-    monkeypatch.setattr("qnn_ext.topi_int8.schedule_util.parallel_rows.__defaults__", (1,))
-    monkeypatch.setattr(phases, "MEETING", -1.0)
-    monkeypatch.setattr(sharing, "LAUNCH", -1e9)
 
 
 @pytest.fixture(scope="module")
@@ -139,23 +127,6 @@ def test_profile_and_time(digits, everything_shared, threads):
     assert len(engine.time(number=2, repeat=3).seconds) == 3
 
 
-def _module(build, inputs, states=()) -> QnnModule:
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"x{i}", relax.TensorType(shape, dtype)) for i, (shape, dtype) in enumerate(inputs)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Tuple([builder.normalize(value) for value in build(builder, params)]))
-        builder.emit_func_output(result)
-    function = builder.get()["main"]
-    specs = [TensorSpec(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(inputs)]
-    outputs = [
-        TensorSpec(f"y{i}", tuple(int(d) for d in ty.shape), str(ty.dtype))
-        for i, ty in enumerate(function.ret_ty.fields)
-    ]
-    kept = len(specs) - len(states), len(outputs) - len(states)
-    return QnnModule(builder.get(), tuple(specs[: kept[0]]), tuple(outputs[: kept[1]]), tuple(states))
-
-
 def test_outputs_may_be_inputs_reshapes_and_constants():
     constant = np.arange(6, dtype=np.int8).reshape(2, 3)
 
@@ -164,7 +135,7 @@ def test_outputs_may_be_inputs_reshapes_and_constants():
         y = builder.emit(relax.op.add(x, x))
         return [x, relax.op.reshape(y, (3, 2)), op.base.constant(constant), y, relax.op.reshape(x, (6,))]
 
-    engine = qnn_ext.build(_module(build, [((2, 3), "int8")]), num_threads=1)
+    engine = qnn_ext.build(small_module(build, [((2, 3), "int8")]), num_threads=1)
     x = np.array([[1, -2, 3], [4, 5, -6]], np.int8)
     same, turned, fixed, double, flat = engine(x)
     assert isinstance(engine._executor, ProgramExecutor)
@@ -182,7 +153,7 @@ def test_states_step_together():
 
     zeros = np.zeros((4,), np.int32)
     states = [State("a", zeros), State("b", zeros + 10)]
-    engine = qnn_ext.build(_module(build, [((4,), "int32")] * 3, states), num_threads=1)
+    engine = qnn_ext.build(small_module(build, [((4,), "int32")] * 3, states), num_threads=1)
     x = np.ones(4, np.int32)
     a, b = 0, 10
     for _ in range(5):
@@ -196,7 +167,7 @@ def test_what_is_no_list_of_kernels_runs_in_the_virtual_machine():
     def build(builder, params):
         return [builder.emit(relax.op.sort(params[0], axis=0))]
 
-    engine = qnn_ext.build(_module(build, [((5,), "float32")]), num_threads=2)
+    engine = qnn_ext.build(small_module(build, [((5,), "float32")]), num_threads=2)
     np.testing.assert_array_equal(engine(np.array([3, 1, 2, 5, 4], np.float32)), [1, 2, 3, 4, 5])
     assert isinstance(engine._executor, MachineExecutor)
     assert len(engine.time(number=1, repeat=2).seconds) == 2
@@ -208,7 +179,7 @@ def test_loop_nests_are_kernels_like_others():
     def build(builder, params):
         return [builder.emit(relax.op.argmax(params[0], axis=-1))]
 
-    engine = qnn_ext.build(_module(build, [((3, 64), "int8")]), num_threads=1)
+    engine = qnn_ext.build(small_module(build, [((3, 64), "int8")]), num_threads=1)
     x = np.random.default_rng(0).integers(-128, 128, (3, 64)).astype(np.int8)
     np.testing.assert_array_equal(engine(x), x.argmax(axis=-1))
     assert isinstance(engine._executor, ProgramExecutor)

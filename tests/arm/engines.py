@@ -1,0 +1,137 @@
+"""Whole models on emulated ARM CPUs: `emulated(engine)` is an engine like any other.
+
+A model that is one function (`qnn_ext.program`) needs nothing but a C library. One for TVM's virtual machine runs with
+the runtime libraries of TVM's aarch64 wheel, which `SITE` holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm.target import Target
+
+import qnn_ext
+from qnn_ext.executors import Executor, MachineExecutor, ProgramExecutor
+from qnn_ext.module import State, TensorSpec
+from qnn_ext.topi_int8.features import is_aarch64
+
+from . import emulator
+from .emulator import AARCH64, CHANGED_POINTER, READ, READ_POINTER, Argument, EmulationError, integer
+
+SITE = Path(sys.prefix) / "arm" / "site"
+"""Where Python packages for aarch64 are unpacked."""
+
+
+def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
+    """An engine built for an ARM target that runs on an emulated CPU from now on: the plainest for its target unless
+    another is named."""
+    assert engine._built is not None
+    target = Target(engine.target)
+    cpu = cpu or emulator.plainest_cpu(target)
+    model = engine.inputs, engine.outputs, engine._states
+    executor: Executor
+    if engine._built.weights is not None:
+        layout, weights = engine._variant["program"], engine._built.weights
+        library = Program(engine, target, cpu)
+        executor = ProgramExecutor(library, weights, layout, *model, engine.num_threads)
+    else:
+        if not is_aarch64(target):
+            pytest.skip("TVM's runtime library, which this model needs, has no wheel for 32-bit ARM")
+        executor = MachineExecutor(Machine(engine, cpu), *model, engine.kernels, 1)
+    engine._executor = executor
+    return engine
+
+
+class Program:
+    """Stands in for the library of a model that is one function: `ProgramExecutor` calls `program(workspace, weights,
+    tasks, profile)` with addresses in this process."""
+
+    def __init__(self, engine: qnn_ext.Engine, target: Target, cpu: str) -> None:
+        assert engine._built is not None and engine._built.weights is not None
+        self._arch, self._cpu = emulator.architecture(target), cpu
+        self._folder = tempfile.TemporaryDirectory(dir=emulator.scratch())
+        self._path = emulator.link(engine._built.executable, "program", self._arch, Path(self._folder.name))
+        self._sizes = engine._variant["program"]["workspace"], engine._built.weights.size
+
+    def __getitem__(self, name: str) -> Any:
+        assert name == "program"
+        return self._call
+
+    def _call(self, workspace: Any, weights: Any, tasks: int, profile: int) -> None:
+        memory, constants = map(_bytes_at, (workspace, weights), self._sizes)
+        arrays = Argument(CHANGED_POINTER, memory), Argument(READ_POINTER, constants)
+        arguments = [*arrays, integer(tasks), integer(profile)]
+        (memory[...],) = emulator.call(self._path, arguments, self._arch, self._cpu, tasks)
+
+
+def _bytes_at(address: ctypes.c_void_p, size: int) -> np.ndarray:
+    if size == 0:  # a model may have no weights
+        return np.empty(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address.value or 0))
+
+
+class Machine:
+    """Stands in for the library of a model for TVM's virtual machine, and for the machine itself."""
+
+    def __init__(self, engine: qnn_ext.Engine, cpu: str) -> None:
+        assert engine._built is not None
+        self._cpu = cpu
+        self._results: list[TensorSpec | State] = [*engine.outputs, *engine._states]
+        self._runner = _machine_runner()
+        self._folder = tempfile.TemporaryDirectory(dir=emulator.scratch())
+        self._library = Path(self._folder.name) / "model.so"
+        engine._built.executable.export_library(str(self._library), cc=_compiler())
+
+    def __getitem__(self, name: str) -> Any:
+        return {"vm_load_executable": lambda: self, "vm_initialization": lambda *_: None, "main": self._main}[name]
+
+    def _main(self, *tensors: Any) -> list[np.ndarray]:
+        arguments = [Argument(READ, np.from_dlpack(tensor)) for tensor in tensors]
+        with emulator.request(arguments) as (asked, result):
+            emulator.run_program([self._runner, self._library, asked, result], AARCH64, self._cpu)
+            return _split(result.read_bytes(), self._results)
+
+
+def _split(data: bytes, results: Sequence[TensorSpec | State]) -> list[np.ndarray]:
+    arrays, start = [], 0
+    for result in results:
+        shape, dtype = (
+            (result.initial.shape, result.initial.dtype)
+            if isinstance(result, State)
+            else (result.shape, np.dtype(result.dtype))
+        )
+        array = np.frombuffer(data, dtype, int(np.prod(shape)), start).reshape(shape)
+        arrays.append(array.copy())
+        start += array.nbytes
+    if start != len(data):
+        raise EmulationError(f"the model wrote {len(data)} bytes instead of {start}")
+    return arrays
+
+
+def _compiler() -> str:
+    """The C++ compiler for aarch64; skips the test without it."""
+    name = f"{AARCH64.prefix}g++"
+    return shutil.which(name) or pytest.skip(f"{name} not found: apt-get install g++-aarch64-linux-gnu")
+
+
+@cache
+def _machine_runner() -> Path:
+    """`machine.cc` linked with the runtime libraries of the aarch64 wheels; skips the test without them."""
+    folders = [SITE / package / "lib" for package in ("tvm", "tvm_ffi")]
+    if not all(folder.is_dir() for folder in folders):
+        pytest.skip(f"TVM's wheels for aarch64 are not unpacked in {SITE}")
+    path = emulator.scratch() / "machine"
+    libraries = [*(f"-L{folder}" for folder in folders), *(f"-Wl,-rpath,{folder}" for folder in folders)]
+    source = emulator.HERE / "machine.cc"
+    linked = ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_runtime_extra", "-ltvm_ffi"]
+    emulator.command(_compiler(), "-std=c++17", "-O1", *emulator.includes(), source, *libraries, *linked, "-o", path)
+    return path
