@@ -12,7 +12,6 @@ import json
 import lzma
 import os
 import tempfile
-import threading
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -37,7 +36,6 @@ _LZMA_LIMIT = 1 << 20  # bytes
 _LZMA = {"id": lzma.FILTER_LZMA2, "preset": 9}
 _DELTA_16 = {"id": lzma.FILTER_DELTA, "dist": 2}
 _CHUNK = 1 << 18  # bytes that are unpacked at a time
-_stderr_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def _add_library(archive: zipfile.ZipFile, name: str, executable: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
         library = Path(folder) / name
         try:
-            with _quiet():
+            with tvm_runtime.quiet():
                 executable.export_library(str(library), options=["-s"])  # without symbols and debug information
         except Exception as error:
             raise ArtifactError(
@@ -151,7 +149,7 @@ def load_code(path: str | os.PathLike, index: int, with_weights: bool) -> tuple[
             library = archive.extract(_library_name(index), folder)
             weights = _read_weights(archive, index) if with_weights else None
         try:
-            with _quiet():
+            with tvm_runtime.quiet():
                 return tvm_runtime.load_module(library), weights
         except Exception as error:
             raise ArtifactError(
@@ -192,21 +190,6 @@ def _opened(source: Path) -> Iterator[zipfile.ZipFile]:
         RuntimeError,
     ) as error:
         raise ArtifactError(f"{source}: not a .qnn file, or a damaged one ({error})") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the C++ side: TVM 0.27 logs "Scope Saving:" and "Scope Loaded:" as warnings whenever it writes or reads
-    an executable, with no way to turn that off. Errors still arrive, as exceptions."""
-    with _stderr_lock:  # file descriptors belong to all threads: the second to come would save the first one's sink
-        saved = os.dup(2)
-        try:
-            with open(os.devnull, "w") as sink:
-                os.dup2(sink.fileno(), 2)
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
 
 
 # ---- JSON forms --------------------------------------------------------------------------------------------------

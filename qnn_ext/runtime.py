@@ -13,7 +13,7 @@ import numpy as np
 from . import artifact
 from .errors import ArtifactError, QnnError, TargetError
 from .executors import Executor, MachineExecutor, ProgramExecutor
-from .host import can_run, check_runnable, default_threads, missing_features
+from .host import advised_target, can_run, check_runnable, default_threads, missing_features
 from .kernels import Kernel
 from .module import FloatNote, State, TensorSpec, check_inputs, run_by_sample
 
@@ -252,5 +252,5 @@ def _choose(variants: Sequence[dict[str, Any]]) -> int:
     missing = missing_features(last["features"]) or [last["architecture"]]
     raise TargetError(
         f"this CPU can run none of the targets inside ({inside}); even the last needs {', '.join(missing)}. "
-        "Compile again with the target 'native' here, or add 'x86-64', which any x86 CPU runs"
+        f"Compile again with the target 'native' here, or add {advised_target()}, which any CPU of this kind runs"
     )

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import struct
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -118,3 +119,21 @@ def _load_runtime() -> None:
         import tvm  # noqa: F401  # laid out differently: let it find its own library
     else:
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+_stderr_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the C++ side: TVM 0.27 logs "Scope Saving:" and "Scope Loaded:" as warnings whenever it writes or reads
+    an executable, with no way to turn that off, and LLVM what it does not know. Errors still arrive, as exceptions."""
+    with _stderr_lock:  # file descriptors belong to all threads: the second to come would save the first one's sink
+        saved = os.dup(2)
+        try:
+            with open(os.devnull, "w") as sink:
+                os.dup2(sink.fileno(), 2)
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
