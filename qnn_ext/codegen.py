@@ -18,11 +18,14 @@ from tvm.relax.backend.cuda import pipeline as cuda_pipeline
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
-from .numerics.saturate import SATURATE, as_float, narrowed, widened
+from .numerics.saturate import as_float, is_saturate, narrowed, widened
+from .topi_int8.arm_cpu.narrow import finish_for_arm
+from .topi_int8.cpu.chains import by_step
 from .topi_int8.cpu.prefetch import prefetching
 from .topi_int8.cpu.weave import weave
+from .topi_int8.cuda.fragments import in_registers
 from .topi_int8.cuda.lowering import lower_for_cuda
-from .topi_int8.features import has_feature, is_cuda
+from .topi_int8.features import has_feature, is_aarch64, is_arm32, is_cuda
 from .topi_int8.schedule_util import num_threads
 from .topi_int8.x86.lookup import looked_up
 from .topi_int8.x86.pack import pack_saturated
@@ -48,11 +51,16 @@ def generate_code(mod: tvm.IRModule, target: Target) -> Any:
 def _pipeline() -> tuple[tvm.transform.Pass, Any, Any]:
     """TVM's pipeline for scheduled TIR with these passes behind it."""
     pipeline, finalize_host, finalize_device = default_s_tir_pipeline()
+    first = tirx.transform.prim_func_pass(_begin, opt_level=0, name="qnn_ext.begin")
     last = tirx.transform.prim_func_pass(_finish, opt_level=0, name="qnn_ext.finish")
-    return tvm.ir.transform.Sequential([pipeline, last]), finalize_host, finalize_device
+    return tvm.ir.transform.Sequential([first, pipeline, last]), finalize_host, finalize_device
 
 
 tirx.register_tir_pipeline(PIPELINE, _pipeline)
+
+
+def _begin(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
+    return in_registers(function)
 
 
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
@@ -61,11 +69,15 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
         return function.with_body(lower_for_cuda(function.body))
     body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
     body = weave(body, serial=num_threads(target) == 1)
+    if is_aarch64(target) or is_arm32(target):
+        body = tvm_ffi.structural_map(body, (tirx.SeqStmt, by_step))
     if has_feature(target, "avx512vbmi"):
         body = tvm_ffi.structural_map(body, (TensorLoad, looked_up))
     if has_feature(target, "fma"):
         body = tvm_ffi.structural_map(body, [(tirx.Max, _rounded_product), (tirx.Cast, _floated)])
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
+    if is_aarch64(target) or is_arm32(target):
+        body = finish_for_arm(body, target)
     saturate = _packed if has_feature(target, "avx512bw") else _narrowed
     return function.with_body(tvm_ffi.structural_map(body, [(tvm.ir.Call, saturate), (tirx.AllocBuffer, _on_stack)]))
 
@@ -100,29 +112,25 @@ def _floated(cast: tirx.Cast) -> Expr:
         value, offset = value.a, int(constant) if isinstance(value, tirx.Sub) else -int(constant)
     if isinstance(value, tirx.Cast) and str(value.ty.dtype).startswith("int32"):
         value = value.value
-    floated = as_float(value, offset, _product) if _is_saturate(value) else None
+    floated = as_float(value, offset, _product) if is_saturate(value) else None
     return cast if floated is None else floated
 
 
 def _packed(call: Expr) -> Expr:
-    if not _is_saturate(call):
+    if not is_saturate(call):
         return call
     packed = pack_saturated(call)
     return narrowed(call) if packed is None else packed
 
 
 def _narrowed(call: Expr) -> Expr:
-    return narrowed(call) if _is_saturate(call) else call
-
-
-def _is_saturate(node: Expr) -> bool:
-    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == SATURATE
+    return narrowed(call) if is_saturate(call) else call
 
 
 def _widened(cast: tirx.Cast) -> Expr:
     """A saturated value that is widened again never leaves its 32 bits."""
     wide = str(cast.ty.dtype)
-    return widened(cast.value).astype(wide) if _is_saturate(cast.value) else cast
+    return widened(cast.value).astype(wide) if is_saturate(cast.value) else cast
 
 
 def _on_stack(node: tirx.AllocBuffer) -> tirx.AllocBuffer:

@@ -62,7 +62,7 @@ def kernels_of(source: str) -> str:
     match = re.search(r'^extern "C" __global__', source, re.MULTILINE)
     assert match, "no kernel in this source"
     body = re.sub(r"extern __shared__ ([^\[;]*)\[\];", r"__shared__ \1[DYNAMIC_SHARED];", source[match.start() :])
-    return re.sub(r"__shared__ (alignas\(\d+\))", r"\1 __shared__", body)
+    return re.sub(r"__shared__ (?:__align__|alignas)(\(\d+\))", r"alignas\1 __shared__", body)
 
 
 def program(source: str, arrays: Sequence[Array], launches: Sequence[Launch], outputs: Sequence[str]) -> str:

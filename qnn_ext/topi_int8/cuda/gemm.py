@@ -8,7 +8,7 @@ What the kernels of this folder have in common, whatever their instruction:
     k   taps and channels of the window, (r, s, c) as one number; columns of x
 
 A is no tensor in memory. It is a stage "data" whose index expressions gather the values of the image; a schedule
-inlines it into the copy to shared memory. k runs over the whole window without gaps, so nothing is multiplied by padding
+inlines it into the copy to shared memory. k runs over the whole window without gaps, so no product is by padding
 but at its end, and every aligned run of k, as long as divides the channels of a group, is a run of memory: 16 bytes
 where the channels are a multiple of 16. A first layer of three channels is gathered byte by byte, 147 of 160 values for
 a 7×7 window, where channels padded to four would be 196 of 224. Stride, dilation and groups are but other expressions.
@@ -133,9 +133,9 @@ def compute(
     if isinstance(workload, Conv2dWorkload):
         data = _windows(workload, padded, x, pad_value)
     else:
-        data = _rows(x, gemm.m, gemm.k, padded.m, padded.k, DATA)
+        data = _rows(workload, x, gemm.m, padded.m, padded.k, DATA)
     if isinstance(workload, BatchMatmulWorkload):
-        w = _rows(w, gemm.n, gemm.k, padded.n, padded.k, WEIGHT)
+        w = _rows(workload, w, gemm.n, padded.n, padded.k, WEIGHT)
     k = te.reduce_axis((0, padded.k), "k")
     lead = len(data.shape) == 3
 
@@ -153,31 +153,36 @@ def _windows(workload: Conv2dWorkload, padded: Gemm, x: te.Tensor, pad_value: in
     top, left = workload.padding[:2]
     gemm = gemm_of(workload)
     channels, taps_in_row = workload.in_channels // workload.groups, workload.kernel[1]
+    run = run_of(workload)
 
     def window(b, m, k):
         image, y, column = pixel(workload, clamp(m, gemm.m, padded.m))
-        r = k // (channels * taps_in_row) if workload.kernel[0] > 1 else 0
-        s = k // channels % taps_in_row if taps_in_row > 1 else 0
+        # By the number of the run, not by k: it shows that one condition holds for all of a run.
+        tap = k // run // (channels // run)
+        r = tap // taps_in_row if workload.kernel[0] > 1 else 0
+        s = tap % taps_in_row if taps_in_row > 1 else 0
         row = y * workload.strides[0] + r * workload.dilation[0] - top
         column = column * workload.strides[1] + s * workload.dilation[1] - left
-        inside = [k < gemm.k] if padded.k > gemm.k else []
+        inside = [k // run < gemm.k // run] if padded.k > gemm.k else []
         if any(workload.padding):
             inside += [row >= 0, row < height, column >= 0, column < width]
-        value = x[image, row, column, b * channels + k % channels]
+        value = x[image, row, column, b * channels + k // run % (channels // run) * run + k % run]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(pad_value, x.dtype)) if inside else value
 
     return te.compute((gemm.batch, padded.m, padded.k), window, name=DATA)
 
 
-def _rows(x: te.Tensor, rows: int, depth: int, padded_rows: int, padded_depth: int, name: str) -> te.Tensor:
-    """x (..., rows, depth) with rows repeated and depth filled up, or x itself where there is nothing to pad."""
+def _rows(workload: Workload, x: te.Tensor, rows: int, padded_rows: int, padded_depth: int, name: str) -> te.Tensor:
+    """x (..., rows, k) with the last row repeated and k filled up with zeros, or x itself where that is all."""
+    depth, run = gemm_of(workload).k, run_of(workload)
     if (rows, depth) == (padded_rows, padded_depth):
         return x
 
     def padded(*indices):
         *lead, row, k = indices
         value = x(*lead, clamp(row, rows, padded_rows), k)
-        return tirx.if_then_else(k < depth, value, tirx.const(0, x.dtype)) if padded_depth > depth else value
+        inside = k // run < depth // run
+        return tirx.if_then_else(inside, value, tirx.const(0, x.dtype)) if padded_depth > depth else value
 
     return te.compute((*x.shape[:-2], padded_rows, padded_depth), padded, name=name)
 
@@ -228,10 +233,34 @@ def as_gemm(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
     elif isinstance(workload, DenseWorkload):
         place = (0, *variables)
     else:
-        found: list[Any] = []
-        tvm_ffi.structural_walk(sch.get(output).body, (TensorLoad, found.append))
-        place = next(tuple(load.indices) for load in found if load.source.name == ACCUMULATOR)
+        place = tuple(_accumulator_indices(sch, output))
     axes = [axis for axis in place if not isinstance(axis, (int, tirx.IntImm))]
     sch.transform_block_layout(output, tirx.IndexMap(variables, axes, None))
-    if isinstance(workload, Conv2dWorkload) and workload.groups > 1:
-        resolve_groups(sch, output, 0)
+    if isinstance(workload, Conv2dWorkload):
+        if workload.groups > 1:
+            resolve_groups(sch, output, 0)
+        _resolve_rows(sch, output)
+
+
+def _accumulator_indices(sch: Schedule, output: SBlockRV) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(sch.get(output).body, (TensorLoad, found.append))
+    return next(list(load.indices) for load in found if load.source.name == ACCUMULATOR)
+
+
+def _resolve_rows(sch: Schedule, output: SBlockRV) -> None:
+    """Write the row m of the accumulator as m where it was put together again from its image, row and column.
+
+    TVM does not always, and could not tell then which rows a tile needs.
+    """
+    block = sch.get(output)
+    rows = block.iter_vars[-2].var
+    written = _accumulator_indices(sch, output)[-2]
+    if written.same_as(rows):
+        return
+
+    def resolve(node):
+        return rows if tvm_ffi.structural_equal(node, written) else node
+
+    resolved = tvm_ffi.structural_map(block, (type(written), resolve))
+    sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
