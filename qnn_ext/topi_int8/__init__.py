@@ -25,6 +25,7 @@ for _name in (
     "generic.dense",
     "generic.batch_matmul",
     "cuda.fallback",
+    "cuda.dp4a",
     "x86.products",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",

@@ -31,7 +31,7 @@ _FUNCTIONS = {
 
 def lower_for_cuda(body: tirx.Stmt) -> tirx.Stmt:
     """The body of a kernel in what TVM's code generation for CUDA knows."""
-    body = tvm_ffi.structural_map(body, [(tirx.Cast, _widened), (tirx.Max, _product)])
+    body = tvm_ffi.structural_map(body, [(tirx.Cast, _widened), (tirx.Max, _product), (tirx.Broadcast, _bytes)])
     return tvm_ffi.structural_map(body, (tvm.ir.Call, _called))
 
 
@@ -52,6 +52,15 @@ def _product(node: tirx.Max) -> Expr:
     if not (is_fence and isinstance(node.a, tirx.Mul)):
         return node
     return tirx.call_pure_extern(node.ty.dtype, _PRODUCTS[dtype], node.a.a, node.a.b)
+
+
+def _bytes(node: tirx.Broadcast) -> Expr:
+    """A constant in 8 or 16 bytes as 32-bit lanes: TVM gives CUDA's int2 and int4 as many values as there are bytes."""
+    kind, _, lanes = str(node.ty.dtype).partition("x")
+    if kind not in ("int8", "uint8") or lanes not in ("8", "16") or not isinstance(node.value, tirx.IntImm):
+        return node
+    word = int.from_bytes(bytes([int(node.value) % 256] * 4), "little", signed=True)
+    return tirx.reinterpret(node.ty.dtype, tirx.Broadcast(tirx.const(word, "int32"), int(lanes) // 4))
 
 
 def _called(call: Expr) -> Expr:

@@ -1,0 +1,242 @@
+"""conv2d, dense and batch_matmul with DP4A: for GPUs without tensor cores, and for products that do not fill those.
+
+A block of threads computes `rows` × `columns` of the product of `gemm`, `depth` bytes of k at a time. Both operands
+come through registers into shared memory, 16 bytes a load where memory allows it, and lie there as words of four k,
+the words of neighbouring rows side by side:
+
+    shared[k / 4][quarter][thread][row of the quarter][k % 4]
+
+so that each thread reads four of its rows by one instruction of 16 bytes, and neighbouring threads neighbouring 16
+bytes: no bank is asked twice. A thread's own tile are 4×4 to 8×8 accumulators in registers: per word of A or B it
+multiplies 4 or 8 times. The epilogue runs on them and stores four bytes at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from ..features import is_cuda
+from ..schedule_util import inline_epilogue
+from ..strategy import Implementation, register
+from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from . import gemm
+from .dp4a_intrin import DEPTH, dp4a
+from .generic import bind_blocks
+
+QUARTER = 4  # rows of a thread that one load of 16 bytes brings
+BYTES = 16  # of the widest load
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's rows, columns and bytes of k; a thread's rows and columns, multiples of 4 that divide the block's."""
+
+    rows: int
+    columns: int
+    depth: int
+    thread_rows: int
+    thread_columns: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.thread_rows * (self.columns // self.thread_columns)
+
+    @property
+    def block(self) -> gemm.BlockSize:
+        return gemm.BlockSize(self.rows, self.columns, self.depth)
+
+
+TILES = [
+    Tile(rows, columns, depth, thread_rows, thread_columns)
+    for thread_rows, thread_columns in ((8, 8), (4, 8), (8, 4), (4, 4))
+    for rows in (16, 32, 64, 128)
+    for columns in (16, 32, 64, 128)
+    for depth in (16, 32, 64)
+    if 64 <= rows // thread_rows * (columns // thread_columns) <= 256
+]
+MULTIPROCESSORS = 64  # of a middling GPU: what tiles are chosen for where nothing is measured
+RESIDENT = 512  # threads of a multiprocessor that hide the latency of memory from each other
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: Workload) -> dict[Tile, float]:
+    """All tiles with their predicted cost, cheapest first."""
+    sizes = gemm.gemm_of(workload)
+    costs = {tile: tile_cost(tile, sizes) for tile in TILES}
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
+
+
+def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
+    """Instructions that the busiest multiprocessor issues, in units of a warp's.
+
+    In each step of four k a thread multiplies once per accumulator, loads its rows and columns from shared memory, and
+    has its share of the copies into it; a step's barriers cost what few warps cannot hide. Blocks run in waves.
+    """
+    padded = tile.block.pad(sizes)
+    blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
+    products = tile.thread_rows * tile.thread_columns
+    loads = (tile.thread_rows + tile.thread_columns) / QUARTER * 4
+    copies = (tile.rows + tile.columns) / tile.threads * 3
+    steps, barriers = padded.k / DEPTH, padded.k / tile.depth * 60
+    busiest = -(-blocks // MULTIPROCESSORS)
+    hidden = min(1.0, busiest * tile.threads / RESIDENT)
+    issued = busiest * tile.threads / 32 * (steps * (products + loads + copies) + barriers)
+    return issued / (0.25 + 0.75 * hidden)
+
+
+def best_tile(workload: Workload) -> Tile:
+    """The tile of the lowest predicted cost."""
+    return next(iter(tiles(workload)))
+
+
+def pack_weight(workload: Conv2dWorkload | DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
+    """Weights OHWI or (N, K) to (groups, n, k), zero where n and k were padded."""
+    return gemm.pack_weight(workload, weight, (tile or best_tile(workload)).block)
+
+
+def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: Tile | None = None) -> te.Tensor:
+    """The accumulator in the workload's shape, int32."""
+    return gemm.compute(workload, x, w, pad_value, (tile or best_tile(workload)).block)
+
+
+def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | None = None) -> None:
+    """Blocks of threads with shared memory, tiles in registers, the epilogue on those."""
+    tile = tile or best_tile(workload)
+    product = sch.get_sblock(gemm.ACCUMULATOR)
+    output = inline_epilogue(sch, product)
+    if sch.get(output).name_hint == gemm.ACCUMULATOR:  # the accumulators themselves are the result
+        output = sch.cache_write(product, 0, "local")
+    else:
+        gemm.as_gemm(sch, workload, output)
+        sch.set_scope(product, 0, "local")
+    schedule_product(sch, workload, product, output, tile)
+    bind_blocks(sch)
+
+
+def schedule_product(sch: Schedule, workload: Workload, product: SBlockRV, output: SBlockRV, tile: Tile) -> None:
+    """Tile the product, stage its operands, tensorize it, and put the output behind it."""
+    run = gemm.run_of(workload)
+    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else BYTES)  # packed weights are padded
+    operands = [stage(sch, workload, product, index) for index in (0, 1)]
+    batch, m, n, k = sch.get_loops(product)
+    block_m, thread_m, row = sch.split(m, [None, tile.rows // tile.thread_rows, tile.thread_rows])
+    block_n, thread_n, column = sch.split(n, [None, tile.columns // tile.thread_columns, tile.thread_columns])
+    step, word, byte = sch.split(k, [None, tile.depth // DEPTH, DEPTH])
+    sch.reorder(batch, block_m, block_n, thread_m, thread_n, step, word, row, column, byte)
+    for loop, thread in (
+        (batch, "blockIdx.z"),
+        (block_m, "blockIdx.y"),
+        (block_n, "blockIdx.x"),
+        (thread_m, "threadIdx.y"),
+        (thread_n, "threadIdx.x"),
+    ):
+        sch.bind(loop, thread)
+    sides = ((tile.rows, tile.thread_rows), (tile.columns, tile.thread_columns))
+    for operand, (size, own), together in zip(operands, sides, runs, strict=True):
+        place(sch, operand, step, word, size, own, tile, together)
+    sch.reverse_compute_at(output, thread_n, preserve_unit_loops=True)
+    store(sch, workload, output)
+    sch.unroll(row)
+    sch.unroll(column)
+    initial = sch.decompose_reduction(product, step)
+    for loop in sch.get_loops(initial)[-2:]:
+        sch.unroll(loop)
+    sch.tensorize(byte, dp4a())
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The stages of an operand on its way: memory → `loaded` (registers) → `shared` → `own` (a thread's registers)."""
+
+    loaded: SBlockRV
+    shared: SBlockRV
+    own: SBlockRV
+
+
+def stage(sch: Schedule, workload: Workload, product: SBlockRV, index: int) -> Operand:
+    """Give an operand of the product its stages, and compute there what gathers or pads it."""
+    shared = sch.cache_read(product, index, "shared")
+    own = sch.cache_read(product, index, "local")
+    loaded = sch.cache_read(shared, 0, "local")
+    for producer in sch.get_producers(loaded):
+        if sch.get(producer).name_hint in (gemm.DATA, gemm.WEIGHT):
+            sch.compute_inline(producer)
+    return Operand(loaded, shared, own)
+
+
+def place(
+    sch: Schedule, operand: Operand, step: LoopRV, word: LoopRV, size: int, own: int, tile: Tile, run: int
+) -> None:
+    """Copy an operand's `size` rows to shared memory once a step, and `own` of them to registers once a word.
+
+    `run` values of k lie side by side in memory and are aligned.
+    """
+    quarters = own // QUARTER
+
+    def shared_layout(*indices: Any) -> list[Any]:
+        *lead, row, k = indices
+        inside = row % size
+        place_ = [inside % own // QUARTER, inside // own, inside % QUARTER] if quarters > 1 else [inside]
+        return [*lead, row // size, k // DEPTH, *place_, k % DEPTH]
+
+    sch.compute_at(operand.own, word, preserve_unit_loops=True)
+    loops = sch.get_loops(operand.own)[-2:]
+    _vectorize(sch, operand.own, QUARTER * DEPTH, sch.fuse(*loops))
+    sch.transform_layout(operand.shared, ("write", 0), shared_layout)
+    sch.compute_at(operand.shared, step, preserve_unit_loops=True)
+    row, k = sch.get_loops(operand.shared)[-2:]
+    chunk, _ = sch.split(k, [None, BYTES])
+    threads = [tile.rows // tile.thread_rows, tile.columns // tile.thread_columns]
+    outer, thread_m, thread_n = sch.split(sch.fuse(row, chunk), [None, *threads])
+    sch.bind(thread_m, "threadIdx.y")
+    sch.bind(thread_n, "threadIdx.x")
+    sch.unroll(outer)
+    sch.compute_at(operand.loaded, thread_n, preserve_unit_loops=True)
+    _vectorize(sch, operand.loaded, run)
+    _vectorize(sch, operand.shared, DEPTH)
+
+
+def _vectorize(sch: Schedule, block: SBlockRV, lanes: int, loop: LoopRV | None = None) -> None:
+    outer, inner = sch.split(sch.get_loops(block)[-1] if loop is None else loop, [None, lanes])
+    sch.unroll(outer)
+    if lanes > 1:
+        sch.vectorize(inner)
+
+
+def store(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
+    """Vectors of four neighbouring columns where whole rows of the result allow: CUDA has no wider ones of floats."""
+    width = math.gcd(gemm.gemm_of(workload).n, QUARTER)
+    rows = sch.get_loops(output)[-2]
+    if width > 1:
+        _vectorize(sch, output, width)
+    sch.unroll(rows)
+
+
+def _accepts(workload: Workload, target: Target) -> bool:
+    int8 = workload.data_dtype == workload.weight_dtype == "int8" and workload.out_dtype == "int32"
+    return is_cuda(target) and int8 and not (isinstance(workload, Conv2dWorkload) and workload.depthwise)
+
+
+for _type, _name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul")):
+    register(
+        _type,
+        Implementation(
+            name=f"{_name}_dp4a.cuda",
+            priority=10,
+            accepts=_accepts,
+            compute=compute,
+            schedule=schedule,
+            pack_weight=None if _type is BatchMatmulWorkload else pack_weight,
+            accumulator=gemm.ACCUMULATOR,
+            tiles=tiles,
+        ),
+    )

@@ -1,0 +1,110 @@
+"""DP4A kernels on the emulated GPU: every output equals the NumPy reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qnn_ext.target import make_target
+from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
+from qnn_ext.topi_int8.cuda import dp4a
+from qnn_ext.topi_int8.workload import Workload
+from tests.topi_int8.kernels import check
+
+TARGET = make_target("sm_61")
+
+
+def kernel(workload: Workload, name: str = "dp4a") -> Implementation:
+    return next(item for item in candidates(workload, TARGET) if f"_{name}." in item.name)
+
+
+def conv(batch, height, width, ins, outs, kernel=3, stride=1, dilation=1, groups=1, padding=None) -> Conv2dWorkload:
+    edge = dilation * (kernel - 1) // 2
+    return Conv2dWorkload(
+        batch=batch,
+        height=height,
+        width=width,
+        in_channels=ins,
+        out_channels=outs,
+        kernel=(kernel, kernel),
+        strides=(stride, stride),
+        padding=padding or (edge, edge, edge, edge),
+        dilation=(dilation, dilation),
+        groups=groups,
+        data_dtype="int8",
+        weight_dtype="int8",
+    )
+
+
+CONVOLUTIONS = {
+    "whole vectors": conv(1, 9, 7, 16, 24),
+    "first layer": conv(2, 11, 12, 3, 20, kernel=7, stride=2),
+    "1x1": conv(1, 6, 6, 32, 32, kernel=1),
+    "1x1 strided": conv(1, 8, 8, 8, 9, kernel=1, stride=2),
+    "dilation": conv(2, 5, 6, 12, 9, dilation=2),
+    "groups": conv(1, 8, 8, 32, 48, groups=4),
+    "odd groups": conv(1, 7, 7, 6, 10, groups=2),
+    "uneven": replace(conv(1, 6, 6, 16, 16), kernel=(2, 3), strides=(1, 2), padding=(0, 1, 1, 0)),
+    "larger": conv(1, 14, 14, 64, 96, padding=(0, 0, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("epilogue", ["requantize", "residual"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_conv2d(name, epilogue):
+    check(CONVOLUTIONS[name], TARGET, kernel(CONVOLUTIONS[name]), epilogue=epilogue)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "epilogue"),
+    [
+        ((70, 96, 50), "requantize"),
+        ((33, 17, 65), "residual"),
+        ((128, 256, 128), "none"),
+        ((5, 1000, 7), "fixed_point"),
+        ((16, 5, 1), "requantize"),
+    ],
+    ids=str,
+)
+def test_dense(sizes, epilogue):
+    workload = DenseWorkload(*sizes, "int8", "int8")
+    check(workload, TARGET, kernel(workload), epilogue=epilogue)
+
+
+@pytest.mark.parametrize("sizes", [(3, 20, 24, 18), (2, 16, 64, 64), (4, 33, 7, 5)], ids=str)
+def test_batch_matmul(sizes):
+    workload = BatchMatmulWorkload(*sizes, "int8", "int8")
+    check(workload, TARGET, kernel(workload), epilogue="requantize")
+    check(workload, TARGET, kernel(workload), epilogue="none")
+
+
+@pytest.mark.parametrize("fill", [("min", "min"), ("min", "max"), ("max", "min")], ids="-".join)
+def test_extremes(fill):
+    workload = conv(1, 5, 5, 32, 16)
+    check(workload, TARGET, kernel(workload), epilogue="none", fill=fill, pad_value=-128)
+
+
+SHAPES = sorted({(tile.rows, tile.columns, tile.thread_rows, tile.thread_columns) for tile in dp4a.TILES})
+
+
+@pytest.mark.parametrize("shape", SHAPES[:: max(1, len(SHAPES) // 8)], ids=str)
+def test_other_tiles(shape):
+    tile = next(t for t in dp4a.TILES if (t.rows, t.columns, t.thread_rows, t.thread_columns) == shape)
+    workload = conv(1, 7, 9, 16, 40)
+    check(workload, TARGET, kernel(workload).with_tile(tile))
+
+
+def test_tiles_fit_every_gpu():
+    """48 KiB of shared memory and 1024 threads are what every architecture offers a block."""
+    for tile in dp4a.TILES:
+        assert 64 <= tile.threads <= 256
+        assert (tile.rows + tile.columns) * tile.depth <= 48 << 10
+        assert tile.rows % tile.thread_rows == tile.columns % tile.thread_columns == 0
+
+
+def test_small_products_get_many_blocks():
+    """Few rows must not end on a single multiprocessor."""
+    tile = dp4a.best_tile(conv(1, 7, 7, 512, 512))
+    blocks = -(-49 // tile.rows) * -(-512 // tile.columns)
+    assert blocks >= dp4a.MULTIPROCESSORS // 2
