@@ -28,6 +28,11 @@ def saturated(x: Expr, zero_point: int, dtype: str) -> Expr:
     return tirx.call_intrin(dtype, SATURATE, x, tirx.const(zero_point, "int32"))
 
 
+def is_saturate(node: Expr) -> bool:
+    """Whether an expression is the operator."""
+    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == SATURATE
+
+
 def narrowed(call: Expr) -> Expr:
     """The operator as ordinary TIR."""
     x, zero_point = call.args
@@ -52,12 +57,10 @@ def as_float(call: Expr, offset: int, product: Callable[[Expr, Expr], Expr]) -> 
     product: a·b, rounded before anything is added
     """
     x, _ = call.args
-    if getattr(getattr(x, "op", None), "name", "") != "tirx.call_llvm_pure_intrin" or _intrinsic(x) != _LRINT:
+    y = rounded_operand(x)
+    if y is None:
         return None
-    y = x.args[-1]
     real = str(y.ty.dtype)
-    if not real.startswith("float32"):
-        return None
     if isinstance(y, tirx.Mul):
         y = product(y.a, y.b)
     low, high = dtype_range(_scalar(call))
@@ -67,8 +70,12 @@ def as_float(call: Expr, offset: int, product: Callable[[Expr, Expr], Expr]) -> 
     return tirx.reinterpret(real, clipped) - tirx.const(float(_ROUNDER - shift + offset), real)
 
 
-def _intrinsic(call: Expr) -> int:
-    return int(call.args[0])
+def rounded_operand(x: Expr) -> Expr | None:
+    """y where x is lrint(y) of float32 y, else None."""
+    if getattr(getattr(x, "op", None), "name", "") != "tirx.call_llvm_pure_intrin" or int(x.args[0]) != _LRINT:
+        return None
+    y = x.args[-1]
+    return y if str(y.ty.dtype).startswith("float32") else None
 
 
 def zero_point(call: Expr) -> int:

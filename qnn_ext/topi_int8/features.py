@@ -51,3 +51,11 @@ def _architecture(target: Target) -> str:
 def has_feature(target: Target, feature: str) -> bool:
     """Whether the target's CPU has an LLVM feature: "avx512vnni" or "avx2" of x86, "dotprod" or "i8mm" of ARM."""
     return target.kind.name == "llvm" and _has(feature, str(target))
+
+
+def contracts(target: Target) -> bool:
+    """Whether LLVM makes one operation, which rounds once, of a float product and what is added to it.
+
+    It does wherever the CPU has such an instruction: all 64-bit ARM CPUs, 32-bit ones with VFPv4, x86 with FMA.
+    """
+    return is_aarch64(target) or has_feature(target, "vfp4" if is_arm32(target) else "fma")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qnn_ext.topi_int8 import Conv2dWorkload, candidates, select
-from qnn_ext.topi_int8.x86 import depthwise_conv2d
+from qnn_ext.topi_int8.cpu import depthwise_conv2d
 
 from .kernels import CPUS, check, cpu_target
 
@@ -158,6 +158,6 @@ def test_weights_keep_their_size():
     """Packing adds nothing to weights whose channels fill whole vectors."""
     workload = depthwise((1, 8, 8, 32), padding=PAD)
     weight = np.arange(32 * 9, dtype=np.int64).astype("int8").reshape(32, 3, 3, 1)
-    packed = depthwise_conv2d.pack_weight(workload, weight)
+    packed = depthwise_conv2d.pack_weight(workload, weight, depthwise_conv2d.Registers(lanes=16, columns=(4,)))
     assert packed.nbytes == weight.nbytes and packed.shape == (3, 3, 32)
     np.testing.assert_array_equal(packed[1, 2], weight[:, 1, 2, 0])

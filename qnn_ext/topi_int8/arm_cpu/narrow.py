@@ -1,0 +1,156 @@
+"""Saturating narrowing and rounding of float vectors on ARM, where LLVM takes several instructions or a library call.
+
+aarch64   fcvtns         four floats to int32, midpoints to even
+          sqxtn, sqadd, sqxtn or sqxtun   to int16; the zero point, exact wherever that lies in 8 bits; to 8 bits
+armv7     has vqmovn and vqadd, but no conversion that rounds: x + 1.5·2²³ has the rounded x in its lowest bits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.target import Target
+
+from ...numerics.saturate import is_saturate, narrowed, rounded_operand, zero_point
+from ..features import contracts, has_feature, is_aarch64
+
+Expr = Any
+LANES = 4  # of a register of 32-bit values
+FLOAT32 = "float32"
+
+_ROUNDER = 3 << 22
+_ROUNDER_BITS = int(np.float32(_ROUNDER).view(np.int32))
+_INTEGERS_FROM = 1 << 23  # floats of this size and above have no fraction
+
+_WORDS = {True: "llvm.aarch64.neon.sqxtn", False: "llvm.arm.neon.vqmovns"}
+_BYTES = {
+    (True, "int8"): "llvm.aarch64.neon.sqxtn",
+    (True, "uint8"): "llvm.aarch64.neon.sqxtun",
+    (False, "int8"): "llvm.arm.neon.vqmovns",
+    (False, "uint8"): "llvm.arm.neon.vqmovnsu",
+}
+
+
+def finish_for_arm(body: tirx.Stmt, target: Target) -> tirx.Stmt:
+    """A kernel with its saturating narrowing and its rounding of float32 as ARM has them."""
+    wide = is_aarch64(target)
+    saturate = partial(_saturated, wide=wide, fenced=contracts(target))
+    body = tvm_ffi.structural_map(body, (tvm.ir.Call, saturate))
+    if wide or has_feature(target, "fp-armv8"):
+        return tvm_ffi.structural_map(body, (tvm.ir.Call, _converted)) if wide else body
+    return tvm_ffi.structural_map(body, (tvm.ir.Call, _without_calls))
+
+
+def _saturated(call: Expr, wide: bool, fenced: bool) -> Expr:
+    if not is_saturate(call):
+        return call
+    narrow = narrow_saturated(call, wide, fenced)
+    return narrowed(call) if narrow is None else narrow
+
+
+def narrow_saturated(call: Expr, wide: bool, fenced: bool) -> Expr | None:
+    """The operator of saturating narrowing for vectors of whole registers; None for others.
+
+    wide:   whether the CPU is a 64-bit one
+    fenced: whether products contract with what is added to them
+    """
+    dtype, lanes = str(call.ty.dtype).partition("x")[0], _lanes(call)
+    if lanes % LANES or dtype not in ("int8", "uint8"):
+        return None
+    x, real = call.args[0], rounded_operand(call.args[0])
+    if real is None:
+        value, integers = x, lambda part: part
+    elif wide:
+        value, integers = real, _nearest
+    else:
+        value, integers = real, partial(_nearest_in_range, fenced=fenced and isinstance(real, tirx.Mul))
+    var = tirx.Var("wide", value.ty)
+    words = [_words(integers(part), wide) for part in _registers(var, lanes)]
+    if len(words) % 2:
+        words.append(words[-1])
+    shifted = [_shifted(_joined(words[i : i + 2], 8), zero_point(call)) for i in range(0, len(words), 2)]
+    narrow = [_call(f"{dtype}x8", _BYTES[wide, dtype], word) for word in shifted]
+    return tirx.Let(var, value, _joined(narrow, lanes))
+
+
+def _converted(call: Expr) -> Expr:
+    """lrint of float32 vectors as fcvtns; other operators as they are."""
+    real = rounded_operand(call)
+    if real is None or _lanes(call) % LANES:
+        return call
+    var = tirx.Var("real", real.ty)
+    return tirx.Let(var, real, _joined([_nearest(part) for part in _registers(var, _lanes(call))], _lanes(call)))
+
+
+def _without_calls(call: Expr) -> Expr:
+    """lrint and nearbyint of float32 without calls of the C library; other operators as they are."""
+    real = rounded_operand(call)
+    if real is not None:
+        return rounded(real).astype(call.ty.dtype)
+    is_rint = getattr(call.op, "name", "") == "tirx.nearbyint" and str(call.ty.dtype).startswith(FLOAT32)
+    return rounded(call.args[0]) if is_rint else call
+
+
+def rounded(x: Expr) -> Expr:
+    """The nearest integer to float32 x, midpoints to even, as a float: |x| + 2²³ has no fraction left.
+
+    Larger x, infinities and NaN stay what they are, and so does the sign of 0.
+    """
+    dtype = str(x.ty.dtype)
+    var = tirx.Var("real", x.ty)
+    size = tirx.Var("size", x.ty)
+    bound = tirx.const(float(_INTEGERS_FROM), dtype)
+    whole = _call(dtype, "llvm.copysign", (size + bound) - bound, var)
+    return tirx.Let(var, x, tirx.Let(size, _call(dtype, "llvm.fabs", var), tirx.Select(size < bound, whole, var)))
+
+
+def _nearest(part: Expr) -> Expr:
+    return _call("int32x4", "llvm.aarch64.neon.fcvtns", part)
+
+
+def _nearest_in_range(part: Expr, fenced: bool) -> Expr:
+    """rint(x) for |x| < 2²²; beyond, something of the same sign that is at least as large, for it will be clipped.
+
+    As integers, the bits of the sums are in the order of the sums; those of negative sums are negative. A product is
+    fenced by a maximum where it would contract with the sum.
+    """
+    if fenced:
+        part = _call("float32x4", "llvm.arm.neon.vmaxs", part, tirx.const(float(np.finfo(np.float32).min), "float32x4"))
+    bits = tirx.reinterpret("int32x4", part + tirx.const(float(_ROUNDER), "float32x4"))
+    return _call("int32x4", "llvm.ssub.sat", bits, tirx.const(_ROUNDER_BITS, "int32x4"))
+
+
+def _words(part: Expr, wide: bool) -> Expr:
+    return _call("int16x4", _WORDS[wide], part)
+
+
+def _shifted(words: Expr, shift: int) -> Expr:
+    return _call("int16x8", "llvm.sadd.sat", words, tirx.const(shift, "int16x8")) if shift else words
+
+
+def _registers(var: tirx.Var, lanes: int) -> list[Expr]:
+    if lanes == LANES:
+        return [var]
+    return [_shuffle([var], range(first, first + LANES)) for first in range(0, lanes, LANES)]
+
+
+def _joined(parts: Sequence[Expr], lanes: int) -> Expr:
+    return parts[0] if len(parts) == 1 and _lanes(parts[0]) == lanes else _shuffle(parts, range(lanes))
+
+
+def _lanes(x: Expr) -> int:
+    return int(str(x.ty.dtype).partition("x")[2] or 1)
+
+
+def _shuffle(values: Sequence[Expr], order: Sequence[int]) -> Expr:
+    return tirx.Shuffle(list(values), [tirx.const(lane, "int32") for lane in order])
+
+
+def _call(dtype: str, name: str, *args: Expr) -> Expr:
+    return tirx.call_llvm_pure_intrin(dtype, name, *args)
