@@ -58,7 +58,7 @@ def write(
 
     common: what holds for all variants. variants: the fastest first, for `load` takes the first that this CPU can run.
 
-    Raises ArtifactError when the place cannot be written or no C compiler is there to link with.
+    Raises ArtifactError when the place cannot be written or no compiler is there to link with for one of the CPUs.
     """
     target = Path(path)
     if target.is_dir():
@@ -76,7 +76,7 @@ def write(
             archive.writestr(_DESCRIPTION, json.dumps(description, indent=1), zipfile.ZIP_LZMA)
             archive.writestr(_STATES, _pack_states(states))
             for index, variant in enumerate(variants):
-                _add_library(archive, _library_name(index), variant.executable)
+                _add_library(archive, _library_name(index), variant)
                 if variant.weights is not None:
                     _add_weights(archive, index, variant.weights.tobytes())
         os.chmod(name, 0o644)
@@ -95,16 +95,12 @@ def _weights_name(index: int, packed: bool) -> str:
     return f"weights{index}.{'xz' if packed else 'bin'}"
 
 
-def _add_library(archive: zipfile.ZipFile, name: str, executable: Any) -> None:
+def _add_library(archive: zipfile.ZipFile, name: str, variant: Variant) -> None:
+    from .linking import export_library  # never needed to load
+
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
         library = Path(folder) / name
-        try:
-            with tvm_runtime.quiet():
-                executable.export_library(str(library), options=["-s"])  # without symbols and debug information
-        except Exception as error:
-            raise ArtifactError(
-                f"linking the model needs a C compiler (gcc or clang) on PATH: {str(error).strip().splitlines()[-1]}"
-            ) from error
+        export_library(variant.executable, str(library), variant.description["architecture"])
         archive.write(library, name, _compression(library.stat().st_size))
 
 

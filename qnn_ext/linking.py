@@ -1,0 +1,100 @@
+"""Linking compiled models into shared libraries, for this machine's architecture and for others.
+
+A model's library needs the C library at most, so that any cross compiler of the architecture will do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import ArtifactError
+from .host import host_architecture
+from .tvm_runtime import quiet
+
+# How GNU's cross compilers, clang and zig name what models are linked for
+_GNU = {"aarch64": "aarch64-linux-gnu", "arm": "arm-linux-gnueabihf", "x86_64": "x86_64-linux-gnu"}
+_PACKAGES = {
+    "aarch64": "g++-aarch64-linux-gnu",
+    "arm": "g++-arm-linux-gnueabihf",
+    "x86_64": "g++-x86-64-linux-gnu",
+}
+
+
+def export_library(executable: Any, path: str, architecture: str) -> None:
+    """Link an executable of TVM, built for `architecture`, into a shared library without symbols and debug information.
+
+    Raises ArtifactError where there is no linker for it, or it fails.
+    """
+    command = cross_compiler(architecture)
+    compiler = {} if command is None else {"fcompile": _Linker(command)}
+    try:
+        with quiet():
+            executable.export_library(path, options=["-s"], **compiler)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[-1]
+        if command is None:
+            raise ArtifactError(f"linking the model needs a C compiler (gcc or clang) on PATH: {reason}") from error
+        raise ArtifactError(
+            f"linking for {architecture} with {shlex.join(command)!r} failed: {reason}; {_advice(architecture)}"
+        ) from error
+
+
+def environment_variable(architecture: str) -> str:
+    """The environment variable that names the linker for an architecture: QNN_EXT_CXX_AARCH64."""
+    return f"QNN_EXT_CXX_{architecture.upper()}"
+
+
+def cross_compiler(architecture: str) -> list[str] | None:
+    """The command that links for an architecture; None for this machine's own, where TVM finds the compiler.
+
+    The first of: what QNN_EXT_CXX_<ARCHITECTURE> says; GNU's cross compiler; zig, as a program or as the Python package
+    ziglang; clang. Raises ArtifactError where there is none.
+    """
+    if given := os.environ.get(environment_variable(architecture)):
+        return shlex.split(given)
+    if architecture == host_architecture():
+        return None
+    triple = _GNU.get(architecture)
+    if triple is None:
+        raise ArtifactError(f"no linker is known for {architecture}: name one in {environment_variable(architecture)}")
+    for name in ("g++", "gcc"):
+        if found := shutil.which(f"{triple}-{name}"):
+            return [found]
+    if found := shutil.which("zig"):
+        return [found, "c++", "-target", triple]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++", "-target", triple]
+    if (found := shutil.which("clang++")) and shutil.which("ld.lld"):
+        return [found, f"--target={triple}", "-fuse-ld=lld"]
+    raise ArtifactError(f"linking for {architecture} needs a cross compiler: {_advice(architecture)}")
+
+
+def _advice(architecture: str) -> str:
+    package = _PACKAGES.get(architecture, f"g++ for {architecture}")
+    return (
+        f"install {package} (apt-get install {package}) or zig (pip install ziglang), or name one in "
+        f"{environment_variable(architecture)}"
+    )
+
+
+class _Linker:
+    """What TVM calls with its object files in place of its own choice of compiler."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+
+    def __call__(self, output: str, objects: Sequence[str], options: Sequence[str] = (), **_: Any) -> None:
+        command = [*self._command, "-shared", "-fPIC", "-o", output, *options, *objects]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        except OSError as error:
+            raise RuntimeError(error.strerror or str(error)) from error
+        if done.returncode:
+            raise RuntimeError(done.stderr or f"it ended with {done.returncode}")
