@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 from tvm import te, tirx
-from tvm.ir import TensorLoad
-from tvm.s_tir import Schedule
+from tvm.ir import Range, TensorLoad, TensorRegion
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from ..schedule_util import resolve_groups
@@ -264,3 +264,72 @@ def _resolve_rows(sch: Schedule, output: SBlockRV) -> None:
 
     resolved = tvm_ffi.structural_map(block, (type(written), resolve))
     sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
+
+
+def stage_output(
+    sch: Schedule, workload: Workload, output: SBlockRV, block: BlockSize, run: int, permuted: int
+) -> list[SBlockRV]:
+    """The output block, behind `as_gemm`, as two over whole tiles: the epilogue into registers, and what stores those.
+
+    The loops of both, (b, m, n) without b where it is 1, have the padded extents, so any tile of them is a whole one;
+    what lies behind the last row or column is neither computed nor stored. Where `run` neighbours in n belong to one
+    thread, all or none of gcd(run, n) aligned ones are stored, and can be as one vector. `permuted`: how many columns
+    `Columns` permutes among themselves, all of which the epilogue says it reads: TVM finds too many by itself.
+    """
+    gemm = gemm_of(workload)
+    padded = block.pad(gemm)
+    old = sch.get(output)
+    store, variables = old.body, [iter_var.var for iter_var in old.iter_vars]
+    extents = [gemm.batch, padded.m, padded.n][-len(variables) :]
+    together = math.gcd(run, gemm.n)
+    inside = [variables[-2] < gemm.m] if padded.m > gemm.m else []
+    inside += [variables[-1] // together < gemm.n // together] if padded.n > gemm.n else []
+    registers = tirx.decl_buffer(extents, store.buffer.dtype, f"{store.buffer.name}_local", scope="local")
+    here = [Range.from_min_extent(var, 1) for var in variables]
+    own = TensorRegion(registers, here, old.writes[0].ty)
+
+    def part(name: str, reads: list[Any], writes: list[Any], statement: Any) -> tirx.Stmt:
+        loops = [tirx.Var(name_, "int32") for name_ in "bmn"[-len(variables) :]]
+        fresh = [tirx.Var(f"v_{loop.name}", "int32") for loop in loops]
+        guarded_ = tirx.IfThenElse(tirx.all(*inside), statement, None) if inside else statement
+        renamed = dict(zip(variables, fresh, strict=True))
+        axes = [
+            tirx.IterVar(Range.from_min_extent(0, size), var, tirx.IterVar.DataPar)
+            for size, var in zip(extents, fresh, strict=True)
+        ]
+        body = SBlock(axes, reads, writes, name, guarded_)
+        body = tvm_ffi.structural_map(body, (tirx.Var, lambda var: renamed.get(var, var)))
+        nest = SBlockRealize(loops, True, body)
+        for loop, size in zip(reversed(loops), reversed(extents), strict=True):
+            nest = tirx.For(loop, 0, size, tirx.ForKind.SERIAL, nest)
+        return nest
+
+    whole = Range.from_min_extent(variables[-1] // permuted * permuted, permuted)
+    reads = [
+        TensorRegion(read.source, [*read.region[:-1], whole], read.ty) if read.source.name == ACCUMULATOR else read
+        for read in old.reads
+    ]
+    epilogue = part(f"{old.name_hint}_epilogue", reads, [own], tirx.BufferStore(registers, store.value, variables))
+    value = tirx.BufferLoad(registers, variables)
+    write = part(old.name_hint, [own], old.writes, tirx.BufferStore(store.buffer, value, store.indices))
+
+    root_block = sch.get_sblock("root")
+    root = sch.get(root_block)
+    nest = sch.get(sch.get_loops(output)[0])
+    parts = [other for other in root.body.seq if not other.same_as(nest)]
+    assert len(parts) == len(root.body.seq) - 1
+    at = next(i for i, other in enumerate(root.body.seq) if other.same_as(nest))
+    parts[at:at] = [epilogue, write]
+    new = SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        tirx.SeqStmt(parts),
+        root.init,
+        [*root.alloc_buffers, registers],
+        root.match_buffers,
+        root.annotations,
+    )
+    sch.state.replace(sch.get_sref(root_block), new, {root: new})
+    return [sch.get_sblock(f"{old.name_hint}_epilogue"), sch.get_sblock(old.name_hint)]
