@@ -5,13 +5,12 @@ of them, which share their activations:
 
     C[quad, pixel, lane] += Σ_k A[pixel, k] · B[quad, lane, k],   quad < 4, pixel, lane < 2, k < 8
 
-so that every register is contiguous in the accumulators' buffer. The two pixels of A are neighbours in activations that
-were staged for it, one load then; or they lie `pitch` elements apart in a line.
+so that every register is contiguous in the accumulators' buffer. A's two pixels are neighbours in memory: one load.
 """
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from tvm.s_tir import TensorIntrin
@@ -40,12 +39,7 @@ CHANNELS = QUADS * LANES
 
 @dataclass(frozen=True)
 class PairInstruction(DotInstruction):
-    """smmla on a block of channels.
-
-    pitch: elements from one pixel of A to the other in a line of memory; 0: A is an array of two pixels
-    """
-
-    pitch: int = 0
+    """smmla on a block of channels."""
 
     @property
     def tensor_intrin(self) -> str:
@@ -66,10 +60,6 @@ class PairInstruction(DotInstruction):
         """Whether the target's CPU has the instruction."""
         return is_aarch64(target) and super().available(target)
 
-    def strided(self, pitch: int) -> "PairInstruction":
-        """The same on pixels that lie `pitch` elements apart in a line."""
-        return replace(self, name=f"smmla_{pitch}", pitch=pitch)
-
 
 SMMLA = PairInstruction(
     name="smmla",
@@ -84,73 +74,44 @@ SMMLA = PairInstruction(
 )
 
 
-def _describe(instruction: PairInstruction):
-    pitch = instruction.pitch
-    if not pitch:
-
-        @T.prim_func(s_tir=True)
-        def meaning(
-            A: T.Buffer((PIXELS, DEPTH), "int8", offset_factor=1),
-            B: T.Buffer((QUADS, LANES, DEPTH), "int8", offset_factor=1),
-            C: T.Buffer((QUADS, PIXELS, LANES), "int32", offset_factor=1),
-        ) -> None:
-            with T.sblock("root"):
-                T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[0:PIXELS, 0:DEPTH], B[0:QUADS, 0:LANES, 0:DEPTH])
-                T.writes(C[0:QUADS, 0:PIXELS, 0:LANES])
-                for q, p, i, k in T.grid(QUADS, PIXELS, LANES, DEPTH):
-                    with T.sblock("update"):
-                        vq, vp, vi, vk = T.axis.remap("SSSR", [q, p, i, k])
-                        C[vq, vp, vi] = C[vq, vp, vi] + T.cast(A[vp, vk], "int32") * T.cast(B[vq, vi, vk], "int32")
-
-        return meaning
-
-    span = pitch * (PIXELS - 1) + DEPTH
-
+def _describe():
     @T.prim_func(s_tir=True)
-    def strided(
-        A: T.Buffer((span,), "int8", offset_factor=1),
+    def meaning(
+        A: T.Buffer((PIXELS, DEPTH), "int8", offset_factor=1),
         B: T.Buffer((QUADS, LANES, DEPTH), "int8", offset_factor=1),
         C: T.Buffer((QUADS, PIXELS, LANES), "int32", offset_factor=1),
     ) -> None:
         with T.sblock("root"):
-            T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[0:span], B[0:QUADS, 0:LANES, 0:DEPTH])
+            T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[0:PIXELS, 0:DEPTH], B[0:QUADS, 0:LANES, 0:DEPTH])
             T.writes(C[0:QUADS, 0:PIXELS, 0:LANES])
             for q, p, i, k in T.grid(QUADS, PIXELS, LANES, DEPTH):
                 with T.sblock("update"):
                     vq, vp, vi, vk = T.axis.remap("SSSR", [q, p, i, k])
-                    C[vq, vp, vi] = C[vq, vp, vi] + T.cast(A[vp * pitch + vk], "int32") * T.cast(B[vq, vi, vk], "int32")
+                    C[vq, vp, vi] = C[vq, vp, vi] + T.cast(A[vp, vk], "int32") * T.cast(B[vq, vi, vk], "int32")
 
-    return strided
+    return meaning
 
 
 def _implement(instruction: PairInstruction):
-    pitch, llvm = instruction.pitch, instruction.llvm
-    a_shape = (pitch * (PIXELS - 1) + DEPTH,) if pitch else (PIXELS, DEPTH)
-    a_all = tuple(slice(0, size) for size in a_shape)
+    llvm = instruction.llvm
     operand, accumulator = f"int8x{PIXELS * DEPTH}", f"int32x{PIXELS * LANES}"
-
-    def pixels(A):
-        if pitch in (0, DEPTH):
-            return A.vload([0] * len(a_shape), dtype=operand)
-        halves = [A.vload([pixel * pitch], dtype=f"int8x{DEPTH}") for pixel in range(PIXELS)]
-        return T.Shuffle(halves, list(range(PIXELS * DEPTH)))
 
     # One expression each: a vector bound by `let` would be spilled to a workspace.
     def multiply(A, B, C):
         for quad in range(QUADS):
             before, weights = C.vload([quad, 0, 0], dtype=accumulator), B.vload([quad, 0, 0], dtype=operand)
-            intrinsic = T.llvm_lookup_intrinsic_id(llvm)
-            after = T.call_llvm_pure_intrin(intrinsic, before, pixels(A), weights, dtype=accumulator)
+            intrinsic, pixels = T.llvm_lookup_intrinsic_id(llvm), A.vload([0, 0], dtype=operand)
+            after = T.call_llvm_pure_intrin(intrinsic, before, pixels, weights, dtype=accumulator)
             T.buffer_store(C, after, [quad, 0, T.ramp(0, 1, PIXELS * LANES)])
 
     @T.prim_func(s_tir=True)
     def implementation(
-        A: T.Buffer(a_shape, "int8", offset_factor=1),
+        A: T.Buffer((PIXELS, DEPTH), "int8", offset_factor=1),
         B: T.Buffer((QUADS, LANES, DEPTH), "int8", offset_factor=1),
         C: T.Buffer((QUADS, PIXELS, LANES), "int32", offset_factor=1),
     ) -> None:
         with T.sblock("root"):
-            T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[a_all], B[0:QUADS, 0:LANES, 0:DEPTH])
+            T.reads(C[0:QUADS, 0:PIXELS, 0:LANES], A[0:PIXELS, 0:DEPTH], B[0:QUADS, 0:LANES, 0:DEPTH])
             T.writes(C[0:QUADS, 0:PIXELS, 0:LANES])
             multiply(A, B, C)
 
@@ -161,5 +122,5 @@ def _implement(instruction: PairInstruction):
 def _register(instruction: PairInstruction) -> str:
     """Done at the first use: TVM reads TVMScript slowly."""
     name = f"qnn_ext.arm_cpu.{instruction.name}"
-    TensorIntrin.register(name, _describe(instruction), _implement(instruction), override=True)
+    TensorIntrin.register(name, _describe(), _implement(instruction), override=True)
     return name

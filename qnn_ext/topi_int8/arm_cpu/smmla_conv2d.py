@@ -1,11 +1,11 @@
 """conv2d with smmla: pairs of pixels × quads of channels, the epilogue fused into the register tile.
 
-Weights are packed to (O/8, kh, kw, I/8, quad, lane, 8), zero where the dimensions were padded. The activations are
-always staged, padded, in one of three forms:
+Weights are packed to (panels of a tile's blocks, kh, kw, I/8, block, quad, lane, 8), zero where dimensions were padded.
+The activations are always staged, padded, in one of three forms:
 
     flat     1×1 without padding, any stride: (N, G·I/8, pixels, 8), the image's pixels as one row
     spatial  (N, rows, G·I/8, phase, columns / stride, 8): windows that begin `stride` columns apart lie side by side
-    rows     channels that waste less as runs of a row of the window than pixel by pixel: (N, rows, line), as they are
+    rows     channels that waste less as runs of a row of the window than pixel by pixel: (N, rows, run/8, columns, 8)
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from ..cpu.conv2d import Plan, merged_groups, packed, reach, strip_of, tile_rows, tiles_by_panel, weight_bytes
-from ..cpu.microkernel import Domain, Tile, other_strips, panel_ahead, round_up, schedule_microkernel
+from ..cpu.conv2d import Plan, copy_runs, merged_groups, packed, reach, strip_of, tile_rows
+from ..cpu.microkernel import Domain, Tile, other_strips, round_up
 from ..initial import in_lanes
 from ..schedule_util import (
     PARALLEL_MACS_TENSORIZED,
@@ -35,8 +35,8 @@ from ..schedule_util import (
 )
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .smmla import CHANNELS, DEPTH, SMMLA, PairInstruction
-from .smmla_tile import accumulators, in_quads, initial_of, place_of, tiles_of
+from .smmla import CHANNELS, DEPTH, SMMLA
+from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, tiles_of
 
 
 @lru_cache(maxsize=4096)
@@ -60,7 +60,7 @@ def tiles(workload: Conv2dWorkload) -> dict[Tile, float]:
 @lru_cache(maxsize=4096)
 def _tiles(workload: Conv2dWorkload, groups: int) -> dict[Tile, float]:
     """The same for a number of merged groups."""
-    return tiles_of(_domain(workload, groups), _instruction(workload, groups))
+    return tiles_of(_domain(workload, groups))
 
 
 @lru_cache(maxsize=4096)
@@ -80,8 +80,7 @@ def _reduction(workload: Conv2dWorkload, groups: int) -> tuple[str, tuple[int, i
     if workload.kernel == (1, 1) and not any(workload.padding):
         return "flat", (1, 1, run)
     line = round_up(width * in_group, DEPTH)
-    # Two loads for a pair of pixels instead of half a paired one: that much must be saved.
-    if groups == 1 and workload.dilation[1] == 1 and 4 * line <= 3 * width * run:
+    if groups == 1 and workload.dilation[1] == 1 and line < width * run:
         return "rows", (height, 1, line)
     return "spatial", (height, width, run)
 
@@ -97,16 +96,10 @@ def _domain(workload: Conv2dWorkload, groups: int) -> Domain:
     return Domain(rows, columns, -(-out_group // CHANNELS), steps, True, ragged)
 
 
-def _instruction(workload: Conv2dWorkload, groups: int) -> PairInstruction:
-    """smmla as it reads the activations."""
-    if _reduction(workload, groups)[0] != "rows":
-        return SMMLA
-    return SMMLA.strided(workload.strides[1] * workload.in_channels)
-
-
 def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
-    """OHWI weights to (O/8, kh, kw, I/8, quad, lane, 8); zero in padding and between merged groups."""
-    return in_quads(packed(workload, plan(workload, tile), weight, SMMLA))
+    """OHWI weights to (panels, kh, kw, I/8, block, quad, lane, 8); zero in padding and between merged groups."""
+    layout = plan(workload, tile)
+    return in_panels(packed(workload, layout, weight, SMMLA), layout.tile.blocks)
 
 
 def initial(workload: Conv2dWorkload, bias: np.ndarray, tile: Tile | None = None) -> np.ndarray:
@@ -125,15 +118,15 @@ def compute(
     out_group, group_blocks = workload.out_channels // layout.groups, layout.blocks // layout.groups
     kh = te.reduce_axis((0, taps_height), "kh")
     kw = te.reduce_axis((0, taps_width), "kw")
-    ko = te.reduce_axis((0, run // DEPTH), "ko")
-    ki = te.reduce_axis((0, DEPTH), "ki")
+    steps, tile_blocks = Steps(run), layout.tile.blocks
     shape = (workload.batch, workload.out_height, workload.out_width, workload.out_channels)
 
     def step(block):
-        return (block // group_blocks * (run // DEPTH) if layout.groups > 1 else 0) + ko
+        return (block // group_blocks * (run // DEPTH) if layout.groups > 1 else 0) + steps.step
 
     def product(value, block, r, s, quad, lane):
-        return value.astype("int32") * w[block, r, s, ko, quad, lane, ki].astype("int32")
+        weight = w[block // tile_blocks, r, s, steps.step, block % tile_blocks, quad, lane, steps.k]
+        return value.astype("int32") * weight.astype("int32")
 
     def place(pixel, pixels, c):
         first = c // out_group * group_blocks if layout.groups > 1 else 0
@@ -144,7 +137,8 @@ def compute(
         data = _stage_flat(workload, layout, x)
 
         def flat(image, p, block, quad, lane):
-            return te.sum(product(data[image, step(block), p, ki], block, 0, 0, quad, lane), axis=[ko, ki])
+            value = data[image, step(block), p, steps.k]
+            return te.sum(product(value, block, 0, 0, quad, lane), axis=steps.axes)
 
         acc = accumulators((workload.batch,), layout.columns, layout.blocks, flat, "conv2d")
         pixels = workload.out_height * workload.out_width
@@ -156,16 +150,16 @@ def compute(
         data = _stage_rows(workload, layout, x, pad_value)
 
         def spatial(n, y, x, block, quad, lane):
-            row, start = y * stride_height + kh * dilation_height, x * (stride_width * workload.in_channels)
-            return te.sum(product(data[n, row, start + ko * DEPTH + ki], block, kh, 0, quad, lane), axis=[kh, ko, ki])
+            value = data[n, y * stride_height + kh * dilation_height, steps.step, x, steps.k]
+            return te.sum(product(value, block, kh, 0, quad, lane), axis=[kh, *steps.axes])
 
     else:
         data = _stage_spatial(workload, layout, x, pad_value)
 
         def spatial(n, y, x, block, quad, lane):
             row, start = y * stride_height + kh * dilation_height, kw * dilation_width
-            value = data[n, row, step(block), start % stride_width, x + start // stride_width, ki]
-            return te.sum(product(value, block, kh, kw, quad, lane), axis=[kh, kw, ko, ki])
+            value = data[n, row, step(block), start % stride_width, x + start // stride_width, steps.k]
+            return te.sum(product(value, block, kh, kw, quad, lane), axis=[kh, kw, *steps.axes])
 
     acc = accumulators((workload.batch, layout.rows), layout.columns, layout.blocks, spatial, "conv2d")
     return te.compute(shape, lambda n, y, x, c: acc[(n, y, *place(x, workload.out_width, c))], name="logical")
@@ -213,18 +207,24 @@ def _stage_spatial(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_val
 
 
 def _stage_rows(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
-    """(N, rows, line): whole lines of pixels, padded."""
+    """(N, rows, run/8, columns, 8): of each window its row, from padded lines of pixels."""
     top, left = workload.padding[:2]
     height, width, channels = workload.height, workload.width, workload.in_channels
     bottom = reach(workload, layout.rows, layout.columns)[0]
     length = (layout.columns - 1) * workload.strides[1] * channels + layout.taps[2]
 
-    def value(n, y, j):
+    def line(n, y, j):
         inside = _within(y, top, height, bottom) + _within(j, left * channels, width * channels, length)
         j = j - left * channels
         return _guarded(inside, x[n, y - top, j // channels, j % channels], pad_value)
 
-    return te.compute((workload.batch, bottom, length), value, name="pad")
+    lines = te.compute((workload.batch, bottom, length), line, name="line")
+    pitch = workload.strides[1] * channels
+    return te.compute(
+        (workload.batch, bottom, layout.taps[2] // DEPTH, layout.columns, DEPTH),
+        lambda n, y, ko, column, ki: lines[n, y, column * pitch + ko * DEPTH + ki],
+        name="pad",
+    )
 
 
 def _within(index, before: int, size: int, total: int) -> list:
@@ -239,7 +239,8 @@ def _guarded(conditions: list, value, otherwise: int):
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile | None = None) -> None:
     """Fuse the epilogue, stage the activations, tile pixels × channel blocks into registers, tensorize."""
     layout = plan(workload, tile)
-    accumulator, stage = sch.get_sblock("conv2d"), sch.get_sblock("pad")
+    accumulator = sch.get_sblock("conv2d")
+    stages = [sch.get_sblock(name) for name in (("pad", "line") if layout.mode == "rows" else ("pad",))]
     output = inline_epilogue(sch, accumulator)
     if layout.mode == "flat" or layout.groups > 1:
         sch.transform_block_layout(output, partial(_axes, workload, layout))
@@ -247,23 +248,22 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
         _resolve_pixels(sch, output, workload.out_width)
     if layout.groups > 1:
         resolve_groups(sch, output, -2)
-    schedule_root_blocks(sch, [accumulator, output, stage], vector=64)
+    schedule_root_blocks(sch, [accumulator, output, *stages], vector=64)
     strip = layout.tile.strip or strip_of(workload, layout, SMMLA, num_threads(target))
     by_strip = _staged_by_strip(workload, layout, strip, target)
-    schedule_microkernel(
+    schedule_tile(
         sch,
         accumulator,
         output,
-        _instruction(workload, layout.groups),
         layout.tile,
         pixel_axes=1 if layout.mode == "flat" else 2,
         grouped=layout.groups > 1,
         macs=workload.macs,
         strip=strip,
-        stages=[stage] if by_strip else [],
-        prefetch=panel_ahead(layout.tile, tiles_by_panel(layout), weight_bytes(layout, SMMLA), layout.blocks),
+        stages=stages if by_strip else [],
     )
-    _schedule_stage(sch, layout, stage, by_strip)
+    for stage in stages:
+        _schedule_stage(sch, workload, layout, stage, by_strip)
 
 
 def _axes(workload: Conv2dWorkload, layout: Plan, n, y, x, c):
@@ -293,16 +293,19 @@ def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target:
     return strips > 1 and (serial or layout.images * strips >= TASKS // 2)
 
 
-def _schedule_stage(sch: Schedule, layout: Plan, stage: SBlockRV, by_strip: bool) -> None:
+def _schedule_stage(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage: SBlockRV, by_strip: bool) -> None:
     """Eight values at a time, a pixel's channels in order; lines as they are, padding aside."""
-    if layout.mode != "rows":
-        kinds = len(sch.get(stage).iter_vars)
-        steps, *pixels, values = sch.get_loops(stage)[-kinds:][1 if layout.mode == "flat" else 2 :]
+    is_line = sch.get(stage).name_hint == "line"
+    if not is_line:
+        axes = len(sch.get(stage).iter_vars)
+        steps, *pixels, values = sch.get_loops(stage)[-axes:][1 if layout.mode == "flat" else 2 :]
         sch.reorder(*pixels, steps, values)
         sch.vectorize(values)
     if not by_strip:
-        *lines, line = sch.get_loops(stage)
-        parallel_rows(sch, lines[:2], math.prod(map(partial(extent, sch), (*lines, line))))
+        loops = sch.get_loops(stage)
+        parallel_rows(sch, loops[:2], math.prod(map(partial(extent, sch), loops)))
+    if is_line:
+        copy_runs(sch, workload, layout, stage)
 
 
 def _accepts(workload: Conv2dWorkload, target: Target) -> bool:

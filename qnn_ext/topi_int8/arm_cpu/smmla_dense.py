@@ -1,7 +1,7 @@
 """dense and batch_matmul with smmla: rows of activations in pairs, staged as (…, K/8, rows, 8).
 
-Weights are packed to (N/8, K/8, quad, lane, 8), zero where N or K were padded: at compile time, or of an operand that
-is computed at run time, inside the kernel.
+Weights are packed to (panels of a tile's blocks, K/8, block, quad, lane, 8), zero where N or K were padded: at compile
+time, or of an operand that is computed at run time, inside the kernel.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tvm.target import Target
 
 from ..cpu.batch_matmul import inline_operands, order_output, reads_in_order
 from ..cpu.dense import Plan, strip_of
-from ..cpu.microkernel import Domain, Tile, other_strips, panel_ahead, round_up, schedule_microkernel
+from ..cpu.microkernel import Domain, Tile, other_strips, round_up
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .smmla import CHANNELS, DEPTH, LANES, QUADS, SMMLA
-from .smmla_tile import accumulators, in_quads, initial_of, place_of, tiles_of
+from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, tiles_of
 
 Workload = DenseWorkload | BatchMatmulWorkload
 
@@ -40,7 +40,7 @@ def plan(workload: Workload, tile: Tile | None = None) -> Plan:
 @lru_cache(maxsize=4096)
 def tiles(workload: Workload) -> dict[Tile, float]:
     """The legal register tiles with their predicted cost, cheapest first."""
-    return tiles_of(_domain(workload), SMMLA)
+    return tiles_of(_domain(workload))
 
 
 def _domain(workload: Workload) -> Domain:
@@ -49,12 +49,12 @@ def _domain(workload: Workload) -> Domain:
 
 
 def pack_weight(workload: DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
-    """(N, K) weights to (N/8, K/8, quad, lane, 8), zero where N or K were padded."""
+    """(N, K) weights to (panels, K/8, block, quad, lane, 8), zero where N or K were padded."""
     layout = plan(workload, tile)
     packed = np.zeros((layout.blocks * CHANNELS, layout.run), np.int8)
     packed[: workload.n, : workload.k] = weight
     packed = packed.reshape(layout.blocks, CHANNELS, -1, DEPTH).transpose(0, 2, 1, 3)
-    return in_quads(np.ascontiguousarray(packed))
+    return in_panels(packed, layout.tile.blocks)
 
 
 def initial(workload: DenseWorkload, bias: np.ndarray, tile: Tile | None = None) -> np.ndarray:
@@ -85,10 +85,9 @@ def _place(workload: Workload, m: Any, n: Any) -> tuple[Any, ...]:
 
 
 def _product(workload: Workload, layout: Plan, x: te.Tensor, w: te.Tensor, name: str) -> te.Tensor:
-    """The accumulators of x (batch..., M, K) and packed weights (batch..., N/8, K/8, quad, lane, 8)."""
+    """The accumulators of x (batch..., M, K) and packed weights (batch..., panels, K/8, block, quad, lane, 8)."""
     batch = [int(size) for size in x.shape[:-2]]
-    ko = te.reduce_axis((0, layout.run // DEPTH), "ko")
-    ki = te.reduce_axis((0, DEPTH), "ki")
+    steps, tile_blocks = Steps(layout.run), layout.tile.blocks
 
     def staged(*index):
         *outer, step, m, k = index
@@ -99,24 +98,26 @@ def _product(workload: Workload, layout: Plan, x: te.Tensor, w: te.Tensor, name:
 
     def sums(*index):
         *outer, m, block, quad, lane = index
-        value, weight = data(*outer, ko, m, ki), w(*outer, block, ko, quad, lane, ki)
-        return te.sum(value.astype("int32") * weight.astype("int32"), axis=[ko, ki])
+        value = data(*outer, steps.step, m, steps.k)
+        weight = w(*outer, block // tile_blocks, steps.step, block % tile_blocks, quad, lane, steps.k)
+        return te.sum(value.astype("int32") * weight.astype("int32"), axis=steps.axes)
 
     return accumulators(batch, layout.rows, layout.blocks, sums, name)
 
 
 def _pack(workload: BatchMatmulWorkload, layout: Plan, y: te.Tensor) -> te.Tensor:
-    """y (B, N, K) as (B, N/8, K/8, quad, lane, 8)."""
+    """y (B, N, K) as (B, panels, K/8, block, quad, lane, 8)."""
+    blocks = layout.tile.blocks
 
-    def packed(b, block, step, quad, lane, k):
-        n = block * CHANNELS + quad * LANES + lane
+    def packed(b, panel, step, block, quad, lane, k):
+        n = (panel * blocks + block) * CHANNELS + quad * LANES + lane
 
         def column(n):
             return _within(step * DEPTH + k, workload.k, layout.run, lambda k: y(b, n, k))
 
         return _within(n, workload.n, layout.blocks * CHANNELS, column)
 
-    shape = (workload.batch, layout.blocks, layout.run // DEPTH, QUADS, LANES, DEPTH)
+    shape = (workload.batch, layout.blocks // blocks, layout.run // DEPTH, blocks, QUADS, LANES, DEPTH)
     return te.compute(shape, packed, name="pack")
 
 
@@ -133,10 +134,7 @@ def schedule(sch: Schedule, workload: DenseWorkload, target: Target, tile: Tile 
     output = inline_epilogue(sch, accumulator)
     schedule_root_blocks(sch, [accumulator, output, stage], vector=64)
     layout = plan(workload, tile)
-    weight_bytes = layout.blocks * CHANNELS * layout.run
-    tiles_by_panel = layout.rows // layout.tile.columns
-    prefetch = panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks)
-    _schedule(sch, workload, layout, accumulator, output, stage, prefetch)
+    _schedule(sch, workload, layout, accumulator, output, stage)
 
 
 def schedule_batch(sch: Schedule, workload: BatchMatmulWorkload, target: Target, tile: Tile | None = None) -> None:
@@ -157,33 +155,23 @@ def _schedule(
     accumulator: SBlockRV,
     output: SBlockRV,
     stage: SBlockRV,
-    prefetch: int = 0,
 ) -> None:
     *batch, step, row, values = sch.get_loops(stage)
     sch.reorder(*batch, row, step, values)
     sch.vectorize(values)
     parallel_rows(sch, [*batch, row], layout.rows * layout.run * getattr(workload, "batch", 1))
-    schedule_microkernel(
-        sch,
-        accumulator,
-        output,
-        SMMLA,
-        layout.tile,
-        pixel_axes=1,
-        macs=workload.macs,
-        strip=strip_of(workload, layout),
-        prefetch=prefetch,
-    )
+    strip = strip_of(workload, layout)
+    schedule_tile(sch, accumulator, output, layout.tile, pixel_axes=1, macs=workload.macs, strip=strip)
 
 
 def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV) -> None:
     """Eight values at a time where neighbours in k lie side by side in memory."""
     side_by_side = reads_in_order(sch, pack)
-    batch, block, step, quad, lane, values = sch.get_loops(pack)
-    sch.reorder(batch, block, quad, lane, step, values)
+    batch, panel, step, *columns, values = sch.get_loops(pack)
+    sch.reorder(batch, panel, *columns, step, values)
     if side_by_side:
         sch.vectorize(values)
-    parallel_rows(sch, [batch, block], workload.batch * workload.n * workload.k)
+    parallel_rows(sch, [batch, panel], workload.batch * workload.n * workload.k)
 
 
 def strips(workload: Workload, tile: Tile) -> list[Tile]:

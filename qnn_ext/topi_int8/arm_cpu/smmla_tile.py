@@ -11,28 +11,38 @@ from typing import Any
 
 import numpy as np
 from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 
-from ..cpu.microkernel import Domain, Tile, lane_of, round_up
-from .smmla import CHANNELS, DEPTH, LANES, PIXELS, QUADS, PairInstruction
+from ..cpu.microkernel import Domain, Tile, lane_of, round_up, schedule_microkernel
+from ..schedule_util import largest_divisor
+from .smmla import CHANNELS, DEPTH, LANES, PIXELS, QUADS, SMMLA
 
-ISSUE = 4
-"""Instructions a cycle, of which `UNITS` are smmla."""
+LOOP, TILE, ADDRESSES = 3.0, 15.0, 2.0
+"""Instructions beside loads and products: of a turn along k, around a tile, and for each pixel of it."""
 
-UNITS = 2
+RAGGED = 20.0
+"""Instructions for a register of channels that are stored one by one."""
 
-LOOP = 3
-"""Instructions of a step along k beside the loads and the products."""
-
-TILE = 16.0
-"""Cycles around a tile: entering the loop over k, initial values, addresses."""
-
-RAGGED = 10.0
-"""Cycles for each register of channels that are stored one by one."""
+UNROLLED = 3
+"""Steps along k in a turn of the loop, at most."""
 
 
-def accumulators(
-    outer: Sequence[int], pixels: int, blocks: int, sums: Callable[..., Any], name: str, outer_axes: int | None = None
-) -> te.Tensor:
+class Steps:
+    """The reduction over `run` values of a pixel: `turn` steps of eight in each turn of the loop.
+
+    axes: the te.reduce_axis, outermost first; step, k: which eight, and which of them
+    """
+
+    def __init__(self, run: int) -> None:
+        steps = run // DEPTH
+        turn = largest_divisor(steps, UNROLLED)
+        turns, within, self.k = (te.reduce_axis((0, size)) for size in (steps // turn, turn, DEPTH))
+        self.step = turns * turn + within
+        self.axes = [turns, within, self.k]
+
+
+def accumulators(outer: Sequence[int], pixels: int, blocks: int, sums: Callable[..., Any], name: str) -> te.Tensor:
     """te.compute of int32 (*outer, pixels/2, blocks, quad, pixel, lane), each `sums(*outer, pixel, block, quad, lane)`.
 
     A pair of pixels × a quad's two channels is one register.
@@ -51,9 +61,10 @@ def place_of(pixel: Any, pixels: int, block: Any, channel: Any, channels: int) -
     return pixel // PIXELS, block, position // LANES, lane_of(pixel, pixels, PIXELS), position % LANES
 
 
-def in_quads(packed: np.ndarray) -> np.ndarray:
-    """Weights or biases (…, 8 channels, …) of `cpu.conv2d` as quads: (blocks, …, 8, 8) to (blocks, …, 4, 2, 8)."""
-    return packed.reshape(*packed.shape[:-2], QUADS, LANES, DEPTH)
+def in_panels(packed: np.ndarray, blocks: int) -> np.ndarray:
+    """Weights (O/8, …, K/8, 8, 8) as panels of a tile's blocks: (panels, …, K/8, block, quad, lane, 8)."""
+    panels = packed.reshape(-1, blocks, *packed.shape[1:-2], QUADS, LANES, DEPTH)
+    return np.ascontiguousarray(np.moveaxis(panels, 1, -4))
 
 
 def initial_of(lanes: np.ndarray) -> np.ndarray:
@@ -62,35 +73,44 @@ def initial_of(lanes: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(quads, (len(lanes), QUADS, PIXELS, LANES)))
 
 
-def tiles_of(domain: Domain, instruction: PairInstruction) -> dict[Tile, float]:
+def tiles_of(domain: Domain) -> dict[Tile, float]:
     """The legal tiles with their predicted cost, cheapest first: an even number of columns each."""
-    most = instruction.registers // QUADS
+    most = SMMLA.registers // QUADS
     sizes = [
         Tile(rows, PIXELS * pairs, blocks)
         for blocks in range(1, min(domain.blocks, most) + 1)
         for pairs in range(1, min(round_up(domain.columns, PIXELS) // PIXELS, most // blocks) + 1)
         for rows in range(1, min(domain.rows, most // (blocks * pairs)) + 1)
     ]
-    legal = [tile for tile in sizes if _registers(tile) <= instruction.registers]
-    costs = {tile: _cost(tile, domain, instruction) for tile in legal}
+    costs = {tile: _cost(tile, domain) for tile in sizes if _registers(tile) <= SMMLA.registers}
     return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
 def _registers(tile: Tile) -> int:
-    """Registers a step needs: the accumulators, all of one operand, one of the other."""
+    """Registers of a tile: block by block, its four weights meet pair after pair, which stay for the next block."""
     pairs = tile.rows * tile.columns // PIXELS
-    return QUADS * pairs * tile.blocks + min(pairs, QUADS * tile.blocks) + 1
+    operands = 1 + QUADS if tile.blocks == 1 else pairs + (QUADS if pairs > 1 else 1)
+    return QUADS * pairs * tile.blocks + operands
 
 
-def _cost(tile: Tile, domain: Domain, instruction: PairInstruction) -> float:
-    """Predicted cycles per register of accumulators, with its share of what is wasted."""
-    pairs = tile.rows * tile.columns // PIXELS
-    products = QUADS * pairs * tile.blocks
-    # Weights come two registers at a time, activations too where pairs are neighbours in memory, else half by half.
-    activations = 2 * pairs if instruction.pitch else tile.rows * -(-tile.columns // (2 * PIXELS))
-    loads = QUADS // 2 * tile.blocks + activations
-    step = max(products / UNITS, (products + loads + LOOP) / ISSUE)
-    cycles = domain.steps * step + TILE + (RAGGED * products if domain.ragged else 0.0)
+def _cost(tile: Tile, domain: Domain) -> float:
+    """Predicted instructions per register of accumulators, with its share of what is wasted."""
+    pixels = tile.rows * tile.columns
+    products = QUADS * pixels // PIXELS * tile.blocks
+    # Two registers a load: weights, and pairs of pixels that are neighbours.
+    loads = QUADS // 2 * tile.blocks + tile.rows * -(-tile.columns // (2 * PIXELS))
+    step = products + loads + LOOP / largest_divisor(domain.steps, UNROLLED)
+    around = TILE + pixels * ADDRESSES + (RAGGED * products if domain.ragged else 0.0)
     padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns)
     padded *= round_up(domain.blocks, tile.blocks)
-    return cycles / products * padded / (domain.rows * domain.columns * domain.blocks)
+    return (domain.steps * step + around) / products * padded / (domain.rows * domain.columns * domain.blocks)
+
+
+def schedule_tile(
+    sch: Schedule, accumulator: SBlockRV, output: SBlockRV, tile: Tile, pixel_axes: int, **options: Any
+) -> None:
+    """`schedule_microkernel` with smmla, and the steps of a turn along k unrolled."""
+    name = sch.get(accumulator).name_hint
+    schedule_microkernel(sch, accumulator, output, SMMLA, tile, pixel_axes, **options)
+    within = sch.get_loops(sch.get_sblock(f"{name}_update_o"))[-2 - pixel_axes]  # pixels and blocks are inside
+    sch.unroll(within)

@@ -405,7 +405,7 @@ def schedule(
             sch.storage_align(stage, 0, 1, VECTOR, 0)
             sch.tensorize(line, _interleaving(workload, instruction, layout.columns).tensor_intrin)
         else:
-            _copy_runs(sch, workload, layout, stage)
+            copy_runs(sch, workload, layout, stage)
 
 
 def _stages(layout: Plan, by_strip: bool) -> list[str]:
@@ -479,7 +479,7 @@ def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target:
     return serial or layout.images * count >= TASKS // 2
 
 
-def _copy_runs(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage: SBlockRV) -> None:
+def copy_runs(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage: SBlockRV) -> None:
     """Padding aside, so that what is copied of a row of mode "rows" is one run of memory; vectors of channels else."""
     *_, column = sch.get_loops(stage)
     if layout.mode in ("rows", "window"):
