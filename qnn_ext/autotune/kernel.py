@@ -74,7 +74,7 @@ def product(workload: Workload) -> Product:
     x, w = (_operand(rng, *arguments) for arguments in _operands(workload))
     if isinstance(workload, Conv2dWorkload) and workload.nine_bit_weights:
         w = np.clip(w >> 7, -256, 254).astype(w.dtype)
-    if isinstance(workload, Conv2dWorkload) and workload.weights_above_minimum:
+    if not isinstance(workload, BatchMatmulWorkload) and workload.weights_above_minimum:
         w = np.maximum(w, -127)
     channels = _operands(workload)[1][0][-2 if isinstance(workload, BatchMatmulWorkload) else 0]
     bias = rng.integers(-1000, 1000, channels, dtype=np.int32)

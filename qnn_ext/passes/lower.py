@@ -226,20 +226,18 @@ class _Kernel:
 
 def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any], target: Target) -> Workload:
     dtypes = (data.dtype, weight.dtype, attributes["out_dtype"])
+    above_minimum = (is_aarch64(target) or is_arm32(target)) and _above_minimum(weight)
     if name == "qnn.dense_accumulate":
         m, k = data.shape
-        return DenseWorkload(m, k, weight.shape[0], *dtypes)
+        return DenseWorkload(m, k, weight.shape[0], *dtypes, weights_above_minimum=above_minimum)
     if name == "qnn.batch_matmul_accumulate":
         batch, m, k = data.shape
         return BatchMatmulWorkload(batch, m, k, weight.shape[1], *dtypes)
     n, h, w, c = data.shape
     o, kh, kw, _ = weight.shape
     geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])
-    known = {
-        "nine_bit_weights": _nine_bits(weight),
-        "weights_above_minimum": (is_aarch64(target) or is_arm32(target)) and _above_minimum(weight),
-    }
-    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, **known)
+    known = _nine_bits(weight), above_minimum
+    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, *known)
 
 
 def _nine_bits(weight: Operand) -> bool:

@@ -66,7 +66,10 @@ class Conv2dWorkload:
 
 @dataclass(frozen=True)
 class DenseWorkload:
-    """acc[m, n] = Σ_k x[m, k] · w[n, k]."""
+    """acc[m, n] = Σ_k x[m, k] · w[n, k].
+
+    weights_above_minimum: as of a convolution
+    """
 
     m: int
     k: int
@@ -74,6 +77,7 @@ class DenseWorkload:
     data_dtype: str
     weight_dtype: str
     out_dtype: str = "int32"
+    weights_above_minimum: bool = False
 
     @property
     def macs(self) -> int:

@@ -133,6 +133,12 @@ def _lines(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -
     return replace(_domain(workload, instruction, groups), rows=1, columns=pixels, line=workload.width)
 
 
+def _run(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> int:
+    """Neighbouring values that are reduced together, before padding."""
+    in_group, width = workload.in_channels // groups, workload.kernel[1]
+    return in_group if _reduction(workload, instruction, groups)[0] == "spatial" else width * in_group
+
+
 def _reduction(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> tuple[str, tuple[int, int, int]]:
     """Mode but for "flat", and the reduction's extents: taps of a row of the window, that is one run, or not."""
     in_group, (height, width) = workload.in_channels // groups, workload.kernel
@@ -497,7 +503,8 @@ def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
         not workload.depthwise
         and workload.out_dtype == "int32"
         and instruction.available(target)
-        and instruction.takes(workload.data_dtype, workload.weight_dtype)
+        and instruction.takes(workload.data_dtype, workload.weight_dtype, workload.weights_above_minimum)
+        and instruction.fits(_run(workload, instruction, _merged_groups(workload, instruction)))
     )
 
 

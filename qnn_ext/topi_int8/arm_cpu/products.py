@@ -1,0 +1,9 @@
+"""Products on ARM."""
+
+from __future__ import annotations
+
+from ..cpu.products import register_products
+from .intrin import AARCH64, ARM32
+
+register_products(AARCH64, "arm_cpu")
+register_products(ARM32, "arm_cpu")
