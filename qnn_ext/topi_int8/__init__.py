@@ -26,6 +26,7 @@ for _name in (
     "generic.batch_matmul",
     "cuda.fallback",
     "cuda.dp4a",
+    "cuda.gemv",
     "x86.products",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",

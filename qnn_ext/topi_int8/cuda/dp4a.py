@@ -221,7 +221,8 @@ def store(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
     sch.unroll(rows)
 
 
-def _accepts(workload: Workload, target: Target) -> bool:
+def takes(workload: Workload, target: Target) -> bool:
+    """Whether a product is one of int8 on a GPU, and none channel by channel."""
     int8 = workload.data_dtype == workload.weight_dtype == "int8" and workload.out_dtype == "int32"
     return is_cuda(target) and int8 and not (isinstance(workload, Conv2dWorkload) and workload.depthwise)
 
@@ -232,7 +233,7 @@ for _type, _name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (Batc
         Implementation(
             name=f"{_name}_dp4a.cuda",
             priority=10,
-            accepts=_accepts,
+            accepts=takes,
             compute=compute,
             schedule=schedule,
             pack_weight=None if _type is BatchMatmulWorkload else pack_weight,

@@ -256,7 +256,7 @@ def _resolve_rows(sch: Schedule, output: SBlockRV) -> None:
     block = sch.get(output)
     rows = block.iter_vars[-2].var
     written = _accumulator_indices(sch, output)[-2]
-    if written.same_as(rows):
+    if written.same_as(rows) or isinstance(written, tirx.IntImm):  # a single row is row 0
         return
 
     def resolve(node):

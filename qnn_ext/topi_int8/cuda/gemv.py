@@ -1,0 +1,145 @@
+"""Products of a few rows: dense of batch 1 to 4, and convolutions whose image is a pixel, as in squeeze-and-excitation.
+
+Nothing is read twice but x, so memory decides: the threads of a warp, or a part of one, read neighbouring 16 bytes of
+one row of the weights until its end, multiply them by x with DP4A, and add up what each of them has by shuffles. Each
+read of the weights serves all rows of x. A tile of `dp4a` or of tensor cores would have rows for 16 and more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ..schedule_util import inline_epilogue
+from ..strategy import Implementation, register
+from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from . import gemm
+from .dp4a import BYTES, takes
+from .dp4a_intrin import DEPTH, dp4a
+from .generic import bind_blocks
+
+ROWS = 4  # of x: beyond, the same weights are worth a tile in shared memory
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How many threads share an output, a power of two up to a warp, and how many outputs a block computes."""
+
+    lanes: int
+    outputs: int
+
+    @property
+    def block(self) -> gemm.BlockSize:
+        return gemm.BlockSize(1, self.outputs, self.lanes * BYTES)
+
+
+TILES = [Tile(lanes, threads // lanes) for lanes in (4, 8, 16, 32) for threads in (64, 128, 256)]
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: Workload) -> dict[Tile, float]:
+    """All tiles with their predicted cost, cheapest first."""
+    sizes = gemm.gemm_of(workload)
+    costs = {tile: tile_cost(tile, sizes) for tile in TILES}
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
+
+
+def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
+    """Bytes that are read, padding included, and what shuffles and starting blocks cost in bytes' time.
+
+    Fewer threads an output than read 64 neighbouring bytes waste half of what memory brings; blocks of 128 threads
+    spread over the multiprocessors and still fill them.
+    """
+    padded = tile.block.pad(sizes)
+    bytes_read = padded.batch * padded.n * padded.k * (1 if tile.lanes >= 4 else 2)
+    shuffles = padded.n * sizes.m * tile.lanes.bit_length() * tile.lanes
+    threads = tile.lanes * tile.outputs
+    blocks = padded.batch * (padded.n // tile.outputs)
+    return (bytes_read + shuffles) * (1.1 if threads != 128 else 1.0) + 64 * blocks
+
+
+def best_tile(workload: Workload) -> Tile:
+    """The tile of the lowest predicted cost."""
+    return next(iter(tiles(workload)))
+
+
+def pack_weight(workload: Conv2dWorkload | DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
+    """Weights OHWI or (N, K) to (groups, n, k), zero where n and k were padded."""
+    return gemm.pack_weight(workload, weight, (tile or best_tile(workload)).block)
+
+
+def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: Tile | None = None) -> te.Tensor:
+    """The accumulator in the workload's shape, int32."""
+    return gemm.compute(workload, x, w, pad_value, (tile or best_tile(workload)).block)
+
+
+def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | None = None) -> None:
+    """Threads that share an output side by side, sums by shuffles, the epilogue behind them."""
+    tile = tile or best_tile(workload)
+    product = sch.get_sblock(gemm.ACCUMULATOR)
+    output = inline_epilogue(sch, product)
+    if sch.get(output).name_hint == gemm.ACCUMULATOR:
+        output = sch.cache_write(product, 0, "local")
+    else:
+        gemm.as_gemm(sch, workload, output)
+        sch.set_scope(product, 0, "local")
+
+    _, lane, _ = sch.split(sch.get_loops(product)[-1], [None, tile.lanes, BYTES])
+    partial = sch.rfactor(lane, factor_axis=3)
+    sch.set_scope(partial, 0, "local")
+    batch, row, n, lane = sch.get_loops(product)
+    block, thread = sch.split(n, [None, tile.outputs])
+    sch.reorder(batch, block, thread, row, lane)
+    sch.bind(batch, "blockIdx.y")
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    sch.reverse_compute_at(output, thread, preserve_unit_loops=True)
+
+    operands = [sch.cache_read(partial, index, "local") for index in (0, 1)]
+    sch.compute_at(partial, thread, preserve_unit_loops=True)
+    lane, _, row, _, step, k = sch.get_loops(partial)[-6:]
+    word, byte = sch.split(k, [None, DEPTH])
+    sch.reorder(lane, step, row, word, byte)
+    sch.bind(lane, "threadIdx.x")
+    run = gemm.run_of(workload)
+    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else BYTES)
+    for operand, together in zip(operands, runs, strict=True):
+        sch.compute_at(operand, step, preserve_unit_loops=True)
+        for producer in sch.get_producers(operand):
+            if sch.get(producer).name_hint in (gemm.DATA, gemm.WEIGHT):
+                sch.compute_inline(producer)
+        outer, vector = sch.split(sch.get_loops(operand)[-1], [None, together])
+        sch.unroll(outer)
+        if together > 1:
+            sch.vectorize(vector)
+    sch.unroll(row)
+    sch.unroll(word)
+    sch.decompose_reduction(partial, step)
+    sch.tensorize(byte, dp4a())
+    bind_blocks(sch)
+
+
+def _accepts(workload: Workload, target: Target) -> bool:
+    return takes(workload, target) and gemm.gemm_of(workload).m <= ROWS
+
+
+for _type, _name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul")):
+    register(
+        _type,
+        Implementation(
+            name=f"{_name}_gemv.cuda",
+            priority=40,  # above tensor cores, which would multiply by rows of padding
+            accepts=_accepts,
+            compute=compute,
+            schedule=schedule,
+            pack_weight=None if _type is BatchMatmulWorkload else pack_weight,
+            accumulator=gemm.ACCUMULATOR,
+            tiles=tiles,
+        ),
+    )
