@@ -12,6 +12,7 @@ import json
 import lzma
 import os
 import tempfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import tvm_runtime
-from .errors import ArtifactError
+from .errors import ArtifactError, TargetError
 from .kernels import Kernel
 from .module import FloatNote, State, TensorSpec
 from .qparams import QParams
@@ -77,6 +78,8 @@ def write(
             archive.writestr(_STATES, _pack_states(states))
             for index, variant in enumerate(variants):
                 _add_library(archive, _library_name(index), variant)
+                if variant.description["target"]["kind"] == "cuda":
+                    _add_kernels(archive, index, variant)
                 if variant.weights is not None:
                     _add_weights(archive, index, variant.weights.tobytes())
         os.chmod(name, 0o644)
@@ -102,6 +105,34 @@ def _add_library(archive: zipfile.ZipFile, name: str, variant: Variant) -> None:
         library = Path(folder) / name
         export_library(variant.executable, str(library), variant.description["architecture"])
         archive.write(library, name, _compression(library.stat().st_size))
+
+
+def _add_kernels(archive: zipfile.ZipFile, index: int, variant: Variant) -> None:
+    """A GPU's kernels as a binary, under the digest of the source that the library holds. Where neither nvcc nor NVRTC
+    is here, the machine that loads the model compiles that source."""
+    from . import cuda_compiler
+
+    source = cuda_compiler.source_of(variant.executable.mod)
+    try:
+        compiled = cuda_compiler.binary(source, variant.description["target"]["arch"])
+    except TargetError as error:
+        warnings.warn(f"the file holds no binary of its kernels: {error}", stacklevel=4)
+        return
+    archive.writestr(f"{_kernels_prefix(index)}{cuda_compiler.digest(source)}", compiled)
+
+
+def _kernels_prefix(index: int) -> str:
+    return f"kernels{index}-"
+
+
+def keep_kernels(path: str | os.PathLike, index: int) -> None:
+    """Have the binary of variant `index`'s kernels taken in place of their source, if the file holds one."""
+    from . import cuda_compiler
+
+    with _opened(Path(path)) as archive:
+        for name in archive.namelist():
+            if name.startswith(_kernels_prefix(index)):
+                cuda_compiler.keep(name.removeprefix(_kernels_prefix(index)), archive.read(name))
 
 
 def _compression(size: int) -> int:

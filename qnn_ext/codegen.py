@@ -18,11 +18,13 @@ from tvm.relax.backend.cuda import pipeline as cuda_pipeline
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
+from . import gpu, gpu_runtime
 from .numerics.saturate import as_float, is_saturate, narrowed, widened
 from .topi_int8.arm_cpu.narrow import finish_for_arm
 from .topi_int8.cpu.chains import by_step
 from .topi_int8.cpu.prefetch import prefetching
 from .topi_int8.cpu.weave import weave
+from .topi_int8.cuda.copies import asynchronous
 from .topi_int8.cuda.fragments import in_registers
 from .topi_int8.cuda.lowering import lower_for_cuda
 from .topi_int8.features import has_feature, is_aarch64, is_arm32, is_cuda
@@ -44,7 +46,10 @@ def generate_code(mod: tvm.IRModule, target: Target) -> Any:
     """The executable of a lowered module: `tvm.compile` with these passes in it."""
     if is_cuda(target):
         passes = [*cuda_pipeline.dataflow_lower_passes(target), *cuda_pipeline.finalize_passes(target)]
-        return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=PIPELINE)
+        if gpu.can_run(dict(target.attrs) | {"kind": "cuda"}):
+            gpu_runtime.load()  # what is compiled now can run now
+        with gpu_runtime.compiling(str(target.attrs["arch"])):
+            return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=PIPELINE)
     return tvm.compile(mod, target=target, tir_pipeline=PIPELINE)
 
 
@@ -66,7 +71,7 @@ def _begin(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pri
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
     target = function.attrs["target"]
     if is_cuda(target):
-        return function.with_body(lower_for_cuda(function.body))
+        return function.with_body(lower_for_cuda(asynchronous(function.body)))
     body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
     body = weave(body, serial=num_threads(target) == 1)
     if is_aarch64(target) or is_arm32(target):

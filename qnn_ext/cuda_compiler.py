@@ -36,6 +36,12 @@ _MISSING = (
 )
 
 
+def source_of(module: Any) -> str:
+    """The CUDA source that a compiled module of TVM holds, its imports included; empty where there is none."""
+    own = [module.inspect_source("cuda")] if module.kind == "cuda" else []
+    return "\n".join([*own, *filter(None, map(source_of, module.imports))])
+
+
 def ptx(source: str, architecture: str) -> str:
     """The source as PTX of "sm_80" or another architecture. Raises TargetError."""
     return _compiled(source, architecture, "ptx").decode().rstrip("\0")
@@ -223,14 +229,19 @@ def keep(source_digest: str, compiled: bytes) -> None:
     _binaries[source_digest] = compiled
 
 
-def on_load(source: str, other: Callable[[str], Any] | None) -> Any:
-    """The binary of a module's source for the GPU at hand; sources of others are compiled by `other`."""
+def on_load(source: str, architecture: str | None, other: Callable[[str], Any] | None) -> Any:
+    """The binary of a module's source for the GPU at hand, or for an architecture that is newer than that.
+
+    Sources of others are compiled by `other`.
+    """
     compiled = _binaries.get(digest(source))
     if compiled is not None:
         return compiled
     if not source.startswith(MARK) and other is not None:
         return other(source)
-    return binary(source, gpu.architecture_of("cuda"))
+    here = gpu.architecture_of("cuda")
+    newer = architecture is not None and gpu.version_of(architecture) > gpu.version_of(here)
+    return binary(source, architecture if newer and architecture is not None else here)
 
 
 def kernel_names(source: str) -> list[str]:

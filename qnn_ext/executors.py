@@ -9,12 +9,13 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from . import tvm_runtime
+from .errors import QnnError
 from .host import default_threads
 from .kernels import Kernel
 from .module import State, TensorSpec
@@ -173,27 +174,39 @@ class MachineExecutor:
     def profile(self, repeat: int) -> list[float]:
         """An event costs about 1 µs itself."""
         use_threads(self._tasks)
-        symbols = {kernel.symbol for kernel in self._kernels}
-        durations: list[list[float]] = []
-        started = 0.0
-
-        def instrument(function: Any, symbol: str, before_run: bool, result: Any, *args: Any) -> int:
-            nonlocal started
-            if symbol in symbols:
-                now = time.perf_counter()
-                if before_run:
-                    started = time.perf_counter()
-                else:
-                    durations[-1].append(now - started)
-            return 0  # go on
-
-        # an own machine: an instrument cannot be taken off again
         machine = tvm_runtime.virtual_machine(self._library)
-        machine["set_instrument"](instrument)
-        for _ in range(repeat + 1):
-            durations.append([])
-            machine["main"](*self._buffers, *self._values)
-        return [float(value) for value in np.median(np.asarray(durations[1:]), axis=0)]
+        return profile_machine(machine, self._kernels, [*self._buffers, *self._values], repeat, lambda: None)
+
+
+def profile_machine(
+    machine: Any, kernels: Sequence[Kernel], args: Sequence[Any], repeat: int, wait: Callable[[], None]
+) -> list[float]:
+    """Median seconds of each kernel over `repeat` runs of `main`, each up to the end of `wait`.
+
+    machine: used for nothing else, for an instrument cannot be taken off again
+    """
+    symbols = {kernel.symbol for kernel in kernels}
+    durations: list[list[float]] = []
+    started = 0.0
+
+    def instrument(function: Any, symbol: str, before_run: bool, result: Any, *args: Any) -> int:
+        nonlocal started
+        if symbol in symbols:
+            wait()
+            now = time.perf_counter()
+            if before_run:
+                started = time.perf_counter()
+            else:
+                durations[-1].append(now - started)
+        return 0  # go on
+
+    machine["set_instrument"](instrument)
+    for _ in range(repeat + 1):
+        durations.append([])
+        machine["main"](*args)
+    if any(len(row) != len(kernels) for row in durations):
+        raise QnnError("kernels that run as one CUDA graph have no times of their own; build without `cuda_graph`")
+    return [float(value) for value in np.median(np.asarray(durations[1:]), axis=0)]
 
 
 # By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -78,6 +78,16 @@ def check_inputs(
     values: Mapping[str, np.ndarray] | Sequence[np.ndarray], specs: Sequence[TensorSpec]
 ) -> list[np.ndarray]:
     """The input arrays in model order, contiguous. Raises InputError on a wrong name, count, shape or dtype."""
+    values = in_model_order(values, specs)
+    arrays = [_check_input(np.asarray(value), spec) for value, spec in zip(values, specs, strict=True)]
+    batches = {spec.name: array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch}
+    if len(set(batches.values())) > 1:
+        raise InputError(f"all inputs must have the same batch size, found {batches}")
+    return arrays
+
+
+def in_model_order(values: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[Any]:
+    """One value for each input, given by name or in order. Raises InputError on a wrong name or count."""
     names = [spec.name for spec in specs]
     if isinstance(values, Mapping):
         unknown = [name for name in values if name not in names]
@@ -88,11 +98,7 @@ def check_inputs(
         values = [values[name] for name in names]
     if len(values) != len(specs):
         raise InputError(f"this model takes {len(specs)} inputs ({', '.join(map(str, specs))}), found {len(values)}")
-    arrays = [_check_input(np.asarray(value), spec) for value, spec in zip(values, specs, strict=True)]
-    batches = {spec.name: array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch}
-    if len(set(batches.values())) > 1:
-        raise InputError(f"all inputs must have the same batch size, found {batches}")
-    return arrays
+    return list(values)
 
 
 def run_by_sample(

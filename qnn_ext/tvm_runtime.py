@@ -95,9 +95,15 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def seconds_per_call(module: Any, name: str, args: list[Any], number: int, repeat: int) -> tuple[float, ...]:
-    """Mean seconds of `number` calls of a module's function, `repeat` times, measured without Python in between."""
-    evaluate = get_function("runtime.RPCTimeEvaluator")(module, name, _CPU, 0, number, repeat, 0, 100, 0, 1, 0, "")
+def seconds_per_call(
+    module: Any, name: str, args: list[Any], number: int, repeat: int, kind: int = _CPU, index: int = 0
+) -> tuple[float, ...]:
+    """Mean seconds of `number` calls of a module's function, `repeat` times, measured without Python in between.
+
+    kind, index: DLPack's type of the device by whose clock, and which of those
+    """
+    evaluator = get_function("runtime.RPCTimeEvaluator")
+    evaluate = evaluator(module, name, kind, index, number, repeat, 0, 100, 0, 1, 0, "")
     return struct.unpack(f"@{repeat}d", evaluate(*args))
 
 

@@ -1,0 +1,124 @@
+"""Runs a compiled model on a GPU, in TVM's virtual machine: one module of kernels, its memory and constants there.
+
+Launches return at once. `run` copies inputs in and outputs out and waits; `launch` takes and gives tensors on the
+device and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import gpu_runtime, tvm_runtime
+from .errors import InputError
+from .executors import profile_machine
+from .kernels import Kernel
+from .module import State, TensorSpec, check_inputs
+from .tvm_runtime import tvm_ffi
+
+_CUDA = 2  # DLPack's device type
+
+
+class DeviceExecutor:
+    """An `Executor` for a library whose kernels run on `device`, "cuda:0"."""
+
+    def __init__(
+        self,
+        library: Any,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        states: Sequence[State],
+        kernels: Sequence[Kernel],
+        device: str = "cuda:0",
+    ) -> None:
+        self._library, self._kernels, self._states = library, kernels, states
+        self._device = tvm_ffi.device(device)
+        self._machine = gpu_runtime.virtual_machine(library, self._device)
+        self._function = self._machine["main"]
+        self._inputs, self._count = inputs, len(outputs)
+        self._stream = 0
+        self._values: list[Any] = []
+        self._buffers = [gpu_runtime.upload(np.zeros(spec.shape, spec.dtype), self._device) for spec in inputs]
+        self.reset_state()
+        with gpu_runtime.compiling():  # the first launch wants the kernels' binaries
+            self._function(*self._buffers, *self._values)
+        self._wait()
+
+    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        for buffer, array in zip(self._buffers, arrays, strict=True):
+            gpu_runtime.copy(tvm_runtime.tensor(array)[0], buffer)
+
+    def run(self) -> list[np.ndarray]:
+        self._switch(0)
+        results = self._step(self._buffers)
+        arrays = [tvm_runtime.aligned_empty(tuple(result.shape), np.dtype(str(result.dtype))) for result in results]
+        for result, array in zip(results, arrays, strict=True):
+            gpu_runtime.copy(result, tvm_ffi.from_dlpack(array))
+        self._wait()
+        return arrays
+
+    def launch(self, values: Sequence[Any], stream: int) -> list[Any]:
+        """The outputs as tensors on the device, for inputs there or of NumPy; ready when the stream gets there.
+
+        Tensors come and go through DLPack, without a copy. Memory of outputs that nobody holds any more is used again:
+        whoever goes on with another stream waits first, as this does when the stream changes.
+
+        Raises InputError where an input does not fit.
+        """
+        self._switch(stream)
+        with tvm_ffi.use_raw_stream(self._device, stream):
+            return self._step([self._taken(*pair) for pair in zip(values, self._inputs, strict=True)])
+
+    def _taken(self, value: Any, spec: TensorSpec) -> Any:
+        if isinstance(value, np.ndarray):
+            return gpu_runtime.upload(check_inputs([value], [spec])[0], self._device)
+        tensor = tvm_ffi.from_dlpack(value)
+        found = tuple(tensor.shape), str(tensor.dtype), str(tensor.device)
+        wanted = tuple(spec.shape), spec.dtype, str(self._device)
+        if found != wanted:
+            parts = [f"{dtype} of shape {shape} on {device}" for shape, dtype, device in (wanted, found)]
+            raise InputError(f"input {spec.name!r} must be {parts[0]}, found {parts[1]}")
+        return tensor
+
+    def _step(self, tensors: Sequence[Any]) -> list[Any]:
+        results = self._function(*tensors, *self._values)
+        self._values = list(results[self._count :])
+        return list(results[: self._count])
+
+    def _switch(self, stream: int) -> None:
+        if stream != self._stream:
+            self._wait()
+            self._stream = stream
+
+    def _wait(self) -> None:
+        gpu_runtime.synchronize(self._device, self._stream)
+
+    def reset_state(self) -> None:
+        self._values = [gpu_runtime.upload(np.asarray(state.initial), self._device) for state in self._states]
+
+    def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
+        """By the device's own clock."""
+        self._switch(0)
+        args = [*self._buffers, *self._values]
+        self._function(*args)
+        kind, index = self._device.dlpack_device_type(), self._device.index
+        return tvm_runtime.seconds_per_call(self._machine, "main", args, number, repeat, kind, index)
+
+    def profile(self, repeat: int) -> list[float]:
+        """The device is waited for after each kernel: some 10 µs are the launch."""
+        self._switch(0)
+        machine = gpu_runtime.virtual_machine(self._library, self._device)
+        return profile_machine(machine, self._kernels, [*self._buffers, *self._values], repeat, self._wait)
+
+
+def is_on_device(value: Any) -> bool:
+    """Whether a value is a tensor in a GPU's memory."""
+    device = getattr(value, "__dlpack_device__", None)
+    return device is not None and int(device()[0]) == _CUDA
+
+
+def handle_of(stream: Any) -> int:
+    """The number by which CUDA knows a stream: of None the default one, of PyTorch's its `cuda_stream`."""
+    return int(getattr(stream, "cuda_stream", stream or 0))
