@@ -53,8 +53,8 @@ def pack_weight(workload: DenseWorkload, weight: np.ndarray, tile: Tile | None =
     layout = plan(workload, tile)
     packed = np.zeros((layout.blocks * CHANNELS, layout.run), np.int8)
     packed[: workload.n, : workload.k] = weight
-    packed = packed.reshape(layout.blocks, CHANNELS, -1, DEPTH).transpose(0, 2, 1, 3)
-    return in_panels(packed, layout.tile.blocks)
+    blocks = packed.reshape(layout.blocks, CHANNELS, -1, DEPTH).transpose(0, 2, 1, 3)
+    return in_panels(blocks, layout.tile.blocks)
 
 
 def initial(workload: DenseWorkload, bias: np.ndarray, tile: Tile | None = None) -> np.ndarray:
