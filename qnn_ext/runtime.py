@@ -16,6 +16,7 @@ from .executors import Executor, MachineExecutor, ProgramExecutor
 from .host import advised_target, can_run, check_runnable, default_threads, missing_features
 from .kernels import Kernel
 from .module import FloatNote, State, TensorSpec, check_inputs, run_by_sample
+from .variants import Memory, memory_of, target_name
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -64,7 +65,9 @@ class Engine:
     notes:           what runs in float although the model quantizes it
     kernels:         the compiled kernels in the order they run
     target:          the TVM target as a dict; features: instruction sets the code may use
+    memory:          bytes of its weights and feature maps
     variants:        all targets the model was compiled for, the fastest first; the engine runs one of them
+    memories:        the memory the model takes on each of `variants`
     """
 
     def __init__(
@@ -87,7 +90,9 @@ class Engine:
         self.features: list[str] = description["features"]
         self.source_name: str = description["source"]
         self.num_threads = num_threads or min(int(self.target.get("num-cores", 1)), default_threads())
+        self.memory: Memory = memory_of(description)
         self.variants: list[dict[str, Any]] = [self.target]
+        self.memories: list[Memory] = [self.memory]
         self.tir: IRModule | None = None
         self._built: artifact.Variant | None = None
         self._saved_with: list[Engine] = [self]
@@ -120,6 +125,7 @@ class Engine:
         best = next((engine for engine in engines if can_run(engine._variant)), engines[0])
         best._saved_with = list(engines)
         best.variants = [engine.target for engine in engines]
+        best.memories = [engine.memory for engine in engines]
         return best
 
     # ---- run -----------------------------------------------------------------------------------------------------
@@ -216,7 +222,7 @@ class Engine:
         artifact.write(path, self._common, variants, self._states)
 
     def __repr__(self) -> str:
-        return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {self.target.get('mcpu', '?')})"
+        return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {target_name(self.target)})"
 
 
 def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
@@ -230,13 +236,14 @@ def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
         common = {key: value for key, value in description.items() if key not in ("format", "variants")}
         variants = list(description["variants"])
         targets = [dict(variant["target"]) for variant in variants]
+        memories = [memory_of(variant) for variant in variants]
         index = _choose(variants)
         engine = Engine(common, variants[index], states, lambda: code, num_threads)
         with_weights = variants[index]["program"] is not None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
     code = artifact.load_code(path, index, with_weights)
-    engine.variants = targets
+    engine.variants, engine.memories = targets, memories
     return engine
 
 
@@ -247,7 +254,7 @@ def _choose(variants: Sequence[dict[str, Any]]) -> int:
             return index
     if len(variants) == 1:
         check_runnable(variants[0]["features"], variants[0]["architecture"])
-    inside = ", ".join(str(variant["target"].get("mcpu", "generic")) for variant in variants)
+    inside = ", ".join(target_name(variant["target"]) for variant in variants)
     last = variants[-1]
     missing = missing_features(last["features"]) or [last["architecture"]]
     raise TargetError(

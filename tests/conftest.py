@@ -44,6 +44,22 @@ def everything_shared(monkeypatch):
 
 
 @pytest.fixture
+def links_for():
+    """Skip the test where no linker for an architecture is at hand."""
+
+    from qnn_ext import ArtifactError
+    from qnn_ext.linking import cross_compiler
+
+    def require(architecture: str) -> None:
+        try:
+            cross_compiler(architecture)
+        except ArtifactError as error:
+            pytest.skip(str(error))
+
+    return require
+
+
+@pytest.fixture
 def cli(capsys):
     """Run a command: exit code, stdout, stderr."""
 

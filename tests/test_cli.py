@@ -1,6 +1,7 @@
 """The command line: results, JSON, exit codes, and one clear line for every mistake."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from qnn_ext.host import host_architecture
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "qnn_ext" / "data"
 MODEL = DATA / "digits_cnn_int8.tflite"
+UINT8 = DATA / "digits_cnn_uint8.tflite"
 DIGIT = ROOT / "tutorials" / "digit.png"
 LABELS = DATA / "digits_labels.txt"
 
@@ -406,3 +408,24 @@ def test_colour_picture_for_a_grey_input(cli, compiled, tmp_path):
     _, grey, _ = cli("run", compiled, "--input", DIGIT, "--json")
     _, colour, _ = cli("run", compiled, "--input", tmp_path / "colour.png", "--json")
     assert json.loads(grey)["results"][0]["outputs"] == json.loads(colour)["results"][0]["outputs"]
+
+
+def test_an_arm_board_is_compiled_for_and_not_run_here(cli, fails, links_for, tmp_path):
+    links_for("aarch64")
+    output = tmp_path / "m.qnn"
+    code, out, _ = cli("compile", UINT8, "--target", "rpi4", "-o", output)
+    assert code == 0 and re.search(r"cortex-a72: weights [\d.]+ kB, feature maps [\d.]+ kB", out)
+    assert "built for aarch64, but this machine is" in fails("run", output, "--input", DIGIT)
+    code, out, _ = cli("inspect", output)
+    assert code == 0 and "cortex-a72: does not run here; weights" in out
+
+
+def test_memory_per_target(cli, links_for, tmp_path):
+    links_for("aarch64")
+    output = tmp_path / "m.qnn"
+    code, out, _ = cli("compile", UINT8, "--target", "rpi4,rpi5,x86-64", "-o", output, "--json")
+    memory = json.loads(out)["memory"]
+    assert code == 0 and [one["target"] for one in memory] == ["cortex-a76", "cortex-a72", "x86-64"]
+    assert all(0 < one["feature_maps"] < one["weights"] for one in memory)
+    variants = json.loads(cli("inspect", output, "--json")[1])["variants"]
+    assert [variant["memory"]["weights"] for variant in variants] == [one["weights"] for one in memory]

@@ -20,6 +20,7 @@ from ..errors import QnnError
 from ..images import NORMALIZATIONS
 from ..module import FloatNote, QnnModule, TensorSpec
 from ..runtime import Engine, load
+from ..variants import Memory
 from .formats import TITLES, ImportOptions, parse_shapes, read_module, recognize
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -81,8 +82,9 @@ def build_options(command: Command) -> Command:
         "--target",
         default="native",
         show_default=True,
-        help="native, a family of CPUs (avx512_vnni, avx_vnni, avx512, avx2, x86-64) or an LLVM CPU name. Several, "
-        "separated by commas, make one file that runs the fastest its CPU can.",
+        help="native, a family of x86 CPUs (avx512_vnni, avx_vnni, avx512, avx2, x86-64), an ARM board or CPU (rpi3, "
+        "rpi4, rpi5, graviton2, graviton3, graviton4, aarch64, armv7), an LLVM CPU name (cortex-a72), cuda or a GPU's "
+        "architecture (sm_80). Several, separated by commas, make one file that runs the fastest its machine can.",
     )
     return target(threads_option(import_options(command)))
 
@@ -127,6 +129,11 @@ def bytes_text(count: int) -> str:
     if count < 1000:
         return f"{count} B"
     return f"{count / 1e3:.1f} kB" if count < 1_000_000 else f"{count / 1e6:.2f} MB"
+
+
+def memory_text(memory: Memory) -> str:
+    """weights 3.4 MB, feature maps 1.2 MB."""
+    return f"weights {bytes_text(memory.weights)}, feature maps {bytes_text(memory.feature_maps)}"
 
 
 def count_text(count: int) -> str:

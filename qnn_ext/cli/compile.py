@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 from ..autotune.records import apply_history_best
 from ..errors import QnnError
 from ..runtime import Engine
+from ..variants import target_name
 from .common import (
     FILE,
     build_options,
@@ -19,6 +21,7 @@ from .common import (
     compile_model,
     import_model,
     json_option,
+    memory_text,
     note_data,
     out,
     print_json,
@@ -54,6 +57,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite -o mobilenet.qnn
       qnn-ext compile mobilenet.tflite --target x86-64 --threads 1
       qnn-ext compile mobilenet.tflite --target avx512_vnni,avx2,x86-64
+      qnn-ext compile mobilenet.tflite --target rpi4
       qnn-ext compile mobilenet.tflite --tuning tuning.jsonl
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
@@ -74,12 +78,12 @@ def compile_(
         print_json(_summary(engine, model, output, seconds))
         return
     console = out()
-    cpus = ", ".join(target.get("mcpu", "this CPU") for target in engine.variants)
     console.print(
-        f"{model} → {output}: {bytes_text(output.stat().st_size)}, {len(engine.kernels)} kernels for {cpus}, "
-        f"{seconds:.1f} s",
+        f"{model} → {output}: {bytes_text(output.stat().st_size)}, {len(engine.kernels)} kernels, {seconds:.1f} s",
         markup=False,
     )
+    for one, memory in zip(engine.variants, engine.memories, strict=True):
+        console.print(f"{target_name(one)}: {memory_text(memory)}", markup=False)
     if engine.notes:
         console.print(f"{len(engine.notes)} operators run in float: `qnn-ext inspect {output}` says why", markup=False)
 
@@ -92,6 +96,10 @@ def _summary(engine: Engine, model: Path, output: Path, seconds: float) -> dict[
         "seconds": round(seconds, 3),
         "target": engine.target,
         "targets": engine.variants,
+        "memory": [
+            {"target": target_name(one), **asdict(memory)}
+            for one, memory in zip(engine.variants, engine.memories, strict=True)
+        ],
         "features": engine.features,
         "kernels": len(engine.kernels),
         "inputs": [spec_data(spec) for spec in engine.inputs],

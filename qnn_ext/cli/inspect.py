@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ..host import can_run
 from ..module import QnnModule, TensorSpec
 from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, op_name, operands
+from ..variants import Memory, memory_of, target_name
 from .common import (
     FILE,
     bytes_text,
@@ -33,6 +35,7 @@ from .common import (
     import_model,
     import_options,
     json_option,
+    memory_text,
     note_data,
     out,
     print_json,
@@ -281,6 +284,7 @@ def _compiled_data(path: Path) -> dict[str, Any]:
                     "architecture": variant["architecture"],
                     "features": variant["features"],
                     "runs_here": can_run(variant),
+                    "memory": asdict(memory_of(variant)),
                     "kernels": list(variant["kernels"]),
                 }
                 for variant in description["variants"]
@@ -296,21 +300,22 @@ def _compiled_data(path: Path) -> dict[str, Any]:
 
 
 def _print_compiled(console: Console, data: dict[str, Any]) -> None:
-    cpus = ", ".join(variant["target"].get("mcpu", "generic") for variant in data["variants"])
-    title = f"{data['model']}: compiled from {data['source']} for {cpus}, {bytes_text(data['bytes'])}"
+    targets = ", ".join(target_name(variant["target"]) for variant in data["variants"])
+    title = f"{data['model']}: compiled from {data['source']} for {targets}, {bytes_text(data['bytes'])}"
     console.print(title, markup=False, soft_wrap=True)  # whole, however long the paths are
     _print_ports(console, data)
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
     for variant in data["variants"]:
         here = "does not run here" if not variant["runs_here"] else "loads here" if variant is chosen else "runs here"
         sets = ", ".join(variant["features"]) or "baseline"
-        console.print(f"{variant['target'].get('mcpu', 'generic')}: {here}; instruction sets: {sets}", markup=False)
+        memory = memory_text(Memory(**variant["memory"]))
+        console.print(f"{target_name(variant['target'])}: {here}; {memory}; instruction sets: {sets}", markup=False)
     _print_kernels(console, chosen)
     _print_notes(console, data)
 
 
 def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
-    table = Table(title=f"kernels for {variant['target'].get('mcpu', 'generic')}", title_justify="left")
+    table = Table(title=f"kernels for {target_name(variant['target'])}", title_justify="left")
     table.add_column("layer", overflow="fold", ratio=2)
     table.add_column("operators", ratio=2)
     table.add_column("implementation", ratio=1)

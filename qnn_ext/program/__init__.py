@@ -29,7 +29,7 @@ class Program:
     """The executable, which holds `program`; the weights, all constants of the model; and where its workspace holds
     what: the fields of `layout` are
 
-    workspace: bytes, aligned like a storage
+    workspace: bytes, aligned like a storage; weights: bytes
     tasks:     the most tasks that the program is made for, 1 if it has nothing to share
     steps:     how many kernels it calls; stamps: offset of the times before each of them and at the end
     inputs:    offset of each; outputs: (0, offset in the workspace) or (1, offset in the weights) of each
@@ -62,6 +62,7 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     executable = tvm.compile(program, target, tir_pipeline=PIPELINE)
     layout = {
         "workspace": workspace,
+        "weights": weights.size,
         "tasks": tasks,
         "steps": len(graph.steps),
         "stamps": HEADER,
