@@ -23,6 +23,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
 from qnn_ext.codegen import generate_code
+from qnn_ext.cuda_compiler import source_of
 
 from .emulator import Array, Launch, execute
 
@@ -54,14 +55,9 @@ def lowered(module: tvm.IRModule, target: Target) -> tuple[str, tvm.IRModule]:
     with tvm.transform.PassContext(instruments=[split]):
         executable = generate_code(module, target)
     assert split.module is not None, "the pipeline has no MakePackedAPI, or runs in a PassContext of its own"
-    return cuda_source(executable), split.module
-
-
-def cuda_source(executable: Any) -> str:
-    """The CUDA source in an executable."""
-    sources = [module for module in executable.mod.imports if module.kind == "cuda"]
-    assert len(sources) == 1, "no GPU code: the function runs on the host"
-    return sources[0].inspect_source()
+    source = source_of(executable.mod)
+    assert source, "no GPU code: the function runs on the host"
+    return source, split.module
 
 
 def host_program(function: tirx.PrimFunc) -> tuple[list[Array], list[Launch]]:
