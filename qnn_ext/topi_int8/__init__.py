@@ -27,6 +27,7 @@ for _name in (
     "cuda.fallback",
     "cuda.dp4a",
     "cuda.gemv",
+    "cuda.depthwise",
     "x86.products",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",

@@ -113,11 +113,8 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | Non
     tile = tile or best_tile(workload)
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
-    if sch.get(output).name_hint == gemm.ACCUMULATOR:  # the accumulators themselves are the result
-        output = sch.cache_write(product, 0, "local")
-    else:
-        gemm.as_gemm(sch, workload, output)
-        sch.set_scope(product, 0, "local")
+    gemm.as_gemm(sch, workload, output)
+    sch.set_scope(product, 0, "local")
     schedule_product(sch, workload, product, output, tile)
     bind_blocks(sch)
 

@@ -83,11 +83,8 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | Non
     tile = tile or best_tile(workload)
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
-    if sch.get(output).name_hint == gemm.ACCUMULATOR:
-        output = sch.cache_write(product, 0, "local")
-    else:
-        gemm.as_gemm(sch, workload, output)
-        sch.set_scope(product, 0, "local")
+    gemm.as_gemm(sch, workload, output)
+    sch.set_scope(product, 0, "local")
 
     _, lane, _ = sch.split(sch.get_loops(product)[-1], [None, tile.lanes, BYTES])
     partial = sch.rfactor(lane, factor_axis=3)

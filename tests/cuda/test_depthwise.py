@@ -1,0 +1,60 @@
+"""Depthwise kernels on the emulated GPU: every output equals the NumPy reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qnn_ext.topi_int8 import candidates
+from qnn_ext.topi_int8.cuda import depthwise
+from tests.topi_int8.kernels import check
+
+from .test_dp4a import TARGET, conv
+
+WORKLOADS = {
+    "3x3": conv(1, 9, 11, 32, 32, groups=32),
+    "strided": conv(2, 9, 10, 16, 16, stride=2, groups=16),
+    "dilated": conv(1, 9, 9, 8, 8, dilation=2, groups=8),
+    "5x5": conv(1, 7, 7, 24, 24, kernel=5, groups=24),
+    "no padding": conv(2, 6, 7, 12, 12, groups=12, padding=(0, 0, 0, 0)),
+    "uneven padding": conv(1, 8, 8, 8, 8, stride=2, groups=8, padding=(0, 0, 1, 1)),
+    "odd channels": conv(1, 6, 6, 5, 5, groups=5),
+    "two channels a thread": conv(1, 6, 6, 6, 6, groups=6),
+    "multiplier 2": conv(1, 6, 6, 8, 16, groups=8),
+    "multiplier 3": conv(1, 6, 6, 4, 12, groups=4),
+    "multiplier 8": conv(1, 5, 5, 3, 24, stride=2, groups=3),
+    "many taps": conv(1, 10, 10, 4, 4, kernel=9, groups=4),
+    "uneven kernel": replace(conv(1, 6, 9, 8, 8, groups=8), kernel=(1, 5), padding=(0, 2, 0, 2)),
+    "unsigned": replace(conv(1, 6, 6, 8, 8, groups=8), data_dtype="uint8"),
+}
+
+
+def kernel(workload):
+    return next(item for item in candidates(workload, TARGET) if item.name == "depthwise_conv2d_nhwc.cuda")
+
+
+@pytest.mark.parametrize("epilogue", ["requantize", "residual", "none"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_depthwise(name, epilogue):
+    check(WORKLOADS[name], TARGET, kernel(WORKLOADS[name]), epilogue=epilogue)
+
+
+@pytest.mark.parametrize("tile", depthwise.TILES, ids=str)
+def test_all_tiles(tile):
+    workload = conv(1, 7, 9, 8, 8, groups=8)
+    check(workload, TARGET, kernel(workload).with_tile(tile))
+
+
+@pytest.mark.parametrize("fill", [("min", "min"), ("min", "max"), ("max", "min")], ids="-".join)
+def test_extremes(fill):
+    workload = conv(1, 5, 5, 8, 8, groups=8)
+    check(workload, TARGET, kernel(workload), epilogue="none", fill=fill, pad_value=-128)
+
+
+def test_tiles_fit_registers():
+    """A window of 9×9 does not: its values come row by row, and only small tiles remain."""
+    workload = conv(1, 32, 32, 32, 32, kernel=9, groups=32)
+    assert depthwise.tiles(workload)
+    assert max(tile.rows * tile.columns for tile in depthwise.tiles(workload)) < 8
+    assert depthwise.Tile(4, 4) in depthwise.tiles(conv(1, 32, 32, 32, 32, groups=32))
