@@ -164,8 +164,14 @@ def _headers() -> dict[str, str]:
     for trait, types in _TRAITS.items():
         traits.append(f"template <class A> struct {trait} : bool_constant<false> {{}};")
         traits += [f"template <> struct {trait}<{name}> : bool_constant<true> {{}};" for name in types]
-    known = "sm_61_intrinsics.h"  # of __dp4a, which NVRTC knows
-    return {"cuda/std/cstdint": _in_std(integers), "cuda/std/type_traits": _in_std(traits), known: ""}
+    infinities = {"INF_F": "int_as_float(0x7f800000)", "NAN_F": "int_as_float(0x7fffffff)"}
+    infinities |= {"INF": "longlong_as_double(0x7ff0000000000000LL)", "NAN": "longlong_as_double(-1LL)"}
+    return {
+        "cuda/std/cstdint": _in_std(integers),
+        "cuda/std/type_traits": _in_std(traits),
+        "math_constants.h": "".join(f"#define CUDART_{name} __{value}\n" for name, value in infinities.items()),
+        "sm_61_intrinsics.h": "",  # of __dp4a, which NVRTC knows
+    }
 
 
 @cache

@@ -27,6 +27,10 @@
 #define uint unsigned int
 #define uchar unsigned char
 #define ushort unsigned short
+#define CUDART_INF_F INFINITY
+#define CUDART_NAN_F NAN
+#define CUDART_INF ((double)INFINITY)
+#define CUDART_NAN ((double)NAN)
 
 // ---------------------------------------------------------------------------------------------------- vector types
 #define VECTORS(T, name, a2, a4)                                                                         \
