@@ -24,7 +24,7 @@ _LRINT = int(tirx.call_llvm_pure_intrin("int32", "llvm.lrint", tirx.const(0.0, "
 
 
 def saturated(x: Expr, zero_point: int, dtype: str) -> Expr:
-    """saturate(x + zero_point) for int32 x with |x| < 2³¹ − 2⁹ and an 8-bit dtype."""
+    """saturate(x + zero_point) for int32 x with |x| < 2³¹ − 2⁹, any int32 x on ARM, and an 8-bit dtype."""
     return tirx.call_intrin(dtype, SATURATE, x, tirx.const(zero_point, "int32"))
 
 

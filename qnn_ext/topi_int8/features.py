@@ -29,6 +29,12 @@ def is_arm32(target: Target) -> bool:
     return name.startswith("arm") and name != "arm64"
 
 
+def on_arm() -> bool:
+    """Whether what is computed now is for an ARM CPU, as `on_gpu`."""
+    target = Target.current(allow_none=True)
+    return target is not None and (is_aarch64(target) or is_arm32(target))
+
+
 def is_cuda(target: Target) -> bool:
     """Whether the target is an NVIDIA GPU."""
     return target.kind.name == "cuda"

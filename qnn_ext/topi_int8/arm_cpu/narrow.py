@@ -7,7 +7,6 @@ armv7     has vqmovn and vqadd, but no conversion that rounds: x + 1.5·2²³ ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +16,13 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
-from ...numerics.saturate import is_saturate, narrowed, rounded_operand, zero_point
+from ...numerics.multiply import is_multiply
+from ...numerics.saturate import is_saturate, rounded_operand, widened, zero_point
 from ..features import contracts, has_feature, is_aarch64
+from .multiply import multiply
+from .vectors import LANES, call_llvm, joined, lanes_of, registers
 
 Expr = Any
-LANES = 4  # of a register of 32-bit values
 FLOAT32 = "float32"
 
 _ROUNDER = 3 << 22
@@ -40,18 +41,20 @@ _BYTES = {
 def finish_for_arm(body: tirx.Stmt, target: Target) -> tirx.Stmt:
     """A kernel with its saturating narrowing and its rounding of float32 as ARM has them."""
     wide = is_aarch64(target)
-    saturate = partial(_saturated, wide=wide, fenced=contracts(target))
-    body = tvm_ffi.structural_map(body, (tvm.ir.Call, saturate))
+    body = tvm_ffi.structural_map(body, (tvm.ir.Call, partial(_integers, wide=wide, fenced=contracts(target))))
     if wide or has_feature(target, "fp-armv8"):
         return tvm_ffi.structural_map(body, (tvm.ir.Call, _converted)) if wide else body
     return tvm_ffi.structural_map(body, (tvm.ir.Call, _without_calls))
 
 
-def _saturated(call: Expr, wide: bool, fenced: bool) -> Expr:
+def _integers(call: Expr, wide: bool, fenced: bool) -> Expr:
+    """The operators of saturating narrowing and of TFLite's multiplication as instructions; others as they are."""
+    if is_multiply(call):
+        return multiply(call, wide)
     if not is_saturate(call):
         return call
     narrow = narrow_saturated(call, wide, fenced)
-    return narrowed(call) if narrow is None else narrow
+    return widened(call).astype(call.ty.dtype) if narrow is None else narrow
 
 
 def narrow_saturated(call: Expr, wide: bool, fenced: bool) -> Expr | None:
@@ -60,7 +63,7 @@ def narrow_saturated(call: Expr, wide: bool, fenced: bool) -> Expr | None:
     wide:   whether the CPU is a 64-bit one
     fenced: whether products contract with what is added to them
     """
-    dtype, lanes = str(call.ty.dtype).partition("x")[0], _lanes(call)
+    dtype, lanes = str(call.ty.dtype).partition("x")[0], lanes_of(call)
     if lanes % LANES or dtype not in ("int8", "uint8"):
         return None
     x, real = call.args[0], rounded_operand(call.args[0])
@@ -71,21 +74,21 @@ def narrow_saturated(call: Expr, wide: bool, fenced: bool) -> Expr | None:
     else:
         value, integers = real, partial(_nearest_in_range, fenced=fenced and isinstance(real, tirx.Mul))
     var = tirx.Var("wide", value.ty)
-    words = [_words(integers(part), wide) for part in _registers(var, lanes)]
+    words = [_words(integers(part), wide) for part in registers(var, lanes)]
     if len(words) % 2:
         words.append(words[-1])
-    shifted = [_shifted(_joined(words[i : i + 2], 8), zero_point(call)) for i in range(0, len(words), 2)]
-    narrow = [_call(f"{dtype}x8", _BYTES[wide, dtype], word) for word in shifted]
-    return tirx.Let(var, value, _joined(narrow, lanes))
+    shifted = [_shifted(joined(words[i : i + 2], 8), zero_point(call)) for i in range(0, len(words), 2)]
+    narrow = [call_llvm(f"{dtype}x8", _BYTES[wide, dtype], word) for word in shifted]
+    return tirx.Let(var, value, joined(narrow, lanes))
 
 
 def _converted(call: Expr) -> Expr:
     """lrint of float32 vectors as fcvtns; other operators as they are."""
     real = rounded_operand(call)
-    if real is None or _lanes(call) % LANES:
+    if real is None or lanes_of(call) % LANES:
         return call
     var = tirx.Var("real", real.ty)
-    return tirx.Let(var, real, _joined([_nearest(part) for part in _registers(var, _lanes(call))], _lanes(call)))
+    return tirx.Let(var, real, joined([_nearest(part) for part in registers(var, lanes_of(call))], lanes_of(call)))
 
 
 def _without_calls(call: Expr) -> Expr:
@@ -106,12 +109,12 @@ def rounded(x: Expr) -> Expr:
     var = tirx.Var("real", x.ty)
     size = tirx.Var("size", x.ty)
     bound = tirx.const(float(_INTEGERS_FROM), dtype)
-    whole = _call(dtype, "llvm.copysign", (size + bound) - bound, var)
-    return tirx.Let(var, x, tirx.Let(size, _call(dtype, "llvm.fabs", var), tirx.Select(size < bound, whole, var)))
+    whole = call_llvm(dtype, "llvm.copysign", (size + bound) - bound, var)
+    return tirx.Let(var, x, tirx.Let(size, call_llvm(dtype, "llvm.fabs", var), tirx.Select(size < bound, whole, var)))
 
 
 def _nearest(part: Expr) -> Expr:
-    return _call("int32x4", "llvm.aarch64.neon.fcvtns", part)
+    return call_llvm("int32x4", "llvm.aarch64.neon.fcvtns", part)
 
 
 def _nearest_in_range(part: Expr, fenced: bool) -> Expr:
@@ -121,36 +124,16 @@ def _nearest_in_range(part: Expr, fenced: bool) -> Expr:
     fenced by a maximum where it would contract with the sum.
     """
     if fenced:
-        part = _call("float32x4", "llvm.arm.neon.vmaxs", part, tirx.const(float(np.finfo(np.float32).min), "float32x4"))
+        part = call_llvm(
+            "float32x4", "llvm.arm.neon.vmaxs", part, tirx.const(float(np.finfo(np.float32).min), "float32x4")
+        )
     bits = tirx.reinterpret("int32x4", part + tirx.const(float(_ROUNDER), "float32x4"))
-    return _call("int32x4", "llvm.ssub.sat", bits, tirx.const(_ROUNDER_BITS, "int32x4"))
+    return call_llvm("int32x4", "llvm.ssub.sat", bits, tirx.const(_ROUNDER_BITS, "int32x4"))
 
 
 def _words(part: Expr, wide: bool) -> Expr:
-    return _call("int16x4", _WORDS[wide], part)
+    return call_llvm("int16x4", _WORDS[wide], part)
 
 
 def _shifted(words: Expr, shift: int) -> Expr:
-    return _call("int16x8", "llvm.sadd.sat", words, tirx.const(shift, "int16x8")) if shift else words
-
-
-def _registers(var: tirx.Var, lanes: int) -> list[Expr]:
-    if lanes == LANES:
-        return [var]
-    return [_shuffle([var], range(first, first + LANES)) for first in range(0, lanes, LANES)]
-
-
-def _joined(parts: Sequence[Expr], lanes: int) -> Expr:
-    return parts[0] if len(parts) == 1 and _lanes(parts[0]) == lanes else _shuffle(parts, range(lanes))
-
-
-def _lanes(x: Expr) -> int:
-    return int(str(x.ty.dtype).partition("x")[2] or 1)
-
-
-def _shuffle(values: Sequence[Expr], order: Sequence[int]) -> Expr:
-    return tirx.Shuffle(list(values), [tirx.const(lane, "int32") for lane in order])
-
-
-def _call(dtype: str, name: str, *args: Expr) -> Expr:
-    return tirx.call_llvm_pure_intrin(dtype, name, *args)
+    return call_llvm("int16x8", "llvm.sadd.sat", words, tirx.const(shift, "int16x8")) if shift else words

@@ -10,7 +10,7 @@ from tvm import tirx
 
 from ...numerics import fixed_point, float_multiplier, tir
 from ...numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts, xnnpack_multipliers
-from .elementwise import Expr, Operand, Stage, fixed, rescaled, rule
+from .elementwise import Expr, Operand, Stage, fixed, multiplied_tflite, rescaled, rule
 
 Sign = Callable[[Expr, Expr], Expr]
 
@@ -73,9 +73,7 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
             headroom = ADD_LEFT_SHIFT[np.dtype(lhs.dtype).itemsize * 8]
             multipliers = add_multipliers(scales[0], scales[1], scales[2], headroom)
             one, two = (
-                tir.multiply_tflite(
-                    x << tirx.const(headroom, "int32"), stage.along(m.multiplier, axis), stage.along(m.shift, axis)
-                )
+                multiplied_tflite(stage, x << tirx.const(headroom, "int32"), m, axis)
                 for x, m, axis in zip((left, right), multipliers, axes, strict=False)
             )
             raw = sign(one, two).astype("int32")

@@ -19,11 +19,13 @@ from tvm.ir import Call, Expr, TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.sym import detect_linear_equation
 
+from ...numerics.multiply import MULTIPLY
 from ...numerics.saturate import SATURATE
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
 _CHEAP_CALLS = {
+    MULTIPLY,
     SATURATE,
     "tirx.call_llvm_pure_intrin",
     "prim.if_then_else",

@@ -17,7 +17,10 @@ from tvm import te, tirx
 from ...errors import UnsupportedOperatorError
 from ...numerics import fixed_point, float_multiplier, tir
 from ...numerics.multiplier import FixedPoint
+from ...numerics.multiply import multiplied
+from ...numerics.saturate import saturated
 from ...qparams import dtype_range
+from ..features import on_arm
 
 Expr = Any
 
@@ -240,8 +243,22 @@ def rescaled(
 
 def fixed(stage: Stage, x: Expr, fp: FixedPoint, zero_point: Expr, axis: int, rounding: str, out_dtype: str) -> Expr:
     """saturate(x · fp + zero_point) by an integer rounding rule."""
+    if rounding == "TFLITE" and on_arm() and tir.dtype_of(x) == "int32" and isinstance(zero_point, tirx.IntImm):
+        product = multiplied_tflite(stage, x, fp, axis)
+        if out_dtype in ("int8", "uint8"):
+            return saturated(product, int(zero_point), out_dtype)
+        return tir.saturate(product.astype("int64") + zero_point.astype("int64"), out_dtype)
     multiplier, shift = stage.along(fp.multiplier, axis), stage.along(fp.shift, axis)
     return tir.requantize_fixed(x, multiplier, shift, zero_point, out_dtype, rounding)
+
+
+def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int) -> Expr:
+    """x · fp of int32 x by TFLite's rounding, as int32 on ARM and as int64 elsewhere."""
+    multiplier = stage.along(fp.multiplier, axis)
+    if not on_arm():
+        return tir.multiply_tflite(x, multiplier, stage.along(fp.shift, axis))
+    up, down = (limit(fp.shift, 0).astype(np.int32) for limit in (np.maximum, np.minimum))
+    return multiplied(x, multiplier, *(stage.along(part if part.any() else np.int32(0), axis) for part in (up, down)))
 
 
 def _requantize_dynamic(

@@ -1,0 +1,49 @@
+"""The TIR operator of TFLite's fixed-point multiplication, x · multiplier · 2^shift of int32, rounded twice.
+
+An operator of its own until code generation where CPUs have instructions for it, as those of ARM do: in plain TIR it
+takes 64 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from . import tir
+
+Expr = Any
+MULTIPLY = "tirx.qnn_multiply_tflite"
+
+
+def multiplied(x: Expr, multiplier: Expr, up: Expr, down: Expr) -> Expr:
+    """`tir.multiply_tflite` as int32, with the shift in two parts: up = max(shift, 0), down = min(shift, 0).
+
+    x, multiplier ≥ 0, up and down are int32.
+    """
+    return tirx.call_intrin("int32", MULTIPLY, x, multiplier, up, down)
+
+
+def is_multiply(node: Expr) -> bool:
+    """Whether an expression is the operator."""
+    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == MULTIPLY
+
+
+def in_64_bits(call: Expr) -> Expr:
+    """The operator on single values as ordinary TIR."""
+    x, multiplier, up, down = call.args
+    return tir.multiply_tflite(x, multiplier, up + down).astype("int32")
+
+
+def _register() -> None:
+    tvm.ir._ffi_api.RegisterOp(MULTIPLY, "x * multiplier * 2^(up + down)")
+    op = tvm.ir.Op.get(MULTIPLY)
+    op.set_num_inputs(4)
+    op.set_attr("TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
+    op.set_attr("TVectorizable", True)
+    op.set_attr("TScriptPrinterName", MULTIPLY.removeprefix("tirx."))
+    tirx.register_intrin_lowering(MULTIPLY, target="default", f=in_64_bits)
+
+
+_register()
