@@ -258,7 +258,9 @@ def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int) -> Expr:
     if not on_arm():
         return tir.multiply_tflite(x, multiplier, stage.along(fp.shift, axis))
     up, down = (limit(fp.shift, 0).astype(np.int32) for limit in (np.maximum, np.minimum))
-    return multiplied(x, multiplier, *(stage.along(part if part.any() else np.int32(0), axis) for part in (up, down)))
+    return multiplied(
+        x, multiplier, *(stage.along(part if part.any() else np.zeros((), np.int32), axis) for part in (up, down))
+    )
 
 
 def _requantize_dynamic(
