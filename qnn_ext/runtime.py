@@ -1,4 +1,4 @@
-"""Engine: a compiled model. NumPy arrays in and out, state kept between calls; timing, profile, save and load."""
+"""Engine: a compiled model. Arrays in and out, state kept between calls; timing, profile, save and load."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from . import artifact
+from . import artifact, gpu
 from .errors import ArtifactError, QnnError, TargetError
 from .executors import Executor, MachineExecutor, ProgramExecutor
 from .host import advised_target, can_run, check_runnable, default_threads, missing_features
 from .kernels import Kernel
-from .module import FloatNote, State, TensorSpec, check_inputs, run_by_sample
+from .module import FloatNote, State, TensorSpec, check_inputs, in_model_order, run_by_sample
 from .variants import Memory, memory_of, target_name
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Engine:
     def best_of(engines: Sequence[Engine]) -> Engine:
         """Of engines of one model, the fastest first, the first that this CPU can run; `save` writes them all. Where
         none can run, the first."""
-        best = next((engine for engine in engines if can_run(engine._variant)), engines[0])
+        best = next((engine for engine in engines if _runs_here(engine._variant)), engines[0])
         best._saved_with = list(engines)
         best.variants = [engine.target for engine in engines]
         best.memories = [engine.memory for engine in engines]
@@ -135,9 +135,36 @@ class Engine:
         outputs = self._run(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name. Raises InputError when the inputs do not fit, TargetError when this CPU cannot run it."""
-        return {spec.name: value for spec, value in zip(self.outputs, self._run(inputs), strict=True)}
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any], stream: Any = None) -> dict[str, Any]:
+        """Outputs by name: NumPy arrays for NumPy arrays.
+
+        On a GPU, inputs may be tensors in its memory, PyTorch's or any that speak DLPack. Nothing is copied or waited
+        for then: outputs are such tensors too, `torch.from_dlpack` takes them, ready when the stream gets there. With a
+        `stream`, of PyTorch or a CUDA handle, the kernels go there and NumPy inputs are copied to the GPU; without, to
+        the default one.
+
+        Raises InputError when the inputs do not fit, TargetError when this machine cannot run it.
+        """
+        outputs = self._run(inputs) if stream is None and not self._on_device(inputs) else self._launch(inputs, stream)
+        return {spec.name: value for spec, value in zip(self.outputs, outputs, strict=True)}
+
+    def _on_device(self, inputs: Mapping[str, Any] | Sequence[Any]) -> bool:
+        if self.target["kind"] != "cuda":
+            return False
+        from .gpu_executor import is_on_device
+
+        return any(map(is_on_device, inputs.values() if isinstance(inputs, Mapping) else inputs))
+
+    def _launch(self, inputs: Mapping[str, Any] | Sequence[Any], stream: Any) -> list[Any]:
+        if self.target["kind"] != "cuda":
+            raise QnnError("only an engine built for a GPU launches on a stream")
+        from .gpu_executor import DeviceExecutor, handle_of
+
+        values = in_model_order(inputs, self.inputs)
+        with self._lock:
+            executor = self._ready()
+            assert isinstance(executor, DeviceExecutor)
+            return executor.launch(values, handle_of(stream))
 
     def _run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[np.ndarray]:
         if isinstance(inputs, tuple) and self._fit(inputs):
@@ -168,7 +195,9 @@ class Engine:
                 self._executor.reset_state()
 
     def _ready(self) -> Executor:
-        """The executor, made at the first use: that is when this CPU must be able to run the code."""
+        """The executor, made at the first use: that is when this machine must be able to run the code."""
+        if self._executor is None and self.target["kind"] == "cuda":
+            self._executor = self._on_gpu()
         if self._executor is None:
             check_runnable(self.features, self._variant["architecture"])
             library, weights = self._load_code()
@@ -179,6 +208,16 @@ class Engine:
                 layout = self._variant["program"]
                 self._executor = ProgramExecutor(library, weights, layout, *model, self.num_threads)
         return self._executor
+
+    def _on_gpu(self) -> Executor:
+        check_runnable(self.features, self._variant["architecture"])
+        gpu.check_runnable(self.target)
+        from . import gpu_executor, gpu_runtime  # on CPUs they would only take memory
+
+        gpu_runtime.load()
+        with gpu_runtime.compiling():
+            library, _ = self._load_code()
+        return gpu_executor.DeviceExecutor(library, self.inputs, self.outputs, self._states, self.kernels)
 
     # ---- measure -------------------------------------------------------------------------------------------------
 
@@ -203,16 +242,28 @@ class Engine:
     # ---- look inside, keep ---------------------------------------------------------------------------------------
 
     def source(self, kind: str = "tir") -> str:
-        """The program as "tir" (scheduled TVMScript), "ll" (LLVM IR) or "asm". Raises QnnError after `load`."""
-        if kind not in ("tir", "ll", "asm"):
-            raise QnnError(f"source kind must be tir, ll or asm, found {kind!r}")
+        """The program as "tir" (scheduled TVMScript), "ll" (LLVM IR of what runs on the CPU) or "asm"; of a GPU "cuda",
+        "ptx" and, as "asm", its own instructions. Raises QnnError after `load`, TargetError without CUDA's tools.
+        """
+        on_gpu = self.target["kind"] == "cuda"
+        kinds = ("tir", "ll", "asm", "cuda", "ptx") if on_gpu else ("tir", "ll", "asm")
+        if kind not in kinds:
+            hint = "; build for a GPU, 'sm_80', to see its source" if kind in ("cuda", "ptx") else ""
+            raise QnnError(f"source kind must be {', '.join(kinds[:-1])} or {kinds[-1]}, found {kind!r}{hint}")
         if self.tir is None:
             raise QnnError("a loaded .qnn file holds no source; build the model from its file to see it")
         if kind == "tir":
             return str(self.tir.script())
         assert self._built is not None
-        modules = [self._built.executable.mod, *self._built.executable.mod.imports]
-        return "\n".join(module.inspect_source(kind) for module in modules if module.kind == "llvm")
+        module = self._built.executable.mod
+        if not on_gpu or kind == "ll":
+            return "\n".join(part.inspect_source(kind) for part in [module, *module.imports] if part.kind == "llvm")
+        from . import cuda_compiler
+
+        source, architecture = cuda_compiler.source_of(module), str(self.target["arch"])
+        if kind == "cuda":
+            return source
+        return (cuda_compiler.ptx if kind == "ptx" else cuda_compiler.machine_code)(source, architecture)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything into one `.qnn` file. Raises ArtifactError; nothing half-written is left behind."""
@@ -242,20 +293,33 @@ def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
         with_weights = variants[index]["program"] is not None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
-    code = artifact.load_code(path, index, with_weights)
+    if engine.target["kind"] == "cuda":
+        from . import gpu_runtime
+
+        gpu_runtime.load()
+        with gpu_runtime.compiling():
+            artifact.keep_kernels(path, index)
+            code = artifact.load_code(path, index, with_weights)
+    else:
+        code = artifact.load_code(path, index, with_weights)
     engine.variants, engine.memories = targets, memories
     return engine
 
 
+def _runs_here(variant: Mapping[str, Any]) -> bool:
+    return can_run(variant) and gpu.can_run(variant["target"])
+
+
 def _choose(variants: Sequence[dict[str, Any]]) -> int:
-    """The first variant this CPU can run. Raises TargetError."""
+    """The first variant this machine can run. Raises TargetError."""
     for index, variant in enumerate(variants):
-        if can_run(variant):
+        if _runs_here(variant):
             return index
-    if len(variants) == 1:
-        check_runnable(variants[0]["features"], variants[0]["architecture"])
-    inside = ", ".join(target_name(variant["target"]) for variant in variants)
     last = variants[-1]
+    if len(variants) == 1 or last["target"]["kind"] == "cuda":
+        check_runnable(last["features"], last["architecture"])
+        gpu.check_runnable(last["target"])
+    inside = ", ".join(target_name(variant["target"]) for variant in variants)
     missing = missing_features(last["features"]) or [last["architecture"]]
     raise TargetError(
         f"this CPU can run none of the targets inside ({inside}); even the last needs {', '.join(missing)}. "
