@@ -28,6 +28,7 @@ for _name in (
     "cuda.dp4a",
     "cuda.gemv",
     "cuda.depthwise",
+    "cuda.tensor_core",
     "x86.products",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",

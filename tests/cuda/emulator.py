@@ -58,10 +58,12 @@ def compiler() -> str:
 
 
 def kernels_of(source: str) -> str:
-    """The kernels in a source that TVM has generated, without the includes and definitions in front of them."""
+    """The kernels in a source that TVM has generated and their functions, without includes and other definitions."""
     match = re.search(r'^extern "C" __global__', source, re.MULTILINE)
     assert match, "no kernel in this source"
-    body = re.sub(r"extern __shared__ ([^\[;]*)\[\];", r"__shared__ \1[DYNAMIC_SHARED];", source[match.start() :])
+    functions = re.findall(r"^__forceinline__ __device__ .*?^}\n", source[: match.start()], re.MULTILINE | re.DOTALL)
+    body = "".join([*functions, source[match.start() :]])
+    body = re.sub(r"extern __shared__ ([^\[;]*)\[\];", r"__shared__ \1[DYNAMIC_SHARED];", body)
     return re.sub(r"__shared__ (?:__align__|alignas)(\(\d+\))", r"alignas\1 __shared__", body)
 
 

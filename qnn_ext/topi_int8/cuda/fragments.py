@@ -1,4 +1,4 @@
-"""Fragments of a warp become registers: buffers (..., lane, register) of scope "warp" are (..., 1, register) of "local".
+"""Fragments of a warp become registers: buffers (…, lane, register) of scope "warp" are (…, 1, register) of "local".
 
 What a thread reads and writes of them is under its own lane, as the layouts of `intrin.py` and the loops of
 `tensor_core.py` are made, so the lane's index may go. TVM's own pass (LowerWarpMemory) would have to prove that, where

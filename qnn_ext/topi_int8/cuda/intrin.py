@@ -22,6 +22,9 @@ LANES = 32
 M, N, K = 16, 16, 32
 """What one intrinsic multiplies."""
 
+M16N8K32, M8N8K16 = "m16n8k32", "m8n8k16"
+"""The instructions: of sm_80, and of sm_75."""
+
 PAD = 16
 """Bytes behind each row of shared memory. Rows of 32, 64 or 128 bytes then begin in banks that are 12, 20 or 4 apart
 modulo 32, so the eight rows of 16 bytes that ldmatrix reads at a time are in different banks."""
@@ -73,9 +76,7 @@ def load(operand: str) -> str:
     @T.prim_func(s_tir=True)
     def implementation(fragment: T.handle, tile: T.handle) -> None:
         row, column = T.int32(), T.int32()
-        S = T.match_buffer(
-            tile, (M, K), "int8", align=16, offset_factor=16, scope="shared.dyn", strides=[row, column]
-        )
+        S = T.match_buffer(tile, (M, K), "int8", align=16, offset_factor=16, scope="shared.dyn", strides=[row, column])
         F = T.match_buffer(fragment, (LANES, 16), "int8", align=16, offset_factor=16, scope="warp")
         with T.sblock("root"):
             T.reads(S[0:M, 0:K])
@@ -123,8 +124,12 @@ def clear() -> str:
 
 
 @cache
-def multiply() -> str:
-    """C[i, j] += Σ_k A[i, k] · B[j, k] for i, j < 16 and k < 32."""
+def multiply(instruction: str) -> str:
+    """C[i, j] += Σ_k A[i, k] · B[j, k] for i, j < 16 and k < 32, by m16n8k32 or, on sm_75, by m8n8k16.
+
+    The small instruction's operands are quarters of the large one's: A's register is one of four, B's one of two.
+    """
+    parts = 1 if instruction == M16N8K32 else 2  # along i and k; there are two columns of instructions in any case
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle) -> None:
@@ -150,26 +155,29 @@ def multiply() -> str:
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:8], A[0:LANES, 0:16], B[0:LANES, 0:16])
             T.writes(C[0:LANES, 0:8])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
-                for half in T.unroll(2):
-                    T.evaluate(
-                        T.ptx_legacy.mma(
-                            "m16n8k32",
-                            "row",
-                            "col",
-                            "int8",
-                            "int8",
-                            "int32",
-                            A.data,
-                            A.elem_offset,
-                            B.data,
-                            B.elem_offset + 8 * half,
-                            C.data,
-                            C.elem_offset + 4 * half,
-                            False,
-                            dtype="int32",
-                        )
-                    )
+            for _lane in T.thread_binding(0, LANES, "threadIdx.x"):
+                for depth in T.unroll(parts):
+                    for column in T.unroll(2):
+                        for row in T.unroll(parts):
+                            T.evaluate(
+                                T.ptx_legacy.mma(
+                                    instruction,
+                                    "row",
+                                    "col",
+                                    "int8",
+                                    "int8",
+                                    "int32",
+                                    A.data,
+                                    A.elem_offset + (8 * depth + 4 * row),
+                                    B.data,
+                                    B.elem_offset + (8 * column + 4 * depth),
+                                    C.data,
+                                    C.elem_offset + (4 * column + 2 * row),
+                                    False,
+                                    dtype="int32",
+                                )
+                            )
 
-    TensorIntrin.register("qnn.mma_i8", description, implementation, override=True)
-    return "qnn.mma_i8"
+    name = f"qnn.mma_{instruction}"
+    TensorIntrin.register(name, description, implementation, override=True)
+    return name

@@ -1,0 +1,333 @@
+"""conv2d, dense and batch_matmul on tensor cores: mma.sync with int8 operands, for sm_75 and later.
+
+A block of warps computes a tile of the product of `gemm`, `depth` of k at a time:
+
+    memory → shared memory   16 bytes a copy where channels allow; the windows of a convolution are gathered here. From
+                             sm_80 on copies do not wait (`copies.py`): while one step is multiplied, the next ones come
+    shared memory → warps    ldmatrix, fragments of 16 × 32 bytes; rows are padded against bank conflicts (`intrin.PAD`)
+    warps                    mma.sync m16n8k32, on sm_75 four of m8n8k16; a warp's accumulators are registers throughout
+    epilogue                 on these registers; int32 never leaves them
+
+Of eight columns a lane has two neighbours, so a row of int8 would be stored two bytes at a time. Weights are packed
+with the columns of a warp's tile permuted such that a lane's are all neighbours, see `columns_of`: it stores up to 16
+bytes at once. The second operand of batch_matmul is packed nowhere, and its results are stored by pairs.
+
+Exact in any order of the sums: int32 accumulators wrap around (mma.sync without .satfinite).
+
+Not used: wgmma of sm_90. TVM 0.27 can write the instruction (`T.ptx.wgmma`, of s8 as well), but schedules have nothing
+for it: its operands lie in shared memory in swizzled layouts named by descriptors, its accumulators are spread over 128
+threads. mma.sync reaches some 60 % of an H100's peak. sm_72 has tensor cores for WMMA only and takes DP4A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product as combinations
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from ...gpu import version_of
+from ..schedule_util import extent, inline_epilogue
+from ..strategy import Implementation, register
+from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from . import gemm, intrin
+from .dp4a import takes
+from .generic import bind_blocks
+
+OLDEST = 75  # with mma.sync of int8 and ldmatrix
+ASYNCHRONOUS = 80  # with cp.async and m16n8k32
+VECTOR = 16  # bytes of the widest access
+SHARED_BYTES = 48 << 10  # what every GPU gives a block without being asked
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's rows and columns of the product and its depth, the k of a step; its warps along rows and columns; how
+    many steps are in shared memory at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    warp_rows: int
+    warp_columns: int
+    stages: int
+
+    @property
+    def block(self) -> gemm.BlockSize:
+        return gemm.BlockSize(self.rows, self.columns, self.depth)
+
+    @property
+    def threads(self) -> int:
+        return intrin.LANES * self.warp_rows * self.warp_columns
+
+    @property
+    def of_warp(self) -> tuple[int, int]:
+        """Rows and columns that a warp computes."""
+        return self.rows // self.warp_rows, self.columns // self.warp_columns
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * (self.rows + self.columns) * (self.depth + intrin.PAD)
+
+    @property
+    def legal(self) -> bool:
+        """Whether a warp's tile fits its registers, the block's its shared memory, and all threads copy alike."""
+        rows, columns = self.of_warp
+        fits = 16 <= rows <= 64 and 16 <= columns <= 64 and self.shared_bytes <= SHARED_BYTES
+        copies = self.threads * VECTOR
+        alike = self.rows * self.depth % copies == 0 and self.columns * self.depth % copies == 0
+        return fits and alike and 64 <= self.threads <= 256
+
+
+TILES = [
+    tile
+    for sizes in combinations((32, 64, 128), (16, 32, 64, 128), (32, 64, 128), (1, 2, 4), (1, 2, 4), (2, 3, 4))
+    if (tile := Tile(*sizes)).legal
+]
+
+
+# ---- choice ----------------------------------------------------------------------------------------------------------
+
+# Cycles of a multiprocessor of sm_80, for whose 108 tiles are chosen where nothing is measured.
+MULTIPROCESSORS = 108
+PRODUCTS = 2048  # multiply-accumulates of its tensor cores
+SHARED_RATE = 128  # bytes to and from shared memory
+MEMORY_RATE = 40  # bytes from L2, if all ask
+LATENCY = 600  # until what is asked for from L2 has come
+START = 1500  # launch, first copies, last stores of a block
+EPILOGUE = 0.25  # per element: some 30 instructions, 128 lanes
+RESIDENT = 16  # warps at a time: 65536 registers, some 128 for each thread
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: Workload) -> dict[Tile, float]:
+    """All tiles with their predicted cost, cheapest first."""
+    sizes = gemm.gemm_of(workload)
+    costs = {tile: tile_cost(tile, sizes) for tile in TILES}
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
+
+
+def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
+    """Cycles of the busiest multiprocessor.
+
+    Blocks that it holds at a time share its units: a step takes as long as the busiest of tensor cores, shared memory
+    and L2. Where few blocks share it, a step takes at least the latency of memory, less what the stages hide.
+    """
+    padded = tile.block.pad(sizes)
+    blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
+    rows, columns = tile.of_warp
+    warps = tile.warp_rows * tile.warp_columns
+    copied = (tile.rows + tile.columns) * tile.depth
+    loaded = warps * (rows + columns) * tile.depth
+    step = max(tile.rows * tile.columns * tile.depth / PRODUCTS, (loaded + copied) / SHARED_RATE, copied / MEMORY_RATE)
+    busiest = -(-blocks // MULTIPROCESSORS)
+    together = max(1, min(busiest, RESIDENT // warps, (3 * SHARED_BYTES) // tile.shared_bytes))
+    steps = padded.k // tile.depth
+    work = busiest * (steps * step + tile.rows * tile.columns * EPILOGUE)
+    waiting = -(-busiest // together) * (START + steps * (LATENCY / tile.stages))
+    return max(work, waiting) + START
+
+
+def best_tile(workload: Workload) -> Tile:
+    """The tile of the lowest predicted cost."""
+    return next(iter(tiles(workload)))
+
+
+# ---- compute ---------------------------------------------------------------------------------------------------------
+
+
+def columns_of(workload: Workload, tile: Tile) -> Callable[[Any], Any] | None:
+    """The place of channel n among the columns of a warp's tile, None where it is n itself.
+
+    Of every eight columns lane t has 2t and 2t + 1. Channels t·w/4 … (t + 1)·w/4 − 1 of a tile of w are put there.
+    """
+    if isinstance(workload, BatchMatmulWorkload):
+        return None
+    width = tile.of_warp[1]
+    quarter = width // 4
+    return lambda n: n // width * width + n % quarter // 2 * 8 + n % width // quarter * 2 + n % 2
+
+
+def run_of(workload: Workload, tile: Tile) -> int:
+    """How many neighbours in n a lane has."""
+    return 2 if isinstance(workload, BatchMatmulWorkload) else tile.of_warp[1] // 4
+
+
+def pack_weight(workload: Conv2dWorkload | DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
+    """Weights OHWI or (N, K) to (groups, n, k), zero where n and k were padded, rows in the order of `columns_of`."""
+    tile = tile or best_tile(workload)
+    return gemm.pack_weight(workload, weight, tile.block, columns_of(workload, tile))
+
+
+def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: Tile | None = None) -> te.Tensor:
+    """The accumulator in the workload's shape, int32."""
+    tile = tile or best_tile(workload)
+    return gemm.compute(workload, x, w, pad_value, tile.block, columns_of(workload, tile))
+
+
+# ---- schedule --------------------------------------------------------------------------------------------------------
+
+
+def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | None = None) -> None:
+    """Blocks of warps, operands through shared memory, products by tensor cores, the epilogue on their registers."""
+    tile = tile or best_tile(workload)
+    product = sch.get_sblock(gemm.ACCUMULATOR)
+    output = inline_epilogue(sch, product)
+    gemm.as_gemm(sch, workload, output)
+    width = tile.of_warp[1]
+    epilogue, write = gemm.stage_output(sch, workload, output, tile.block, run_of(workload, tile), width)
+    row, column, warp = _bind(sch, write, tile)
+    for block in (epilogue, product):
+        sch.compute_at(block, warp, preserve_unit_loops=True)
+    _multiply(sch, workload, product, tile, version_of(str(target.attrs["arch"])))
+    _write(sch, workload, epilogue, write, row, column, tile)
+    bind_blocks(sch)
+
+
+def _bind(sch: Schedule, write: SBlockRV, tile: Tile) -> tuple[LoopRV, LoopRV, LoopRV]:
+    """Blocks and warps for the tiles of the output. Returns the loops over a warp's rows and columns, and over warps.
+
+    Blocks beside each other share their rows, of which there are more than of columns: L2 has them once.
+    """
+    *batch, m, n = sch.get_loops(write)
+    rows, columns = tile.of_warp
+    block_row, warp_row, row = sch.split(m, [None, tile.warp_rows, rows])
+    block_column, warp_column, column = sch.split(n, [None, tile.warp_columns, columns])
+    sch.reorder(block_row, block_column, warp_row, warp_column, row, column)
+    sch.bind(sch.fuse(*batch, block_row, block_column), "blockIdx.x")
+    sch.bind(warp_row, "threadIdx.y")
+    sch.bind(warp_column, "threadIdx.z")
+    return row, column, warp_column
+
+
+def _multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, version: int) -> None:
+    """Stage the operands step by step, and tensorize the product of each step."""
+    batch, row, column, k = sch.get_loops(product)[-4:]
+    rows, row = sch.split(row, [None, intrin.M])
+    columns, column = sch.split(column, [None, intrin.N])
+    step, fragment, k = sch.split(k, [None, tile.depth // intrin.K, intrin.K])
+    sch.reorder(batch, step, fragment, rows, columns, row, column, k)
+
+    shared = [sch.cache_read(product, index, "shared.dyn") for index in range(2)]
+    loaded = [sch.cache_read(product, index, "warp") for index in range(2)]
+    sch.set_scope(product, 0, "warp")
+    for block, name in zip(loaded, "ab", strict=True):
+        sch.compute_at(block, fragment, preserve_unit_loops=True)
+        _load(sch, block, name)
+    run = gemm.run_of(workload)
+    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else VECTOR)  # packed weights are padded
+    for block, together in zip(shared, runs, strict=True):
+        sch.compute_at(block, step, preserve_unit_loops=True)
+        _copy(sch, block, together, tile)
+
+    initial = sch.decompose_reduction(product, step)
+    _lay_out(sch, product, intrin.accumulator, intrin.N)
+    sch.tensorize(row, intrin.multiply(intrin.M16N8K32 if version >= ASYNCHRONOUS else intrin.M8N8K16))
+    *_, first_rows, first_columns, first_row, _ = sch.get_loops(initial)
+    sch.tensorize(first_row, intrin.clear())
+    for loop in (fragment, rows, columns, first_rows, first_columns):
+        sch.unroll(loop)
+    _pipeline(sch, step, tile, version)
+
+
+def _pipeline(sch: Schedule, step: LoopRV, tile: Tile, version: int) -> None:
+    """Copy the operands of later steps, the first two statements of a step, while this one is multiplied, the third."""
+    if extent(sch, step) < tile.stages:
+        return
+    sch.annotate(step, "software_pipeline_stage", [0, 0, tile.stages - 1])
+    sch.annotate(step, "software_pipeline_order", [0, 1, 2])
+    if version >= ASYNCHRONOUS:
+        sch.annotate(step, "software_pipeline_async_stages", [0])
+
+
+def _load(sch: Schedule, block: SBlockRV, operand: str) -> None:
+    """Fragments of an operand by ldmatrix."""
+    *_, row, k = sch.get_loops(block)
+    rows, row = sch.split(row, [None, intrin.M])
+    steps, k = sch.split(k, [None, intrin.K])
+    sch.reorder(rows, steps, row, k)
+    _lay_out(sch, block, intrin.operand_a if operand == "a" else intrin.operand_b, intrin.K)
+    sch.unroll(rows)
+    sch.tensorize(row, intrin.load(operand))
+
+
+def _lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[Any, Any]], width: int) -> None:
+    """What a block writes as fragments of 16 × width: (..., row, column) is (..., tile, tile, lane, register)."""
+
+    def layout(*indices: Any) -> list[Any]:
+        *outer, i, j = indices
+        return [*outer, i // 16, j // width, *place(i % 16, j % width)]
+
+    axes = len(sch.get(block).writes[0].region)
+    sch.transform_layout(block, ("write", 0), tirx.IndexMap.from_func(layout, ndim=axes, index_dtype="int32"))
+
+
+def _copy(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
+    """An operand's copy to shared memory by all threads, `run` bytes at a time, and what gathers or pads it there."""
+    for producer in sch.get_producers(block):
+        if sch.get(producer).name_hint in (gemm.DATA, gemm.WEIGHT):
+            sch.compute_inline(producer)
+    *_, row, k = sch.get_loops(block)
+    threads = [tile.warp_rows, tile.warp_columns, intrin.LANES]
+    _, warp_row, warp_column, lane, vector = sch.split(sch.fuse(row, k), [None, *threads, run])
+    for loop, thread in ((warp_row, "threadIdx.y"), (warp_column, "threadIdx.z"), (lane, "threadIdx.x")):
+        sch.bind(loop, thread)
+    if run > 1:
+        sch.vectorize(vector)
+    row_axis = len(sch.get(block).iter_vars) - 2
+    sch.storage_align(block, 0, row_axis, tile.depth, intrin.PAD)
+
+
+def _write(
+    sch: Schedule, workload: Workload, epilogue: SBlockRV, write: SBlockRV, row: LoopRV, column: LoopRV, tile: Tile
+) -> None:
+    """A lane's rows and columns of the output, in the order of `intrin.accumulator`, each run of them as vectors."""
+    run = run_of(workload, tile)
+    tiles_, half, group = sch.split(row, [None, 2, 8])
+    runs, quad, column = sch.split(column, [None, 4, run])
+    sch.reorder(group, quad, tiles_, half, runs, column)
+    sch.bind(sch.fuse(group, quad), "threadIdx.x")
+    sch.compute_at(epilogue, runs, preserve_unit_loops=True)
+    itemsize = tvm.DataType(str(sch.get(write).writes[0].source.dtype)).bits // 8
+    width = math.gcd(gemm.gemm_of(workload).n, run, VECTOR // itemsize)
+    outer, vector = sch.split(column, [None, width])
+    if width > 1:
+        sch.vectorize(vector)
+    for loop in (tiles_, half, runs, outer, sch.get_loops(epilogue)[-1]):
+        sch.unroll(loop)
+
+
+# ---- registration ----------------------------------------------------------------------------------------------------
+
+
+def _accepts(workload: Workload, target: Target) -> bool:
+    """Products of int8 that fill tiles at least by a quarter: with less DP4A computes as much as is of use."""
+    if not takes(workload, target) or version_of(str(target.attrs["arch"])) < OLDEST:
+        return False
+    sizes = gemm.gemm_of(workload)
+    return best_tile(workload).block.pad(sizes).macs <= 4 * sizes.macs
+
+
+for _type, _name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul")):
+    register(
+        _type,
+        Implementation(
+            name=f"{_name}_mma.cuda",
+            priority=30,
+            accepts=_accepts,
+            compute=compute,
+            schedule=schedule,
+            pack_weight=None if _type is BatchMatmulWorkload else pack_weight,
+            accumulator=gemm.ACCUMULATOR,
+            tiles=tiles,
+        ),
+    )
