@@ -9,7 +9,9 @@ ONNX = ["onnx>=1.18"]
 TORCH = ["torch==2.13.0", "torchao>=0.18"]
 TUNE = ["cloudpickle", "psutil", "tornado>=6", "xgboost>=2"]
 BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotlib>=3.8"]
-TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *BENCH]
+# Compiling CUDA source to PTX and showing its machine code without the CUDA toolkit; NVIDIA has no wheels for macOS
+CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
+TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *BENCH, *CUDA]
 
 setup(
     name="qnn-ext",
@@ -35,6 +37,7 @@ setup(
         "onnx": ONNX,
         "torch": TORCH,
         "tune": TUNE,
+        "cuda": CUDA,
         "bench": BENCH,
         "test": TEST,
         "all": TFLITE + ONNX + TORCH + TUNE + TEST,

@@ -19,7 +19,7 @@ from ..schedule_util import inline_epilogue
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
 from . import gemm
-from .dp4a import BYTES, takes
+from .dp4a import BYTES, MULTIPROCESSORS, RESIDENT, takes
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
 
@@ -50,17 +50,16 @@ def tiles(workload: Workload) -> dict[Tile, float]:
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
-    """Bytes that are read, padding included, and what shuffles and starting blocks cost in bytes' time.
+    """Bytes that are read, padding included, and what shuffles cost in bytes' time, on the part of the GPU that works.
 
-    Fewer threads an output than read 64 neighbouring bytes waste half of what memory brings; blocks of 128 threads
-    spread over the multiprocessors and still fill them.
+    More threads an output make more threads in all, each with fewer loads behind one another. Blocks of 128 spread
+    over the multiprocessors and still fill them.
     """
     padded = tile.block.pad(sizes)
-    bytes_read = padded.batch * padded.n * padded.k * (1 if tile.lanes >= 4 else 2)
-    shuffles = padded.n * sizes.m * tile.lanes.bit_length() * tile.lanes
-    threads = tile.lanes * tile.outputs
-    blocks = padded.batch * (padded.n // tile.outputs)
-    return (bytes_read + shuffles) * (1.1 if threads != 128 else 1.0) + 64 * blocks
+    bytes_read = padded.batch * padded.n * padded.k
+    shuffles = padded.batch * padded.n * sizes.m * tile.lanes.bit_length() * tile.lanes
+    busy = min(1.0, padded.batch * padded.n * tile.lanes / (MULTIPROCESSORS * RESIDENT))
+    return (bytes_read + shuffles) * (1.1 if tile.lanes * tile.outputs != 128 else 1.0) / (0.25 + 0.75 * busy)
 
 
 def best_tile(workload: Workload) -> Tile:

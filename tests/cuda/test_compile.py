@@ -1,0 +1,60 @@
+"""What becomes of kernels in a GPU's machine code: the instruction they are for, wide loads, and no local memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from qnn_ext.target import make_target
+from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
+from qnn_ext.topi_int8.workload import Workload
+
+from .instructions import count, instructions, kernel_source, ptx, spills
+from .test_dp4a import conv
+
+ARCHITECTURES = ["sm_75", "sm_80", "sm_90"]
+WORKLOADS: dict[str, Workload] = {
+    "conv2d_dp4a": conv(8, 56, 56, 64, 128),
+    "dense_dp4a": DenseWorkload(64, 512, 1000, "int8", "int8"),
+    "batch_matmul_dp4a": BatchMatmulWorkload(12, 197, 64, 197, "int8", "int8"),
+    "dense_gemv": DenseWorkload(1, 1024, 1000, "int8", "int8"),
+    "depthwise_conv2d_nhwc": conv(1, 112, 112, 32, 32, groups=32),
+}
+
+
+def source_of(name: str, architecture: str) -> str:
+    workload, target = WORKLOADS[name], make_target(architecture)
+    implementation = next(item for item in candidates(workload, target) if item.name == f"{name}.cuda")
+    return kernel_source(workload, target, implementation)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_machine_code(name, architecture):
+    source = source_of(name, architecture)
+    found = instructions(source, architecture)
+    assert count(found, "IDP.4A") >= 8  # nvcc finds dot products in depthwise taps by itself
+    assert spills(found) == 0
+    assert count(found, "LDG") > 0
+    assert count(found, "FFMA") == 0, "a requantization rounds its product"
+
+
+def test_tiles_multiply_more_than_they_load():
+    """Of 8×8 accumulators each step of four k takes 64 products and four loads of 16 bytes."""
+    found = instructions(source_of("conv2d_dp4a", "sm_80"), "sm_80")
+    assert count(found, "IDP.4A") >= 16 * count(found, "LDS.128")
+    assert count(found, "LDG.E.128") > 0
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_architecture_has_the_instruction(name):
+    """PTX for Pascal, the oldest: only NVRTC 12 and toolkits before CUDA 13 know it."""
+    source = source_of(name, "sm_61")
+    if "__dp4a" in source:
+        assert "dp4a.s32.s32" in ptx(source, "sm_61")
+
+
+def test_gathers_are_vectors():
+    """Convolutions with 16 channels and more read 16 bytes at a time, padding or not."""
+    source = source_of("conv2d_dp4a", "sm_75")
+    assert "= *(int4*)(p0_ptr" in source
+    assert "= p0_ptr[" not in source
