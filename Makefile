@@ -11,6 +11,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m scripts.demo
 
 test: $(VENV)/.test
+	$(BIN)/python -m scripts.emulators
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.test

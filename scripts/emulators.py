@@ -1,0 +1,144 @@
+"""Sets up what the tests of ARM code need: emulators, cross compilers, and Python with TVM's wheels for aarch64.
+
+    python -m scripts.emulators
+
+Whatever is there already is left alone. Whatever cannot be had, without a network say, is named with the reason, and
+the tests that need it skip: this never fails.
+
+    programs           QEMU's user mode and GNU's cross compilers, from Debian's or Ubuntu's packages, by root only
+    <venv>/arm/root    Python for aarch64 and the libraries it needs, from the same packages; not installed, but unpacked
+                       into a folder, which takes no rights and changes nothing outside of it
+    <venv>/arm/site    the packages a loaded model needs, as wheels for aarch64
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+FOLDER = Path(sys.prefix) / "arm"
+ROOT, SITE = FOLDER / "root", FOLDER / "site"
+PROGRAMS = {
+    "qemu-aarch64": "qemu-user",
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
+}
+PINNED = ("apache-tvm", "apache-tvm-ffi")  # the versions that are here
+PACKAGES = ("numpy", "ml_dtypes", "typing_extensions", "click", "rich", "pillow")
+PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
+LIMIT = 600.0  # seconds, of one command
+
+
+class Missing(Exception):
+    """Why something cannot be set up."""
+
+
+def main() -> None:
+    for title, step in (("emulators", programs), ("Python for aarch64", python), ("wheels for aarch64", wheels)):
+        try:
+            step()
+        except Missing as reason:
+            print(f"{title}: not set up, tests that need it are skipped: {reason}")
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    """Run a command quietly; its output. Raises Missing."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    except FileNotFoundError as error:
+        raise Missing(f"there is no {command[0]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Missing(f"{command[0]} took more than {LIMIT:.0f} s") from error
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise Missing(f"{' '.join(command[:2])}: {lines[-1] if lines else f'ended with {done.returncode}'}")
+    return done.stdout
+
+
+def programs() -> None:
+    """Install the packages of the programs that are missing."""
+    packages = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+    if not packages:
+        return
+    wanted = "apt-get install " + " ".join(packages)
+    if not shutil.which("apt-get"):
+        raise Missing(f"no apt-get here; Debian and Ubuntu have them: {wanted}")
+    if os.geteuid() != 0:
+        raise Missing(f"only root can {wanted}")
+    install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
+    try:
+        run(*install)
+    except Missing:  # lists that are old or were never fetched
+        run("apt-get", "update", "-qq")
+        run(*install)
+
+
+def python() -> None:
+    """Unpack Python for aarch64 and all it depends on."""
+    if emulated_python() is not None:
+        return
+    if not shutil.which("dpkg"):
+        raise Missing("it is unpacked from Debian's or Ubuntu's packages, and there is no dpkg here")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name:
+        state, unpacked = Path(name) / "apt", Path(name) / "root"
+        archives = state / "cache" / "archives"
+        for folder in (state / "lists" / "partial", archives / "partial"):
+            folder.mkdir(parents=True)
+        (state / "status").touch()  # nothing is installed there: dependencies come along
+        options = [
+            *("-o", "APT::Architecture=arm64", "-o", "APT::Architectures::=arm64", "-o", "APT::Sandbox::User=root"),
+            *("-o", f"Dir::State={state}", "-o", f"Dir::State::status={state / 'status'}"),
+            *("-o", f"Dir::Cache={state / 'cache'}"),
+        ]
+        run("apt-get", *options, "update", "-qq")
+        minor = _packaged_minor(options)
+        wanted = [f"python3.{minor}-minimal", f"libpython3.{minor}-stdlib", "libstdc++6"]
+        run("apt-get", *options, "install", "-y", "-qq", "--no-install-recommends", "--download-only", *wanted)
+        for archive in sorted(archives.glob("*.deb")):
+            run("dpkg", "-x", str(archive), str(unpacked))
+        shutil.rmtree(ROOT, ignore_errors=True)
+        unpacked.rename(ROOT)
+
+
+def _packaged_minor(options: Sequence[str]) -> int:
+    """The minor version of a Python packaged for aarch64: this one's if it is, else the newest that qnn_ext runs in."""
+    names = run("apt-cache", *options, "search", "--names-only", r"^python3\.[0-9]+-minimal$")
+    packaged = {int(line.split("-")[0].removeprefix("python3.")) for line in names.splitlines()}
+    usable = sorted(packaged & set(range(10, 14)))
+    if not usable:
+        raise Missing("no Python 3.10 to 3.13 is packaged for arm64 where apt looks")
+    return sys.version_info.minor if sys.version_info.minor in usable else usable[-1]
+
+
+def emulated_python() -> Path | None:
+    """The interpreter for aarch64, if it is unpacked."""
+    return next(iter(sorted((ROOT / "usr" / "bin").glob("python3.??"))), None)
+
+
+def wheels() -> None:
+    """Unpack wheels for aarch64 that fit the emulated Python, or this one's version where there is none."""
+    if (SITE / "tvm").is_dir() and (SITE / "PIL").is_dir():
+        return
+    interpreter = emulated_python()
+    minor = interpreter.name.removeprefix("python3.") if interpreter else str(sys.version_info.minor)
+    pinned = [f"{name}=={version(name)}" for name in PINNED]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name:
+        options = ["--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20", "--no-compile"]
+        fitting = ["--only-binary=:all:", "--python-version", f"3.{minor}", "--implementation", "cp"]
+        fitting += [f"--platform={platform}" for platform in PLATFORMS]
+        run(sys.executable, "-m", "pip", "install", *options, *fitting, "--target", f"{name}/site", *pinned, *PACKAGES)
+        shutil.rmtree(SITE, ignore_errors=True)
+        (Path(name) / "site").rename(SITE)
+
+
+if __name__ == "__main__":
+    main()
