@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import te, tirx
+from tvm.ir import Range, TensorLoad, TensorRegion
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
@@ -35,7 +37,7 @@ from ..schedule_util import (
 )
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .smmla import CHANNELS, DEPTH, SMMLA
+from .smmla import CHANNELS, DEPTH, PIXELS, SMMLA
 from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, tiles_of
 
 
@@ -245,7 +247,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     if layout.mode == "flat" or layout.groups > 1:
         sch.transform_block_layout(output, partial(_axes, workload, layout))
     if layout.mode == "flat":
-        _resolve_pixels(sch, output, workload.out_width)
+        _resolve_pixels(sch, output)
     if layout.groups > 1:
         resolve_groups(sch, output, -2)
     schedule_root_blocks(sch, [accumulator, output, *stages], vector=64)
@@ -273,16 +275,27 @@ def _axes(workload: Conv2dWorkload, layout: Plan, n, y, x, c):
     return (*pixels, c // out_group, c % out_group) if layout.groups > 1 else (*pixels, c)
 
 
-def _resolve_pixels(sch: Schedule, output: SBlockRV, width: int) -> None:
-    """Write p // W · W + p % W as p, which TVM does not do within (…) // 2 and (…) % 2, see `resolve_groups`."""
+def _resolve_pixels(sch: Schedule, output: SBlockRV) -> None:
+    """Read the accumulators at pixel p of the output's own axis, not at p // W · W + p % W and what TVM makes of its
+    half, from which it could not tell which part of them a tile needs; see `resolve_groups`.
+    """
     block = sch.get(output)
     pixel = block.iter_vars[1].var
-    flat = pixel // width * width + pixel % width
 
-    def resolve(node):
-        return pixel if tvm_ffi.structural_equal(node, flat) else node
+    def place(image: Any, _pair: Any, first: Any, quad: Any, _pixel: Any, lane: Any) -> tuple[Any, ...]:
+        return image, pixel // PIXELS, first, quad, pixel % PIXELS, lane
 
-    resolved = tvm_ffi.structural_map(block, (tirx.Add, resolve))
+    def load_at_pixel(load: TensorLoad) -> Any:
+        return load.source[place(*load.indices)] if load.source.name == "conv2d" else load
+
+    def region_at_pixel(read: TensorRegion) -> TensorRegion:
+        if read.source.name != "conv2d":
+            return read
+        indices = place(*(axis.min for axis in read.region))
+        return tirx.BufferRegion(read.source, [Range.from_min_extent(index, 1) for index in indices])
+
+    rules = [(TensorLoad, load_at_pixel), (TensorRegion, region_at_pixel)]
+    resolved = tvm_ffi.structural_map(block, rules)
     sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
 
 
