@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from . import artifact
-from .codegen import generate_code
+from .codegen import generate_code, generate_gpu_code
 from .errors import TargetError
 from .module import QnnModule
 from .passes import (
@@ -29,6 +29,7 @@ from .passes.describe import kernels_of
 from .passes.inline import inlined
 from .passes.legalize_float import float_legalizations
 from .passes.observers import drop_observers
+from .passes.workspaces import lift_workspaces
 from .program import compile_program
 from .program.sharing import launch_where_worthwhile
 from .runtime import Engine
@@ -54,17 +55,22 @@ def build(
     qconfig: QConfig | None = None,
     dataset: Any = None,
     table: TableLike | None = None,
+    cuda_graph: bool = False,
 ) -> Engine:
-    """Compile a module for a CPU, or for several; quantize it first where data, a table or a configuration is given.
+    """Compile a module for a CPU, a GPU or several of them; quantize it first where data, a table or a configuration is
+    given.
 
     target:      "native", a family of CPUs ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64"), an LLVM CPU name,
-                 or a dict of TVM target attributes: see `qnn_ext.target.make_target`. Or a sequence of these: the
-                 engine then is that of the fastest this machine can run, and its `save` writes one file with all of
-                 them, of which `load` picks the fastest that the CPU there can run
+                 "cuda" for this machine's GPU, a GPU's architecture ("sm_80"), or a dict of TVM target attributes: see
+                 `qnn_ext.target.make_target`. Or a sequence of these: the engine then is that of the fastest this
+                 machine can run, and its `save` writes one file with all of them, of which `load` picks the fastest
+                 that the machine there can run
     num_threads: threads the kernels may use; default: all cores of this machine
     params:      values of inputs that are weights: name → array
     qconfig, dataset, table: as `qnn_ext.quantize.quantize` takes them. With any of them the module must be a float one
                  and is quantized; without, it is compiled as it is, inside of `with qconfig(...)` too
+    cuda_graph:  whether a GPU gets all kernels but the first and the last as one graph, which it is given in a single
+                 launch: for small models, whose kernels take no longer than their launches
 
     Raises TargetError, QuantizationError. Compiling runs nothing: a module can be built for a CPU other than this one
     and saved. Calibration runs the float module on this CPU.
@@ -76,11 +82,11 @@ def build(
 
         module = bind_parameters(module, params)
     if isinstance(target, (str, Mapping, Target)):
-        return _build_one(module, make_target(target, num_threads))
+        return _build_one(module, make_target(target, num_threads), cuda_graph)
     resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
     if not resolved:
         raise TargetError("no target to build for: name at least one")
-    return Engine.best_of([_build_one(module, one) for one in resolved])
+    return Engine.best_of([_build_one(module, one, cuda_graph and is_cuda(one)) for one in resolved])
 
 
 def _quantized(
@@ -107,13 +113,17 @@ def _speed(target: Target) -> tuple[int, int]:
     return speed_rank(target), -len(required_features(target))
 
 
-def _build_one(module: QnnModule, target: Target) -> Engine:
+def _build_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
+    if cuda_graph and not is_cuda(target):
+        raise TargetError(f"only a GPU runs CUDA graphs, not {target.kind.name}: build for 'cuda' or an architecture")
     mod = lower_module(module.ir, target)
     program = None if is_cuda(target) else compile_program(mod, target)
     if program:
         executable = program.executable
+    elif is_cuda(target):
+        executable = generate_gpu_code(mod, target, cuda_graph)
     else:
-        executable = generate_code(mod if is_cuda(target) else launch_where_worthwhile(mod, target), target)
+        executable = generate_code(launch_where_worthwhile(mod, target), target)
     common = {
         "source": module.source,
         "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
@@ -147,7 +157,7 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
     with target:
         mod = relax_pipeline()(mod)
     if is_cuda(target):
-        return schedule_for_gpu(mod)
+        return lift_workspaces(schedule_for_gpu(mod))
     mod = schedule_module(mod, target)
     return serialize(mod) if int(target.attrs.get("num-cores", 0)) == 1 else mod
 

@@ -45,12 +45,21 @@ _LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")
 def generate_code(mod: tvm.IRModule, target: Target) -> Any:
     """The executable of a lowered module: `tvm.compile` with these passes in it."""
     if is_cuda(target):
-        passes = [*cuda_pipeline.dataflow_lower_passes(target), *cuda_pipeline.finalize_passes(target)]
-        if gpu.can_run(dict(target.attrs) | {"kind": "cuda"}):
-            gpu_runtime.load()  # what is compiled now can run now
-        with gpu_runtime.compiling(str(target.attrs["arch"])):
-            return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=PIPELINE)
+        return generate_gpu_code(mod, target)
     return tvm.compile(mod, target=target, tir_pipeline=PIPELINE)
+
+
+def generate_gpu_code(mod: tvm.IRModule, target: Target, cuda_graph: bool = False) -> Any:
+    """The same for a GPU; with `cuda_graph`, kernels between the first and the last are launched as one graph."""
+    if gpu.can_run({**target.attrs, "kind": target.kind.name}):
+        gpu_runtime.load()  # what is compiled now can run now
+    context = tvm.transform.PassContext.current()
+    if cuda_graph:
+        config = {**context.config, "relax.backend.use_cuda_graph": True}
+        context = tvm.transform.PassContext(context.opt_level, config=config, instruments=context.instruments)
+    passes = [*cuda_pipeline.dataflow_lower_passes(target), *cuda_pipeline.finalize_passes(target)]
+    with context, gpu_runtime.compiling(str(target.attrs["arch"])):
+        return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=PIPELINE)
 
 
 def _pipeline() -> tuple[tvm.transform.Pass, Any, Any]:

@@ -94,6 +94,8 @@ class _Program:
             self.names[var] = self.name(_fields(self.resolved(value.tuple_value))[value.index])
         elif isinstance(value, relax.Tuple):
             self._tuples[var] = [self.name(field) for field in value.fields]
+        elif value in self._tuples:
+            self._tuples[var] = self._tuples[value]
         else:
             self.names[var] = self.name(value)
 
