@@ -317,17 +317,19 @@ def _accepts(workload: Workload, target: Target) -> bool:
     return best_tile(workload).block.pad(sizes).macs <= 4 * sizes.macs
 
 
-for _type, _name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul")):
-    register(
-        _type,
+IMPLEMENTATIONS = {
+    kind: register(
+        kind,
         Implementation(
-            name=f"{_name}_mma.cuda",
+            name=f"{name}_mma.cuda",
             priority=30,
             accepts=_accepts,
             compute=compute,
             schedule=schedule,
-            pack_weight=None if _type is BatchMatmulWorkload else pack_weight,
+            pack_weight=None if kind is BatchMatmulWorkload else pack_weight,
             accumulator=gemm.ACCUMULATOR,
             tiles=tiles,
         ),
     )
+    for kind, name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul"))
+}
