@@ -6,8 +6,8 @@ Whatever is there already is left alone. Whatever cannot be had, without a netwo
 the tests that need it skip: this never fails.
 
     programs           QEMU's user mode and GNU's cross compilers, from Debian's or Ubuntu's packages, by root only
-    <venv>/arm/root    Python for aarch64 and the libraries it needs, from the same packages; not installed, but unpacked
-                       into a folder, which takes no rights and changes nothing outside of it
+    <venv>/arm/root    Python for aarch64 and the libraries it needs, from the same packages: unpacked, not installed,
+                       which takes no rights and changes nothing outside of that folder
     <venv>/arm/site    the packages a loaded model needs, as wheels for aarch64
 """
 
