@@ -143,7 +143,8 @@ def _in_pairs(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor, multiply:
 
 def initial(workload: Conv2dWorkload, bias: np.ndarray, registers: Registers) -> np.ndarray:
     """The bias as the accumulators' initial value, zero in the channels that fill up the last vector."""
-    return np.pad(bias.astype(np.int32), (0, plan(workload, registers).channels - workload.out_channels))
+    filling = plan(workload, registers).channels - workload.out_channels
+    return np.pad(bias.reshape(-1).astype(np.int32), (0, filling))
 
 
 def _read(workload: Conv2dWorkload, data: te.Tensor, at: tuple[Any, ...], kh: Any, kw: Any) -> Any:
