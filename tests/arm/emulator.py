@@ -68,11 +68,12 @@ AARCH64 = Architecture(
     # None: all that QEMU knows
     {"cortex-a53": frozenset(), "cortex-a72": frozenset(), "cortex-a76": _V8_2, "neoverse-n1": _V8_2, "max": None},
 )
+_VFP4 = frozenset({"vfp4", "hwdiv-arm"})
 ARM32 = Architecture(
     "arm",
     "arm-linux-gnueabihf-",
     "qemu-arm",
-    {"cortex-a8": frozenset(), "cortex-a7": frozenset({"vfp4", "hwdiv-arm"}), "cortex-a15": frozenset(), "max": None},
+    {"cortex-a8": frozenset(), "cortex-a7": _VFP4, "cortex-a15": _VFP4, "max": None},
 )
 FEATURES = ("dotprod", "i8mm", "bf16", "sve", "fullfp16", "lse", "rdm", "rcpc")
 FEATURES_32 = ("vfp4", "hwdiv-arm", "fp-armv8", "dotprod", "i8mm", "fullfp16")
@@ -88,12 +89,16 @@ def architecture(target: Target) -> Architecture:
     return AARCH64 if is_aarch64(target) else ARM32
 
 
-def plainest_cpu(target: Target) -> str:
-    """QEMU's name of the plainest CPU that has all the target's code may use: what it lacks, the code must not need."""
+def cpus_of(target: Target) -> list[str]:
+    """QEMU's names of the CPUs that have all the target's code may use, the plainest first."""
     features = FEATURES if is_aarch64(target) else FEATURES_32
     wanted = {feature for feature in features if has_feature(target, feature)}
-    cpus = architecture(target).cpus
-    return next(cpu for cpu, offered in cpus.items() if offered is None or wanted <= offered)
+    return [cpu for cpu, offered in architecture(target).cpus.items() if offered is None or wanted <= offered]
+
+
+def plainest_cpu(target: Target) -> str:
+    """QEMU's name of the plainest CPU that has all the target's code may use: what it lacks, the code must not need."""
+    return cpus_of(target)[0]
 
 
 def require(target: Target) -> None:

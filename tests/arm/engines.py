@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import pytest
 from tvm.target import Target
 
 import qnn_ext
-from qnn_ext.executors import Executor, MachineExecutor, ProgramExecutor
+from qnn_ext.executors import MachineExecutor, ProgramExecutor
+from qnn_ext.linking import export_library
 from qnn_ext.module import State, TensorSpec
 from qnn_ext.topi_int8.features import is_aarch64
 
@@ -38,39 +40,46 @@ def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
     target = Target(engine.target)
     cpu = cpu or emulator.plainest_cpu(target)
     model = engine.inputs, engine.outputs, engine._states
-    executor: Executor
-    if engine._built.weights is not None:
-        layout, weights = engine._variant["program"], engine._built.weights
-        library = Program(engine, target, cpu)
-        executor = ProgramExecutor(library, weights, layout, *model, engine.num_threads)
+    before, weights = engine._executor, engine._built.weights
+    if weights is not None:
+        linked = before._module if isinstance(before, ProgramExecutor) else None
+        library = replace(linked, cpu=cpu) if isinstance(linked, Program) else Program.of(engine, target, cpu)
+        engine._executor = ProgramExecutor(library, weights, engine._variant["program"], *model, engine.num_threads)
+    elif is_aarch64(target):
+        engine._executor = MachineExecutor(Machine(engine, cpu), *model, engine.kernels, 1)
     else:
-        if not is_aarch64(target):
-            pytest.skip("TVM's runtime library, which this model needs, has no wheel for 32-bit ARM")
-        executor = MachineExecutor(Machine(engine, cpu), *model, engine.kernels, 1)
-    engine._executor = executor
+        pytest.skip("TVM's runtime library, which this model needs, has no wheel for 32-bit ARM")
     return engine
 
 
+@dataclass(frozen=True)
 class Program:
     """Stands in for the library of a model that is one function: `ProgramExecutor` calls `program(workspace, weights,
     tasks, profile)` with addresses in this process."""
 
-    def __init__(self, engine: qnn_ext.Engine, target: Target, cpu: str) -> None:
+    path: Path
+    folder: Any  # keeps the file
+    arch: emulator.Architecture
+    cpu: str
+    sizes: tuple[int, int]
+
+    @classmethod
+    def of(cls, engine: qnn_ext.Engine, target: Target, cpu: str) -> Program:
+        """That of an engine, linked."""
         assert engine._built is not None and engine._built.weights is not None
-        self._arch, self._cpu = emulator.architecture(target), cpu
-        self._folder = tempfile.TemporaryDirectory(dir=emulator.scratch())
-        self._path = emulator.link(engine._built.executable, "program", self._arch, Path(self._folder.name))
-        self._sizes = engine._variant["program"]["workspace"], engine._built.weights.size
+        folder, arch = tempfile.TemporaryDirectory(dir=emulator.scratch()), emulator.architecture(target)
+        path = emulator.link(engine._built.executable, "program", arch, Path(folder.name))
+        return cls(path, folder, arch, cpu, (engine._variant["program"]["workspace"], engine._built.weights.size))
 
     def __getitem__(self, name: str) -> Any:
         assert name == "program"
         return self._call
 
     def _call(self, workspace: Any, weights: Any, tasks: int, profile: int) -> None:
-        memory, constants = map(_bytes_at, (workspace, weights), self._sizes)
+        memory, constants = map(_bytes_at, (workspace, weights), self.sizes)
         arrays = Argument(CHANGED_POINTER, memory), Argument(READ_POINTER, constants)
         arguments = [*arrays, integer(tasks), integer(profile)]
-        (memory[...],) = emulator.call(self._path, arguments, self._arch, self._cpu, tasks)
+        (memory[...],) = emulator.call(self.path, arguments, self.arch, self.cpu, tasks)
 
 
 def _bytes_at(address: ctypes.c_void_p, size: int) -> np.ndarray:
@@ -89,7 +98,7 @@ class Machine:
         self._runner = _machine_runner()
         self._folder = tempfile.TemporaryDirectory(dir=emulator.scratch())
         self._library = Path(self._folder.name) / "model.so"
-        engine._built.executable.export_library(str(self._library), cc=_compiler())
+        export_library(engine._built.executable, str(self._library), AARCH64.name)
 
     def __getitem__(self, name: str) -> Any:
         return {"vm_load_executable": lambda: self, "vm_initialization": lambda *_: None, "main": self._main}[name]
@@ -117,21 +126,18 @@ def _split(data: bytes, results: Sequence[TensorSpec | State]) -> list[np.ndarra
     return arrays
 
 
-def _compiler() -> str:
-    """The C++ compiler for aarch64; skips the test without it."""
-    name = f"{AARCH64.prefix}g++"
-    return shutil.which(name) or pytest.skip(f"{name} not found: apt-get install g++-aarch64-linux-gnu")
-
-
 @cache
 def _machine_runner() -> Path:
     """`machine.cc` linked with the runtime libraries of the aarch64 wheels; skips the test without them."""
     folders = [SITE / package / "lib" for package in ("tvm", "tvm_ffi")]
     if not all(folder.is_dir() for folder in folders):
         pytest.skip(f"TVM's wheels for aarch64 are not unpacked in {SITE}")
+    compiler = f"{AARCH64.prefix}g++"
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} not found: apt-get install g++-aarch64-linux-gnu")
     path = emulator.scratch() / "machine"
     libraries = [*(f"-L{folder}" for folder in folders), *(f"-Wl,-rpath,{folder}" for folder in folders)]
     source = emulator.HERE / "machine.cc"
     linked = ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_runtime_extra", "-ltvm_ffi"]
-    emulator.command(_compiler(), "-std=c++17", "-O1", *emulator.includes(), source, *libraries, *linked, "-o", path)
+    emulator.command(compiler, "-std=c++17", "-O1", *emulator.includes(), source, *libraries, *linked, "-o", path)
     return path
