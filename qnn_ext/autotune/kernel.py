@@ -74,8 +74,9 @@ def product(workload: Workload) -> Product:
     x, w = (_operand(rng, *arguments) for arguments in _operands(workload))
     if isinstance(workload, Conv2dWorkload) and workload.nine_bit_weights:
         w = np.clip(w >> 7, -256, 254).astype(w.dtype)
-    if not isinstance(workload, BatchMatmulWorkload) and workload.weights_above_minimum:
-        w = np.maximum(w, -127)
+    if not isinstance(workload, BatchMatmulWorkload) and workload.pairable_weights:
+        lowest = np.cumsum((w == -128).reshape(len(w), -1), axis=1).reshape(w.shape)
+        w = np.where(lowest > 1, np.maximum(w, -127), w)  # the first of each channel stays
     channels = _operands(workload)[1][0][-2 if isinstance(workload, BatchMatmulWorkload) else 0]
     bias = rng.integers(-1000, 1000, channels, dtype=np.int32)
     inputs = (x, w) if isinstance(workload, BatchMatmulWorkload) else (x,)

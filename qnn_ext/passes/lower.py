@@ -226,17 +226,17 @@ class _Kernel:
 
 def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any], target: Target) -> Workload:
     dtypes = (data.dtype, weight.dtype, attributes["out_dtype"])
-    above_minimum = (is_aarch64(target) or is_arm32(target)) and _above_minimum(weight)
+    pairable = (is_aarch64(target) or is_arm32(target)) and _pairable(weight)
     if name == "qnn.dense_accumulate":
         m, k = data.shape
-        return DenseWorkload(m, k, weight.shape[0], *dtypes, weights_above_minimum=above_minimum)
+        return DenseWorkload(m, k, weight.shape[0], *dtypes, pairable_weights=pairable)
     if name == "qnn.batch_matmul_accumulate":
         batch, m, k = data.shape
         return BatchMatmulWorkload(batch, m, k, weight.shape[1], *dtypes)
     n, h, w, c = data.shape
     o, kh, kw, _ = weight.shape
     geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])
-    known = _nine_bits(weight), above_minimum
+    known = _nine_bits(weight), pairable
     return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, *known)
 
 
@@ -246,9 +246,12 @@ def _nine_bits(weight: Operand) -> bool:
     return bool(known and weight.value.min() >= -256 and weight.value.max() <= 254)
 
 
-def _above_minimum(weight: Operand) -> bool:
-    """Whether int8 weights are constant and none is -128."""
-    return weight.value is not None and weight.dtype == "int8" and bool(weight.value.min() > -128)
+def _pairable(weight: Operand) -> bool:
+    """Whether int8 weights are constant and no output channel has two of -128."""
+    if weight.value is None or weight.dtype != "int8":
+        return False
+    lowest = weight.value.reshape(len(weight.value), -1) == -128
+    return int(lowest.sum(axis=1).max(initial=0)) <= 1
 
 
 def _attributes(name: str, call: relax.Call) -> dict[str, Any]:

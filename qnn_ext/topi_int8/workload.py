@@ -18,8 +18,8 @@ class Conv2dWorkload:
 
     nine_bit_weights: whether int16 weights are known to be sums of two int8 values, within -256..254, as the weights
     of uint8 models are once their zero point is subtracted
-    weights_above_minimum: whether no int8 weight is -128, asked of ARM's targets only: two of their products with int8
-    values then fit 16 bits, 2 · 127 · 128 < 2^15
+    pairable_weights: whether no output channel has two int8 weights of -128, asked of ARM's targets only: two products
+    of a channel with int8 values then fit 16 bits, 128 · 128 + 127 · 128 < 2^15
     """
 
     batch: int
@@ -36,7 +36,7 @@ class Conv2dWorkload:
     weight_dtype: str
     out_dtype: str = "int32"
     nine_bit_weights: bool = False
-    weights_above_minimum: bool = False
+    pairable_weights: bool = False
 
     @property
     def out_height(self) -> int:
@@ -68,7 +68,7 @@ class Conv2dWorkload:
 class DenseWorkload:
     """acc[m, n] = Σ_k x[m, k] · w[n, k].
 
-    weights_above_minimum: as of a convolution
+    pairable_weights: as of a convolution
     """
 
     m: int
@@ -77,7 +77,7 @@ class DenseWorkload:
     data_dtype: str
     weight_dtype: str
     out_dtype: str = "int32"
-    weights_above_minimum: bool = False
+    pairable_weights: bool = False
 
     @property
     def macs(self) -> int:

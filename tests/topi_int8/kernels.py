@@ -145,9 +145,7 @@ def check(
     if isinstance(workload, Conv2dWorkload) and workload.nine_bit_weights:
         w = np.minimum(w >> 7, 254).astype(w.dtype)
         w[: len(w) // 2] //= 4  # channels whose weights fit int8
-    if isinstance(workload, Conv2dWorkload) and workload.weights_above_minimum:
-        w = np.maximum(w, -127)
-    if getattr(workload, "pairable_weights", False):
+    if not isinstance(workload, BatchMatmulWorkload) and workload.pairable_weights:
         w = np.maximum(w, -127)
         w.reshape(len(w), -1)[:, w[0].size // 2] = -128  # one a channel, beside others that may be -127
     packed = implementation.pack_weight(workload, w) if implementation.pack_weight else w

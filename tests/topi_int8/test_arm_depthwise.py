@@ -15,7 +15,7 @@ from .test_depthwise_conv2d import NINE_BITS, PAD, SHAPES, depthwise, describe
 CPUS = ("asimd", "dotprod", "armv7")
 SIGNED = {"data_dtype": "int8"}
 WEIGHTS = {
-    "above_minimum": {"weights_above_minimum": True},
+    "pairable": {"pairable_weights": True},
     "int8": {},
     "nine_bits": NINE_BITS,
 }
@@ -36,7 +36,7 @@ def test_shapes(workload, weights, cpu):
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("fill", ENDS, ids="-".join)
 def test_extremes_do_not_saturate(fill, weights, cpu):
-    """Two products of -128 and -127 are just within 16 bits; with weights of -128 they are not."""
+    """Products of -128 with -128 and with -127 are just within 16 bits together; two with -128 are not."""
     workload = depthwise((1, 6, 9, 32), (5, 5), padding=(2, 2, 2, 2), **SIGNED, **WEIGHTS[weights])
     check(workload, cpu_target(cpu), epilogue="none", fill=fill, pad_value=-128)
 
@@ -62,7 +62,7 @@ def test_int16_activations(weight_dtype, cpu):
 @pytest.mark.parametrize("epilogue", ["none", "requantize", "residual", "fixed_point"])
 @pytest.mark.parametrize("channels", [48, 20])
 def test_epilogues(channels, epilogue, cpu):
-    workload = depthwise((1, 14, 13, channels), padding=PAD, **SIGNED, **WEIGHTS["above_minimum"])
+    workload = depthwise((1, 14, 13, channels), padding=PAD, **SIGNED, **WEIGHTS["pairable"])
     check(workload, cpu_target(cpu), epilogue=epilogue)
 
 
@@ -77,5 +77,5 @@ def test_every_window(width, height, cpu):
     shape = (1, *(int(rng.integers(size, size + 9)) for size in reach), int(rng.integers(2, 40)))
     padding = tuple(int(size) for size in rng.integers(0, 3, 4))
     geometry = {"multiplier": int(rng.integers(1, 3)), "strides": strides, "padding": padding, "dilation": dilation}
-    weights = WEIGHTS[str(rng.choice(["above_minimum", "int8"]))]
+    weights = WEIGHTS[str(rng.choice(["pairable", "int8"]))]
     check(depthwise(shape, (height, width), **geometry, **SIGNED, **weights), cpu_target(cpu))

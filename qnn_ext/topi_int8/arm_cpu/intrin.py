@@ -12,9 +12,11 @@ legalization makes activations and weights signed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -48,15 +50,20 @@ class ArmInstruction(DotInstruction):
     def _call(self, name: str, dtype: str, *operands: Any) -> Any:
         return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *operands, dtype=dtype)
 
+    def _activations(self, A: Any) -> tuple[Any, int]:
+        """All activations, of one step in a lane each, and how many lanes that are: at least eight bytes."""
+        dtype, data = self.word_dtype, f"{self.data_dtype}x{self.span}"
+        size = self.span * np.dtype(self.data_dtype).itemsize
+        if size >= 8:
+            return T.reinterpret(A.vload([0], data), dtype=f"{dtype}x{self.chain}"), self.chain
+        twice = T.broadcast(T.reinterpret(A.vload([0], data), dtype=f"int{8 * size}"), 8 // size)
+        lanes = self.chain * (8 // size)
+        return T.reinterpret(twice, dtype=f"{dtype}x{lanes}"), lanes
+
     def _broadcast(self, A: Any, step: int, lanes: int) -> Any:
         """The activations of one step, in every lane."""
-        dtype = f"int{8 * self.vector_bytes // self.lanes}"
-        if self.chain == 1:
-            return T.broadcast(T.reinterpret(A.vload([0], f"{self.data_dtype}x{self.depth}"), dtype=dtype), lanes)
-        vector = T.reinterpret(A.vload([0], f"{self.data_dtype}x{self.span}"), dtype=f"{dtype}x{self.chain}")
-        return T.Shuffle(
-            [vector] * -(-lanes // self.chain), [step] * lanes
-        )  # a shuffle takes no more lanes than it has
+        vector, size = self._activations(A)
+        return T.Shuffle([vector] * -(-lanes // size), [step] * lanes)  # a shuffle has no more lanes than it is given
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,10 @@ class Sdot(ArmInstruction):
     """sdot, four activations at a time."""
 
     def operands(self, pixels: int, blocks: int) -> int:
-        """A register of activations for every pixel, one of weights for every block."""
-        return (pixels if self.chain > 1 else 1) + blocks
+        """A register of activations for every pixel, one of weights for every block; 32-bit code, which finds elements
+        in half of the registers only and has no room to order its loads, uses twice as many."""
+        least = (pixels if self.chain > 1 else 1) + blocks
+        return least if self.registers == 32 else 2 * least
 
     def instructions(self, pixels: int, blocks: int) -> float:
         """By element; weights come two registers at a time."""
@@ -91,17 +100,27 @@ class Pairs(ArmInstruction):
     sums: str = ""
     safe: bool = True
 
-    def takes(self, data_dtype: str, weight_dtype: str, weights_above_minimum: bool = False) -> bool:
+    def takes(self, data_dtype: str, weight_dtype: str, pairable_weights: bool = False) -> bool:
         """Whether two products do not leave 16 bits."""
-        return super().takes(data_dtype, weight_dtype) and (self.safe or weights_above_minimum)
+        return super().takes(data_dtype, weight_dtype) and (self.safe or pairable_weights)
 
     def operands(self, pixels: int, blocks: int) -> int:
-        """Activations of every pixel, of one of them broadcast, weights of all blocks and two sums."""
-        return pixels + blocks + 3
+        """LLVM puts all products of two steps before their sums, to wait for none, and loads weights ahead: as many
+        registers as it was seen to use, so that none is spilled."""
+        if self.registers == 16:
+            return pixels * blocks + blocks * self.chain // 2 + 1
+        sums = pixels * blocks * (2 if self.safe else 1)
+        return sums + pixels + 4 + (blocks if pixels > 1 else 2 * blocks)
 
     def instructions(self, pixels: int, blocks: int) -> float:
         """Per step: two of them share the weights' register, and the last instruction unless they are single."""
         return pixels * blocks * (2 if self.safe else 1.5) + pixels * (1 + 1 / self.chain) + blocks / 4
+
+    def _add_neighbours(self, before: Any, terms: Any) -> Any:
+        """before + sums of neighbours: sadalp, vpadal."""
+        if self.registers == 16:
+            return self._call(self.sums, "int32x4", before, terms)
+        return before + self._call(self.sums, "int32x4", terms)
 
     def _two_broadcast(self, A: Any, step: int) -> Any:
         """The activations of a step in every lane of the lower half of a register, those of the next in the upper half.
@@ -111,29 +130,26 @@ class Pairs(ArmInstruction):
         if self.registers == 16:
             halves = [self._broadcast(A, step + half, LANES) for half in range(2)]
             return T.reinterpret(T.Shuffle(halves, list(range(2 * LANES))), dtype="int8x16")
-        run = T.reinterpret(A.vload([0], f"int8x{self.span}"), dtype=f"int{8 * self.span}") if self.span < 16 else None
-        table = (
-            A.vload([0], "int8x16")
-            if run is None
-            else T.reinterpret(T.broadcast(run, 16 // self.span), dtype="int8x16")
-        )
+        vector, lanes = self._activations(A)
+        table = T.reinterpret(T.Shuffle([vector] * (8 // lanes), list(range(lanes)) * (8 // lanes)), dtype="int8x16")
         places = [T.broadcast(T.int16((2 * at + 1) << 8 | 2 * at), LANES) for at in (step, step + 1)]
         index = T.reinterpret(T.Shuffle(places, list(range(2 * LANES))), dtype="int8x16")
         return self._call("llvm.aarch64.neon.tbl1.v16i8", "int8x16", table, index)
 
     def updates(self, A: Any, B: Any, C: Any) -> list[Any]:
-        """One statement for two steps, or for each."""
+        """One statement for two steps."""
 
         def product(step: int) -> Any:
             operands = self.weights(B, step & -2, 2), self._two_broadcast(A, step & -2)
             return self._call(self.llvm, "int16x8", *(_half(operand, step & 1) for operand in operands))
 
-        def update(products: Any) -> Any:
-            return C.vload([0], dtype="int32x4") + self._call(self.sums, "int32x4", products)
+        def update(step: int) -> Any:
+            before, products = C.vload([0], dtype="int32x4"), [product(step), product(step + 1)]
+            for terms in products if self.safe else [products[0] + products[1]]:
+                before = self._add_neighbours(before, terms)
+            return before
 
-        if self.safe:
-            return [update(product(step)) for step in range(self.chain)]
-        return [update(product(step) + product(step + 1)) for step in range(0, self.chain, 2)]
+        return [update(step) for step in range(0, self.chain, 2)]
 
 
 @dataclass(frozen=True)
@@ -166,57 +182,30 @@ def _half(vector: Any, half: int) -> Any:
     return T.Shuffle([vector], list(range(half * lanes, (half + 1) * lanes)))
 
 
-def _of_architecture(prefix: str, registers: int, multiply: str, sums: str) -> tuple[ArmInstruction, ...]:
+def _of_architecture(
+    prefix: str, registers: int, dot_chains: Sequence[int], wide_chains: Sequence[int], multiply: str, sums: str
+) -> list[DotInstruction]:
     """The instructions of 64-bit or 32-bit ARM, fastest first, each with the longest chain first."""
-    bytewise = {"lanes": LANES, "data_dtype": "int8", "weight_dtype": "int8", "registers": registers}
-    neon, accumulating = (("neon",),), {"accumulates": True}
-    product, total = f"llvm.{prefix}.neon.{multiply}.v8i16", f"llvm.{prefix}.neon.{sums}.v4i32.v8i16"
-    return (
-        *(
-            Sdot(
-                f"sdot_{4 * chain}.{prefix}",
-                (("dotprod",),),
-                depth=4,
-                llvm=f"llvm.{prefix}.neon.sdot.v4i32.v16i8",
-                chain=chain,
-                **bytewise,
-                **accumulating,
-            )
-            for chain in (4, 2, 1)
-        ),
-        *(
-            Pairs(
-                f"{name}_{2 * chain}.{prefix}",
-                neon,
-                depth=2,
-                llvm=product,
-                chain=chain,
-                sums=total,
-                safe=safe,
-                **bytewise,
-                **accumulating,
-            )
-            for name, safe in (("pairs", False), ("singles", True))
-            for chain in (8, 4, 2)
-        ),
-        *(
-            Wide(
-                f"wide_{chain}.{prefix}",
-                neon,
-                LANES,
-                1,
-                "int16",
-                "int16",
-                f"llvm.{prefix}.neon.{multiply}.v4i32",
-                True,
-                registers,
-                chain,
-            )
-            for chain in (8, 4)
-        ),
-    )
+    neon, llvm, byte, short = (("neon",),), f"llvm.{prefix}.neon", "int8", "int16"
+    dot, product, total = f"{llvm}.sdot.v4i32.v16i8", f"{llvm}.{multiply}.v8i16", f"{llvm}.{sums}.v4i32.v8i16"
+
+    def name(kind: str, span: int) -> str:
+        return f"{kind}_{span}.{prefix}"
+
+    found: list[DotInstruction] = []
+    for n in dot_chains:
+        found.append(Sdot(name("sdot", 4 * n), (("dotprod",),), LANES, 4, byte, byte, dot, True, registers, n))
+    for safe in (False, True):
+        for n in (4, 2):
+            kind = name("singles" if safe else "pairs", 2 * n)
+            pairs = Pairs(kind, neon, LANES, 2, byte, byte, product, True, registers, n, sums=total, safe=safe)
+            found.append(pairs)
+    for n in wide_chains:
+        wide = f"{llvm}.{multiply}.v4i32"
+        found.append(Wide(name("wide", n), neon, LANES, 1, short, short, wide, True, registers, n))
+    return found
 
 
-# Fastest first.
-AARCH64 = _of_architecture("aarch64", 32, "smull", "saddlp")
-ARM32 = _of_architecture("arm", 16, "vmulls", "vpaddls")
+# Fastest first. Longer chains on 32-bit CPUs have not registers enough.
+AARCH64 = _of_architecture("aarch64", 32, (4, 2, 1), (8, 4), "smull", "saddlp")
+ARM32 = _of_architecture("arm", 16, (2, 1), (4,), "vmulls", "vpadals")

@@ -42,7 +42,7 @@ def compute(
         (workload.batch, layout.rows, layout.blocks, lanes),
         lambda b, m, block, lane: te.sum(
             data(b, row_of(m, workload, layout), reduction.k).astype("int32")
-            * weight_value(instruction, packed, (b, block, reduction.step, lane), reduction.inner.var),
+            * weight_value(instruction, packed, (b, block, reduction.step, lane), reduction.inner),
             axis=reduction.axes,
         ),
         name="batch_matmul",

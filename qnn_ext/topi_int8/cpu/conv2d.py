@@ -503,7 +503,7 @@ def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
         not workload.depthwise
         and workload.out_dtype == "int32"
         and instruction.available(target)
-        and instruction.takes(workload.data_dtype, workload.weight_dtype, workload.weights_above_minimum)
+        and instruction.takes(workload.data_dtype, workload.weight_dtype, workload.pairable_weights)
         and instruction.fits(_run(workload, instruction, _merged_groups(workload, instruction)))
     )
 

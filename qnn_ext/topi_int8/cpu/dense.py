@@ -176,13 +176,13 @@ def accepts(workload: DenseWorkload | BatchMatmulWorkload, target: Target, instr
     return (
         workload.out_dtype == "int32"
         and instruction.available(target)
-        and instruction.takes(workload.data_dtype, workload.weight_dtype, _above_minimum(workload))
+        and instruction.takes(workload.data_dtype, workload.weight_dtype, _pairable(workload))
         and instruction.fits(workload.k)
     )
 
 
-def _above_minimum(workload: DenseWorkload | BatchMatmulWorkload) -> bool:
-    return isinstance(workload, DenseWorkload) and workload.weights_above_minimum
+def _pairable(workload: DenseWorkload | BatchMatmulWorkload) -> bool:
+    return isinstance(workload, DenseWorkload) and workload.pairable_weights
 
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:

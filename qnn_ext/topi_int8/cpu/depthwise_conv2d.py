@@ -76,7 +76,7 @@ def plan(workload: Conv2dWorkload, registers: Registers) -> Plan:
     must_stage = any(workload.padding) or workload.multiplier > 1
     fitting = [size for size in registers.columns if width % size == 0]
     columns = max(fitting, default=min(width, registers.columns[0]))
-    fit = workload.data_dtype == workload.weight_dtype == "int8" and workload.weights_above_minimum
+    fit = workload.data_dtype == workload.weight_dtype == "int8" and workload.pairable_weights
     pairs = bool(registers.pairs) and fit
     if channels % LANES[-1] == 0 and width % columns == 0 and not must_stage:
         return Plan(False, next(n for n in LANES if channels % n == 0), channels, columns, width, pairs)

@@ -96,7 +96,7 @@ class DotInstruction:
     @property
     def reduction_axes(self) -> int:
         """How many of the reduction's last axes one instruction covers."""
-        return 1 if self.chain == 1 else 2
+        return 2 if self.chain > 1 and self.depth > 1 else 1
 
     @property
     def word_dtype(self) -> str:
@@ -115,10 +115,10 @@ class DotInstruction:
         """Whether the target's CPU has the instruction."""
         return any(all(has_feature(target, feature) for feature in together) for together in self.features)
 
-    def takes(self, data_dtype: str, weight_dtype: str, weights_above_minimum: bool = False) -> bool:
+    def takes(self, data_dtype: str, weight_dtype: str, pairable_weights: bool = False) -> bool:
         """Whether operands of these dtypes reach the instruction unchanged or by exact widening.
 
-        weights_above_minimum: whether int8 weights are known to have no −128 among them
+        pairable_weights: as of the workloads
         """
         if self.data_dtype == "int16":
             return data_dtype in ("uint8", "int8", "int16") and weight_dtype in ("uint8", "int8")
@@ -135,12 +135,15 @@ class DotInstruction:
     def reduction(self, run: int) -> Reduction:
         """The axes of a reduction over `run` values, a multiple of the span."""
         ko = te.reduce_axis((0, run // self.span), "ko")
-        ki = te.reduce_axis((0, self.depth), "ki")
         if self.chain == 1:
-            return Reduction([ko, ki], ko * self.depth + ki, ko, ki)
+            ki = te.reduce_axis((0, self.depth), "ki")
+            return Reduction([ko, ki], ko * self.depth + ki, ko, ki.var)
         ks = te.reduce_axis((0, self.chain), "ks")
         step = ko * self.chain + ks
-        return Reduction([ko, ks, ki], ko * self.span + ks * self.depth + ki, step, ki)
+        if self.depth == 1:
+            return Reduction([ko, ks], step, step, 0)
+        ki = te.reduce_axis((0, self.depth), "ki")
+        return Reduction([ko, ks, ki], ko * self.span + ks * self.depth + ki, step, ki.var)
 
     def weights(self, B: Any, first: int = 0, steps: int = 1) -> Any:
         """The weights of some steps as one vector of `weight_dtype`, in the order (step, lane, k)."""
@@ -181,6 +184,8 @@ def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], po
     """
     if not instruction.words:
         return B[(*place, position)].astype("int32")
+    if instruction.depth == 1:
+        return B[place].astype("int32")
     bits = 8 * np.dtype(instruction.weight_dtype).itemsize
     top = T.int32(32 - bits)
     return T.shift_right(T.shift_left(B[place].astype("int32"), top - position * T.int32(bits)), top)
@@ -194,22 +199,24 @@ def _describe(instruction: DotInstruction):
 
     def product(A, B, *place):
         *step, lane, k = place
+        if depth == 1:
+            return T.cast(A[k], "int32") * weight_value(instruction, B, (k, lane), 0)
         index = step[0] * depth + k if step else k
         return T.cast(A[index], "int32") * weight_value(instruction, B, (*step, lane), k)
 
-    if chain == 1:
+    if instruction.reduction_axes == 1:
 
         @T.prim_func(s_tir=True)
         def meaning(
-            A: T.Buffer((depth,), data_dtype, offset_factor=1),
+            A: T.Buffer((span,), data_dtype, offset_factor=1),
             B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
             C: T.Buffer((lanes,), "int32", offset_factor=1),
         ) -> None:
             with T.sblock("root"):
-                T.reads(C[0:lanes], A[0:depth], B[weights])
+                T.reads(C[0:lanes], A[0:span], B[weights])
                 T.writes(C[0:lanes])
                 for i in T.serial(0, lanes):
-                    for k in T.serial(0, depth):
+                    for k in T.serial(0, span):
                         with T.sblock("update"):
                             vi, vk = T.axis.remap("SR", [i, k])
                             C[vi] = C[vi] + product(A, B, vi, vk)
