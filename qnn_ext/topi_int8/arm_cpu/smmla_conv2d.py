@@ -38,7 +38,7 @@ from ..schedule_util import (
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .smmla import CHANNELS, DEPTH, PIXELS, SMMLA
-from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, tiles_of
+from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, strip_for, tiles_of
 
 
 @lru_cache(maxsize=4096)
@@ -94,8 +94,7 @@ def _domain(workload: Conv2dWorkload, groups: int) -> Domain:
     rows, columns = workload.out_height, workload.out_width
     if mode == "flat":
         rows, columns = 1, rows * columns
-    steps, ragged = math.prod(taps) // DEPTH, out_group % 4 != 0
-    return Domain(rows, columns, -(-out_group // CHANNELS), steps, True, ragged)
+    return Domain(rows, columns, -(-out_group // CHANNELS), math.prod(taps) // DEPTH, True, False)
 
 
 def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
@@ -251,7 +250,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     if layout.groups > 1:
         resolve_groups(sch, output, -2)
     schedule_root_blocks(sch, [accumulator, output, *stages], vector=64)
-    strip = layout.tile.strip or strip_of(workload, layout, SMMLA, num_threads(target))
+    strip = layout.tile.strip or _strip(workload, layout, target)
     by_strip = _staged_by_strip(workload, layout, strip, target)
     schedule_tile(
         sch,
@@ -297,6 +296,12 @@ def _resolve_pixels(sch: Schedule, output: SBlockRV) -> None:
     rules = [(TensorLoad, load_at_pixel), (TensorRegion, region_at_pixel)]
     resolved = tvm_ffi.structural_map(block, rules)
     sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
+
+
+def _strip(workload: Conv2dWorkload, layout: Plan, target: Target) -> int:
+    """Tiles along the first pixel axis that pass by the weights together."""
+    strip = strip_of(workload, layout, SMMLA, num_threads(target))
+    return strip_for(workload.out_channels // layout.groups, tile_rows(layout), strip, layout.images)
 
 
 def _staged_by_strip(workload: Conv2dWorkload, layout: Plan, strip: int, target: Target) -> bool:

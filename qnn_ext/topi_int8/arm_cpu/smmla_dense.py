@@ -23,7 +23,7 @@ from ..schedule_util import inline_epilogue, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .smmla import CHANNELS, DEPTH, LANES, QUADS, SMMLA
-from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, tiles_of
+from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, strip_for, tiles_of
 
 Workload = DenseWorkload | BatchMatmulWorkload
 
@@ -45,7 +45,7 @@ def tiles(workload: Workload) -> dict[Tile, float]:
 
 def _domain(workload: Workload) -> Domain:
     blocks, steps = -(-workload.n // CHANNELS), -(-workload.k // DEPTH)
-    return Domain(1, workload.m, blocks, steps, True, workload.n % 4 != 0)
+    return Domain(1, workload.m, blocks, steps, True, False)
 
 
 def pack_weight(workload: DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
@@ -156,11 +156,12 @@ def _schedule(
     output: SBlockRV,
     stage: SBlockRV,
 ) -> None:
+    count, matrices = layout.rows // layout.tile.columns, getattr(workload, "batch", 1)
     *batch, step, row, values = sch.get_loops(stage)
     sch.reorder(*batch, row, step, values)
     sch.vectorize(values)
-    parallel_rows(sch, [*batch, row], layout.rows * layout.run * getattr(workload, "batch", 1))
-    strip = strip_of(workload, layout)
+    parallel_rows(sch, [*batch, row], layout.rows * layout.run * matrices)
+    strip = layout.tile.strip or strip_for(workload.n, count, strip_of(workload, layout), matrices)
     schedule_tile(sch, accumulator, output, layout.tile, pixel_axes=1, macs=workload.macs, strip=strip)
 
 

@@ -15,14 +15,11 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from ..cpu.microkernel import Domain, Tile, lane_of, round_up, schedule_microkernel
-from ..schedule_util import largest_divisor
+from ..schedule_util import TASKS, largest_divisor
 from .smmla import CHANNELS, DEPTH, LANES, PIXELS, QUADS, SMMLA
 
 LOOP, TILE, ADDRESSES = 3.0, 15.0, 2.0
 """Instructions beside loads and products: of a turn along k, around a tile, and for each pixel of it."""
-
-RAGGED = 20.0
-"""Instructions for a register of channels that are stored one by one."""
 
 UNROLLED = 3
 """Steps along k in a turn of the loop, at most."""
@@ -100,10 +97,18 @@ def _cost(tile: Tile, domain: Domain) -> float:
     # Two registers a load: weights, and pairs of pixels that are neighbours.
     loads = QUADS // 2 * tile.blocks + tile.rows * -(-tile.columns // (2 * PIXELS))
     step = products + loads + LOOP / largest_divisor(domain.steps, UNROLLED)
-    around = TILE + pixels * ADDRESSES + (RAGGED * products if domain.ragged else 0.0)
+    around = TILE + pixels * ADDRESSES
     padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns)
     padded *= round_up(domain.blocks, tile.blocks)
     return (domain.steps * step + around) / products * padded / (domain.rows * domain.columns * domain.blocks)
+
+
+def strip_for(channels: int, tiles: int, strip: int, images: int = 1) -> int:
+    """The size of strips of the first pixel axis, `strip` unless channels end within a block.
+
+    Then strips alone are shared out between threads, and the last panel of channels is code of its own.
+    """
+    return strip if channels % CHANNELS == 0 else min(strip, largest_divisor(tiles, max(1, tiles * images // TASKS)))
 
 
 def schedule_tile(

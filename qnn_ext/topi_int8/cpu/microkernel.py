@@ -19,7 +19,7 @@ from tvm.ir import Expr, PrimType, TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..schedule_util import PARALLEL_MACS_TENSORIZED, extent, parallel_rows, saturates
+from ..schedule_util import PARALLEL_MACS_TENSORIZED, TASKS, extent, parallel_rows, saturates
 from .core import X86, Core
 from .dot import DotInstruction
 from .prefetch import PREFETCH
@@ -252,8 +252,14 @@ def schedule_microkernel(
     sch.reorder(*tiles, *pixel_inner, channel)
 
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
+    before = tiles.index(panel)
+    tasks = math.prod(extent(sch, loop) for loop in tiles[:before])
+    split_off = _ends_within_a_block(sch, output, panel_size, instruction) and (stages or tasks >= TASKS)
+    if split_off:
+        sch.annotate(panel, "pragma_loop_partition_hint", 1)
     if not stages:
-        innermost = parallel_rows(sch, tiles, macs, PARALLEL_MACS_TENSORIZED)[-1]
+        shared = tiles[:before] if split_off else tiles
+        innermost = [*parallel_rows(sch, shared, macs, PARALLEL_MACS_TENSORIZED), *tiles[len(shared) :]][-1]
     else:
         task = parallel_rows(sch, [sch.fuse(*batch, strips)], macs, PARALLEL_MACS_TENSORIZED)[0]
         innermost = tiles[-1]
@@ -266,7 +272,14 @@ def schedule_microkernel(
     if prefetch:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
     steps = _single(sch, reduction) if instruction.core.weaves else 0
-    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, steps)
+    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, steps, bool(split_off))
+
+
+def _ends_within_a_block(sch: Schedule, output: SBlockRV, panel: int, instruction: DotInstruction) -> bool:
+    """Whether the channels end within a block of the last of several panels: code of its own for that panel leaves
+    whole vectors to the others. Only where blocks are several registers; else vectors of a part of one do."""
+    channels = int(sch.get(output).iter_vars[-1].dom.extent)
+    return instruction.accumulator_axes > 1 and channels > panel and channels % instruction.lanes != 0
 
 
 def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> list[LoopRV]:
@@ -292,18 +305,24 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction
 
 
 def _vectorize_epilogue(
-    sch: Schedule, output: SBlockRV, pixels: list[LoopRV], channel: LoopRV, lanes: int, steps: int
+    sch: Schedule,
+    output: SBlockRV,
+    pixels: list[LoopRV],
+    channel: LoopRV,
+    lanes: int,
+    steps: int,
+    split_off: bool = False,
 ) -> None:
     """Vectorise over channels, several registers at a time where they narrow to 8 bits together, and unroll the pixels:
     at constant offsets, LLVM finds the accumulators in registers. Long epilogues are woven into the loop over k where
-    that has `steps` enough, see `weave`.
+    that has `steps` enough, see `weave`. `split_off`: whether a last panel that is not full is code of its own.
 
     No vector crosses the last channel. What is left is unrolled: LLVM would make a masked loop of it, and LLVM 22
     writes eight bytes where one is due when such a loop narrows int64 to int8 and one lane remains.
     """
     channels, panel = int(sch.get(output).iter_vars[-1].dom.extent), extent(sch, channel)
     together = PACKED * lanes if saturates(sch.get(output)) else lanes
-    width = math.gcd(channels, panel, together)
+    width = math.gcd(panel, together) if split_off else math.gcd(channels, panel, together)
     if width == lanes and lanes < panel < together and channels % panel == 0:
         pairs, last = sch.loop_partition(channel, [panel // (2 * lanes) * 2 * lanes, None])
         sch.vectorize(pairs)
