@@ -37,7 +37,8 @@ class WorkerError(Exception):
 class Task:
     """What a worker runs.
 
-    runtime: a key of PEERS, "qnn_ext" (path is a .qnn file), "peak", or "read" (path is a key of READS)
+    runtime: a key of PEERS, "qnn_ext" (path is a .qnn file), "peak", "read" (path is a key of READS), or what
+             `benchmarks.cuda.runners` opens
     """
 
     runtime: str
@@ -68,6 +69,10 @@ class Ready:
 
 
 def _open(task: Task) -> Runner:
+    if task.runtime.startswith("cuda:"):
+        from .cuda.runners import open_runner
+
+        return open_runner(task.runtime.removeprefix("cuda:"), task.path)
     if task.runtime in ("peak", "read"):
         from .peak import peak_runner, read_runner
 

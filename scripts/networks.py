@@ -2,7 +2,7 @@
 
     pip install -r scripts/requirements-train.txt
     pip install --no-deps torchvision==0.28.0      # its architectures alone: see `torchvision_models`
-    OMP_NUM_THREADS=1 python -m scripts.networks --out DIR [--only resnet50 ...] [--format onnx-static ...]
+    OMP_NUM_THREADS=1 python -m scripts.networks --out DIR [--only resnet50 ...] [--format onnx-static ...] [--batch 8]
 
 Architectures: ResNet-50, MobileNetV2, MobileNetV3-Large, ViT-B/32, BERT-base (128 tokens). Weights are random, drawn
 from a fixed seed so that activations keep their size through the depth: Kaiming initialization, batch normalization
@@ -41,6 +41,7 @@ from .digits_pytorch import pt2e, x86_quantizer
 
 SEED = 7
 CALIBRATION_INPUTS = 4
+STATISTICS_INPUTS = 8
 OPSET = 20
 FORMATS = ("onnx-static", "onnx-dynamic", "pt2e", "pt2e-dynamic", "float32")
 
@@ -153,16 +154,17 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], t
 }
 
 
-def make_network(name: str) -> tuple[nn.Module, list[torch.Tensor]]:
+def make_network(name: str, batch: int = 1) -> tuple[nn.Module, list[torch.Tensor]]:
     """The network with its random weights, and inputs: the first to compare on, the others to calibrate with."""
     torch.manual_seed(SEED)
     make, draw = NETWORKS[name]
     model = make()
     generator = torch.Generator().manual_seed(SEED)
-    inputs = [draw(generator) for _ in range(1 + CALIBRATION_INPUTS)]
+    count = CALIBRATION_INPUTS if batch == 1 else 1
+    inputs = [torch.cat([draw(generator) for _ in range(batch)]) for _ in range(1 + count)]
     initialize(model)
     if any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
-        settle_statistics(model, inputs[1:])
+        settle_statistics(model, torch.cat(inputs[1:])[:STATISTICS_INPUTS])
     return model.eval(), inputs
 
 
@@ -188,7 +190,7 @@ def initialize(model: nn.Module) -> None:
             nn.init.xavier_uniform_(parameter)
 
 
-def settle_statistics(model: nn.Module, inputs: list[torch.Tensor]) -> None:
+def settle_statistics(model: nn.Module, inputs: torch.Tensor) -> None:
     """Batch normalizations take the mean and variance of `inputs`."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -197,7 +199,7 @@ def settle_statistics(model: nn.Module, inputs: list[torch.Tensor]) -> None:
         elif isinstance(module, nn.Dropout):
             module.p = 0.0
     with torch.no_grad():
-        model.train()(torch.cat(inputs))
+        model.train()(inputs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class Feeds(CalibrationDataReader):
 
 
 def export_onnx(model: nn.Module, example: torch.Tensor, folder: Path) -> Path:
-    """`model` as float ONNX at batch 1, prepared for the quantizer."""
+    """`model` as float ONNX at the example's batch, prepared for the quantizer."""
     program = torch.onnx.export(
         model, (example,), dynamo=True, opset_version=OPSET, input_names=["input"], verbose=False, optimize=True
     )
@@ -267,14 +269,14 @@ def write_pt2e(form: str, model: nn.Module, target: Path, inputs: list[torch.Ten
     np.savez_compressed(target.with_suffix(".npz"), **arrays)
 
 
-def write_network(name: str, forms: list[str], out: Path) -> None:
+def write_network(name: str, forms: list[str], out: Path, batch: int = 1) -> None:
     """One network in every format asked for; PT2E's graph capture needs a fresh copy each time."""
     with tempfile.TemporaryDirectory() as scratch:
         source = None
         for form in forms:
-            model, inputs = make_network(name)
+            model, inputs = make_network(name, batch)
             suffix = ".pt2" if form.startswith("pt2e") else ".onnx"
-            target = out / f"{name}.{form}{suffix}"
+            target = out / f"{file_name(name, batch)}.{form}{suffix}"
             if suffix == ".onnx":
                 source = source or export_onnx(model, inputs[0], Path(scratch))
                 write_onnx(form, source, target, inputs)
@@ -283,19 +285,25 @@ def write_network(name: str, forms: list[str], out: Path) -> None:
             print(f"{target.name:36} {target.stat().st_size / 1e6:7.1f} MB", flush=True)
 
 
+def file_name(name: str, batch: int) -> str:
+    """How files of a network begin: resnet50, or resnet50_b8 for batches of eight."""
+    return name if batch == 1 else f"{name}_b{batch}"
+
+
 def main() -> None:
     """Write the chosen networks in the chosen formats."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="networks (all)")
     parser.add_argument("--format", nargs="*", choices=FORMATS, default=list(FORMATS), help="formats (all)")
+    parser.add_argument("--batch", type=int, default=1, help="samples of an input (1)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     for name in options.only:
-        write_network(name, options.format, options.out)
+        write_network(name, options.format, options.out, options.batch)
 
 
 if __name__ == "__main__":

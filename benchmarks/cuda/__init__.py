@@ -1,0 +1,1 @@
+"""The benchmark of GPUs: `python -m benchmarks.cuda`."""

@@ -1,0 +1,252 @@
+"""qnn_ext on an NVIDIA GPU: exactness of whole models, then latency and throughput beside other runtimes.
+
+    python -m benchmarks.cuda [--minutes 10] [--json FILE] [--markdown FILE] [--networks DIR] [--batches 1 8 64]
+
+In this order, until the time is over: the GPU's int8 peak; every model's outputs against the CPU build, bit for bit;
+int8 products beside torch._int_mm; models at batch 1, then 8, then 64, beside our own float32 and float16 builds and
+ONNX Runtime's CUDA and TensorRT providers where they are installed. Each runs in a process of its own, they take turns,
+and the median counts. What fails gets a row that says why. FILEs are written again after every step.
+
+Models: the bundled ones, and ResNet-50, MobileNetV2, ViT-B/32 and BERT-base from the folder --networks. Files that are
+not there are made, which takes minutes and what scripts/requirements-train.txt names; make them on any machine before:
+
+    python -m scripts.networks --out DIR --only resnet50 mobilenet_v2 vit_b_32 bert_base \\
+        --format onnx-static float32 --batch 8
+
+The exit code is 1 where there is no GPU, where an output differs from the CPU's, or where one of our builds fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from qnn_ext import TargetError, gpu
+
+from ..models import BUNDLED, ROOT
+from ..results import _versions
+from ..turns import Times, take_turns
+from ..worker import Task, Worker, WorkerError
+from .compiling import FORMS, Compiled, compile_item
+from .plan import BATCHES, FORMAT, GEMMS, NETWORKS, Budget, Item, plan
+from .report import BUILDS, Gemm, Report, Row, agreement, markdown, to_json
+from .runners import GEMM, INT_MM, OURS, PEAK, PREFIX, PROVIDERS, available_peers
+
+SETUP_S = 120.0  # a runtime may take to load a model
+BUILD_S = 240.0  # building one may take
+MAKE_S = 400.0  # making a network may take
+LEAST_S = 10.0  # no step is begun with less than this left
+ROUNDS, TURN_S = 9, 0.05
+
+
+class Bench:
+    """A run: fills its report step by step."""
+
+    def __init__(self, report: Report, peers: Sequence[str], budget: Budget, folder: Path) -> None:
+        self.report = report
+        self._peers, self._budget, self._folder = peers, budget, folder
+        self._compiled: dict[tuple[Path, str], Compiled | str] = {}
+
+    def measure_peak(self) -> None:
+        """The int8 peak."""
+        times, failures, works = self._turns({PEAK: Task(PREFIX + PEAK, "", 1)})
+        if PEAK in times:
+            self.report.peak = works[PEAK][1] / times[PEAK].least
+            self.report.instruction = works[PEAK][0]
+        else:
+            print(f"the GPU's peak is unknown: {failures[PEAK]}", file=sys.stderr)
+
+    def measure_gemm(self, m: int, k: int, n: int) -> None:
+        """One product by our kernel and by PyTorch's."""
+        kinds = [GEMM, *(peer for peer in self._peers if peer == INT_MM)]
+        result = Gemm(m, k, n)
+        times, failures, names = self._turns({kind: Task(PREFIX + kind, f"{m},{k},{n}", 1) for kind in kinds})
+        titles = {kind: OURS if kind == GEMM else names.get(kind, ("torch._int_mm", 0))[0] for kind in kinds}
+        result.times = {titles[kind]: found for kind, found in times.items()}
+        result.failures = {titles[kind]: why for kind, why in failures.items()}
+        self.report.gemms.append(result)
+
+    def check(self, item: Item) -> Row:
+        """A model's outputs against the CPU's."""
+        row = Row(item.network, item.model.path.name, item.batch)
+        self.report.rows.append(row)
+        if item.missing and not self._made(item, row):
+            return row
+        compiled = self._compile(item, "int8")
+        if isinstance(compiled, str):
+            row.failures["built"] = compiled
+            return row
+        row.macs, row.integer_share = compiled.macs, compiled.integer_share
+        row.build_seconds = compiled.built.seconds
+        worker = Worker(self._model_task(compiled))
+        try:
+            row.exact = agreement(worker.wait(self._budget.limit(SETUP_S)).outputs, compiled.expected)
+        except (WorkerError, ValueError) as error:
+            row.failures[BUILDS[0]] = str(error)
+        finally:
+            worker.close()
+        return row
+
+    def measure(self, item: Item, row: Row) -> None:
+        """Times of a model that `check` has built, and of what it is compared with."""
+        if row.failures:
+            return
+        tasks = {}
+        for title, form in zip(BUILDS, FORMS, strict=True):
+            if form != "int8" and item.float_twin is None:
+                continue
+            compiled = self._compile(item, form)
+            if isinstance(compiled, str):
+                row.failures[title] = compiled
+            else:
+                tasks[title] = self._model_task(compiled)
+        inputs = next(iter(tasks.values())).inputs
+        if item.model.format == "onnx":
+            for key in (peer for peer in self._peers if peer in PROVIDERS):
+                tasks[key] = Task(PREFIX + key, str(item.model.path), 1, inputs)
+        times, failures, _ = self._turns(tasks)
+        row.times.update(times)
+        row.failures.update(failures)
+
+    def _model_task(self, compiled: Compiled) -> Task:
+        return Task(PREFIX + OURS, compiled.built.path, 1, compiled.inputs)
+
+    def _made(self, item: Item, row: Row) -> bool:
+        """Make the files of a network that is not there."""
+        command = [sys.executable, "-m", "scripts.networks", "--out", str(item.model.path.parent)]
+        command += ["--only", item.network, "--batch", str(item.batch), "--format", FORMAT, "float32"]
+        try:
+            limit = self._budget.limit(MAKE_S)
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False)
+        except subprocess.TimeoutExpired:
+            row.failures["made"] = f"scripts.networks did not end within {limit:.0f} s: make the network before"
+            return False
+        if done.returncode or not item.model.path.exists():
+            last = (done.stderr.strip().splitlines() or ["no file was written"])[-1]
+            row.failures["made"] = f"scripts.networks: {last}"
+            return False
+        return True
+
+    def _compile(self, item: Item, form: str) -> Compiled | str:
+        """A form of the model, built once; or why not."""
+        key = (item.model.path, form)
+        if key not in self._compiled:
+            try:
+                limit = self._budget.limit(BUILD_S)
+                self._compiled[key] = compile_item(item, form, self.report.architecture, self._folder, limit)
+            except WorkerError as error:
+                self._compiled[key] = str(error)
+        return self._compiled[key]
+
+    def _turns(self, tasks: dict[str, Task]) -> tuple[dict[str, Times], dict[str, str], dict[str, tuple[str, float]]]:
+        """Times of all tasks that lasted, why the others did not, and each runner's name and work."""
+        workers: dict[str, Worker] = {}
+        failures: dict[str, str] = {}
+        ready: dict[str, tuple[str, float]] = {}
+        try:
+            for key, task in tasks.items():
+                worker = workers[key] = Worker(task)
+                try:
+                    found = worker.wait(self._budget.limit(SETUP_S))
+                    ready[key] = (found.name, found.work)
+                except WorkerError as error:
+                    failures[key] = str(error)
+            lasting = {key: worker for key, worker in workers.items() if key not in failures}
+            times, lost = take_turns(lasting, ROUNDS, TURN_S) if lasting else ({}, {})
+        finally:
+            for worker in workers.values():
+                worker.close()
+        return times, {**failures, **lost}, ready
+
+
+def run(bench: Bench, items: Sequence[Item], budget: Budget, options: argparse.Namespace) -> None:
+    """All steps in order; those that the time does not reach are named."""
+    rows: dict[Path, Row] = {}
+    steps = [("the peak", bench.measure_peak)]
+    small = [item for item in items if item.batch == 1]
+    steps += [(f"check of {item.model.path.name}", _checked(bench, item, rows)) for item in small]
+    steps += [(f"product {sizes}", _product(bench, sizes)) for sizes in GEMMS]
+    timed = sorted(items, key=lambda item: item.network not in NETWORKS)  # the networks say more than small models
+    steps += [(f"times of {item.model.path.name}", _measured(bench, item, rows)) for item in timed]
+    for number, (title, step) in enumerate(steps, 1):
+        if not budget.allows(LEAST_S):
+            bench.report.not_reached.append(title)
+            continue
+        step()
+        print(f"[{number}/{len(steps)}] {title}", file=sys.stderr, flush=True)
+        _write(options, bench.report)
+    _write(options, bench.report)
+
+
+def _checked(bench: Bench, item: Item, rows: dict[Path, Row]):
+    def step() -> None:
+        rows[item.model.path] = bench.check(item)
+
+    return step
+
+
+def _measured(bench: Bench, item: Item, rows: dict[Path, Row]):
+    def step() -> None:
+        if item.model.path not in rows:  # a larger batch: its outputs are checked here
+            rows[item.model.path] = bench.check(item)
+        bench.measure(item, rows[item.model.path])
+
+    return step
+
+
+def _product(bench: Bench, sizes: tuple[int, int, int]):
+    return lambda: bench.measure_gemm(*sizes)
+
+
+def _write(options: argparse.Namespace, report: Report) -> None:
+    if options.json:
+        options.json.write_text(json.dumps(to_json(report), indent=1) + "\n", encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(markdown(report), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write. See the module's docstring for the exit code."""
+    options = _parse(arguments)
+    try:
+        architecture = gpu.architecture_of("cuda")
+    except TargetError as error:
+        print(f"error: no GPU to measure: {str(error).partition(': name an')[0]}", file=sys.stderr)
+        return 1
+    budget = Budget(60 * options.minutes)
+    peers, reasons = available_peers()
+    report = Report(_device_name(), architecture, _versions(), left_out=reasons)
+    items = plan(BUNDLED, options.networks, options.only, options.batches)
+    with tempfile.TemporaryDirectory(prefix="qnn-ext-bench-") as folder:
+        run(Bench(report, peers, budget, Path(folder)), items, budget, options)
+    print(markdown(report))
+    ours = [*BUILDS, "built"]
+    return int(any(row.is_wrong or any(name in row.failures for name in ours) for row in report.rows))
+
+
+def _device_name() -> str:
+    import tvm
+
+    return str(tvm.cuda().device_name)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "benchmarks.cuda", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10, help="no step begins after this time (10)")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--networks", type=Path, default=ROOT / "networks", help="folder of the networks' files")
+    parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="networks (all)")
+    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), help="samples of an input (1 8 64)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""A model built for the GPU in a process of its own, with what the CPU computes for the same inputs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from ..compiling import _random_input, import_model
+from ..worker import Child, WorkerError, one_line
+from .plan import Item
+
+FORMS = ("int8", "float32", "float16")
+
+
+@dataclass(frozen=True)
+class Built:
+    """One form of a model: its .qnn file, and the seconds of building it, nvcc or NVRTC included."""
+
+    path: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """inputs, what the CPU build computes for them (int8), multiply-accumulates and the integer share of them."""
+
+    inputs: list[np.ndarray]
+    expected: list[np.ndarray]
+    macs: int
+    integer_share: float
+    built: Built
+
+
+def compile_item(item: Item, form: str, target: str, folder: Path, limit: float) -> Compiled:
+    """Build one form of an item. Raises WorkerError: it failed, or took longer than `limit` seconds."""
+    child = Child(_serve, item, form, target, folder)
+    try:
+        result = child.answer(limit)
+    finally:
+        child.close()
+    assert isinstance(result, Compiled)
+    return result
+
+
+def _serve(connection: Connection, item: Item, form: str, target: str, folder: Path) -> None:
+    try:
+        connection.send(compile_here(item, form, target, folder))
+    except Exception as error:
+        connection.send(WorkerError(one_line(error)))
+
+
+def compile_here(item: Item, form: str, target: str, folder: Path) -> Compiled:
+    """The same in this process."""
+    import qnn_ext
+    from qnn_ext.coverage import coverage
+
+    path = item.model.path if form == "int8" else item.float_twin
+    if path is None:
+        raise FileNotFoundError(f"no float32 file beside {item.model.path.name}")
+    stored = item.model.stored_inputs()
+    module = import_model(path, stored)
+    inputs = stored or [_random_input(spec) for spec in module.inputs]
+    options = {}
+    if form == "float16":
+        from qnn_ext.quantize import QConfig
+
+        config = QConfig(overrides={"*": {"precision": "float16"}})
+        options = {"qconfig": config, "dataset": [inputs[0] if len(inputs) == 1 else tuple(inputs)]}
+    started = time.perf_counter()
+    engine = qnn_ext.build(module, target, **options)
+    saved = folder / f"{item.model.path.name}.{form}.qnn"
+    engine.save(saved)
+    seconds = time.perf_counter() - started
+    expected = list(qnn_ext.build(module).run(inputs).values()) if form == "int8" else []
+    found = coverage(module)
+    return Compiled(inputs, expected, found.macs, found.share, Built(str(saved), seconds))
