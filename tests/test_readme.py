@@ -38,7 +38,9 @@ def run(checkout, environment):
 
 
 @pytest.mark.parametrize("script", blocks("sh"))
-def test_commands(script, run):
+def test_commands(script, run, links_for):
+    if "--target rpi4" in script:
+        links_for("aarch64")
     run("bash", "-euo", "pipefail", "-c", script)
 
 
