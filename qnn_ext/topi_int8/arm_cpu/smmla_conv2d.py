@@ -38,7 +38,17 @@ from ..schedule_util import (
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 from .smmla import CHANNELS, DEPTH, PIXELS, SMMLA
-from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, strip_for, tiles_of
+from .smmla_tile import (
+    Steps,
+    accumulators,
+    copy_steps,
+    in_panels,
+    initial_of,
+    place_of,
+    schedule_tile,
+    strip_for,
+    tiles_of,
+)
 
 
 @lru_cache(maxsize=4096)
@@ -318,12 +328,14 @@ def _schedule_stage(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage
         axes = len(sch.get(stage).iter_vars)
         steps, *pixels, values = sch.get_loops(stage)[-axes:][1 if layout.mode == "flat" else 2 :]
         sch.reorder(*pixels, steps, values)
-        sch.vectorize(values)
     if not by_strip:
         loops = sch.get_loops(stage)
         parallel_rows(sch, loops[:2], math.prod(map(partial(extent, sch), loops)))
     if is_line:
         copy_runs(sch, workload, layout, stage)
+    else:
+        *_, steps, values = sch.get_loops(stage)
+        copy_steps(sch, steps, values, workload.in_channels // DEPTH if layout.groups == 1 else 0)
 
 
 def _accepts(workload: Conv2dWorkload, target: Target) -> bool:

@@ -23,7 +23,17 @@ from ..schedule_util import inline_epilogue, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .smmla import CHANNELS, DEPTH, LANES, QUADS, SMMLA
-from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, strip_for, tiles_of
+from .smmla_tile import (
+    Steps,
+    accumulators,
+    copy_steps,
+    in_panels,
+    initial_of,
+    place_of,
+    schedule_tile,
+    strip_for,
+    tiles_of,
+)
 
 Workload = DenseWorkload | BatchMatmulWorkload
 
@@ -159,8 +169,8 @@ def _schedule(
     count, matrices = layout.rows // layout.tile.columns, getattr(workload, "batch", 1)
     *batch, step, row, values = sch.get_loops(stage)
     sch.reorder(*batch, row, step, values)
-    sch.vectorize(values)
     parallel_rows(sch, [*batch, row], layout.rows * layout.run * matrices)
+    copy_steps(sch, step, values, workload.k // DEPTH)
     strip = layout.tile.strip or strip_for(workload.n, count, strip_of(workload, layout), matrices)
     schedule_tile(sch, accumulator, output, layout.tile, pixel_axes=1, macs=workload.macs, strip=strip)
 
@@ -170,9 +180,9 @@ def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV)
     side_by_side = reads_in_order(sch, pack)
     batch, panel, step, *columns, values = sch.get_loops(pack)
     sch.reorder(batch, panel, *columns, step, values)
-    if side_by_side:
-        sch.vectorize(values)
     parallel_rows(sch, [batch, panel], workload.batch * workload.n * workload.k)
+    if side_by_side:
+        copy_steps(sch, step, values, workload.k // DEPTH)
 
 
 def strips(workload: Workload, tile: Tile) -> list[Tile]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from tvm import te
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..cpu.microkernel import Domain, Tile, lane_of, round_up, schedule_microkernel
-from ..schedule_util import TASKS, largest_divisor
+from ..schedule_util import TASKS, extent, largest_divisor
 from .smmla import CHANNELS, DEPTH, LANES, PIXELS, QUADS, SMMLA
 
 LOOP, TILE, ADDRESSES = 3.0, 15.0, 2.0
@@ -109,6 +109,13 @@ def strip_for(channels: int, tiles: int, strip: int, images: int = 1) -> int:
     Then strips alone are shared out between threads, and the last panel of channels is code of its own.
     """
     return strip if channels % CHANNELS == 0 else min(strip, largest_divisor(tiles, max(1, tiles * images // TASKS)))
+
+
+def copy_steps(sch: Schedule, step: LoopRV, values: LoopRV, whole: int) -> None:
+    """Copy steps of eight values as vectors; `whole` steps without the condition of a last one that is not full."""
+    sch.vectorize(values)
+    if 0 < whole < extent(sch, step):
+        sch.loop_partition(step, [whole, None])
 
 
 def schedule_tile(
