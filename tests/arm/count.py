@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from . import emulator
-from .emulator import Architecture, Argument
+from .emulator import Architecture
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Counts:
-    """The instructions of one call of a function, without those that start and end the program.
+    """The instructions of one call of a function: those of a program with one call less those of one without.
 
     blocks: how often each block ran, in the order they first ran
     """
 
-    program: Path
     arch: Architecture
     blocks: dict[Block, int]
-    symbols: tuple[tuple[int, str], ...]  # address and name of every function, sorted
+    symbols: tuple[tuple[int, str], ...] = ()  # address and name of every function, sorted
 
     @property
     def total(self) -> int:
@@ -86,31 +85,27 @@ def counted() -> Iterator[list[Counts]]:
     """The counts of every function call that is emulated in here."""
     found: list[Counts] = []
 
-    def observe(program: Path, arguments: Sequence[Argument], arch: Architecture, cpu: str, tasks: int) -> None:
-        once, thrice = (_executed(program, arguments, arch, cpu, tasks, calls) for calls in (1, 3))
-        blocks = {block: (runs - once.get(block, 0)) // 2 for block, runs in thrice.items()}
-        blocks = {block: runs for block, runs in blocks.items() if runs}
-        found.append(Counts(program, arch, blocks, _functions(program, arch)))
+    def run_counted(run: emulator.Run, program: Path, arch: Architecture) -> None:
+        idle, busy = (_blocks(partial(run, calls), arch) for calls in (0, 1))
+        runs = {block: busy.get(block, 0) - idle.get(block, 0) for block in {**busy, **idle}}
+        found.append(Counts(arch, {b: count for b, count in runs.items() if count}, _functions(program, arch)))
 
-    emulator.observers.append(observe)
+    emulator.runners.append(run_counted)
     try:
         yield found
     finally:
-        emulator.observers.remove(observe)
-
-
-def _executed(
-    program: Path, arguments: Sequence[Argument], arch: Architecture, cpu: str, tasks: int, calls: int
-) -> dict[Block, int]:
-    with emulator.request(arguments) as (request, result):
-        return executed([program, request, result, calls, tasks], arch, cpu)
+        emulator.runners.remove(run_counted)
 
 
 def executed(command: Sequence[Any], arch: Architecture, cpu: str, options: Sequence[str] = ()) -> dict[Block, int]:
     """How often each block of instructions ran in an emulated program, start and end included."""
+    return _blocks(lambda plugins: emulator.run_program(command, arch, cpu, [*plugins, *options]), arch)
+
+
+def _blocks(run: Callable[[list[str]], Any], arch: Architecture) -> dict[Block, int]:
     with tempfile.TemporaryDirectory(dir=emulator.scratch()) as folder:
         out = Path(folder) / "counts"
-        emulator.run_program(command, arch, cpu, ["-plugin", f"{plugin(arch)},out={out}", *options])
+        run(["-plugin", f"{plugin(arch)},out={out}"])
         found: dict[Block, int] = {}
         for line in out.read_text().splitlines():
             address, runs, instructions, code = line.split(" ")
@@ -138,7 +133,8 @@ def _functions(program: Path, arch: Architecture) -> tuple[tuple[int, str], ...]
         [f"{arch.prefix}nm", "--defined-only", str(program)], capture_output=True, text=True, check=True
     ).stdout
     rows = (line.split() for line in listing.splitlines())
-    return tuple(sorted((int(at, 16), name) for at, kind, name in rows if kind in "tTwWiI" and name[0] != "$"))
+    functions = ((int(row[0], 16), row[2]) for row in rows if len(row) == 3 and row[1] in "tTwWiI")
+    return tuple(sorted((address, name) for address, name in functions if name[0] != "$"))
 
 
 def disassembled(code: bytes, arch: Architecture) -> list[str]:

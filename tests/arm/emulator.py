@@ -200,7 +200,11 @@ def call(
 ) -> list[np.ndarray]:
     """The arrays that the program fills or changes in one call on an emulated CPU."""
     with request(arguments) as (asked, result):
-        run_program([program, asked, result, 1, tasks], arch, cpu)
+
+        def run(calls: int, options: Sequence[str]) -> None:
+            run_program([program, asked, result, calls, tasks], arch, cpu, options)
+
+        runners[-1](run, program, arch)
         data = result.read_bytes()
     arrays, start = [], 0
     for value in (argument.value for argument in arguments if argument.returned):
@@ -208,13 +212,19 @@ def call(
         start += value.nbytes
     if start != len(data):
         raise EmulationError(f"the program wrote {len(data)} bytes instead of {start}")
-    for observe in observers:
-        observe(program, arguments, arch, cpu, tasks)
     return arrays
 
 
-observers: list[Callable[[Path, Sequence[Argument], Architecture, str, int], None]] = []
-"""Called after each `call` with its program, arguments, architecture, CPU and tasks."""
+Run = Callable[[int, Sequence[str]], None]
+"""Calls the function a number of times in a new process, with options of QEMU."""
+
+
+def _run_once(run: Run, program: Path, arch: Architecture) -> None:
+    run(1, ())
+
+
+runners: list[Callable[[Run, Path, Architecture], None]] = [_run_once]
+"""The last one runs programs."""
 
 
 def run_program(command: Sequence[Any], arch: Architecture, cpu: str, options: Sequence[str] = ()) -> str:
