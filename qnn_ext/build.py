@@ -28,6 +28,7 @@ from .passes import (
 from .passes.describe import kernels_of
 from .passes.inline import inlined
 from .passes.legalize_float import float_legalizations
+from .passes.legalize_gpu import gpu_legalizations
 from .passes.observers import drop_observers
 from .passes.workspaces import lift_workspaces
 from .program import compile_program
@@ -155,7 +156,7 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
     mod = qnn_pipeline(mod, target)
     mod = lower(mod, target)
     with target:
-        mod = relax_pipeline()(mod)
+        mod = relax_pipeline(is_cuda(target))(mod)
     if is_cuda(target):
         return lift_workspaces(schedule_for_gpu(mod))
     mod = schedule_module(mod, target)
@@ -177,11 +178,12 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     return fuse(mod)  # product + epilogue → one kernel each
 
 
-def relax_pipeline() -> tvm.transform.Pass:
+def relax_pipeline(for_gpu: bool = False) -> tvm.transform.Pass:
     """What stays ordinary Relax: to TIR, constants folded, fused. Our kernels are opaque to it."""
+    legalizations = {**float_legalizations(), **(gpu_legalizations() if for_gpu else {})}
     return tvm.transform.Sequential(
         [
-            relax.transform.LegalizeOps(float_legalizations()),
+            relax.transform.LegalizeOps(legalizations),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape costs nothing, a fused one copies

@@ -7,11 +7,12 @@ where neighbouring terms lie side by side, the threads of a warp share one. What
 
 from __future__ import annotations
 
+import contextlib
 from math import prod
 
 from tvm import tirx
 from tvm.ir import IRModule
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ...numerics.tir import KEEP
@@ -40,9 +41,11 @@ def schedule_generic(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with all its loops bound to threads."""
     if func.attrs and func.attrs.get(SCHEDULED):
         return func
-    sch = attempt(Schedule(func), lambda trial: inline_producers(trial, conditions=True))
-    bind_blocks(sch)
-    return bind_nests(sch.mod["main"]).with_attr(SCHEDULED, True)
+    if func.body.block.name_hint == "root":  # else it is a single nest
+        sch = attempt(Schedule(func), lambda trial: inline_producers(trial, conditions=True))
+        bind_blocks(sch)
+        func = sch.mod["main"]
+    return bind_nests(func).with_attr(SCHEDULED, True)
 
 
 def bind_blocks(sch: Schedule) -> None:
@@ -67,7 +70,8 @@ def _bind(sch: Schedule, block: Block) -> None:
     for producer in inside:
         sch.compute_at(producer, thread, preserve_unit_loops=True)
         sch.set_scope(producer, 0, "local")
-        sch.decompose_reduction(producer, _first_reduction(sch, producer))
+        with contextlib.suppress(ScheduleError):  # of one term: the initial value stays inside
+            sch.decompose_reduction(producer, _first_reduction(sch, producer))
 
 
 def bind_elements(sch: Schedule, block: Block, vector: int = 1) -> LoopRV:
