@@ -20,6 +20,7 @@ from tvm.target import Target
 
 from . import gpu, gpu_runtime
 from .numerics.saturate import as_float, is_saturate, narrowed, widened
+from .topi_int8.arm_cpu import lookup as arm_lookup
 from .topi_int8.arm_cpu.narrow import finish_for_arm
 from .topi_int8.cpu.chains import by_step
 from .topi_int8.cpu.prefetch import prefetching
@@ -29,7 +30,7 @@ from .topi_int8.cuda.fragments import in_registers
 from .topi_int8.cuda.lowering import lower_for_cuda
 from .topi_int8.features import has_feature, is_aarch64, is_arm32, is_cuda
 from .topi_int8.schedule_util import num_threads
-from .topi_int8.x86.lookup import looked_up
+from .topi_int8.x86 import lookup as x86_lookup
 from .topi_int8.x86.pack import pack_saturated
 
 PIPELINE = "qnn_ext"
@@ -86,7 +87,9 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
     if is_aarch64(target) or is_arm32(target):
         body = tvm_ffi.structural_map(body, (tirx.SeqStmt, by_step))
     if has_feature(target, "avx512vbmi"):
-        body = tvm_ffi.structural_map(body, (TensorLoad, looked_up))
+        body = tvm_ffi.structural_map(body, (TensorLoad, x86_lookup.looked_up))
+    if is_aarch64(target):
+        body = tvm_ffi.structural_map(body, (TensorLoad, arm_lookup.looked_up))
     if has_feature(target, "fma"):
         body = tvm_ffi.structural_map(body, [(tirx.Max, _rounded_product), (tirx.Cast, _floated)])
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))

@@ -14,12 +14,12 @@ from ..passes.modules import TARGETS, compile_and_run, inputs_of, module
 DTYPES = [("int8", "int8"), ("int8", "uint8"), ("uint8", "int8"), ("uint8", "uint8")]
 
 
-def _table(dtype: str) -> object:
+def table(dtype: str) -> object:
     info = np.iinfo(dtype)
     return constant(np.random.default_rng(0).integers(info.min, info.max + 1, 256).astype(dtype))
 
 
-def _every_byte(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def every_byte(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.resize(np.arange(256, dtype=np.uint8).view(dtype), shape)
 
 
@@ -27,8 +27,8 @@ def _every_byte(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(4, 64), (3, 32), (2, 8, 48), (3, 21), (1, 1000)])
 @pytest.mark.parametrize(("source", "result"), DTYPES)
 def test_alone(target, shape, source, result):
-    mod = module([(shape, source)], lambda emit, x: emit(qnn.table(x, _table(result))))
-    inputs = [_every_byte(shape, source)]
+    mod = module([(shape, source)], lambda emit, x: emit(qnn.table(x, table(result))))
+    inputs = [every_byte(shape, source)]
     assert np.array_equal(compile_and_run(mod, target, inputs)[0], interpret(mod, inputs)[0])
 
 
@@ -39,7 +39,7 @@ def test_behind_a_product(channels, source, result):
 
     def body(emit, x):
         acc = emit(qnn.dense(x, constant(weight), 3, 0, 0.05, 0.01))
-        return emit(qnn.table(emit(qnn.requantize(acc, 0.0005, 0, 0.02, 5, out_dtype=source)), _table(result)))
+        return emit(qnn.table(emit(qnn.requantize(acc, 0.0005, 0, 0.02, 5, out_dtype=source)), table(result)))
 
     mod = module([((9, 24), "uint8")], body)
     inputs = inputs_of(np.random.default_rng(2), mod)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from ..features import has_feature
+from ..features import has_feature, is_aarch64, is_arm32
 
 MOST_ROWS, MOST_VECTORS = 8, 4
 FEWEST_SUMS = 8  # independent sums that hide the latency of a multiply-add
@@ -18,18 +18,25 @@ class Machine:
 
     threads:        whether kernels may run in parallel
     register_bytes: the size of the vector register file
+    byte_lanes:     lengths of explicit vectors where 32-bit values become bytes, the best first
     lookups:        whether tables of bytes are read by whole registers
     """
 
     threads: bool
     register_bytes: int
+    byte_lanes: tuple[int, ...] = (64, 32)
     lookups: bool = False
 
 
 def machine_of(target: Target) -> Machine:
     """The CPU of an LLVM target."""
-    wide = next((size for name, size in (("avx512f", 32 * 64), ("avx", 16 * 32)) if has_feature(target, name)), 16 * 16)
-    return Machine(int(target.attrs.get("num-cores", 0)) != 1, wide, has_feature(target, "avx512vbmi"))
+    threads = int(target.attrs.get("num-cores", 0)) != 1
+    if is_aarch64(target) or is_arm32(target):
+        # four or two registers of 32-bit values become one of bytes, in instructions that LLVM does not find in loops
+        wide = is_aarch64(target)
+        return Machine(threads, (32 if wide else 16) * 16, byte_lanes=(16, 8), lookups=wide)
+    size = next((size for name, size in (("avx512f", 32 * 64), ("avx", 16 * 32)) if has_feature(target, name)), 16 * 16)
+    return Machine(threads, size, lookups=has_feature(target, "avx512vbmi"))
 
 
 def product_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:

@@ -34,6 +34,8 @@ def avg_pool2d(
     """NHWC only: Canonicalize brings it there."""
     _, height, width, _ = data.shape
     counts = window_counts((height, width), out_shape[1:3], pool_size, strides, padding, dilation, count_include_pad)
+    if (counts == counts.flat[0]).all():
+        counts = counts.flat[0]  # to divide by a constant is to multiply
     top, left = padding[:2]
     zero = int(input_zero_point.constant().reshape(()))
     r, s = te.reduce_axis((0, pool_size[0]), "r"), te.reduce_axis((0, pool_size[1]), "s")

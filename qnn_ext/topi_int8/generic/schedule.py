@@ -201,17 +201,18 @@ def _schedule_injective(sch: Schedule, block: Block, machine: Machine) -> None:
 
 
 def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extents: list[int], machine: Machine) -> LoopRV:
-    """Explicit vectors that fill a register with bytes; other extents and loads are left to LLVM. The loop outside.
+    """Explicit vectors of as many values as the machine narrows; other extents and loads are left to LLVM. The loop
+    outside.
 
     `extents` are those of the loops that `loop` was fused from. A vector must lie within rows or hold whole ones: TVM
     cannot tell otherwise that it is contiguous, and gathers.
     """
     rows = [prod(extents[index:]) for index in range(1, len(extents))]
-    fitting = [lanes for lanes in (LANES[0], LANES[0] // 2) if prod(extents) % lanes == 0]
+    fitting = [lanes for lanes in machine.byte_lanes if prod(extents) % lanes == 0]
     lanes = next((n for n in fitting if all(0 in (row % n, n % row) for row in rows)), 0)
     inner = block.loops[-1].var
     scattered = [load for load in block.loads if stride_of(load.indices, inner) == "far"]
-    if lanes < 32 or any(not (machine.lookups and is_table(load)) for load in scattered):
+    if not lanes or any(not (machine.lookups and is_table(load)) for load in scattered):
         return loop
     outer, vector = sch.split(loop, [None, lanes])
     sch.vectorize(vector)

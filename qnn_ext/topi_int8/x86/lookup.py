@@ -11,39 +11,19 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from ...qparams import dtype_range
+from ..cpu.lookup import byte_lookup
 
 Expr = Any
 BYTES = 64
-ENTRIES = 256
 
 
 def looked_up(load: TensorLoad) -> Expr:
     """table[q − lowest q] for a vector of 8-bit q as such instructions; any other load as it is."""
-    table = load.source
-    dtype, _, lanes = str(load.ty.dtype).partition("x")
-    is_table = dtype in ("int8", "uint8") and [str(size) for size in table.shape] == [str(ENTRIES)]
-    index = _byte_index(load.indices[0]) if is_table and lanes in ("16", "32", "64") else None
-    if index is None:
+    found = byte_lookup(load)
+    if found is None or found.lanes not in (16, 32, 64):
         return load
-    value = tirx.Var("index", index.ty)
-    found = _all_lanes(table, dtype, value, int(lanes), signed=str(index.ty.dtype).startswith("int"))
-    return tirx.Let(value, index, found)
-
-
-def _byte_index(index: Expr) -> Expr | None:
-    """The 8-bit q of an index q − lowest q in 32 bits."""
-    offset = 0
-    if isinstance(index, tirx.Add | tirx.Sub):
-        constant = index.b.value if isinstance(index.b, tirx.Broadcast) else index.b
-        if not isinstance(constant, tirx.IntImm):
-            return None
-        offset = int(constant) if isinstance(index, tirx.Add) else -int(constant)
-        index = index.a
-    if not isinstance(index, tirx.Cast):
-        return None
-    dtype = str(index.value.ty.dtype).split("x")[0]
-    return index.value if dtype in ("int8", "uint8") and offset == -dtype_range(dtype)[0] else None
+    value = tirx.Var("index", found.index.ty)
+    return tirx.Let(value, found.index, _all_lanes(found.table, found.dtype, value, found.lanes, found.signed))
 
 
 def _all_lanes(table: tirx.Buffer, dtype: str, index: Expr, lanes: int, signed: bool) -> Expr:
