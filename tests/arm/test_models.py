@@ -1,82 +1,102 @@
-"""Whole models on emulated ARM CPUs equal the interpreter: the bundled ones, and small ones around a kernel of ARM."""
+"""Models on emulated ARM CPUs: bundled ones everywhere, the real ones of ../shared/models where they are. They equal
+the oracle, and so the frameworks that `tests/models` compares it with.
+"""
 
-from __future__ import annotations
-
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tvm import relax
 
 import qnn_ext
-from qnn_ext import op
-from qnn_ext.interpreter import interpret
-from qnn_ext.op.base import constant
+from qnn_ext import Interpreter, QnnModule
+from tests.arm import emulator
 from tests.arm.engines import emulated
-from tests.cpus import cpu_target
-from tests.program.small import small_module
-from tests.topi_int8.test_lookup import DTYPES, every_byte, table
+from tests.models.test_bundled_frameworks import import_model
+from tests.topi_int8.kernels import ARM_CPUS, cpu_target
 
 DATA = Path(qnn_ext.__file__).parent / "data"
-CPUS = ("asimd", "dotprod", "armv7")
-MODELS = (
+BUNDLED = (
     "digits_cnn_int8.tflite",
     "digits_cnn_uint8.tflite",
     "digits_cnn_int16x8.tflite",
     "digits_lstm_int8.tflite",
     "digits_cnn_qdq.onnx",
     "digits_cnn_qoperator.onnx",
-    "digits_cnn_pt2e_xnnpack.pt2",
+    "digits_cnn_dynamic.onnx",
     "digits_transformer_qdq.onnx",
+    "digits_cnn_eager.pt",
+    "digits_cnn_pt2e_xnnpack.pt2",
+    "digits_mxnet-symbol.json",
+)
+FLOAT = ("digits_cnn_float32.tflite", "digits_cnn_float16.tflite", "digits_cnn_dynamic.tflite")
+REAL = (
+    "kws_ref_model",
+    "vww_96_int8",
+    "pretrainedResnet_quant",
+    "ad01_int8",
+    "micro_speech_quantized",
+    "mobilenet_v1_0.25_128_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
 )
 
 
-def load(name: str) -> qnn_ext.QnnModule:
-    read = {".tflite": qnn_ext.from_tflite, ".onnx": qnn_ext.from_onnx, ".pt2": qnn_ext.from_pytorch}
-    return read[Path(name).suffix](DATA / name)
+@cache
+def module_of(file: str) -> QnnModule:
+    """A bundled model by its frontend."""
+    if file.endswith(".tflite"):
+        return qnn_ext.from_tflite(DATA / file)
+    if file.endswith("-symbol.json"):
+        parameters = DATA / file.replace("-symbol.json", "-0000.params")
+        return qnn_ext.from_mxnet(DATA / file, parameters, shapes={"data": (1, 1, 8, 8)})
+    return import_model(DATA / file)
 
 
-@pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("name", MODELS)
-def test_bundled(name, cpu, rng):
-    module = load(name)
-    engine, oracle = emulated(qnn_ext.build(module, cpu_target(cpu, 1))), qnn_ext.Interpreter(module)
-    for _ in range(2):
-        inputs = [_values(rng, spec) for spec in module.inputs]
-        np.testing.assert_array_equal(engine(*inputs), oracle(*inputs))
+def digits(module: QnnModule, count: int) -> list[np.ndarray]:
+    """The first held-out digits as inputs of a model."""
+    (spec,) = module.inputs
+    with np.load(DATA / "digits_test.npz") as arrays:
+        images = arrays["x"][:count].astype(np.float32).reshape(count, *spec.shape) / 16
+    return [spec.qparams.quantize(image) if spec.qparams else image for image in images]
 
 
-def _values(rng: np.random.Generator, spec) -> np.ndarray:
-    if spec.dtype.startswith("float"):
-        return rng.standard_normal(spec.shape).astype(spec.dtype)
-    info = np.iinfo(spec.dtype)
-    return rng.integers(info.min, info.max + 1, spec.shape).astype(spec.dtype)
+@pytest.mark.parametrize("cpu", ARM_CPUS)
+@pytest.mark.parametrize("file", BUNDLED)
+def test_bundled_model_equals_the_oracle(file, cpu):
+    """The LSTM's state goes on from image to image, in both."""
+    module = module_of(file)
+    engine, oracle = emulated(qnn_ext.build(module, cpu_target(cpu, 1))), Interpreter(module)
+    for image in digits(module, 2):
+        np.testing.assert_array_equal(engine(image), oracle(image), strict=True)
 
 
-@pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("rounding", ["TFLITE", "TONEAREST_EVEN"])
-@pytest.mark.parametrize("channels", [16, 20, 3])
-def test_depthwise_with_bias(channels, rounding, cpu, rng):
-    """The accumulators start at the bias, also in channels that fill up a vector; scales shift both ways."""
-    weight, bias = rng.integers(-127, 128, (channels, 3, 3, 1)).astype(np.int8), rng.integers(-(2**20), 2**20, channels)
-    scale = (2.0 ** rng.uniform(-14, 2, channels)).astype(np.float32)
-
-    def build(builder, params):
-        acc = op.conv2d(*params, weight, -3, 0, 1.0, 1.0, padding=(1, 0, 1, 2), groups=channels)
-        biased = builder.emit(relax.op.add(builder.emit(acc), constant(bias.astype(np.int32))))
-        return [op.requantize(biased, scale, 0, 1.0, 7, -1, out_dtype="int8", rounding=rounding)]
-
-    module = small_module(build, [((2, 7, 9, channels), "int8")])
-    x = rng.integers(-128, 128, (2, 7, 9, channels)).astype(np.int8)
-    engine = emulated(qnn_ext.build(module, cpu_target(cpu, 1)))
-    np.testing.assert_array_equal(engine(x), interpret(module.ir, [x])[0])
+@pytest.mark.parametrize("cpu", ARM_CPUS)
+def test_the_same_code_on_every_cpu_that_has_its_instructions(cpu):
+    """And on no other: there it would end with an illegal instruction, if it used what its target offers."""
+    module, target = module_of("digits_cnn_int8.tflite"), cpu_target(cpu, 1)
+    engine, (image,) = qnn_ext.build(module, target), digits(module, 1)
+    expected, able = Interpreter(module)(image), emulator.cpus_of(target)
+    for emulated_cpu in able:
+        np.testing.assert_array_equal(emulated(engine, emulated_cpu)(image), expected, emulated_cpu, strict=True)
 
 
-@pytest.mark.parametrize("shape", [(4, 64), (2, 8, 48), (3, 24), (3, 21)])
-@pytest.mark.parametrize(("source", "result"), DTYPES)
-def test_table(source, result, shape):
-    """Tables of 64-bit CPUs, in registers where vectors fit the shape."""
-    module = small_module(lambda builder, params: [op.table(*params, table(result))], [(shape, source)])
-    x = every_byte(shape, source)
-    engine = emulated(qnn_ext.build(module, cpu_target("asimd", 1)))
-    np.testing.assert_array_equal(engine(x), interpret(module.ir, [x])[0])
+@pytest.mark.parametrize("cpu", ARM_CPUS)
+@pytest.mark.parametrize("file", FLOAT)
+def test_float_model(file, cpu):
+    module = module_of(file)
+    engine, oracle = emulated(qnn_ext.build(module, cpu_target(cpu, 1))), Interpreter(module)
+    for image in digits(module, 2):
+        np.testing.assert_allclose(engine(image), oracle(image), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("cpu", ARM_CPUS)
+@pytest.mark.parametrize("name", REAL)
+def test_real_model_equals_litert(models, name, cpu):
+    """XNNPACK's outputs for both of its inputs."""
+    path = models / "tflite" / f"{name}.tflite"
+    engine = emulated(qnn_ext.build(qnn_ext.from_tflite(path), cpu_target(cpu, 1)))
+    with np.load(path.with_suffix(".npz")) as arrays:
+        for trial in range(2):
+            outputs = engine.run([arrays[f"input{trial}_{i}"] for i in range(len(engine.inputs))])
+            for i, output in enumerate(outputs.values()):
+                np.testing.assert_array_equal(output, arrays[f"xnnpack{trial}_{i}"], strict=True)
