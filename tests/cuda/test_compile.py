@@ -53,8 +53,20 @@ def test_every_architecture_has_the_instruction(name):
         assert "dp4a.s32.s32" in ptx(source, "sm_61")
 
 
-def test_gathers_are_vectors():
-    """Convolutions with 16 channels and more read 16 bytes at a time, padding or not."""
-    source = source_of("conv2d_dp4a", "sm_75")
-    assert "= *(int4*)(p0_ptr" in source
+@pytest.mark.parametrize(
+    ("workload", "vector"),
+    [
+        (conv(8, 56, 56, 64, 128), "int4"),
+        (conv(1, 14, 14, 256, 256), "int4"),  # rows are clamped, steps end within a column of the window
+        (conv(1, 9, 9, 48, 64, dilation=2), "int4"),
+        (conv(4, 28, 28, 128, 128, groups=32), "int"),
+    ],
+    ids=["whole", "clamped", "three runs", "groups of four"],
+)
+def test_gathers_are_vectors(workload, vector):
+    """As many bytes at a time as lie side by side in memory, padding or not."""
+    target = make_target("sm_75")
+    implementation = next(item for item in candidates(workload, target) if item.name == "conv2d_dp4a.cuda")
+    source = kernel_source(workload, target, implementation)
+    assert f"= *({vector}*)(p0_ptr" in source
     assert "= p0_ptr[" not in source

@@ -19,9 +19,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from tvm import te
+import tvm_ffi
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from ..features import is_cuda
@@ -123,7 +125,7 @@ def schedule_product(sch: Schedule, workload: Workload, product: SBlockRV, outpu
     """Tile the product, stage its operands, tensorize it, and put the output behind it."""
     run = gemm.run_of(workload)
     runs = (run, run if isinstance(workload, BatchMatmulWorkload) else BYTES)  # packed weights are padded
-    operands = [stage(sch, workload, product, index) for index in (0, 1)]
+    operands = [stage(sch, product, index, runs[index]) for index in (0, 1)]
     batch, m, n, k = sch.get_loops(product)
     block_m, thread_m, row = sch.split(m, [None, tile.rows // tile.thread_rows, tile.thread_rows])
     block_n, thread_n, column = sch.split(n, [None, tile.columns // tile.thread_columns, tile.thread_columns])
@@ -138,8 +140,8 @@ def schedule_product(sch: Schedule, workload: Workload, product: SBlockRV, outpu
     ):
         sch.bind(loop, thread)
     sides = ((tile.rows, tile.thread_rows), (tile.columns, tile.thread_columns))
-    for operand, (size, own), together in zip(operands, sides, runs, strict=True):
-        place(sch, operand, step, word, size, own, tile, together)
+    for operand, (size, own), run in zip(operands, sides, runs, strict=True):
+        place(sch, operand, step, word, size, own, tile, run)
     sch.reverse_compute_at(output, thread_n, preserve_unit_loops=True)
     store(sch, workload, output)
     sch.unroll(row)
@@ -159,7 +161,7 @@ class Operand:
     own: SBlockRV
 
 
-def stage(sch: Schedule, workload: Workload, product: SBlockRV, index: int) -> Operand:
+def stage(sch: Schedule, product: SBlockRV, index: int, run: int) -> Operand:
     """Give an operand of the product its stages, and compute there what gathers or pads it."""
     shared = sch.cache_read(product, index, "shared")
     own = sch.cache_read(product, index, "local")
@@ -167,7 +169,25 @@ def stage(sch: Schedule, workload: Workload, product: SBlockRV, index: int) -> O
     for producer in sch.get_producers(loaded):
         if sch.get(producer).name_hint in (gemm.DATA, gemm.WEIGHT):
             sch.compute_inline(producer)
+    if run > 1:
+        split_runs(sch, loaded, run)
     return Operand(loaded, shared, own)
+
+
+def split_runs(sch: Schedule, block: SBlockRV, run: int) -> None:
+    """Write k of a block as k // run and k % run, and what is computed from it by these.
+
+    TVM keeps channel and column of a window as one remainder of k, and would not see that a run is one of memory.
+    """
+    *axes, k = (iter_var.var for iter_var in sch.get(block).iter_vars)
+    sch.transform_block_layout(block, tirx.IndexMap([*axes, k], [*axes, k // run, k % run], None))
+    found = sch.get(block)
+    analyzer = Analyzer()
+    for iter_var in found.iter_vars:
+        analyzer.bind(iter_var.var, iter_var.dom)
+    kinds = [(kind, analyzer.simplify) for kind in (tirx.FloorDiv, tirx.FloorMod)]
+    simplified = tvm_ffi.structural_map(found, kinds)
+    sch.state.replace(sch.get_sref(block), simplified, {found: simplified})
 
 
 def place(
@@ -175,7 +195,7 @@ def place(
 ) -> None:
     """Copy an operand's `size` rows to shared memory once a step, and `own` of them to registers once a word.
 
-    `run` values of k lie side by side in memory and are aligned.
+    `run` values of k are loaded at once.
     """
     quarters = own // QUARTER
 
@@ -198,7 +218,9 @@ def place(
     sch.bind(thread_n, "threadIdx.x")
     sch.unroll(outer)
     sch.compute_at(operand.loaded, thread_n, preserve_unit_loops=True)
-    _vectorize(sch, operand.loaded, run)
+    *_, outer, k = sch.get_loops(operand.loaded)
+    sch.unroll(outer)
+    (sch.vectorize if run > 1 else sch.unroll)(k)
     _vectorize(sch, operand.shared, DEPTH)
 
 
