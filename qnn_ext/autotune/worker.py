@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ import numpy as np
 import tvm
 
 from ..codegen import generate_code
-from ..host import architecture_name, host_architecture
+from ..errors import ArtifactError
+from ..linking import export_library
 from ..target import target_architecture
 from ..topi_int8.schedule_util import num_threads
 from .kernel import Product, kernel_of, product
@@ -59,16 +59,18 @@ class WrongResult(Exception):
 def compile_candidate(task: Task, configuration: Configuration | None, path: str) -> str:
     """Compile the kernel of a configuration to a library, with its constants in an .npz beside it; the library's path.
 
-    A shared library where this machine links for the target, else LLVM's text, which the runtime compiles as it loads.
+    A shared library where this machine links for the target, else LLVM's text, which TVM's compiler on the other side
+    compiles as it loads.
     """
     kernel = kernel_of(task, configuration)
     executable = generate_code(kernel.module, task.target)
     np.savez(f"{path}.npz", *kernel.constants)
-    if shutil.which("cc") and target_architecture(task.target) == architecture_name(host_architecture()):
-        executable.export_library(f"{path}.so")
-        return f"{path}.so"
-    executable.mod.write_to_file(f"{path}.ll")
-    return f"{path}.ll"
+    try:
+        export_library(executable, f"{path}.so", target_architecture(task.target))
+    except ArtifactError:
+        executable.mod.write_to_file(f"{path}.ll")
+        return f"{path}.ll"
+    return f"{path}.so"
 
 
 def measure(task: Task, paths: Sequence[str], timing: Timing, tracker: Tracker | None) -> list[float | str]:
