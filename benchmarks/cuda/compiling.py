@@ -6,12 +6,16 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..compiling import _random_input, import_model
 from ..worker import Child, WorkerError, one_line
 from .plan import Item
+
+if TYPE_CHECKING:
+    import qnn_ext
 
 FORMS = ("int8", "float32", "float16")
 
@@ -64,17 +68,23 @@ def compile_here(item: Item, form: str, target: str, folder: Path) -> Compiled:
     stored = item.model.stored_inputs()
     module = import_model(path, stored)
     inputs = stored or [_random_input(spec) for spec in module.inputs]
-    options = {}
     if form == "float16":
-        from qnn_ext.quantize import QConfig
-
-        config = QConfig(overrides={"*": {"precision": "float16"}})
-        options = {"qconfig": config, "dataset": [inputs[0] if len(inputs) == 1 else tuple(inputs)]}
+        module = in_float16(module)
     started = time.perf_counter()
-    engine = qnn_ext.build(module, target, **options)
+    engine = qnn_ext.build(module, target)
     saved = folder / f"{item.model.path.name}.{form}.qnn"
     engine.save(saved)
     seconds = time.perf_counter() - started
     expected = list(qnn_ext.build(module).run(inputs).values()) if form == "int8" else []
     found = coverage(module)
     return Compiled(inputs, expected, found.macs, found.share, Built(str(saved), seconds))
+
+
+def in_float16(module: qnn_ext.QnnModule) -> qnn_ext.QnnModule:
+    """All products of a float32 network on float16 operands: `quantize` without anything to calibrate."""
+    from qnn_ext.quantize import QConfig
+    from qnn_ext.quantize.annotate import annotate
+    from qnn_ext.quantize.fold import fold
+
+    config = QConfig(overrides={"*": {"precision": "float16"}})
+    return annotate(fold(module, config), config)

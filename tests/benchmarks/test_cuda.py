@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cuda import __main__ as bench
-from benchmarks.cuda.compiling import Built, Compiled, compile_here
+from benchmarks.cuda.compiling import Built, Compiled, compile_here, in_float16
 from benchmarks.cuda.peak import DP4A, M8N8K16, M16N8K32, THREADS, expected, instruction_of, peak_module
 from benchmarks.cuda.plan import Budget, Item, plan
 from benchmarks.cuda.report import Gemm, Report, Row, agreement, markdown, to_json
@@ -19,6 +20,7 @@ from benchmarks.models import BUNDLED, Model
 from benchmarks.turns import Times
 from benchmarks.worker import WorkerError
 from qnn_ext import TargetError
+from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.target import make_target
 from qnn_ext.topi_int8 import DenseWorkload
 from tests.cuda.meaning import run
@@ -208,3 +210,16 @@ def test_models_are_built_without_a_gpu(tmp_path):
     assert found.integer_share == 1 and found.expected[0].shape == (1, 10)
     with pytest.raises(FileNotFoundError, match="no float32 file"):
         compile_here(item, "float32", "sm_80", tmp_path)
+
+
+def test_float_builds_of_a_network(tmp_path):
+    pytest.importorskip("onnx")
+    shutil.copy(BUNDLED / "digits_cnn_qdq.onnx", tmp_path / "digits.onnx-static.onnx")
+    shutil.copy(BUNDLED / "digits_cnn_float32.onnx", tmp_path / "digits.float32.onnx")
+    np.savez(tmp_path / "digits.onnx-static.npz", input_0=np.zeros((1, 1, 8, 8), np.float32), ort_0=np.zeros((1, 10)))
+    item = Item(Model(tmp_path / "digits.onnx-static.onnx"), "digits", 1)
+    for form in ("float32", "float16"):
+        found = compile_here(item, form, "sm_80", tmp_path)
+        assert found.integer_share == 0 and Path(found.built.path).name.endswith(f"{form}.qnn")
+    module = in_float16(from_onnx(item.float_twin))
+    assert 'dtype="float16"' in module.ir.script()
