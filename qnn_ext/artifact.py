@@ -113,6 +113,8 @@ def _add_kernels(archive: zipfile.ZipFile, index: int, variant: Variant) -> None
     from . import cuda_compiler
 
     source = cuda_compiler.source_of(variant.executable.mod)
+    if not source:  # a model that only reshapes
+        return
     try:
         compiled = cuda_compiler.binary(source, variant.description["target"]["arch"])
     except TargetError as error:
