@@ -2,10 +2,11 @@
 
     python -m benchmarks.cuda [--minutes 10] [--json FILE] [--markdown FILE] [--networks DIR] [--batches 1 8 64]
 
-In this order, until the time is over: the GPU's int8 peak; every model's outputs against the CPU build, bit for bit;
-int8 products beside torch._int_mm; models at batch 1, then 8, then 64, beside our own float32 and float16 builds and
-ONNX Runtime's CUDA and TensorRT providers where they are installed. Each runs in a process of its own, they take turns,
-and the median counts. What fails gets a row that says why. FILEs are written again after every step.
+First all models are built, several at a time, for at most half of the time. Then, in this order, until it is over: the
+GPU's int8 peak; every model's outputs against the CPU build, bit for bit; int8 products beside torch._int_mm; models at
+batch 1, then 8, then 64, beside our own float32 and float16 builds and ONNX Runtime's CUDA and TensorRT providers where
+they are installed. Each runs in a process of its own, they take turns, and the median counts. What fails gets a row
+that says why. FILEs are written again after every step.
 
 Models: the bundled ones, and ResNet-50, MobileNetV2, ViT-B/32 and BERT-base from the folder --networks. Files that are
 not there are made, which takes minutes and what scripts/requirements-train.txt names; make them on any machine before:
@@ -13,17 +14,20 @@ not there are made, which takes minutes and what scripts/requirements-train.txt 
     python -m scripts.networks --out DIR --only resnet50 mobilenet_v2 vit_b_32 bert_base \\
         --format onnx-static float32 --batch 8
 
-The exit code is 1 where there is no GPU, where an output differs from the CPU's, or where one of our builds fails.
+The exit code is 1 where there is no GPU, where an output differs from the CPU's, or where one of our
+builds fails otherwise than for lack of time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from qnn_ext import TargetError, gpu
@@ -41,6 +45,9 @@ SETUP_S = 120.0  # a runtime may take to load a model
 BUILD_S = 240.0  # building one may take
 MAKE_S = 400.0  # making a network may take
 LEAST_S = 10.0  # no step is begun with less than this left
+BUILDING = 0.5  # of the time
+CORES_PER_BUILD = 2
+LATE = "not built in the time given"
 ROUNDS, TURN_S = 9, 0.05
 
 
@@ -51,6 +58,7 @@ class Bench:
         self.report = report
         self._peers, self._budget, self._folder = peers, budget, folder
         self._compiled: dict[tuple[Path, str], Compiled | str] = {}
+        self._unmade: dict[Path, str] = {}
 
     def measure_peak(self) -> None:
         """The int8 peak."""
@@ -75,9 +83,10 @@ class Bench:
         """A model's outputs against the CPU's."""
         row = Row(item.network, item.model.path.name, item.batch)
         self.report.rows.append(row)
-        if item.missing and not self._made(item, row):
+        if item.model.path in self._unmade:
+            row.failures["made"] = self._unmade[item.model.path]
             return row
-        compiled = self._compile(item, "int8")
+        compiled = self._form(item, "int8")
         if isinstance(compiled, str):
             row.failures["built"] = compiled
             return row
@@ -100,7 +109,7 @@ class Bench:
         for title, form in zip(BUILDS, FORMS, strict=True):
             if form != "int8" and item.float_twin is None:
                 continue
-            compiled = self._compile(item, form)
+            compiled = self._form(item, form)
             if isinstance(compiled, str):
                 row.failures[title] = compiled
             else:
@@ -116,32 +125,49 @@ class Bench:
     def _model_task(self, compiled: Compiled) -> Task:
         return Task(PREFIX + OURS, compiled.built.path, 1, compiled.inputs)
 
-    def _made(self, item: Item, row: Row) -> bool:
-        """Make the files of a network that is not there."""
+    def build(self, items: Sequence[Item], budget: Budget) -> None:
+        """Make what is missing and build everything: the int8 models in their order, then the float ones."""
+        workers = max(1, (os.cpu_count() or 1) // CORES_PER_BUILD)
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda item: self._make(item, budget) and self._build(item, "int8", budget), items))
+            forms = [(item, form) for item in items if item.float_twin is not None for form in FORMS[1:]]
+            list(pool.map(lambda pair: self._build(*pair, budget), forms))
+
+    def _make(self, item: Item, budget: Budget) -> bool:
+        """Make the files of a network that is not there; whether they are."""
+        if not item.missing:
+            return True
+        limit = budget.limit(MAKE_S)
+        if limit < LEAST_S:
+            self._unmade[item.model.path] = LATE
+            return False
         command = [sys.executable, "-m", "scripts.networks", "--out", str(item.model.path.parent)]
         command += ["--only", item.network, "--batch", str(item.batch), "--format", FORMAT, "float32"]
         try:
-            limit = self._budget.limit(MAKE_S)
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False)
         except subprocess.TimeoutExpired:
-            row.failures["made"] = f"scripts.networks did not end within {limit:.0f} s: make the network before"
+            self._unmade[item.model.path] = (
+                f"scripts.networks did not end within {limit:.0f} s: make the network before"
+            )
             return False
-        if done.returncode or not item.model.path.exists():
-            last = (done.stderr.strip().splitlines() or ["no file was written"])[-1]
-            row.failures["made"] = f"scripts.networks: {last}"
-            return False
-        return True
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+            self._unmade[item.model.path] = f"scripts.networks: {last}"
+        return done.returncode == 0
 
-    def _compile(self, item: Item, form: str) -> Compiled | str:
-        """A form of the model, built once; or why not."""
+    def _build(self, item: Item, form: str, budget: Budget) -> None:
+        limit = budget.limit(BUILD_S)
+        if limit < LEAST_S:
+            return
         key = (item.model.path, form)
-        if key not in self._compiled:
-            try:
-                limit = self._budget.limit(BUILD_S)
-                self._compiled[key] = compile_item(item, form, self.report.architecture, self._folder, limit)
-            except WorkerError as error:
-                self._compiled[key] = str(error)
-        return self._compiled[key]
+        try:
+            self._compiled[key] = compile_item(item, form, self.report.architecture, self._folder, limit)
+        except WorkerError as error:
+            self._compiled[key] = str(error)
+
+    def _form(self, item: Item, form: str) -> Compiled | str:
+        """A form of the model, or why there is none."""
+        return self._compiled.get((item.model.path, form), LATE)
 
     def _turns(self, tasks: dict[str, Task]) -> tuple[dict[str, Times], dict[str, str], dict[str, tuple[str, float]]]:
         """Times of all tasks that lasted, why the others did not, and each runner's name and work."""
@@ -223,10 +249,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = Report(_device_name(), architecture, _versions(), left_out=reasons)
     items = plan(BUNDLED, options.networks, options.only, options.batches)
     with tempfile.TemporaryDirectory(prefix="qnn-ext-bench-") as folder:
-        run(Bench(report, peers, budget, Path(folder)), items, budget, options)
+        bench = Bench(report, peers, budget, Path(folder))
+        bench.build(items, Budget(60 * options.minutes * BUILDING))
+        run(bench, items, budget, options)
     print(markdown(report))
     ours = [*BUILDS, "built"]
-    return int(any(row.is_wrong or any(name in row.failures for name in ours) for row in report.rows))
+    failures = [why for row in report.rows for name, why in row.failures.items() if name in ours]
+    return int(any(row.is_wrong for row in report.rows) or any(why != LATE for why in failures))
 
 
 def _device_name() -> str:

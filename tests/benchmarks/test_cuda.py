@@ -173,6 +173,14 @@ def test_steps_behind_the_end_are_named(gpu, monkeypatch, tmp_path, capsys):
     assert "Not reached in the time given: the peak, check of good.onnx" in capsys.readouterr().out
 
 
+def test_what_is_not_built_in_time_is_no_failure_of_ours(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "plan", lambda *_: items("good.onnx"))
+    monkeypatch.setattr(bench, "BUILDING", 0)
+    assert bench.main(["--json", str(tmp_path / "found.json")]) == 0
+    (row,) = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert row["failures"] == {"built": bench.LATE} and not row["times"]
+
+
 def test_a_network_that_cannot_be_made_says_why(gpu, monkeypatch, tmp_path):
     missing = plan(tmp_path, tmp_path, ["resnet50"], [1])
     monkeypatch.setattr(bench, "plan", lambda *_: missing)
