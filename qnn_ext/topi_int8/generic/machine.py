@@ -18,12 +18,14 @@ class Machine:
 
     threads:        whether kernels may run in parallel
     register_bytes: the size of the vector register file
+    vectors:        accumulators side by side during a reduction that shares no loads between rows
     byte_lanes:     lengths of explicit vectors where 32-bit values become bytes, the best first
     lookups:        whether tables of bytes are read by whole registers
     """
 
     threads: bool
     register_bytes: int
+    vectors: int = 4
     byte_lanes: tuple[int, ...] = (64, 32)
     lookups: bool = False
 
@@ -32,9 +34,10 @@ def machine_of(target: Target) -> Machine:
     """The CPU of an LLVM target."""
     threads = int(target.attrs.get("num-cores", 0)) != 1
     if is_aarch64(target) or is_arm32(target):
-        # four or two registers of 32-bit values become one of bytes, in instructions that LLVM does not find in loops
+        # A vector of the longest kind is four registers already. Four or two registers of 32-bit values become one of
+        # bytes, in instructions that LLVM does not find in loops.
         wide = is_aarch64(target)
-        return Machine(threads, (32 if wide else 16) * 16, byte_lanes=(16, 8), lookups=wide)
+        return Machine(threads, (32 if wide else 16) * 16, 1, byte_lanes=(16, 8), lookups=wide)
     size = next((size for name, size in (("avx512f", 32 * 64), ("avx", 16 * 32)) if has_feature(target, name)), 16 * 16)
     return Machine(threads, size, lookups=has_feature(target, "avx512vbmi"))
 

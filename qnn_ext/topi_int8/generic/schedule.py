@@ -35,7 +35,6 @@ CHEAP_BODY = 6  # simple operations that are cheaper to repeat than to store and
 MAX_BODY = 400  # expression nodes; bounds compile time when inlining makes expressions grow
 PARTITION = "pragma_loop_partition_hint"
 LANES = (64, 32, 16, 8)  # vector lengths; those longer than a register of the target become several
-VECTORS = 4  # accumulators side by side in registers during a reduction that shares no loads between rows
 CACHE_BYTES = 1 << 19  # what stays in the second cache level beside the rest
 UNROLL = 16  # longest loop to unroll
 SHORT_REDUCTION = 64  # terms that LLVM unrolls; it then vectorizes the loop around them, whatever its extent
@@ -339,7 +338,9 @@ def _register_tile(sch: Schedule, block: Block, vector: Loop, machine: Machine) 
         return _split(sch, block.spatial, {vector.var: [1, lanes]})
     shares = len(wide) > 1 and not block.conditional and _rows_share_loads(block, wide[-2].var, vector.var)
     if not shares:
-        return _split(sch, block.spatial, {vector.var: [largest_divisor(vector.extent // lanes, VECTORS), lanes]})
+        return _split(
+            sch, block.spatial, {vector.var: [largest_divisor(vector.extent // lanes, machine.vectors), lanes]}
+        )
     registers = machine.register_bytes * 8 // (lanes * _widest(block))
     rows, vectors = product_tile(wide[-2].extent, vector.extent // lanes, registers)
     outer, tile = _split(sch, block.spatial, {vector.var: [vectors, lanes], wide[-2].var: [rows]})
