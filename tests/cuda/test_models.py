@@ -1,0 +1,95 @@
+"""Whole quantized models as one GPU module: equal to the oracle bit for bit on the emulated GPU, and good CUDA."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext import Interpreter, build, cuda_compiler
+from qnn_ext.frontends import pytorch
+
+from .models import run_model
+
+DATA = qnn_ext.__path__[0] + "/data"
+# model -> the architecture it is built for; all architectures for one of them
+MODELS = {
+    "digits_cnn_int8.tflite": ("sm_75", "sm_80", "sm_90"),
+    "digits_cnn_uint8.tflite": ("sm_75",),
+    "digits_cnn_int16x8.tflite": ("sm_80",),
+    "digits_cnn_dynamic.tflite": ("sm_90",),
+    "digits_lstm_int8.tflite": ("sm_80",),
+    "digits_cnn_qdq.onnx": ("sm_75",),
+    "digits_cnn_qoperator.onnx": ("sm_80",),
+    "digits_cnn_dynamic.onnx": ("sm_90",),
+    "digits_transformer_qdq.onnx": ("sm_80",),
+    "digits_cnn_pt2e_x86.pt2": ("sm_75",),
+    "digits_cnn_pt2e_xnnpack.pt2": ("sm_90",),
+    "digits_transformer_pt2e_x86.pt2": ("sm_90",),
+    "digits_cnn_eager.pt": ("sm_80",),
+    "digits_cnn_fx.pt": ("sm_90",),
+}
+CASES = [(name, architecture) for name, architectures in MODELS.items() for architecture in architectures]
+
+
+@cache
+def model(name):
+    path = f"{DATA}/{name}"
+    if name.endswith(".tflite"):
+        return qnn_ext.from_tflite(path)
+    if name.endswith(".onnx"):
+        return qnn_ext.from_onnx(path)
+    shapes = {} if name.endswith(".pt2") else {"shapes": {"image": (1, 1, 8, 8)}}
+    return pytorch.from_pytorch(path, **shapes)
+
+
+def sample(module, rng):
+    """One random value for each input, over the whole range of its dtype."""
+    values = {}
+    for spec in module.inputs:
+        if spec.dtype.startswith("float"):
+            values[spec.name] = rng.normal(0, 2, spec.shape).astype(spec.dtype)
+        elif spec.dtype in ("int32", "int64"):  # tokens
+            values[spec.name] = rng.integers(0, 8, spec.shape).astype(spec.dtype)
+        else:
+            limits = np.iinfo(spec.dtype)
+            values[spec.name] = rng.integers(limits.min, limits.max + 1, spec.shape).astype(spec.dtype)
+    return values
+
+
+@pytest.mark.parametrize(("name", "architecture"), CASES)
+def test_equals_oracle(name, architecture, rng):
+    module = model(name)
+    values = sample(module, rng)
+    expected = list(Interpreter(module).run(values).values())
+    found = run_model(module, architecture, list(values.values()))[: len(expected)]
+    for output, reference in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(output, reference)
+
+
+@pytest.mark.parametrize(("name", "architecture"), CASES)
+def test_source_compiles(name, architecture):
+    """All float operations of the PTX are IEEE 754's, none that flushes or approximates; products never meet sums."""
+    engine = build(model(name), architecture)
+    if cuda_compiler._tool("nvcc") is None and cuda_compiler._nvrtc() is None:
+        pytest.skip("neither nvcc nor NVRTC is here to compile CUDA with")
+    source, code = engine.source("cuda"), engine.source("ptx")
+    assert f".target {architecture}" in code
+    assert not re.search(r"\.ftz|\.approx", code)
+    asked_for = source.count("__fmaf_rn") + len(re.findall(r"\b(?:exp|log|pow|tanh|erf)f\(", source))
+    assert asked_for or "fma.rn.f32" not in code
+    kernels = cuda_compiler.kernel_names(source)
+    assert kernels and all(f".entry {kernel}(" in code for kernel in kernels)
+
+
+@pytest.mark.parametrize("name", ["digits_cnn_int8.tflite", "digits_transformer_qdq.onnx", "digits_lstm_int8.tflite"])
+def test_no_round_trip_and_no_pool(name):
+    """Between inputs and outputs there are launches alone, and all memory is planned with the graph's tensors."""
+    engine = build(model(name), "sm_80")
+    host = engine.source("ll")
+    assert "TVMBackendAllocWorkspace" not in host
+    source = engine.source("cuda")
+    assert all(f"{kernel.symbol}_kernel" in source for kernel in engine.kernels)
