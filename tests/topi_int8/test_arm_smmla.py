@@ -48,15 +48,24 @@ def named(workload) -> str:
     return f"{batch}{workload.m}x{workload.k}x{workload.n}"
 
 
-CONVOLUTIONS = [replace(shape, **INT8) for shape in test_conv2d.SHAPES if shape.out_height * shape.out_width > 1]
+def fills(pixels: int, channels: int) -> bool:
+    """Whether there are pairs of pixels, and channels for more than half a block."""
+    return pixels > 1 and channels > 4
+
+
+CONVOLUTIONS = [
+    replace(shape, **INT8)
+    for shape in test_conv2d.SHAPES
+    if fills(shape.out_height * shape.out_width, shape.out_channels)
+]
 CONVOLUTIONS += [
     conv((1, 10, 21, 40), 48, (1, 1), strides=(3, 2), **INT8),  # 1×1 of every third row and second column
     conv((1, 9, 20, 12), 24, (3, 3), strides=(2, 3), padding=(1, 1, 1, 1), dilation=(2, 2), **INT8),
     conv((2, 6, 1, 24), 16, (3, 1), padding=(1, 0, 1, 0), **INT8),  # one column: the second pixel of a pair is padding
     conv((1, 40, 33, 3), 24, (3, 3), strides=(2, 2), padding=(0, 0, 1, 1), **INT8),
 ]
-PRODUCTS = [dense(*shape) for shape in test_dense.SHAPES if shape[0] > 1]
-PRODUCTS += [batch_matmul(*shape) for shape in test_batch_matmul.SHAPES if shape[1] > 1]
+PRODUCTS = [dense(m, k, n) for m, k, n in test_dense.SHAPES if fills(m, n)]
+PRODUCTS += [batch_matmul(b, m, k, n) for b, m, k, n in test_batch_matmul.SHAPES if fills(m, n)]
 
 
 @pytest.mark.parametrize("workload", CONVOLUTIONS, ids=named)
@@ -158,6 +167,8 @@ def test_selection():
     target = cpu_target("i8mm")
     for single in (conv((1, 1, 1, 64), 100, (1, 1), **INT8), dense(1, 64, 100), batch_matmul(4, 1, 64, 16)):
         assert "smmla" not in select(single, target).name  # half of each instruction would be wasted
+    for few in (conv((1, 8, 8, 64), 4, (3, 3), **INT8), dense(16, 64, 3), batch_matmul(4, 16, 64, 4)):
+        assert "smmla" not in select(few, target).name
     for workload in (conv((1, 8, 8, 16), 16, (3, 3), **INT8), dense(2, 64, 100), batch_matmul(4, 2, 64, 16)):
         assert "smmla" in select(workload, target).name
         for other in ("asimd", "dotprod", "armv7"):

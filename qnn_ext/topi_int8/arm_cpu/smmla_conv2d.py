@@ -5,7 +5,7 @@ The activations are always staged, padded, in one of three forms:
 
     flat     1×1 without padding, any stride: (N, G·I/8, pixels, 8), the image's pixels as one row
     spatial  (N, rows, G·I/8, phase, columns / stride, 8): windows that begin `stride` columns apart lie side by side
-    rows     channels that waste less as runs of a row of the window than pixel by pixel: (N, rows, run/8, columns, 8)
+    rows     (N, rows, run/8, 1, columns, 8): runs of a row of the window, where they waste less than padding each pixel
 """
 
 from __future__ import annotations
@@ -157,20 +157,12 @@ def compute(
             shape, lambda n, y, x, c: acc[(n, *place(y * workload.out_width + x, pixels, c))], name="logical"
         )
 
-    if layout.mode == "rows":
-        data = _stage_rows(workload, layout, x, pad_value)
+    data = (_stage_rows if layout.mode == "rows" else _stage_spatial)(workload, layout, x, pad_value)
 
-        def spatial(n, y, x, block, quad, lane):
-            value = data[n, y * stride_height + kh * dilation_height, steps.step, x, steps.k]
-            return te.sum(product(value, block, kh, 0, quad, lane), axis=[kh, *steps.axes])
-
-    else:
-        data = _stage_spatial(workload, layout, x, pad_value)
-
-        def spatial(n, y, x, block, quad, lane):
-            row, start = y * stride_height + kh * dilation_height, kw * dilation_width
-            value = data[n, row, step(block), start % stride_width, x + start // stride_width, steps.k]
-            return te.sum(product(value, block, kh, kw, quad, lane), axis=[kh, kw, *steps.axes])
+    def spatial(n, y, x, block, quad, lane):
+        row, start = y * stride_height + kh * dilation_height, kw * dilation_width
+        value = data[n, row, step(block), start % stride_width, x + start // stride_width, steps.k]
+        return te.sum(product(value, block, kh, kw, quad, lane), axis=[kh, kw, *steps.axes])
 
     acc = accumulators((workload.batch, layout.rows), layout.columns, layout.blocks, spatial, "conv2d")
     return te.compute(shape, lambda n, y, x, c: acc[(n, y, *place(x, workload.out_width, c))], name="logical")
@@ -218,7 +210,7 @@ def _stage_spatial(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_val
 
 
 def _stage_rows(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
-    """(N, rows, run/8, columns, 8): of each window its row, from padded lines of pixels."""
+    """(N, rows, run/8, 1, columns, 8): of each window its row, from padded lines of pixels."""
     top, left = workload.padding[:2]
     height, width, channels = workload.height, workload.width, workload.in_channels
     bottom = reach(workload, layout.rows, layout.columns)[0]
@@ -232,8 +224,8 @@ def _stage_rows(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value:
     lines = te.compute((workload.batch, bottom, length), line, name="line")
     pitch = workload.strides[1] * channels
     return te.compute(
-        (workload.batch, bottom, layout.taps[2] // DEPTH, layout.columns, DEPTH),
-        lambda n, y, ko, column, ki: lines[n, y, column * pitch + ko * DEPTH + ki],
+        (workload.batch, bottom, layout.taps[2] // DEPTH, 1, layout.columns, DEPTH),
+        lambda n, y, ko, _phase, column, ki: lines[n, y, column * pitch + ko * DEPTH + ki],
         name="pad",
     )
 
@@ -339,10 +331,12 @@ def _schedule_stage(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage
 
 
 def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
-    """Whether the CPU has smmla and the workload gives it pairs: of a single pixel it would waste half."""
+    """Whether the CPU has smmla and the workload fills it: of a single pixel, or of half a block of channels, more of
+    it would be wasted than it saves."""
     pixels = workload.out_height * workload.out_width
     fits = not workload.depthwise and workload.out_dtype == "int32" and pixels > 1
-    return fits and SMMLA.available(target) and SMMLA.takes(workload.data_dtype, workload.weight_dtype)
+    fits = fits and SMMLA.available(target) and SMMLA.takes(workload.data_dtype, workload.weight_dtype)
+    return fits and 2 * workload.out_channels > CHANNELS * _groups(workload)
 
 
 IMPLEMENTATION = Implementation(

@@ -191,8 +191,9 @@ def strips(workload: Workload, tile: Tile) -> list[Tile]:
 
 
 def _accepts(workload: Workload, target: Target) -> bool:
-    """Whether the CPU has smmla and the workload gives it pairs: of a single row it would waste half."""
-    fits = workload.out_dtype == "int32" and workload.m > 1
+    """Whether the CPU has smmla and the workload fills it: of a single row, or of half a block of columns, more of it
+    would be wasted than it saves."""
+    fits = workload.out_dtype == "int32" and workload.m > 1 and 2 * workload.n > CHANNELS
     return fits and SMMLA.available(target) and SMMLA.takes(workload.data_dtype, workload.weight_dtype)
 
 
