@@ -27,6 +27,12 @@ from ..features import is_aarch64, is_arm32
 LANES = 4
 """int32 in a register."""
 
+PAIR_TILES = frozenset(
+    [(2, 5), (2, 4), (3, 3), (5, 2), (4, 2), (2, 2), *((1, n) for n in range(1, 6)), (2, 1), (4, 1), (6, 1)]
+)
+SINGLE_TILES = frozenset([(2, 3), (3, 2), (2, 2), *((1, n) for n in range(1, 5)), (2, 1), (3, 1), (4, 1)])
+"""(pixels, blocks) of `Pairs` on 64-bit CPUs."""
+
 
 @dataclass(frozen=True)
 class ArmInstruction(DotInstruction):
@@ -71,10 +77,10 @@ class Sdot(ArmInstruction):
     """sdot, four activations at a time."""
 
     def operands(self, pixels: int, blocks: int) -> int:
-        """A register of activations for every pixel, one of weights for every block; 32-bit code, which finds elements
-        in half of the registers only and has no room to order its loads, uses twice as many."""
+        """A register of activations for every pixel, one of weights for every block, and two to order loads; 32-bit
+        code, which finds elements in half of the registers only, uses twice as many."""
         least = (pixels if self.chain > 1 else 1) + blocks
-        return least if self.registers == 32 else 2 * least
+        return least + 2 if self.registers == 32 else 2 * least
 
     def instructions(self, pixels: int, blocks: int) -> float:
         """By element; weights come two registers at a time."""
@@ -105,12 +111,12 @@ class Pairs(ArmInstruction):
         return super().takes(data_dtype, weight_dtype) and (self.safe or pairable_weights)
 
     def operands(self, pixels: int, blocks: int) -> int:
-        """LLVM puts all products of two steps before their sums, to wait for none, and loads weights ahead: as many
-        registers as it was seen to use, so that none is spilled."""
+        """LLVM puts all products of two steps before their sums, to wait for none, and loads weights ahead: of 64-bit
+        tiles, those of which no register was seen to be spilled, whatever the order for a CPU."""
         if self.registers == 16:
-            return pixels * blocks + blocks * self.chain // 2 + 1
-        sums = pixels * blocks * (2 if self.safe else 1)
-        return sums + pixels + 4 + (blocks if pixels > 1 else 2 * blocks)
+            return pixels * blocks + blocks * self.chain // 2 + 3
+        fits = (pixels, blocks) in (SINGLE_TILES if self.safe else PAIR_TILES)
+        return 0 if fits else self.registers
 
     def instructions(self, pixels: int, blocks: int) -> float:
         """Per step: two of them share the weights' register, and the last instruction unless they are single."""
@@ -183,9 +189,10 @@ def _half(vector: Any, half: int) -> Any:
 
 
 def _of_architecture(
-    prefix: str, registers: int, dot_chains: Sequence[int], wide_chains: Sequence[int], multiply: str, sums: str
+    prefix: str, registers: int, chains: tuple[Sequence[int], Sequence[int], Sequence[int]], multiply: str, sums: str
 ) -> list[DotInstruction]:
-    """The instructions of 64-bit or 32-bit ARM, fastest first, each with the longest chain first."""
+    """The instructions of 64-bit or 32-bit ARM, fastest first. chains: of sdot, of pairs and singles, of wide, the
+    longest of each first."""
     neon, llvm, byte, short = (("neon",),), f"llvm.{prefix}.neon", "int8", "int16"
     dot, product, total = f"{llvm}.sdot.v4i32.v16i8", f"{llvm}.{multiply}.v8i16", f"{llvm}.{sums}.v4i32.v8i16"
 
@@ -193,19 +200,19 @@ def _of_architecture(
         return f"{kind}_{span}.{prefix}"
 
     found: list[DotInstruction] = []
-    for n in dot_chains:
+    for n in chains[0]:
         found.append(Sdot(name("sdot", 4 * n), (("dotprod",),), LANES, 4, byte, byte, dot, True, registers, n))
     for safe in (False, True):
-        for n in (4, 2):
+        for n in chains[1]:
             kind = name("singles" if safe else "pairs", 2 * n)
             pairs = Pairs(kind, neon, LANES, 2, byte, byte, product, True, registers, n, sums=total, safe=safe)
             found.append(pairs)
-    for n in wide_chains:
+    for n in chains[2]:
         wide = f"{llvm}.{multiply}.v4i32"
         found.append(Wide(name("wide", n), neon, LANES, 1, short, short, wide, True, registers, n))
     return found
 
 
-# Fastest first. Longer chains on 32-bit CPUs have not registers enough.
-AARCH64 = _of_architecture("aarch64", 32, (4, 2, 1), (8, 4), "smull", "saddlp")
-ARM32 = _of_architecture("arm", 16, (2, 1), (4,), "vmulls", "vpadals")
+# For longer chains a CPU has not registers enough.
+AARCH64 = _of_architecture("aarch64", 32, ((4, 2, 1), (4, 2), (8, 4)), "smull", "saddlp")
+ARM32 = _of_architecture("arm", 16, ((2, 1), (2,), (4,)), "vmulls", "vpadals")

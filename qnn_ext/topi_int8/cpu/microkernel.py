@@ -105,15 +105,17 @@ def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
         most = _most_pixels(block, instruction)
         tiles += [Tile(1, column, block) for column in range(min(domain.columns, most), 0, -1)]
         tiles += [Tile(row, domain.columns, block) for row in range(2, min(domain.rows, most // domain.columns) + 1)]
-    return [tile for tile in tiles if domain.takes(tile)]
+    return [tile for tile in tiles if domain.takes(tile) and _fits(tile.rows * tile.columns, tile.blocks, instruction)]
 
 
 def _most_pixels(blocks: int, instruction: DotInstruction) -> int:
     """How many pixels a tile of so many blocks may have."""
-    pixels = 0
-    while (pixels + 1) * blocks + instruction.operands(pixels + 1, blocks) <= instruction.registers:
-        pixels += 1
-    return pixels
+    return max((n for n in range(1, instruction.registers) if _fits(n, blocks, instruction)), default=0)
+
+
+def _fits(pixels: int, blocks: int, instruction: DotInstruction) -> bool:
+    """Whether the registers hold a tile."""
+    return pixels * blocks + instruction.operands(pixels, blocks) <= instruction.registers
 
 
 def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
