@@ -102,6 +102,7 @@ MULTIPROCESSORS = 108
 PRODUCTS = 2048  # multiply-accumulates of its tensor cores
 SHARED_RATE = 128  # bytes to and from shared memory
 MEMORY_RATE = 40  # bytes from L2, if all ask
+GATHER = 0.25  # for a copy of a run: some 30 instructions, 128 lanes
 LATENCY = 600  # until what is asked for from L2 has come
 START = 1500  # launch, first copies, last stores of a block
 EPILOGUE = 0.25  # per element: some 30 instructions, 128 lanes
@@ -112,15 +113,16 @@ RESIDENT = 16  # warps at a time: 65536 registers, some 128 for each thread
 def tiles(workload: Workload) -> dict[Tile, float]:
     """All tiles with their predicted cost, cheapest first."""
     sizes = gemm.gemm_of(workload)
-    costs = {tile: tile_cost(tile, sizes) for tile in TILES}
+    costs = {tile: tile_cost(tile, sizes, gemm.run_of(workload)) for tile in TILES}
     return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
-def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
-    """Cycles of the busiest multiprocessor.
+def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:
+    """Cycles of the busiest multiprocessor, where A is gathered in runs of so many bytes.
 
-    Blocks that it holds at a time share its units: a step takes as long as the busiest of tensor cores, shared memory
-    and L2. Where few blocks share it, a step takes at least the latency of memory, less what the stages hide.
+    Blocks that it holds at a time share its units: a step takes as long as the busiest of tensor cores, shared memory,
+    L2 and the lanes that find what to copy, which single bytes of a first layer keep busiest by far. Where few blocks
+    share it, a step takes at least the latency of memory, less what the stages hide.
     """
     padded = tile.block.pad(sizes)
     blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
@@ -128,7 +130,9 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
     warps = tile.warp_rows * tile.warp_columns
     copied = (tile.rows + tile.columns) * tile.depth
     loaded = warps * (rows + columns) * tile.depth
-    step = max(tile.rows * tile.columns * tile.depth / PRODUCTS, (loaded + copied) / SHARED_RATE, copied / MEMORY_RATE)
+    copies = tile.rows * tile.depth / run + tile.columns * tile.depth / VECTOR
+    products = tile.rows * tile.columns * tile.depth
+    step = max(products / PRODUCTS, (loaded + copied) / SHARED_RATE, copied / MEMORY_RATE, copies * GATHER)
     busiest = -(-blocks // MULTIPROCESSORS)
     together = max(1, min(busiest, RESIDENT // warps, (3 * SHARED_BYTES) // tile.shared_bytes))
     steps = padded.k // tile.depth
