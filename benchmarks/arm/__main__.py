@@ -1,0 +1,223 @@
+"""Executed instructions on emulated ARM CPUs: our int8 against our float32 and against LiteRT. No other load of the
+machine changes them.
+
+    python -m benchmarks.arm [--models resnet50 FILE ...] [--targets rpi4 ...] [--layers] [--json FILE] [--no-litert]
+
+Each convolution and dense layer of a model is counted alone, once as int8 with bias and requantize and once as float32
+with bias and relu, both compiled by qnn_ext for the target and one thread; a model's count is the sum over its layers.
+Besides, the whole int8 model is counted as it runs, and LiteRT's inference of the same file on the same emulated CPU,
+with the kernels it chooses for it. `resnet50` stands for that network's layers; by default, it and the TFLite models of
+../shared/models where that folder is, otherwise the bundled ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import qnn_ext
+from benchmarks.layers import shape_text
+from tests.arm.count import Counts, counted
+from tests.arm.engines import emulated
+
+from . import litert
+from .layers import Layer, build, layers_of, resnet50
+
+CPUS = {"rpi3": "cortex-a53", "rpi4": "cortex-a72", "rpi5": "cortex-a76", "graviton3": "max", "armv7": "cortex-a7"}
+"""Targets -> QEMU's CPUs."""
+
+GOALS = {"rpi3": 1.4, "rpi4": 1.4, "rpi5": 3.0, "graviton3": 5.0, "armv7": 1.4}
+"""How many times fewer instructions int8 shall take than float32."""
+
+MODELS = ("kws_ref_model", "vww_96_int8", "mobilenet_v1_0.25_128_quant", "tf2_mobilenet_v2_1.0_224_ptq")
+SHARED = Path(__file__).parents[3] / "shared" / "models" / "tflite"
+RESNET50 = "resnet50"
+
+
+@dataclass(frozen=True)
+class LayerCount:
+    """Instructions of one layer, which occurs `times` in the model. `implementation`: the int8 kernel."""
+
+    shape: str
+    times: int
+    int8: int
+    float32: int
+    implementation: str
+    mnemonics: dict[str, int]
+
+    @property
+    def ratio(self) -> float:
+        return self.float32 / self.int8
+
+
+@dataclass
+class Result:
+    """One model on one target. Counts are None where there is nothing to run or it cannot be run: `notes` say why."""
+
+    model: str
+    target: str
+    layers: list[LayerCount] = field(default_factory=list)
+    whole: int | None = None
+    litert: int | None = None
+    litert_mnemonics: dict[str, int] = field(default_factory=dict)
+    weight_bytes: int | None = None
+    workspace_bytes: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def int8(self) -> int:
+        return sum(layer.times * layer.int8 for layer in self.layers)
+
+    @property
+    def float32(self) -> int:
+        return sum(layer.times * layer.float32 for layer in self.layers)
+
+    @property
+    def ratio(self) -> float:
+        return self.float32 / self.int8
+
+
+class Counting:
+    """Counts layers, each once for a target."""
+
+    def __init__(self, with_litert: bool) -> None:
+        self._layers: dict[tuple[Layer, str], LayerCount] = {}
+        self._with_litert = with_litert
+
+    def model(self, name: str, target: str) -> Result:
+        """Count a model, or the layers of ResNet-50."""
+        result = Result(Path(name).stem, target)
+        if name == RESNET50:
+            return self._add_layers(result, resnet50())
+        engine = qnn_ext.build(qnn_ext.from_tflite(name), target, num_threads=1)
+        assert engine._built is not None and engine._built.weights is not None
+        result.weight_bytes = int(engine._built.weights.size)
+        result.workspace_bytes = engine._variant["program"]["workspace"]
+        result.whole = run(engine, target).total
+        if self._with_litert and target != "armv7":
+            try:
+                counts = litert.instructions(Path(name), CPUS[target])
+                result.litert, result.litert_mnemonics = counts.total, most_common(counts)
+            except litert.Unavailable as reason:
+                result.notes.append(f"LiteRT: {reason}")
+        return self._add_layers(result, layers_of(engine.kernels))
+
+    def _add_layers(self, result: Result, layers: Counter[Layer]) -> Result:
+        for layer, times in layers.items():
+            key = layer, result.target
+            if key not in self._layers:
+                self._layers[key] = self._layer(layer, result.target)
+            one = self._layers[key]
+            result.layers.append(LayerCount(**{**asdict(one), "times": times}))
+        return result
+
+    @staticmethod
+    def _layer(layer: Layer, target: str) -> LayerCount:
+        engines = [build(layer, dtype, target) for dtype in ("int8", "float32")]
+        int8, float32 = (run(engine, target) for engine in engines)
+        kernel = next(kernel for kernel in engines[0].kernels if kernel.macs)
+        shape = shape_text(layer.workload())
+        return LayerCount(shape, 1, int8.total, float32.total, kernel.implementation, most_common(int8))
+
+
+def run(engine: qnn_ext.Engine, target: str) -> Counts:
+    """The instructions of one run on zeros."""
+    emulated(engine, CPUS[target])
+    with counted() as counts:
+        engine(*(np.zeros(spec.shape, spec.dtype) for spec in engine.inputs))
+    return counts[0]
+
+
+def most_common(counts: Counts) -> dict[str, int]:
+    """The instructions that were executed most."""
+    return dict(counts.mnemonics.most_common(10))
+
+
+# ---- report ------------------------------------------------------------------------------------------------------
+
+
+def table(results: list[Result]) -> Table:
+    """One row per model and target, in thousands of instructions."""
+    columns = ("model", "target", "int8", "float32", "ratio", "goal", "whole int8", "LiteRT", "LiteRT/int8", "weights")
+    grid = Table(*columns, "workspace", title="Executed instructions, in thousands")
+    for r in results:
+        goal = GOALS[r.target]
+        verdict = f"{goal:.1f} {'met' if r.ratio >= goal else 'missed'}"
+        against = f"{r.litert / r.whole:.2f}" if r.litert and r.whole else "–"
+        counts = (thousands(r.int8), thousands(r.float32), f"{r.ratio:.2f}", verdict, thousands(r.whole))
+        grid.add_row(
+            r.model,
+            r.target,
+            *counts,
+            thousands(r.litert),
+            against,
+            *(kilobytes(size) for size in (r.weight_bytes, r.workspace_bytes)),
+        )
+    return grid
+
+
+def layer_table(result: Result) -> Table:
+    """One row per layer, those that take most first."""
+    title = f"{result.model} on {result.target}, thousands of instructions of each"
+    grid = Table("layer", "times", "int8", "float32", "ratio", "kernel", title=title)
+    for layer in sorted(result.layers, key=lambda layer: -layer.times * layer.int8):
+        counts = str(layer.times), thousands(layer.int8), thousands(layer.float32), f"{layer.ratio:.2f}"
+        grid.add_row(layer.shape, *counts, layer.implementation)
+    return grid
+
+
+def thousands(count: int | None) -> str:
+    return "–" if count is None else f"{count / 1e3:,.0f}"
+
+
+def kilobytes(size: int | None) -> str:
+    return "–" if size is None else f"{size / 1e3:,.0f} KB"
+
+
+def default_models() -> list[str]:
+    """ResNet-50, and the real models or, where they are not here, the bundled ones."""
+    real = [SHARED / f"{name}.tflite" for name in MODELS]
+    bundled = Path(qnn_ext.__file__).parent / "data"
+    found = [path for path in real if path.is_file()] or [bundled / "digits_cnn_int8.tflite"]
+    return [*map(str, found), RESNET50]
+
+
+def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
+    """Count and report; the results as JSON has them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.arm", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--models", nargs="+", metavar="FILE", help=f"TFLite models, or {RESNET50}")
+    parser.add_argument("--targets", nargs="+", choices=CPUS, default=list(CPUS))
+    parser.add_argument("--layers", action="store_true", help="a table of the layers of each model, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all counts there")
+    parser.add_argument("--no-litert", action="store_true", help="leave LiteRT out")
+    options = parser.parse_args(arguments)
+
+    console, counting, results = Console(), Counting(not options.no_litert), []
+    for model in options.models or default_models():
+        for target in options.targets:
+            results.append(counting.model(model, target))
+            if options.json:
+                options.json.write_text(json.dumps([to_json(result) for result in results], indent=1))
+            if options.layers:
+                console.print(layer_table(results[-1]))
+            for note in results[-1].notes:
+                console.print(f"{results[-1].model} on {target}: {note}")
+    console.print(table(results))
+    return [to_json(result) for result in results]
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """A result with its sums."""
+    return {**asdict(result), "int8": result.int8, "float32": result.float32}
+
+
+if __name__ == "__main__":
+    main()
