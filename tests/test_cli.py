@@ -429,3 +429,19 @@ def test_memory_per_target(cli, links_for, tmp_path):
     assert all(0 < one["feature_maps"] < one["weights"] for one in memory)
     variants = json.loads(cli("inspect", output, "--json")[1])["variants"]
     assert [variant["memory"]["weights"] for variant in variants] == [one["weights"] for one in memory]
+
+
+@pytest.mark.parametrize("arguments", [["run", "-i", DIGIT], ["bench"]], ids=["run", "bench"])
+def test_a_compiled_file_runs_without_the_compiler(compiled, arguments):
+    """What a board with little memory does; TVM's compiler takes 150 MB and seconds to import."""
+    command, *rest = map(str, arguments)
+    script = f"""
+import sys
+from qnn_ext.cli import main
+try:
+    main({[command, str(compiled), *rest]!r})
+except SystemExit as end:
+    assert not end.code and "qnn_ext.build" not in sys.modules and "tvm" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout, done.stderr

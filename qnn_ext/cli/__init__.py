@@ -8,23 +8,41 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
 from .. import __version__
 from ..errors import QnnError
-from .bench import bench
-from .compare import compare_
-from .compile import compile_
-from .inspect import inspect
-from .quantize import quantize
-from .run import run
-from .tune import tune_
 
 __all__ = ["cli", "main"]
 
+_COMMANDS = {  # name -> module and function
+    "bench": ("bench", "bench"),
+    "compare": ("compare", "compare_"),
+    "compile": ("compile", "compile_"),
+    "inspect": ("inspect", "inspect"),
+    "quantize": ("quantize", "quantize"),
+    "run": ("run", "run"),
+    "tune": ("tune", "tune_"),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class _Commands(click.Group):
+    """Imports a command when it is used: on a board, `run` and `bench` do without TVM's compiler."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, function = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f".{module}", __name__), function)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="qnn-ext")
 def cli() -> None:
     """Compile and run quantized neural networks as integer programs: TFLite, ONNX, PyTorch, MXNet.
@@ -38,10 +56,6 @@ def cli() -> None:
       qnn-ext quantize float.onnx --data calibration.npz -o integers.qnn
       qnn-ext compare float.onnx integers.qnn --data held_out.npz
     """
-
-
-for _command in (quantize, compile_, run, bench, compare_, inspect, tune_):
-    cli.add_command(_command)
 
 
 def main(args: Sequence[str] | None = None) -> None:

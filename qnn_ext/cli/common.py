@@ -15,7 +15,6 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ..build import build
 from ..errors import QnnError
 from ..images import NORMALIZATIONS
 from ..module import FloatNote, QnnModule, TensorSpec
@@ -170,6 +169,8 @@ def import_model(path: Path, form: str, importing: ImportOptions) -> QnnModule:
 
 def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine:
     """Build an imported model."""
+    from ..build import build  # only here: what is compiled already runs without TVM's compiler
+
     with step(f"compiling {Path(module.source).name}"):
         names = [name.strip() for name in target.split(",")]
         return build(module, names if len(names) > 1 else names[0], num_threads=threads)

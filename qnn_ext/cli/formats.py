@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 import click
 
 from ..errors import ModelFormatError, QnnError, ShapeError
-from ..frontends.tflite import from_tflite
 from ..module import QnnModule
 
 TITLES = {
@@ -179,6 +178,8 @@ def check_options(form: str, options: ImportOptions) -> None:
 def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, Any] | None) -> QnnModule:
     """The frontends are imported here: each wants its framework, and only when a model of it is read."""
     if form == "tflite":
+        from ..frontends.tflite import from_tflite
+
         return from_tflite(path, numerics=options.numerics or "float32", shapes=shapes)
     if form == "onnx":
         from ..frontends.onnx import from_onnx
