@@ -207,8 +207,19 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, registers:
     sch.compute_at(accumulator, column_outer, preserve_unit_loops=True)
     if layout.staged:
         sch.compute_at(sch.get_sblock("pad"), task, preserve_unit_loops=True)
+        _part_columns(sch, sch.get_sblock("pad"), workload)
     _unroll_taps(sch, accumulator, workload)
     _vectorize_epilogue(sch, column, lane, math.gcd(workload.out_channels, lanes))
+
+
+def _part_columns(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload) -> None:
+    """The columns inside the image are a loop of their own, which asks for its rows only."""
+    column = sch.get_loops(pad)[-2]
+    left, across = workload.padding[1], extent(sch, column)
+    sizes = [left, min(workload.width, across - left), max(0, across - left - workload.width)]
+    parts = [size for size in sizes if size > 0]
+    if len(parts) > 1:
+        sch.loop_partition(column, [*parts[:-1], None])
 
 
 def _vectorize_epilogue(sch: Schedule, column: LoopRV, lane: LoopRV, lanes: int) -> None:
