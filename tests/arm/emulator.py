@@ -105,8 +105,7 @@ def require(target: Target) -> None:
     """Skip the test where the emulator or the cross compiler of the target's architecture is missing."""
     arch = architecture(target)
     if missing := [program for program in (arch.emulator, arch.compiler) if not shutil.which(program)]:
-        packages = "qemu-user g++-aarch64-linux-gnu g++-arm-linux-gnueabihf"
-        pytest.skip(f"{' and '.join(missing)} not found: apt-get install {packages}")
+        pytest.skip(f"{' and '.join(missing)} not found: python -m scripts.emulators")
 
 
 # ---- building ----------------------------------------------------------------------------------------------------

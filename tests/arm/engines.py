@@ -1,14 +1,13 @@
 """Whole models on emulated ARM CPUs: `emulated(engine)` is an engine like any other.
 
 A model that is one function (`qnn_ext.program`) needs nothing but a C library. One for TVM's virtual machine runs with
-the runtime libraries of TVM's aarch64 wheel, which `SITE` holds.
+the runtime libraries of TVM's aarch64 wheel, which `scripts.emulators` unpacks.
 """
 
 from __future__ import annotations
 
 import ctypes
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +24,10 @@ from qnn_ext.executors import MachineExecutor, ProgramExecutor
 from qnn_ext.linking import export_library
 from qnn_ext.module import State, TensorSpec
 from qnn_ext.topi_int8.features import is_aarch64
+from scripts.emulators import SITE
 
 from . import emulator
 from .emulator import AARCH64, CHANGED_POINTER, READ, READ_POINTER, Argument, EmulationError, integer
-
-SITE = Path(sys.prefix) / "arm" / "site"
-"""Where Python packages for aarch64 are unpacked."""
 
 
 def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
@@ -38,6 +35,7 @@ def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
     another is named."""
     assert engine._built is not None
     target = Target(engine.target)
+    emulator.require(target)
     cpu = cpu or emulator.plainest_cpu(target)
     model = engine.inputs, engine.outputs, engine._states
     before, weights = engine._executor, engine._built.weights
@@ -131,10 +129,10 @@ def _machine_runner() -> Path:
     """`machine.cc` linked with the runtime libraries of the aarch64 wheels; skips the test without them."""
     folders = [SITE / package / "lib" for package in ("tvm", "tvm_ffi")]
     if not all(folder.is_dir() for folder in folders):
-        pytest.skip(f"TVM's wheels for aarch64 are not unpacked in {SITE}")
+        pytest.skip("no wheels for aarch64 in the virtual environment: python -m scripts.emulators")
     compiler = f"{AARCH64.prefix}g++"
     if not shutil.which(compiler):
-        pytest.skip(f"{compiler} not found: apt-get install g++-aarch64-linux-gnu")
+        pytest.skip(f"{compiler} not found: python -m scripts.emulators")
     path = emulator.scratch() / "machine"
     libraries = [*(f"-L{folder}" for folder in folders), *(f"-Wl,-rpath,{folder}" for folder in folders)]
     source = emulator.HERE / "machine.cc"
