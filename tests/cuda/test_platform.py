@@ -62,7 +62,7 @@ def test_names(name):
 
 @pytest.mark.parametrize("name", ["sm_50", "cuda-sm_35", {"kind": "cuda", "arch": "gfx90a"}])
 def test_unknown_architectures(name):
-    with pytest.raises(TargetError, match="no GPU architecture that integer kernels exist for.*'sm_80'"):
+    with pytest.raises(TargetError, match=r"no GPU architecture that integer kernels exist for.*'sm_80'"):
         make_target(name)
 
 
@@ -144,7 +144,7 @@ def test_without_tools(engine, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_compiler, "_tool", lambda name: None)
     monkeypatch.setattr(cuda_compiler, "_nvrtc", lambda: None)
     cuda_compiler._compiled.cache_clear()
-    with pytest.raises(TargetError, match="needs nvcc .* or NVRTC .*pip install"):
+    with pytest.raises(TargetError, match=r"needs nvcc .* or NVRTC .*pip install"):
         engine.source("ptx")
     with pytest.raises(TargetError, match="needs nvdisasm or cuobjdump"):
         engine.source("asm")
@@ -173,7 +173,7 @@ def test_fused_products_stay_apart(compiler):
 
 
 def test_bad_source(compiler):
-    with pytest.raises(TargetError, match="does not compile for sm_80: .*error"):
+    with pytest.raises(TargetError, match=r"does not compile for sm_80: .*error"):
         cuda_compiler.ptx('extern "C" __global__ void f(float* x) { x[0] = y; }', "sm_80")
 
 
