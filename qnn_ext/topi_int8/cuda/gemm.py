@@ -10,8 +10,9 @@ What the kernels of this folder have in common, whatever their instruction:
 A is no tensor in memory. It is a stage "data" whose index expressions gather the values of the image; a schedule
 inlines it into the copy to shared memory. k runs over the whole window without gaps, so no product is by padding
 but at its end, and every aligned run of k, as long as divides the channels of a group, is a run of memory: 16 bytes
-where the channels are a multiple of 16. A first layer of three channels is gathered byte by byte, 147 of 160 values for
-a 7×7 window, where channels padded to four would be 196 of 224. Stride, dilation and groups are but other expressions.
+where the channels are a multiple of 16. Of a first layer's three channels words of four are made beforehand, in memory:
+finding a byte costs as much as finding four, and each is in several windows. Stride, dilation and groups are but other
+expressions.
 
 All three sizes are padded to multiples of the tile, so that products need no predicate: rows behind the last one read
 the last one again, B is zero behind the last k and n. Behind "gemm", the stage "logical" has the workload's own shape.
@@ -40,6 +41,9 @@ from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workl
 ACCUMULATOR = "gemm"
 DATA = "data"
 """The stage that gathers A; there is none where A is x itself."""
+
+WORD = 4
+"""Bytes that a thread loads at least at once, as long as they are aligned."""
 
 WEIGHT = "weight"
 """The stage that pads the second operand of a batch_matmul; constant weights are padded when they are packed."""
@@ -84,17 +88,29 @@ def gemm_of(workload: Workload) -> Gemm:
     if isinstance(workload, Conv2dWorkload):
         groups = workload.groups
         pixels = workload.batch * workload.out_height * workload.out_width
-        window = math.prod(workload.kernel) * (workload.in_channels // groups)
+        window = math.prod(workload.kernel) * channels_of(workload)
         return Gemm(groups, pixels, workload.out_channels // groups, window)
     batch = workload.batch if isinstance(workload, BatchMatmulWorkload) else 1
     return Gemm(batch, workload.m, workload.n, workload.k)
+
+
+def channels_of(workload: Conv2dWorkload) -> int:
+    """Channels of a group, of which a tap of the window takes so many of k: padded where `_widen` pads them."""
+    channels = workload.in_channels // workload.groups
+    return -(-channels // WORD) * WORD if _widens(workload) else channels
+
+
+def _widens(workload: Conv2dWorkload) -> bool:
+    """Whether pixels of no whole words are worth a copy of the image: each is in several windows."""
+    overlapping = math.prod(workload.kernel) >= 2 * math.prod(workload.strides)
+    return workload.groups == 1 and workload.in_channels % WORD != 0 and overlapping
 
 
 def run_of(workload: Workload) -> int:
     """How many values of A, from a k that is a multiple of so many on, lie side by side in memory and are aligned: a
     power of two up to 16. Rows of x begin at multiples of it as well."""
     if isinstance(workload, Conv2dWorkload):
-        return math.gcd(workload.in_channels // workload.groups, 16)
+        return math.gcd(channels_of(workload), 16)
     return math.gcd(workload.k, 16)
 
 
@@ -111,6 +127,8 @@ def pack_weight(
     padded = block.pad(gemm)
     packed = np.zeros((gemm.batch, padded.n, padded.k), weight.dtype)
     rows = np.array([int(columns(n)) for n in range(gemm.n)]) if columns else np.arange(gemm.n)
+    if isinstance(workload, Conv2dWorkload):
+        weight = np.pad(weight, ((0, 0), (0, 0), (0, 0), (0, channels_of(workload) - weight.shape[-1])))
     packed[:, rows, : gemm.k] = weight.reshape(gemm.batch, gemm.n, gemm.k)
     return packed
 
@@ -152,24 +170,34 @@ def _windows(workload: Conv2dWorkload, padded: Gemm, x: te.Tensor, pad_value: in
     height, width = workload.height, workload.width
     top, left = workload.padding[:2]
     gemm = gemm_of(workload)
-    channels, taps_in_row = workload.in_channels // workload.groups, workload.kernel[1]
+    channels, taps_in_row = channels_of(workload), workload.kernel[1]
     run = run_of(workload)
+    x = _widen(workload, x) if _widens(workload) else x
 
     def window(b, m, k):
         image, y, column = pixel(workload, clamp(m, gemm.m, padded.m))
-        # By the number of the run, not by k: it shows that one condition holds for all of a run.
+        # By the number of the run, not by k: it shows that one condition holds for all of a run. Behind the last k,
+        # where B is zero, any value will do: that of a row which is there.
         tap = k // run // (channels // run)
-        r = tap // taps_in_row if workload.kernel[0] > 1 else 0
+        r = clamp(tap // taps_in_row, workload.kernel[0], -(-padded.k // (channels * taps_in_row)))
         s = tap % taps_in_row if taps_in_row > 1 else 0
         row = y * workload.strides[0] + r * workload.dilation[0] - top
         column = column * workload.strides[1] + s * workload.dilation[1] - left
-        inside = [k // run < gemm.k // run] if padded.k > gemm.k else []
-        if any(workload.padding):
-            inside += [row >= 0, row < height, column >= 0, column < width]
+        inside = [row >= 0, row < height, column >= 0, column < width] if any(workload.padding) else []
         value = x[image, row, column, b * channels + k // run % (channels // run) * run + k % run]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(pad_value, x.dtype)) if inside else value
 
     return te.compute((gemm.batch, padded.m, padded.k), window, name=DATA)
+
+
+def _widen(workload: Conv2dWorkload, x: te.Tensor) -> te.Tensor:
+    """The image with whole words of channels, in memory: a kernel of its own, for all windows that a pixel is in."""
+
+    def word(n, y, column, c):
+        value = x[n, y, column, tirx.min(c, workload.in_channels - 1)]  # read in any case, which asks for no branch
+        return tirx.if_then_else(c < workload.in_channels, value, tirx.const(0, x.dtype))
+
+    return te.compute((workload.batch, workload.height, workload.width, channels_of(workload)), word, name="words")
 
 
 def _rows(workload: Workload, x: te.Tensor, rows: int, padded_rows: int, padded_depth: int, name: str) -> te.Tensor:
