@@ -24,7 +24,7 @@ class InputError(QnnError):
 
 
 class TargetError(QnnError):
-    """The target is unknown, or this CPU lacks the instructions the artifact was built for."""
+    """The target is unknown, or this machine lacks what the artifact was built for: instructions, a GPU, its driver."""
 
 
 class ArtifactError(QnnError):
