@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.models import BUNDLED
+from qnn_ext.build import lower_module
+from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.target import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
 from qnn_ext.topi_int8.cuda import dp4a
@@ -108,3 +111,11 @@ def test_small_products_get_many_blocks():
     tile = dp4a.best_tile(conv(1, 7, 7, 512, 512))
     blocks = -(-49 // tile.rows) * -(-512 // tile.columns)
     assert blocks >= dp4a.MULTIPROCESSORS // 2
+
+
+def test_products_of_operands_with_zero_points(caplog):
+    """Sums along both operands stand beside such a product; its own kernel must take that, not the fallback."""
+    pytest.importorskip("onnx")
+    module = from_onnx(BUNDLED / "digits_transformer_qdq.onnx")
+    lower_module(module.ir, TARGET)
+    assert "falling back" not in caplog.text

@@ -116,34 +116,48 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | Non
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
     gemm.as_gemm(sch, workload, output)
+    epilogue, write = gemm.stage_output(sch, workload, output, tile.block, QUARTER, 1)
     sch.set_scope(product, 0, "local")
-    schedule_product(sch, workload, product, output, tile)
+    thread = bind_tiles(sch, write, tile)
+    for block in (epilogue, product):
+        sch.compute_at(block, thread, preserve_unit_loops=True)
+    multiply(sch, workload, product, tile)
+    for block in (epilogue, write):
+        *_, rows, columns = sch.get_loops(block)
+        sch.unroll(rows)
+        _vectorize(sch, block, math.gcd(gemm.gemm_of(workload).n, QUARTER), columns)
     bind_blocks(sch)
 
 
-def schedule_product(sch: Schedule, workload: Workload, product: SBlockRV, output: SBlockRV, tile: Tile) -> None:
-    """Tile the product, stage its operands, tensorize it, and put the output behind it."""
-    run = gemm.run_of(workload)
-    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else BYTES)  # packed weights are padded
-    operands = [stage(sch, product, index, runs[index]) for index in (0, 1)]
-    batch, m, n, k = sch.get_loops(product)
+def bind_tiles(sch: Schedule, write: SBlockRV, tile: Tile) -> LoopRV:
+    """Blocks and threads for the tiles of the output; returns the innermost loop over threads."""
+    *batch, m, n = sch.get_loops(write)
     block_m, thread_m, row = sch.split(m, [None, tile.rows // tile.thread_rows, tile.thread_rows])
     block_n, thread_n, column = sch.split(n, [None, tile.columns // tile.thread_columns, tile.thread_columns])
-    step, word, byte = sch.split(k, [None, tile.depth // DEPTH, DEPTH])
-    sch.reorder(batch, block_m, block_n, thread_m, thread_n, step, word, row, column, byte)
+    sch.reorder(*batch, block_m, block_n, thread_m, thread_n, row, column)
+    for loop in batch:
+        sch.bind(loop, "blockIdx.z")
     for loop, thread in (
-        (batch, "blockIdx.z"),
         (block_m, "blockIdx.y"),
         (block_n, "blockIdx.x"),
         (thread_m, "threadIdx.y"),
         (thread_n, "threadIdx.x"),
     ):
         sch.bind(loop, thread)
+    return thread_n
+
+
+def multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile) -> None:
+    """Stage the operands of a thread's tile step by step, and tensorize its product."""
+    run = gemm.run_of(workload)
+    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else BYTES)  # packed weights are padded
+    operands = [stage(sch, product, index, runs[index]) for index in (0, 1)]
+    row, column, k = sch.get_loops(product)[-3:]
+    step, word, byte = sch.split(k, [None, tile.depth // DEPTH, DEPTH])
+    sch.reorder(step, word, row, column, byte)
     sides = ((tile.rows, tile.thread_rows), (tile.columns, tile.thread_columns))
     for operand, (size, own), run in zip(operands, sides, runs, strict=True):
         place(sch, operand, step, word, size, own, tile, run)
-    sch.reverse_compute_at(output, thread_n, preserve_unit_loops=True)
-    store(sch, workload, output)
     sch.unroll(row)
     sch.unroll(column)
     initial = sch.decompose_reduction(product, step)
@@ -229,15 +243,6 @@ def _vectorize(sch: Schedule, block: SBlockRV, lanes: int, loop: LoopRV | None =
     sch.unroll(outer)
     if lanes > 1:
         sch.vectorize(inner)
-
-
-def store(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
-    """Vectors of four neighbouring columns where whole rows of the result allow: CUDA has no wider ones of floats."""
-    width = math.gcd(gemm.gemm_of(workload).n, QUARTER)
-    rows = sch.get_loops(output)[-2]
-    if width > 1:
-        _vectorize(sch, output, width)
-    sch.unroll(rows)
 
 
 def takes(workload: Workload, target: Target) -> bool:

@@ -83,19 +83,24 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | Non
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
     gemm.as_gemm(sch, workload, output)
+    epilogue, write = gemm.stage_output(sch, workload, output, tile.block, 1, 1)
     sch.set_scope(product, 0, "local")
 
     _, lane, _ = sch.split(sch.get_loops(product)[-1], [None, tile.lanes, BYTES])
     partial = sch.rfactor(lane, factor_axis=3)
     sch.set_scope(partial, 0, "local")
-    batch, row, n, lane = sch.get_loops(product)
+    *batch, row, n = sch.get_loops(write)
     block, thread = sch.split(n, [None, tile.outputs])
-    sch.reorder(batch, block, thread, row, lane)
-    sch.bind(batch, "blockIdx.y")
+    sch.reorder(*batch, block, thread, row)
+    for loop in batch:
+        sch.bind(loop, "blockIdx.y")
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.y")
+    for stage in (epilogue, product):
+        sch.compute_at(stage, thread, preserve_unit_loops=True)
+    lane, *spatial = sch.get_loops(product)[-4:]  # the factored axis comes first
+    sch.reorder(*spatial, lane)
     sch.bind(lane, "threadIdx.x")
-    sch.reverse_compute_at(output, thread, preserve_unit_loops=True)
 
     operands = [sch.cache_read(partial, index, "local") for index in (0, 1)]
     sch.compute_at(partial, thread, preserve_unit_loops=True)
