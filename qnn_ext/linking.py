@@ -68,9 +68,9 @@ def cross_compiler(architecture: str) -> list[str] | None:
         if found := shutil.which(f"{triple}-{name}"):
             return [found]
     if found := shutil.which("zig"):
-        return [found, "c++", "-target", triple]
+        return [found, "cc", "-target", triple]
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++", "-target", triple]
+        return [sys.executable, "-m", "ziglang", "cc", "-target", triple]
     if (found := shutil.which("clang++")) and shutil.which("ld.lld"):
         return [found, f"--target={triple}", "-fuse-ld=lld"]
     raise ArtifactError(f"linking for {architecture} needs a cross compiler: {_advice(architecture)}")

@@ -44,7 +44,7 @@ def test_this_architecture_needs_no_cross_compiler(programs):
     [
         ([f"{GNU}-g++", f"{GNU}-gcc", "zig"], []),
         ([f"{GNU}-gcc", "zig"], []),
-        (["zig", "clang++", "ld.lld"], ["c++", "-target", GNU]),
+        (["zig", "clang++", "ld.lld"], ["cc", "-target", GNU]),
         (["clang++", "ld.lld"], [f"--target={GNU}", "-fuse-ld=lld"]),
     ],
 )
@@ -56,7 +56,7 @@ def test_the_first_compiler_found_is_taken(programs, names, options):
 def test_ziglang_the_package_will_do(programs, monkeypatch):
     programs()
     monkeypatch.setattr(linking.importlib.util, "find_spec", lambda name: name == "ziglang" or None)
-    assert linking.cross_compiler(OTHER) == [sys.executable, "-m", "ziglang", "c++", "-target", GNU]
+    assert linking.cross_compiler(OTHER) == [sys.executable, "-m", "ziglang", "cc", "-target", GNU]
 
 
 def test_the_environment_goes_first(programs, monkeypatch):
