@@ -155,13 +155,18 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     weight = sch.cache_read(product, 1, "local")
     sch.compute_inline(sch.get_sblock(DATA))
 
-    n, y, x, c, kh, kw = sch.get_loops(product)
+    # By the output's loops where tiles fill it, for then sums that stand beside the product stay beside it
+    whole = _padded(workload, tile) == (workload.out_height, workload.out_width)
+    leading, following = (output, product) if whole else (product, output)
+    n, y, x, c = sch.get_loops(leading)[:4]
     y, row = sch.split(y, [None, tile.rows])
     x, column = sch.split(x, [None, tile.columns])
     c, lane = sch.split(c, [None, lanes])
-    sch.reorder(n, y, x, c, kh, kw, row, column, lane)
+    sch.reorder(n, y, x, c, row, column, lane)
     thread = _bind(sch, sch.fuse(n, y, x), c)
-    sch.reverse_compute_at(output, thread, preserve_unit_loops=True)
+    (sch.compute_at if whole else sch.reverse_compute_at)(following, thread, preserve_unit_loops=True)
+    row, column, lane, kh, kw = sch.get_loops(product)[-5:]
+    sch.reorder(kh, kw, row, column, lane)
 
     unrolled = math.prod(workload.kernel) <= MAX_UNROLLED_TAPS
     sch.compute_at(weight, thread if unrolled else kh, preserve_unit_loops=True)
