@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from tvm import te
 
 from qnn_ext.topi_int8 import candidates
 from qnn_ext.topi_int8.cuda import depthwise
-from tests.topi_int8.kernels import check
+from tests.topi_int8.kernels import check, conv2d_reference, execute, integers, operand_shapes, placeholder
 
 from .test_dp4a import TARGET, conv
 
@@ -58,3 +60,17 @@ def test_tiles_fit_registers():
     assert depthwise.tiles(workload)
     assert max(tile.rows * tile.columns for tile in depthwise.tiles(workload)) < 8
     assert depthwise.Tile(4, 4) in depthwise.tiles(conv(1, 32, 32, 32, 32, groups=32))
+
+
+def test_sums_beside_the_product(rng):
+    """As weights with a zero point ask for: a reduction of the data that the epilogue reads."""
+    workload = WORKLOADS["3x3"]
+    implementation, (x_shape, w_shape) = kernel(workload), operand_shapes(workload)
+    x, w = (integers(rng, shape, "int8", "random") for shape in (x_shape, w_shape))
+    inputs = [placeholder(name, array) for name, array in (("x", x), ("w", implementation.pack_weight(workload, w)))]
+    channel = te.reduce_axis((0, x_shape[-1]))
+    acc = implementation.compute(workload, *inputs, 7)
+    total = te.compute(acc.shape[:-1], lambda *i: te.sum(inputs[0](*i, channel).astype("int32"), axis=channel))
+    out = te.compute(acc.shape, lambda *i: acc[i] - total(*i[:-1]) * 3)
+    got = execute(workload, TARGET, implementation, [*inputs], out, (x, implementation.pack_weight(workload, w)))
+    np.testing.assert_array_equal(got, conv2d_reference(workload, x, w, 7) - 3 * x.astype(int).sum(-1, keepdims=True))
