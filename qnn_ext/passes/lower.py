@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -69,15 +70,16 @@ def _kernel(function: relax.Function, target: Target) -> _Kernel:
     An implementation can accept a workload and still meet an epilogue that its schedule steps refuse; the next one in
     priority then takes over, at the latest the generic fallback.
     """
-    rank = 0
-    while True:
+    refusal: ScheduleError | None = None
+    for rank in count():
         try:
             return _Kernel(function, target, rank)
         except ScheduleError as error:
-            rank += 1
-            _log.warning("%s: falling back to kernel %d (%s)", function.attrs[LAYER], rank, str(error)[:200])
+            refusal = error
+            _log.warning("%s: falling back to kernel %d (%s)", function.attrs[LAYER], rank + 1, str(error)[:200])
         except IndexError:
-            raise UnsupportedOperatorError(f"no kernel can be scheduled for {function.attrs[COMPOSITE]}") from None
+            break
+    raise UnsupportedOperatorError(f"no kernel can be scheduled for {function.attrs[COMPOSITE]}") from refusal
 
 
 class _Kernel:
@@ -158,7 +160,8 @@ class _Kernel:
         if name == "qnn.dense_accumulate" and weight.value is None:
             return self._dynamic_dense(data, weight, attributes)
         accepting = candidates(workload, self._target)
-        implementation = accepting[self._rank] if weight.value is not None or name == ANCHORS[2] else accepting[-1]
+        of_any_weight = accepting if weight.value is not None or name == ANCHORS[2] else accepting[-1:]
+        implementation = of_any_weight[self._rank]
         self.implementation, self._workload, self.macs = implementation, workload, workload.macs
         tensor = _tensor(data, self.constants)
         if weight.value is not None and implementation.pack_weight is not None:
@@ -204,6 +207,8 @@ class _Kernel:
     def _schedule(self) -> tirx.PrimFunc:
         function = te.create_prim_func([*self.placeholders, *self.constants.placeholders, self.output])
         if self.implementation is None:
+            if self._rank > 0:
+                raise IndexError("only one way to schedule what is no product")
             gpu = is_cuda(self._target)
             function = schedule_for_gpu(function) if gpu else schedule_generic(function, self._target)
         else:

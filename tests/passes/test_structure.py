@@ -1,5 +1,7 @@
 """What the passes leave behind: terms, fusion, dtypes."""
 
+import sys
+
 import numpy as np
 import pytest
 import tvm
@@ -8,6 +10,7 @@ from tvm import IRModule, relax, s_tir, tirx
 
 from qnn_ext import op as qnn
 from qnn_ext.build import lower_module, qnn_pipeline
+from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
 from qnn_ext.passes import canonicalize, fold_constant_sums, fold_padding, fuse
@@ -163,3 +166,13 @@ def test_a_long_chain_becomes_several_kernels(rng):
     composites = [str(f.attrs[COMPOSITE]) for f in mod.functions.values() if f.attrs and COMPOSITE in f.attrs]
     assert sum(name.count("mul") for name in composites) == 12
     assert max(name.count("mul") for name in composites) <= 5
+
+
+def test_a_group_that_no_schedule_takes_is_named(monkeypatch):
+    def refuse(*_):
+        raise s_tir.ScheduleError("refused")
+
+    monkeypatch.setattr(sys.modules["qnn_ext.passes.lower"], "schedule_generic", refuse)
+    scaled = module([((4,), "int8")], lambda emit, x: emit(qnn.requantize(x, 0.5, 0, 1.0, 0)))
+    with pytest.raises(UnsupportedOperatorError, match=r"no kernel can be scheduled for .*requantize"):
+        lower_module(scaled, make_target("native", 1))
