@@ -25,9 +25,9 @@ module = qnn_ext.from_tflite(DATA / "digits_cnn_uint8.tflite")
 image = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 1), dtype=np.uint8)
 expected = qnn_ext.Interpreter(module)(image)
 
-# 1. A board's name says which CPU it has and how many cores. Cortex-A53 and A72 have products that widen (smull,
-#    smlal), the Cortex-A76 of a Raspberry Pi 5 has dot products (sdot). All want signed activations: this model's unsigned
-#    ones become signed on the way, which only changes zero points.
+# 1. A board's name says which CPU it has and how many cores. Cortex-A53 and A72 have products that widen: smull and
+#    smlal. The Cortex-A76 of a Raspberry Pi 5 has dot products, sdot. All want signed activations: this model's
+#    unsigned ones become signed on the way, which only changes zero points.
 
 BOARDS = {"rpi3": "cortex-a53", "rpi4": "cortex-a72", "rpi5": "cortex-a76"}
 PRODUCTS = re.compile(r"^\t(sdot|smmla|smlal2?|smull2?|mla)\t", re.MULTILINE)
