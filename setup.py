@@ -11,7 +11,8 @@ TUNE = ["cloudpickle", "psutil", "tornado>=6", "xgboost>=2"]
 BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotlib>=3.8"]
 # Compiling CUDA source to PTX and showing its machine code without the CUDA toolkit; NVIDIA has no wheels for macOS
 CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
-TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *BENCH, *CUDA]
+PASCAL = ["nvidia-cuda-nvrtc-cu12; sys_platform != 'darwin'"]  # GPUs before sm_75, which CUDA 13 dropped
+TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *BENCH, *CUDA, *PASCAL]
 
 setup(
     name="qnn-ext",

@@ -30,6 +30,9 @@ kept, quotients and roots correctly rounded. nvcc and NVRTC take the same flags.
 MARK = "// qnn_ext: compile with " + " ".join(EXACT) + "\n"
 """The first line of the sources that this package generates: those of others keep TVM's flags."""
 
+OLDEST_OF_13 = 75
+"""CUDA 13 compiles for this architecture and newer ones, CUDA 12 for sm_50 and newer."""
+
 _MISSING = (
     "needs nvcc (CUDA toolkit; on PATH or under CUDA_HOME) or NVRTC (pip install nvidia-cuda-nvrtc), and neither is "
     "here"
@@ -72,14 +75,17 @@ def machine_code(source: str, architecture: str) -> str:
 
 @lru_cache(maxsize=8)
 def _compiled(source: str, architecture: str, form: str) -> bytes:
-    version = str(gpu.version_of(architecture)) + architecture.removeprefix("sm_").lstrip("0123456789")
-    nvcc, nvrtc = _tool("nvcc"), _nvrtc()
-    if nvcc is None and nvrtc is None:
-        raise TargetError(f"compiling CUDA source {_MISSING}")
-    if nvcc is None or (nvrtc is not None and not _nvcc_knows(nvcc, version)):
-        assert nvrtc is not None
+    number = gpu.version_of(architecture)
+    version = str(number) + architecture.removeprefix("sm_").lstrip("0123456789")
+    nvcc, nvrtc = _tool("nvcc"), _nvrtc(number)
+    if nvcc is not None and _nvcc_knows(nvcc, version):
+        return _by_nvcc(nvcc, source, version, form)
+    if nvrtc is not None:
         return _by_nvrtc(nvrtc, source, version, form)
-    return _by_nvcc(nvcc, source, version, form)
+    if nvcc is None and not _nvrtcs():
+        raise TargetError(f"compiling CUDA source {_MISSING}")
+    remedy = "; pip install nvidia-cuda-nvrtc-cu12: CUDA 13 knows no GPU before sm_75" if number < OLDEST_OF_13 else ""
+    raise TargetError(f"the CUDA compilers here do not compile for {architecture}{remedy}")
 
 
 def _last(text: str) -> str:
@@ -175,19 +181,32 @@ def _headers() -> dict[str, str]:
 
 
 @cache
-def _nvrtc() -> Any:
-    """NVRTC's library: where the loader finds it, or from pip. None if there is none."""
+def _nvrtcs() -> list[Any]:
+    """NVRTC's libraries, the newest first: those the loader finds, and those from pip."""
     names = [f"libnvrtc.so.{major}" for major in (13, 12)]
     if sys.platform == "win32":
         names = [f"nvrtc64_{major}0_0.dll" for major in (130, 120)]
-    candidates: list[str] = [*names]
-    for folder in _packages():
-        candidates += [str(path) for name in names for path in folder.glob(f"*/{name}")]
-    for candidate in candidates:
-        try:
-            return ctypes.CDLL(candidate)
-        except OSError:
-            continue
+    found = []
+    for name in names:
+        for candidate in (name, *(str(path) for folder in _packages() for path in folder.glob(f"*/{name}"))):
+            try:
+                found.append(ctypes.CDLL(candidate))
+                break
+            except OSError:
+                continue
+    return found
+
+
+@cache
+def _nvrtc(architecture: int) -> Any:
+    """The newest NVRTC that compiles for an architecture, such as 80: each drops old ones. None if there is none."""
+    for nvrtc in _nvrtcs():
+        count = ctypes.c_int()
+        nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        known = (ctypes.c_int * count.value)()
+        nvrtc.nvrtcGetSupportedArchs(known)
+        if architecture in known:
+            return nvrtc
     return None
 
 

@@ -74,7 +74,7 @@ def test_equals_oracle(name, architecture, rng):
 def test_source_compiles(name, architecture):
     """All float operations of the PTX are IEEE 754's, none that flushes or approximates; products never meet sums."""
     engine = build(model(name), architecture)
-    if cuda_compiler._tool("nvcc") is None and cuda_compiler._nvrtc() is None:
+    if cuda_compiler._tool("nvcc") is None and not cuda_compiler._nvrtcs():
         pytest.skip("neither nvcc nor NVRTC is here to compile CUDA with")
     source, code = engine.source("cuda"), engine.source("ptx")
     assert f".target {architecture}" in code

@@ -45,7 +45,7 @@ def gpu_here(monkeypatch):
 
 @pytest.fixture
 def compiler():
-    if cuda_compiler._tool("nvcc") is None and cuda_compiler._nvrtc() is None:
+    if cuda_compiler._tool("nvcc") is None and not cuda_compiler._nvrtcs():
         pytest.skip("neither nvcc nor NVRTC is here to compile CUDA with")
 
 
@@ -142,7 +142,8 @@ def test_cpus_have_no_cuda(module):
 
 def test_without_tools(engine, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_compiler, "_tool", lambda name: None)
-    monkeypatch.setattr(cuda_compiler, "_nvrtc", lambda: None)
+    monkeypatch.setattr(cuda_compiler, "_nvrtcs", list)
+    monkeypatch.setattr(cuda_compiler, "_nvrtc", lambda number: None)
     cuda_compiler._compiled.cache_clear()
     with pytest.raises(TargetError, match=r"needs nvcc .* or NVRTC .*pip install"):
         engine.source("ptx")
@@ -150,6 +151,14 @@ def test_without_tools(engine, monkeypatch, tmp_path):
         engine.source("asm")
     with pytest.warns(UserWarning, match="no binary of its kernels"):
         engine.save(tmp_path / "m.qnn")
+
+
+def test_architecture_that_the_compilers_dropped(engine, monkeypatch):
+    monkeypatch.setattr(cuda_compiler, "_nvrtc", lambda number: None)
+    monkeypatch.setattr(cuda_compiler, "_nvcc_knows", lambda nvcc, version: False)
+    monkeypatch.setattr(cuda_compiler, "_tool", lambda name: name)
+    with pytest.raises(TargetError, match=r"do not compile for sm_61; pip install nvidia-cuda-nvrtc-cu12"):
+        cuda_compiler.ptx("", "sm_61")
 
 
 def test_file_holds_binary(engine, tmp_path, compiler, monkeypatch):
