@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from qnn_ext.target import make_target
-from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
+from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, candidates
 from qnn_ext.topi_int8.workload import Workload
 
 from .instructions import count, instructions, kernel_source, ptx, spills
@@ -36,6 +38,21 @@ def test_machine_code(name, architecture):
     assert spills(found) == 0
     assert count(found, "LDG") > 0
     assert count(found, "FFMA") == 0, "a requantization rounds its product"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_depthwise_with_nine_bit_weights(architecture):
+    """Four weights a load, two taps an instruction: not more machine code than with int8 weights."""
+    bytes_only, target = WORKLOADS["depthwise_conv2d_nhwc"], make_target(architecture)
+    assert isinstance(bytes_only, Conv2dWorkload)
+    workload = replace(bytes_only, weight_dtype="int16", nine_bit_weights=True)
+    implementation = candidates(workload, target)[0]
+    assert implementation.name == "depthwise_conv2d_nhwc.cuda"
+    found = instructions(kernel_source(workload, target, implementation), architecture)
+    assert count(found, "IDP.2A") >= 8
+    assert count(found, "LDG.E.64") >= 9
+    assert spills(found) == 0
+    assert found.total() <= instructions(source_of("depthwise_conv2d_nhwc", architecture), architecture).total()
 
 
 def test_tiles_multiply_more_than_they_load():

@@ -30,6 +30,8 @@ WORKLOADS = {
     "uneven kernel": replace(conv(1, 6, 9, 8, 8, groups=8), kernel=(1, 5), padding=(0, 2, 0, 2)),
     "unsigned": replace(conv(1, 6, 6, 8, 8, groups=8), data_dtype="uint8"),
 }
+WIDE = {"weight_dtype": "int16"}
+NINE_BITS = {**WIDE, "nine_bit_weights": True}  # what uint8 models have
 
 
 def kernel(workload):
@@ -42,15 +44,33 @@ def test_depthwise(name, epilogue):
     check(WORKLOADS[name], TARGET, kernel(WORKLOADS[name]), epilogue=epilogue)
 
 
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_nine_bit_weights(name):
+    workload = replace(WORKLOADS[name], **NINE_BITS)
+    check(workload, TARGET, kernel(workload), epilogue="none")
+
+
+@pytest.mark.parametrize("epilogue", ["requantize", "residual"])
+@pytest.mark.parametrize("name", ["3x3", "two channels a thread", "multiplier 3", "many taps"])
+def test_int16_weights(name, epilogue):
+    """Over their whole range, data of either signedness."""
+    workload = replace(WORKLOADS[name], **WIDE)
+    check(workload, TARGET, kernel(workload), epilogue=epilogue)
+    workload = replace(workload, data_dtype="uint8")
+    check(workload, TARGET, kernel(workload), epilogue=epilogue)
+
+
+@pytest.mark.parametrize("weights", [{}, NINE_BITS], ids=["int8", "nine bits"])
 @pytest.mark.parametrize("tile", depthwise.TILES, ids=str)
-def test_all_tiles(tile):
-    workload = conv(1, 7, 9, 8, 8, groups=8)
+def test_all_tiles(tile, weights):
+    workload = replace(conv(1, 7, 9, 8, 8, groups=8), **weights)
     check(workload, TARGET, kernel(workload).with_tile(tile))
 
 
-@pytest.mark.parametrize("fill", [("min", "min"), ("min", "max"), ("max", "min")], ids="-".join)
-def test_extremes(fill):
-    workload = conv(1, 5, 5, 8, 8, groups=8)
+@pytest.mark.parametrize("weights", [{}, NINE_BITS, WIDE], ids=["int8", "nine bits", "int16"])
+@pytest.mark.parametrize("fill", [("min", "min"), ("min", "max"), ("max", "min"), ("max", "max")], ids="-".join)
+def test_extremes(fill, weights):
+    workload = replace(conv(1, 5, 5, 8, 8, groups=8), **weights)
     check(workload, TARGET, kernel(workload), epilogue="none", fill=fill, pad_value=-128)
 
 
@@ -59,7 +79,9 @@ def test_tiles_fit_registers():
     workload = conv(1, 32, 32, 32, 32, kernel=9, groups=32)
     assert depthwise.tiles(workload)
     assert max(tile.rows * tile.columns for tile in depthwise.tiles(workload)) < 8
-    assert depthwise.Tile(4, 4) in depthwise.tiles(conv(1, 32, 32, 32, 32, groups=32))
+    bytes_only = conv(1, 32, 32, 32, 32, groups=32)
+    assert depthwise.Tile(4, 4) in depthwise.tiles(bytes_only)
+    assert set(depthwise.tiles(replace(bytes_only, **WIDE))) < set(depthwise.tiles(bytes_only))
 
 
 def test_sums_beside_the_product(rng):

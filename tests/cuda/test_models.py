@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 
 import qnn_ext
 from qnn_ext import Interpreter, build, cuda_compiler
+from qnn_ext.build import lower_module
 from qnn_ext.frontends import pytorch
+from qnn_ext.passes.lower import IMPLEMENTATION
+from qnn_ext.target import make_target
 
 from .models import run_model
 
@@ -68,6 +72,18 @@ def test_equals_oracle(name, architecture, rng):
     found = run_model(module, architecture, list(values.values()))[: len(expected)]
     for output, reference in zip(found, expected, strict=True):
         np.testing.assert_array_equal(output, reference)
+
+
+def test_model_of_nine_bit_weights(models, rng):
+    """MobileNetV1 in uint8: its 13 depthwise convolutions reach the GPU with int16 weights, and none falls back."""
+    module = qnn_ext.from_tflite(models / "tflite/mobilenet_v1_0.25_128_quant.tflite")
+    lowered = lower_module(module.ir, make_target("sm_80"))
+    chosen = Counter(str(function.attrs.get(IMPLEMENTATION)) for _, function in lowered.functions_items())
+    assert chosen["depthwise_conv2d_nhwc.cuda"] == 13
+    assert "conv2d_nhwc.cuda" not in chosen
+    values = sample(module, rng)
+    (expected,) = Interpreter(module).run(values).values()
+    np.testing.assert_array_equal(run_model(module, "sm_80", list(values.values()))[0], expected)
 
 
 @pytest.mark.parametrize(("name", "architecture"), CASES)

@@ -6,6 +6,10 @@ There are two bytes to move for each output and few products to hide that behind
 needs once, as 32-bit words of four channels with padding decided per word, and keeps values, weights and accumulators
 in registers; taps are unrolled. Windows of neighbouring threads overlap in the cache. Neighbouring threads have
 neighbouring channels, so a warp reads and writes whole lines of memory.
+
+Weights may be int16, as those of uint8 models are once their zero point is subtracted. nvcc joins two taps of a channel
+in an IDP.2A there, as it joins four of int8 weights in an IDP.4A; bytes take more instructions to arrange for that, so
+that int8 weights would gain nothing, even without the sum of each window that they would need beside the product.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from ..workload import Conv2dWorkload
 from .dp4a import MULTIPROCESSORS, RESIDENT
 from .generic import bind_blocks
 
+WORD = 4  # bytes of a register
 LANES = 4  # channels of a 32-bit word
 THREADS = 256
 WARP = 32
@@ -81,7 +86,9 @@ def _rows_held(tile: Tile, workload: Conv2dWorkload) -> int:
 
 def _registers(tile: Tile, workload: Conv2dWorkload) -> int:
     values = _rows_held(tile, workload) * _reach(tile.columns, workload, 1)
-    return values + tile.rows * tile.columns * lanes_of(workload) + math.prod(workload.kernel) + 16
+    lanes = lanes_of(workload)
+    weight = -(-lanes * np.dtype(workload.weight_dtype).itemsize // WORD)
+    return values + tile.rows * tile.columns * lanes + math.prod(workload.kernel) * weight + 16
 
 
 def tile_cost(tile: Tile, workload: Conv2dWorkload) -> float:
@@ -102,7 +109,7 @@ def best_tile(workload: Conv2dWorkload) -> Tile:
 
 
 def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
-    """OHWI weights (O, kh, kw, 1) to (kh, kw, O)."""
+    """OHWI weights (O, kh, kw, 1), int8, uint8 or int16, to (kh, kw, O) of the same dtype."""
     return np.ascontiguousarray(weight[..., 0].transpose(1, 2, 0))
 
 
@@ -219,8 +226,13 @@ def _load(sch: Schedule, block: SBlockRV, lanes: int) -> None:
 
 
 def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
-    bytes_only = workload.data_dtype in ("int8", "uint8") and workload.weight_dtype in ("int8", "uint8")
-    return is_cuda(target) and workload.depthwise and bytes_only and workload.out_dtype == "int32"
+    return (
+        is_cuda(target)
+        and workload.depthwise
+        and workload.data_dtype in ("int8", "uint8")
+        and workload.weight_dtype in ("int8", "uint8", "int16")
+        and workload.out_dtype == "int32"
+    )
 
 
 register(
