@@ -12,6 +12,7 @@ from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.target import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
 from qnn_ext.topi_int8.cuda import dp4a
+from qnn_ext.topi_int8.cuda.products import cheapest
 from qnn_ext.topi_int8.workload import Workload
 from tests.topi_int8.kernels import check
 
@@ -108,7 +109,7 @@ def test_tiles_fit_every_gpu():
 
 def test_small_products_get_many_blocks():
     """Few rows must not end on a single multiprocessor."""
-    tile = dp4a.best_tile(conv(1, 7, 7, 512, 512))
+    tile = cheapest(dp4a.tiles, conv(1, 7, 7, 512, 512))
     blocks = -(-49 // tile.rows) * -(-512 // tile.columns)
     assert blocks >= dp4a.MULTIPROCESSORS // 2
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import tvm_ffi
-from tvm import te, tirx
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
@@ -28,11 +27,11 @@ from tvm.target import Target
 
 from ..features import is_cuda
 from ..schedule_util import inline_epilogue
-from ..strategy import Implementation, register
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from ..workload import BatchMatmulWorkload, Conv2dWorkload, Workload
 from . import gemm
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
+from .products import register_products
 
 QUARTER = 4  # rows of a thread that one load of 16 bytes brings
 BYTES = 16  # of the widest load
@@ -95,24 +94,8 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
     return issued / (0.25 + 0.75 * hidden)
 
 
-def best_tile(workload: Workload) -> Tile:
-    """The tile of the lowest predicted cost."""
-    return next(iter(tiles(workload)))
-
-
-def pack_weight(workload: Conv2dWorkload | DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
-    """Weights OHWI or (N, K) to (groups, n, k), zero where n and k were padded."""
-    return gemm.pack_weight(workload, weight, (tile or best_tile(workload)).block)
-
-
-def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: Tile | None = None) -> te.Tensor:
-    """The accumulator in the workload's shape, int32."""
-    return gemm.compute(workload, x, w, pad_value, (tile or best_tile(workload)).block)
-
-
-def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | None = None) -> None:
+def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:
     """Blocks of threads with shared memory, tiles in registers, the epilogue on those."""
-    tile = tile or best_tile(workload)
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
     gemm.as_gemm(sch, workload, output)
@@ -251,17 +234,4 @@ def takes(workload: Workload, target: Target) -> bool:
     return is_cuda(target) and int8 and not (isinstance(workload, Conv2dWorkload) and workload.depthwise)
 
 
-for _type, _name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul")):
-    register(
-        _type,
-        Implementation(
-            name=f"{_name}_dp4a.cuda",
-            priority=10,
-            accepts=takes,
-            compute=compute,
-            schedule=schedule,
-            pack_weight=None if _type is BatchMatmulWorkload else pack_weight,
-            accumulator=gemm.ACCUMULATOR,
-            tiles=tiles,
-        ),
-    )
+register_products("dp4a", priority=10, accepts=takes, tiles=tiles, schedule=schedule)

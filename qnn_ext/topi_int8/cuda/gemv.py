@@ -10,18 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from ..schedule_util import inline_epilogue
-from ..strategy import Implementation, register
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from ..workload import BatchMatmulWorkload, Workload
 from . import gemm
 from .dp4a import BYTES, MULTIPROCESSORS, RESIDENT, takes
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
+from .products import register_products
 
 ROWS = 4  # of x: beyond, the same weights are worth a tile in shared memory
 
@@ -62,24 +60,8 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
     return (bytes_read + shuffles) * (1.1 if tile.lanes * tile.outputs != 128 else 1.0) / (0.25 + 0.75 * busy)
 
 
-def best_tile(workload: Workload) -> Tile:
-    """The tile of the lowest predicted cost."""
-    return next(iter(tiles(workload)))
-
-
-def pack_weight(workload: Conv2dWorkload | DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
-    """Weights OHWI or (N, K) to (groups, n, k), zero where n and k were padded."""
-    return gemm.pack_weight(workload, weight, (tile or best_tile(workload)).block)
-
-
-def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: Tile | None = None) -> te.Tensor:
-    """The accumulator in the workload's shape, int32."""
-    return gemm.compute(workload, x, w, pad_value, (tile or best_tile(workload)).block)
-
-
-def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | None = None) -> None:
+def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:
     """Threads that share an output side by side, sums by shuffles, the epilogue behind them."""
-    tile = tile or best_tile(workload)
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
     gemm.as_gemm(sch, workload, output)
@@ -130,17 +112,10 @@ def _accepts(workload: Workload, target: Target) -> bool:
     return takes(workload, target) and gemm.gemm_of(workload).m <= ROWS
 
 
-for _type, _name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul")):
-    register(
-        _type,
-        Implementation(
-            name=f"{_name}_gemv.cuda",
-            priority=40,  # above tensor cores, which would multiply by rows of padding
-            accepts=_accepts,
-            compute=compute,
-            schedule=schedule,
-            pack_weight=None if _type is BatchMatmulWorkload else pack_weight,
-            accumulator=gemm.ACCUMULATOR,
-            tiles=tiles,
-        ),
-    )
+register_products(
+    "gemv",
+    priority=40,  # above tensor cores, which would multiply by rows of padding
+    accepts=_accepts,
+    tiles=tiles,
+    schedule=schedule,
+)

@@ -28,20 +28,19 @@ from functools import lru_cache
 from itertools import product as combinations
 from typing import Any
 
-import numpy as np
 import tvm
-from tvm import te, tirx
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ...gpu import version_of
 from ..schedule_util import extent, inline_epilogue
-from ..strategy import Implementation, register
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from ..workload import BatchMatmulWorkload, Workload
 from . import gemm, intrin
 from .dp4a import takes
 from .generic import bind_blocks
+from .products import cheapest, register_products
 
 OLDEST = 75  # with mma.sync of int8 and ldmatrix
 ASYNCHRONOUS = 80  # with cp.async and m16n8k32
@@ -141,11 +140,6 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:
     return max(work, waiting) + START
 
 
-def best_tile(workload: Workload) -> Tile:
-    """The tile of the lowest predicted cost."""
-    return next(iter(tiles(workload)))
-
-
 # ---- compute ---------------------------------------------------------------------------------------------------------
 
 
@@ -166,24 +160,11 @@ def run_of(workload: Workload, tile: Tile) -> int:
     return 2 if isinstance(workload, BatchMatmulWorkload) else tile.of_warp[1] // 4
 
 
-def pack_weight(workload: Conv2dWorkload | DenseWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
-    """Weights OHWI or (N, K) to (groups, n, k), zero where n and k were padded, rows in the order of `columns_of`."""
-    tile = tile or best_tile(workload)
-    return gemm.pack_weight(workload, weight, tile.block, columns_of(workload, tile))
-
-
-def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: Tile | None = None) -> te.Tensor:
-    """The accumulator in the workload's shape, int32."""
-    tile = tile or best_tile(workload)
-    return gemm.compute(workload, x, w, pad_value, tile.block, columns_of(workload, tile))
-
-
 # ---- schedule --------------------------------------------------------------------------------------------------------
 
 
-def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile | None = None) -> None:
+def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:
     """Blocks of warps, operands through shared memory, products by tensor cores, the epilogue on their registers."""
-    tile = tile or best_tile(workload)
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
     gemm.as_gemm(sch, workload, output)
@@ -318,22 +299,9 @@ def _accepts(workload: Workload, target: Target) -> bool:
     if not takes(workload, target) or version_of(str(target.attrs["arch"])) < OLDEST:
         return False
     sizes = gemm.gemm_of(workload)
-    return best_tile(workload).block.pad(sizes).macs <= 4 * sizes.macs
+    return cheapest(tiles, workload).block.pad(sizes).macs <= 4 * sizes.macs
 
 
-IMPLEMENTATIONS = {
-    kind: register(
-        kind,
-        Implementation(
-            name=f"{name}_mma.cuda",
-            priority=30,
-            accepts=_accepts,
-            compute=compute,
-            schedule=schedule,
-            pack_weight=None if kind is BatchMatmulWorkload else pack_weight,
-            accumulator=gemm.ACCUMULATOR,
-            tiles=tiles,
-        ),
-    )
-    for kind, name in ((Conv2dWorkload, "conv2d"), (DenseWorkload, "dense"), (BatchMatmulWorkload, "batch_matmul"))
-}
+IMPLEMENTATIONS = register_products(
+    "mma", priority=30, accepts=_accepts, tiles=tiles, schedule=schedule, columns_of=columns_of
+)
