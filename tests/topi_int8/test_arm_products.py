@@ -154,7 +154,8 @@ def test_selection():
     assert names(48, pairable_weights=True) == {cpu: prefix + name + suffix for cpu, name in expected.items()}
     expected = {"dotprod": "sdot_8.aarch64", "asimd": "singles_8.aarch64", "armv7": "singles_4.arm"}
     assert names(24) == {cpu: prefix + name + suffix for cpu, name in expected.items()}
-    assert names(4)["dotprod"] == "conv2d_nhwc_sdot_4.aarch64.arm_cpu"
+    assert names(4)["dotprod"] == "conv2d_nhwc_sdot_12.aarch64.arm_cpu"  # rows of the window: 3 · 4 values
+    assert names(1)["dotprod"] == "conv2d_nhwc_sdot_4.aarch64.arm_cpu"
     x86 = conv((1, 8, 8, 16), 16, (3, 3), data_dtype="uint8")
     assert not any(".arm_cpu" in item.name for item in candidates(x86, make_target("avx2", 1)))
 

@@ -63,6 +63,9 @@ CONVOLUTIONS += [
     conv((1, 9, 20, 12), 24, (3, 3), strides=(2, 3), padding=(1, 1, 1, 1), dilation=(2, 2), **INT8),
     conv((2, 6, 1, 24), 16, (3, 1), padding=(1, 0, 1, 0), **INT8),  # one column: the second pixel of a pair is padding
     conv((1, 40, 33, 3), 24, (3, 3), strides=(2, 2), padding=(0, 0, 1, 1), **INT8),
+    conv((2, 23, 10, 1), 40, (10, 4), strides=(2, 2), padding=(4, 1, 5, 1), **INT8),  # whole windows: halves of steps,
+    conv((1, 11, 13, 3), 96, (4, 6), padding=(3, 3, 2, 1), **INT8),  # two steps and two values of each row,
+    conv((1, 15, 14, 3), 96, (3, 4), dilation=(3, 1), padding=(1, 1, 2, 0), **INT8),  # and lines far apart
 ]
 PRODUCTS = [dense(m, k, n) for m, k, n in test_dense.SHAPES if fills(m, n)]
 PRODUCTS += [batch_matmul(b, m, k, n) for b, m, k, n in test_batch_matmul.SHAPES if fills(m, n)]

@@ -56,20 +56,28 @@ class ArmInstruction(DotInstruction):
     def _call(self, name: str, dtype: str, *operands: Any) -> Any:
         return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *operands, dtype=dtype)
 
-    def _activations(self, A: Any) -> tuple[Any, int]:
-        """All activations, of one step in a lane each, and how many lanes that are: at least eight bytes."""
-        dtype, data = self.word_dtype, f"{self.data_dtype}x{self.span}"
-        size = self.span * np.dtype(self.data_dtype).itemsize
+    def _activations(self, A: Any, step: int) -> tuple[Any, int, int]:
+        """A load of activations of at least eight bytes, of one step in a lane each; how many lanes that are, and which
+        of them is `step`'s: of all, or where they fill no register, of the last two that it is one of."""
+        dtype, item = self.word_dtype, np.dtype(self.data_dtype).itemsize
+        size = self.span * item
+        if size % 8:
+            pair = 8 // (self.depth * item)
+            first = min(step - step % pair, self.chain - pair) if size > 8 else 0
+            chain = min(self.chain, pair)
+        else:
+            first, chain = 0, self.chain
+        loaded = A.vload([first * self.depth], f"{self.data_dtype}x{chain * self.depth}")
         if size >= 8:
-            return T.reinterpret(A.vload([0], data), dtype=f"{dtype}x{self.chain}"), self.chain
-        twice = T.broadcast(T.reinterpret(A.vload([0], data), dtype=f"int{8 * size}"), 8 // size)
+            return T.reinterpret(loaded, dtype=f"{dtype}x{chain}"), chain, step - first
+        twice = T.broadcast(T.reinterpret(loaded, dtype=f"int{8 * size}"), 8 // size)
         lanes = self.chain * (8 // size)
-        return T.reinterpret(twice, dtype=f"{dtype}x{lanes}"), lanes
+        return T.reinterpret(twice, dtype=f"{dtype}x{lanes}"), lanes, step
 
     def _broadcast(self, A: Any, step: int, lanes: int) -> Any:
         """The activations of one step, in every lane."""
-        vector, size = self._activations(A)
-        return T.Shuffle([vector] * -(-lanes // size), [step] * lanes)  # a shuffle has no more lanes than it is given
+        vector, size, lane = self._activations(A, step)
+        return T.Shuffle([vector] * -(-lanes // size), [lane] * lanes)  # a shuffle has no more lanes than it is given
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ class Pairs(ArmInstruction):
         if self.registers == 16:
             halves = [self._broadcast(A, step + half, LANES) for half in range(2)]
             return T.reinterpret(T.Shuffle(halves, list(range(2 * LANES))), dtype="int8x16")
-        vector, lanes = self._activations(A)
+        vector, lanes, _ = self._activations(A, step)
         table = T.reinterpret(T.Shuffle([vector] * (8 // lanes), list(range(lanes)) * (8 // lanes)), dtype="int8x16")
         places = [T.broadcast(T.int16((2 * at + 1) << 8 | 2 * at), LANES) for at in (step, step + 1)]
         index = T.reinterpret(T.Shuffle(places, list(range(2 * LANES))), dtype="int8x16")
@@ -213,6 +221,7 @@ def _of_architecture(
     return found
 
 
-# For longer chains a CPU has not registers enough.
-AARCH64 = _of_architecture("aarch64", 32, ((4, 2, 1), (4, 2), (8, 4)), "smull", "saddlp")
+# For longer chains a CPU has not registers enough. Three steps, rows of nine values as first layers have them, take two
+# loads of eight bytes that overlap: more than a chain of two.
+AARCH64 = _of_architecture("aarch64", 32, ((4, 2, 3, 1), (4, 2), (8, 4)), "smull", "saddlp")
 ARM32 = _of_architecture("arm", 16, ((2, 1), (2,), (4,)), "vmulls", "vpadals")

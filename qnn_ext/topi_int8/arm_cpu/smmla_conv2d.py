@@ -1,16 +1,19 @@
 """conv2d with smmla: pairs of pixels × quads of channels, the epilogue fused into the register tile.
 
 Weights are packed to (panels of a tile's blocks, kh, kw, I/8, block, quad, lane, 8), zero where dimensions were padded.
-The activations are always staged, padded, in one of three forms:
+The activations are always staged, padded, in one of four forms:
 
     flat     1×1 without padding, any stride: (N, G·I/8, pixels, 8), the image's pixels as one row
     spatial  (N, rows, G·I/8, phase, columns / stride, 8): windows that begin `stride` columns apart lie side by side
     rows     (N, rows, run/8, 1, columns, 8): runs of a row of the window, where they waste less than padding each pixel
+    window   (N, output rows, K/8, 1, columns, 8): all rows of the window, where padding each wastes more than copying
+             it for each output row: what is whole eights of each row, then what is left of them, see `_Window`
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,7 +22,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import Range, TensorLoad, TensorRegion
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ..cpu.conv2d import Plan, copy_runs, merged_groups, packed, reach, strip_of, tile_rows
@@ -37,7 +40,7 @@ from ..schedule_util import (
 )
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .smmla import CHANNELS, DEPTH, PIXELS, SMMLA
+from .smmla import CHANNELS, DEPTH, PIXELS, QUADS, SMMLA
 from .smmla_tile import (
     Steps,
     accumulators,
@@ -49,6 +52,71 @@ from .smmla_tile import (
     strip_for,
     tiles_of,
 )
+
+COPY = 4
+"""Instructions that copy some values of a pixel to where a step has them."""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The values of a window in the order of mode "window": `heads` eights of each row, then the rows' last `tail`.
+
+    A row has 8·heads + tail values. Rows are taken modulo their number, for TVM to see that there are no others.
+    """
+
+    rows: int
+    heads: int
+    tail: int
+
+    @property
+    def first(self) -> int:
+        """Steps before the first one of tails."""
+        return self.rows * self.heads
+
+    @property
+    def steps(self) -> int:
+        """Steps along k."""
+        return self.first + -(-self.rows * self.tail // DEPTH)
+
+    @property
+    def part(self) -> int:
+        """Values of a step of tails that are neighbours in any case."""
+        return math.gcd(self.tail, DEPTH)
+
+    def head(self, step: Any, k: Any) -> tuple[Any, Any]:
+        """Row and place in it of a value of a step of heads."""
+        return step // self.heads % self.rows, step % self.heads * DEPTH + k
+
+    def tails(self, step: Any, k: Any) -> tuple[Any, Any, Any]:
+        """The same of a step of tails, and whether there is such a value."""
+        index = (step - self.first) * DEPTH + k
+        row, place = index // self.tail % self.rows, self.heads * DEPTH + index % self.tail
+        return row, place, index < self.rows * self.tail
+
+    def ordered(self, weight: np.ndarray) -> np.ndarray:
+        """Weights (O, rows, values of a row) as (O, 1, 1, values)."""
+        cut = self.heads * DEPTH
+        parts = [weight[..., :cut].reshape(len(weight), -1), weight[..., cut:].reshape(len(weight), -1)]
+        return np.concatenate(parts, axis=1)[:, None, None]
+
+
+def _window(workload: Conv2dWorkload) -> _Window:
+    return _Window(workload.kernel[0], *divmod(workload.kernel[1] * workload.in_channels, DEPTH))
+
+
+def _gathers(workload: Conv2dWorkload) -> bool:
+    """Whether mode "window" takes fewer instructions than "rows": per output pixel, what products of the steps it saves
+    take, less what more copies do.
+
+    Rows are copied once; the window's are for each row of output pixels.
+    """
+    window, blocks = _window(workload), -(-workload.out_channels // CHANNELS)
+    if workload.groups > 1 or not window.tail:
+        return False
+    saved = window.rows * (window.heads + 1) - window.steps
+    parts = window.first + window.rows * window.tail // window.part
+    copies = parts - workload.strides[0] * (window.heads + 1)
+    return saved * blocks * QUADS / PIXELS > COPY * copies
 
 
 @lru_cache(maxsize=4096)
@@ -93,6 +161,8 @@ def _reduction(workload: Conv2dWorkload, groups: int) -> tuple[str, tuple[int, i
         return "flat", (1, 1, run)
     line = round_up(width * in_group, DEPTH)
     if groups == 1 and workload.dilation[1] == 1 and line < width * run:
+        if _gathers(workload):
+            return "window", (1, 1, _window(workload).steps * DEPTH)
         return "rows", (height, 1, line)
     return "spatial", (height, width, run)
 
@@ -110,6 +180,8 @@ def _domain(workload: Conv2dWorkload, groups: int) -> Domain:
 def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, tile: Tile | None = None) -> np.ndarray:
     """OHWI weights to (panels, kh, kw, I/8, block, quad, lane, 8); zero in padding and between merged groups."""
     layout = plan(workload, tile)
+    if layout.mode == "window":
+        weight = _window(workload).ordered(weight.reshape(*weight.shape[:2], -1))
     return in_panels(packed(workload, layout, weight, SMMLA), layout.tile.blocks)
 
 
@@ -157,10 +229,11 @@ def compute(
             shape, lambda n, y, x, c: acc[(n, *place(y * workload.out_width + x, pixels, c))], name="logical"
         )
 
-    data = (_stage_rows if layout.mode == "rows" else _stage_spatial)(workload, layout, x, pad_value)
+    data = (_stage_spatial if layout.mode == "spatial" else _stage_lines)(workload, layout, x, pad_value)
 
     def spatial(n, y, x, block, quad, lane):
-        row, start = y * stride_height + kh * dilation_height, kw * dilation_width
+        row = y if layout.mode == "window" else y * stride_height + kh * dilation_height
+        start = kw * dilation_width
         value = data[n, row, step(block), start % stride_width, x + start // stride_width, steps.k]
         return te.sum(product(value, block, kh, kw, quad, lane), axis=[kh, kw, *steps.axes])
 
@@ -209,12 +282,15 @@ def _stage_spatial(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_val
     return te.compute(shape, value, name="pad")
 
 
-def _stage_rows(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
-    """(N, rows, run/8, 1, columns, 8): of each window its row, from padded lines of pixels."""
+def _stage_lines(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
+    """(N, rows, run/8, 1, columns, 8): of each window its row, from padded lines of pixels; or all its rows."""
     top, left = workload.padding[:2]
     height, width, channels = workload.height, workload.width, workload.in_channels
     bottom = reach(workload, layout.rows, layout.columns)[0]
-    length = (layout.columns - 1) * workload.strides[1] * channels + layout.taps[2]
+    steps, window = layout.taps[2] // DEPTH, _window(workload)
+    pitch = workload.strides[1] * channels
+    run = layout.taps[2] if layout.mode == "rows" else workload.kernel[1] * channels
+    length = (layout.columns - 1) * pitch + run
 
     def line(n, y, j):
         inside = _within(y, top, height, bottom) + _within(j, left * channels, width * channels, length)
@@ -222,12 +298,20 @@ def _stage_rows(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value:
         return _guarded(inside, x[n, y - top, j // channels, j % channels], pad_value)
 
     lines = te.compute((workload.batch, bottom, length), line, name="line")
-    pitch = workload.strides[1] * channels
-    return te.compute(
-        (workload.batch, bottom, layout.taps[2] // DEPTH, 1, layout.columns, DEPTH),
-        lambda n, y, ko, _phase, column, ki: lines[n, y, column * pitch + ko * DEPTH + ki],
-        name="pad",
-    )
+
+    def of_row(n, y, ko, _phase, column, ki):
+        return lines[n, y, column * pitch + ko * DEPTH + ki]
+
+    def of_window(n, y, ko, _phase, column, ki):
+        def value(row, place):
+            return lines[n, y * workload.strides[0] + row * workload.dilation[0], column * pitch + place]
+
+        *place, inside = window.tails(ko, ki)
+        tail = _guarded([inside], value(*place), 0)
+        return tirx.if_then_else(ko < window.first, value(*window.head(ko, ki)), tail) if window.first else tail
+
+    rows, value = (layout.rows, of_window) if layout.mode == "window" else (bottom, of_row)
+    return te.compute((workload.batch, rows, steps, 1, layout.columns, DEPTH), value, name="pad")
 
 
 def _within(index, before: int, size: int, total: int) -> list:
@@ -243,7 +327,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     """Fuse the epilogue, stage the activations, tile pixels × channel blocks into registers, tensorize."""
     layout = plan(workload, tile)
     accumulator = sch.get_sblock("conv2d")
-    stages = [sch.get_sblock(name) for name in (("pad", "line") if layout.mode == "rows" else ("pad",))]
+    stages = [sch.get_sblock(name) for name in (("pad", "line") if layout.mode in ("rows", "window") else ("pad",))]
     output = inline_epilogue(sch, accumulator)
     if layout.mode == "flat" or layout.groups > 1:
         sch.transform_block_layout(output, partial(_axes, workload, layout))
@@ -325,9 +409,29 @@ def _schedule_stage(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage
         parallel_rows(sch, loops[:2], math.prod(map(partial(extent, sch), loops)))
     if is_line:
         copy_runs(sch, workload, layout, stage)
+    elif layout.mode == "window":
+        _copy_window(sch, _window(workload), sch.get_loops(stage)[-2])
     else:
-        *_, steps, values = sch.get_loops(stage)
-        copy_steps(sch, steps, values, workload.in_channels // DEPTH if layout.groups == 1 else 0)
+        *_, pixel, steps, values = sch.get_loops(stage)
+        beyond = layout.columns - workload.out_height * workload.out_width if layout.mode == "flat" else 0
+        nests = [(steps, values)]
+        if beyond and extent(sch, pixel) == layout.columns:  # no pixel but those behind the last asks for a limit
+            parts = sch.loop_partition(pixel, [layout.columns - beyond, None])
+            nests = [tuple(sch.get_loops(sch.get_child_blocks(part)[0])[-2:]) for part in parts]
+        for steps, values in nests:
+            copy_steps(sch, steps, values, workload.in_channels // DEPTH if layout.groups == 1 else 0)
+
+
+def _copy_window(sch: Schedule, window: _Window, steps: LoopRV) -> None:
+    """Eight values of heads at a time, of tails those that are neighbours; all at constant distances."""
+    nests = sch.loop_partition(steps, [window.first, None]) if 0 < window.first < window.steps else [steps]
+    for nest in nests:
+        heads = window.first > 0 and nest is nests[0]
+        values = sch.get_loops(sch.get_child_blocks(nest)[0])[-1]
+        several, together = sch.split(values, [None, DEPTH if heads else window.part])
+        sch.vectorize(together)
+        sch.unroll(several)
+        sch.unroll(nest)
 
 
 def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
