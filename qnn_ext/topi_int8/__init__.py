@@ -34,6 +34,7 @@ for _name in (
     "x86.depthwise_conv2d_taps",
     "arm_cpu.products",
     "arm_cpu.depthwise_conv2d",
+    "arm_cpu.depthwise_taps",
     "arm_cpu.smmla_conv2d",
     "arm_cpu.smmla_dense",
 ):

@@ -159,11 +159,17 @@ def _unrolled(workload: Conv2dWorkload) -> bool:
 
 
 def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
-    """The activations padded, one channel per output channel, with room for whole tiles and vectors."""
+    """The activations with room for whole tiles and vectors."""
+    height = reach(workload.out_height, workload.strides[0], workload.kernel[0], workload.dilation[0])
+    width = reach(layout.width, workload.strides[1], workload.kernel[1], workload.dilation[1])
+    return padded(workload, x, pad_value, (height, width, layout.channels))
+
+
+def padded(workload: Conv2dWorkload, x: te.Tensor, pad_value: int, size: tuple[int, int, int]) -> te.Tensor:
+    """The activations padded to a size in height, width and channels, one channel per output channel; stage "pad"."""
     top, left = workload.padding[:2]
     rows, columns = workload.height, workload.width
-    height = _reach(workload.out_height, workload.strides[0], workload.kernel[0], workload.dilation[0])
-    width = _reach(layout.width, workload.strides[1], workload.kernel[1], workload.dilation[1])
+    height, width, channels = size
     padding = tirx.const(pad_value, workload.data_dtype)
 
     def within(index, before, size, total):
@@ -171,14 +177,14 @@ def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int)
 
     def staged(n, y, column, c):
         inside = within(y, top, rows, height) + within(column, left, columns, width)
-        inside += within(c, 0, workload.out_channels, layout.channels)
+        inside += within(c, 0, workload.out_channels, channels)
         value = x[n, y - top, column - left, c // workload.multiplier]
         return tirx.if_then_else(tirx.all(*inside), value, padding) if inside else value
 
-    return te.compute((workload.batch, height, width, layout.channels), staged, name="pad")
+    return te.compute((workload.batch, height, width, channels), staged, name="pad")
 
 
-def _reach(outputs: int, stride: int, kernel: int, dilation: int) -> int:
+def reach(outputs: int, stride: int, kernel: int, dilation: int) -> int:
     """How many inputs `outputs` neighbouring outputs span."""
     return (outputs - 1) * stride + (kernel - 1) * dilation + 1
 
@@ -207,12 +213,12 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, registers:
     sch.compute_at(accumulator, column_outer, preserve_unit_loops=True)
     if layout.staged:
         sch.compute_at(sch.get_sblock("pad"), task, preserve_unit_loops=True)
-        _part_columns(sch, sch.get_sblock("pad"), workload)
+        part_columns(sch, sch.get_sblock("pad"), workload)
     _unroll_taps(sch, accumulator, workload)
-    _vectorize_epilogue(sch, column, lane, math.gcd(workload.out_channels, lanes))
+    vectorize_epilogue(sch, column, lane, math.gcd(workload.out_channels, lanes))
 
 
-def _part_columns(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload) -> None:
+def part_columns(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload) -> None:
     """The columns inside the image are a loop of their own, which asks for its rows only."""
     column = sch.get_loops(pad)[-2]
     left, across = workload.padding[1], extent(sch, column)
@@ -222,7 +228,7 @@ def _part_columns(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload) -> Non
         sch.loop_partition(column, [*parts[:-1], None])
 
 
-def _vectorize_epilogue(sch: Schedule, column: LoopRV, lane: LoopRV, lanes: int) -> None:
+def vectorize_epilogue(sch: Schedule, column: LoopRV, lane: LoopRV, lanes: int) -> None:
     """Vectors must not cross the last channel: a predicate that differs between lanes would make them scalars."""
     if lanes >= 4:
         outer, vector = sch.split(lane, [None, lanes])

@@ -1,0 +1,274 @@
+"""Depthwise conv2d by sdot over taps: lanes are channels, and each lane multiplies four rows at once.
+
+    acc[n, y, x, c] = Σ_{g,s,t} data[n, y·sh + (4g + t)·dh, x·sw + s·dw, c] · w[4g + t, s, c],   t < 4
+
+The input is padded, and what a row of register tiles reads is turned: four rows of a channel become neighbours. All
+rows of a tile read the same groups of four, with their weights shifted; with a 3×3 window, four input rows serve two
+output rows. x86 turns registers instead, which takes ARM several instructions for every vector.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from ..cpu.depthwise_conv2d import padded, part_columns, reach, vectorize_epilogue
+from ..cpu.microkernel import round_up
+from ..features import has_feature, is_aarch64
+from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, largest_divisor, schedule_root_blocks
+from ..strategy import Implementation, register
+from ..workload import Conv2dWorkload
+from .tap_intrin import LANES, TAPS, tap_intrin, turn_intrin
+
+MAX_ROWS = 4
+ACCUMULATORS = 20
+"""Registers of a tile's accumulators, of 32: the others hold weights, activations and the epilogue's constants."""
+
+UNROLLED_DOTS = 480
+"""Dot products of a tile that are written out; of more, groups of rows are a loop."""
+
+UNROLLED_COLUMNS = 8
+"""Columns that are turned in one go."""
+
+TASK_ROWS = 8
+TASK_CHANNELS = 64
+
+
+@dataclass(frozen=True)
+class TapTile:
+    """Register tile: rows × columns of pixels of some neighbouring channels."""
+
+    rows: int
+    columns: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of a depthwise convolution over taps.
+
+    tile:     register tile
+    groups:   groups of four input rows that a tile reads
+    vector:   channels that are turned together
+    channels: output channels, a multiple of `vector`
+    tiles:    tiles in height and in width
+    """
+
+    tile: TapTile
+    groups: int
+    vector: int
+    channels: int
+    tiles: tuple[int, int]
+
+    def rows_read(self, workload: Conv2dWorkload) -> int:
+        """Rows of each group that are read: with one group, not those that only weights of zero multiply."""
+        needed = (self.tile.rows - 1) * workload.strides[0] + workload.kernel[0]
+        return needed if self.groups == 1 else TAPS
+
+    def width(self, workload: Conv2dWorkload) -> int:
+        """Input columns that all tiles of a row read."""
+        return reach(self.tiles[1] * self.tile.columns, workload.strides[1], workload.kernel[1], workload.dilation[1])
+
+
+@lru_cache(maxsize=4096)
+def plan(workload: Conv2dWorkload, tile: TapTile | None = None) -> Plan:
+    """Sizes for a register tile, the cheapest one unless given."""
+    tile = tile or next(iter(tiles(workload)))
+    vector = _vector(workload)
+    groups = -(-((tile.rows - 1) * workload.strides[0] + workload.kernel[0]) // TAPS)
+    size = -(-workload.out_height // tile.rows), -(-workload.out_width // tile.columns)
+    return Plan(tile, groups, vector, round_up(workload.out_channels, vector), size)
+
+
+def _vector(workload: Conv2dWorkload) -> int:
+    return 16 if workload.out_channels > 8 else 8
+
+
+@lru_cache(maxsize=4096)
+def tiles(workload: Conv2dWorkload) -> dict[TapTile, float]:
+    """The legal register tiles with their predicted cost, cheapest first."""
+    # With dilation the rows of a tile would read different groups of four.
+    most = MAX_ROWS if workload.dilation[0] == 1 else 1
+    sizes = (
+        TapTile(rows, columns, channels)
+        for channels in sorted({8, _vector(workload)})
+        for rows in range(1, min(most, workload.out_height) + 1)
+        for columns in range(1, min(workload.out_width, ACCUMULATORS * LANES // (rows * channels)) + 1)
+    )
+    costs = {tile: cost(workload, plan(workload, tile)) for tile in sizes}
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
+
+
+def cost(workload: Conv2dWorkload, layout: Plan) -> float:
+    """Instructions of one image without its epilogue but for what the epilogue reads for every tile."""
+    tile, quads = layout.tile, layout.tile.channels // LANES
+    steps = layout.groups * workload.kernel[1]
+    (_, stride), (_, dilation) = workload.strides, workload.dilation
+    columns = {x * stride + s * dilation for x in range(tile.columns) for s in range(workload.kernel[1])}
+    dots = steps * tile.rows * tile.columns
+    loads = steps * tile.rows + layout.groups * len(columns)
+    starts = tile.rows * tile.columns
+    narrowing = 2 * tile.rows * tile.columns
+    each = quads * (dots + loads + starts + 1) + narrowing + 6
+    vectors, rows = layout.channels // layout.vector, layout.tiles[0]
+    turned = layout.groups * layout.width(workload) * (layout.rows_read(workload) + 3)  # loads, and a store
+    copied = tile.rows * workload.strides[0] * layout.width(workload) * 3
+    return vectors * rows * (layout.tiles[1] * each * layout.vector / tile.channels + turned + copied)
+
+
+def pair_cost(workload: Conv2dWorkload) -> float:
+    """The same of the kernel that adds products in pairs, whose tiles have four pixels of eight channels."""
+    taps = workload.kernel[0] * workload.kernel[1]
+    width, channels = round_up(workload.out_width, 4), round_up(workload.out_channels, _vector(workload))
+    pixel = taps * (1 + 1 / 4) + 2 * -(-taps // 2) + min(taps, 3 * workload.kernel[0])
+    return workload.out_height * width * channels / 8 * pixel
+
+
+def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, tile: TapTile | None = None) -> np.ndarray:
+    """OHWI weights (O, kh, kw, 1) to (channels / 4, groups, kw, rows, 4, taps), shifted down row by row."""
+    layout = plan(workload, tile)
+    rows = layout.tile.rows
+    taps = weight[..., 0].transpose(1, 2, 0)  # (kh, kw, O)
+    height, width, channels = taps.shape
+    shifted = np.zeros((layout.groups * TAPS, width, rows, layout.channels), weight.dtype)
+    for row in range(rows):
+        first = row * workload.strides[0]
+        shifted[first : first + height, :, row, :channels] = taps
+    parts = shifted.reshape(layout.groups, TAPS, width, rows, layout.channels // LANES, LANES)
+    return np.ascontiguousarray(parts.transpose(4, 0, 2, 3, 5, 1))
+
+
+def initial(workload: Conv2dWorkload, bias: np.ndarray, tile: TapTile | None = None) -> np.ndarray:
+    """The bias as the accumulators' initial value, zero in the channels that fill up the last vector."""
+    filling = plan(workload, tile).channels - workload.out_channels
+    return np.pad(bias.reshape(-1).astype(np.int32), (0, filling))
+
+
+def compute(
+    workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, tile: TapTile | None = None
+) -> te.Tensor:
+    """The accumulator, (N, OH, OW, OC) int32."""
+    layout = plan(workload, tile)
+    rows, vector = layout.tile.rows, layout.vector
+    (down, across), (phases, apart) = workload.strides, workload.dilation
+    width = layout.width(workload)
+    read = layout.rows_read(workload)
+    height = (layout.tiles[0] - 1) * rows * down + ((layout.groups - 1) * TAPS + read - 1) * phases + 1
+    data = padded(workload, x, pad_value, (height, width, layout.channels)) if _staged(workload, height, width) else x
+
+    def turned(n, band, block, g, column, lane, t):
+        t = tirx.min(t, read - 1) if read < TAPS else t
+        return data[n, band * (rows * down) + (g * TAPS + t) * phases, column, block * vector + lane]
+
+    blocks = layout.channels // vector
+    shape = (workload.batch, layout.tiles[0], blocks, layout.groups, width, vector, TAPS)
+    taps = te.compute(shape, turned, name="turned")
+    g, s, t = (
+        te.reduce_axis((0, size), name) for size, name in ((layout.groups, "g"), (workload.kernel[1], "s"), (TAPS, "t"))
+    )
+
+    def depthwise(n, band, row, column, c):
+        value = taps[n, band, c // vector, g, column * across + s * apart, c % vector, t].astype("int32")
+        return te.sum(value * w[c // LANES, g, s, row, c % LANES, t].astype("int32"), axis=[g, s, t])
+
+    tiled = (workload.batch, layout.tiles[0], rows, layout.tiles[1] * layout.tile.columns, layout.channels)
+    acc = te.compute(tiled, depthwise, name="depthwise")
+    return te.compute(
+        (workload.batch, workload.out_height, workload.out_width, workload.out_channels),
+        lambda n, y, column, c: acc[n, y // rows, y % rows, column, c],
+        name="logical",
+    )
+
+
+def _staged(workload: Conv2dWorkload, height: int, width: int) -> bool:
+    """Whether the activations are copied first: padded, repeated by the multiplier, or filled up to whole tiles."""
+    whole = workload.multiplier == 1 and workload.out_channels % _vector(workload) == 0
+    return any(workload.padding) or not whole or height > workload.height or width > workload.width
+
+
+def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: TapTile | None = None) -> None:
+    """Tasks of rows × channels, each pads its own input; a row of tiles is turned and walked over."""
+    layout = plan(workload, tile)
+    accumulator, turned = sch.get_sblock("depthwise"), sch.get_sblock("turned")
+    output = inline_epilogue(sch, accumulator)
+    pads = [block for block in sch.get_producers(turned) if sch.get(block).name_hint == "pad"]
+    schedule_root_blocks(sch, [accumulator, output, turned, *pads], vector=64)
+
+    n, y, column, c = sch.get_loops(output)
+    task_rows, task_vectors = _task(layout)
+    channels = layout.tile.channels
+    row_outer, band, row = sch.split(y, [None, task_rows, layout.tile.rows])
+    column_outer, column = sch.split(column, [None, layout.tile.columns])
+    channel_outer, vector, part, lane = sch.split(c, [None, task_vectors, layout.vector // channels, channels])
+    sch.reorder(n, row_outer, channel_outer, vector, band, part, column_outer, row, column, lane)
+    task = sch.fuse(n, row_outer, channel_outer)
+    if workload.macs >= PARALLEL_MACS_DEPTHWISE and extent(sch, task) > 1:
+        sch.parallel(task)
+
+    sch.compute_at(accumulator, column_outer, preserve_unit_loops=True)
+    sch.compute_at(turned, band, preserve_unit_loops=True)
+    for pad in pads:
+        sch.compute_at(pad, task, preserve_unit_loops=True)
+        part_columns(sch, pad, workload)
+    _schedule_turned(sch, turned, layout, workload)
+    _tensorize(sch, accumulator, layout, workload)
+    sch.unroll(row)
+    vectorize_epilogue(sch, column, lane, math.gcd(workload.out_channels, channels))
+
+
+def _task(layout: Plan) -> tuple[int, int]:
+    """Tiles in height and vectors of channels of one parallel task: its input should stay in the first cache levels."""
+    bands, vectors = layout.tiles[0], layout.channels // layout.vector
+    rows = largest_divisor(bands, max(1, TASK_ROWS // layout.tile.rows))
+    return rows, largest_divisor(vectors, max(1, TASK_CHANNELS // layout.vector))
+
+
+def _schedule_turned(sch: Schedule, turned: SBlockRV, layout: Plan, workload: Conv2dWorkload) -> None:
+    column, lane, _ = sch.get_loops(turned)[-3:]
+    _, several = sch.split(column, [None, largest_divisor(extent(sch, column), UNROLLED_COLUMNS)])
+    sch.unroll(several)
+    sch.tensorize(lane, turn_intrin(layout.vector, layout.rows_read(workload), workload.dilation[0]))
+
+
+def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, workload: Conv2dWorkload) -> None:
+    row, column, channel, g, s, t = sch.get_loops(accumulator)[-6:]
+    quad, lane = sch.split(channel, [None, LANES])
+    sch.reorder(quad, g, s, row, column, lane, t)
+    tile = layout.tile
+    dots = layout.groups * workload.kernel[1] * tile.rows * tile.columns * tile.channels // LANES
+    initial_block = sch.decompose_reduction(accumulator, g)
+    *pixels, vector = sch.get_loops(initial_block)[-3:]
+    sch.vectorize(vector)
+    for loop in (quad, s, row, column, *pixels, *([g] if dots <= UNROLLED_DOTS else [])):
+        sch.unroll(loop)
+    sch.tensorize(lane, tap_intrin())
+
+
+def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
+    if not (workload.depthwise and workload.out_dtype == "int32" and is_aarch64(target)):
+        return False
+    bytes_only = workload.data_dtype == workload.weight_dtype == "int8"
+    return bytes_only and has_feature(target, "dotprod") and next(iter(tiles(workload).values())) < pair_cost(workload)
+
+
+register(
+    Conv2dWorkload,
+    Implementation(
+        name="depthwise_conv2d_nhwc_sdot.arm_cpu",
+        priority=11,
+        accepts=_accepts,
+        compute=compute,
+        schedule=schedule,
+        pack_weight=pack_weight,
+        initial=initial,
+        accumulator="depthwise",
+        tiles=tiles,
+    ),
+)
