@@ -408,6 +408,7 @@ def _schedule_stage(sch: Schedule, workload: Conv2dWorkload, layout: Plan, stage
         loops = sch.get_loops(stage)
         parallel_rows(sch, loops[:2], math.prod(map(partial(extent, sch), loops)))
     if is_line:
+        sch.storage_align(stage, 0, 1, DEPTH, 0)  # distances that loads of eight bytes have room for
         copy_runs(sch, workload, layout, stage)
     elif layout.mode == "window":
         _copy_window(sch, _window(workload), sch.get_loops(stage)[-2])
