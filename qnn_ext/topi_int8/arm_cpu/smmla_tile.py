@@ -104,11 +104,11 @@ def _cost(tile: Tile, domain: Domain) -> float:
     products = QUADS * pixels // PIXELS * tile.blocks
     # Two registers a load: weights, and pairs of pixels that are neighbours.
     loads = QUADS // 2 * tile.blocks + tile.rows * -(-tile.columns // (2 * PIXELS))
+    step = float(products + loads)
     if domain.steps <= UNROLLED:
-        step = products + loads
         around = AROUND + PRESSURE * max(0, products - ROOM) * products
     else:
-        step = products + loads + LOOP / largest_divisor(domain.steps, UNROLLED)
+        step += LOOP / largest_divisor(domain.steps, UNROLLED)
         around = TILE + pixels * ADDRESSES
     around += HALF_STORE * pixels * (tile.blocks % 2)
     padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns)
