@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from qnn_ext.target import make_target
 from qnn_ext.topi_int8 import select
 
-from .kernels import check, cpu_target
+from .kernels import ARM_CPUS, check, cpu_target
+from .test_arm_assembly import assembly, innermost_loops, stored
 from .test_depthwise_conv2d import NINE_BITS, PAD, SHAPES, depthwise, describe
 
 CPUS = ("asimd", "dotprod", "armv7")
+TAPS, PAIRS = "depthwise_conv2d_nhwc_sdot.arm_cpu", "depthwise_conv2d_nhwc.arm_cpu"
 SIGNED = {"data_dtype": "int8"}
 WEIGHTS = {
     "pairable": {"pairable_weights": True},
@@ -79,3 +83,61 @@ def test_every_window(width, height, cpu):
     geometry = {"multiplier": int(rng.integers(1, 3)), "strides": strides, "padding": padding, "dilation": dilation}
     weights = WEIGHTS[str(rng.choice(["pairable", "int8"]))]
     check(depthwise(shape, (height, width), **geometry, **SIGNED, **weights), cpu_target(cpu))
+
+
+TAP_WORKLOADS = [
+    depthwise((1, 25, 5, 64), padding=PAD, **SIGNED),  # an odd height: the last tile has a row beyond the image
+    depthwise((1, 14, 15, 40), (5, 5), padding=(2, 2, 2, 2), **SIGNED),
+    depthwise((2, 16, 18, 24), padding=(0, 0, 1, 1), strides=(2, 2), **SIGNED),
+    depthwise((1, 12, 20, 32), (4, 2), strides=(1, 3), **SIGNED),
+    depthwise((1, 15, 12, 9), padding=(3, 2, 3, 2), dilation=(3, 2), multiplier=2, **SIGNED),
+]
+
+
+@pytest.mark.parametrize("workload", TAP_WORKLOADS, ids=describe)
+def test_forced_tiles_over_taps(workload):
+    """Every fourth tile, in the order of cost, computes the same."""
+    target = cpu_target("dotprod")
+    implementation = select(workload, target)
+    assert implementation.name == TAPS
+    for tile in list(implementation.tiles(workload))[::4]:
+        check(workload, target, implementation.with_tile(tile), epilogue="none", pad_value=-128)
+
+
+@pytest.mark.parametrize("fill", ENDS, ids="-".join)
+@pytest.mark.parametrize("cpu", ["dotprod", "i8mm"])
+def test_extremes_over_taps(fill, cpu):
+    """128·128 in all taps, beside rows that weights of zero multiply."""
+    check(depthwise((1, 9, 7, 24), padding=PAD, **SIGNED), cpu_target(cpu), epilogue="none", fill=fill, pad_value=-128)
+
+
+def test_selection_of_taps():
+    """Four rows at a time where the window has rows to multiply, bytes only, and an instruction for them."""
+    window = depthwise((1, 28, 28, 64), padding=PAD, **SIGNED)
+    fast, plain = make_target(ARM_CPUS["dotprod"], 1), make_target(ARM_CPUS["asimd"], 1)
+    assert select(window, fast).name == TAPS
+    for kernel in [(5, 5), (3, 1), (10, 4)]:
+        assert select(replace(window, kernel=kernel), fast).name == TAPS
+    for other in [{"kernel": (1, 1)}, {"kernel": (1, 9)}, {"data_dtype": "uint8"}, {"weight_dtype": "int16"}]:
+        assert select(replace(window, pairable_weights=True, **other), fast).name == PAIRS
+    assert select(window, plain).name == PAIRS
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        depthwise((1, 48, 48, 8), padding=PAD, **SIGNED),
+        depthwise((1, 56, 56, 128), padding=(0, 0, 1, 1), strides=(2, 2), **SIGNED),
+        depthwise((1, 14, 14, 512), padding=PAD, **SIGNED),
+    ],
+    ids=describe,
+)
+def test_tap_loop_spills_nothing(workload):
+    """Rows are turned by their store, and the loop over tiles needs no more registers than there are."""
+    target = make_target(ARM_CPUS["dotprod"], 1)
+    lines = assembly(workload, target, select(workload, target))
+    assert any(re.match(r"\s+st4\s", line) for line in lines)
+    loops = [loop for loop in innermost_loops(lines) if any(re.match(r"\s+sdot\s", line) for line in loop)]
+    assert loops
+    for loop in loops:
+        assert not any(stored(line) and "[sp" in line for line in loop)

@@ -19,17 +19,33 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ..cpu import depthwise_conv2d
 from ..cpu.depthwise_conv2d import padded, part_columns, reach, vectorize_epilogue
 from ..cpu.microkernel import round_up
 from ..features import has_feature, is_aarch64
 from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, largest_divisor, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
+from .depthwise_conv2d import AARCH64
 from .tap_intrin import LANES, TAPS, tap_intrin, turn_intrin
 
+CHANNELS = 8
+"""Channels of a register tile. With 16 there are too many weights to hold in registers."""
+
+QUADS = CHANNELS // LANES
 MAX_ROWS = 4
-ACCUMULATORS = 20
-"""Registers of a tile's accumulators, of 32: the others hold weights, activations and the epilogue's constants."""
+ACCUMULATORS = 16
+"""Registers of a tile's accumulators, of 32: of larger tiles, LLVM was seen to spill them."""
+
+LIVE = 24
+"""Registers of its accumulators and of four channels of a row of its activations, which LLVM loads early."""
+
+HELD = 26
+"""Registers for accumulators and for what all tiles of a row read: weights, bias and scales. LLVM loads these before
+the loop over tiles, and those too many again for every tile; the other registers are for activations."""
+
+LOOP, COPY = 6, 3
+"""Instructions to go to the next tile, and to copy a vector of activations."""
 
 UNROLLED_DOTS = 480
 """Dot products of a tile that are written out; of more, groups of rows are a loop."""
@@ -43,11 +59,10 @@ TASK_CHANNELS = 64
 
 @dataclass(frozen=True)
 class TapTile:
-    """Register tile: rows × columns of pixels of some neighbouring channels."""
+    """Register tile: rows × columns of pixels of CHANNELS channels."""
 
     rows: int
     columns: int
-    channels: int
 
 
 @dataclass(frozen=True)
@@ -88,7 +103,8 @@ def plan(workload: Conv2dWorkload, tile: TapTile | None = None) -> Plan:
 
 
 def _vector(workload: Conv2dWorkload) -> int:
-    return 16 if workload.out_channels > 8 else 8
+    """16, or 8 where the last 16 channels would be half empty."""
+    return 8 if 1 <= workload.out_channels % 16 <= 8 else 16
 
 
 @lru_cache(maxsize=4096)
@@ -97,38 +113,46 @@ def tiles(workload: Conv2dWorkload) -> dict[TapTile, float]:
     # With dilation the rows of a tile would read different groups of four.
     most = MAX_ROWS if workload.dilation[0] == 1 else 1
     sizes = (
-        TapTile(rows, columns, channels)
-        for channels in sorted({8, _vector(workload)})
+        TapTile(rows, columns)
         for rows in range(1, min(most, workload.out_height) + 1)
-        for columns in range(1, min(workload.out_width, ACCUMULATORS * LANES // (rows * channels)) + 1)
+        for columns in range(1, min(workload.out_width, ACCUMULATORS // (rows * QUADS)) + 1)
+        if columns == 1 or QUADS * rows * columns + _columns_read(workload, columns) <= LIVE
     )
     costs = {tile: cost(workload, plan(workload, tile)) for tile in sizes}
     return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
-def cost(workload: Conv2dWorkload, layout: Plan) -> float:
-    """Instructions of one image without its epilogue but for what the epilogue reads for every tile."""
-    tile, quads = layout.tile, layout.tile.channels // LANES
-    steps = layout.groups * workload.kernel[1]
+def _columns_read(workload: Conv2dWorkload, columns: int) -> int:
+    """Columns of the input that a number of neighbouring output columns read."""
     (_, stride), (_, dilation) = workload.strides, workload.dilation
-    columns = {x * stride + s * dilation for x in range(tile.columns) for s in range(workload.kernel[1])}
-    dots = steps * tile.rows * tile.columns
-    loads = steps * tile.rows + layout.groups * len(columns)
-    starts = tile.rows * tile.columns
-    narrowing = 2 * tile.rows * tile.columns
-    each = quads * (dots + loads + starts + 1) + narrowing + 6
-    vectors, rows = layout.channels // layout.vector, layout.tiles[0]
-    turned = layout.groups * layout.width(workload) * (layout.rows_read(workload) + 3)  # loads, and a store
-    copied = tile.rows * workload.strides[0] * layout.width(workload) * 3
-    return vectors * rows * (layout.tiles[1] * each * layout.vector / tile.channels + turned + copied)
+    return len({x * stride + s * dilation for x in range(columns) for s in range(workload.kernel[1])})
 
 
-def pair_cost(workload: Conv2dWorkload) -> float:
-    """The same of the kernel that adds products in pairs, whose tiles have four pixels of eight channels."""
+def cost(workload: Conv2dWorkload, layout: Plan) -> float:
+    """Instructions of one image without its epilogue, whose constants need registers, too."""
+    tile = layout.tile
+    steps, pixels = layout.groups * workload.kernel[1], tile.rows * tile.columns
+    constants = QUADS * (steps * tile.rows + 2)
+    held = max(0, HELD - QUADS * pixels) if layout.tiles[1] > 1 else 0
+    loads = max(0, constants - held) + QUADS * layout.groups * _columns_read(workload, tile.columns)
+    each = QUADS * pixels * (steps + 1) + loads + pixels + LOOP  # accumulators are set to the bias, outputs are stored
+    each += 2 * pixels if workload.out_width % tile.columns else 0  # conditions, and LLVM makes two loops of it
+    turned = layout.groups * layout.width(workload) * (layout.rows_read(workload) + 3)
+    copied = tile.rows * workload.strides[0] * layout.width(workload) * COPY
+    rows, vectors = workload.batch * layout.tiles[0], layout.channels // layout.vector
+    return rows * vectors * (layout.tiles[1] * each * layout.vector / CHANNELS + turned + copied)
+
+
+def other_cost(workload: Conv2dWorkload) -> float:
+    """The same of the kernel for CPUs without sdot, which widens products in pairs or activations."""
+    layout = depthwise_conv2d.plan(workload, AARCH64)
     taps = workload.kernel[0] * workload.kernel[1]
-    width, channels = round_up(workload.out_width, 4), round_up(workload.out_channels, _vector(workload))
-    pixel = taps * (1 + 1 / 4) + 2 * -(-taps // 2) + min(taps, 3 * workload.kernel[0])
-    return workload.out_height * width * channels / 8 * pixel
+    columns = _columns_read(workload, layout.columns)
+    loads = workload.kernel[0] * columns * (1 if layout.pairs else 2) / layout.columns + taps / layout.columns
+    products = taps + 2 * -(-taps // 2) if layout.pairs else 2 * taps
+    copied = workload.strides[0] * workload.strides[1] * COPY * CHANNELS / layout.lanes if layout.staged else 0
+    pixels = workload.batch * workload.out_height * layout.width
+    return pixels * layout.channels / CHANNELS * (products + loads + copied + 1 + LOOP / layout.columns)
 
 
 def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, tile: TapTile | None = None) -> np.ndarray:
@@ -203,10 +227,9 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: TapT
 
     n, y, column, c = sch.get_loops(output)
     task_rows, task_vectors = _task(layout)
-    channels = layout.tile.channels
     row_outer, band, row = sch.split(y, [None, task_rows, layout.tile.rows])
     column_outer, column = sch.split(column, [None, layout.tile.columns])
-    channel_outer, vector, part, lane = sch.split(c, [None, task_vectors, layout.vector // channels, channels])
+    channel_outer, vector, part, lane = sch.split(c, [None, task_vectors, layout.vector // CHANNELS, CHANNELS])
     sch.reorder(n, row_outer, channel_outer, vector, band, part, column_outer, row, column, lane)
     task = sch.fuse(n, row_outer, channel_outer)
     if workload.macs >= PARALLEL_MACS_DEPTHWISE and extent(sch, task) > 1:
@@ -220,7 +243,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: TapT
     _schedule_turned(sch, turned, layout, workload)
     _tensorize(sch, accumulator, layout, workload)
     sch.unroll(row)
-    vectorize_epilogue(sch, column, lane, math.gcd(workload.out_channels, channels))
+    vectorize_epilogue(sch, column, lane, math.gcd(workload.out_channels, CHANNELS))
 
 
 def _task(layout: Plan) -> tuple[int, int]:
@@ -242,7 +265,7 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, workload: Con
     quad, lane = sch.split(channel, [None, LANES])
     sch.reorder(quad, g, s, row, column, lane, t)
     tile = layout.tile
-    dots = layout.groups * workload.kernel[1] * tile.rows * tile.columns * tile.channels // LANES
+    dots = layout.groups * workload.kernel[1] * tile.rows * tile.columns * QUADS
     initial_block = sch.decompose_reduction(accumulator, g)
     *pixels, vector = sch.get_loops(initial_block)[-3:]
     sch.vectorize(vector)
@@ -255,7 +278,7 @@ def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
     if not (workload.depthwise and workload.out_dtype == "int32" and is_aarch64(target)):
         return False
     bytes_only = workload.data_dtype == workload.weight_dtype == "int8"
-    return bytes_only and has_feature(target, "dotprod") and next(iter(tiles(workload).values())) < pair_cost(workload)
+    return bytes_only and has_feature(target, "dotprod") and next(iter(tiles(workload).values())) < other_cost(workload)
 
 
 register(
