@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from rich.table import Table
 
 import qnn_ext
 from benchmarks.layers import shape_text
+from qnn_ext.cli.common import out
 from tests.arm.count import Counts, counted
 from tests.arm.engines import emulated
 
@@ -201,7 +201,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--no-litert", action="store_true", help="leave LiteRT out")
     options = parser.parse_args(arguments)
 
-    console, counting, results = Console(), Counting(not options.no_litert), []
+    console, counting, results = out(), Counting(not options.no_litert), []
     for model in options.models or default_models():
         for target in options.targets:
             results.append(counting.model(model, target))
