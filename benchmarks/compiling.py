@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from .memory import peak_bytes, reset_peak
 from .models import Model
-from .worker import Child, WorkerError, one_line
+from .worker import computed_apart
 
 if TYPE_CHECKING:
     import qnn_ext
@@ -47,20 +46,9 @@ class Compiled:
 
 def compile_model(model: Model, threads: list[int], folder: Path, limit: float, verbose: bool = False) -> Compiled:
     """Compile a model in a process of its own. Raises WorkerError: it failed, or took longer than `limit` seconds."""
-    child = Child(_serve, model, threads, folder, verbose=verbose)
-    try:
-        result = child.answer(limit)
-    finally:
-        child.close()
+    result = computed_apart(_compile, model, threads, folder, limit=limit, verbose=verbose)
     assert isinstance(result, Compiled)
     return result
-
-
-def _serve(connection: Connection, model: Model, threads: list[int], folder: Path) -> None:
-    try:
-        connection.send(_compile(model, threads, folder))
-    except Exception as error:
-        connection.send(WorkerError(one_line(error)))
 
 
 def _compile(model: Model, threads: list[int], folder: Path) -> Compiled:

@@ -202,6 +202,22 @@ class Child:
         self._process.join()
 
 
+def computed_apart(function: Callable[..., Any], *arguments: Any, limit: float, verbose: bool = False) -> Any:
+    """What `function` returns in a process of its own. Raises WorkerError: it failed, or took longer than `limit` s."""
+    child = Child(_send_result, function, *arguments, verbose=verbose)
+    try:
+        return child.answer(limit)
+    finally:
+        child.close()
+
+
+def _send_result(connection: Connection, function: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        connection.send(function(*arguments))
+    except Exception as error:
+        connection.send(WorkerError(one_line(error)))
+
+
 class Worker(Child):
     """A child that runs a Task. It works from the start: `wait` gives its Ready and stops it."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..compiling import _random_input, import_model
-from ..worker import Child, WorkerError, one_line
+from ..worker import computed_apart
 from .plan import Item
 
 if TYPE_CHECKING:
@@ -41,20 +40,9 @@ class Compiled:
 
 def compile_item(item: Item, form: str, target: str, folder: Path, limit: float) -> Compiled:
     """Build one form of an item. Raises WorkerError: it failed, or took longer than `limit` seconds."""
-    child = Child(_serve, item, form, target, folder)
-    try:
-        result = child.answer(limit)
-    finally:
-        child.close()
+    result = computed_apart(compile_here, item, form, target, folder, limit=limit)
     assert isinstance(result, Compiled)
     return result
-
-
-def _serve(connection: Connection, item: Item, form: str, target: str, folder: Path) -> None:
-    try:
-        connection.send(compile_here(item, form, target, folder))
-    except Exception as error:
-        connection.send(WorkerError(one_line(error)))
 
 
 def compile_here(item: Item, form: str, target: str, folder: Path) -> Compiled:
