@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -20,6 +19,7 @@ from tvm.target import Target
 
 from . import gpu, gpu_runtime
 from .numerics.saturate import as_float, is_saturate, narrowed, widened
+from .numerics.tir import fenced_product
 from .topi_int8.arm_cpu import lookup as arm_lookup
 from .topi_int8.arm_cpu.narrow import finish_for_arm
 from .topi_int8.cpu.chains import by_step
@@ -28,7 +28,7 @@ from .topi_int8.cpu.weave import weave
 from .topi_int8.cuda.copies import asynchronous
 from .topi_int8.cuda.fragments import in_registers
 from .topi_int8.cuda.lowering import lower_for_cuda
-from .topi_int8.features import has_feature, is_aarch64, is_arm32, is_cuda
+from .topi_int8.features import has_feature, is_aarch64, is_arm, is_cuda
 from .topi_int8.schedule_util import num_threads
 from .topi_int8.x86 import lookup as x86_lookup
 from .topi_int8.x86.pack import pack_saturated
@@ -40,7 +40,6 @@ STACK_BYTES = 4096
 registers; beyond it a buffer comes from a runtime call, and what is stored there stays stored."""
 
 Expr = Any
-_LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")}
 
 
 def generate_code(mod: tvm.IRModule, target: Target) -> Any:
@@ -75,7 +74,7 @@ tirx.register_tir_pipeline(PIPELINE, _pipeline)
 
 
 def _begin(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
-    return in_registers(function)
+    return in_registers(function) if is_cuda(function.attrs["target"]) else function
 
 
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
@@ -84,7 +83,7 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
         return function.with_body(lower_for_cuda(asynchronous(function.body)))
     body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
     body = weave(body, serial=num_threads(target) == 1)
-    if is_aarch64(target) or is_arm32(target):
+    if is_arm(target):
         body = tvm_ffi.structural_map(body, (tirx.SeqStmt, by_step))
     if has_feature(target, "avx512vbmi"):
         body = tvm_ffi.structural_map(body, (TensorLoad, x86_lookup.looked_up))
@@ -93,7 +92,7 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
     if has_feature(target, "fma"):
         body = tvm_ffi.structural_map(body, [(tirx.Max, _rounded_product), (tirx.Cast, _floated)])
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
-    if is_aarch64(target) or is_arm32(target):
+    if is_arm(target):
         body = finish_for_arm(body, target)
     saturate = _packed if has_feature(target, "avx512bw") else _narrowed
     return function.with_body(tvm_ffi.structural_map(body, [(tvm.ir.Call, saturate), (tirx.AllocBuffer, _on_stack)]))
@@ -104,12 +103,8 @@ def _rounded_product(node: tirx.Max) -> Expr:
 
     Where the product is −0 this is +0; neither a comparison nor a sum with another number tells them apart.
     """
-    product, low = node.a, node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
-    dtype = str(node.ty.dtype)
-    is_fence = isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(dtype.split("x")[0])
-    if not (is_fence and isinstance(product, tirx.Mul)):
-        return node
-    return _product(product.a, product.b)
+    product = fenced_product(node)
+    return node if product is None else _product(product.a, product.b)
 
 
 def _product(a: Expr, b: Expr) -> Expr:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import tirx
 
 from . import tir
+from .operator import define, is_call
 
 Expr = Any
 MULTIPLY = "tirx.qnn_multiply_tflite"
@@ -27,7 +27,7 @@ def multiplied(x: Expr, multiplier: Expr, up: Expr, down: Expr) -> Expr:
 
 def is_multiply(node: Expr) -> bool:
     """Whether an expression is the operator."""
-    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == MULTIPLY
+    return is_call(node, MULTIPLY)
 
 
 def in_64_bits(call: Expr) -> Expr:
@@ -36,14 +36,4 @@ def in_64_bits(call: Expr) -> Expr:
     return tir.multiply_tflite(x, multiplier, up + down).astype("int32")
 
 
-def _register() -> None:
-    tvm.ir._ffi_api.RegisterOp(MULTIPLY, "x * multiplier * 2^(up + down)")
-    op = tvm.ir.Op.get(MULTIPLY)
-    op.set_num_inputs(4)
-    op.set_attr("TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-    op.set_attr("TVectorizable", True)
-    op.set_attr("TScriptPrinterName", MULTIPLY.removeprefix("tirx."))
-    tirx.register_intrin_lowering(MULTIPLY, target="default", f=in_64_bits)
-
-
-_register()
+define(MULTIPLY, "x * multiplier * 2^(up + down)", 4, in_64_bits)

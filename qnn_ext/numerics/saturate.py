@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import tirx
 
 from ..qparams import dtype_range
+from .operator import define, is_call
 
 Expr = Any
 SATURATE = "tirx.qnn_saturate"
@@ -30,7 +30,7 @@ def saturated(x: Expr, zero_point: int, dtype: str) -> Expr:
 
 def is_saturate(node: Expr) -> bool:
     """Whether an expression is the operator."""
-    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == SATURATE
+    return is_call(node, SATURATE)
 
 
 def narrowed(call: Expr) -> Expr:
@@ -93,14 +93,4 @@ def _clip(x: Expr, low: int, high: int) -> Expr:
     return tirx.max(tirx.min(x, tirx.const(high, wide)), tirx.const(low, wide))
 
 
-def _register() -> None:
-    tvm.ir._ffi_api.RegisterOp(SATURATE, "saturate(x + zero_point)")
-    op = tvm.ir.Op.get(SATURATE)
-    op.set_num_inputs(2)
-    op.set_attr("TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-    op.set_attr("TVectorizable", True)
-    op.set_attr("TScriptPrinterName", SATURATE.removeprefix("tirx."))
-    tirx.register_intrin_lowering(SATURATE, target="default", f=narrowed)
-
-
-_register()
+define(SATURATE, "saturate(x + zero_point)", 2, narrowed)

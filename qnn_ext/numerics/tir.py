@@ -36,6 +36,17 @@ def fence(x: Expr) -> Expr:
     return tirx.max(x, tirx.const(float(np.finfo(dtype).min), dtype))
 
 
+_LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")}
+
+
+def fenced_product(node: tirx.Max) -> tirx.Mul | None:
+    """The float32 or float64 product, perhaps of vectors, that `node` fences; None where it is another maximum."""
+    low = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
+    dtype = str(node.ty.dtype).split("x")[0]
+    is_fence = isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(dtype)
+    return node.a if is_fence and isinstance(node.a, tirx.Mul) else None
+
+
 def shared(x: Expr, body: Callable[[Expr], Expr]) -> Expr:
     """body(x) with x computed once, however often the body reads it.
 

@@ -21,7 +21,7 @@ from ..errors import UnsupportedOperatorError
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
 from ..topi_int8.cuda.generic import schedule_generic as schedule_for_gpu
-from ..topi_int8.features import is_aarch64, is_arm32, is_cuda
+from ..topi_int8.features import is_arm, is_cuda
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.bounds import bound_of
 from ..topi_int8.generic.elementwise import Constants, Operand
@@ -231,7 +231,7 @@ class _Kernel:
 
 def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any], target: Target) -> Workload:
     dtypes = (data.dtype, weight.dtype, attributes["out_dtype"])
-    pairable = (is_aarch64(target) or is_arm32(target)) and _pairable(weight)
+    pairable = is_arm(target) and _pairable(weight)
     if name == "qnn.dense_accumulate":
         m, k = data.shape
         return DenseWorkload(m, k, weight.shape[0], *dtypes, pairable_weights=pairable)

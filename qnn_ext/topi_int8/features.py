@@ -29,10 +29,15 @@ def is_arm32(target: Target) -> bool:
     return name.startswith("arm") and name != "arm64"
 
 
+def is_arm(target: Target) -> bool:
+    """Whether the target is an ARM CPU, of 64 or 32 bits."""
+    return is_aarch64(target) or is_arm32(target)
+
+
 def on_arm() -> bool:
     """Whether what is computed now is for an ARM CPU, as `on_gpu`."""
     target = Target.current(allow_none=True)
-    return target is not None and (is_aarch64(target) or is_arm32(target))
+    return target is not None and is_arm(target)
 
 
 def is_cuda(target: Target) -> bool:

@@ -15,7 +15,7 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ..numerics.saturate import SATURATE
+from ..numerics.saturate import is_saturate
 
 # Where tasks meet after a kernel they wait for each other and fetch what the other cores have written: some 0.3 µs.
 # So a kernel goes parallel that takes about 1 µs alone. In multiply-accumulates, by how fast the kernel is:
@@ -113,7 +113,7 @@ def saturates(block: SBlock) -> bool:
     """Whether the block narrows to 8 bits, which CPUs do for several registers at a time."""
     found: list[Call] = []
     tvm_ffi.structural_walk(block.body, (Call, lambda call: found.append(call)))
-    return any(getattr(call.op, "name", "") == SATURATE for call in found)
+    return any(map(is_saturate, found))
 
 
 def root_blocks(sch: Schedule, done: Sequence[SBlockRV]) -> list[SBlockRV]:

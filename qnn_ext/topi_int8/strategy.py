@@ -66,6 +66,11 @@ class Implementation:
         )
 
 
+def cheapest_first(costs: dict[Any, float]) -> dict[Any, float]:
+    """Tiles with their predicted cost in the order that `Implementation.tiles` gives them."""
+    return dict(sorted(costs.items(), key=lambda item: item[1]))
+
+
 _registry: dict[type, list[Implementation]] = {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.target import Target
 
-from .features import has_feature, is_aarch64, is_arm32, is_cuda, is_x86
+from .features import has_feature, is_arm, is_cuda, is_x86
 from .x86.intrin import INSTRUCTIONS
 
 _ARM_SETS = ("i8mm", "dotprod", "neon")  # smmla, sdot, smlal: each some twice as fast as the next
@@ -16,7 +16,7 @@ def operand_dtypes(target: Target) -> tuple[str, str] | None:
     x86's vpdpbusd multiplies uint8 × int8. ARM's sdot and smmla, and CUDA's dp4a and tensor cores, take signed operands
     on both sides; ARM without sdot widens to int16, from int8 so that its kernels know one dtype.
     """
-    if is_aarch64(target) or is_arm32(target) or is_cuda(target):
+    if is_arm(target) or is_cuda(target):
         return "int8", "int8"
     if is_x86(target):
         best = next((instruction for instruction in INSTRUCTIONS if instruction.available(target)), None)

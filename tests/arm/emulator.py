@@ -25,7 +25,7 @@ from tvm.target import Target
 
 from qnn_ext.host import host_architecture
 from qnn_ext.target import target_architecture
-from qnn_ext.topi_int8.features import has_feature, is_aarch64, is_arm32
+from qnn_ext.topi_int8.features import has_feature, is_aarch64, is_arm
 from qnn_ext.topi_int8.schedule_util import num_threads
 
 HERE = Path(__file__).parent
@@ -81,7 +81,7 @@ FEATURES_32 = ("vfp4", "hwdiv-arm", "fp-armv8", "dotprod", "i8mm", "fullfp16")
 
 def emulates(target: Target) -> bool:
     """Whether code for the target runs on this machine under emulation."""
-    return (is_aarch64(target) or is_arm32(target)) and target_architecture(target) != host_architecture()
+    return is_arm(target) and target_architecture(target) != host_architecture()
 
 
 def architecture(target: Target) -> Architecture:

@@ -24,7 +24,7 @@ from ..cpu.depthwise_conv2d import padded, part_columns, reach, vectorize_epilog
 from ..cpu.microkernel import round_up
 from ..features import has_feature, is_aarch64
 from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, largest_divisor, schedule_root_blocks
-from ..strategy import Implementation, register
+from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
 from .depthwise_conv2d import AARCH64
 from .tap_intrin import LANES, TAPS, tap_intrin, turn_intrin
@@ -119,7 +119,7 @@ def tiles(workload: Conv2dWorkload) -> dict[TapTile, float]:
         if columns == 1 or QUADS * rows * columns + _columns_read(workload, columns) <= LIVE
     )
     costs = {tile: cost(workload, plan(workload, tile)) for tile in sizes}
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def _columns_read(workload: Conv2dWorkload, columns: int) -> int:

@@ -16,6 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..cpu.microkernel import Domain, Tile, lane_of, round_up, schedule_microkernel
 from ..schedule_util import TASKS, extent, largest_divisor
+from ..strategy import cheapest_first
 from .smmla import CHANNELS, DEPTH, LANES, PIXELS, QUADS, SMMLA
 
 LOOP, TILE, ADDRESSES = 3.0, 15.0, 2.0
@@ -88,7 +89,7 @@ def tiles_of(domain: Domain) -> dict[Tile, float]:
         for rows in range(1, min(domain.rows, most // (blocks * pairs)) + 1)
     ]
     costs = {tile: _cost(tile, domain) for tile in sizes if _registers(tile) <= SMMLA.registers}
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def _registers(tile: Tile) -> int:

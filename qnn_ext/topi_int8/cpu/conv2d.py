@@ -38,7 +38,7 @@ from ..schedule_util import (
     schedule_root_blocks,
     vectorize_inner,
 )
-from ..strategy import Implementation
+from ..strategy import Implementation, cheapest_first
 from ..workload import Conv2dWorkload
 from .dot import DotInstruction
 from .interleave import VECTOR, Interleaving
@@ -112,7 +112,7 @@ def _tiles(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -
     for domain in filter(None, (_lines(workload, instruction, groups), _domain(workload, instruction, groups))):
         for tile in legal_tiles(domain, instruction):
             costs.setdefault(tile, tile_cost(tile, domain, instruction))
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def _domain(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> Domain:

@@ -18,7 +18,7 @@ from tvm.target import Target
 
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
-from ..strategy import Implementation
+from ..strategy import Implementation, cheapest_first
 from ..workload import BatchMatmulWorkload, DenseWorkload
 from .dot import DotInstruction
 from .microkernel import (
@@ -64,7 +64,7 @@ def tiles(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruc
     """The legal register tiles with their predicted cost, cheapest first."""
     domain = _domain(workload, instruction)
     costs = {tile: tile_cost(tile, domain, instruction) for tile in legal_tiles(domain, instruction)}
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction) -> Domain:

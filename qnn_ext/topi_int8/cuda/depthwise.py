@@ -27,7 +27,7 @@ from tvm.target import Target
 
 from ..features import is_cuda
 from ..schedule_util import inline_epilogue, largest_divisor
-from ..strategy import Implementation, register
+from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
 from .dp4a import MULTIPROCESSORS, RESIDENT
 from .generic import bind_blocks
@@ -76,7 +76,7 @@ def tiles(workload: Conv2dWorkload) -> dict[Tile, float]:
     """The tiles whose values fit registers with their predicted cost, cheapest first."""
     costs = {tile: tile_cost(tile, workload) for tile in TILES if _registers(tile, workload) <= REGISTERS}
     costs = costs or {Tile(1, 1): tile_cost(Tile(1, 1), workload)}
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def _rows_held(tile: Tile, workload: Conv2dWorkload) -> int:

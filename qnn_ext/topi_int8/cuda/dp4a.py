@@ -27,6 +27,7 @@ from tvm.target import Target
 
 from ..features import is_cuda
 from ..schedule_util import inline_epilogue
+from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Conv2dWorkload, Workload
 from . import gemm
 from .dp4a_intrin import DEPTH, dp4a
@@ -73,7 +74,7 @@ def tiles(workload: Workload) -> dict[Tile, float]:
     """All tiles with their predicted cost, cheapest first."""
     sizes = gemm.gemm_of(workload)
     costs = {tile: tile_cost(tile, sizes) for tile in TILES}
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...numerics.saturate import SATURATE, narrowed, widened
+from ...numerics.saturate import is_saturate, narrowed, widened
+from ...numerics.tir import fenced_product
 
 Expr = Any
 
 _LLVM = "tirx.call_llvm_pure_intrin"
-_LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")}
 _PRODUCTS = {"float32": "__fmul_rn", "float64": "__dmul_rn"}
 
 # LLVM's intrinsic -> dtype of its last argument -> CUDA's function
@@ -41,17 +40,15 @@ def _scalar(expr: Expr) -> str:
 
 def _widened(cast: tirx.Cast) -> Expr:
     """A saturated value that is widened again never leaves its 32 bits."""
-    return widened(cast.value).astype(cast.ty.dtype) if _name(cast.value) == SATURATE else cast
+    return widened(cast.value).astype(cast.ty.dtype) if is_saturate(cast.value) else cast
 
 
 def _product(node: tirx.Max) -> Expr:
     """A fenced product as one that is rounded by itself."""
-    low = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
-    dtype = _scalar(node)
-    is_fence = isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(dtype)
-    if not (is_fence and isinstance(node.a, tirx.Mul)):
+    product = fenced_product(node)
+    if product is None:
         return node
-    return tirx.call_pure_extern(node.ty.dtype, _PRODUCTS[dtype], node.a.a, node.a.b)
+    return tirx.call_pure_extern(node.ty.dtype, _PRODUCTS[_scalar(node)], product.a, product.b)
 
 
 def _bytes(node: tirx.Broadcast) -> Expr:
@@ -64,7 +61,7 @@ def _bytes(node: tirx.Broadcast) -> Expr:
 
 
 def _called(call: Expr) -> Expr:
-    if _name(call) == SATURATE:
+    if is_saturate(call):
         return narrowed(call)
     if _name(call) != _LLVM:
         return call

@@ -36,6 +36,7 @@ from tvm.target import Target
 
 from ...gpu import version_of
 from ..schedule_util import extent, inline_epilogue
+from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Workload
 from . import gemm, intrin
 from .dp4a import takes
@@ -113,7 +114,7 @@ def tiles(workload: Workload) -> dict[Tile, float]:
     """All tiles with their predicted cost, cheapest first."""
     sizes = gemm.gemm_of(workload)
     costs = {tile: tile_cost(tile, sizes, gemm.run_of(workload)) for tile in TILES}
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:

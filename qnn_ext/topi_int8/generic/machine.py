@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from ..features import has_feature, is_aarch64, is_arm32
+from ..features import has_feature, is_aarch64, is_arm
 
 MOST_ROWS, MOST_VECTORS = 8, 4
 FEWEST_SUMS = 8  # independent sums that hide the latency of a multiply-add
@@ -33,7 +33,7 @@ class Machine:
 def machine_of(target: Target) -> Machine:
     """The CPU of an LLVM target."""
     threads = int(target.attrs.get("num-cores", 0)) != 1
-    if is_aarch64(target) or is_arm32(target):
+    if is_arm(target):
         # A vector of the longest kind is four registers already. Four or two registers of 32-bit values become one of
         # bytes, in instructions that LLVM does not find in loops.
         wide = is_aarch64(target)

@@ -24,7 +24,7 @@ from tvm.target import Target
 from ..cpu.dot import DotInstruction
 from ..cpu.microkernel import round_up
 from ..schedule_util import extent, inline_epilogue, num_threads, schedule_root_blocks
-from ..strategy import Implementation, register
+from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS
 from .tap_intrin import TAPS, tap_intrin, two_pass_intrin
@@ -116,7 +116,7 @@ def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> dict[TapTile
             TapTile(rows, columns) for columns in range(1, min(instruction.registers // 2 // rows, one.tiles[1]) + 1)
         )
     }
-    return dict(sorted(costs.items(), key=lambda item: item[1]))
+    return cheapest_first(costs)
 
 
 def tasks(workload: Conv2dWorkload, tile: TapTile, instruction: DotInstruction) -> list[TapTile]:
