@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import (
     ArtifactError,
     InputError,
+    LimitError,
     ModelFormatError,
     QnnError,
     QuantizationError,
@@ -28,6 +29,7 @@ from .runtime import Engine, load
 if TYPE_CHECKING:
     from . import autotune, quantize
     from .build import build
+    from .frontends.limits import Limits
     from .frontends.mxnet import from_mxnet
     from .frontends.onnx import from_onnx
     from .frontends.pytorch import from_pytorch
@@ -41,6 +43,8 @@ __all__ = [
     "Engine",
     "InputError",
     "Interpreter",
+    "LimitError",
+    "Limits",
     "ModelFormatError",
     "QParams",
     "QnnError",
@@ -63,6 +67,7 @@ __all__ = [
 
 _LAZY = {
     "Interpreter": ".interpreter",
+    "Limits": ".frontends.limits",
     "build": ".build",
     "from_mxnet": ".frontends.mxnet",
     "from_onnx": ".frontends.onnx",

@@ -11,6 +11,11 @@ class ModelFormatError(QnnError):
     """The file is not what it claims to be: empty, truncated, corrupt, or of another format."""
 
 
+class LimitError(ModelFormatError):
+    """The model needs more time or memory than `qnn_ext.Limits` allows: raise the limit that the message names, or
+    refuse the file."""
+
+
 class UnsupportedOperatorError(QnnError):
     """The model uses an operator, an operator version or a dtype combination qnn_ext does not implement."""
 

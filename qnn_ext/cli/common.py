@@ -20,7 +20,7 @@ from ..images import NORMALIZATIONS
 from ..module import FloatNote, QnnModule, TensorSpec
 from ..runtime import Engine, load
 from ..variants import Memory
-from .formats import TITLES, ImportOptions, parse_shapes, read_module, recognize
+from .formats import TITLES, ImportOptions, parse_limits, parse_shapes, read_module, recognize
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,9 +41,10 @@ def import_options(command: Command) -> Command:
     """The options that say how a model file is read, passed on as one ImportOptions named `importing`."""
 
     @functools.wraps(command)
-    def wrapped(shapes: tuple[str, ...], **options: Any) -> Any:
+    def wrapped(shapes: tuple[str, ...], limits: tuple[str, ...], **options: Any) -> Any:
         given = {field.name: options.pop(field.name) for field in fields(ImportOptions) if field.name in options}
-        return command(importing=ImportOptions(shapes=parse_shapes(shapes), **given), **options)
+        importing = ImportOptions(shapes=parse_shapes(shapes), limits=parse_limits(limits), **given)
+        return command(importing=importing, **options)
 
     for option in reversed(
         [
@@ -68,6 +69,13 @@ def import_options(command: Command) -> Command:
                 "--engine",
                 type=click.Choice(["fbgemm", "x86", "onednn", "qnnpack"]),
                 help="Whose arithmetic TorchScript models follow. Default: PyTorch's own choice here.",
+            ),
+            click.option(
+                "--limit",
+                "limits",
+                multiple=True,
+                metavar="NAME=NUMBER",
+                help="What importing the model may take, as the error that names a limit says. Repeatable.",
             ),
         ]
     ):

@@ -9,13 +9,14 @@ import glob
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
 from ..errors import ModelFormatError, QnnError, ShapeError
+from ..frontends.limits import Limits
 from ..module import QnnModule
 
 TITLES = {
@@ -43,6 +44,7 @@ class ImportOptions:
     params: Path | None = None
     sum_mode: str | None = None
     engine: str | None = None
+    limits: Limits | None = None
 
 
 # ---- recognition -------------------------------------------------------------------------------------------------
@@ -180,20 +182,21 @@ def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, An
     if form == "tflite":
         from ..frontends.tflite import from_tflite
 
-        return from_tflite(path, numerics=options.numerics or "float32", shapes=shapes)
+        return from_tflite(path, numerics=options.numerics or "float32", shapes=shapes, limits=options.limits)
     if form == "onnx":
         from ..frontends.onnx import from_onnx
 
-        return from_onnx(path, shapes=shapes)
+        return from_onnx(path, shapes=shapes, limits=options.limits)
     if form in ("pt2", "torchscript"):
         from ..frontends.pytorch import from_pytorch
 
-        return from_pytorch(path, shapes=shapes, engine=options.engine)
+        return from_pytorch(path, shapes=shapes, engine=options.engine, limits=options.limits)
     if form == "mxnet":
         from ..frontends.mxnet import from_mxnet
 
         params = options.params or find_params(path)
-        return from_mxnet(path, params, shapes=shapes, sum_mode=options.sum_mode or "intended")
+        sum_mode = options.sum_mode or "intended"
+        return from_mxnet(path, params, shapes=shapes, sum_mode=sum_mode, limits=options.limits)
     raise QnnError(f"{path} is compiled already")
 
 
@@ -226,3 +229,18 @@ def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not name or not shape:
         raise click.BadParameter(f"{text!r} is not NAME=1,224,224,3", param_hint="--shape")
     return name, shape
+
+
+def parse_limits(texts: Sequence[str]) -> Limits | None:
+    """--limit unrolled=4096, repeated. Raises click.BadParameter."""
+    known = [limit.name for limit in fields(Limits)]
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in known:
+            raise click.BadParameter(f"{text!r} is no NAME=NUMBER of {', '.join(known)}", param_hint="--limit")
+        try:
+            given[name] = float(value) if name == "seconds" else int(value)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} of {text!r} is no number", param_hint="--limit") from None
+    return Limits(**given) if given else None

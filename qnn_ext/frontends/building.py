@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,28 +14,32 @@ from tvm import relax, tirx
 from ..errors import ModelFormatError, QnnError
 from ..interpreter import interpret
 from ..op.base import constant, constant_value, shape_of
-from .limits import Budget, check_elements
+from .limits import check_elements, checkpoint, count_expression
+
+_SMALL_RESULT = 2**22  # elements that folding may make out of little
 
 
 def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str) -> relax.Expr:
-    """`expr` bound to a variable; constants and variables stay as they are. Raises ModelFormatError when the result
-    would be absurdly big."""
+    """`expr` bound to a variable; constants and variables stay as they are. Raises LimitError when the result would be
+    too big, or the import takes too long."""
     if isinstance(expr, relax.Var) or constant_value(expr) is not None:
         return expr
+    count_expression()
     bound = builder.emit(expr, identifier(name))
     if isinstance(bound.ty, relax.TensorType):
         check_elements(shape_of(bound))
     return bound
 
 
-def fold(expr: relax.Expr, bound: relax.Expr, budget: Budget) -> relax.Expr:
+def fold(expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
     """A call whose tensor arguments are all constant as a constant, unless that would be big; otherwise `bound`, the
     variable it is bound to. Shape arithmetic needs that, and float16 weights. The dead binding is removed later."""
     if not isinstance(expr, relax.Call):
         return bound
     values = [constant_value(leaf) for leaf in leaves(expr)]
     known = [value for value in values if value is not None]
-    if known and len(known) == len(values) and budget.can_fold(bound.ty, known):
+    if known and len(known) == len(values) and _can_fold(bound.ty, known):
+        checkpoint()
         builder = relax.BlockBuilder()
         with builder.function("main", []):
             builder.emit_func_output(builder.emit(expr))
@@ -43,6 +48,14 @@ def fold(expr: relax.Expr, bound: relax.Expr, budget: Budget) -> relax.Expr:
         if len(results) == 1 and isinstance(bound.ty, relax.TensorType):
             return constant(results[0])
     return bound
+
+
+def _can_fold(result: Any, operands: Sequence[np.ndarray]) -> bool:
+    """Whether a result is small enough to compute it at import: small at all, or about as big as its operands."""
+    if not isinstance(result, relax.TensorType):
+        return False
+    size = math.prod(int(dim) for dim in result.shape)
+    return size <= max(_SMALL_RESULT, 2 * max(operand.size for operand in operands))
 
 
 def leaves(expr: Any) -> list[Any]:

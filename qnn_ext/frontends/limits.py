@@ -1,53 +1,204 @@
-"""How much an import may compute and keep: a damaged or hostile file is refused before it exhausts the machine."""
+"""How much an import may compute and keep: what would exhaust the machine is refused before it is allocated.
+
+`from_tflite`, `from_onnx`, `from_pytorch` and `from_mxnet` enter `importing(limits)`; whatever runs within asks the
+functions below, which know the limits of the import at hand. Outside of an import the defaults hold.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-from tvm import relax
+from ..errors import LimitError, ModelFormatError, QnnError
 
-from ..errors import ModelFormatError
-
-MAX_ELEMENTS = 2**31 - 1  # of a tensor without data in the file; constants are bounded by the file's size
-MAX_FOLDED_ELEMENTS = 2**24  # of a constant made at import: more is a corrupt file, not a model
-MAX_CONSTANT_ELEMENTS = 2**27  # of all constants and states together that are made at import
-MAX_UNROLLED = 1024  # time steps, each of which becomes some twenty expressions
-MAX_WINDOW_PADDING = 2**16  # rows or columns that a window may reach beyond the image
-_SMALL_RESULT = 2**22  # elements that folding may make out of little
+_CONVERSIONS = 4  # how often a weight of the file may be converted (transposed, widened, packed) beyond the limits
+_CONVERTED_BYTES = 4  # of an element of a converted weight
 
 
-def check_elements(shape: Sequence[int], what: str = "the result", limit: int = MAX_ELEMENTS) -> tuple[int, ...]:
-    """`shape` as a tuple. Raises ModelFormatError when a dimension is negative or it has more than `limit` elements."""
-    if any(dim < 0 for dim in shape) or math.prod(shape) > limit:
-        raise ModelFormatError(
-            f"{what} would have shape {tuple(shape)}, which is beyond {limit} elements: the file is damaged"
-        )
+def _limit(default: float, unit: str, of: str, most: float = math.inf) -> Any:
+    return field(default=default, metadata={"unit": unit, "of": of, "most": most})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one import may take. A model beyond a limit raises LimitError, which names the limit and what is needed.
+
+    The defaults are far above what published models need, and fixed, so that a file is accepted on every machine or on
+    none. A server that imports files of strangers should lower `seconds` and `memory`.
+
+    elements:    elements of one tensor at run time. Default 2³¹ − 1, the most that 32-bit indices address
+    folded:      elements of one constant that the import computes, from an attribute or from other constants, unless
+                 it is about as big as what it is computed from. Default 2²⁴
+    constants:   elements of all constants and states that the import makes, together; those of the file do not count.
+                 Default 2²⁷: half a gigabyte of float32
+    unrolled:    time steps of a recurrent layer and rounds of a loop, each of which becomes some twenty expressions.
+                 Default 1024
+    expressions: calls in the module. Default 100,000
+    padding:     rows or columns that a window may reach beyond its image. Default 2¹⁶
+    seconds:     wall-clock time of the import, reading the file included. Default 600
+    memory:      bytes by which the process may grow while the operators are converted, the file's own weights and
+                 their conversions not counted. Default 4 GiB. Checked where the operating system tells it (Linux)
+
+    Raises QnnError for a limit that is no positive number, and for more elements than 32-bit indices address.
+    """
+
+    elements: int = _limit(2**31 - 1, "elements", "in one tensor", most=2**31 - 1)
+    folded: int = _limit(2**24, "elements", "in one constant made at import", most=2**31 - 1)
+    constants: int = _limit(2**27, "elements", "in all constants and states made at import")
+    unrolled: int = _limit(1024, "steps", "to unroll")
+    expressions: int = _limit(100_000, "expressions", "in one module")
+    padding: int = _limit(2**16, "rows or columns", "of padding around an image", most=2**31 - 1)
+    seconds: float = _limit(600.0, "seconds", "for one import")
+    memory: int = _limit(4 * 2**30, "bytes", "of memory for one import")
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            kinds = (int, float) if limit.name == "seconds" else (int,)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+                raise QnnError(f"limit {limit.name}: must be a positive number, found {value!r}")
+            if value > limit.metadata["most"]:
+                raise QnnError(f"limit {limit.name}: can be at most {limit.metadata['most']:,}, found {value:,}")
+
+
+_META = {limit.name: limit.metadata for limit in fields(Limits)}
+
+
+class _Import:
+    """What one import has used so far."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.started = time.monotonic()
+        self.begin_walk(0)
+
+    def begin_walk(self, elements: int) -> None:
+        self.constants = 0
+        self.expressions = 0
+        self.exempt = _CONVERSIONS * elements
+        self.resident = _resident()
+
+
+_current: ContextVar[_Import | None] = ContextVar("qnn_ext_import", default=None)
+
+
+@contextmanager
+def importing(limits: Limits | None) -> Iterator[None]:
+    """Within, these limits hold, and the clock runs. Raises QnnError when `limits` is something else."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise QnnError(f"limits must be a qnn_ext.Limits, found {type(limits).__name__}")
+    token = _current.set(_Import(limits or Limits()))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current() -> Limits:
+    """The limits of the import at hand."""
+    state = _current.get()
+    return state.limits if state else Limits()
+
+
+def begin_walk(elements: int) -> None:
+    """The file has been read, and its operators are converted now: what counts begins at zero.
+
+    elements: of the file's own constants, which do not count
+    """
+    state = _current.get()
+    if state is not None:
+        state.begin_walk(elements)
+
+
+# ---- checks ------------------------------------------------------------------------------------------------------
+
+
+def check(name: str, needed: float, what: str = "the model") -> None:
+    """Raises LimitError when `what` needs more than the limit `name` allows."""
+    limit = getattr(current(), name)
+    if needed > limit:
+        raise exceeded(name, needed, what)
+
+
+def exceeded(name: str, needed: float, what: str = "the model") -> LimitError:
+    """The error for a limit that is hit: what is needed, what is allowed, how to allow more."""
+    limit, meta = getattr(current(), name), _META[name]
+    problem = f"{what} takes {needed:,} {meta['unit']}, and the limit is {limit:,} {meta['of']}"
+    if needed > meta["most"]:
+        return LimitError(f"{problem}, which is all that can be computed: the file is damaged")
+    return LimitError(f"{problem}; if the model is trusted, raise it: {_how(name, needed)}")
+
+
+def _how(name: str, value: float) -> str:
+    """How a limit is set, in Python and on the command line."""
+    return f"limits=Limits({name}={value}), or --limit {name}={value}"
+
+
+def check_elements(
+    shape: Sequence[int], what: str = "the result", name: str = "elements", exempt: int = 0
+) -> tuple[int, ...]:
+    """`shape` as a tuple. Raises ModelFormatError when a dimension is negative, LimitError when there are too many
+    elements.
+
+    name:   the limit that holds: "elements", or "folded" for constants that are made now
+    exempt: elements that are allowed in any case
+    """
+    if any(dim < 0 for dim in shape):
+        raise ModelFormatError(f"{what} would have shape {tuple(shape)}: the file is damaged")
+    count = math.prod(shape)
+    if count > exempt:
+        check(name, count, f"{what} of shape {tuple(shape)}")
     return tuple(int(dim) for dim in shape)
 
 
-class Budget:
-    """Counts the elements of the constants and states that one import makes.
+def charge(shape: Sequence[int], what: str = "the model") -> None:
+    """Count a constant or state that the import makes. Raises LimitError when all together are too many."""
+    count = math.prod(check_elements(shape, what))
+    state = _current.get()
+    if state is None:
+        return
+    state.constants += count
+    check("constants", state.constants - state.exempt, what)
 
-    in_file: elements of the file's own constants; weights may be converted a few times
-    """
 
-    def __init__(self, in_file: int) -> None:
-        self.left = MAX_CONSTANT_ELEMENTS + 4 * in_file
+def count_expression() -> None:
+    """Count a call in the module, and look at the clock. Raises LimitError."""
+    state = _current.get()
+    if state is None:
+        return
+    state.expressions += 1
+    if state.expressions > state.limits.expressions:
+        raise LimitError(
+            f"the model becomes more than {state.limits.expressions:,} expressions; if it is trusted, allow more: "
+            + _how("expressions", 10 * state.limits.expressions)
+        )
+    checkpoint()
 
-    def charge(self, shape: Sequence[int]) -> None:
-        """Count a tensor. Raises ModelFormatError when all together are too many."""
-        self.left -= math.prod(check_elements(shape))
-        if self.left < 0:
-            raise ModelFormatError(
-                f"constants and states of the model have over {MAX_CONSTANT_ELEMENTS} elements: the file is damaged"
-            )
 
-    def can_fold(self, result: Any, operands: Sequence[np.ndarray]) -> bool:
-        """Whether a result is small enough to compute it at import: small at all, or about as big as its operands."""
-        if not isinstance(result, relax.TensorType):
-            return False
-        size = math.prod(int(dim) for dim in result.shape)
-        return size <= max(_SMALL_RESULT, 2 * max(operand.size for operand in operands))
+def checkpoint() -> None:
+    """Raises LimitError when the import has taken too long or too much memory. To be called between small steps."""
+    state = _current.get()
+    if state is None:
+        return
+    if time.monotonic() - state.started > state.limits.seconds:
+        allowed = state.limits.seconds
+        raise LimitError(
+            f"the import takes over {allowed:g} seconds; if the model is trusted, allow more: "
+            + _how("seconds", 10 * allowed)
+        )
+    check("memory", _resident() - state.resident - _CONVERTED_BYTES * state.exempt, "the import")
+
+
+def _resident() -> int:
+    """Bytes of this process in memory; 0 where the operating system does not tell in this way."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -16,7 +16,7 @@ from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
 from ..building import bind, blaming, distinct, identifier
-from ..limits import check_elements
+from ..limits import Limits, begin_walk, check_elements, importing
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
 from .node import Node
 from .reader import DTYPES, read_params
@@ -36,6 +36,7 @@ def from_mxnet(
     params: str | os.PathLike | bytes | Mapping[str, Any],
     shapes: Mapping[str, Sequence[int]] | None = None,
     sum_mode: str = "intended",
+    limits: Limits | None = None,
 ) -> QnnModule:
     """Import an MXNet 1.x model, quantized (the oneDNN-fused form of `quantize_net` and `quantize_model_mkldnn`) or
     float. MXNet is not needed.
@@ -48,16 +49,17 @@ def from_mxnet(
               the sum's operand, so that an int8 operand clips a uint8 result at 127, half of its range. Two more of its
               defects are in "mxnet" only: weights of a convolution with several groups (not depthwise) quantized with
               another channel's scale, and averages that count cells beyond the padding (pooling_convention="full")
+    limits:   what the import may take, by default `qnn_ext.Limits()`
 
-    Raises ModelFormatError (corrupt file), UnsupportedOperatorError (operator, or a graph MXNet itself cannot run),
-    ShapeError (input shapes missing or wrong).
+    Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, or a
+    graph MXNet itself cannot run), ShapeError (input shapes missing or wrong).
     """
     if sum_mode not in SUM_MODES:
         raise QnnError(f"sum_mode must be one of {', '.join(SUM_MODES)}, found {sum_mode!r}")
-    graph = read_symbol(symbol)
     is_path = isinstance(symbol, os.PathLike) or (isinstance(symbol, str) and not symbol.lstrip().startswith("{"))
     source = os.fspath(symbol) if is_path else "symbol"  # type: ignore[arg-type]
-    return Importer(graph, read_params(params), dict(shapes or {}), sum_mode, str(source)).run()
+    with importing(limits):
+        return Importer(read_symbol(symbol), read_params(params), dict(shapes or {}), sum_mode, str(source)).run()
 
 
 class Importer:
@@ -78,7 +80,7 @@ class Importer:
     # ---- what nodes ask for ----------------------------------------------------------------------------------------
 
     def emit(self, expr: Any, name: str = "") -> relax.Expr:
-        """Bind an expression. Raises ModelFormatError when the result would be absurdly big."""
+        """Bind an expression. Raises LimitError when the result would be too big."""
         return bind(self._builder, as_expr(expr), name)
 
     def sole_consumer(self, operator: Operator) -> Operator | None:
@@ -104,6 +106,7 @@ class Importer:
 
     def run(self) -> QnnModule:
         """Convert the whole graph."""
+        begin_walk(sum(array.size for array in self.params.values()))
         variables = self._variables()
         inputs = [node for node in variables if node.name not in self.params]
         specs = self._input_specs(inputs)

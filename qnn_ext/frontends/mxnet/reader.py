@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
+from ..limits import check_elements
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 MAX_RANK = 32  # NumPy 1's limit
-MAX_ELEMENTS = 2**40  # also of an array without elements, whose other dimensions no data vouches for
 DTYPES = {
     0: "<f4", 1: "<f8", 2: "<f2", 3: "|u1", 4: "<i4", 5: "|i1", 6: "<i8", 7: "|b1", 8: "<i2", 9: "<u2",
     10: "<u4", 11: "<u8",
@@ -150,6 +150,7 @@ def _shape(cursor: _Cursor, index: int, ndim: int, code: str) -> tuple[int, ...]
     if not 0 <= ndim <= MAX_RANK:
         raise ModelFormatError(f"{cursor.where}: array {index} has {ndim} dimensions: the file is corrupt")
     shape = tuple(cursor.number(code) for _ in range(ndim))
-    if any(dim < 0 for dim in shape) or math.prod(max(dim, 1) for dim in shape) > MAX_ELEMENTS:
+    if any(dim < 0 for dim in shape):
         raise ModelFormatError(f"{cursor.where}: array {index} has the shape {shape}: the file is corrupt")
+    check_elements([max(dim, 1) for dim in shape], f"{cursor.where}: array {index}")
     return shape

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import UnsupportedOperatorError
+from ..limits import current
 from .reader import Operator
 from .tensors import NARROW
 
@@ -23,7 +24,6 @@ _NEVER = {
 }  # fmt: skip
 # Too slow in the reference implementation; their converters take constants as well
 _SLOW = {"Conv", "ConvTranspose", "Resize", "Upsample", "MaxPool", "AveragePool", "ConvInteger", "QLinearConv"}
-_LARGEST = 2**24  # elements of a result that is bigger than its inputs
 
 
 def evaluate(
@@ -37,7 +37,7 @@ def evaluate(
         return None
     if operator.op_type == "Constant":
         return [_constant_node(operator)]
-    if _result_size(operator.op_type, inputs) > _LARGEST + 2 * sum(x.size for x in inputs if x is not None):
+    if _result_size(operator.op_type, inputs) > current().folded + 2 * sum(x.size for x in inputs if x is not None):
         return None
     from onnx.reference import ReferenceEvaluator
 

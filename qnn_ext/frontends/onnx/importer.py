@@ -15,7 +15,7 @@ from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..building import bind, blaming, distinct, fold, identifier
-from ..limits import Budget
+from ..limits import Limits, begin_walk, charge, importing
 from . import converters  # noqa: F401  (fills the registry)
 from .batch import check_batch_axis
 from .fallback import convert_with_tvm
@@ -28,18 +28,26 @@ from .shapes import InputShapes, fixing_hint
 _MOST_NESTED = 32  # branches within branches
 
 
-def from_onnx(source: str | os.PathLike | bytes | Any, shapes: Mapping[str, Any] | None = None) -> QnnModule:
+def from_onnx(
+    source: str | os.PathLike | bytes | Any, shapes: Mapping[str, Any] | None = None, limits: Limits | None = None
+) -> QnnModule:
     """Import a quantized (or float) ONNX model: QDQ, QLinear and integer operators, and those of com.microsoft.
 
     source: path of an .onnx file, its bytes, or an onnx.ModelProto. External data files lie beside the file
     shapes: input name -> shape, or name of an open dimension -> size. A model whose inputs leave only their first
             dimension open takes batches of any size, if every operator treats the samples one by one; a name or None
             in the first place of a shape asks for that
+    limits: what the import may take, by default `qnn_ext.Limits()`
 
     Results equal ONNX Runtime's: rint(x / scale) + zero_point, requantization rint(f32(acc) · f32(s_in / s_out)).
-    Raises ModelFormatError (corrupt file), UnsupportedOperatorError (operator, version or dtype), ShapeError (open
-    dimensions), QnnError (the onnx package is missing).
+    Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
+    or dtype), ShapeError (open dimensions), QnnError (the onnx package is missing).
     """
+    with importing(limits):
+        return _import(source, shapes)
+
+
+def _import(source: Any, shapes: Mapping[str, Any] | None) -> QnnModule:
     model = read_model(source)
     where = str(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "model"
     if not model.outputs:
@@ -69,7 +77,6 @@ class Importer:
         self.source = source
         self.notes: list[FloatNote] = []
         self.narrow_dtypes = dict(model.narrow_dtypes)
-        self.budget = Budget(sum(array.size for array in model.constants.values()))
         self._shapes = shapes
         self._constants = dict(model.constants)
         self._values: dict[str, relax.Expr] = {}
@@ -90,12 +97,12 @@ class Importer:
         """Bind an expression. Constants and variables stay as they are; constant subexpressions are computed now,
         but for `qnn.dequantize`: weights stay integers.
 
-        Raises ModelFormatError when the result would be absurdly big.
+        Raises LimitError when the result would be too big.
         """
         expr = as_expr(expr)
         bound = bind(self._builder, expr, name)
         definition = definition_of(expr)
-        return bound if definition is not None and definition.name == "dequantize" else fold(expr, bound, self.budget)
+        return bound if definition is not None and definition.name == "dequantize" else fold(expr, bound)
 
     def fallback(self, node: Node) -> list[relax.Expr]:
         """The node's outputs by TVM's own converter. Raises UnsupportedOperatorError."""
@@ -105,6 +112,7 @@ class Importer:
 
     def run(self) -> QnnModule:
         """Convert the whole graph. Quantized operators of QDQ models stay dequantize → float → quantize."""
+        begin_walk(sum(array.size for array in self.model.constants.values()))
         names = distinct([value.name for value in self.model.inputs])
         specs, params = [], []
         for value, name in zip(self.model.inputs, names, strict=True):
@@ -178,7 +186,7 @@ class Importer:
         if not isinstance(bound.ty, relax.TensorType):
             raise UnsupportedOperatorError("the result is no tensor")
         if constant_value(bound) is not None:
-            self.budget.charge(shape_of(bound))
+            charge(shape_of(bound))
         return bound
 
     def _fold_node(self, operator: Operator) -> bool:
@@ -193,7 +201,7 @@ class Importer:
         for name, result in zip(operator.outputs, results, strict=False):
             value, dtype = unpacked(result)
             dtype = dtype or (narrow_constant(operator) if operator.op_type == "Constant" else "")
-            self.budget.charge(value.shape)
+            charge(value.shape)
             if name:
                 self._values[name] = constant(value)
                 if dtype:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
-from ..limits import MAX_ELEMENTS
+from ..limits import check_elements
 
 # TensorProto.DataType -> NumPy dtype of the stored elements
 DTYPES: dict[int, Any] = {
@@ -61,8 +61,9 @@ def read_tensor(proto: Any, folder: Path | None) -> np.ndarray:
     """
     label = f"tensor '{proto.name}'"
     shape = tuple(proto.dims)
-    if any(dim < 0 for dim in shape) or math.prod(max(dim, 1) for dim in shape) > MAX_ELEMENTS or len(shape) > 32:
+    if any(dim < 0 for dim in shape) or len(shape) > 32:
         raise ModelFormatError(f"{label} has shape {shape}: the file is damaged")
+    check_elements([max(dim, 1) for dim in shape], label)
     try:
         name = dtype_name(proto.data_type)
     except UnsupportedOperatorError as error:

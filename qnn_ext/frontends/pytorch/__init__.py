@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import ModelFormatError, QnnError
 from ...module import QnnModule
+from ..limits import Limits, importing
 
 __all__ = ["from_pytorch"]
 
@@ -20,6 +21,7 @@ def from_pytorch(
     example_inputs: Any = None,
     shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None = None,
     engine: str | None = None,
+    limits: Limits | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) PyTorch model.
 
@@ -30,13 +32,19 @@ def from_pytorch(
     shapes:         input name -> shape: float32 inputs of TorchScript, symbolic dimensions of a program
     engine:         TorchScript only: fbgemm, x86, onednn or qnnpack, whose arithmetic to follow. The file does not say;
                     by default `torch.backends.quantized.engine`, which PyTorch would use itself
+    limits:         what the import may take, by default `qnn_ext.Limits()`
 
-    Raises ModelFormatError (damaged file, pickled module, state dictionary), UnsupportedOperatorError, ShapeError, and
-    QnnError where PyTorch is missing.
+    Raises ModelFormatError (damaged file, pickled module, state dictionary), LimitError (beyond the limits),
+    UnsupportedOperatorError, ShapeError, and QnnError where PyTorch is missing.
     """
     from .common import import_torch
 
     torch = import_torch()
+    with importing(limits):
+        return _import(torch, source, example_inputs, shapes, engine)
+
+
+def _import(torch: Any, source: Any, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
     if isinstance(source, torch.export.ExportedProgram):
         return _from_program(source, example_inputs, shapes, "model")
     if isinstance(source, torch.jit.ScriptModule):

@@ -14,7 +14,7 @@ from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperato
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
 from ..building import bind, blaming, distinct, fold, identifier
-from ..limits import Budget, check_elements
+from ..limits import Limits, begin_walk, charge, check_elements, importing
 from . import converters  # noqa: F401  (fills the registry)
 from .node import Node, shape_of
 from .reader import Model, Operator, Subgraph, Tensor, read_model
@@ -30,6 +30,7 @@ def from_tflite(
     source: str | os.PathLike | bytes,
     numerics: str = "float32",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    limits: Limits | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) TFLite model.
 
@@ -37,14 +38,16 @@ def from_tflite(
     numerics: "float32" rounds requantization like XNNPACK, TFLite's default backend: rint(f32(acc) · scale).
               "tflite" equals TFLite's reference kernels bit for bit, in 64-bit integer arithmetic
     shapes:   input name -> shape, to change the batch size (or an image size) at import
+    limits:   what the import may take, by default `qnn_ext.Limits()`
 
-    Raises ModelFormatError (corrupt file), UnsupportedOperatorError (operator, version or dtype), ShapeError.
+    Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
+    or dtype), ShapeError.
     """
     if numerics not in NUMERICS:
         raise QnnError(f"numerics must be one of {', '.join(NUMERICS)}, found {numerics!r}")
-    model = read_model(source)
     where = "model" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
-    return Importer(model, numerics, dict(shapes or {}), str(where)).run()
+    with importing(limits):
+        return Importer(read_model(source), numerics, dict(shapes or {}), str(where)).run()
 
 
 class Importer:
@@ -61,7 +64,6 @@ class Importer:
         self.state_inputs: list[relax.Var] = []
         self.state_values: dict[str, relax.Expr] = {}
         self.initial_states: dict[str, np.ndarray] = {}
-        self.budget = Budget(sum(t.data.size for t in self.graph.tensors if t.data is not None))
         self._values: dict[int, relax.Expr] = {}
         self._builder = relax.BlockBuilder()
 
@@ -104,7 +106,7 @@ class Importer:
         the file's, because the import changed the batch size."""
         tensor = self.tensor(index)
         _check_dtype(tensor)
-        self.budget.charge(tensor.shape if shape is None else shape)
+        charge(tensor.shape if shape is None else shape)
         initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
         if tensor.qparams is not None:
             initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
@@ -120,7 +122,7 @@ class Importer:
         UnsupportedOperatorError when these depend on anything but constants."""
         graph = self.model.subgraphs[index]
         once = Importer(self.model, self.numerics, {}, self.source)
-        once.graph, once.budget = graph, self.budget
+        once.graph = graph
         once._builder.begin_scope([])
         once._builder._begin_dataflow_block()
         try:
@@ -138,10 +140,10 @@ class Importer:
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
         """Bind an expression. Constants and variables stay as they are; constant subexpressions are computed now.
 
-        Raises ModelFormatError when the result would be absurdly big.
+        Raises LimitError when the result would be too big.
         """
         expr = as_expr(expr)
-        return fold(expr, bind(self._builder, expr, name), self.budget)
+        return fold(expr, bind(self._builder, expr, name))
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -150,6 +152,7 @@ class Importer:
         for what, count in (("operators", len(self.graph.operators)), ("outputs", len(self.graph.outputs))):
             if not count:
                 raise ModelFormatError(f"{self.source}: the model has no {what}: export it again, from a trained model")
+        begin_walk(sum(tensor.data.size for tensor in self.graph.tensors if tensor.data is not None))
         inputs = self._input_specs()
         params = []
         for index, spec in zip(self.graph.inputs, inputs, strict=True):
@@ -219,7 +222,7 @@ class Importer:
         if not self.shapes and not _shape_fits(shape, tensor):
             raise ModelFormatError(f"yields shape {shape}, but the file declares {tensor.shape}")
         if constant_value(bound) is not None:
-            self.budget.charge(shape)
+            charge(shape)
         self._values[index] = bound
 
     def _input_specs(self) -> list[TensorSpec]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...qparams import INTEGER_DTYPES, QParams, dtype_range
-from ..limits import MAX_ELEMENTS
+from ..limits import check_elements
 from .flatbuffer import FlatFile, numbers, text
 from .options import dtype_name, enum_name
 
@@ -112,8 +112,7 @@ def _read_data(
 ) -> np.ndarray | None:
     count = math.prod(shape)
     if raw.size == 0 and (computed or count > 0):
-        if count > MAX_ELEMENTS:
-            raise ModelFormatError(f"shape {shape} has more than {MAX_ELEMENTS} elements")
+        check_elements(shape, "a tensor")
         return None
     if dtype in ("string", "resource", "variant", "bfloat16"):
         raise UnsupportedOperatorError(f"constants of dtype {dtype} are not supported")

@@ -75,7 +75,7 @@ def test_a_dict_and_a_path(tmp_path):
         (params_bytes({"a": np.ones(3, np.float32)}) + b"x", "follow after the end"),
         (struct.pack("<QQQIii", 0x112, 0, 1, V2, 0, 33) + bytes(400), "33 dimensions"),
         (struct.pack("<QQQIiiq", 0x112, 0, 1, V2, 0, 1, -4) + bytes(40), "the shape"),
-        (struct.pack("<QQQIiiqqiii", 0x112, 0, 1, V2, 0, 2, 1 << 40, 1 << 40, 1, 0, 0) + bytes(40), "the shape"),
+        (struct.pack("<QQQIiiqqiii", 0x112, 0, 1, V2, 0, 2, 1 << 40, 1 << 40, 1, 0, 0) + bytes(40), "elements"),
         (struct.pack("<QQQIiiqqiii", 0x112, 0, 1, V2, 0, 2, 1 << 10, 1 << 10, 1, 0, 0) + bytes(40), "truncated"),
         (struct.pack("<QQQIiiqiii", 0x112, 0, 1, V2, 0, 1, 1, 1, 0, 99) + bytes(40), "unknown dtype 99"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 
 from .... import op as qnn
-from ...limits import MAX_WINDOW_PADDING
+from ...limits import current
 from ..node import Node
 from ..registry import converter
 
@@ -43,7 +43,7 @@ def _read_window(node: Node) -> Window:
     size, strides = node.window("kernel", rank, 1, 1), node.window("stride", rank, 1, 1)
     pad = node.window("pad", rank, 0, 0)
     full = node.choice("pooling_convention", "valid", "valid", "full") == "full"
-    if any(p >= min(k, MAX_WINDOW_PADDING) or k > dim + 2 * p for p, k, dim in zip(pad, size, spatial, strict=True)):
+    if any(p >= min(k, current().padding) or k > dim + 2 * p for p, k, dim in zip(pad, size, spatial, strict=True)):
         raise node.malformed(f"a window of {size} with padding {pad} does not fit data of {spatial}")
     overhang = tuple(
         -(dim + 2 * p - k) % s if full else 0 for dim, k, s, p in zip(spatial, size, strides, pad, strict=True)

@@ -12,12 +12,12 @@ from torch import fx
 
 from ....errors import ModelFormatError, UnsupportedOperatorError
 from ....op.base import constant
+from ...limits import charge
 from .functional import is_mutable
 from .values import is_any_of
 
 INNER_TENSOR = "export.access_subclass_inner_tensor.default"
 NOT_CONSTANT = object()
-_MAX_FOLDED = 2**27  # elements of a constant made at import
 _NEVER_FOLDED = (
     "quantized_decomposed.dequantize",
     "torchao.dequantize_affine",
@@ -72,7 +72,7 @@ def as_value(tensor: Any) -> Any:
 
 def fold(values: Values, node: fx.Node, name: str) -> Any:
     """What a node of constants yields, computed by PyTorch; NOT_CONSTANT where it depends on an input or makes floats
-    of integer weights. Raises ModelFormatError when it would be absurdly big."""
+    of integer weights. Raises LimitError when it would be too big."""
     if any(values.known(arg) is NOT_CONSTANT for arg in node.all_input_nodes):
         return NOT_CONSTANT
     if is_any_of(name, _NEVER_FOLDED) or _loses_integers(values, node, name):
@@ -97,14 +97,15 @@ def _loses_integers(values: Values, node: fx.Node, name: str) -> bool:
 
 
 def _check_size(target: Any, args: Any, kwargs: Any) -> None:
-    """Raises ModelFormatError when a constant would become absurdly big."""
+    """Raises LimitError when a constant would become too big."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         result = target(*args, **kwargs)
     tensors = result if isinstance(result, (tuple, list)) else [result]
-    if any(isinstance(item, torch.Tensor) and item.numel() > _MAX_FOLDED for item in tensors):
-        raise ModelFormatError(f"a constant would have over {_MAX_FOLDED} elements: the program is damaged")
+    for item in tensors:
+        if isinstance(item, torch.Tensor):
+            charge(item.shape, "a constant")
 
 
 def inner_tensor(values: Values, node: fx.Node) -> torch.Tensor:

@@ -24,6 +24,7 @@ from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
 from ...building import identifier
+from ...limits import begin_walk, check_elements, count_expression
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor
@@ -43,7 +44,11 @@ class _Builder(relax.BlockBuilder):
     layer = ""
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
-        return super().emit(expr, name_hint or self.layer)
+        count_expression()
+        bound = super().emit(expr, name_hint or self.layer)
+        if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
+            check_elements(shape_of(bound))
+        return bound
 
 
 class ProgramImporter:
@@ -84,6 +89,7 @@ class ProgramImporter:
 
     def run(self) -> QnnModule:
         """Convert the whole program."""
+        begin_walk(sum(tensor.numel() for tensor in self.program.state_dict.values()))
         specs, params = self._bind_inputs()
         graph = self.program.graph_module
         with self._builder.function("main", params, attrs={"num_input": len(params)}):

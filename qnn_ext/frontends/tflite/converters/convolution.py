@@ -16,8 +16,6 @@ from ..registry import converter
 from .accumulators import accumulator_dtype, bias_of, finish_accumulator, finish_float, product_kind, weight_qparams
 from .hybrid import dequantize_accumulator, quantize_rows
 
-MAX_IMAGE_ELEMENTS = 2**26  # of a hybrid convolution with padding, whose sums of weights come from a constant image
-
 Padding = tuple[int, int, int, int]
 Pair = tuple[int, int]
 Shape = tuple[int, ...]
@@ -54,11 +52,8 @@ def window_padding(node: Node, spatial: Shape, kernel: Shape, strides: Pair, dil
     (top, bottom), (left, right) = (
         same_padding(*dims) for dims in zip(spatial, kernel, strides, dilation, strict=True)
     )
-    if max(top, left, bottom, right) > limits.MAX_WINDOW_PADDING:
-        raise node.malformed(
-            f"a window of {kernel} with dilation {dilation} reaches {max(bottom, right)} beyond an image of {spatial}: "
-            "the file is damaged"
-        )
+    window = f"{node.label}: a window of {kernel} with dilation {dilation} on an image of {spatial}"
+    limits.check("padding", max(bottom, right), window)
     return (top, left, bottom, right)
 
 
@@ -165,7 +160,7 @@ def _weight_sum(node: Node, shape: tuple[int, ...], weight: relax.Expr, geometry
             (kernel - 1) * dilation + 1
             for kernel, dilation in zip(shape_of(weight)[1:3], geometry.dilation, strict=True)
         )
-    limits.check_elements((height, width, shape[3]), "the image of ones behind the zero points", MAX_IMAGE_ELEMENTS)
+    limits.charge((height, width, shape[3]), "the image of ones behind the zero points")
     ones = constant(np.ones((1, height, width, shape[3]), np.int8))
     return node.emit(qnn.conv2d(ones, weight, 0, 0, 1.0, 1.0, **geometry.options()))
 

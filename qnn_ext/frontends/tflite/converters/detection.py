@@ -13,7 +13,7 @@ from ....module import FloatNote
 from ....op.base import constant
 from ..node import Node
 from ..registry import converter
-from .shape import MAX_FOLDED_ELEMENTS, block, check_elements, reshape
+from .shape import block, check_elements, reshape
 
 _BOXES, _SCORES, _ANCHORS = range(3)
 
@@ -100,8 +100,8 @@ def _checked(node: Node, options: Options) -> Options:
     if not np.isfinite(options.scales).all() or 0 in options.scales or not 0 < options.iou_threshold <= 1:
         raise node.malformed(f"impossible scales or thresholds in {options}")
     per_class = min(options.detections_per_class, options.max_detections)
-    check_elements(node, [options.max_detections, options.max_classes_per_detection, 4], MAX_FOLDED_ELEMENTS)
-    check_elements(node, [options.num_classes, per_class], MAX_FOLDED_ELEMENTS)
+    check_elements(node, [options.max_detections, options.max_classes_per_detection, 4], "folded")
+    check_elements(node, [options.num_classes, per_class], "folded")
     return options
 
 

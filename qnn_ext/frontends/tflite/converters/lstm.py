@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tvm import relax
 
-from ...limits import MAX_UNROLLED
+from ...limits import check
 from ..node import Node
 from ..registry import converter
 from .lstm_float import FloatCell
@@ -66,10 +66,7 @@ def _sequence(node: Node) -> Sequence:
     if len(shape) != 3 or 0 in shape:
         raise node.malformed(f"the input must have 3 dimensions, found shape {shape}")
     time, batch = shape[:2] if time_major else (shape[1], shape[0])
-    if time > MAX_UNROLLED:
-        raise node.unsupported(
-            f"{time} time steps; up to {MAX_UNROLLED} are unrolled: run shorter pieces, states go on"
-        )
+    check("unrolled", time, f"{node.label}: the sequence (states go on, so that shorter pieces can be run)")
     return Sequence(batch, time, shape[2], time_major)
 
 

@@ -9,7 +9,7 @@ from ....op.base import constant
 from ..integers import INT32_MAX, Wide, centered, narrow, quantized_or_plain, require_dtype, result_qparams
 from ..node import Node
 from ..registry import converter
-from .shape import MAX_FOLDED_ELEMENTS, check_elements
+from .shape import check_elements
 
 EPSILON = np.float32(1e-6)
 
@@ -78,7 +78,7 @@ def convert_local_response_normalization(node: Node) -> relax.Expr:
     x, channels, options = node.input(0), node.shape(0)[-1], node.options
     if options["radius"] < 0:
         raise node.malformed(f"radius {options['radius']} is negative")
-    check_elements(node, (channels, channels), MAX_FOLDED_ELEMENTS)
+    check_elements(node, (channels, channels), "folded")
     position = np.arange(channels)
     window = np.abs(position[:, None] - position[None, :]) <= options["radius"]
     sums = node.emit(relax.op.matmul(node.emit(relax.op.multiply(x, x)), constant(window.astype(np.float32))))

@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..node import Node
 from ..registry import converter
-from .shape import MAX_FOLDED_ELEMENTS, block, check_elements, reshape, take
+from .shape import block, check_elements, reshape, take
 
 # ---- PAD, PADV2, MIRROR_PAD --------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ def convert_mirror_pad(node: Node) -> relax.Expr:
         if max(pair) > size - (node.options["mode"] == "REFLECT"):
             raise node.malformed(f"cannot mirror {max(pair)} of {size} elements of dimension {axis}")
         if any(pair):
-            check_elements(node, [sum(pair) + size], MAX_FOLDED_ELEMENTS)
+            check_elements(node, [sum(pair) + size], "folded")
             indices = np.pad(np.arange(size), pair, mode=modes[node.options["mode"]])  # type: ignore[call-overload]
             result = take(node, result, indices, axis)
     return result

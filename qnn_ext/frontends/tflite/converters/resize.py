@@ -9,7 +9,7 @@ from .... import op as qnn
 from ....numerics import reference
 from ..node import Node
 from ..registry import converter
-from .shape import MAX_FOLDED_ELEMENTS, check_elements, take
+from .shape import check_elements, take
 
 
 def _target_size(node: Node) -> tuple[int, int]:
@@ -19,7 +19,7 @@ def _target_size(node: Node) -> tuple[int, int]:
     if len(size) != 2 or min(size) < 1 or len(shape) != 4 or 0 in shape[1:3]:
         raise node.malformed(f"cannot resize {shape} to {size}")
     check_elements(node, [shape[0], *size, shape[3]])
-    check_elements(node, size, MAX_FOLDED_ELEMENTS)  # positions and weights are computed at import
+    check_elements(node, size, "folded")  # positions and weights are computed at import
     return size[0], size[1]
 
 

@@ -14,7 +14,6 @@ from tvm import relax
 from .... import op as qnn
 from ....op.base import constant, constant_value, shape_of
 from ... import limits
-from ...limits import MAX_ELEMENTS, MAX_FOLDED_ELEMENTS
 from ..node import Node
 from ..registry import converter
 
@@ -24,9 +23,10 @@ Shape = tuple[int, ...]
 # ---- helpers that other converters share -------------------------------------------------------------------------
 
 
-def check_elements(node: Node, shape: Sequence[int], limit: int = MAX_ELEMENTS) -> Shape:
-    """`shape` as a tuple. Raises ModelFormatError when a dimension is negative or the tensor would be absurdly big."""
-    return limits.check_elements(shape, f"{node.label}: a tensor", limit)
+def check_elements(node: Node, shape: Sequence[int], limit: str = "elements", exempt: int = 0) -> Shape:
+    """`shape` as a tuple. Raises ModelFormatError when a dimension is negative, LimitError when the tensor would be
+    too big."""
+    return limits.check_elements(shape, f"{node.label}: a tensor", limit, exempt)
 
 
 def reshape(node: Node, expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
@@ -58,7 +58,7 @@ def block(
 
 def take(node: Node, expr: relax.Expr, indices: np.ndarray, axis: int) -> relax.Expr:
     """expr with the elements `indices`, known at import, along one axis; `expr` itself when these are all in order."""
-    check_elements(node, indices.shape, MAX_FOLDED_ELEMENTS)
+    check_elements(node, indices.shape, "folded")
     if len(indices) == int(expr.ty.shape[axis]) and np.array_equal(indices, np.arange(int(expr.ty.shape[axis]))):
         return expr
     return node.emit(relax.op.take(expr, constant(np.asarray(indices, np.int32)), axis=axis, mode="clip"))
@@ -273,7 +273,7 @@ def convert_broadcast_to(node: Node) -> relax.Expr:
 def broadcast(node: Node, expr: relax.Expr, target: Sequence[int]) -> relax.Expr:
     """`expr` broadcast to `target`. Raises ModelFormatError when they do not fit."""
     shape = shape_of(expr)
-    check_elements(node, target, MAX_FOLDED_ELEMENTS if constant_value(expr) is not None else MAX_ELEMENTS)
+    check_elements(node, target, "folded" if constant_value(expr) is not None else "elements")
     fits = len(target) >= len(shape) and all(
         a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
     )
@@ -321,7 +321,7 @@ def convert_zeros_like(node: Node) -> relax.Expr:
     """Zeros of the input's shape and dtype."""
     if node.dtype() not in ("float32", "int32", "int64"):
         raise node.unsupported(f"ZEROS_LIKE of {node.dtype()}; TFLite has float32, int32 and int64")
-    return constant(np.zeros(check_elements(node, node.shape(0), MAX_FOLDED_ELEMENTS), node.dtype()))
+    return constant(np.zeros(check_elements(node, node.shape(0), "folded"), node.dtype()))
 
 
 @converter("RANGE", max_version=2)
@@ -335,7 +335,7 @@ def convert_range(node: Node) -> relax.Expr:
     exact = start.dtype.kind == "i"
     distance, step = abs(int(limit) - int(start)) if exact else abs(limit - start), abs(delta)
     count = -(-distance // int(step)) if exact else math.ceil(distance / step)
-    check_elements(node, [count], MAX_FOLDED_ELEMENTS)
+    check_elements(node, [count], "folded")
     values = np.full(count, delta, start.dtype)
     values[:1] = start
     return constant(np.cumsum(values, dtype=start.dtype))

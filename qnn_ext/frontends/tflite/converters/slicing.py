@@ -11,7 +11,7 @@ from tvm import relax
 from ....op.base import constant, constant_value
 from ..node import Node
 from ..registry import converter
-from .shape import MAX_FOLDED_ELEMENTS, block, check_elements, from_file, reshape
+from .shape import block, check_elements, from_file, reshape
 
 # ---- SLICE, STRIDED_SLICE ----------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ def _rows_of_all_batches(node: Node, batch_dims: int, size: int) -> relax.Expr:
     if constant_value(flat) is None:
         flat = node.emit(relax.op.minimum(flat, constant(np.array(size - 1, dtype))))
         flat = node.emit(relax.op.maximum(flat, constant(np.array(0, dtype))))
-    check_elements(node, (batches,), MAX_FOLDED_ELEMENTS)
+    check_elements(node, (batches,), "folded")
     first_rows = (np.arange(batches) * size).astype(dtype).reshape(-1, 1)
     rows = node.emit(relax.op.add(flat, constant(first_rows)))
     return reshape(node, rows, [batches * math.prod(shape[batch_dims:])])
@@ -221,7 +221,7 @@ def convert_one_hot(node: Node) -> relax.Expr:
     if depth < 0 or not -1 <= axis <= len(shape) or dtype not in ("int32", "int64"):
         raise node.malformed(f"depth {depth}, axis {axis}, indices {dtype} {shape}")
     axis = len(shape) if axis == -1 else axis
-    target = check_elements(node, [*shape[:axis], depth, *shape[axis:]], MAX_FOLDED_ELEMENTS)
+    target = check_elements(node, [*shape[:axis], depth, *shape[axis:]], "folded")
     positions = np.arange(depth, dtype=dtype).reshape([-1 if i == axis else 1 for i in range(len(target))])
     indices = reshape(node, node.input(0), [*shape[:axis], 1, *shape[axis:]])
     hit = node.emit(relax.op.equal(indices, constant(positions)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ...limits import charge
 from ..node import Node, shape_of
 from ..registry import converter
 
@@ -50,7 +51,7 @@ def convert_assign_variable(node: Node) -> list[relax.Expr]:
     name, value = _variable(node), node.input(1)
     importer = node.importer
     if name not in importer.state_values:
-        importer.budget.charge(shape_of(value))
+        charge(shape_of(value))
         blank = np.zeros(shape_of(value), node.dtype(1))
         importer.read_state(name, importer.initial_states.get(name, blank))
     before = importer.state_values[name]

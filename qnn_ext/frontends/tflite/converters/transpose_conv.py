@@ -24,7 +24,7 @@ from .convolution import (
     strides_and_dilation,
     window_padding,
 )
-from .shape import MAX_FOLDED_ELEMENTS, check_elements
+from .shape import check_elements
 
 SHAPE, WEIGHT, DATA, BIAS = range(4)
 
@@ -43,7 +43,7 @@ def convert_transpose_conv(node: Node) -> relax.Expr:
     taps = tap_counts(weight.shape[1:3], phases)
     rows = ((size[0] - 1 + top) // phases[0] + 1, (size[1] - 1 + left) // phases[1] + 1)
     enlarged = (weight.shape[0], phases[0] * taps[0], phases[1] * taps[1], weight.shape[3])
-    check_elements(node, enlarged, max(MAX_FOLDED_ELEMENTS, 4 * weight.size))
+    check_elements(node, enlarged, "folded", exempt=4 * weight.size)
     data, padding = _fit(node, node.input(DATA), rows, taps)
     result = _convolve(node, kind, data, phase_weight(weight, phases, zero_point), padding, phases)
     return _interleave(node, node.emit(result), phases, (top, left), size)
