@@ -25,6 +25,7 @@ import tempfile
 from pathlib import Path
 
 from qnn_ext.host import default_threads
+from qnn_ext.storage import write_text
 
 from .comparison import Options, compare
 from .compiling import Compiled, compile_model
@@ -160,9 +161,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 def _write(options: argparse.Namespace, bench: Bench) -> None:
     """After each model, so that a run that is broken off leaves what it has found."""
     if options.json:
-        options.json.write_text(json.dumps(to_json(bench.machine, bench.results), indent=1) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps(to_json(bench.machine, bench.results), indent=1) + "\n")
     if options.markdown:
-        options.markdown.write_text(markdown(bench.machine, bench.results), encoding="utf-8")
+        write_text(options.markdown, markdown(bench.machine, bench.results))
 
 
 def _summary(result: Result) -> str:

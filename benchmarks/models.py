@@ -105,7 +105,7 @@ def archive_of(model: Path) -> Path | None:
 
 def read_archive(path: Path) -> tuple[list[np.ndarray], dict[str, list[np.ndarray]]]:
     """The inputs, and the outputs by kind."""
-    with np.load(path) as stored:
+    with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     inputs = _numbered(arrays, "input") or _numbered(arrays, "input0") or [arrays["x"]]
     found = dict.fromkeys(name.rpartition("_")[0] for name in arrays if name.rpartition("_")[2].isdigit())
@@ -125,5 +125,5 @@ def _bundled_inputs(form: str) -> list[np.ndarray] | None:
     """One held-out digit for the models that take float images; those of TFLite say themselves what they take."""
     if form == "tflite":
         return None
-    with np.load(BUNDLED / "digits_frameworks.npz") as stored:
+    with np.load(BUNDLED / "digits_frameworks.npz", allow_pickle=False) as stored:
         return [stored["x"][0]]

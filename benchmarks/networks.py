@@ -27,6 +27,7 @@ import numpy as np
 
 import qnn_ext
 from qnn_ext.coverage import coverage
+from qnn_ext.storage import write_text
 
 from .compiling import import_model
 from .models import archive_of, is_model, read_archive
@@ -160,7 +161,7 @@ def main() -> None:
             rows.append(_row(path, options.threads))
             print("\n".join(_lines(rows[-1])), flush=True)
             if options.json:
-                options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+                write_text(options.json, json.dumps(rows, indent=2) + "\n")
     sys.exit(any("error" in row for row in rows))
 
 

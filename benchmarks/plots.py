@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qnn_ext.storage import replacing
+
 from .comparison import Comparison
 from .goals import goal_of
 from .layers import CLASSES
@@ -84,6 +86,7 @@ def _layers(path: Path, name: str, measured: Sequence[Comparison]) -> Path:
 def _save(figure: Any, path: Path) -> Path:
     import matplotlib.pyplot as plt
 
-    figure.savefig(path, dpi=120)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=120, format="png")
     plt.close(figure)
     return path

@@ -27,6 +27,7 @@ from qnn_ext.module import QnnModule
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.pipeline import quantize
+from qnn_ext.storage import write_text
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 NETWORKS = ("cnn", "transformer")
@@ -85,9 +86,9 @@ def load_case(name: str) -> Case:
     """A bundled network."""
     path = DATA / f"digits_{name}_float32.onnx"
     module = qnn_ext.from_onnx(path, shapes={"image": (BATCH, 1, 8, 8)})
-    with np.load(DATA / "digits_calibration.npz") as stored:
+    with np.load(DATA / "digits_calibration.npz", allow_pickle=False) as stored:
         calibration = stored["image"]
-    with np.load(DATA / "digits_test.npz") as stored:
+    with np.load(DATA / "digits_test.npz", allow_pickle=False) as stored:
         images, labels = stored["x"][:, None].astype(np.float32) / 16, stored["y"]
     return Case(name, path, module, calibration, images, labels, in_batches(interpreted(module), images))
 
@@ -231,9 +232,9 @@ def main() -> None:
     table = markdown(rows)
     print(f"\n{table}")
     if options.markdown:
-        options.markdown.write_text(table, encoding="utf-8")
+        write_text(options.markdown, table)
     if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
 if __name__ == "__main__":

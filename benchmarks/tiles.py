@@ -26,6 +26,7 @@ from qnn_ext.autotune.task import Task, describe, extract_from_program, make_tas
 from qnn_ext.autotune.timing import Timer, race
 from qnn_ext.cli.formats import ImportOptions, read_module, recognize
 from qnn_ext.codegen import generate_code
+from qnn_ext.storage import write_text
 from qnn_ext.target import make_target
 
 WORKLOADS = Path(__file__).with_name("workloads.json")
@@ -167,9 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = [workload_from(fields) for fields in json.loads(WORKLOADS.read_text())]
     found = [workload for workload in dict.fromkeys(found) if options.only in describe(workload)]
     if options.save_workloads:
-        options.save_workloads.write_text(
-            "[\n" + ",\n".join(json.dumps(workload_to(workload)) for workload in found) + "\n]\n"
-        )
+        lines = ",\n".join(json.dumps(workload_to(workload)) for workload in found)
+        write_text(options.save_workloads, f"[\n{lines}\n]\n")
         return 0
     measured: list[Measured] = []
     for workload in found:
@@ -178,10 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             measured.append(item)
             print(table([item]).splitlines()[-1], flush=True)
             if options.json:
-                options.json.write_text(json.dumps([item.record() for item in measured], indent=1) + "\n")
+                write_text(options.json, json.dumps([item.record() for item in measured], indent=1) + "\n")
     print(summary(measured))
     if options.markdown:
-        options.markdown.write_text(f"{table(measured)}\n\n{summary(measured)}\n")
+        write_text(options.markdown, f"{table(measured)}\n\n{summary(measured)}\n")
     return 0
 
 

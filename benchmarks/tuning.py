@@ -19,6 +19,7 @@ import numpy as np
 
 from qnn_ext.autotune import LocalBuilder, MeasureOption, Result, Task, log_to_file, make_task, measure_option
 from qnn_ext.autotune.tuners import TUNERS, make_tuner
+from qnn_ext.storage import write_text
 from qnn_ext.target import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, Workload
 
@@ -117,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         option.close()
     if options.markdown:
-        options.markdown.write_text("\n".join(lines) + "\n")
+        write_text(options.markdown, "\n".join(lines) + "\n")
     return 0
 
 

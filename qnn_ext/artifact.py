@@ -55,39 +55,24 @@ class Variant:
 def write(
     path: str | os.PathLike, common: dict[str, Any], variants: Sequence[Variant], states: tuple[State, ...]
 ) -> None:
-    """Write a `.qnn` file by way of a temporary file beside it, so that nothing half-written is ever seen.
+    """Write a `.qnn` file, whole or not at all.
 
     common: what holds for all variants. variants: the fastest first, for `load` takes the first that this CPU can run.
 
     Raises ArtifactError when the place cannot be written or no compiler is there to link with for one of the CPUs.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise ArtifactError(f"cannot write {target}: it is a directory")
-    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
-        raise ArtifactError(f"cannot write {target}: it is read-only or no regular file")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent or ".")
-    except OSError as error:
-        raise ArtifactError(f"cannot write {target}: {error.strerror}") from error
-    os.close(handle)
+    from .storage import replacing  # never needed to load
+
     description = {"format": FORMAT, **common, "variants": [variant.description for variant in variants]}
-    try:
-        with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_DESCRIPTION, json.dumps(description, indent=1), zipfile.ZIP_LZMA)
-            archive.writestr(_STATES, _pack_states(states))
-            for index, variant in enumerate(variants):
-                _add_library(archive, _library_name(index), variant)
-                if variant.description["target"]["kind"] == "cuda":
-                    _add_kernels(archive, index, variant)
-                if variant.weights is not None:
-                    _add_weights(archive, index, variant.weights.tobytes())
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except OSError as error:
-        raise ArtifactError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with replacing(path, ArtifactError) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_DESCRIPTION, json.dumps(description, indent=1), zipfile.ZIP_LZMA)
+        archive.writestr(_STATES, _pack_states(states))
+        for index, variant in enumerate(variants):
+            _add_library(archive, _library_name(index), variant)
+            if variant.description["target"]["kind"] == "cuda":
+                _add_kernels(archive, index, variant)
+            if variant.weights is not None:
+                _add_weights(archive, index, variant.weights.tobytes())
 
 
 def _library_name(index: int) -> str:

@@ -80,7 +80,7 @@ def _makers() -> dict[str, Callable[[], Runner]]:
 
 def _held_out_digits() -> tuple[np.ndarray, np.ndarray]:
     """Images as the model's int8 input, one batch of 1 each, and their labels."""
-    with np.load(DATA / "digits_test.npz") as stored:
+    with np.load(DATA / "digits_test.npz", allow_pickle=False) as stored:
         pixels, labels = stored["x"], stored["y"]
     qparams = qnn_ext.from_tflite(MODEL).inputs[0].qparams
     assert qparams is not None

@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 import torch
 
+from qnn_ext.storage import replacing
+
 from .digits_data import load_split
 from .digits_goldens import accuracy
 from .digits_onnx import OPSET, predict
@@ -52,7 +54,8 @@ def main() -> None:
     torch.set_num_threads(1)
     data = load_split()
     images = np.concatenate([image.numpy() for image in calibration(data)])
-    np.savez_compressed(out / "digits_calibration.npz", image=images)
+    with replacing(out / "digits_calibration.npz") as file:
+        np.savez_compressed(file, image=images)
     for name, trained in (("cnn", trained_cnn), ("transformer", trained_transformer)):
         path = out / f"digits_{name}_float32.onnx"
         export(trained(data), path)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from qnn_ext.storage import replacing
+
 from .digits_data import Digits, to_real
 
 GOLDENS = "digits_frameworks.npz"
@@ -24,12 +26,13 @@ def write_goldens(path: Path, model: str, kinds: Mapping[str, Predict], data: Di
     images = to_real(data.x_test[:GOLDEN_IMAGES])[:, None, None]
     arrays: dict[str, np.ndarray] = {}
     if path.exists():
-        with np.load(path) as archive:
+        with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files if not name.startswith(f"{model}/")}
     arrays["x"] = images
     for kind, predict in kinds.items():
         arrays[f"{model}/{kind}"] = np.stack([predict(image) for image in images])
-    np.savez_compressed(path, **dict(sorted(arrays.items())))
+    with replacing(path) as file:
+        np.savez_compressed(file, **dict(sorted(arrays.items())))
 
 
 def accuracy(predict: Predict, data: Digits) -> float:

@@ -26,6 +26,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 from torchao.testing.pt2e import _xnnpack_quantizer as xnnpack
 
+from qnn_ext.storage import write_bytes
+
 from .digits_data import SEED, Digits, load_split, shifted, to_real
 from .digits_goldens import GOLDENS, accuracy, write_goldens
 
@@ -242,7 +244,7 @@ def main() -> None:
     data = load_split()
     print(f"{'float':28} {'':>13}   held-out accuracy {accuracy(predict(trained_cnn(data)), data):.2%}", flush=True)
     for name, content, model in quantize_all(data):
-        (out / name).write_bytes(content)
+        write_bytes(out / name, content)
         write_goldens(out / GOLDENS, Path(name).stem, {"torch": predict(model)}, data)
         print(
             f"{name:28} {len(content):7,d} bytes   held-out accuracy {accuracy(predict(model), data):.2%}", flush=True

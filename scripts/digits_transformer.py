@@ -18,6 +18,8 @@ import torch
 from onnxruntime.quantization import QuantFormat
 from torch import nn
 
+from qnn_ext.storage import write_bytes
+
 from .digits_data import SEED, Digits, load_split
 from .digits_goldens import GOLDENS, accuracy, write_goldens
 from .digits_onnx import export, static, write_golden
@@ -98,7 +100,7 @@ def main() -> None:
         write_golden(static(source, out / "digits_transformer_qdq.onnx", arrays, QuantFormat.QDQ), data)
     program = pt2e(model, images, x86_quantizer())
     path = out / "digits_transformer_pt2e_x86.pt2"
-    path.write_bytes(program_bytes(program))
+    write_bytes(path, program_bytes(program))
     run = predict(program.module())
     write_goldens(out / GOLDENS, path.stem, {"torch": run}, data)
     print(f"{path.name:28} {path.stat().st_size:7,d} bytes   held-out accuracy {accuracy(run, data):.2%}", flush=True)

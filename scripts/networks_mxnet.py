@@ -120,7 +120,7 @@ def compare(out: Path, names: list[str]) -> bool:
         path = out / (name + "_io.npz")
         if not path.exists():
             continue
-        with np.load(path) as archive:
+        with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
         fine &= compare_float(out, name, arrays)
         if "y" in arrays:

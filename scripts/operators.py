@@ -14,12 +14,13 @@ from qnn_ext.frontends.onnx.registry import CONVERTERS as ONNX
 from qnn_ext.frontends.pytorch.exported.registry import CONVERTERS as EXPORTED
 from qnn_ext.frontends.pytorch.torchscript.registry import CONVERTERS as TORCHSCRIPT
 from qnn_ext.frontends.tflite.registry import CONVERTERS as TFLITE
+from qnn_ext.storage import write_text
 
 OPERATORS = Path(__file__).parents[1] / "OPERATORS.md"
 
 
 def main() -> None:
-    OPERATORS.write_text(document(), encoding="utf-8")
+    write_text(OPERATORS, document())
 
 
 def document() -> str:

@@ -26,6 +26,7 @@ from rich.table import Table
 import qnn_ext
 from benchmarks.layers import shape_text
 from qnn_ext.cli.common import out
+from qnn_ext.storage import write_text
 from tests.arm.count import Counts, counted
 from tests.arm.engines import emulated
 
@@ -206,7 +207,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         for target in options.targets:
             results.append(counting.model(model, target))
             if options.json:
-                options.json.write_text(json.dumps([to_json(result) for result in results], indent=1))
+                write_text(options.json, json.dumps([to_json(result) for result in results], indent=1) + "\n")
             if options.layers:
                 console.print(layer_table(results[-1]))
             for note in results[-1].notes:

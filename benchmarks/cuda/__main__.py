@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from qnn_ext import TargetError, gpu
+from qnn_ext.storage import write_text
 
 from ..models import BUNDLED, ROOT
 from ..results import _versions
@@ -231,9 +232,9 @@ def _product(bench: Bench, sizes: tuple[int, int, int]):
 
 def _write(options: argparse.Namespace, report: Report) -> None:
     if options.json:
-        options.json.write_text(json.dumps(to_json(report), indent=1) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps(to_json(report), indent=1) + "\n")
     if options.markdown:
-        options.markdown.write_text(markdown(report), encoding="utf-8")
+        write_text(options.markdown, markdown(report))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

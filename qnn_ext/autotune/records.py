@@ -23,6 +23,7 @@ import tvm
 from tvm.target import Target
 
 from ..errors import TuningError, TuningWarning
+from ..storage import append_line
 from ..topi_int8 import Workload
 from ..topi_int8.strategy import Implementation, tiles_from
 from .measure import Decision, Result
@@ -100,22 +101,25 @@ def line_of(result: Result, decided: int = 0) -> str:
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
-    """The records of a log. Raises TuningError where the file cannot be read or holds no record at all."""
+    """The records of a log, without its damaged lines and a last one whose writer was killed.
+
+    Raises TuningError where the file cannot be read or holds no record at all.
+    """
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise TuningError(f"cannot read the tuning log {path}: {error.strerror}") from None
-    torn = lines.pop()  # empty, or what was being written when the process was killed
+    except (OSError, ValueError) as error:
+        raise TuningError(f"cannot read the tuning log {path}: {getattr(error, 'strerror', error)}") from None
+    last = lines[-1]  # empty, or what was being written when the process was killed
     records, ignored = [], Counter[str]()
     for line in filter(None, lines):
         try:
             records.append(_parse(json.loads(line)))
         except _Stale as reason:
             ignored[str(reason)] += 1
-        except (ValueError, KeyError, TypeError, AttributeError):
-            ignored["unreadable"] += 1
-    if (set(ignored) == {"unreadable"} and not records) or (torn and not records and not ignored and torn[:1] != b"{"):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            ignored["unfinished, the last line" if line is last and line[:1] == b"{" else "unreadable"] += 1
+    if set(ignored) == {"unreadable"} and not records:
         raise TuningError(f"{path} is no tuning log: not one line of it is a record")
     return Log(path, records, ignored)
 
@@ -133,6 +137,7 @@ def _parse(data: Mapping[str, Any]) -> Record:
         raise _Stale("of workloads this version does not know") from None
     target = {name: tuple(value) if isinstance(value, list) else value for name, value in data["target"].items()}
     key = (str(data["kernel"]), workload, tuple(sorted(target.items())))
+    hash(key)  # TypeError where a list or an object stands for a value
     seconds, reference = float(data["seconds"]), float(data["reference"])
     if not data["error"] and not (seconds > 0 and reference > 0):
         raise ValueError("a time must be positive")
@@ -140,14 +145,8 @@ def _parse(data: Mapping[str, Any]) -> Record:
 
 
 def append(path: str | os.PathLike[str], line: str) -> None:
-    """Add a line in one write. A line that a killed process left unfinished is closed first."""
-    try:
-        with open(path, "ab+") as file:
-            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                line = "\n" + line
-            file.write(line.encode() + b"\n")
-    except OSError as error:
-        raise TuningError(f"cannot write the tuning log {path}: {error.strerror}") from None
+    """Add a line in one write. A line that a killed process left unfinished is ended first. Raises TuningError."""
+    append_line(path, line, TuningError)
 
 
 def known_results(log: Log, task: Task, space: Space) -> tuple[list[Result], Decision | None]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from ..errors import TuningError
+from ..storage import replacing
 from .measure import Decision
 from .space import text_of
 from .task import Task
@@ -90,7 +92,7 @@ class Report:
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Write a picture: the best time over the default's by trials, for each task that changed and for all together.
 
-        Raises TuningError where matplotlib is not installed.
+        Raises TuningError where matplotlib is not installed, or the picture cannot be written.
         """
         try:
             from matplotlib.figure import Figure
@@ -115,4 +117,9 @@ class Report:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="x-small")
-        figure.savefig(path)
+        form = Path(path).suffix[1:] or "png"
+        known = figure.canvas.get_supported_filetypes()
+        if form not in known:
+            raise TuningError(f"a plot is written as one of {', '.join(sorted(known))}, found {form!r}: {path}")
+        with replacing(path, TuningError) as file:
+            figure.savefig(file, format=form)

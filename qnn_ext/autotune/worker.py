@@ -124,7 +124,7 @@ def _connect(tracker: Tracker) -> Any:
 
 
 def _constants(path: str, device: Any) -> list[Any]:
-    with np.load(Path(path).with_suffix(".npz")) as file:
+    with np.load(Path(path).with_suffix(".npz"), allow_pickle=False) as file:
         return [tvm.runtime.tensor(file[f"arr_{index}"], device=device) for index in range(len(file.files))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..errors import InputError
 from ..images import load_image
 from ..module import TensorSpec
 from ..runtime import Engine
+from ..storage import write_bytes
 from .common import FILE, build_options, json_option, normalize_option, open_engine, out, print_json, step
 
 _SHOWN_VALUES = 16  # outputs up to this size are printed in full
@@ -191,14 +193,16 @@ def _top(values: np.ndarray, labels: list[str] | None, count: int) -> list[dict[
 
 
 def _write_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
+    content = io.BytesIO()
     if path.suffix == ".npz":
-        np.savez(path, **dict(outputs))  # type: ignore[arg-type]
+        np.savez(content, **dict(outputs))  # type: ignore[arg-type]
     elif path.suffix != ".npy":
         raise InputError(f"--output must end in .npy or .npz, found {path.name!r}")
     elif len(outputs) > 1:
         raise InputError(f"the model has {len(outputs)} outputs: --output must end in .npz")
     else:
-        np.save(path, next(iter(outputs.values())))
+        np.save(content, next(iter(outputs.values())), allow_pickle=False)
+    write_bytes(path, content.getvalue())
 
 
 def _print_result(console: Console, result: dict[str, Any], title: bool) -> None:

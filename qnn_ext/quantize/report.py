@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import QuantizationError
+from ..storage import make_folder, replacing, write_text
 from .analysis import Analysis, Fidelity, SiteReport
 
 HISTOGRAMS = "histograms"
@@ -32,9 +34,10 @@ def write_report(analysis: Analysis, folder: Path, title: str, notes: Sequence[s
     """Write report.md, report.html, report.json and histograms/*.png to `folder`; the files written.
 
     title: what was quantized; notes: paragraphs under it, how it was quantized for example
-    Without matplotlib (extra "bench") there are no pictures, and the report says so.
+    Without matplotlib (extra "bench") there are no pictures, and the report says so. Raises QuantizationError where the
+    folder cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, QuantizationError)
     pictures = _write_histograms(analysis.sites, folder)
     notes = [*notes, *([] if pictures else ["No histograms: matplotlib is not installed (pip install matplotlib)."])]
     tables = [_outputs(analysis), _ranking(analysis), _layers(analysis), _sites(analysis, pictures)]
@@ -44,7 +47,7 @@ def write_report(analysis: Analysis, folder: Path, title: str, notes: Sequence[s
         "report.json": json.dumps(to_json(analysis), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in contents.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_text(folder / name, text, QuantizationError)
     return [*(folder / name for name in contents), *(folder / name for name in pictures)]
 
 
@@ -179,13 +182,14 @@ def _write_histograms(sites: Sequence[SiteReport], folder: Path) -> list[str]:
         from matplotlib.figure import Figure
     except ImportError:
         return []
-    (folder / HISTOGRAMS).mkdir(exist_ok=True)
+    make_folder(folder / HISTOGRAMS, QuantizationError)
     names = []
     for index, site in enumerate(sites):
         figure = Figure(figsize=(5, 2.4), layout="constrained")
         _draw(figure.subplots(), site)
         names.append(f"{HISTOGRAMS}/{index:03d}.png")
-        FigureCanvasAgg(figure).print_figure(folder / names[-1], dpi=90)
+        with replacing(folder / names[-1], QuantizationError) as file:
+            FigureCanvasAgg(figure).print_figure(file, dpi=90, format="png")
     return names
 
 

@@ -16,6 +16,7 @@ from ..errors import QuantizationError
 from ..module import QnnModule
 from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, op_name, operands
+from ..storage import write_text
 from .ranges import Range
 
 FORMAT, VERSION = "qnn_ext calibration table", 1
@@ -72,13 +73,7 @@ class CalibrationTable(Mapping[str, Range]):
         lines = [f"  {_dumps(site)}: {_dumps(_to_json(self.ranges[site]))}" for site in sorted(self.ranges)]
         fields = [f" {_dumps(key)}: {_dumps(value)}" for key, value in header.items()]
         content = ",\n".join([*fields, ' "ranges": {\n' + ",\n".join(lines) + "\n }"])
-        target = Path(path)
-        temporary = target.with_name(target.name + ".part")  # a table in place is whole, even after a crash
-        try:
-            temporary.write_text("{\n" + content + "\n}\n", encoding="utf-8")
-            temporary.replace(target)
-        except OSError as error:
-            raise QuantizationError(f"{target}: the calibration table cannot be written: {error}") from error
+        write_text(path, "{\n" + content + "\n}\n", QuantizationError)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> CalibrationTable:

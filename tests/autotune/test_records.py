@@ -72,12 +72,43 @@ def test_small_gains_without_a_decision_are_not_applied(task, log):
 
 
 def test_torn_last_line(task, log):
+    """A process that died while it wrote loses its last record, with a warning; those before and after count."""
     line = line_of(measured(task, 1))
     log.write_text(f"{line}\n{line[:40]}")
-    assert len(read_log(log).records) == 1
+    with pytest.warns(TuningWarning, match="1 records ignored: 1 unfinished, the last line"):
+        assert chosen(task, log) is not None
     append(log, line_of(measured(task, 2)))
     read = read_log(log)
     assert len(read.records) == 2 and read.ignored == {"unreadable": 1}
+
+
+def test_last_line_without_its_end_is_a_record_if_it_is_whole(task, log):
+    log.write_text(line_of(measured(task, 1)))
+    read = read_log(log)
+    assert len(read.records) == 1 and not read.ignored
+
+
+def test_damaged_lines_are_ignored_wherever_they_are(task, log):
+    """Whatever stands in a line: it is told once, and the records around it count."""
+    line = line_of(measured(task, 1))
+    damaged = [
+        line[:40],
+        "[" * 100_000,
+        "\x00" * 100,
+        "1e999",
+        "null",
+        changed(line, decided=float("inf")),
+        changed(line, seconds="NaN"),
+        changed(line, seconds=[1]),
+        changed(line, target={"kind": [[1]]}),
+        changed(line, target=[1]),
+        changed(line, configuration=3),
+        changed(line, workload=[1]),
+    ]
+    log.write_bytes("\n".join([line, *damaged, line_of(measured(task, 2)), ""]).encode() + b"\xff\xfe\n")
+    with pytest.warns(TuningWarning, match=f"{len(damaged) + 1} records ignored: ") as caught:
+        assert chosen(task, log) is not None
+    assert len(caught) == 1 and len(read_log(log).records) == 2
 
 
 @pytest.mark.parametrize(
