@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tvm
@@ -14,6 +14,7 @@ from . import artifact
 from .codegen import generate_code, generate_gpu_code
 from .errors import TargetError
 from .module import QnnModule
+from .numerics.bounded import bounded
 from .passes import (
     canonicalize,
     channels_last,
@@ -25,6 +26,7 @@ from .passes import (
     sink_reshapes,
     sink_shuffles,
 )
+from .passes.checks import collect_checks, drop_checks
 from .passes.describe import kernels_of
 from .passes.inline import inlined
 from .passes.legalize_float import float_legalizations
@@ -37,7 +39,7 @@ from .runtime import Engine
 from .target import make_target, required_features, target_architecture
 from .topi_int8.cuda.generic import schedule_module as schedule_for_gpu
 from .topi_int8.features import is_cuda
-from .topi_int8.generic.schedule import schedule_module
+from .topi_int8.generic.schedule import SCHEDULED, schedule_module
 from .topi_int8.threads import serialize
 from .topi_int8.wanted import speed_rank
 
@@ -117,7 +119,8 @@ def _speed(target: Target) -> tuple[int, int]:
 def _build_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
     if cuda_graph and not is_cuda(target):
         raise TargetError(f"only a GPU runs CUDA graphs, not {target.kind.name}: build for 'cuda' or an architecture")
-    mod = lower_module(module.ir, target)
+    mod, checks = collect_checks(inlined(module.ir))
+    mod = lower_module(mod, target)
     program = None if is_cuda(target) else compile_program(mod, target)
     if program:
         executable = program.executable
@@ -131,6 +134,7 @@ def _build_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
         "outputs": [artifact.spec_to_json(spec) for spec in module.outputs],
         "states": [state.name for state in module.states],
         "notes": artifact.notes_to_json(module.notes),
+        "checks": [asdict(check) for check in checks],
         "versions": {"tvm": tvm.__version__},
     }
     variant = {
@@ -167,6 +171,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each."""
     mod = inlined(mod)  # the parts of a partitioned module
     mod = drop_observers(mod)  # marks for calibration compute nothing
+    mod = drop_checks(mod)  # what they find is in the status, if it was collected
     mod = fold_padding(mod)  # explicit pads into the convolutions behind them
     mod = channels_last(mod)  # NCHW → NHWC, which the kernels compute
     mod = legalize(mod, target)  # the dtypes the target wants
@@ -178,12 +183,19 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     return fuse(mod)  # product + epilogue → one kernel each
 
 
+@tvm.transform.module_pass(opt_level=0)
+def _bounded(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+    """What is made of ordinary Relax operators stays within its operands, whatever values it is given."""
+    return bounded(mod, excepted=SCHEDULED)
+
+
 def relax_pipeline(for_gpu: bool = False) -> tvm.transform.Pass:
     """What stays ordinary Relax: to TIR, constants folded, fused. Our kernels are opaque to it."""
     legalizations = {**float_legalizations(), **(gpu_legalizations() if for_gpu else {})}
     return tvm.transform.Sequential(
         [
             relax.transform.LegalizeOps(legalizations),
+            _bounded,  # before constants are folded, which runs the functions
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape costs nothing, a fused one copies

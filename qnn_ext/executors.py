@@ -18,7 +18,7 @@ from . import tvm_runtime
 from .errors import QnnError
 from .host import default_threads
 from .kernels import Kernel
-from .module import State, TensorSpec
+from .module import Check, State, TensorSpec
 
 
 class Executor(Protocol):
@@ -28,7 +28,8 @@ class Executor(Protocol):
         """Copy the inputs, of the shapes and dtypes that the model declares."""
 
     def run(self) -> list[np.ndarray]:
-        """Compute the outputs, which belong to the caller, and step the states."""
+        """Compute the outputs, which belong to the caller, and step the states. Raises InputError, and leaves the
+        states as they were, where a check of the model fails."""
 
     def reset_state(self) -> None:
         """Set every state back to its initial value."""
@@ -47,6 +48,15 @@ class _Value(NamedTuple):
     dtype: str
 
 
+def raise_for(status: np.ndarray, checks: Sequence[Check]) -> None:
+    """Raise InputError where the status, the last result of a model with checks, names one that failed."""
+    if status[0]:
+        raise checks[int(status[0]) - 1].error(int(status[1]))
+
+
+_STATUS = _Value((2,), "int64")
+
+
 class ProgramExecutor:
     """Runs `qnn_ext.program`'s function over one workspace, which holds inputs, states and outputs too."""
 
@@ -58,6 +68,7 @@ class ProgramExecutor:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         states: Sequence[State],
+        checks: Sequence[Check],
         tasks: int,
     ) -> None:
         self._module = library
@@ -65,16 +76,19 @@ class ProgramExecutor:
         self._tensor, self._workspace = tvm_runtime.tensor(np.zeros(layout["workspace"], np.uint8))
         self._regions = self._workspace, weights
         self._tasks = min(tasks, layout["tasks"])
-        self._states = states
+        self._states, self._checks = states, checks
         self._stamps = self._view(0, layout["stamps"], (layout["steps"] + 1,), "int64")
         carried = [_Value(state.initial.shape, str(state.initial.dtype)) for state in states]
         taken = [*(_Value(spec.shape, spec.dtype) for spec in inputs), *carried]
         given = [*(_Value(spec.shape, spec.dtype) for spec in outputs), *carried]
+        if checks:
+            given.append(_STATUS)
         views = [self._view(0, offset, *value) for offset, value in zip(layout["inputs"], taken, strict=True)]
         self._inputs, self._before = views[: len(inputs)], views[len(inputs) :]
         places = zip(layout["outputs"], given, strict=True)
         views = [self._view(region, offset, *value) for (region, offset), value in places]
-        self._outputs, self._after = views[: len(outputs)], views[len(outputs) :]
+        self._outputs, self._after = views[: len(outputs)], views[len(outputs) :][: len(states)]
+        self._status = views[-1] if checks else None
         addresses = [ctypes.c_void_p(region.ctypes.data) for region in self._regions]
         self._args = [*addresses, self._tasks, 0]
         self._alone = [*addresses, 1, 0]
@@ -90,6 +104,8 @@ class ProgramExecutor:
 
     def run(self) -> list[np.ndarray]:
         self._function(*self._ready())
+        if self._status is not None:
+            raise_for(self._status, self._checks)
         results = [view.copy() for view in self._outputs]
         if self._after:
             values = [view.copy() for view in self._after]  # first all, for a state may pass into another
@@ -138,10 +154,12 @@ class MachineExecutor:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         states: Sequence[State],
+        checks: Sequence[Check],
         kernels: Sequence[Kernel],
         tasks: int,
     ) -> None:
         self._library, self._kernels, self._states, self._tasks = library, kernels, states, tasks
+        self._checks = checks
         self._machine = tvm_runtime.virtual_machine(library)
         self._function = self._machine["main"]
         buffers = [tvm_runtime.tensor(np.zeros(spec.shape, spec.dtype)) for spec in inputs]
@@ -158,7 +176,9 @@ class MachineExecutor:
     def run(self) -> list[np.ndarray]:
         use_threads(self._tasks)
         results = self._function(*self._buffers, *self._values)
-        self._values = list(results[self._count :])
+        if self._checks:
+            raise_for(np.from_dlpack(results[-1]), self._checks)
+        self._values = list(results[self._count :][: len(self._states)])
         # copied, for an output may be an input buffer or a constant of the library; through DLPack that takes 1 µs
         return [np.array(np.from_dlpack(result)) for result in results[: self._count]]
 

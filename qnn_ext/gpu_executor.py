@@ -13,12 +13,13 @@ import numpy as np
 
 from . import gpu_runtime, tvm_runtime
 from .errors import InputError
-from .executors import profile_machine
+from .executors import profile_machine, raise_for
 from .kernels import Kernel
-from .module import State, TensorSpec, check_inputs
+from .module import Check, State, TensorSpec, check_inputs
 from .tvm_runtime import tvm_ffi
 
 _CUDA = 2  # DLPack's device type
+_MOST_UNCHECKED = 1024  # launches that are not waited for; each keeps 16 bytes on the device
 
 
 class DeviceExecutor:
@@ -30,10 +31,13 @@ class DeviceExecutor:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         states: Sequence[State],
+        checks: Sequence[Check],
         kernels: Sequence[Kernel],
         device: str = "cuda:0",
     ) -> None:
         self._library, self._kernels, self._states = library, kernels, states
+        self._checks = checks
+        self._unchecked: list[Any] = []  # the status of every launch since the last look at it
         self._device = tvm_ffi.device(device)
         self._machine = gpu_runtime.virtual_machine(library, self._device)
         self._function = self._machine["main"]
@@ -52,10 +56,14 @@ class DeviceExecutor:
 
     def run(self) -> list[np.ndarray]:
         self._switch(0)
+        before = self._values
         results = self._step(self._buffers)
-        arrays = [tvm_runtime.aligned_empty(tuple(result.shape), np.dtype(str(result.dtype))) for result in results]
-        for result, array in zip(results, arrays, strict=True):
-            gpu_runtime.copy(result, tvm_ffi.from_dlpack(array))
+        try:
+            self.check()
+        except InputError:
+            self._values = before
+            raise
+        arrays = [self._array(result) for result in results]
         self._wait()
         return arrays
 
@@ -71,6 +79,21 @@ class DeviceExecutor:
         with tvm_ffi.use_raw_stream(self._device, stream):
             return self._step([self._taken(*pair) for pair in zip(values, self._inputs, strict=True)])
 
+    def check(self) -> None:
+        """Wait, and raise InputError for the first launch in which a check of the model failed."""
+        statuses, self._unchecked = self._unchecked, []
+        if statuses:
+            found = [self._array(status) for status in statuses]
+            self._wait()
+            for status in found:
+                raise_for(status, self._checks)
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        """A copy in the host's memory, there after the next wait."""
+        array = tvm_runtime.aligned_empty(tuple(tensor.shape), np.dtype(str(tensor.dtype)))
+        gpu_runtime.copy(tensor, tvm_ffi.from_dlpack(array))
+        return array
+
     def _taken(self, value: Any, spec: TensorSpec) -> Any:
         if isinstance(value, np.ndarray):
             return gpu_runtime.upload(check_inputs([value], [spec])[0], self._device)
@@ -83,8 +106,12 @@ class DeviceExecutor:
         return tensor
 
     def _step(self, tensors: Sequence[Any]) -> list[Any]:
+        if len(self._unchecked) >= _MOST_UNCHECKED:
+            self.check()
         results = self._function(*tensors, *self._values)
-        self._values = list(results[self._count :])
+        self._values = list(results[self._count :][: len(self._states)])
+        if self._checks:
+            self._unchecked.append(results[-1])
         return list(results[: self._count])
 
     def _switch(self, stream: int) -> None:

@@ -15,7 +15,8 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
 from .module import QnnModule, check_inputs, run_by_sample
-from .numerics import elementary, float_rows
+from .numerics import division, elementary, float_rows, reference
+from .numerics.bounded import bounded
 from .op.base import call_attributes, constant_value, definition_of, has_float_rows, shape_of
 
 
@@ -104,10 +105,40 @@ def _clip(call: relax.Call, data: np.ndarray, low: float, high: float) -> np.nda
 
 
 def _divide(call: relax.Call, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind != "f":
-        return _evaluate_with_tvm(call, [a, b])
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         return np.asarray(a / b)
+
+
+def _division(name: str) -> Callable[..., np.ndarray]:
+    """Of integers for every divisor; of floats as TVM computes it."""
+
+    def divide(call: relax.Call, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if a.dtype.kind in "iu":
+            return division.NUMPY[name](a, b)
+        return _divide(call, a, b) if name == "divide" else _evaluate_with_tvm(call, [a, b])
+
+    return divide
+
+
+def _shift(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """By a negative amount or too many bits as bit after bit: to zero, or of a negative number to −1."""
+
+    def shift(call: relax.Call, x: np.ndarray, n: np.ndarray) -> np.ndarray:
+        bits = x.dtype.itemsize * 8
+        inside = (n >= 0) & (n < bits)
+        amount = np.where(inside, n, 0).astype(x.dtype)
+        emptied = np.where(x < 0, -1, 0) if function is np.right_shift else 0
+        return np.where(inside, function(x, amount), emptied).astype(x.dtype)
+
+    return shift
+
+
+def _cast(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    dtype = str(call.ty.dtype)
+    if data.dtype.kind == "f" and dtype.startswith(("int", "uint")):
+        return reference.truncate(data, dtype)
+    with np.errstate(over="ignore"):
+        return data.astype(dtype)
 
 
 def _reduction(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -132,6 +163,14 @@ def _extreme_position(function: Callable[..., np.ndarray]) -> Callable[..., np.n
 
 def _permute(call: relax.Call, data: np.ndarray) -> np.ndarray:
     return data.transpose(None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
+
+
+def _take(call: relax.Call, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    size = data.size if axis is None else data.shape[axis]
+    places = np.asarray(indices, np.int64)
+    places = places % size if call.attrs.mode == "wrap" else np.clip(places, 0, size - 1)
+    return np.take(data, places, axis)
 
 
 def _elementary(name: str) -> Callable[..., np.ndarray]:
@@ -159,7 +198,9 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.multiply": _binary(np.multiply),
     "relax.maximum": _binary(np.maximum),
     "relax.minimum": _binary(np.minimum),
-    "relax.divide": _divide,
+    **{f"relax.{name}": _division(name) for name in division.NUMPY},
+    "relax.left_shift": _shift(np.left_shift),
+    "relax.right_shift": _shift(np.right_shift),
     "relax.abs": lambda call, data: np.abs(data),
     "relax.equal": lambda call, a, b: np.equal(a, b),
     "relax.less": lambda call, a, b: np.less(a, b),
@@ -169,7 +210,8 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.argmax": _extreme_position(np.argmax),
     "relax.argmin": _extreme_position(np.argmin),
     "relax.clip": _clip,
-    "relax.astype": lambda call, data: data.astype(str(call.ty.dtype)),
+    "relax.take": _take,
+    "relax.astype": _cast,
     "relax.reshape": lambda call, data, shape: data.reshape(shape_of(call)),
     "relax.expand_dims": lambda call, data: data.reshape(shape_of(call)),
     "relax.squeeze": lambda call, data: data.reshape(shape_of(call)),
@@ -198,7 +240,8 @@ def _evaluate_with_tvm(call: relax.Call, args: list[Any]) -> Any:
     if key not in _compiled:
         if len(_compiled) >= _MOST_COMPILED:
             _compiled.pop(next(iter(_compiled)))
-        _compiled[key] = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        safe = bounded(relax.transform.LegalizeOps()(module))
+        _compiled[key] = relax.VirtualMachine(tvm.compile(safe, target="llvm"), tvm.cpu())
     return _to_numpy(_compiled[key]["main"](*runtime_args))
 
 

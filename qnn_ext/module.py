@@ -52,6 +52,28 @@ class FloatNote:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A condition on values that are known at run time only, as a compiled model lists it.
+
+    label:     the node of the model
+    kind:      "bounds" for indices with low ≤ x ≤ high, "divisor" for x ≠ low
+    """
+
+    label: str
+    kind: str
+    low: int
+    high: int
+
+    def error(self, value: int) -> InputError:
+        """What to raise for a value that is not in order."""
+        if self.kind == "divisor":
+            found = "integer division by zero"
+        else:
+            found = f"index {value} is out of range {self.low} … {self.high}"
+        return InputError(f"{self.label}: {found}, for these inputs")
+
+
+@dataclass(frozen=True)
 class QnnModule:
     """A model in the QNN dialect.
 

@@ -15,7 +15,7 @@ from .errors import ArtifactError, QnnError, TargetError
 from .executors import Executor, MachineExecutor, ProgramExecutor
 from .host import advised_target, can_run, check_runnable, default_threads, missing_features
 from .kernels import Kernel
-from .module import FloatNote, State, TensorSpec, check_inputs, in_model_order, run_by_sample
+from .module import Check, FloatNote, State, TensorSpec, check_inputs, in_model_order, run_by_sample
 from .variants import Memory, memory_of, target_name
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Engine:
         self._load_code = code
         self.inputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["inputs"]))
         self.outputs: tuple[TensorSpec, ...] = tuple(map(artifact.spec_from_json, description["outputs"]))
+        self._checks = tuple(Check(**check) for check in description["checks"])
         self.notes = tuple(FloatNote(**note) for note in description["notes"])
         self.kernels = [Kernel(**kernel) for kernel in description["kernels"]]
         self.target: dict[str, Any] = description["target"]
@@ -141,9 +142,10 @@ class Engine:
         On a GPU, inputs may be tensors in its memory, PyTorch's or any that speak DLPack. Nothing is copied or waited
         for then: outputs are such tensors too, `torch.from_dlpack` takes them, ready when the stream gets there. With a
         `stream`, of PyTorch or a CUDA handle, the kernels go there and NumPy inputs are copied to the GPU; without, to
-        the default one.
+        the default one, and `check` tells whether values at run time were out of range.
 
-        Raises InputError when the inputs do not fit, TargetError when this machine cannot run it.
+        Raises InputError when the inputs do not fit or hold what the model cannot take, as an index out of range,
+        TargetError when this machine cannot run it.
         """
         outputs = self._run(inputs) if stream is None and not self._on_device(inputs) else self._launch(inputs, stream)
         return {spec.name: value for spec, value in zip(self.outputs, outputs, strict=True)}
@@ -201,7 +203,7 @@ class Engine:
         if self._executor is None:
             check_runnable(self.features, self._variant["architecture"])
             library, weights = self._load_code()
-            model = self.inputs, self.outputs, self._states
+            model = self.inputs, self.outputs, self._states, self._checks
             if weights is None:
                 self._executor = MachineExecutor(library, *model, self.kernels, self.num_threads)
             else:
@@ -217,7 +219,8 @@ class Engine:
         gpu_runtime.load()
         with gpu_runtime.compiling():
             library, _ = self._load_code()
-        return gpu_executor.DeviceExecutor(library, self.inputs, self.outputs, self._states, self.kernels)
+        model = self.inputs, self.outputs, self._states, self._checks
+        return gpu_executor.DeviceExecutor(library, *model, self.kernels)
 
     # ---- measure -------------------------------------------------------------------------------------------------
 

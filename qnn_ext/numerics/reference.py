@@ -142,3 +142,16 @@ def requantize_fixed(x: Array, fp: FixedPoint, zero_point: Array, dtype: str, ro
     """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp)."""
     multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
     return saturate(multiply(x, fp) + np.asarray(zero_point, np.int64), dtype)
+
+
+# ---- between dtypes ----------------------------------------------------------------------------------------------
+
+
+def truncate(x: Array, dtype: str) -> Array:
+    """Floats as integers of `dtype`: rounded towards zero, saturated; NaN becomes 0."""
+    x = np.asarray(x, np.float32 if x.dtype.itemsize < 4 else x.dtype)
+    low, high = dtype_range(dtype)
+    above, below = x >= float(high) + 1, x < float(low)  # exact: low and high + 1 are powers of two, or zero
+    inside = np.where(above | below | np.isnan(x), np.zeros_like(x), x).astype(dtype)
+    limits = np.asarray([low, high], dtype)
+    return np.where(above, limits[1], np.where(below, limits[0], inside))

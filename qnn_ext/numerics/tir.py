@@ -244,3 +244,25 @@ def requantize_fixed(x: Expr, multiplier: Expr, shift: Expr, zero_point: Expr, d
     """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp)."""
     multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
     return saturate(multiply(x, multiplier, shift) + _i64(zero_point), dtype)
+
+
+# ---- between dtypes ----------------------------------------------------------------------------------------------
+
+
+def truncate(x: Expr, dtype: str) -> Expr:
+    """Floats as integers of `dtype`: rounded towards zero, saturated; NaN becomes 0.
+
+    What C and LLVM leave undefined, with another result on each kind of CPU.
+    """
+    if dtype_of(x) in ("float16", "bfloat16"):
+        x = x.astype("float32")  # 65535 is no float16
+    low, high = dtype_range(dtype)
+    wide = dtype_of(x)
+    below = float(np.nextafter(np.dtype(wide).type(float(high) + 1), np.dtype(wide).type(0)))
+
+    def saturated_cast(x: Expr) -> Expr:
+        inside = tirx.max(tirx.min(x, tirx.const(min(below, float(high)), wide)), tirx.const(float(low), wide))
+        saturated = tirx.Select(x > tirx.const(below, wide), tirx.const(high, dtype), inside.astype(dtype))
+        return tirx.Select(tirx.isnan(x), tirx.const(0, dtype), saturated)
+
+    return shared(x, saturated_cast)

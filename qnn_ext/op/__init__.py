@@ -4,6 +4,7 @@ from .accumulate import batch_matmul_accumulate, conv2d_accumulate, dense_accumu
 from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
+from .check import check_bounds, check_divisor, first_violation
 from .concatenate import concatenate
 from .conv2d import conv2d
 from .conv2d_transpose import conv2d_transpose
@@ -49,6 +50,8 @@ __all__ = [
     "avg_pool2d",
     "batch_matmul",
     "batch_matmul_accumulate",
+    "check_bounds",
+    "check_divisor",
     "concatenate",
     "contrib_dense_pack",
     "conv2d",
@@ -60,6 +63,7 @@ __all__ = [
     "elu",
     "erf",
     "exp",
+    "first_violation",
     "fma",
     "gelu",
     "hardswish",

@@ -1,8 +1,8 @@
 """Operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
 
 They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
-softmax, and layer normalization along the last axis; argmax and argmin; maximum pooling of integers; and products, in
-legalize_float_products.py.
+softmax, and layer normalization along the last axis; argmax and argmin; casts of floats to integers; maximum pooling of
+integers; and products, in legalize_float_products.py.
 Everything else keeps TVM's legalization, some moves with a note: legalize_moves.py.
 """
 
@@ -13,7 +13,7 @@ from math import prod
 
 from tvm import relax, te
 
-from ..numerics import elementary
+from ..numerics import elementary, tir
 from ..op.base import has_float_rows, shape_of
 from ..topi_int8.generic import float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
@@ -32,7 +32,9 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
     rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
     rules["relax.nn.max_pool2d"] = _guarded(_max_pool2d, _has_few_cells)
+    rules["relax.astype"] = _guarded(_truncate, _makes_integers)
     rules["relax.concat"], rules["relax.strided_slice"] = moves.concat, moves.strided_slice
+    rules["relax.take"] = moves.take
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
     return rules
@@ -70,6 +72,21 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     epsilon = float(call.attrs.epsilon)
     return builder.call_te(float_rows.layer_norm, *call.args, epsilon, primfunc_name_hint="layer_norm")
+
+
+def _makes_integers(call: relax.Call) -> bool:
+    """Whether a cast makes floats integers."""
+    source, target = str(call.args[0].ty.dtype), str(call.ty.dtype)
+    return "float" in source and target.startswith(("int", "uint"))
+
+
+def _truncate(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dtype = str(call.ty.dtype)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: tir.truncate(x(*i), dtype), name="cast")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="cast")
 
 
 def _max_pool_sizes(call: relax.Call) -> tuple[list[int], ...]:

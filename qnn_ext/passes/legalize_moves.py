@@ -1,4 +1,4 @@
-"""Concatenation and slices as TVM legalizes them, with a note for `program` of what their kernels move.
+"""Takes without TVM's "fast" mode; concatenation and slices with a note for `program` of what their kernels move.
 
 A note stands on the kernel's function and is gone when the kernel is fused with others: it then does more than move.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax, tirx, topi
 
 from ..op.base import shape_of
 from .rewrite import op_name
@@ -30,6 +30,13 @@ def strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """R.strided_slice, with the note SLICE if it is for it."""
     start = _run(call)
     return _legalized(builder, call) if start is None else _noted(builder, call, SLICE, start)
+
+
+def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """R.take with indices that are clipped unless they wrap: TVM's "fast" reads whatever lies at the address."""
+    mode = "wrap" if call.attrs.mode == "wrap" else "clip"
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    return builder.call_te(topi.take, *call.args, axis, mode=mode, primfunc_name_hint="take")
 
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

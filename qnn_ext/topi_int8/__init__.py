@@ -9,6 +9,7 @@ from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Worklo
 
 for _name in (
     "generic.arithmetic",
+    "generic.check",
     "generic.qlinear",
     "generic.pool_sum",
     "generic.qlinear_pool",

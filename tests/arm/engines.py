@@ -37,7 +37,7 @@ def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
     target = Target(engine.target)
     emulator.require(target)
     cpu = cpu or emulator.plainest_cpu(target)
-    model = engine.inputs, engine.outputs, engine._states
+    model = engine.inputs, engine.outputs, engine._states, engine._checks
     before, weights = engine._executor, engine._built.weights
     if weights is not None:
         linked = before._module if isinstance(before, ProgramExecutor) else None

@@ -218,7 +218,7 @@ def on_device():
     mod = lower_module(module.ir, target)
     states = [State(state.name, np.asarray(state.initial)) for state in module.states]
     library = generate_code(mod, target).jit()
-    executor = DeviceExecutor(library, module.inputs, module.outputs, states, kernels_of(mod), "cpu:0")
+    executor = DeviceExecutor(library, module.inputs, module.outputs, states, [], kernels_of(mod), "cpu:0")
     return executor, module
 
 

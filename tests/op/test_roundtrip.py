@@ -120,6 +120,12 @@ SAMPLES = {
         [("data", (2, 4), "float32")],
         lambda x: op.observe(x, "conv_1", "conv", "nn.conv2d", "weight", "uint8", 7, False, 1, "mse", 99.5, -1.5, 2.5),
     ),
+    "check_bounds": ([("data", (5, 2), "int64")], lambda x: op.check_bounds(x, (-3, 0), (2, 7), "node 'gather'")),
+    "check_divisor": ([("data", (5,), "int32")], lambda x: op.check_divisor(x, "node 'div'", zero=3)),
+    "first_violation": (
+        [("data", (5, 2), "int64"), ("status", (2,), "int64")],
+        lambda x, status: op.first_violation(x, status, (-3, 0), (2, 7), "bounds", 4),
+    ),
     "normalize": ([I8], lambda x: op.normalize(x, 0.5, 3, 1e-3, centered=False)),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],

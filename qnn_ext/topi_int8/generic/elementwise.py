@@ -314,7 +314,10 @@ def _fma(stage: Stage, a: Operand, b: Operand, c: Operand) -> Expr:
 
 @rule("astype")
 def _astype(stage: Stage, data: Operand, *, dtype: str) -> Expr:
-    return stage.read(data).astype(dtype)
+    x = stage.read(data)
+    if "float" in data.dtype and dtype.startswith(("int", "uint")):
+        return tir.truncate(x, dtype)
+    return x.astype(dtype)
 
 
 @rule("clip")
