@@ -11,8 +11,9 @@ TUNE = ["cloudpickle", "psutil", "tornado>=6", "xgboost>=2"]
 BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotlib>=3.8"]
 # Compiling CUDA source to PTX and showing its machine code without the CUDA toolkit; NVIDIA has no wheels for macOS
 CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
+SIGN = ["cryptography>=42"]
 PASCAL = ["nvidia-cuda-nvrtc-cu12; sys_platform != 'darwin'"]  # GPUs before sm_75, which CUDA 13 dropped
-TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *BENCH, *CUDA, *PASCAL]
+TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *SIGN, *BENCH, *CUDA, *PASCAL]
 
 setup(
     name="qnn-ext",
@@ -39,6 +40,7 @@ setup(
         "torch": TORCH,
         "tune": TUNE,
         "cuda": CUDA,
+        "sign": SIGN,
         "bench": BENCH,
         "test": TEST,
         "all": TFLITE + ONNX + TORCH + TUNE + TEST,

@@ -1,20 +1,18 @@
-"""The `.qnn` file: a zip of a JSON description, initial states and a compiled library for each CPU it was built for.
+"""The `.qnn` file: a JSON description, initial states and, for each CPU it was compiled for, a library and its weights.
 
-It is written whole or not at all, and only the library that fits this CPU is unpacked.
-A `.qnn` file holds machine code: load only files you trust, as with any shared library.
+It is written whole or not at all, and only what this CPU needs is unpacked, see `container`; the description is checked
+as a whole before anything takes it at its word, see `description`. A `.qnn` file holds machine code: load only files
+you trust, as with any shared library, or verify who signed them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import lzma
 import os
+import re
 import tempfile
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import tvm_runtime
+from .container import Reader, Writer, is_regular, parse_json
+from .description import check, tensor_bytes
 from .errors import ArtifactError, TargetError
 from .kernels import Kernel
 from .module import FloatNote, State, TensorSpec
@@ -31,12 +31,11 @@ from .qparams import QParams
 if TYPE_CHECKING:
     import tvm_ffi
 
-FORMAT = 2
-_DESCRIPTION, _STATES = "qnn.json", "states.npz"
-_LZMA_LIMIT = 1 << 20  # bytes
-_LZMA = {"id": lzma.FILTER_LZMA2, "preset": 9}
-_DELTA_16 = {"id": lzma.FILTER_DELTA, "dist": 2}
-_CHUNK = 1 << 18  # bytes that are unpacked at a time
+    from .signing import PrivateKey, PublicKey
+
+_DESCRIPTION, _STATES = "qnn.json", "states.bin"
+_SMALL = 1 << 20  # bytes that are packed well rather than fast
+_MOST_DESCRIPTION = 1 << 24  # bytes
 
 
 @dataclass(frozen=True)
@@ -52,47 +51,77 @@ class Variant:
     weights: np.ndarray | None
 
 
+# ---- write -------------------------------------------------------------------------------------------------------
+
+
 def write(
-    path: str | os.PathLike, common: dict[str, Any], variants: Sequence[Variant], states: tuple[State, ...]
+    path: str | os.PathLike,
+    common: dict[str, Any],
+    variants: Sequence[Variant],
+    states: tuple[State, ...],
+    sign: PrivateKey | None = None,
 ) -> None:
     """Write a `.qnn` file, whole or not at all.
 
     common: what holds for all variants. variants: the fastest first, for `load` takes the first that this CPU can run.
+    sign:   the private key to sign it with, see `signing`
 
-    Raises ArtifactError when the place cannot be written or no compiler is there to link with for one of the CPUs.
+    Raises ArtifactError when the place cannot be written, the key cannot be used, or no compiler is there to link with
+    for one of the CPUs.
     """
     from .storage import replacing  # never needed to load
 
-    description = {"format": FORMAT, **common, "variants": [variant.description for variant in variants]}
-    with replacing(path, ArtifactError) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_DESCRIPTION, json.dumps(description, indent=1), zipfile.ZIP_LZMA)
-        archive.writestr(_STATES, _pack_states(states))
+    description = {**common, "variants": [variant.description for variant in variants]}
+    check(description)
+    signer = None
+    if sign is not None:
+        from .signing import signer as signer_with
+
+        signer = signer_with(sign)
+    with replacing(path, ArtifactError) as file, Writer(file) as writer:
+        writer.add_small(_DESCRIPTION, _packed_json(description))
+        writer.add_large(_STATES, b"".join(np.ascontiguousarray(state.initial).tobytes() for state in states))
         for index, variant in enumerate(variants):
-            _add_library(archive, _library_name(index), variant)
+            _add(writer, _library_name(index), _linked(variant))
             if variant.description["target"]["kind"] == "cuda":
-                _add_kernels(archive, index, variant)
+                _add_kernels(writer, index, variant)
             if variant.weights is not None:
-                _add_weights(archive, index, variant.weights.tobytes())
+                _add(writer, _weights_name(index), variant.weights.tobytes(), of_words=True)
+        writer.finish(signer)
+
+
+def _packed_json(description: dict[str, Any]) -> bytes:
+    content = json.dumps(description, indent=1).encode()
+    if len(content) > _MOST_DESCRIPTION:
+        raise ArtifactError(f"the model's description has {len(content)} bytes, more than {_MOST_DESCRIPTION}")
+    return content
+
+
+def _add(writer: Writer, name: str, content: bytes, of_words: bool = False) -> None:
+    if len(content) <= _SMALL:
+        writer.add_small(name, content, of_words)
+    else:
+        writer.add_large(name, content)
 
 
 def _library_name(index: int) -> str:
     return f"model{index}.so"
 
 
-def _weights_name(index: int, packed: bool) -> str:
-    return f"weights{index}.{'xz' if packed else 'bin'}"
+def _weights_name(index: int) -> str:
+    return f"weights{index}.bin"
 
 
-def _add_library(archive: zipfile.ZipFile, name: str, variant: Variant) -> None:
+def _linked(variant: Variant) -> bytes:
     from .linking import export_library  # never needed to load
 
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
-        library = Path(folder) / name
+        library = Path(folder) / "model.so"
         export_library(variant.executable, str(library), variant.description["architecture"])
-        archive.write(library, name, _compression(library.stat().st_size))
+        return library.read_bytes()
 
 
-def _add_kernels(archive: zipfile.ZipFile, index: int, variant: Variant) -> None:
+def _add_kernels(writer: Writer, index: int, variant: Variant) -> None:
     """A GPU's kernels as a binary, under the digest of the source that the library holds. Where neither nvcc nor NVRTC
     is here, the machine that loads the model compiles that source."""
     from . import cuda_compiler
@@ -105,105 +134,138 @@ def _add_kernels(archive: zipfile.ZipFile, index: int, variant: Variant) -> None
     except TargetError as error:
         warnings.warn(f"the file holds no binary of its kernels: {error}", stacklevel=4)
         return
-    archive.writestr(f"{_kernels_prefix(index)}{cuda_compiler.digest(source)}", compiled)
+    writer.add_large(f"{_kernels_prefix(index)}{cuda_compiler.digest(source)}", compiled)
 
 
 def _kernels_prefix(index: int) -> str:
     return f"kernels{index}-"
 
 
-def keep_kernels(path: str | os.PathLike, index: int) -> None:
-    """Have the binary of variant `index`'s kernels taken in place of their source, if the file holds one."""
-    from . import cuda_compiler
-
-    with _opened(Path(path)) as archive:
-        for name in archive.namelist():
-            if name.startswith(_kernels_prefix(index)):
-                cuda_compiler.keep(name.removeprefix(_kernels_prefix(index)), archive.read(name))
+# ---- read --------------------------------------------------------------------------------------------------------
 
 
-def _compression(size: int) -> int:
-    """LZMA makes code and tables a fifth smaller than deflate does, weights hardly, and takes ten times as long to
-    unpack."""
-    return zipfile.ZIP_LZMA if size <= _LZMA_LIMIT else zipfile.ZIP_DEFLATED
+class Artifact:
+    """An open `.qnn` file, its description checked. Methods raise ArtifactError, without the file's name."""
 
-
-def _add_weights(archive: zipfile.ZipFile, index: int, data: bytes) -> None:
-    """Few weights as xz data: of the values or, where tables of 16 bits prevail, of their differences, whichever is
-    smaller."""
-    packed = len(data) <= _LZMA_LIMIT
-    if packed:
-        data = min((lzma.compress(data, filters=filters) for filters in ([_LZMA], [_DELTA_16, _LZMA])), key=len)
-    archive.writestr(_weights_name(index, packed), data, zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED)
-
-
-def _pack_states(states: tuple[State, ...]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **{str(index): state.initial for index, state in enumerate(states)})  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def read(path: str | os.PathLike) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The description and the initial states of a `.qnn` file. Raises ArtifactError."""
-    source = Path(path)
-    with _opened(source) as archive:
-        description = json.loads(archive.read(_DESCRIPTION))
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
-            raise ArtifactError(f"{source}: written by another version of qnn_ext; compile the model again")
-        with np.load(io.BytesIO(archive.read(_STATES)), allow_pickle=False) as stored:
-            states = [stored[str(index)] for index in range(len(stored.files))]
-    return description, states
-
-
-def load_code(path: str | os.PathLike, index: int, with_weights: bool) -> tuple[tvm_ffi.Module, np.ndarray | None]:
-    """The library of variant `index`, and its weights where it has them outside the code. The library is mapped from a
-    temporary file, which is unlinked at once where the system allows; nothing is held twice at any time."""
-    with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
-        with _opened(Path(path)) as archive:
-            library = archive.extract(_library_name(index), folder)
-            weights = _read_weights(archive, index) if with_weights else None
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.is_signed = reader.is_signed
+        self.description: dict[str, Any] = parse_json(reader.read(_DESCRIPTION, _MOST_DESCRIPTION), _DESCRIPTION)
         try:
-            with tvm_runtime.quiet():
-                return tvm_runtime.load_module(library), weights
-        except Exception as error:
-            raise ArtifactError(
-                f"the library does not load here: {str(error).strip().splitlines()[-1]}; compile the model again"
-            ) from error
+            check(self.description)
+        except ArtifactError as error:
+            raise ArtifactError(f"the description is damaged: {error}") from None
+        self._check_members()
 
+    def _check_members(self) -> None:
+        """Nothing is missing or unknown, and what has a size in the description has that size."""
+        sizes = {_DESCRIPTION: None, _STATES: sum(map(tensor_bytes, self.description["states"]))}
+        for index, variant in enumerate(self.description["variants"]):
+            sizes[_library_name(index)] = None
+            if variant["program"] is not None:
+                sizes[_weights_name(index)] = variant["program"]["weights"]
+        kernels = {name for name in self._reader.names() if self._is_kernels(name)}
+        found = set(self._reader.names()) - kernels
+        if found != set(sizes):
+            name = min(found ^ set(sizes))
+            raise ArtifactError(f"damaged: {name} is {'unknown' if name in found else 'missing'}")
+        for name, size in sizes.items():
+            if size is not None and self._reader.size(name) != size:
+                raise ArtifactError(f"damaged: {name} has {self._reader.size(name)} bytes, not {size}")
 
-def _read_weights(archive: zipfile.ZipFile, index: int) -> np.ndarray:
-    packed = _weights_name(index, packed=True)
-    if packed in archive.namelist():
-        return tvm_runtime.tensor(np.frombuffer(lzma.decompress(archive.read(packed)), np.uint8))[1]
-    info = archive.getinfo(_weights_name(index, packed=False))
-    weights = tvm_runtime.aligned_empty((info.file_size,), np.dtype(np.uint8))
-    filled = 0
-    with archive.open(info) as member:
-        while part := member.read(_CHUNK):
-            weights[filled : filled + len(part)] = np.frombuffer(part, np.uint8)
-            filled += len(part)
-    return weights
+    def _is_kernels(self, name: str) -> bool:
+        match = re.fullmatch(r"kernels(\d{1,3})-[0-9a-f]{64}", name)
+        return match is not None and int(match[1]) < len(self.description["variants"])
+
+    def states(self) -> list[np.ndarray]:
+        """The initial values of the states."""
+        content = self._reader.read(_STATES)
+        arrays, start = [], 0
+        for state in self.description["states"]:
+            end = start + tensor_bytes(state)
+            arrays.append(np.frombuffer(content[start:end], state["dtype"]).reshape(state["shape"]))
+            start = end
+        return arrays
+
+    def keep_kernels(self, index: int) -> None:
+        """Have the binary of variant `index`'s kernels taken in place of their source, if the file holds one."""
+        from . import cuda_compiler
+
+        prefix = _kernels_prefix(index)
+        for name in self._reader.names():
+            if name.startswith(prefix):
+                cuda_compiler.keep(name.removeprefix(prefix), self._reader.read(name))
+
+    def code(self, index: int) -> tuple[tvm_ffi.Module, np.ndarray | None]:
+        """The library of variant `index`, and its weights where it has them outside the code. The library is mapped
+        from a temporary file, which is unlinked at once where the system allows; nothing is held twice at any time."""
+        has_weights = self.description["variants"][index]["program"] is not None
+        weights = self._weights(index) if has_weights else None
+        with _scratch() as folder:
+            library = folder / _library_name(index)
+            with open(library, "wb") as file:
+                for piece in self._reader.pieces(library.name):
+                    file.write(piece)
+            return _loaded(library, "program" if has_weights else "vm_load_executable"), weights
+
+    def _weights(self, index: int) -> np.ndarray:
+        name = _weights_name(index)
+        try:
+            weights = tvm_runtime.aligned_empty((self._reader.size(name),), np.dtype(np.uint8))
+        except MemoryError:
+            raise ArtifactError(f"its weights take {self._reader.size(name)} bytes, more than are free here") from None
+        filled = 0
+        for piece in self._reader.pieces(name):
+            weights[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+        return weights
 
 
 @contextlib.contextmanager
-def _opened(source: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive; what goes wrong while it is read tells of a damaged file."""
-    if not source.is_file():
+def opened(path: str | os.PathLike, verify: PublicKey | None = None) -> Iterator[Artifact]:
+    """A `.qnn` file to read, whose own errors inside of the context get its name.
+
+    verify: the public key that it must be signed with, see `signing`: then all of the file is checked now
+
+    Raises ArtifactError.
+    """
+    source = Path(path)
+    verifier = None
+    if verify is not None:
+        from .signing import verifier as verifier_with
+
+        verifier = verifier_with(verify)
+    if not is_regular(source):
         raise ArtifactError(f"{source}: no such file")
     try:
-        with zipfile.ZipFile(source) as archive:
-            yield archive
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        KeyError,
-        ValueError,
-        EOFError,
-        OSError,
-        RuntimeError,
-    ) as error:
-        raise ArtifactError(f"{source}: not a .qnn file, or a damaged one ({error})") from error
+        with open(source, "rb") as file:
+            yield Artifact(Reader(file, verifier))
+    except ArtifactError as error:
+        raise ArtifactError(f"{source}: {error}") from error.__cause__
+    except OSError as error:
+        raise ArtifactError(f"{source}: cannot be read: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A temporary folder for a library."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="qnn-ext-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise ArtifactError(f"its library cannot be unpacked: {error}") from error
+
+
+def _loaded(library: Path, function: str) -> tvm_ffi.Module:
+    """A library that has a function of this name."""
+    try:
+        with tvm_runtime.quiet():
+            module = tvm_runtime.load_module(library)
+        module[function]
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()[-1:]), type(error).__name__)
+        raise ArtifactError(f"the library does not load here: {reason}; compile the model again") from error
+    return module
 
 
 # ---- JSON forms --------------------------------------------------------------------------------------------------
@@ -235,6 +297,11 @@ def spec_from_json(data: dict[str, Any]) -> TensorSpec:
         np.asarray(packed["scale"], packed["scale_dtype"]), packed["zero_point"], packed["dtype"], packed["axis"]
     )
     return TensorSpec(data["name"], tuple(data["shape"]), data["dtype"], qparams, data["dynamic_batch"])
+
+
+def state_to_json(state: State) -> dict[str, Any]:
+    """What is told of a state beside its values."""
+    return {"name": state.name, "shape": list(state.initial.shape), "dtype": str(state.initial.dtype)}
 
 
 def kernels_to_json(kernels: list[Kernel]) -> list[dict[str, Any]]:

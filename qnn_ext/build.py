@@ -132,7 +132,7 @@ def _build_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
         "source": module.source,
         "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
         "outputs": [artifact.spec_to_json(spec) for spec in module.outputs],
-        "states": [state.name for state in module.states],
+        "states": [artifact.state_to_json(state) for state in module.states],
         "notes": artifact.notes_to_json(module.notes),
         "checks": [asdict(check) for check in checks],
         "versions": {"tvm": tvm.__version__},

@@ -51,7 +51,10 @@ class _Value(NamedTuple):
 def raise_for(status: np.ndarray, checks: Sequence[Check]) -> None:
     """Raise InputError where the status, the last result of a model with checks, names one that failed."""
     if status[0]:
-        raise checks[int(status[0]) - 1].error(int(status[1]))
+        index = int(status[0]) - 1
+        if not 0 <= index < len(checks):
+            raise QnnError(f"the code reports check {index + 1} of {len(checks)}: compile the model again")
+        raise checks[index].error(int(status[1]))
 
 
 _STATUS = _Value((2,), "int64")

@@ -121,6 +121,14 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+def memory_bytes() -> int | None:
+    """The memory of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
 def architecture_name(name: str) -> str:
     """One name for each architecture and all the names that machines and LLVM have for it: x86_64, i686, aarch64, arm
     (32 bits), each little endian. Any other is returned as it is, in lower case."""

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from . import artifact, gpu
+from .description import running_bytes
 from .errors import ArtifactError, QnnError, TargetError
 from .executors import Executor, MachineExecutor, ProgramExecutor
-from .host import advised_target, can_run, check_runnable, default_threads, missing_features
+from .host import advised_target, can_run, check_runnable, default_threads, memory_bytes, missing_features
 from .kernels import Kernel
 from .module import Check, FloatNote, State, TensorSpec, check_inputs, in_model_order, run_by_sample
 from .variants import Memory, memory_of, target_name
 
 if TYPE_CHECKING:
     from tvm import IRModule
+
+    from .signing import PrivateKey, PublicKey
 
 Code: TypeAlias = tuple[Any, np.ndarray | None]  # the library, and the weights that lie outside it
 
@@ -97,7 +100,9 @@ class Engine:
         self.tir: IRModule | None = None
         self._built: artifact.Variant | None = None
         self._saved_with: list[Engine] = [self]
-        self._states = tuple(State(n, v) for n, v in zip(description["states"], states, strict=True))
+        self._states = tuple(
+            State(state["name"], value) for state, value in zip(description["states"], states, strict=True)
+        )
         self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
         self._executor: Executor | None = None
         self._lock = threading.Lock()
@@ -268,45 +273,58 @@ class Engine:
             return source
         return (cuda_compiler.ptx if kind == "ptx" else cuda_compiler.machine_code)(source, architecture)
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write everything into one `.qnn` file. Raises ArtifactError; nothing half-written is left behind."""
+    def save(self, path: str | os.PathLike, sign: PrivateKey | None = None) -> None:
+        """Write everything into one `.qnn` file, signed if a key is given.
+
+        Raises ArtifactError; nothing half-written is left behind.
+
+        sign: an Ed25519 private key: the path of a PEM file, its bytes, or a key of the package cryptography; the
+              passphrase of an encrypted one is taken from the environment variable QNN_EXT_SIGN_PASSPHRASE
+        """
         variants = [engine._built for engine in self._saved_with if engine._built is not None]
         if not variants:
             raise ArtifactError("this engine was loaded from a file; copy that file instead")
-        artifact.write(path, self._common, variants, self._states)
+        artifact.write(path, self._common, variants, self._states, sign)
 
     def __repr__(self) -> str:
         return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {target_name(self.target)})"
 
 
-def load(path: str | os.PathLike, num_threads: int | None = None) -> Engine:
+def load(path: str | os.PathLike, num_threads: int | None = None, verify: PublicKey | None = None) -> Engine:
     """The engine in a `.qnn` file; no frontend and no compiler is needed. Of a file compiled for several targets the
     fastest is taken that this CPU can run. The file holds machine code: load only what you trust.
 
-    Raises ArtifactError (damaged file), TargetError (this CPU lacks instructions the file was built for).
-    """
-    description, states = artifact.read(path)
-    try:
-        common = {key: value for key, value in description.items() if key not in ("format", "variants")}
-        variants = list(description["variants"])
-        targets = [dict(variant["target"]) for variant in variants]
-        memories = [memory_of(variant) for variant in variants]
-        index = _choose(variants)
-        engine = Engine(common, variants[index], states, lambda: code, num_threads)
-        with_weights = variants[index]["program"] is not None
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{os.fspath(path)}: the description is damaged ({error!r})") from error
-    if engine.target["kind"] == "cuda":
-        from . import gpu_runtime
+    verify: an Ed25519 public key, as a PEM file's path or its bytes: a file that was not signed with its private key,
+            or altered since, is refused before anything in it is used
 
-        gpu_runtime.load()
-        with gpu_runtime.compiling():
-            artifact.keep_kernels(path, index)
-            code = artifact.load_code(path, index, with_weights)
-    else:
-        code = artifact.load_code(path, index, with_weights)
-    engine.variants, engine.memories = targets, memories
+    Raises ArtifactError (damaged file, other signature), TargetError (this CPU lacks instructions the file was built
+    for).
+    """
+    with artifact.opened(path, verify) as file:
+        common = {key: value for key, value in file.description.items() if key != "variants"}
+        variants = file.description["variants"]
+        index = _choose(variants)
+        _check_memory(running_bytes(file.description, index))
+        engine = Engine(common, variants[index], file.states(), lambda: code, num_threads)
+        if engine.target["kind"] == "cuda":
+            from . import gpu_runtime
+
+            gpu_runtime.load()
+            with gpu_runtime.compiling():
+                file.keep_kernels(index)
+                code = file.code(index)
+        else:
+            code = file.code(index)
+    engine.variants = [dict(variant["target"]) for variant in variants]
+    engine.memories = [memory_of(variant) for variant in variants]
     return engine
+
+
+def _check_memory(wanted: int) -> None:
+    """Raise ArtifactError where the machine cannot have so many bytes."""
+    here = memory_bytes()
+    if here is not None and wanted > here:
+        raise ArtifactError(f"the model takes {wanted / 1e9:.1f} GB to run, this machine has {here / 1e9:.1f} GB")
 
 
 def _runs_here(variant: Mapping[str, Any]) -> bool:

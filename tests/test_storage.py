@@ -266,6 +266,7 @@ def test_a_torn_line_is_ended_first(tmp_path):
 # ---- every writer ------------------------------------------------------------------------------------------------
 
 SCRATCH = {
+    "qnn_ext/artifact.py": "in a temporary folder",
     "qnn_ext/cuda_compiler.py": "in a temporary folder",
     "qnn_ext/autotune/worker.py": "in a temporary folder",
     "benchmarks/arm/litert.py": "in a temporary folder",

@@ -10,7 +10,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..runtime import Engine, LayerProfile
-from .common import FILE, build_options, bytes_text, count_text, json_option, open_engine, out, print_json, step
+from .common import (
+    FILE,
+    build_options,
+    bytes_text,
+    count_text,
+    json_option,
+    open_engine,
+    out,
+    print_json,
+    step,
+    verify_option,
+)
 
 _SECONDS_PER_REPEAT = 0.02  # one repeat is an average over as many calls as fit here, so that the clock does not matter
 
@@ -20,6 +31,7 @@ _SECONDS_PER_REPEAT = 0.02  # one repeat is an average over as many calls as fit
 @click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="How many measurements.")
 @click.option("--number", type=click.IntRange(1), help="Calls per measurement. Default: as many as fill 20 ms.")
 @click.option("--profile", is_flag=True, help="Time every kernel too.")
+@verify_option
 @build_options
 @json_option
 def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: bool, **options: Any) -> None:

@@ -30,6 +30,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads the kernels may use. Default: all cores."
 )
+verify_option = click.option(
+    "--verify", type=FILE, metavar="PUBLIC_KEY", help="Refuse a .qnn file not signed with this key: Ed25519, PEM."
+)
 
 
 def normalize_option(text: str) -> Callable[[Command], Command]:
@@ -184,13 +187,22 @@ def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine
         return build(module, names if len(names) > 1 else names[0], num_threads=threads)
 
 
-def open_engine(path: Path, target: str, threads: int | None, importing: ImportOptions) -> Engine:
-    """The engine of a `.qnn` file, or of a model file compiled now."""
+def open_engine(
+    path: Path, target: str, threads: int | None, importing: ImportOptions, verify: Path | None = None
+) -> Engine:
+    """The engine of a `.qnn` file, verified if a key is given, or of a model file compiled now."""
     form = recognize(path)
     if form != "qnn":
+        refuse_verify(path, verify)
         return compile_model(import_model(path, form, importing), target, threads)
     refuse_import_options(path, importing)
-    return load(path, num_threads=threads)
+    return load(path, num_threads=threads, verify=verify)
+
+
+def refuse_verify(path: Path, verify: Path | None) -> None:
+    """Raise QnnError where a signature is asked of a file that can have none."""
+    if verify is not None:
+        raise QnnError(f"{path} is no compiled file, and only those are signed: leave out --verify")
 
 
 def refuse_import_options(path: Path, importing: ImportOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import click
 from ..autotune.records import apply_history_best
 from ..errors import QnnError
 from ..runtime import Engine
+from ..signing import PASSPHRASE, private_key
 from ..variants import target_name
 from .common import (
     FILE,
@@ -37,12 +39,14 @@ from .formats import ImportOptions, recognize
     "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in this folder."
 )
 @click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations it has for the target.")
+@click.option("--sign", type=FILE, metavar="KEY", help="Sign the file with this private key: Ed25519, PEM.")
 @build_options
 @json_option
 def compile_(
     model: Path,
     output: Path | None,
     tuning: Path | None,
+    sign: Path | None,
     target: str,
     threads: int | None,
     importing: ImportOptions,
@@ -59,6 +63,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --target avx512_vnni,avx2,x86-64
       qnn-ext compile mobilenet.tflite --target rpi4
       qnn-ext compile mobilenet.tflite --tuning tuning.jsonl
+      qnn-ext compile mobilenet.tflite --sign private.pem
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
       qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
@@ -67,12 +72,13 @@ def compile_(
     if form == "qnn":
         raise QnnError(f"{model} is compiled already")
     output = output or Path(model.with_suffix(".qnn").name)
+    key = None if sign is None else private_key(sign, _ask_passphrase)  # before there is anything to wait for
     started = time.perf_counter()
     module = import_model(model, form, importing)
     with apply_history_best(tuning) if tuning else nullcontext():
         engine = compile_model(module, target, threads)
     with step(f"writing {output.name}"):
-        engine.save(output)
+        engine.save(output, sign=key)
     seconds = time.perf_counter() - started
     if as_json:
         print_json(_summary(engine, model, output, seconds))
@@ -86,6 +92,13 @@ def compile_(
         console.print(f"{target_name(one)}: {memory_text(memory)}", markup=False)
     if engine.notes:
         console.print(f"{len(engine.notes)} operators run in float: `qnn-ext inspect {output}` says why", markup=False)
+
+
+def _ask_passphrase() -> str:
+    if not sys.stdin.isatty():
+        raise QnnError(f"the key is encrypted: put its passphrase into the environment variable {PASSPHRASE}")
+    passphrase: str = click.prompt("Passphrase of the key", hide_input=True, err=True)
+    return passphrase
 
 
 def _summary(engine: Engine, model: Path, output: Path, seconds: float) -> dict[str, Any]:

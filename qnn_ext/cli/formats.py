@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from ..container import XZ
 from ..errors import ModelFormatError, QnnError, ShapeError
 from ..frontends.limits import Limits
 from ..module import QnnModule
@@ -80,7 +81,7 @@ def _format_of_zip(file: BinaryIO) -> str | None:
     except (zipfile.BadZipFile, ValueError, OSError):
         return None
     members = {name.split("/", 1)[-1] for name in names}  # PyTorch puts everything into one folder
-    if "qnn.json" in names:
+    if "qnn.json" in {name.removesuffix(XZ) for name in names}:  # packed since format 3
         return "qnn"
     if any(name.startswith("models/") for name in members) or "serialized_exported_program.json" in names:
         return "pt2"

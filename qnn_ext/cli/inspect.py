@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -40,16 +39,19 @@ from .common import (
     out,
     print_json,
     refuse_import_options,
+    refuse_verify,
     spec_data,
+    verify_option,
 )
 from .formats import TITLES, ImportOptions, check_options, recognize
 
 
 @click.command()
 @click.argument("model", type=FILE)
+@verify_option
 @import_options
 @json_option
-def inspect(model: Path, importing: ImportOptions, as_json: bool) -> None:
+def inspect(model: Path, verify: Path | None, importing: ImportOptions, as_json: bool) -> None:
     """Show what MODEL holds: inputs, outputs, operators, dtypes, weights, what stays float and why.
 
     MODEL is a .qnn file, or a model file of any format. A TFLite model with unsupported operators is shown too, with
@@ -64,8 +66,9 @@ def inspect(model: Path, importing: ImportOptions, as_json: bool) -> None:
     form = recognize(model)
     if form == "qnn":
         refuse_import_options(model, importing)
-        data = _compiled_data(model)
+        data = _compiled_data(model, verify)
     else:
+        refuse_verify(model, verify)
         check_options(form, importing)
         data = _tflite_data(model, importing) if form == "tflite" else _model_data(model, form, importing)
     if as_json:
@@ -268,41 +271,39 @@ def _print_coverage(console: Console, data: dict[str, Any]) -> None:
 # ---- .qnn --------------------------------------------------------------------------------------------------------
 
 
-def _compiled_data(path: Path) -> dict[str, Any]:
-    description, states = artifact.read(path)
-    try:
-        return {
-            "model": str(path),
-            "format": "qnn",
-            "bytes": path.stat().st_size,
-            "source": description["source"],
-            "inputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["inputs"]],
-            "outputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["outputs"]],
-            "variants": [
-                {
-                    "target": variant["target"],
-                    "architecture": variant["architecture"],
-                    "features": variant["features"],
-                    "runs_here": can_run(variant),
-                    "memory": asdict(memory_of(variant)),
-                    "kernels": list(variant["kernels"]),
-                }
-                for variant in description["variants"]
-            ],
-            "states": [
-                {"name": name, "shape": list(np.shape(value)), "dtype": str(value.dtype)}
-                for name, value in zip(description["states"], states, strict=True)
-            ],
-            "notes": list(description["notes"]),
-        }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise artifact.ArtifactError(f"{path}: the description is damaged ({error!r})") from error
+def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
+    with artifact.opened(path, verify) as file:
+        description = file.description
+    return {
+        "model": str(path),
+        "format": "qnn",
+        "bytes": path.stat().st_size,
+        "source": description["source"],
+        "signed": file.is_signed,
+        "verified": verify is not None,
+        "inputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["inputs"]],
+        "outputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["outputs"]],
+        "variants": [
+            {
+                "target": variant["target"],
+                "architecture": variant["architecture"],
+                "features": variant["features"],
+                "runs_here": can_run(variant),
+                "memory": asdict(memory_of(variant)),
+                "kernels": variant["kernels"],
+            }
+            for variant in description["variants"]
+        ],
+        "states": description["states"],
+        "notes": description["notes"],
+    }
 
 
 def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     targets = ", ".join(target_name(variant["target"]) for variant in data["variants"])
     title = f"{data['model']}: compiled from {data['source']} for {targets}, {bytes_text(data['bytes'])}"
     console.print(title, markup=False, soft_wrap=True)  # whole, however long the paths are
+    console.print(_signature(data), markup=False)
     _print_ports(console, data)
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
     for variant in data["variants"]:
@@ -312,6 +313,12 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
         console.print(f"{target_name(variant['target'])}: {here}; {memory}; instruction sets: {sets}", markup=False)
     _print_kernels(console, chosen)
     _print_notes(console, data)
+
+
+def _signature(data: dict[str, Any]) -> str:
+    if data["verified"]:
+        return "signature: made with the key given, and nothing was altered since"
+    return "signature: there is one, not checked: give --verify PUBLIC_KEY" if data["signed"] else "signature: none"
 
 
 def _print_kernels(console: Console, variant: dict[str, Any]) -> None:

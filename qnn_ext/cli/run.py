@@ -19,7 +19,17 @@ from ..images import load_image
 from ..module import TensorSpec
 from ..runtime import Engine
 from ..storage import write_bytes
-from .common import FILE, build_options, json_option, normalize_option, open_engine, out, print_json, step
+from .common import (
+    FILE,
+    build_options,
+    json_option,
+    normalize_option,
+    open_engine,
+    out,
+    print_json,
+    step,
+    verify_option,
+)
 
 _SHOWN_VALUES = 16  # outputs up to this size are printed in full
 
@@ -45,6 +55,7 @@ _SHOWN_VALUES = 16  # outputs up to this size are printed in full
     type=click.Path(path_type=Path),
     help="Write the outputs as the model yields them: .npy for one output, .npz for several.",
 )
+@verify_option
 @build_options
 @json_option
 def run(

@@ -1,0 +1,57 @@
+"""`.qnn` files taken apart and put together again: with other members and right checksums, or with wrong ones."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qnn_ext.container import Reader, Writer
+
+
+def members_of(path: Path) -> dict[str, bytes]:
+    """The members by name, unpacked."""
+    with open(path, "rb") as file:
+        reader = Reader(file)
+        return {name: reader.read(name) for name in reader.names()}
+
+
+def description_of(path: Path) -> dict[str, Any]:
+    """The description, to be changed."""
+    return json.loads(members_of(path)["qnn.json"])
+
+
+def write_members(target: Path, members: Mapping[str, bytes]) -> None:
+    """A file of these members, not packed, with a manifest that fits."""
+    with open(target, "wb") as file, Writer(file) as writer:
+        for name, content in members.items():
+            writer.add(name, content)
+        writer.finish(None)
+
+
+def rewrite(source: Path, target: Path, changes: Mapping[str, bytes | None]) -> None:
+    """A copy with members replaced, or left out where the value is None, and a manifest that fits."""
+    members = {**members_of(source), **changes}
+    write_members(target, {name: content for name, content in members.items() if content is not None})
+
+
+def describe(source: Path, target: Path, description: Any) -> None:
+    """A copy with another description, and a manifest that fits."""
+    rewrite(source, target, {"qnn.json": json.dumps(description).encode()})
+
+
+def rezip(source: Path, target: Path, changes: Mapping[str, bytes | None]) -> None:
+    """A copy whose zip has other bytes under some names, or nothing for None, and the old manifest unless it is one of
+    them."""
+    with zipfile.ZipFile(target, "w") as new:
+        for name, content in {**zip_members(source), **changes}.items():
+            if content is not None:
+                new.writestr(name, content)
+
+
+def zip_members(path: Path) -> dict[str, bytes]:
+    """What the zip holds, manifest and all, as it is stored."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
