@@ -1,0 +1,55 @@
+"""TFLite: random files, LiteRT's reference kernels and its XNNPACK delegate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import qnn_ext
+from qnn_ext.module import QnnModule
+from tests.conformance.tflite_models.runner import invoke, isolated
+
+from ..recipe import Case, Frontend, Oracle
+from . import elementwise, moves, products, windows  # noqa: F401  (they fill the registry)
+from .builder import GENERATORS, make
+
+
+class FrameworkRefuses(RuntimeError):
+    """The framework does not run the model."""
+
+
+def load(case: Case, numerics: str = "tflite") -> QnnModule:
+    return qnn_ext.from_tflite(case.content, numerics=numerics)
+
+
+def run_litert(case: Case, kernels: str) -> list[list[np.ndarray]]:
+    """LiteRT's outputs of every trial; in a process of its own where scales are extreme, which aborts LiteRT."""
+    stateful = case.facts["stateful"]
+    if case.facts["scales"] == "extreme":
+        outputs, error = isolated(case.content, case.trials, kernels, stateful)
+        if outputs is None:
+            raise FrameworkRefuses(error)
+        return outputs
+    try:
+        return invoke(case.content, case.trials, kernels, stateful)
+    except (RuntimeError, ValueError) as error:
+        raise FrameworkRefuses(str(error)) from error
+
+
+def run_reference(case: Case) -> list[list[np.ndarray]]:
+    """The reference kernels, or the builtin ones without XNNPACK where these have no kernel."""
+    try:
+        return run_litert(case, "reference")
+    except FrameworkRefuses as error:
+        if "Didn't find op" not in str(error):
+            raise
+        return run_litert(case, "builtin")
+
+
+FRONTEND = Frontend(
+    name="tflite",
+    operators=tuple(GENERATORS),
+    dtypes=("int8", "int8", "uint8", "int16"),
+    make=make,
+    load=load,
+    oracles=(Oracle("LiteRT reference", load, run_reference),),
+)
