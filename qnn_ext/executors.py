@@ -181,9 +181,19 @@ class MachineExecutor:
         results = self._function(*self._buffers, *self._values)
         if self._checks:
             raise_for(np.from_dlpack(results[-1]), self._checks)
-        self._values = list(results[self._count :][: len(self._states)])
+        self._values = self._kept(results[self._count :][: len(self._states)])
         # copied, for an output may be an input buffer or a constant of the library; through DLPack that takes 1 µs
         return [np.array(np.from_dlpack(result)) for result in results[: self._count]]
+
+    def _kept(self, states: Sequence[Any]) -> list[Any]:
+        """The states for the next call; one that is an input as it came is copied before the next input takes its
+        place."""
+        arrays = [np.from_dlpack(state) for state in states]
+        ours = {view.ctypes.data for view in self._views}
+        return [
+            tvm_runtime.tensor(array)[0] if array.ctypes.data in ours else state
+            for state, array in zip(states, arrays, strict=True)
+        ]
 
     def reset_state(self) -> None:
         self._values = [tvm_runtime.tensor(state.initial)[0] for state in self._states]

@@ -109,10 +109,18 @@ class DeviceExecutor:
         if len(self._unchecked) >= _MOST_UNCHECKED:
             self.check()
         results = self._function(*tensors, *self._values)
-        self._values = list(results[self._count :][: len(self._states)])
+        given = {tensor.data_ptr() for tensor in tensors}
+        states = results[self._count :][: len(self._states)]
+        self._values = [self._copied(value) if value.data_ptr() in given else value for value in states]
         if self._checks:
             self._unchecked.append(results[-1])
         return list(results[: self._count])
+
+    def _copied(self, value: Any) -> Any:
+        """A tensor of its own: a state that is an input as it came must outlive that input."""
+        result = gpu_runtime.empty(tuple(value.shape), str(value.dtype), self._device)
+        gpu_runtime.copy(value, result)
+        return result
 
     def _switch(self, stream: int) -> None:
         if stream != self._stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,18 @@ def _can_fold(result: Any, operands: Sequence[np.ndarray]) -> bool:
         return False
     size = math.prod(int(dim) for dim in result.shape)
     return size <= max(_SMALL_RESULT, 2 * max(operand.size for operand in operands))
+
+
+def padded(
+    emit: Callable[[relax.Expr], relax.Expr], data: relax.Expr, widths: Sequence[int], value: float
+) -> relax.Expr:
+    """`data` with `value` around it, by (before, after) pairs. Relax has the value as a float64: an int64 beyond 2⁵³
+    reaches the result by an exclusive or before and after, which is exact."""
+    if isinstance(value, int) and abs(value) > 2**53:
+        mask = constant(np.asarray(value, str(data.ty.dtype)))
+        around = emit(relax.op.nn.pad(emit(relax.op.bitwise_xor(data, mask)), widths, "constant", 0))
+        return relax.op.bitwise_xor(around, mask)
+    return relax.op.nn.pad(data, widths, "constant", float(value))
 
 
 def leaves(expr: Any) -> list[Any]:

@@ -29,7 +29,7 @@ class Recipe:
 
     scales:  "power_of_two": float32 sums of products are exact, so every order of summation gives the same bits;
              "ordinary"; "extreme": of 1e-30 … 1e30, multipliers that vanish or saturate among them
-    hostile: whether inputs hold what frameworks leave undefined: NaN, infinities, divisors of zero, indices out of range
+    hostile: whether inputs hold what frameworks leave undefined: NaN, infinities, divisors of zero, indices outside
     size:    the greatest extent of a dimension
     """
 
@@ -58,18 +58,23 @@ class Case:
     content:   what the frontend imports
     trials:    the inputs of several calls, in model order
     operators: the operators that the model holds
-    settled:   for each output whether the framework's own rules determine every bit of it; where a float sum or an
-               approximated function comes before, its bits are an accident of the framework's loops
+    accidents: for each output "", or the rule of `rules.py` by which its bits are an accident of the framework
     steady:    for each output whether the engine must equal the interpreter bit for bit; False where a float sum,
                whose order is the kernel's, comes before
+    stateful:  whether the trials are consecutive calls that pass a state on
     """
 
     content: Any
     trials: list[list[np.ndarray]]
     operators: Counter[str]
-    settled: list[bool]
+    accidents: list[str]
     steady: list[bool]
+    stateful: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+class FrameworkRefuses(RuntimeError):
+    """The framework does not run the model."""
 
 
 @dataclass(frozen=True)

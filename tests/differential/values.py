@@ -11,7 +11,21 @@ from .recipe import Recipe
 
 FLOAT32 = np.finfo(np.float32)
 SPECIAL_FLOATS = np.array(
-    [0.0, -0.0, FLOAT32.tiny, -FLOAT32.tiny, FLOAT32.smallest_subnormal, 1e-40, -1e-40, 0.5, -0.5, 1.5, 2.5, 1e10, -1e10],
+    [
+        0.0,
+        -0.0,
+        FLOAT32.tiny,
+        -FLOAT32.tiny,
+        FLOAT32.smallest_subnormal,
+        1e-40,
+        -1e-40,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        1e10,
+        -1e10,
+    ],
     np.float32,
 )
 UNDEFINED_FLOATS = np.array([np.nan, np.inf, -np.inf, FLOAT32.max, FLOAT32.min], np.float32)

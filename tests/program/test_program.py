@@ -185,6 +185,19 @@ def test_loop_nests_are_kernels_like_others():
     assert isinstance(engine._executor, ProgramExecutor)
 
 
+def test_loop_nests_fuse_with_what_follows():
+    """TFLite's argmax to int32: the cast behind a nest becomes one kernel with it."""
+
+    def build(builder, params):
+        square = builder.emit(relax.op.multiply(params[1], params[1]))
+        return [builder.emit(relax.op.astype(builder.emit(relax.op.argmax(params[0], axis=-1)), "int32")), square]
+
+    engine = qnn_ext.build(small_module(build, [((3, 64), "int8"), ((2, 2), "float32")]), num_threads=1)
+    x = np.random.default_rng(0).integers(-128, 128, (3, 64)).astype(np.int8)
+    found, _ = engine.run([x, np.ones((2, 2), np.float32)]).values()
+    np.testing.assert_array_equal(found, x.argmax(axis=-1))
+
+
 def test_a_transformer_is_a_program():
     module = qnn_ext.from_onnx(DATA / "digits_transformer_qdq.onnx")
     engine = qnn_ext.build(module, num_threads=1)

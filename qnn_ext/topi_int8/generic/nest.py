@@ -18,8 +18,9 @@ def nest(
     """The stage that `body(input buffers, [output buffer])` computes.
 
     Its buffers are compact and begin at their address; left to itself, TE gives them an offset that is known at run
-    time only, which a program over one workspace cannot use.
+    time only, which a program over one workspace cannot use. They have no layout, as TE's have none: FuseTIR takes a
+    buffer with one for another type.
     """
-    ins = [tirx.decl_buffer(tensor.shape, tensor.dtype, tensor.op.name) for tensor in tensors]
-    outs = [tirx.decl_buffer(shape, dtype, name)]
+    ins = [tirx.decl_buffer(tensor.shape, tensor.dtype, tensor.op.name, layout=None) for tensor in tensors]
+    outs = [tirx.decl_buffer(shape, dtype, name, layout=None)]
     return te.extern([shape], tensors, body, name=name, dtype=dtype, in_buffers=ins, out_buffers=outs)

@@ -8,13 +8,9 @@ import qnn_ext
 from qnn_ext.module import QnnModule
 from tests.conformance.tflite_models.runner import invoke, isolated
 
-from ..recipe import Case, Frontend, Oracle
+from ..recipe import Case, FrameworkRefuses, Frontend, Oracle
 from . import elementwise, moves, products, windows  # noqa: F401  (they fill the registry)
 from .builder import GENERATORS, make
-
-
-class FrameworkRefuses(RuntimeError):
-    """The framework does not run the model."""
 
 
 def load(case: Case, numerics: str = "tflite") -> QnnModule:
@@ -23,14 +19,13 @@ def load(case: Case, numerics: str = "tflite") -> QnnModule:
 
 def run_litert(case: Case, kernels: str) -> list[list[np.ndarray]]:
     """LiteRT's outputs of every trial; in a process of its own where scales are extreme, which aborts LiteRT."""
-    stateful = case.facts["stateful"]
     if case.facts["scales"] == "extreme":
-        outputs, error = isolated(case.content, case.trials, kernels, stateful)
+        outputs, error = isolated(case.content, case.trials, kernels, case.stateful)
         if outputs is None:
             raise FrameworkRefuses(error)
         return outputs
     try:
-        return invoke(case.content, case.trials, kernels, stateful)
+        return invoke(case.content, case.trials, kernels, case.stateful)
     except (RuntimeError, ValueError) as error:
         raise FrameworkRefuses(str(error)) from error
 

@@ -20,13 +20,13 @@ QUANTIZED = ("int8", "uint8", "int16")
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor. `settled` and `steady` as in `Case`."""
+    """A tensor. `accident` and `steady` as in `Case`."""
 
     index: int
     shape: tuple[int, ...]
     dtype: str
     q: Q | None
-    settled: bool = True
+    accident: str = ""
     steady: bool = True
 
 
@@ -111,16 +111,16 @@ class Builder:
         dtypes: Sequence[str],
         qs: Sequence[Q | None],
         *,
-        settled: bool = True,
+        accident: str = "",
         steady: bool = True,
         **options: Any,
     ) -> list[Value]:
         """Adds an operator with several outputs."""
         sources = [value for value in inputs if isinstance(value, Value)]
-        settled = settled and all(value.settled for value in sources)
+        accident = next((value.accident for value in sources if value.accident), accident)
         steady = steady and all(value.steady for value in sources)
         made = [
-            Value(self.graph.tensor(shape, dtype, q), tuple(int(n) for n in shape), dtype, q, settled, steady)
+            Value(self.graph.tensor(shape, dtype, q), tuple(int(n) for n in shape), dtype, q, accident, steady)
             for shape, dtype, q in zip(shapes, dtypes, qs, strict=True)
         ]
         self.used.update(value.index for value in sources)
@@ -157,9 +157,10 @@ class Builder:
             content=self.graph.build(),
             trials=trials,
             operators=self.operators,
-            settled=[value.settled for value in results],
+            accidents=[value.accident for value in results],
             steady=[value.steady for value in results],
-            facts={"stateful": self.stateful, "scales": self.recipe.scales},
+            stateful=self.stateful,
+            facts={"scales": self.recipe.scales},
         )
 
     def _feed(self, value: Value) -> np.ndarray:

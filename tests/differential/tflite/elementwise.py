@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
+from ..rules import APPROXIMATION, FLOAT_STEPS, NARROWED
 from .builder import QUANTIZED, Builder, Value, generates
 
 INTEGERS = ("int32", "int64")
@@ -44,8 +45,8 @@ def unary(b: Builder, name: str) -> None:
     """Output scales of their own; GELU with both formulas."""
     x = b.take(UNARY[name])
     options: dict[str, Any] = {"approximate": b.draw.chance(0.5)} if name == "GELU" else {}
-    settled = x.dtype != "float32" or name not in APPROXIMATED
-    b.one(name, [x], x.shape, x.dtype, b.q(x.dtype), settled=settled, **options)
+    accident = APPROXIMATION if x.dtype == "float32" and name in APPROXIMATED else ""
+    b.one(name, [x], x.shape, x.dtype, b.q(x.dtype), accident=accident, **options)
 
 
 @generates(*PRESCRIBED)
@@ -54,7 +55,14 @@ def sigmoid(b: Builder, name: str) -> None:
     x = b.take((*QUANTIZED, "float32"))
     scale, where = PRESCRIBED[name]
     q = {"int8": Q(scale, -128 if where == "low" else 0), "uint8": Q(scale, 0 if where == "low" else 128)}
-    b.one(name, [x], x.shape, x.dtype, {**q, "int16": Q(1 / 32768)}.get(x.dtype), settled=x.dtype != "float32")
+    b.one(
+        name,
+        [x],
+        x.shape,
+        x.dtype,
+        {**q, "int16": Q(1 / 32768)}.get(x.dtype),
+        accident=APPROXIMATION if x.dtype == "float32" else "",
+    )
 
 
 @generates("LEAKY_RELU")
@@ -180,7 +188,7 @@ def power(b: Builder) -> None:
     dtype = str(b.draw.pick(["int32", "float32"]))
     shape = b.draw.shape(b.draw.between(1, 4))
     x, y = b.fresh(dtype, shape, None, -7, 9), b.fresh(dtype, partner_shape(b, shape), None, 0, 9)
-    b.one("POW", [x, y], shape, dtype, None, settled=dtype == "int32")
+    b.one("POW", [x, y], shape, dtype, None, accident="" if dtype == "int32" else APPROXIMATION)
 
 
 @generates("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
@@ -214,7 +222,7 @@ def add_n(b: Builder) -> None:
     x = b.take(("float32", "int32"))
     rest = [b.take((x.dtype,), shape=x.shape) for _ in range(b.draw.between(1, 3))]
     exact = x.dtype == "int32" or len(rest) == 1
-    b.one("ADD_N", [x, *rest], x.shape, x.dtype, None, settled=exact)
+    b.one("ADD_N", [x, *rest], x.shape, x.dtype, None, accident="" if exact else FLOAT_STEPS)
 
 
 # ---- between types -----------------------------------------------------------------------------------------------
@@ -225,7 +233,9 @@ def quantize(b: Builder) -> None:
     x = b.take((*QUANTIZED, "float32", "float32"))
     dtype = b.dtype()
     unit = None if x.dtype == "float32" and b.draw.chance(0.7) else b.draw.unit
-    b.one("QUANTIZE", [x], x.shape, dtype, b.q(dtype, scale=b.draw.scale() * (unit or 1.0)))
+    beyond = x.dtype == "float32" and dtype == "int16" and b.recipe.scales != "power_of_two"
+    q = b.q(dtype, scale=b.draw.scale() * (unit or 1.0))
+    b.one("QUANTIZE", [x], x.shape, dtype, q, accident=NARROWED if beyond else "")
 
 
 @generates("DEQUANTIZE")
@@ -238,7 +248,17 @@ def dequantize(b: Builder) -> None:
 def fake_quant(b: Builder) -> None:
     x = b.take(("float32",))
     low, high = -float(b.draw.rng.uniform(0.1, 9)), float(b.draw.rng.uniform(0.1, 9))
-    b.one("FAKE_QUANT", [x], x.shape, "float32", None, min=low, max=high, numBits=b.draw.pick([4, 8, 16]), settled=False)
+    b.one(
+        "FAKE_QUANT",
+        [x],
+        x.shape,
+        "float32",
+        None,
+        min=low,
+        max=high,
+        numBits=b.draw.pick([4, 8, 16]),
+        accident=FLOAT_STEPS,
+    )
 
 
 CASTS = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
@@ -255,6 +275,6 @@ def cast(b: Builder) -> None:
     x = b.take((source,)) if b.recipe.hostile else b.fresh(source, shape, None, low, high, quantized=False)
     narrow = source == "float32" and target != "bool"
     b.one(
-        "CAST", [x], x.shape, target, None, settled=not narrow, inDataType=TYPE_CODES[source],
+        "CAST", [x], x.shape, target, None, accident=NARROWED if narrow else "", inDataType=TYPE_CODES[source],
         outDataType=TYPE_CODES[target],
     )  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
+from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS
 from .builder import QUANTIZED, Builder, generates
 from .elementwise import activation
 from .products import windows
@@ -22,9 +23,11 @@ def pool(b: Builder, name: str) -> None:
         size = [(e - k) // s + 1 for e, (k, s, _) in zip((h, w), geometry, strict=True)]
     (kh, sh, _), (kw, sw, _) = geometry
     exact = x.dtype != "float32" or name == "MAX_POOL_2D"
+    accident = "" if exact else FLOAT_SUMS
     b.one(
         name, [x], (n, *size, c), x.dtype, x.q, padding=padding, strideH=sh, strideW=sw, filterHeight=kh,
-        filterWidth=kw, act=activation(b) if name != "L2_POOL_2D" else "none", settled=exact, steady=exact,
+        filterWidth=kw, act=activation(b) if name != "L2_POOL_2D" else "none", accident=accident,
+        steady=exact,
     )  # fmt: skip
 
 
@@ -36,7 +39,7 @@ def resize(b: Builder, name: str) -> None:
     options = {"alignCorners": corners, "halfPixelCenters": b.draw.chance(0.5) and not corners}
     shape = (x.shape[0], *size, x.shape[3])
     exact = name != "RESIZE_BILINEAR" or x.dtype != "float32"
-    b.one(name, [x, b.const(size, "int32")], shape, x.dtype, x.q, settled=exact, **options)
+    b.one(name, [x, b.const(size, "int32")], shape, x.dtype, x.q, accident="" if exact else FLOAT_STEPS, **options)
 
 
 @generates("L2_NORMALIZATION")
@@ -44,7 +47,7 @@ def l2_normalization(b: Builder) -> None:
     x = b.take(("int8", "uint8", "float32"), rank=(2, 3, 4))
     q = {"int8": Q(1 / 128, 0), "uint8": Q(1 / 128, 128)}.get(x.dtype)
     exact = x.dtype != "float32"
-    b.one("L2_NORMALIZATION", [x], x.shape, x.dtype, q, settled=exact, steady=exact)
+    b.one("L2_NORMALIZATION", [x], x.shape, x.dtype, q, accident="" if exact else FLOAT_SUMS, steady=exact)
 
 
 @generates("LOCAL_RESPONSE_NORMALIZATION")
@@ -52,7 +55,7 @@ def local_response(b: Builder) -> None:
     x = b.take(("float32",), rank=4)
     b.one(
         "LOCAL_RESPONSE_NORMALIZATION", [x], x.shape, x.dtype, None, radius=b.draw.between(1, 4), bias=1.0, alpha=0.5,
-        beta=0.5, settled=False, steady=False,
+        beta=0.5, accident=FLOAT_SUMS, steady=False,
     )  # fmt: skip
 
 
@@ -61,7 +64,7 @@ def softmax(b: Builder) -> None:
     x = b.take(ANY, rank=(1, 2, 3, 4))
     q = {"int8": Q(1 / 256, -128), "uint8": Q(1 / 256, 0), "int16": Q(1 / 32768, 0)}.get(x.dtype)
     beta = b.draw.pick([1.0, 1.0, 0.5, 2.0])
-    b.one("SOFTMAX", [x], x.shape, x.dtype, q, beta=beta, settled=x.dtype != "float32")
+    b.one("SOFTMAX", [x], x.shape, x.dtype, q, beta=beta, accident=APPROXIMATION if x.dtype == "float32" else "")
 
 
 @generates("LOG_SOFTMAX")
@@ -69,7 +72,7 @@ def log_softmax(b: Builder) -> None:
     x = b.take(("int8", "uint8", "float32"), rank=(1, 2, 3, 4))
     q = {"int8": Q(16 / 256, 127), "uint8": Q(16 / 256, 255)}.get(x.dtype)
     exact = x.dtype != "float32"
-    b.one("LOG_SOFTMAX", [x], x.shape, x.dtype, q, settled=exact, steady=exact)
+    b.one("LOG_SOFTMAX", [x], x.shape, x.dtype, q, accident="" if exact else FLOAT_SUMS, steady=exact)
 
 
 def axes_of(b: Builder, shape: tuple[int, ...]) -> tuple[list[int], bool, tuple[int, ...]]:
@@ -97,7 +100,16 @@ def reduction(b: Builder, name: str) -> None:
     if q is not None and not name.startswith("REDUCE_M") and b.draw.chance(0.6):
         q = b.q(x.dtype, 0.2 if name == "SUM" else 0.05)
     exact = x.dtype != "float32" or name.startswith("REDUCE_M")
-    b.one(name, [x, b.const(axes, "int32")], shape, x.dtype, q, keepDims=keep, settled=exact, steady=exact)
+    b.one(
+        name,
+        [x, b.const(axes, "int32")],
+        shape,
+        x.dtype,
+        q,
+        keepDims=keep,
+        accident="" if exact else FLOAT_SUMS,
+        steady=exact,
+    )
 
 
 @generates("REDUCE_ANY", "REDUCE_ALL")
@@ -123,7 +135,16 @@ def cumsum(b: Builder) -> None:
     axis = b.draw.between(-len(x.shape), len(x.shape) - 1)
     options = {"exclusive": b.draw.chance(0.5), "reverse": b.draw.chance(0.5)}
     exact = x.dtype != "float32"
-    b.one("CUMSUM", [x, b.const(axis, "int32")], x.shape, x.dtype, None, settled=exact, steady=exact, **options)
+    b.one(
+        "CUMSUM",
+        [x, b.const(axis, "int32")],
+        x.shape,
+        x.dtype,
+        None,
+        accident="" if exact else FLOAT_SUMS,
+        steady=exact,
+        **options,
+    )
 
 
 @generates("TOPK_V2")
@@ -136,8 +157,8 @@ def topk(b: Builder) -> None:
 
 @generates("ONE_HOT")
 def one_hot(b: Builder) -> None:
-    """Indices outside the depth are ordinary here: they give the off value."""
-    indices = b.take(("int32", "int64"), rank=(1, 2, 3))
+    """Indices outside the depth are ordinary here: they give the off value. LiteRT narrows 64 bits to 32 before."""
+    indices = b.take(("int32",), rank=(1, 2, 3))
     depth = b.draw.between(1, 7)
     dtype = str(b.draw.pick(["float32", "int32", "int64", "int8", "uint8"]))
     axis = b.draw.between(-1, len(indices.shape))

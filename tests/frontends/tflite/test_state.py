@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from oracle_cases import assert_equals_reference, cases_of
 
+import qnn_ext
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
+from tests.conformance.tflite_models.builder import Graph
+from tests.conformance.tflite_models.streaming import initialize, variable
 
 
 @pytest.mark.parametrize("case", cases_of("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"))
@@ -81,3 +84,16 @@ def test_an_initialization_that_calls_itself_is_refused():
 
     with pytest.raises(UnsupportedOperatorError, match="initialization within an initialization"):
         from_tflite(edited(recurse))
+
+
+def test_a_state_that_is_an_input_outlives_it():
+    """The variable holds the last call's input: the next input must not be written over it."""
+    graph = Graph()
+    x = graph.input((4,), "float32")
+    initialize(graph, {"last": (np.zeros(4, "float32"), None)})
+    handle = variable(graph, "last")
+    graph.op("READ_VARIABLE", [handle], [graph.output((4,), "float32")])
+    graph.op("ASSIGN_VARIABLE", [handle, x], [])
+    engine = qnn_ext.build(from_tflite(graph.build()), num_threads=1)
+    for call in range(3):
+        np.testing.assert_array_equal(engine(np.full(4, call + 1, "float32")), np.full(4, call, "float32"))

@@ -6,6 +6,7 @@ import numpy as np
 from tvm import relax
 
 from ....op.base import constant, constant_value, normalize_axis
+from ...building import padded
 from ..node import Node
 from ..registry import converter
 
@@ -78,7 +79,7 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
     fill = constant_value(value)
     if fill is None or fill.size != 1:
         raise node.unsupported("the value to pad with must be a constant scalar")
-    return relax.op.nn.pad(data, pads, "constant", float(fill.reshape(())))
+    return padded(node.emit, data, pads, fill.reshape(()).item())
 
 
 def _repeated(node: Node, mode: str, length: int, low: int, high: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
+from ...building import padded
 from ..node import Node
 from ..registry import converter
 from .shape import block, check_elements, reshape, take
@@ -36,7 +37,7 @@ def pad_constant(node: Node, expr: relax.Expr, pairs: Sequence[tuple[int, int]],
     check_elements(node, [before + dim + after for dim, (before, after) in zip(shape, pairs, strict=True)])
     if not any(map(any, pairs)):
         return expr
-    return node.emit(relax.op.nn.pad(expr, [n for pair in pairs for n in pair], pad_mode="constant", pad_value=value))
+    return node.emit(padded(node.emit, expr, [n for pair in pairs for n in pair], value))
 
 
 @converter("PAD", max_version=5)

@@ -1,0 +1,123 @@
+"""Random graphs of quantized operators: the engine against the interpreter, both against the framework.
+
+python -m tests.differential --frontend tflite --graphs 1000 --seed 0    a thousand graphs, seeds 0 … 999
+python -m tests.differential --replay DIR/tflite-57.json                 one failure that --out has written
+
+Exit code 1 where anything differs, raises or dies. A seed gives the same graph everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .campaign import Plan, Tally, recipe_from_json, run
+from .judge import FRONTENDS, Task
+from .workers import Pool
+
+CPUS = ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64")
+GPUS = ("sm_75", "sm_80", "sm_90")
+PYTORCH = ("torchscript", "exported")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit code."""
+    options = parse(arguments)
+    if options.replay:
+        return replay(options)
+    names = PYTORCH if options.frontend == "pytorch" else (options.frontend,)
+    results, failed = {}, False
+    for name in names:
+        plan = Plan(
+            frontend=name,
+            graphs=options.graphs // len(names),
+            seed=options.seed,
+            targets=tuple(options.targets),
+            gpu=GPUS if options.gpu else (),
+            every=options.every,
+            jobs=options.jobs,
+            out=options.out,
+        )
+        start = time.perf_counter()
+        tally = with_progress(plan, quiet=options.json)
+        seconds = time.perf_counter() - start
+        failed |= bool(tally.failures)
+        results[name] = {"graphs": plan.graphs, "seed": plan.seed, "wall seconds": round(seconds, 1), **tally.as_json()}
+        if not options.json:
+            show(name, plan, tally, seconds)
+    if options.json:
+        print(json.dumps(results, indent=1, default=str))
+    return int(failed)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.differential", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--frontend", choices=[*FRONTENDS, "pytorch"], default="tflite", help="pytorch: half each of "
+                        "torchscript and exported")  # fmt: skip
+    parser.add_argument("--graphs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0, help="of the first graph; the others follow")
+    parser.add_argument("--targets", nargs="*", default=list(CPUS), help="each graph is built for one of them in turn")
+    parser.add_argument("--every", type=int, default=20, metavar="N", help="every Nth graph is built for all targets")
+    parser.add_argument("--gpu", action="store_true", help="emulate a GPU for every Nth graph as well")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a folder for failures")
+    parser.add_argument("--json", action="store_true", help="everything on stdout as JSON, in place of the table")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run the recipe of one written failure")
+    return parser.parse_args(arguments)
+
+
+def with_progress(plan: Plan, quiet: bool) -> Tally:
+    """Run the plan below a bar on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty()) as progress:
+        bar = progress.add_task(plan.frontend, total=plan.graphs)
+
+        def advance(tally: Tally) -> None:
+            counts = ", ".join(f"{count} {kind}" for kind, count in tally.kinds.most_common())
+            progress.update(bar, completed=sum(tally.kinds.values()), description=f"{plan.frontend}: {counts}")
+
+        return run(plan, advance)
+
+
+def show(name: str, plan: Plan, tally: Tally, seconds: float) -> None:
+    """The tables of one frontend."""
+    console = Console()
+    speed = plan.graphs / seconds
+    counts = ", ".join(f"{count} {kind}" for kind, count in tally.kinds.most_common())
+    last = plan.seed + plan.graphs - 1
+    console.print(f"{name}: seeds {plan.seed} … {last}: {counts}; {seconds:.0f} s, {speed:.1f} graphs/s")
+    table = Table("against", "equal", "exempt by rule", "refused", "differs", "died")
+    for against, verdicts in tally.against.items():
+        rules = sum(count for verdict, count in verdicts.items() if verdict not in ("equal", "refused", "differs"))
+        died = tally.died_frameworks[against]
+        table.add_row(against, *map(str, (verdicts["equal"], rules, verdicts["refused"], verdicts["differs"], died)))
+    console.print(table)
+    for outcome in tally.failures:
+        console.print(f"[bold]{outcome.kind}[/bold] {outcome.what}\n  {outcome.recipe}", highlight=False)
+        console.print(f"  {outcome.detail.strip()}", highlight=False, markup=False)
+    for text, count in tally.refusals.most_common(5):
+        console.print(f"refused {count}×: {text}", highlight=False, markup=False)
+
+
+def replay(options: Any) -> int:
+    """One failure again, as it is now."""
+    recipe = recipe_from_json(json.loads(options.replay.read_text())["recipe"])
+    with Pool(1) as pool:
+        outcome = pool.judge(Task(recipe.frontend, recipe.seed, tuple(options.targets), recipe=recipe))
+    print(f"{recipe}\n{outcome.kind} {outcome.what} {outcome.detail}")
+    return int(outcome.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

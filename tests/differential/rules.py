@@ -1,0 +1,8 @@
+"""Where a framework's bits are no matter: each rule once, with its reason. A generator names the rule with the operator
+that begins it; what is computed from such a result is then held against the interpreter alone."""
+
+FLOAT_SUMS = "float sums: every kernel adds in an order of its own, and rounds after each addition"
+APPROXIMATION = "float functions (exp, sin, tanh, …) are approximated, by each library to other last bits"
+FLOAT_STEPS = "float32 formulas of several steps: which are contracted to multiply-adds is the compiler's choice"
+NARROWED = "C leaves a float beyond the integer's range undefined when it is converted; ours saturates"
+SIGN_OF_ZERO = "−0.0 equals 0.0: whether a rounding function keeps the sign of zero is the C library's affair"
