@@ -18,11 +18,15 @@ class FixedPoint:
     shift: np.ndarray
 
 
-def fixed_point(real: np.ndarray | float) -> FixedPoint:
-    """`real` ≥ 0 as fixed point, rounded to the nearest 31-bit fraction, midpoints up.
+MOST_SHIFT = {"int32": 31, "int64": 14}  # int64 data is multiplied by 15 bits, of which one is left to round by
+
+
+def fixed_point(real: np.ndarray | float, dtype: str = "int32") -> FixedPoint:
+    """`real` ≥ 0 as fixed point for data of `dtype`, rounded to the nearest 31-bit fraction, midpoints up.
 
     The rule of TFLite's QuantizeMultiplier and of Relay's GetFixedPointMultiplierShift: a fraction that rounds to 2³¹
-    is halved and its shift raised; below 2⁻³¹ everything becomes 0.
+    is halved and its shift raised; below 2⁻³¹ everything becomes 0, and from 2³¹ on everything 2³¹ − 1 (for
+    int64 data from 2¹⁴ on 2¹⁴): a greater one would shift by more bits than there are, which C leaves undefined.
     """
     real = np.asarray(real, dtype=np.float64)
     fraction, shift = np.frexp(real)
@@ -33,7 +37,10 @@ def fixed_point(real: np.ndarray | float) -> FixedPoint:
     vanishes = shift < -31
     multiplier = np.where(vanishes, 0, multiplier)
     shift = np.where(vanishes, 0, shift)
-    return FixedPoint(multiplier.astype(np.int32), shift.astype(np.int32))
+    most = MOST_SHIFT[dtype]
+    beyond = shift > most
+    multiplier = np.where(beyond, (1 << 31) - 1, multiplier)
+    return FixedPoint(multiplier.astype(np.int32), np.minimum(shift, most).astype(np.int32))
 
 
 def float_multiplier(in_scale: np.ndarray, out_scale: np.ndarray, dtype: str = "float32") -> np.ndarray:

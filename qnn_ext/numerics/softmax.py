@@ -62,7 +62,7 @@ def diff_scale(scale: float, beta: float) -> DiffScale:
     real = float(np.float32(beta)) * float(np.float32(scale)) * (1 << (31 - DIFF_BITS))
     multiplier = fixed_point(min(real, 2.0**31 - 1))
     radius = ((1 << DIFF_BITS) - 1) * 2.0 ** (31 - DIFF_BITS) / 2.0 ** int(multiplier.shift)
-    return DiffScale(multiplier, int(np.floor(radius)))
+    return DiffScale(multiplier, int(min(np.floor(radius), 2.0**31 - 2)))
 
 
 def tflite_exp_table(scale: float, beta: float, entries: int = 256) -> Array:

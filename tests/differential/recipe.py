@@ -94,7 +94,9 @@ class Oracle:
 class Frontend:
     """Generators and oracles of one frontend.
 
-    operators: the names that a step may have
+    operators: the names that a step may have, each that of an operator it generates
+    supported: all operators that the frontend has converters for
+    excluded:  those of them that are not generated, with the reason
     load:      the import where no oracle prescribes one
     """
 
@@ -103,6 +105,8 @@ class Frontend:
     dtypes: tuple[str, ...]
     make: Callable[[Recipe], Case]
     load: Callable[[Case], Any]
+    supported: tuple[str, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
     oracles: tuple[Oracle, ...] = ()
 
 
@@ -122,8 +126,3 @@ def draw_recipe(frontend: Frontend, seed: int) -> Recipe:
         size=int(rng.choice([2, 5, 9, 19, 40], p=[0.1, 0.3, 0.3, 0.2, 0.1])),
         steps=tuple(Step(name, int(s)) for name, s in zip(names, seeds, strict=True)),
     )
-
-
-def missing(table: Sequence[str], supported: Sequence[str], excluded: Mapping[str, str]) -> list[str]:
-    """Operators that a frontend supports, but that no generator makes and no exclusion explains."""
-    return sorted(set(supported) - set(table) - set(excluded))

@@ -5,4 +5,8 @@ FLOAT_SUMS = "float sums: every kernel adds in an order of its own, and rounds a
 APPROXIMATION = "float functions (exp, sin, tanh, …) are approximated, by each library to other last bits"
 FLOAT_STEPS = "float32 formulas of several steps: which are contracted to multiply-adds is the compiler's choice"
 NARROWED = "C leaves a float beyond the integer's range undefined when it is converted; ours saturates"
-SIGN_OF_ZERO = "−0.0 equals 0.0: whether a rounding function keeps the sign of zero is the C library's affair"
+SHIFTED_OUT = (
+    "a multiplier of 2³¹ or more: LiteRT shifts an int32 by more bits than it has, which C leaves undefined; ours "
+    "takes 2³¹ − 1 for it"
+)
+SIGN_OF_ZERO = "−0.0 equals 0.0: which of them a minimum, maximum or rounding function gives IEEE 754 leaves open"

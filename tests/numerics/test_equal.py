@@ -169,3 +169,16 @@ def test_fixed_point_of_edges():
     fp = numerics.fixed_point(np.array([0.0, 1.0, 0.5, 0.75, 1 - 2.0**-33, 2.0**-40]))
     assert fp.multiplier.tolist() == [0, 1 << 30, 1 << 30, 3 << 29, 1 << 30, 0]
     assert fp.shift.tolist() == [0, 1, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_multipliers_beyond_the_width_saturate(dtype):
+    """Scales of a hostile file: no shift may reach the width of its operand."""
+    x = np.array([-(2**20), -128, -1, 0, 1, 255] * 8, dtype)
+    for real in (2.0**31, 9e20, 1e300):
+        fp = numerics.fixed_point(real, dtype)
+        assert int(fp.multiplier) == 2**31 - 1
+        expected = reference.requantize_fixed(x, fp, np.int32(3), "int8", "TFLITE")
+        arguments = [const(value, "int32") for value in (fp.multiplier, fp.shift, 3)]
+        found = evaluate(lambda v, a=arguments: tir.requantize_fixed(v, *a, "int8", "TFLITE"), x, "int8")
+        np.testing.assert_array_equal(found, expected)

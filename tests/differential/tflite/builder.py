@@ -12,6 +12,7 @@ import numpy as np
 from tests.conformance.tflite_models.builder import Graph, Q
 
 from ..recipe import Case, Recipe
+from ..rules import NARROWED, SHIFTED_OUT
 from ..values import Draw
 
 TRIALS = 3
@@ -84,7 +85,11 @@ class Builder:
         found = [
             v
             for v in self.values
-            if v.dtype in dtypes and len(v.shape) in ranks and (shape is None or v.shape == tuple(shape)) and where(v)
+            if v.dtype in dtypes
+            and len(v.shape) in ranks
+            and (shape is None or v.shape == tuple(shape))
+            and (v.q is not None or v.dtype not in QUANTIZED)
+            and where(v)
         ]
         if found and self.draw.chance(0.85):
             return found[-1] if self.draw.chance(0.6) else self.draw.pick(found)
@@ -118,6 +123,8 @@ class Builder:
         """Adds an operator with several outputs."""
         sources = [value for value in inputs if isinstance(value, Value)]
         accident = next((value.accident for value in sources if value.accident), accident)
+        accident = accident or shifted_out([value.q for value in sources], qs[0] if qs else None)
+        accident = accident or beyond_int32(options.get("act", "none"), qs[0] if qs else None)
         steady = steady and all(value.steady for value in sources)
         made = [
             Value(self.graph.tensor(shape, dtype, q), tuple(int(n) for n in shape), dtype, q, accident, steady)
@@ -165,6 +172,24 @@ class Builder:
 
     def _feed(self, value: Value) -> np.ndarray:
         return self.draw.array(value.dtype, value.shape, *self.limits[value.index])
+
+
+MOST_MULTIPLIER = 2.0**22  # with the bits by which ADD and the comparisons shift before
+
+
+def shifted_out(sources: Sequence[Q | None], result: Q | None) -> str:
+    """`SHIFTED_OUT` where the scales make such a multiplier."""
+    scales = [float(np.max(q.scale)) for q in sources if q is not None]
+    if not scales:
+        return ""
+    largest = max(max(scales), float(np.prod(scales))) / (result.scale if result is not None else 1.0)
+    return SHIFTED_OUT if largest >= MOST_MULTIPLIER else ""
+
+
+def beyond_int32(act: str, result: Q | None) -> str:
+    """`NARROWED` where the bound of a fused activation, divided by the scale, is no int32."""
+    bounded = act in ("relu6", "relu_n1_to_1") and result is not None
+    return NARROWED if bounded and 6 / result.scale >= 2.0**30 else ""  # type: ignore[union-attr]
 
 
 Generator = Callable[[Builder], Any]

@@ -303,6 +303,6 @@ def variable(b: Builder, name: str) -> None:
     first = b.draw.array(x.dtype, x.shape)
     init.op("ASSIGN_VARIABLE", [handles[0], init.const(first, q=x.q)], [])
     b.graph.op("CALL_ONCE", [], [], initSubgraphIndex=1)
-    b.one("READ_VARIABLE", [handles[1]], x.shape, x.dtype, x.q)
+    b.one("READ_VARIABLE", [handles[1]], x.shape, x.dtype, x.q, accident=x.accident, steady=x.steady)
     b.graph.op("ASSIGN_VARIABLE", [handles[1], x.index], [])
     b.operators.update(["VAR_HANDLE", "ASSIGN_VARIABLE", "CALL_ONCE"])

@@ -8,10 +8,15 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
-from .builder import Builder, Value, generates
+from .builder import Builder, Value, generates, shifted_out
 from .elementwise import activation
 
 DTYPES = ("int8", "int8", "uint8", "int16")
+
+
+def quantized(value: Value) -> bool:
+    """Products of TFLite want quantized operands."""
+    return value.q is not None
 
 
 def weights(
@@ -25,6 +30,7 @@ def weights(
     scales = np.array([draw.scale(0.01) for _ in range(channels if per_channel else 1)], np.float32)
     weight = b.const(values, q=Q(scales, draw.zero_point("uint8") if dtype == "uint8" else 0, axis))
     assert x.q is not None
+    options: dict[str, Any]
     depth = int(np.prod(shape)) // channels
     top, reach = (32767, 19000) if x.dtype == "int16" else (127, 74)
     spread = reach * 74 * float(np.sqrt(depth))
@@ -34,13 +40,16 @@ def weights(
     if draw.recipe.scales == "power_of_two":
         scale = 2.0 ** np.round(np.log2(scale))
     q = Q(float(np.float32(np.clip(scale, 1e-37, 1e37))), 0 if x.dtype == "int16" else draw.zero_point(x.dtype))
+    options = {"accident": shifted_out([Q(x.q.scale * scales.max())], q)}
     if not with_bias:
-        return [weight], q, {}
+        return [weight], q, options
     wide = x.dtype == "int16" and draw.chance(0.6)
     limit = int(min(spread, 2**30))
     bias = draw.integers("int64" if wide else "int32", (channels,), -limit, limit)
     index = b.const(bias, q=Q(np.maximum(np.float32(x.q.scale) * scales, 1e-38), 0, 0))
-    return [weight, index], q, {"quantizedBiasType": 2} if x.dtype == "int16" and not wide else {}
+    if x.dtype == "int16" and not wide:
+        options["quantizedBiasType"] = 2
+    return [weight, index], q, options
 
 
 def window(b: Builder, extent: int) -> tuple[int, int, int]:
@@ -77,7 +86,7 @@ def act8(b: Builder) -> str:
 
 @generates("CONV_2D")
 def conv2d(b: Builder) -> None:
-    x = b.take(DTYPES, rank=4)
+    x = b.take(DTYPES, rank=4, where=quantized)
     n, h, w, c = x.shape
     geometry, padding, size = windows(b, h, w)
     groups = b.draw.pick([g for g in (1, 1, 1, 2, 3, 4) if c % g == 0])
@@ -91,7 +100,7 @@ def conv2d(b: Builder) -> None:
 @generates("DEPTHWISE_CONV_2D")
 def depthwise(b: Builder) -> None:
     """Always with a bias: LiteRT's default kernel crashes without one."""
-    x = b.take(DTYPES, rank=4)
+    x = b.take(DTYPES, rank=4, where=quantized)
     n, h, w, c = x.shape
     geometry, padding, size = windows(b, h, w)
     multiplier = b.draw.pick([1, 1, 1, 2, 3, 8])
@@ -106,7 +115,7 @@ def depthwise(b: Builder) -> None:
 
 @generates("TRANSPOSE_CONV")
 def transpose_conv(b: Builder) -> None:
-    x = b.take(DTYPES, rank=4)
+    x = b.take(DTYPES, rank=4, where=quantized)
     n, h, w, c = x.shape
     kernel = (b.draw.between(1, 4), b.draw.between(1, 4))
     stride = (b.draw.between(1, 3), b.draw.between(1, 3))
@@ -126,7 +135,7 @@ def transpose_conv(b: Builder) -> None:
 
 @generates("FULLY_CONNECTED")
 def fully_connected(b: Builder) -> None:
-    x = b.take(DTYPES, rank=(2, 3, 4))
+    x = b.take(DTYPES, rank=(2, 3, 4), where=quantized)
     units, depth = b.draw.extent(), x.shape[-1]
     operands, q, options = weights(b, x, (units, depth), 0, b.draw.chance(0.8))
     keep = b.draw.chance(0.5)
@@ -136,7 +145,7 @@ def fully_connected(b: Builder) -> None:
 
 @generates("BATCH_MATMUL")
 def batch_matmul(b: Builder) -> None:
-    x = b.take(("int8", "int16"), rank=(2, 3, 4))
+    x = b.take(("int8", "int16"), rank=(2, 3, 4), where=quantized)
     adj_x, adj_y = b.draw.chance(0.3), b.draw.chance(0.4)
     rows, depth = (x.shape[-1], x.shape[-2]) if adj_x else x.shape[-2:]
     columns = b.draw.extent()

@@ -20,6 +20,7 @@ SOFTMAX_DTYPES: dict[str, tuple[str, ...]] = {
     "int16": ("int16",),
 }
 LOG_SOFTMAX_DTYPES: dict[str, tuple[str, ...]] = {"int8": ("int8",), "uint8": ("uint8",)}
+SMALLEST_SCALE = 2.0**-26  # of LOG_SOFTMAX: the multiplier to Q5.26 must be above one
 
 
 @converter("SOFTMAX", max_version=3)
@@ -38,7 +39,13 @@ def convert_log_softmax(node: Node) -> relax.Expr:
     """x − ln Σ exp(x) along the last axis."""
     if _is_float(node, LOG_SOFTMAX_DTYPES):
         return relax.op.nn.log_softmax(node.input(0), axis=-1)
-    return qnn.log_softmax(node.input(0), *_quantization(node), **_rounding(node))
+    quantization, rounding = _quantization(node), _rounding(node)
+    if rounding["rounding"] == "TFLITE" and quantization[0] <= SMALLEST_SCALE:
+        raise node.unsupported(
+            f"an input scale of {float(quantization[0]):g}: LiteRT's integer kernel ends the process where it is "
+            f"{SMALLEST_SCALE:g} or less; import with numerics='float32'"
+        )
+    return qnn.log_softmax(node.input(0), *quantization, **rounding)
 
 
 def _is_float(node: Node, quantized: dict[str, tuple[str, ...]]) -> bool:

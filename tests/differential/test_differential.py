@@ -1,0 +1,104 @@
+"""A few random graphs of each frontend, and that the harness finds what it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from qnn_ext.numerics import reference
+
+from .__main__ import main
+from .campaign import Plan
+from .judge import FRONTENDS, Task, first_difference, frontend_of, judge
+from .recipe import FrameworkRefuses, Recipe, Step, draw_recipe
+from .reduce import reduced
+from .workers import Pool
+
+NEEDS = {"tflite": "ai_edge_litert", "onnx": "onnxruntime", "torchscript": "torch", "exported": "torchao"}
+# seeds of graphs that took less than a second
+SMOKE = range(20)
+
+
+def frontend(name):
+    for module in filter(None, [NEEDS.get(name)]):
+        pytest.importorskip(module)
+    return frontend_of(name)
+
+
+@pytest.mark.parametrize("name", FRONTENDS)
+def test_every_operator_is_generated(name):
+    """A new converter needs a generator here, or a reason why there is none."""
+    found = frontend(name)
+    assert not set(found.supported) - set(found.operators) - set(found.excluded), "operators without a generator"
+    assert not set(found.excluded) & set(found.operators), "operators that are generated after all"
+    missing = set(found.operators)
+    for seed in range(3 * len(found.operators)):
+        try:
+            missing -= set(found.make(draw_recipe(found, seed)).operators)
+        except FrameworkRefuses:
+            continue
+        if not missing:
+            break
+    assert not missing, "operators in the table that no graph holds"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FRONTENDS)
+def test_graphs_of_a_seed(name):
+    frontend(name)
+    outcomes = [judge(Task(name, seed, ("native",), threads=1 + seed % 2)) for seed in SMOKE]
+    assert not [f"{o.kind} {o.what} {o.detail} {o.recipe}" for o in outcomes if o.failed]
+    assert sum(outcome.kind == "equal" for outcome in outcomes) > len(SMOKE) / 2
+
+
+@pytest.mark.parametrize("name", FRONTENDS)
+def test_a_seed_gives_the_same_graph(name):
+    found = frontend(name)
+    recipe = draw_recipe(found, 3)
+    assert recipe == draw_recipe(found, 3) != draw_recipe(found, 4)
+    one, two = found.make(recipe), found.make(recipe)
+    for first, second in zip(one.trials, two.trials, strict=True):
+        assert not first_difference([first], [second], [""] * len(first))
+
+
+def test_a_planted_error_is_found_and_reduced(monkeypatch):
+    """Rounding that truncates: the interpreter differs from LiteRT and from the engine; one operator is left."""
+    frontend("tflite")
+    monkeypatch.setattr(reference, "rounding_divide_by_pot", lambda x, exponent: x >> np.asarray(exponent, np.int64))
+    steps = (Step("RESHAPE", 1), Step("CONV_2D", 5), Step("PAD", 3))
+    recipe = Recipe("tflite", 0, dtype="int8", scales="ordinary", hostile=False, size=9, steps=steps)
+    retry = lambda candidate: judge(Task("tflite", 0, ("native",), recipe=candidate))  # noqa: E731
+    outcome = retry(recipe)
+    assert outcome.kind == "mismatch" and {"LiteRT reference", "native"} <= set(outcome.what.split(", "))
+    small = reduced(outcome, retry)
+    assert [step.operator for step in small.recipe.steps] == ["CONV_2D"]
+
+
+def test_a_worker_that_dies_is_replaced():
+    with Pool(1) as pool:
+        tasks = [Task("tflite", seed, ()) for seed in range(3)]
+        outcomes = pool.judge_all(tasks)
+        first = next(outcomes)
+        os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+        rest = list(outcomes)
+    assert first.kind != "died" and len(rest) == 2
+    assert sum(outcome.kind == "died" for outcome in rest) <= 1
+
+
+def test_command(capsys, tmp_path):
+    arguments = ["--graphs", "3", "--targets", "x86-64", "--json", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)["tflite"]
+    assert sum(found["outcomes"].values()) == 3 and not found["failures"] and not list(tmp_path.iterdir())
+
+
+def test_targets_take_turns():
+    plan = Plan("tflite", graphs=8, targets=("a", "b"), gpu=("sm_80",), every=4)
+    assert [task.targets for task in plan.tasks()] == [
+        ("a", "b", "sm_80"), ("b",), ("a",), ("b",), ("a", "b", "sm_80"), ("b",), ("a",), ("b",),
+    ]  # fmt: skip
+    assert {task.threads for task in plan.tasks()} == {1, 2}
