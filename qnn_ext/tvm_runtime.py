@@ -74,7 +74,8 @@ def get_function(name: str) -> Any:
 
 
 def virtual_machine(library: Any) -> tvm_ffi.Module:
-    """A virtual machine of a compiled library."""
+    """A virtual machine of a compiled library, with what such libraries call: sorting."""
+    _load_extra()
     machine = library["vm_load_executable"]()
     machine["vm_initialization"](_CPU, 0, _POOLED)
     return machine
@@ -111,20 +112,26 @@ def seconds_per_call(
 def _load_runtime() -> None:
     if "tvm" in sys.modules:
         return  # it has loaded the library
-    spec = importlib.util.find_spec("tvm")
-    folder = Path(spec.origin).parent if spec and spec.origin else Path()
-    library = next(
-        (
-            path
-            for name in ("libtvm_runtime.so", "libtvm_runtime.dylib", "tvm_runtime.dll")
-            if (path := folder / "lib" / name).is_file()
-        ),
-        None,
-    )
-    if library is None:
+    if not _load_library("tvm_runtime"):
         import tvm  # noqa: F401  # laid out differently: let it find its own library
-    else:
-        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+@cache
+def _load_extra() -> None:
+    """The functions that are not part of the runtime itself, 1 MB."""
+    if "tvm" not in sys.modules:
+        _load_library("tvm_runtime_extra")
+
+
+def _load_library(name: str) -> bool:
+    """Load a library that lies in TVM's package; whether it is there."""
+    spec = importlib.util.find_spec("tvm")
+    folder = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
+    for path in (folder / f"lib{name}.so", folder / f"lib{name}.dylib", folder / f"{name}.dll"):
+        if path.is_file():
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+            return True
+    return False
 
 
 _stderr_lock = threading.Lock()

@@ -45,8 +45,9 @@ def describe(source: Path, target: Path, description: Any) -> None:
 def rezip(source: Path, target: Path, changes: Mapping[str, bytes | None]) -> None:
     """A copy whose zip has other bytes under some names, or nothing for None, and the old manifest unless it is one of
     them."""
+    contents = {**zip_members(source), **changes}
     with zipfile.ZipFile(target, "w") as new:
-        for name, content in {**zip_members(source), **changes}.items():
+        for name, content in contents.items():
             if content is not None:
                 new.writestr(name, content)
 

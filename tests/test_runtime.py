@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
+from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
 from qnn_ext import ArtifactError, InputError, QnnError, TargetError
@@ -390,6 +391,25 @@ def test_a_loaded_model_needs_no_compiler(saved):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_loaded_model_that_sorts_needs_no_compiler(tmp_path):
+    """What runs in the virtual machine calls functions beyond the runtime's own."""
+    ordered = helper.make_node("TopK", ["x", "k"], ["values", "indices"])
+    floats, integers = TensorProto.FLOAT, TensorProto.INT64
+    outputs = [helper.make_tensor_value_info("values", floats, [4, 3])]
+    outputs.append(helper.make_tensor_value_info("indices", integers, [4, 3]))
+    data, count = helper.make_tensor_value_info("x", floats, [4, 16]), numpy_helper.from_array(np.array([3]), "k")
+    proto = helper.make_model(helper.make_graph([ordered], "sorts", [data], outputs, [count]), ir_version=8)
+    engine = qnn_ext.build(qnn_ext.from_onnx(proto.SerializeToString()), num_threads=1)
+    assert engine._variant["program"] is None
+    engine.save(tmp_path / "sorts.qnn")
+    script = (
+        "import sys, numpy as np, qnn_ext; x = np.random.default_rng(0).random((4, 16), np.float32); "
+        f"values, indices = qnn_ext.load({str(tmp_path / 'sorts.qnn')!r})(x); assert 'tvm' not in sys.modules; "
+        "assert (indices == np.argsort(-x)[:, :3]).all() and (values == -np.sort(-x)[:, :3]).all(); import tvm"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_the_submodule_does_not_hide_the_function():

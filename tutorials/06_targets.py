@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import qnn_ext
 from qnn_ext.host import host_architecture
@@ -54,7 +55,18 @@ with tempfile.TemporaryDirectory() as folder:
     script = f"import sys, qnn_ext; qnn_ext.load({str(path)!r}); print('tvm imported:', 'tvm' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
-    # 5. The same on the command line.
+    # 5. The file holds machine code. Who distributes one signs it; those with the public key load nothing else. This
+    #    takes pip install 'qnn-ext[sign]'. Keys may be PEM files too, see README for how openssl makes them.
+
+    private = Ed25519PrivateKey.generate()
+    qnn_ext.build(module, num_threads=1).save(path, sign=private)
+    np.testing.assert_array_equal(qnn_ext.load(path, verify=private.public_key())(image), expected)
+    try:
+        qnn_ext.load(path, verify=Ed25519PrivateKey.generate().public_key())
+    except qnn_ext.ArtifactError as error:
+        print("with another key:", str(error).partition(": ")[2])
+
+    # 6. The same on the command line.
 
     for command in (
         ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "--target", ",".join(targets), "-o", path],
