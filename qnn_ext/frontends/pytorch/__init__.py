@@ -46,9 +46,13 @@ def from_pytorch(
 
 def _import(torch: Any, source: Any, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
     if isinstance(source, torch.export.ExportedProgram):
-        return _from_program(source, example_inputs, shapes, "model")
+        from .exported import from_exported_program
+
+        return from_exported_program(source, "model", shapes, example_inputs)
     if isinstance(source, torch.jit.ScriptModule):
-        return _from_script(source, example_inputs, shapes, engine, "model")
+        from .torchscript import from_script_module
+
+        return from_script_module(source, example_inputs, shapes, engine, "model")
     if isinstance(source, torch.nn.Module):
         raise ModelFormatError(
             f"a {type(source).__name__} is Python code, no graph; pass torch.jit.trace(model.eval(), example) for "
@@ -56,33 +60,13 @@ def _import(torch: Any, source: Any, example_inputs: Any, shapes: Any, engine: s
         )
     if not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
         raise QnnError(f"from_pytorch takes a path, bytes, a ScriptModule or an ExportedProgram, found {type(source)}")
-    return _from_archive(source, example_inputs, shapes, engine)
+    return _from_file(source, example_inputs, shapes, engine)
 
 
-def _from_archive(source: Any, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
-    from .reader import PROGRAM, load_script, read_archive
-    from .torchscript.importer import quantized_engine, resolve_engine
+def _from_file(source: Any, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
+    from .isolated import import_file
+    from .reader import PROGRAM, read_archive
+    from .torchscript.importer import resolve_engine
 
     archive = read_archive(source)
-    if archive.kind == PROGRAM:
-        from .exported import load_program
-
-        return _from_program(load_program(source), example_inputs, shapes, archive.name)
-    resolved = resolve_engine(engine)
-    with quantized_engine(resolved):
-        module = load_script(archive)
-    return _from_script(module, example_inputs, shapes, resolved, archive.name)
-
-
-def _from_script(module: Any, example_inputs: Any, shapes: Any, engine: str | None, source: str) -> QnnModule:
-    from .torchscript import from_script_module
-
-    return from_script_module(module, example_inputs, shapes, engine, source)
-
-
-def _from_program(program: Any, example_inputs: Any, shapes: Any, source: str) -> QnnModule:
-    from .exported import from_exported_program
-
-    if shapes is not None and not isinstance(shapes, Mapping):
-        raise QnnError("shapes of a torch.export program is a mapping from input name to shape")
-    return from_exported_program(program, source, shapes, example_inputs)
+    return import_file(archive, example_inputs, shapes, None if archive.kind == PROGRAM else resolve_engine(engine))

@@ -48,7 +48,7 @@ class Archive:
 def read_archive(source: str | os.PathLike | bytes) -> Archive:
     """The file's kind and bytes. Raises ModelFormatError when it is missing, damaged, or neither TorchScript nor a
     program: a pickled module, a state dictionary, a file of another framework."""
-    content, name = _load(source)
+    content, name = read_file(source)
     if not content:
         raise ModelFormatError(f"{name}: the file is empty")
     if not content.startswith(b"PK\x03\x04"):
@@ -86,7 +86,8 @@ def load_script(archive: Archive) -> Any:
         ) from error
 
 
-def _load(source: str | os.PathLike | bytes) -> tuple[bytes, str]:
+def read_file(source: str | os.PathLike | bytes) -> tuple[bytes, str]:
+    """The content of a file, or the bytes themselves, and a name for messages."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source), "the model given as bytes"
     name = os.fspath(source)

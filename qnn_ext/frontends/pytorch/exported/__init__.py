@@ -9,18 +9,21 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ....errors import QnnError
 from ....module import QnnModule
 
 
-def load_program(source: str | os.PathLike | bytes) -> Any:
+def load_program(source: str | os.PathLike | bytes, name: str | None = None) -> Any:
     """The `torch.export.ExportedProgram` in a `.pt2` file, or in the bytes of one. Nothing in the file is executed: no
     pickle beyond plain tensors, no expression.
+
+    name: where bytes came from, for messages
 
     Raises ModelFormatError (corrupt file), UnsupportedOperatorError (the program holds more than tensors).
     """
     from .archive import read_program
 
-    return read_program(source)
+    return read_program(source, name)
 
 
 def from_exported_program(
@@ -41,4 +44,6 @@ def from_exported_program(
     """
     from .importer import ProgramImporter
 
+    if shapes is not None and not isinstance(shapes, Mapping):
+        raise QnnError("shapes of a torch.export program is a mapping from input name to shape")
     return ProgramImporter(program, source, shapes or {}, example_inputs).run()

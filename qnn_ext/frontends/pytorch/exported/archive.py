@@ -26,6 +26,7 @@ from torch._export.serde import schema
 from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_dataclass, deserialize_scalar_type
 
 from ....errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from ..reader import read_file
 
 MODEL = "model"
 _TARGET = re.compile(r"torch\.ops\.\w+\.\w+(\.\w+)?|torch\.sym_\w+|_operator\.\w+|math\.\w+")
@@ -40,19 +41,11 @@ _MAX_EXPRESSION = 1000  # characters
 _MAX_POWER = 8
 
 
-def read_program(source: str | os.PathLike | bytes) -> torch.export.ExportedProgram:
-    """The program in a `.pt2` file or its bytes."""
-    if not isinstance(source, (bytes, bytearray, memoryview)):
-        name = os.fspath(source)
-        try:
-            with open(source, "rb") as file:
-                source = file.read()
-        except OSError as error:
-            raise ModelFormatError(f"{name}: cannot read the file: {error.strerror or error}") from error
-    else:
-        name = "model"
-    with _blaming(name):
-        return _build(_Archive(bytes(source)))
+def read_program(source: str | os.PathLike | bytes, name: str | None = None) -> torch.export.ExportedProgram:
+    """The program in a `.pt2` file or its bytes; `name` says where bytes came from."""
+    content, found = read_file(source)
+    with _blaming(name or found):
+        return _build(_Archive(content))
 
 
 @contextmanager

@@ -1,0 +1,73 @@
+"""What a child process does for `isolated`: read a PyTorch file and import it. The request comes from this package and
+holds the user's own example inputs; the file in it is what is not trusted."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from ...errors import InputError, QnnError
+from ...isolation import working_on
+from ...module import QnnModule
+from . import reader
+from .common import import_torch
+from .transfer import pack, pack_module, unpack
+
+
+def import_file(request: bytearray) -> list[Any]:
+    """The module as a message, or why there is none: {"error": class, "message": text}. Raises MemoryError."""
+    torch = import_torch()
+    header, (content, values) = unpack(request)
+    if torch.get_num_threads() != header["threads"]:
+        torch.set_num_threads(header["threads"])  # PyTorch's sums depend on it
+    try:
+        archive = reader.Archive(header["kind"], bytes(content), header["name"])
+        module = import_archive(archive, *_unpickled(values), header["engine"])
+    except QnnError as error:
+        if any(map(_is_lack_of_memory, _causes(error))):
+            raise MemoryError from error
+        return pack({"error": type(error).__name__, "message": str(error)}, [])
+    return pack_module(module)
+
+
+def _unpickled(values: memoryview) -> tuple[Any, Any]:
+    """The user's example inputs and shapes."""
+    try:
+        example_inputs, shapes = pickle.loads(values)
+    except (ImportError, AttributeError) as error:  # of a class that only the other process knows
+        raise InputError(
+            f"example_inputs hold what the process that reads the file does not know ({error}); give arrays, tensors, "
+            "numbers, and tuples, lists or dictionaries of them"
+        ) from error
+    return example_inputs, shapes
+
+
+def import_archive(archive: reader.Archive, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
+    """The module of an archive, imported in this process."""
+    if archive.kind == reader.PROGRAM:
+        from .exported import from_exported_program, load_program
+
+        working_on("reading the program")
+        program = load_program(archive.content, archive.name)
+        return from_exported_program(program, archive.name, shapes, example_inputs)
+    from .torchscript import from_script_module
+    from .torchscript.importer import quantized_engine, resolve_engine
+
+    engine = resolve_engine(engine)
+    working_on("reading the archive")
+    with quantized_engine(engine):
+        module = reader.load_script(archive)
+    return from_script_module(module, example_inputs, shapes, engine, archive.name)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    """Whether Python, PyTorch or the C++ library says that memory could not be had."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "bad_alloc" in text or "can't allocate memory" in text
