@@ -102,22 +102,29 @@ def identifier(name: str) -> str:
 
 
 @contextmanager
-def blaming(label: str) -> Iterator[None]:
-    """Every error within becomes one of ours that names the operator."""
+def blaming(label: str | Callable[[], str]) -> Iterator[None]:
+    """Every error within becomes one of ours that names the operator. `label` may be a function, which is called only
+    then."""
     try:
         yield
-    except QnnError as error:
-        if label in str(error):
+    except Exception as error:
+        text = label if isinstance(label, str) else label()
+        if isinstance(error, QnnError) and text in str(error):
             raise
-        raise type(error)(f"{label}: {error}") from error
-    except MemoryError as error:
-        raise ModelFormatError(f"{label}: needs more memory than there is: {error}") from error
-    except ArithmeticError as error:
-        raise ModelFormatError(f"{label}: scales or attributes are out of any sensible range: {error}") from error
-    except Exception as error:  # a type rule of TVM's own operators, or a contradiction in the file
-        raise ModelFormatError(
-            f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
-        ) from error
+        raise _blamed(text, error) from error
+
+
+def _blamed(label: str, error: Exception) -> QnnError:
+    if isinstance(error, QnnError):
+        return type(error)(f"{label}: {error}")
+    if isinstance(error, MemoryError):
+        return ModelFormatError(f"{label}: needs more memory than there is: {error}")
+    if isinstance(error, ArithmeticError):
+        return ModelFormatError(f"{label}: scales or attributes are out of any sensible range: {error}")
+    # a type rule of TVM's own operators, or a contradiction in the file
+    return ModelFormatError(
+        f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
+    )
 
 
 def reason(error: Exception) -> str:

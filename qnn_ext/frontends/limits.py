@@ -40,6 +40,7 @@ class Limits:
     unrolled:    time steps of a recurrent layer and rounds of a loop, each of which becomes some twenty expressions.
                  Default 1024
     expressions: calls in the module. Default 100,000
+    evaluations: operators of TorchScript that the import evaluates, those in a loop in every round. Default 1,000,000
     padding:     rows or columns that a window may reach beyond its image. Default 2¹⁶
     seconds:     wall-clock time of the import, reading the file included. Default 600
     memory:      bytes by which the process may grow while the operators are converted, the file's own weights and
@@ -53,6 +54,7 @@ class Limits:
     constants: int = _limit(2**27, "elements", "in all constants and states made at import")
     unrolled: int = _limit(1024, "steps", "to unroll")
     expressions: int = _limit(100_000, "expressions", "in one module")
+    evaluations: int = _limit(1_000_000, "operators", "to evaluate")
     padding: int = _limit(2**16, "rows or columns", "of padding around an image", most=2**31 - 1)
     seconds: float = _limit(600.0, "seconds", "for one import")
     memory: int = _limit(4 * 2**30, "bytes", "of memory for one import")
@@ -81,6 +83,7 @@ class _Import:
     def begin_walk(self, elements: int) -> None:
         self.constants = 0
         self.expressions = 0
+        self.evaluations = 0
         self.exempt = _CONVERSIONS * elements
         self.resident = _resident()
 
@@ -174,10 +177,18 @@ def count_expression() -> None:
         return
     state.expressions += 1
     if state.expressions > state.limits.expressions:
-        raise LimitError(
-            f"the model becomes more than {state.limits.expressions:,} expressions; if it is trusted, allow more: "
-            + _how("expressions", 10 * state.limits.expressions)
-        )
+        raise over("expressions", "the model")
+    checkpoint()
+
+
+def count_evaluation() -> None:
+    """Count an operator that is evaluated at import, and look at the clock. Raises LimitError."""
+    state = _current.get()
+    if state is None:
+        return
+    state.evaluations += 1
+    if state.evaluations > state.limits.evaluations:
+        raise over("evaluations", "the import")
     checkpoint()
 
 
@@ -187,12 +198,17 @@ def checkpoint() -> None:
     if state is None:
         return
     if time.monotonic() - state.started > state.limits.seconds:
-        allowed = state.limits.seconds
-        raise LimitError(
-            f"the import takes over {allowed:g} seconds; if the model is trusted, allow more: "
-            + _how("seconds", 10 * allowed)
-        )
+        raise over("seconds", "the import")
     check("memory", _resident() - state.resident - _CONVERTED_BYTES * state.exempt, "the import")
+
+
+def over(name: str, what: str) -> LimitError:
+    """The error for a limit that is hit when it is not known how much would be needed."""
+    limit = getattr(current(), name)
+    text = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+    return LimitError(
+        f"{what} takes over {text} {_META[name]['unit']}; if the model is trusted, allow more: {_how(name, 10 * limit)}"
+    )
 
 
 def _resident() -> int:

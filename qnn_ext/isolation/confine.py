@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from types import ModuleType
 
@@ -30,6 +31,7 @@ def confine(memory: int, cpu_seconds: float, threads: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if resource is None:
         return
+    tempfile.gettempdir()  # found by writing a file, which is what some modules do when they are imported
     limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_CPU": math.ceil(cpu_seconds) + 1}
     used = _used()
     if used is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import InputError, QnnError
 from ...isolation import working_on
 from ...module import QnnModule
+from ..limits import Limits, importing
 from . import reader
 from .common import import_torch
 from .transfer import pack, pack_module, unpack
@@ -23,7 +24,8 @@ def import_file(request: bytearray) -> list[Any]:
         torch.set_num_threads(header["threads"])  # PyTorch's sums depend on it
     try:
         archive = reader.Archive(header["kind"], bytes(content), header["name"])
-        module = import_archive(archive, *_unpickled(values), header["engine"])
+        with importing(Limits(**header["limits"])):
+            module = import_archive(archive, *_unpickled(values), header["engine"])
     except QnnError as error:
         if any(map(_is_lack_of_memory, _causes(error))):
             raise MemoryError from error
@@ -58,7 +60,8 @@ def import_archive(archive: reader.Archive, example_inputs: Any, shapes: Any, en
     working_on("reading the archive")
     with quantized_engine(engine):
         module = reader.load_script(archive)
-    return from_script_module(module, example_inputs, shapes, engine, archive.name)
+    size = len(archive.content)  # packed weights do not say how many elements they have
+    return from_script_module(module, example_inputs, shapes, engine, archive.name, elements=size)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

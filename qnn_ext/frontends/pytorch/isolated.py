@@ -1,24 +1,24 @@
-"""Files of PyTorch, imported in a process of their own: PyTorch's readers crash on some damaged files, and a TorchScript
-file is a program that the import evaluates.
+"""Files of PyTorch, imported in a process of their own: PyTorch's readers crash on some damaged files, and TorchScript
+is a program that the import evaluates.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ... import errors
 from ...errors import InputError, ModelFormatError, QnnError
 from ...isolation import Bounds, Ended, call
 from ...module import QnnModule
+from ..limits import current, over
 from .common import import_torch
 from .reader import PROGRAM, TORCHSCRIPT, Archive
 from .transfer import pack, unpack, unpack_module
 
-SECONDS = 600.0
-MEMORY = 4 << 30
-_COPIES = 8  # of a file's content that an import makes: read, unpacked, packed for PyTorch, converted, sent
+_COPIES = 20  # of a file's content that an import may make: read, unpacked, packed for PyTorch, converted, sent
 _IMPORTERS = {
     TORCHSCRIPT: "qnn_ext.frontends.pytorch.torchscript.importer",
     PROGRAM: "qnn_ext.frontends.pytorch.exported.archive",
@@ -26,20 +26,26 @@ _IMPORTERS = {
 
 
 def import_file(archive: Archive, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
-    """The module of an archive. Raises what its import raises, and ModelFormatError where that crashed or took more
-    time or memory than it may."""
-    threads = import_torch().get_num_threads()
-    memory = MEMORY + _COPIES * len(archive.content)
-    header = {"kind": archive.kind, "name": archive.name, "engine": engine, "threads": threads}
+    """The module of an archive. Raises what its import raises, ModelFormatError where that crashed, and LimitError
+    where it took more time or memory than it may."""
+    limits, threads = current(), import_torch().get_num_threads()
+    memory = limits.memory + _COPIES * len(archive.content)
+    header = {
+        "kind": archive.kind,
+        "name": archive.name,
+        "engine": engine,
+        "threads": threads,
+        "limits": asdict(limits),
+    }
     try:
         answer = call(
             "qnn_ext.frontends.pytorch.child:import_file",
             pack(header, [archive.content, _pickled(example_inputs, shapes)]),
-            Bounds(SECONDS, memory, answer=memory, threads=threads),
+            Bounds(limits.seconds, memory, answer=memory, threads=threads),
             preload=["qnn_ext.frontends.pytorch.child", _IMPORTERS[archive.kind]],
         )
     except Ended as end:
-        raise ModelFormatError(f"{archive.name}: {_reason(end)}") from None
+        raise _problem(end, archive.name) from None
     header, _ = unpack(answer)
     if "error" in header:
         raise getattr(errors, header["error"], QnnError)(header["message"])
@@ -58,17 +64,19 @@ def _pickled(example_inputs: Any, shapes: Any) -> bytes:
         ) from error
 
 
-def _reason(end: Ended) -> str:
+def _problem(end: Ended, name: str) -> ModelFormatError:
     """What to say about an import that has ended without a result."""
     doing = f" while {end.doing}" if end.doing else ""
-    if end.kind == "crash":
-        return (
-            f"PyTorch crashed{doing} ({end.what}): the file is damaged, of another PyTorch version, or made to do so; "
-            "export the model again"
-        )
     if end.kind == "time":
-        return f"the import takes over {SECONDS:g} seconds{doing}"
+        return over("seconds", f"{name}: the import{doing}")
     if end.kind == "memory":
-        return f"the import needs over {MEMORY:,} bytes of memory{doing}"
+        return over("memory", f"{name}: the import{doing}")
+    if end.kind == "crash":
+        return ModelFormatError(
+            f"{name}: PyTorch crashed{doing} ({end.what}): the file is damaged, of another PyTorch version, or made to "
+            "do so; export the model again"
+        )
     lines = end.what.strip().splitlines() or ["no reason given"]
-    return f"the import failed{doing}: {lines[-1]}; the file may be damaged, or this is a defect of qnn_ext"
+    return ModelFormatError(
+        f"{name}: the import failed{doing}: {lines[-1]}; the file may be damaged, or this is a defect of qnn_ext"
+    )

@@ -6,22 +6,21 @@ no value of it enters the module. So a script with control flow over shapes need
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, relax
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ....interpreter import interpret
 from ....module import FloatNote, QnnModule, TensorSpec
 from ....op.base import as_expr, constant, constant_value, shape_of
-from ...building import identifier
+from ...building import bind, blaming, fold, identifier
+from ...limits import begin_walk, count_evaluation, current, over
 from ..common import example_values, import_torch
 from . import converters  # noqa: F401  (fills the registry)
+from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
 from .registry import CONVERTERS
@@ -29,7 +28,6 @@ from .values import Reference, Traced, array_of, dtype_name, plain, qparams_of, 
 
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
-FOLD_LIMIT = 1 << 22  # elements of a constant computed at import
 
 
 def from_script_module(
@@ -38,13 +36,26 @@ def from_script_module(
     shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None = None,
     engine: str | None = None,
     source: str = "model",
+    elements: int | None = None,
 ) -> QnnModule:
-    """Import a `torch.jit.ScriptModule`; arguments as in `from_pytorch`."""
+    """Import a `torch.jit.ScriptModule`; arguments as in `from_pytorch`.
+
+    elements: of all constants in it, as far as they are known
+    """
     if getattr(module, "training", False):
         raise UnsupportedOperatorError(f"{source}: the model is in training mode; call model.eval() before tracing it")
     engine = resolve_engine(engine)
+    begin_walk(elements or sum(tensor.numel() for tensor in module.state_dict().values()))
     with quantized_engine(engine):
-        return Importer(module, engine, source).run(example_inputs, shapes)
+        try:
+            return Importer(module, engine, source).run(example_inputs, shapes)
+        except QnnError:
+            raise
+        except Exception as error:  # RecursionError, and what PyTorch raises when it hands out a damaged graph
+            raise ModelFormatError(
+                f"{source}: the graph of this model cannot be followed: {type(error).__name__}: {first_line(error)}; "
+                "export the model again"
+            ) from error
 
 
 def resolve_engine(engine: str | None) -> str:
@@ -90,21 +101,8 @@ class Importer:
 
     def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
         """Bind an expression, by default under the layer's name; a call of constants becomes a constant."""
-        if isinstance(expr, relax.Var) or constant_value(expr) is not None:
-            return expr
-        bound = self._builder.emit(expr, identifier(name or self._layer))
-        return self._folded(expr, bound)
-
-    def _folded(self, expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
-        leaves = _leaves(expr)
-        if not leaves or any(constant_value(leaf) is None for leaf in leaves):
-            return bound
-        if not isinstance(bound.ty, relax.TensorType) or np.prod(shape_of(bound), dtype=np.int64) > FOLD_LIMIT:
-            return bound
-        builder = relax.BlockBuilder()
-        with builder.function("main", []):
-            builder.emit_func_output(builder.emit(expr))
-        return constant(interpret(builder.get(), [])[0])
+        bound = bind(self._builder, expr, name or self._layer)
+        return bound if bound is expr else fold(expr, bound)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -187,19 +185,21 @@ class Importer:
 
     def _operands(self, node: Any) -> list[Any]:
         values = [self._environment[value.debugName()] for value in node.inputs()]
+        check_items(values)
         for traced in traced_in(values):
             self._check_fresh(traced, node.kind())
         return values
 
     def _evaluate(self, node: Any, kind: str) -> Sequence[Any]:
-        if kind == "prim::Constant":
-            return [node.output().toIValue()]
-        operands = self._operands(node)
-        if kind == "prim::GetAttr":
-            return [attribute(operands[0], node.s("name"))]
-        if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
-            return list(operands[0])
-        with self._blaming(node):
+        count_evaluation()
+        with blaming(lambda: where(node)):
+            if kind == "prim::Constant":
+                return [node.output().toIValue()]
+            operands = self._operands(node)
+            if kind == "prim::GetAttr":
+                return [attribute(operands[0], node.s("name"))]
+            if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
+                return list(operands[0])
             handled, result = structural(kind, operands)
             if handled:
                 return [result] if node.outputsSize() == 1 else []
@@ -208,17 +208,17 @@ class Importer:
     def _operator(self, node: Any, kind: str, operands: list[Any]) -> Sequence[Any]:
         depends = any(True for _ in traced_in(operands))
         if kind in QUESTIONS or (not depends and (kind in ARITHMETIC or kind in CONVERTERS)):
-            return self._results(node, self._run_in_torch(node, [plain(value) for value in operands]))
+            return self._results(node, evaluate(node, [plain(value) for value in operands], is_constant=not depends))
         if kind not in CONVERTERS:
             raise UnsupportedOperatorError(
-                f"{_where(node)}: operator {kind} is not supported; rewrite this part of the model with other "
+                f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other "
                 "operators or keep it out of the exported module"
             )
         arguments = self._arguments(node, operands)
         in_place = kind.endswith("_") and not kind.endswith("__")
-        examples = self._results(node, self._run_in_torch(node, [plain(value) for value in operands]))
-        again = partial(self._run_in_torch, node)
-        converted = Node(self, kind, _where(node), arguments, examples, again)
+        run = partial(evaluate, node, is_constant=False)
+        examples = self._results(node, run([plain(value) for value in operands]))
+        converted = Node(self, kind, partial(where, node), arguments, examples, run)
         self._layer = converted.name
         value = CONVERTERS[kind](converted)
         values = value if isinstance(value, list) else [value]
@@ -232,26 +232,7 @@ class Importer:
         return list(result) if node.outputsSize() > 1 else [] if node.outputsSize() == 0 else [result]
 
     def _arguments(self, node: Any, operands: list[Any]) -> dict[str, Any]:
-        schema = self._torch._C.parse_schema(node.schema())
-        return {argument.name: value for argument, value in zip(schema.arguments, operands, strict=True)}
-
-    def _run_in_torch(self, node: Any, operands: list[Any]) -> Any:
-        """PyTorch's own result for the example."""
-        if node.kind().startswith("prim::") and node.kind() not in ("prim::NumToTensor",):
-            return _PRIM[node.kind()](*operands)
-        if node.kind() == "prim::NumToTensor":
-            return self._torch.tensor(operands[0])
-        schema = self._torch._C.parse_schema(node.schema())
-        function, *_ = self._torch._C._get_operation_overload(schema.name, schema.overload_name)
-        pairs = list(zip(schema.arguments, operands, strict=True))
-        args = [value for argument, value in pairs if not argument.kwarg_only]
-        kwargs = {argument.name: value for argument, value in pairs if argument.kwarg_only}
-        try:
-            return function(*args, **kwargs)
-        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
-            raise ShapeError(
-                f"{_where(node)}: PyTorch itself cannot run {node.kind()} on these example inputs: {_first_line(error)}"
-            ) from error
+        return {argument.name: value for argument, value in zip(schema_of(node).arguments, operands, strict=True)}
 
     def _result(self, example: Any, expr: Any) -> Any:
         """One output with its expression, checked against what PyTorch computed."""
@@ -308,62 +289,17 @@ class Importer:
             self._walk(body)
             condition, *carried = [self._environment[output.debugName()] for output in body.outputs()]
             count += 1
+            if count > current().unrolled:
+                raise over("unrolled", f"{where(node)}: the loop")
         self._bind(node, carried)
 
     def _known(self, node: Any, value: Any) -> Any:
         if isinstance(value, Traced):
             raise UnsupportedOperatorError(
-                f"{_where(node)}: {node.kind()} depends on the values of a tensor, not only on its shape; "
+                f"{where(node)}: {node.kind()} depends on the values of a tensor, not only on its shape; "
                 "trace the model with torch.jit.trace, or keep the decision out of it"
             )
         return plain(value)
-
-    @contextmanager
-    def _blaming(self, node: Any) -> Iterator[None]:
-        """Every error within becomes one of ours that names the operator and its line."""
-        where = _where(node)
-        try:
-            with np.errstate(over="ignore"):
-                yield
-        except QnnError as error:
-            if where in str(error):
-                raise
-            raise type(error)(f"{where}: {error}") from error
-        except Exception as error:
-            raise ModelFormatError(
-                f"{where}: operands and options do not fit together: {_first_line(error)}; export the model again"
-            ) from error
-
-
-_PRIM: dict[str, Any] = {
-    "prim::dtype": lambda tensor: tensor.dtype,
-    "prim::device": lambda tensor: tensor.device,
-    "prim::layout": lambda tensor: tensor.layout,
-    "prim::shape": lambda tensor: list(tensor.shape),
-    "prim::is_quantized": lambda tensor: tensor.is_quantized,
-    "prim::requires_grad": lambda tensor: False,
-    "prim::is_cuda": lambda tensor: tensor.is_cuda,
-    "prim::is_nested": lambda tensor: tensor.is_nested,
-    "prim::min": lambda *values: min(*values),
-    "prim::max": lambda *values: max(*values),
-}
-
-
-def _where(node: Any) -> str:
-    """Operator and source line, as far as the archive tells: "aten::foo (code/model.py, line 5: x = foo(y))"."""
-    text = str(node.sourceRange())
-    found = re.search(r'File "([^"]+)", line (\d+)', text)
-    if not found:  # traced and not saved: a stack of Python frames, the innermost first
-        frame = re.search(r"^(\S+\.py)\((\d+)\)", text)
-        return f"{node.kind()} ({frame[1]}, line {frame[2]})" if frame else str(node.kind())
-    lines = text.splitlines()
-    marked = next((lines[i - 1].strip() for i, line in enumerate(lines) if "<--- HERE" in line and i), "")
-    return f"{node.kind()} ({found[1]}, line {found[2]}{': ' + marked if marked else ''})"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
 def _flatten(value: Any) -> Iterator[Any]:
@@ -374,11 +310,3 @@ def _flatten(value: Any) -> Iterator[Any]:
         yield from _flatten(list(value.values()))
     else:
         yield value
-
-
-def _leaves(expr: Any) -> list[Any]:
-    """The tensor arguments of a call, tuples opened; shapes and plain numbers left out."""
-    found: list[Any] = []
-    for arg in expr.args if isinstance(expr, relax.Call) else []:
-        found.extend(arg.fields if isinstance(arg, relax.Tuple) else [arg])
-    return [leaf for leaf in found if not isinstance(leaf, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm))]

@@ -24,6 +24,7 @@ class Node:
     """One operator under conversion.
 
     kind:      "quantized::conv2d"
+    where:     yields operator and source line, for errors
     arguments: name in the operator's schema -> value (Traced, Reference, torch tensor, or plain Python)
     examples:  PyTorch's results for the example inputs, one per output
     run:       PyTorch's operator on other operands, in the schema's order
@@ -33,14 +34,14 @@ class Node:
         self,
         importer: Importer,
         kind: str,
-        where: str,
+        where: Callable[[], str],
         arguments: Mapping[str, Any],
         examples: Sequence[Any],
         run: Callable[[list[Any]], Any],
     ) -> None:
         self.importer = importer
         self.kind = kind
-        self.where = where
+        self._where = where
         self.arguments = arguments
         self.examples = examples
         self.run = run
@@ -142,4 +143,4 @@ class Node:
 
     def unsupported(self, reason: str) -> UnsupportedOperatorError:
         """The error to raise when the operator is used in a way that is not implemented."""
-        return UnsupportedOperatorError(f"{self.where}: {reason}")
+        return UnsupportedOperatorError(f"{self._where()}: {reason}")
