@@ -1,0 +1,170 @@
+"""Runs what was read from a file: an engine takes any values, a module gives the same compiled and interpreted."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+import qnn_ext
+from qnn_ext import Engine, Interpreter, QnnError
+from qnn_ext.module import QnnModule, TensorSpec
+
+from .check import DIFFERENT, IMPORTED, RAN, REFUSED_LATER, Verdict, failure, refusal
+
+_MOST_ELEMENTS = 200_000  # of all tensors of a model that is run: the interpreter is slow
+_OVERFLOW = 1e30  # beyond, partial sums may overflow in one order and not in another
+_SUMS = {
+    "matmul", "einsum", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose",
+    "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d", "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d",
+    "nn.adaptive_avg_pool3d", "sum", "mean", "variance", "std", "cumsum", "prod", "cumprod", "nn.batch_norm",
+    "nn.instance_norm", "nn.group_norm", "nn.rms_norm", "nn.layer_norm", "nn.attention", "nn.softmax",
+    "nn.log_softmax", "image.resize2d", "image.grid_sample",
+}  # fmt: skip
+_FLOATS = (0.0, -0.0, 1e-45, -1e-38, 0.5, -1.5, 1e9, -1e19, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan)
+
+
+def execute(subject: Engine | QnnModule, data: bytes) -> Verdict:
+    """Run it on ordinary and on hostile values, which the file's content `data` chooses."""
+    with np.errstate(all="ignore"):
+        return _check_engine(subject, data) if isinstance(subject, Engine) else _check_module(subject, data)
+
+
+def _check_engine(engine: Engine, data: bytes) -> Verdict:
+    """A loaded engine takes any values."""
+    if sum(math.prod(spec.shape) for spec in (*engine.inputs, *engine.outputs)) > _MOST_ELEMENTS:
+        return Verdict(IMPORTED)
+    try:
+        for inputs in _input_sets(engine.inputs, data):
+            engine.run(inputs)
+    except QnnError as error:
+        return refusal(error, REFUSED_LATER)
+    except Exception as error:
+        return failure(error)
+    return Verdict(RAN)
+
+
+def _check_module(module: QnnModule, data: bytes) -> Verdict:
+    """The compiled module against the interpreter."""
+    if total_elements(module) > _MOST_ELEMENTS:
+        return Verdict(IMPORTED)
+    try:
+        engine = qnn_ext.build(module, num_threads=1)
+    except QnnError as error:
+        return refusal(error, REFUSED_LATER)
+    except Exception as error:
+        return failure(error)
+    interpreter, refused = Interpreter(module), 0
+    for inputs in _input_sets(module.inputs, data):
+        found, wanted = _outcome(engine.run, inputs), _outcome(interpreter.run, inputs)
+        for outcome in (found, wanted):
+            if isinstance(outcome, Exception) and not isinstance(outcome, QnnError):
+                return failure(outcome)
+        if isinstance(found, Exception) and isinstance(wanted, Exception):
+            refused += 1
+            continue
+        if problem := _difference(found, wanted, module):
+            return Verdict(DIFFERENT, problem, f"{problem.split(':')[0]} in {operators(module)}")
+    return Verdict(REFUSED_LATER if refused else RAN)
+
+
+def _outcome(run: Callable[[Any], dict[str, np.ndarray]], inputs: list[np.ndarray]) -> Any:
+    try:
+        return run(inputs)
+    except Exception as error:
+        return error
+
+
+def _difference(found: Any, wanted: Any, module: QnnModule) -> str:
+    """How results differ, "" where they are equal bit for bit; any NaN equals any other. Sums of floats are equal to
+    the last bits."""
+    if isinstance(found, QnnError) or isinstance(wanted, QnnError):
+        who, error = ("compiled", found) if isinstance(found, QnnError) else ("interpreted", wanted)
+        return f"{who} refuses, the other does not: {error}"
+    for name, value in wanted.items():
+        other = found[name]
+        if other.shape != value.shape or other.dtype != value.dtype:
+            return f"shape or dtype: '{name}' is {other.dtype}{other.shape}, interpreted {value.dtype}{value.shape}"
+        if problem := _array_difference(name, other, value, sums_floats(module)):
+            return problem
+    return ""
+
+
+def _array_difference(name: str, found: np.ndarray, wanted: np.ndarray, sums: bool) -> str:
+    kind = f"{found.dtype} values"
+    if found.dtype.kind != "f":
+        same = found == wanted
+    else:
+        bits = f"u{found.itemsize}"
+        nan = np.isnan(found), np.isnan(wanted)
+        same = (np.ascontiguousarray(found).view(bits) == np.ascontiguousarray(wanted).view(bits)) | (nan[0] & nan[1])
+        same |= _is_close(found, wanted) if sums else False
+        kind = "NaN against a number" if ((nan[0] != nan[1]) & ~same).any() else kind
+    if same.all():
+        return ""
+    place = tuple(int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
+    one, two = np.atleast_1d(found)[place], np.atleast_1d(wanted)[place]
+    return f"{kind}: {np.count_nonzero(~same)} of {same.size} in '{name}', at {place} {one!r}, interpreted {two!r}"
+
+
+def _is_close(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where sums in another order may give these: nearly equal by the largest magnitude, or near the overflow."""
+    huge = [~np.isfinite(values) | (np.abs(values) > _OVERFLOW) for values in (found, wanted)]
+    either_nan = np.isnan(found) ^ np.isnan(wanted)
+    finite = np.abs(wanted[~huge[1]]).astype(np.float64)
+    near = np.abs(found.astype(np.float64) - wanted) <= 1e-3 * finite.max(initial=0) + 1e-30
+    return (near & ~either_nan) | (huge[0] & huge[1])
+
+
+def sums_floats(module: QnnModule) -> bool:
+    """Whether the module holds products or sums, whose order compiled code chooses, and any float."""
+    return bool(_SUMS & set(operators(module).split(", ")))
+
+
+def operators(module: QnnModule) -> str:
+    """The names of all operators of a module."""
+    names = set()
+    for function in module.ir.functions.values():
+        if isinstance(function, relax.Function):
+            bindings = [binding for block in function.body.blocks for binding in block.bindings]
+            names |= {
+                b.value.op.name for b in bindings if isinstance(b.value, relax.Call) and hasattr(b.value.op, "name")
+            }
+    return ", ".join(sorted(name.removeprefix("relax.") for name in names))
+
+
+def total_elements(module: QnnModule) -> int:
+    """Elements of all tensors of the main function."""
+    function = module.ir["main"]
+    variables = [*function.params, *(b.var for block in function.body.blocks for b in block.bindings)]
+    shapes = [v.ty.shape for v in variables if isinstance(v.ty, relax.TensorType)]
+    return sum(math.prod(int(dim) for dim in shape) for shape in shapes)
+
+
+def _input_sets(specs: Any, data: bytes) -> list[list[np.ndarray]]:
+    """Ordinary values, then hostile ones, chosen by the file's content."""
+    rng = np.random.default_rng(zlib.crc32(data))
+    return [[_values(spec, rng, hostile) for spec in specs] for hostile in (False, True)]
+
+
+def _values(spec: TensorSpec, rng: np.random.Generator, hostile: bool) -> np.ndarray:
+    if spec.dtype == "bool":
+        return rng.integers(0, 2, spec.shape).astype(bool)
+    if not spec.dtype.startswith(("int", "uint")):
+        ordinary = rng.standard_normal(spec.shape).astype(spec.dtype)
+        extremes = rng.choice(np.asarray(_FLOATS), spec.shape).astype(spec.dtype)
+    else:
+        limits = np.iinfo(spec.dtype)
+        low = max(limits.min, -100) if limits.bits > 8 else limits.min
+        ordinary = rng.integers(low, min(limits.max, 100) if limits.bits > 8 else limits.max, spec.shape)
+        choices = [limits.min, limits.max, 0, limits.min + 1, limits.max - 1, 1]
+        extremes = rng.choice(np.asarray(choices, spec.dtype), spec.shape)
+    return (
+        np.where(rng.random(spec.shape) < 0.4, extremes, ordinary).astype(spec.dtype)
+        if hostile
+        else np.asarray(ordinary).astype(spec.dtype)
+    )

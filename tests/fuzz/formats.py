@@ -1,0 +1,134 @@
+"""The formats: how a file of each is read, what may happen to it then, and how it is damaged."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import random
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import qnn_ext
+
+Mutator = Callable[[bytes, random.Random], bytes]
+
+NAMES = ("tflite", "onnx", "pt2", "torchscript", "mxnet", "qnn")
+TORCHSCRIPT_INPUT = (1, 1, 8, 8)
+"""The shape of the one input of all TorchScript seeds: such files do not tell it."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file.
+
+    read:     bytes → a QnnModule, or an Engine where the file holds one
+    mutators: by name, which cases record; names may repeat to be drawn more often
+    suffix:   of files of this kind
+    run_every: build and run every Nth file, unless told otherwise
+    """
+
+    read: Callable[[bytes], Any]
+    mutators: tuple[tuple[str, Mutator], ...]
+    suffix: str
+    run_every: int = 10
+
+
+@cache
+def find(name: str) -> Format:
+    """One of NAMES, or "module:attribute" of a Format elsewhere."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if name not in NAMES:
+        raise ValueError(f"unknown format {name!r}: {', '.join(NAMES)}")
+    return globals()[f"_{name}"]()
+
+
+def named(*groups: tuple[Mutator, ...]) -> tuple[tuple[str, Mutator], ...]:
+    """Mutators with the names that cases record."""
+    return tuple((mutator.__name__, mutator) for group in groups for mutator in group)
+
+
+def _tflite() -> Format:
+    from .mutators import flatbuffer, raw
+
+    def read(data: bytes) -> Any:
+        # which of the two arithmetics follows from the content, so that a file alone repeats what happened
+        return qnn_ext.from_tflite(data, numerics=("float32", "tflite")[zlib.crc32(data) % 2])
+
+    return Format(read, named(flatbuffer.MUTATORS, raw.MUTATORS), ".tflite")
+
+
+def _onnx() -> Format:
+    from .mutators import protobuf, raw
+
+    return Format(qnn_ext.from_onnx, named(protobuf.MUTATORS, raw.MUTATORS[:3]), ".onnx")
+
+
+def _pt2() -> Format:
+    from .mutators import archive, raw
+
+    rules = archive.Rules(((r"\.json$", archive.JSON), (r"weight_\d|tensor_\d|data/constants", raw.anything)))
+    return Format(qnn_ext.from_pytorch, named(archive.archive_mutators(rules), raw.MUTATORS[:2]), ".pt2")
+
+
+def _torchscript() -> Format:
+    from .mutators import archive, code, raw
+
+    rules = archive.Rules(
+        ((r"\.py$", code.change_code), (r"\.pkl$", raw.anything), (r"data/|constants/", raw.anything))
+    )
+    example = (np.zeros(TORCHSCRIPT_INPUT, np.float32),)
+
+    def read(data: bytes) -> Any:
+        return qnn_ext.from_pytorch(data, example_inputs=example)
+
+    return Format(read, named(archive.archive_mutators(rules), raw.MUTATORS[:2]), ".pt")
+
+
+def pack_mxnet(symbol: str, params: bytes, shapes: dict[str, tuple[int, ...]]) -> bytes:
+    """An MXNet model, which is two files and the shapes of its inputs, as one."""
+    from .mutators import archive
+
+    parts = {"symbol.json": symbol.encode(), "model.params": params, "shapes.json": json.dumps(shapes).encode()}
+    return archive.packed([archive.Member(name, content, zipfile.ZIP_DEFLATED) for name, content in parts.items()])
+
+
+def _mxnet() -> Format:
+    from .mutators import archive
+
+    rules = archive.Rules(((r"^symbol", archive.JSON), (r"^shapes", None)))
+
+    def read(data: bytes) -> Any:
+        with zipfile.ZipFile(io.BytesIO(data)) as parts:
+            symbol, params, shapes = map(parts.read, ("symbol.json", "model.params", "shapes.json"))
+        return qnn_ext.from_mxnet(symbol, params, json.loads(shapes))
+
+    change_member = archive.archive_mutators(rules)[0]  # the container is ours and stays whole
+    return Format(read, named((change_member,)), ".zip")
+
+
+def _qnn() -> Format:
+    from .mutators import archive, qnn, raw
+
+    def read(data: bytes) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.qnn")
+            path.write_bytes(data)
+            return qnn_ext.load(path, num_threads=1)
+
+    # Machine code is trusted, as SECURITY.md says: it is never damaged where no checksum would tell
+    arrays = archive.nested(archive.Rules(()))
+    rules = archive.Rules(((r"\.so$", None), (r"\.json$", qnn.change_description), (r"\.npz$", arrays)))
+    return Format(
+        read, named(tuple(map(qnn.sealed, archive.archive_mutators(rules))), raw.MUTATORS[:3]), ".qnn", run_every=2
+    )

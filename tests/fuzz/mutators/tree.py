@@ -1,0 +1,97 @@
+"""Damage to JSON: other values, keys and structures, and texts that are no JSON any more."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from . import raw, values
+
+_DEEP = "@deep@"
+_STRUCTURES: tuple[Any, ...] = (None, [], {}, 3, -1, 0.5, True, "x", [[0, 0, 0]], [0, 0, 0], {"x": 1}, [None], _DEEP)
+
+
+def change_tree(data: bytes, chance: random.Random) -> bytes:
+    """One or two places of the tree changed; broken text stays as it is."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        return raw.anything(data, chance)
+    for _ in range(chance.choice((1, 1, 1, 2))):
+        _change(tree, chance)
+    try:
+        text = json.dumps(tree, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return data
+    if _DEEP in text:
+        depth = chance.choice((100, 1000, 100_000))
+        text = text.replace(f'"{_DEEP}"', "[" * depth + "]" * depth, 1)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def change_text(data: bytes, chance: random.Random) -> bytes:
+    """Mostly the tree, seldom the bytes it is written in."""
+    return change_tree(data, chance) if chance.random() < 0.9 else raw.anything(data, chance)
+
+
+def _sites(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(container, key or index) of everything in the tree but the root."""
+    waiting = [value]
+    while waiting:
+        container = waiting.pop()
+        for key, item in container.items() if isinstance(container, dict) else enumerate(container):
+            yield container, key
+            if isinstance(item, (dict, list)):
+                waiting.append(item)
+
+
+def _change(tree: Any, chance: random.Random) -> None:
+    if not isinstance(tree, (dict, list)):
+        return
+    named: dict[str, list[tuple[Any, Any]]] = {}
+    for container, key in _sites(tree):
+        named.setdefault(key if isinstance(key, str) else "", []).append((container, key))
+    if not named:
+        return
+    group = named[chance.choice(sorted(named))]
+    container, key = chance.choice(group)
+    old, action = container[key], chance.random()
+    if action < 0.08:
+        del container[key]
+    elif action < 0.16:
+        container[key] = json.loads(json.dumps(chance.choice(_STRUCTURES)))
+    elif action < 0.24:
+        other, place = chance.choice(group)
+        container[key], other[place] = other[place], old
+    elif action < 0.3 and isinstance(container, list):
+        container.insert(key, json.loads(json.dumps(old)))
+    elif action < 0.36 and isinstance(container, dict):
+        container[chance.choice(sorted(named)) or "x"] = container.pop(key)
+    else:
+        container[key] = _value(old, [c[k] for c, k in group if isinstance(c[k], str)], chance)
+
+
+def _value(old: Any, texts: list[str], chance: random.Random) -> Any:
+    if isinstance(old, bool):
+        return not old
+    if isinstance(old, int):
+        return values.integer(chance, old)
+    if isinstance(old, float):
+        return values.real(chance, old)
+    if isinstance(old, str):
+        return _digits_changed(old, chance) if chance.random() < 0.4 else values.text(chance, texts)
+    return chance.choice(_STRUCTURES)
+
+
+def _digits_changed(text: str, chance: random.Random) -> str:
+    """A number within the text replaced: "(3, 3)" → "(3, -1)"."""
+    places = [place for place, char in enumerate(text) if char.isdigit()]
+    if not places:
+        return text[: chance.randrange(len(text) + 1)]
+    place = chance.choice(places)
+    return text[:place] + str(values.integer(chance, int(text[place]))) + text[place + 1 :]
+
+
+MUTATORS = (change_text,)

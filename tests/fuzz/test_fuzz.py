@@ -1,0 +1,121 @@
+"""The fuzzer finds what is planted, repeats itself, and finds nothing in a short run over each format."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from . import planted, seeds
+from .__main__ import main
+from .cases import Case, Corpus
+from .check import BAD, CRASH, DIFFERENT, EXCEPTION, MEMORY, MESSAGE, REFUSED, TIMEOUT
+from .findings import minimized
+from .formats import NAMES, find
+from .pool import Single
+from .worker import Settings
+
+PLANTED = "tests.fuzz.planted:FORMAT"
+_NEEDS = {"onnx": "onnx", "pt2": "torch", "torchscript": "torch"}
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    """A folder with the seed of the planted format."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, content in planted.seeds():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@contextlib.contextmanager
+def single(corpus, seconds: float = 1.0) -> Iterator[Single]:
+    """A child with tight limits."""
+    child = Single(Settings(PLANTED, str(corpus), 0, 0, seconds, memory=2 << 30))
+    try:
+        yield child
+    finally:
+        child.close()
+
+
+@pytest.mark.parametrize(
+    ("marker", "outcome", "place"),
+    [
+        (b"CRASH", CRASH, "SIGSEGV at"),
+        (b"HANG", TIMEOUT, "planted.py:read"),
+        (b"SLEEP", TIMEOUT, "planted.py:read"),
+        (b"BOMB", MEMORY, "planted.py:read"),
+        (b"RAISE", EXCEPTION, "KeyError at planted.py:read"),
+        (b"MUTE", MESSAGE, "QnnError at planted.py:read"),
+    ],
+)
+def test_finds_what_is_planted(corpus, marker, outcome, place):
+    plant = ("plant", next(seed for seed in range(1000) if planted.plant(b"", random.Random(seed)) == marker))
+    with single(corpus) as child:
+        verdict = child.check(Case("harmless.bin", (("noise", 1), plant), run=True))
+        after = child.check(Case("harmless.bin", (("noise", 1),), run=False))  # the next file has a living child
+    assert verdict.outcome == outcome
+    assert place in verdict.stack
+    assert after.outcome == REFUSED
+
+
+def test_finds_a_planted_difference(corpus):
+    (corpus / "differ.bin").write_bytes(b"DIFFER")
+    with single(corpus, seconds=60.0) as child:
+        verdict = child.check(Case("differ.bin", (), run=True))
+    assert verdict.outcome == DIFFERENT
+    assert verdict.stack == "int32 values in maximum"
+
+
+def test_a_run_reports_minimizes_and_writes(tmp_path, corpus, capsys):
+    out = tmp_path / "out"
+    arguments = ["--format", PLANTED, "--corpus", corpus, "--files", 60, "--seed", 3, "--jobs", 2, "--run-every", 0]
+    arguments += ["--timeout", 1, "--memory", 1, "--out", out, "--json"]
+    assert main([str(argument) for argument in arguments]) == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["files"] == sum(summary["outcomes"].values()) == 60
+    assert len(summary["findings"]) >= 3
+    for finding in summary["findings"]:
+        assert finding["confirmed"]
+        assert [name for name, _ in finding["case"]["mutations"]] == ["plant"]
+        assert Path(finding["file"]).read_bytes().startswith(b"harmless")
+    told = json.loads(Path(summary["findings"][0]["file"]).with_suffix(".json").read_text())
+    assert main(told["command"].removeprefix("python -m tests.fuzz ").split() + ["--timeout", "1"]) == 1
+
+
+def test_a_harmless_run_ends_with_0(corpus, capsys):
+    assert main(["--format", "tests.fuzz.planted:HARMLESS", "--corpus", str(corpus), "--files", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcomes"]["refused"] == 5
+
+
+def test_minimizing_keeps_what_is_needed():
+    case = Case("x", tuple((str(i), i) for i in range(20)), run=False)
+    needed = {3, 11, 17}
+    fewer = minimized(case, lambda case: needed <= {seed for _, seed in case.mutations})
+    assert {seed for _, seed in fewer.mutations} == needed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_short_run(name, tmp_path, capsys):
+    """The same files each time; none of them fails; mutations are neither harmless nor all refused at the door."""
+    pytest.importorskip(_NEEDS.get(name, "numpy"))
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number, (file, content) in enumerate(itertools.islice(seeds.seeds(name), 4)):
+        (folder / f"{number}{Path(file).suffix}").write_bytes(content)
+    form, corpus = find(name), Corpus(folder)
+    cases = [corpus.case(form, 1, number, 10) for number in range(20)]
+    files = [corpus.content(form, case) for case in cases]
+    assert [corpus.content(form, case) for case in cases] == files
+    assert len(set(files)) > 10
+    code = main(["--format", name, "--corpus", str(folder), "--files", "80", "--seed", "1", "--json"])
+    summary = json.loads(capsys.readouterr().out)
+    assert (code, summary["findings"]) == (0, [])
+    outcomes = summary["outcomes"]
+    assert outcomes["refused"] > 5 and outcomes["refused"] < 80 and not any(outcomes[bad] for bad in BAD)
