@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import IRModule, ir, relax, tirx
 
 from .module import QnnModule, check_inputs, run_by_sample
-from .numerics import division, elementary, float_rows, reference
+from .numerics import division, elementary, extremes, float_rows, reference
 from .numerics.bounded import bounded
 from .op.base import call_attributes, constant_value, definition_of, has_float_rows, shape_of
 
@@ -99,8 +99,14 @@ def _binary(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return lambda call, a, b: np.asarray(function(a, b)).astype(np.asarray(a).dtype)
 
 
+def _extreme(of_floats: Callable[..., np.ndarray], of_integers: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda call, a, b: np.asarray((of_floats if a.dtype.kind == "f" else of_integers)(a, b))
+
+
 def _clip(call: relax.Call, data: np.ndarray, low: float, high: float) -> np.ndarray:
     kind = data.dtype.type
+    if data.dtype.kind == "f":
+        return extremes.clip(data, low, high)
     return np.clip(data, kind(low), kind(high))
 
 
@@ -196,8 +202,8 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.add": _binary(np.add),
     "relax.subtract": _binary(np.subtract),
     "relax.multiply": _binary(np.multiply),
-    "relax.maximum": _binary(np.maximum),
-    "relax.minimum": _binary(np.minimum),
+    "relax.maximum": _extreme(extremes.maximum, np.maximum),
+    "relax.minimum": _extreme(extremes.minimum, np.minimum),
     **{f"relax.{name}": _division(name) for name in division.NUMPY},
     "relax.left_shift": _shift(np.left_shift),
     "relax.right_shift": _shift(np.right_shift),
@@ -222,6 +228,7 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     **{f"relax.{name}": _elementary(name) for name in ("exp", "erf", "tanh", "sigmoid")},
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.relu": lambda call, x: _extreme(extremes.maximum, np.maximum)(call, x, np.zeros((), x.dtype)),
     **{f"relax.nn.{name}": _elementary(name) for name in ("silu", "gelu", "gelu_tanh")},
 }
 

@@ -95,15 +95,20 @@ def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
 
 
 def exp(x: Value, on: Arithmetic) -> Value:
-    """e^x; 0 where it is less than the smallest normal number, 2⁻¹²⁶."""
+    """e^x; 0 where it is less than the smallest normal number, 2⁻¹²⁶; NaN of NaN."""
     lowest, highest = on.const(_EXP_LOWEST), on.const(_EXP_HIGHEST)
 
     def guarded(x: Value) -> Value:
         inside = on.shared(on.minimum(on.maximum(x, lowest), highest), lambda x: _exp_of_normal(x, on))
         finite = on.select(x, lowest, on.const(0.0), inside)
-        return on.select(x, highest, finite, on.const(math.inf))
+        return on.select(x, highest, finite, x + on.const(math.inf))
 
     return on.shared(x, guarded)
+
+
+def _below(number: float, on: Arithmetic) -> Value:
+    """The float before a positive number: x > that is x ≥ number, but false for NaN, which the small side keeps."""
+    return on.const(float(np.nextafter(np.float32(number), np.float32(0))))
 
 
 def erf(x: Value, on: Arithmetic) -> Value:
@@ -116,7 +121,7 @@ def erf(x: Value, on: Arithmetic) -> Value:
     def joined(x: Value, size: Value, small: Value) -> Value:
         exponent = on.shared(on.const(0.0) - on.polynomial(size, _ERF_LARGE), lambda y: _exp_of_normal(y, on))
         large = on.sign_of(on.const(1.0) - exponent, x)
-        return on.select(size, on.const(_ERF_MIDDLE), small, large)
+        return on.select(_below(_ERF_MIDDLE, on), on.absolute(x), large, small)
 
     return on.shared(x, signed)
 
@@ -131,7 +136,7 @@ def tanh(x: Value, on: Arithmetic) -> Value:
     def joined(x: Value, size: Value, small: Value) -> Value:
         power = on.shared(size + size, lambda y: _exp_of_normal(y, on))
         large = on.sign_of(on.const(1.0) - on.const(2.0) / (power + on.const(1.0)), x)
-        return on.select(size, on.const(_TANH_MIDDLE), small, large)
+        return on.select(_below(_TANH_MIDDLE, on), on.absolute(x), large, small)
 
     return on.shared(x, signed)
 

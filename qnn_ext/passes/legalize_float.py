@@ -17,6 +17,7 @@ from ..numerics import elementary, tir
 from ..op.base import has_float_rows, shape_of
 from ..topi_int8.generic import float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
+from . import legalize_extremes as extremes
 from . import legalize_float_products as products
 from . import legalize_moves as moves
 
@@ -35,6 +36,10 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.astype"] = _guarded(_truncate, _makes_integers)
     rules["relax.concat"], rules["relax.strided_slice"] = moves.concat, moves.strided_slice
     rules["relax.take"] = moves.take
+    rules["relax.maximum"] = rules["relax.minimum"] = _guarded(extremes.elementwise, extremes.is_float)
+    rules["relax.max"] = rules["relax.min"] = _guarded(extremes.along_axes, extremes.is_float)
+    rules["relax.clip"] = _guarded(extremes.clip, extremes.is_float)
+    rules["relax.nn.relu"] = _guarded(extremes.relu, extremes.is_float)
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
     return rules
