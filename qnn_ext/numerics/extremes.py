@@ -1,7 +1,7 @@
 """Maximum and minimum of floats, as NumPy and as TIR, equal bit for bit: NaN where either operand is NaN.
 
-Comparisons alone, as TVM and the vector instructions of x86 have them, give NaN or the number by the operands' order. Of
-equal operands, such as zeros of either sign, the first is the result.
+Comparisons alone, as TVM and the vector instructions of x86 have them, give NaN or the number by the order of operands.
+Of equal operands, such as zeros of either sign, the first is the result.
 """
 
 from __future__ import annotations

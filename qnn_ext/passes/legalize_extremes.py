@@ -42,9 +42,7 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     low, high = (tirx.const(float(limit.value), dtype) for limit in (low, high))
 
     def compute(x: te.Tensor) -> te.Tensor:
-        return te.compute(
-            x.shape, lambda *i: extremes.tir_minimum(extremes.tir_maximum(x(*i), low), high), name="clip"
-        )
+        return te.compute(x.shape, lambda *i: extremes.tir_minimum(extremes.tir_maximum(x(*i), low), high), name="clip")
 
     return builder.call_te(compute, x, primfunc_name_hint="tir_clip")
 
