@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class QnnError(Exception):
-    """Base class of all errors raised by qnn_ext."""
+    """Base class of all errors raised by qnn_ext.
+
+    Messages are one line of text, whatever the names from a file in them hold: characters that do not print show as
+    replacement characters.
+    """
+
+    def __str__(self) -> str:
+        return "".join(char if char.isprintable() else "\ufffd" for char in super().__str__().strip())
 
 
 class ModelFormatError(QnnError):

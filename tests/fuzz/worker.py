@@ -73,14 +73,13 @@ class Worker:
             self._say(f". {_address_space()}")
 
     def _one(self, number: int, case: Any) -> None:
-        data = self.corpus.content(self.format, case)
         self._say(f"+ {number}")
         os.ftruncate(2, 0)
         limit = _address_space() + self.settings.memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         signal.setitimer(signal.ITIMER_PROF, self.settings.seconds)
         try:
-            verdict = self.check(self.format, data, case.run)
+            verdict = self.check(self.format, self.corpus.content(self.format, case), case.run)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax, tirx
 
 from ...errors import UnsupportedOperatorError
-from ...op.base import constant
+from ...op.base import constant, normalize_axis
 
 if TYPE_CHECKING:
     from .node import Node
@@ -45,6 +45,10 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         raise UnsupportedOperatorError("mode max is not supported")
     if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":
         raise UnsupportedOperatorError("bool data are not supported")
+    if node.op_type.startswith("Reduce"):
+        axes = node.integers(1) if node.has_input(1) else node.attribute("axes", ())
+        for axis in axes:
+            normalize_axis(axis, len(node.shape(0)))  # TVM's own check comes when the model is compiled
     importer = onnx_frontend.ONNXGraphImporter({}, {})
     attributes = importer._parse_attr(node.operator.proto.attribute)
     attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}

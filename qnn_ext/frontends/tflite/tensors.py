@@ -111,8 +111,9 @@ def _read_data(
     file: FlatFile, raw: np.ndarray, shape: tuple[int, ...], dtype: str, computed: bool
 ) -> np.ndarray | None:
     count = math.prod(shape)
+    if count == 0 or raw.size == 0:  # no data vouch for the sizes
+        check_elements([max(dim, 1) for dim in shape], "a tensor")
     if raw.size == 0 and (computed or count > 0):
-        check_elements(shape, "a tensor")
         return None
     if dtype in ("string", "resource", "variant", "bfloat16"):
         raise UnsupportedOperatorError(f"constants of dtype {dtype} are not supported")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def _change(tree: Any, chance: random.Random) -> None:
         container[key] = json.loads(json.dumps(chance.choice(_STRUCTURES)))
     elif action < 0.24:
         other, place = chance.choice(group)
-        container[key], other[place] = other[place], old
+        container[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(old)  # one may hold the other
     elif action < 0.3 and isinstance(container, list):
         container.insert(key, json.loads(json.dumps(old)))
     elif action < 0.36 and isinstance(container, dict):

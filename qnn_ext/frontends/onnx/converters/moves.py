@@ -7,6 +7,7 @@ from tvm import relax
 
 from ....op.base import constant, constant_value, normalize_axis
 from ...building import padded
+from ...limits import check_elements
 from ..node import Node
 from ..registry import converter
 
@@ -60,11 +61,13 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
     before, after = [0] * len(shape), [0] * len(shape)
     for axis, low, high in zip(axes, widths[: len(axes)], widths[len(axes) :], strict=True):
         before[axis], after[axis] = low, high
+    sizes = [low + length + high for low, length, high in zip(before, shape, after, strict=True)]
+    if min(sizes, default=0) < 0:
+        raise node.malformed(f"pads {widths} cut off more than there is of {shape}")
+    check_elements([max(size, 1) for size in sizes])
     data = node.input(0)
     for axis, length in enumerate(shape):
         low, high = before[axis], after[axis]
-        if length + low + high < 0:
-            raise node.malformed(f"pads {widths} cut off more than there is of {shape}")
         if mode == "constant":
             cut = [min(low, 0), min(high, 0)]
             if any(cut):
