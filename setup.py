@@ -24,6 +24,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["qnn_ext", "qnn_ext.*"]),
+    py_modules=["qnn_ext_program"],
     package_data={"qnn_ext": ["data/*"]},
     install_requires=[
         "apache-tvm==0.27.0.post1",
@@ -45,5 +46,5 @@ setup(
         "test": TEST,
         "all": TFLITE + ONNX + TORCH + TUNE + TEST,
     },
-    entry_points={"console_scripts": ["qnn-ext = qnn_ext.cli:main"]},
+    entry_points={"console_scripts": ["qnn-ext = qnn_ext_program:main"]},
 )

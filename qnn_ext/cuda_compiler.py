@@ -12,7 +12,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 from . import gpu
 from .errors import TargetError
+from .processes import run
 
 EXACT = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 """Every operation on floats is IEEE 754's: a fused multiply-add only where the source says __fmaf_rn, denormal numbers
@@ -67,7 +67,7 @@ def machine_code(source: str, architecture: str) -> str:
         cubin = Path(folder) / "kernels.cubin"
         cubin.write_bytes(_compiled(source, architecture, "cubin"))
         options = ["-c"] if "nvdisasm" in Path(tool).name else ["-sass"]
-        done = subprocess.run([tool, *options, str(cubin)], capture_output=True, text=True)
+        done = run([tool, *options, str(cubin)])
     if done.returncode != 0:
         raise TargetError(f"{Path(tool).name} does not read the machine code of {architecture}: {_last(done.stderr)}")
     return done.stdout
@@ -118,7 +118,7 @@ def _packages() -> Iterator[Path]:
 
 @cache
 def _nvcc_knows(nvcc: str, version: str) -> bool:
-    done = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True)
+    done = run([nvcc, "--list-gpu-code"])
     return done.returncode != 0 or f"sm_{version}" in done.stdout.split()
 
 
@@ -130,7 +130,7 @@ def _by_nvcc(nvcc: str, source: str, version: str, form: str) -> bytes:
         code, result = Path(folder) / "kernels.cu", Path(folder) / f"kernels.{form}"
         code.write_text(source)
         command = [nvcc, f"--{form}", "-O3", "--disable-warnings", *codes, *EXACT, str(code), "-o", str(result)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = run(command)
         if done.returncode != 0:
             raise TargetError(f"nvcc does not compile for sm_{version}: {_last(done.stderr + done.stdout)}")
         return result.read_bytes()

@@ -9,13 +9,13 @@ import importlib.util
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from .errors import ArtifactError
 from .host import host_architecture
+from .processes import run
 from .tvm_runtime import quiet
 
 # How GNU's cross compilers, clang and zig name what models are linked for
@@ -33,7 +33,8 @@ def export_library(executable: Any, path: str, architecture: str) -> None:
     Raises ArtifactError where there is no linker for it, or it fails.
     """
     command = cross_compiler(architecture)
-    compiler = {} if command is None else {"fcompile": _Linker(command)}
+    linker = command or _own_compiler()
+    compiler = {} if linker is None else {"fcompile": _Linker(linker)}
     try:
         with quiet():
             executable.export_library(path, options=["-s"], **compiler)
@@ -44,6 +45,17 @@ def export_library(executable: Any, path: str, architecture: str) -> None:
         raise ArtifactError(
             f"linking for {architecture} with {shlex.join(command)!r} failed: {reason}; {_advice(architecture)}"
         ) from error
+
+
+def _own_compiler() -> list[str] | None:
+    """The compiler that TVM would link with, for TVM waits for it without ending it when it is interrupted; None where
+    TVM gives it other options than `_Linker`."""
+    if not sys.platform.startswith("linux"):
+        return None
+    from tvm.support.cc import get_cc  # only what was compiled is linked
+
+    found = get_cc()
+    return None if found is None else [found]
 
 
 def environment_variable(architecture: str) -> str:
@@ -93,7 +105,7 @@ class _Linker:
     def __call__(self, output: str, objects: Sequence[str], options: Sequence[str] = (), **_: Any) -> None:
         command = [*self._command, "-shared", "-fPIC", "-o", output, *options, *objects]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            done = run(command)
         except OSError as error:
             raise RuntimeError(error.strerror or str(error)) from error
         if done.returncode:

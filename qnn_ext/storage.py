@@ -29,6 +29,9 @@ _SUFFIX = ".part"
 _LONGEST = 200  # bytes of the target's name in that of its temporary file: names end at 255
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)  # of folders that cannot be synced, or not opened
 
+unfinished: set[Path] = set()
+"""Temporary files that this process writes now, for whoever ends it at once to remove."""
+
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike, error: type[QnnError] = QnnError) -> Iterator[BinaryIO]:
@@ -124,6 +127,7 @@ def _written(target: Path, old: os.stat_result | None) -> Iterator[BinaryIO]:
     """The temporary file, which becomes the target."""
     temporary = target.with_name(f"{_prefix(target)}{os.urandom(8).hex()}{_SUFFIX}")
     file: BinaryIO | None = None
+    unfinished.add(temporary)
     try:
         file = _create(temporary, old)
         yield file
@@ -140,6 +144,8 @@ def _written(target: Path, old: os.stat_result | None) -> Iterator[BinaryIO]:
                 file.close()
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        unfinished.discard(temporary)
 
 
 def _create(temporary: Path, old: os.stat_result | None) -> BinaryIO:

@@ -57,14 +57,18 @@ _STAND_INS = {"torch": None, "_hashlib": None, "importlib.metadata": _Distributi
 with _instead({} if "tvm_ffi" in sys.modules else _STAND_INS, forget=("hashlib",)):
     import tvm_ffi
 
+# What a function raises that C++ calls comes out of C++ as the exception of that name, if it is known, else as a
+# RuntimeError: Ctrl-C in a pass would look like an error of the model.
+tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
+
 _ALIGNMENT = 64  # bytes, what compiled kernels expect of every tensor
 _CPU, _POOLED = 1, 2  # DLPack's device type; the virtual machine's kind of allocator
 
 
 def load_module(path: str | os.PathLike) -> tvm_ffi.Module:
-    """A compiled library."""
+    """A compiled library, which is unloaded with the last that refers to it: no object of it outlives its engine."""
     _load_runtime()
-    return tvm_ffi.load_module(os.fspath(path))
+    return tvm_ffi.load_module(os.fspath(path), keep_module_alive=False)
 
 
 def get_function(name: str) -> Any:

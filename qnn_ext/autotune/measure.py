@@ -9,7 +9,6 @@ MetaSchedule, the RPC configuration and with it TVM's tracker, sessions and serv
 
 from __future__ import annotations
 
-import shutil
 import socket
 import tempfile
 import time
@@ -76,19 +75,22 @@ class LocalBuilder:
 
     def __init__(self, timeout: float = 60.0, n_parallel: int | None = None) -> None:
         self.timeout = timeout
-        self._pool = Pool(n_parallel or default_threads())
-        self._folder: str | None = None
+        self._workers = n_parallel or default_threads()
+        self._place: tuple[tempfile.TemporaryDirectory[str], Pool] | None = None
         self._count = 0
 
     def build(self, task: Task, configurations: Sequence[Configuration | None]) -> list[str | Result]:
         """The library of each configuration, or a result with the error."""
-        self._folder = self._folder or tempfile.mkdtemp(prefix="qnn-ext-tune-")
+        if self._place is None:
+            folder = tempfile.TemporaryDirectory(prefix="qnn-ext-tune-", ignore_cleanup_errors=True)
+            self._place = folder, Pool(self._workers, folder.name)
+        folder, pool = self._place
         jobs = []
         for configuration in configurations:
             self._count += 1
-            jobs.append((task, configuration, f"{self._folder}/kernel{self._count}"))
+            jobs.append((task, configuration, f"{folder.name}/kernel{self._count}"))
         built: list[str | Result] = [""] * len(jobs)
-        for index, value in self._pool.map(worker.compile_candidate, jobs, self.timeout):
+        for index, value in pool.map(worker.compile_candidate, jobs, self.timeout):
             if isinstance(value, WorkerError):
                 kind = value.kind if value.kind == "timeout" else "compile"
                 value = Result(task, configurations[index], error=f"{kind}: {value}")
@@ -97,10 +99,11 @@ class LocalBuilder:
 
     def close(self) -> None:
         """End the processes and remove what they compiled."""
-        self._pool.close()
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        if self._place is not None:
+            folder, pool = self._place
+            pool.close()
+            folder.cleanup()
+            self._place = None
 
 
 class LocalRunner:

@@ -11,19 +11,17 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
+
+from ..processes import Child
 
 HEADER = struct.Struct("<Q")
 READY = b"!"  # what a worker says when it has imported everything
 START_SECONDS = 300.0
-_PACKAGE = Path(__file__).parents[2]
 
 
 class WorkerError(Exception):
@@ -35,10 +33,13 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """One process; starts with the first job, and again after it was ended."""
+    """One process; starts with the first job, and again after it was ended, unless for good. `folder`: see Child."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, folder: str | None = None) -> None:
+        self._folder = folder
+        self._process: Child | None = None
+        self._retired = False
+        self._changing = threading.Lock()
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float) -> Any:
         """`function(*arguments)`, both picklable, in the process. Raises WorkerError."""
@@ -49,8 +50,8 @@ class Worker:
             process.stdin.write(HEADER.pack(len(request)) + request)
             process.stdin.flush()
             deadline = time.monotonic() + timeout
-            (size,) = HEADER.unpack(self._read(HEADER.size, deadline))
-            done, value = pickle.loads(self._read(size, deadline))
+            (size,) = HEADER.unpack(self._read(process, HEADER.size, deadline))
+            done, value = pickle.loads(self._read(process, size, deadline))
         except TimeoutError:
             self.close()
             raise WorkerError("timeout", f"ended after {timeout:g} s") from None
@@ -60,28 +61,27 @@ class Worker:
             raise WorkerError("error", value)
         return value
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join(filter(None, (str(_PACKAGE), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "qnn_ext.autotune.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        if self._read(1, time.monotonic() + START_SECONDS) != READY:
+    def _start(self) -> Child:
+        with self._changing:
+            if self._retired:
+                raise EOFError
+            process = Child("qnn_ext.autotune.worker", self._folder, stderr=subprocess.DEVNULL)
+            self._process = process
+        if self._read(process, 1, time.monotonic() + START_SECONDS) != READY:
             raise EOFError
-        return self._process
+        return process
 
     def _end(self) -> str:
         """Why the process ended by itself."""
-        code = self._process.wait() if self._process is not None else 0
+        process = self._process
+        code = process.wait() if process is not None else 0
         self.close()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
-    def _read(self, size: int, deadline: float) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
-        descriptor, data = self._process.stdout.fileno(), b""
+    @staticmethod
+    def _read(process: Child, size: int, deadline: float) -> bytes:
+        assert process.stdout is not None
+        descriptor, data = process.stdout.fileno(), b""
         while len(data) < size:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([descriptor], [], [], left)[0]:
@@ -92,27 +92,31 @@ class Worker:
             data += part
         return data
 
+    def retire(self) -> None:
+        """From any thread: the job at hand fails, and no process starts any more."""
+        with self._changing:
+            self._retired = True
+            if self._process is not None:
+                self._process.kill()
+
     def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(OSError):  # what was not written yet
-                        pipe.close()
+            process.end()
 
 
 class Pool:
-    """Some workers for many jobs."""
+    """Some workers for many jobs. `folder`: where they make temporary files, for whoever has the pool to remove."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._threads = ThreadPoolExecutor(workers)
-        self._local = threading.local()
-        self._started: list[Worker] = []
-        self._closed = False
+    def __init__(self, workers: int, folder: str | None = None) -> None:
+        self.workers, self._folder = workers, folder
+        self._open()
+
+    def _open(self) -> None:
+        self._threads = ThreadPoolExecutor(self.workers)
+        self._all = [Worker(self._folder) for _ in range(self.workers)]
+        self._free = list(self._all)
 
     def map(
         self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], timeout: float
@@ -127,18 +131,20 @@ class Pool:
                 future.cancel()
 
     def _run(self, function: Callable[..., Any], job: tuple[Any, ...], timeout: float) -> Any:
-        if not hasattr(self._local, "worker"):
-            self._local.worker = Worker()
-            self._started.append(self._local.worker)
+        worker = self._free.pop()  # there are as many as threads; the last to come back is the first to go
         try:
-            return self._local.worker.call(function, job, timeout)
+            return worker.call(function, job, timeout)
         except WorkerError as error:
             return error
+        finally:
+            self._free.append(worker)
 
     def close(self) -> None:
         """End all workers, also those at work."""
-        for worker in self._started:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._all:
+            worker.retire()
+        self._threads.shutdown(wait=True)  # they read from the workers
+        for worker in self._all:
             worker.close()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        self._started.clear()
-        self._local, self._threads = threading.local(), ThreadPoolExecutor(self.workers)
+        self._open()

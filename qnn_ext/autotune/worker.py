@@ -1,6 +1,6 @@
 """What runs in the worker processes: compiling a configuration, and checking and timing what was compiled.
 
-`python -m qnn_ext.autotune.worker` answers requests on stdin, see `pool`. Over RPC, the worker stays here and talks to
+`main` answers requests on stdin, see `pool`. Over RPC, the worker stays here and talks to
 a server with `tvm.rpc`; a kernel is compiled and its data made in the same way.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,11 +160,6 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 def main() -> None:
     """Serve on stdin and stdout; whatever else is printed goes to stderr."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that tunes
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         _serve(sys.stdin.buffer, replies)
-
-
-if __name__ == "__main__":
-    main()

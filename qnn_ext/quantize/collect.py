@@ -5,10 +5,7 @@ What is collected does not depend on how many processes there are: statistics of
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,15 +20,13 @@ import numpy as np
 
 from ..errors import QuantizationError
 from ..host import default_threads
+from ..processes import Child
 from ..runtime import Engine
 from .calibrators import Calibrator
 
 Batch: TypeAlias = Sequence[np.ndarray]
 
 _WORTH_THREADS = 1 << 18  # elements that take longer to count than a thread takes to start on them
-
-# TVM imports PyTorch where it is installed: two seconds and 200 MB that a worker does without
-_WORKER = "import sys; sys.modules['torch'] = None; from qnn_ext.quantize.worker import main; main()"
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ class _Source:
 class _Worker:
     """A process that runs `qnn_ext.quantize.worker.main`."""
 
-    process: subprocess.Popen
+    process: Child
 
     def read_all(self, source: _Source) -> Reader:
         """Send it batches until there are no more; what it has collected. Raises what it raised."""
@@ -157,28 +152,18 @@ class _Worker:
 @contextmanager
 def _workers(engine: Engine, reader: Reader, count: int) -> Iterator[list[_Worker]]:
     """So many processes, each with the model loaded; all ended and the model's file removed afterwards."""
-    command = [sys.executable, "-c", _WORKER]
-    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     workers: list[_Worker] = []
     with tempfile.TemporaryDirectory(prefix="qnn_ext_calibrate_") as folder:
         path = Path(folder) / "model.qnn"
         engine.save(path)
         try:
             for _ in range(count):
-                process = subprocess.Popen(  # a session of its own: an interrupt comes to this process alone
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=environment,
-                    start_new_session=True,
-                )
-                workers.append(_Worker(process))
+                # TVM imports PyTorch where it is installed: two seconds and 200 MB that a worker does without
+                workers.append(_Worker(Child("qnn_ext.quantize.worker", folder, without=["torch"])))
             setup = (str(path), max(1, default_threads() // count), reader)
             for worker in workers:
                 worker.send(setup)
             yield workers
         finally:
             for worker in workers:
-                worker.process.kill()
-                worker.process.communicate()
+                worker.process.end()

@@ -16,12 +16,12 @@ from .conftest import NoBuilder, Pretend
 SCRIPT = """
 import sys
 from qnn_ext.autotune import GridSearchTuner, LocalBuilder, LocalRunner, log_to_file, measure_option
+from qnn_ext.processes import _started
 from tests.autotune.conftest import small_task
 
 option = measure_option(LocalBuilder(n_parallel=1), LocalRunner(repeat=2))
 def tell(tuner, results):
-    workers = [*option.builder._pool._started, *option.runner._pool._started]
-    print(*(worker._process.pid for worker in workers if worker._process), flush=True)
+    print(*(process.pid for process in _started if process.returncode is None), flush=True)
 GridSearchTuner(small_task()).tune(1000, option, callbacks=[log_to_file(sys.argv[1]), tell])
 """
 

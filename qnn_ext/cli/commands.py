@@ -1,0 +1,102 @@
+"""The commands by name, each imported when it is used, and what becomes of their ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TextIO
+
+import click
+
+from .. import __version__
+from ..errors import QnnError
+
+_COMMANDS = {  # name -> module and function
+    "bench": ("bench", "bench"),
+    "compare": ("compare", "compare_"),
+    "compile": ("compile", "compile_"),
+    "inspect": ("inspect", "inspect"),
+    "quantize": ("quantize", "quantize"),
+    "run": ("run", "run"),
+    "tune": ("tune", "tune_"),
+}
+
+
+class _Commands(click.Group):
+    """Imports a command when it is used: on a board, `run` and `bench` do without TVM's compiler."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, function = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f".{module}", __package__), function)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="qnn-ext")
+def cli() -> None:
+    """Compile and run quantized neural networks as integer programs: TFLite, ONNX, PyTorch, MXNet.
+
+    \b
+    Examples:
+      qnn-ext inspect mobilenet.tflite
+      qnn-ext compile mobilenet.tflite -o mobilenet.qnn
+      qnn-ext run mobilenet.qnn --input photo.jpg --labels labels.txt
+      qnn-ext bench mobilenet.qnn --profile
+      qnn-ext quantize float.onnx --data calibration.npz -o integers.qnn
+      qnn-ext compare float.onnx integers.qnn --data held_out.npz
+    """
+
+
+def run_command(args: Sequence[str] | None) -> int:
+    """Run a command; its exit code."""
+    try:
+        code = _outcome(args)
+        for stream in _outputs():
+            stream.flush()
+        return code
+    except (BrokenPipeError, SystemExit):  # the reader of our output went away; click and rich end so then
+        return _SIGPIPE
+    except OSError:  # a full disk, told before
+        return 1
+    finally:
+        _drop_unwritten()
+
+
+def _outcome(args: Sequence[str] | None) -> int:
+    try:
+        return int(cli.main(args=None if args is None else list(args), prog_name="qnn-ext", standalone_mode=False) or 0)
+    except click.exceptions.Abort:  # click's form of KeyboardInterrupt
+        click.echo("interrupted", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        raise
+    except (QnnError, OSError) as error:
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        return 1
+
+
+_SIGPIPE = 128 + 13
+
+
+def _outputs() -> list[TextIO]:
+    return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+
+
+def _drop_unwritten() -> None:
+    """What an output does not take goes nowhere: Python would complain of it as it ends."""
+    for stream in _outputs():
+        try:
+            stream.flush()
+        except OSError:
+            with open(os.devnull, "wb") as sink:
+                os.dup2(sink.fileno(), stream.fileno())
