@@ -16,6 +16,7 @@ from typing import Any
 
 from ...errors import ModelFormatError
 from .common import import_torch
+from .records import checked_names, open_archive
 
 TORCHSCRIPT, PROGRAM = "TorchScript", "torch.export program"
 
@@ -23,8 +24,6 @@ HOW_TO = (
     "in the code that makes the model, write torch.jit.trace(model.eval(), example).save(path) for eager and FX "
     "models, or torch.export.save(torch.export.export(model, (example,)), path) for PT2E models"
 )
-# PyTorch stores tensors as they are and deflates only TorchScript's code, to a sixth at best
-_MOST_COMPRESSION = 32
 # functions of TorchScript that reach for files
 _FILE_ACCESS = re.compile(rb"\b(?:aten\.save|torch\.save|from_file)\s*\(")
 # what a pickle of tensors refers to
@@ -53,19 +52,26 @@ def read_archive(source: str | os.PathLike | bytes) -> Archive:
         raise ModelFormatError(f"{name}: the file is empty")
     if not content.startswith(b"PK\x03\x04"):
         raise ModelFormatError(f"{name}: {_no_archive(content)}")
-    records = _records(content, name)
-    files = {record.partition("/")[2] for record in records}
-    if "archive_format" in files or "serialized_exported_program.json" in files:
-        return Archive(PROGRAM, content, name)
-    if any(file.startswith("code/") for file in files) and "constants.pkl" in files:
-        _check_code(content, records, name)
-        return Archive(TORCHSCRIPT, content, name)
-    if "data.pkl" in files:
-        pickled = next(record for record in records if record.partition("/")[2] == "data.pkl")
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            raise ModelFormatError(f"{name}: {_pickle_problem(archive.read(pickled))}")
+    try:
+        return Archive(_kind(content), content, name)
+    except ModelFormatError as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _kind(content: bytes) -> str:
+    """Which of both kinds of archive this is. Raises ModelFormatError when it is neither, or damaged."""
+    with open_archive(content) as archive:
+        records = checked_names(archive)
+        files = {record.partition("/")[2]: record for record in records}
+        if "archive_format" in files or "serialized_exported_program.json" in files:
+            return PROGRAM
+        if any(file.startswith("code/") for file in files) and "constants.pkl" in files:
+            _check_code(archive)
+            return TORCHSCRIPT
+        if "data.pkl" in files:
+            raise ModelFormatError(_pickle_problem(archive.read(files["data.pkl"])))
     raise ModelFormatError(
-        f"{name}: a zip archive without the records of a TorchScript or torch.export model "
+        f"a zip archive without the records of a TorchScript or torch.export model "
         f"(it holds {', '.join(sorted(records)[:4]) or 'nothing'}); {HOW_TO}"
     )
 
@@ -98,30 +104,10 @@ def read_file(source: str | os.PathLike | bytes) -> tuple[bytes, str]:
         raise ModelFormatError(f"{name}: cannot read the file: {error.strerror or error}") from error
 
 
-def _records(content: bytes, name: str) -> list[str]:
-    """The names in a zip archive whose every record has its checksum."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if sum(info.file_size for info in archive.infolist()) > _MOST_COMPRESSION * len(content):
-                raise ModelFormatError(f"{name}: the zip archive unpacks to absurdly much; {HOW_TO}")
-            damaged = archive.testzip()
-            names = archive.namelist()
-    except ModelFormatError:
-        raise
-    except Exception as error:  # zipfile raises a dozen types on damaged archives
-        raise ModelFormatError(
-            f"{name}: the zip archive is truncated or damaged ({error}); copy or export the file again"
-        ) from error
-    if damaged is not None:
-        raise ModelFormatError(f"{name}: record {damaged} is damaged; copy or export the file again")
-    return names
-
-
-def _check_code(content: bytes, records: list[str], name: str) -> None:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for record in records:
-            if record.endswith(".py") and _FILE_ACCESS.search(archive.read(record)):
-                raise ModelFormatError(f"{name}: the code in {record} reads or writes files, which no model has to do")
+def _check_code(archive: zipfile.ZipFile) -> None:
+    for record in archive.namelist():
+        if record.endswith(".py") and _FILE_ACCESS.search(archive.read(record)):
+            raise ModelFormatError(f"the code in {record} reads or writes files, which no model has to do")
 
 
 def _no_archive(content: bytes) -> str:

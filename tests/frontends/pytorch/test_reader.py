@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import qnn_ext
+from qnn_ext import LimitError, Limits
 from qnn_ext.errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from qnn_ext.frontends.pytorch import from_pytorch
+from qnn_ext.frontends.pytorch import from_pytorch, records
+from qnn_ext.frontends.pytorch.exported.archive import _unpickle
 from qnn_ext.frontends.pytorch.reader import PROGRAM, TORCHSCRIPT, read_archive
 
 SHAPES = {"input": (2, 4)}
@@ -149,6 +151,59 @@ def test_broken_records(script):
         broken = _repacked(script, lambda name, data, r=record: data[: len(data) // 2] if name.endswith(r) else data)
         with pytest.raises(QnnError):
             from_pytorch(broken, shapes=SHAPES)
+
+
+def _zip(records, compression=zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, data in records:
+            archive.writestr(zipfile.ZipInfo(name), data, compression)
+    return buffer.getvalue()
+
+
+def _with_directory(content: bytes, offset: int, value: int) -> bytes:
+    """The archive with four bytes of its directory's first entry changed."""
+    start = content.index(b"PK\x01\x02") + offset
+    return content[:start] + value.to_bytes(4, "little") + content[start + 4 :]
+
+
+SOUND = [("m/data.pkl", b"x" * 100), ("m/constants.pkl", b""), ("m/code/a.py", b"")]
+ZIPS = {
+    "bomb": (_zip([*SOUND, ("m/bomb", bytes(1 << 24))], zipfile.ZIP_DEFLATED), "unpacks to absurdly much, 16,777,"),
+    "declared bomb": (_with_directory(_zip(SOUND, zipfile.ZIP_DEFLATED), 24, 0xFFFFFFF0), "unpacks to absurdly much"),
+    "two sizes": (_with_directory(_zip(SOUND), 24, 1000), "two sizes, 100 and 1000"),
+    "overlap": (
+        _with_directory(_with_directory(_zip(SOUND), 24, 1000), 20, 1000),
+        "records of the zip archive overlap",
+    ),
+    "absolute": (_zip([("/etc/data.pkl", b"")]), "leads out of the archive"),
+    "upwards": (_zip([*SOUND, ("m/../../x", b"")]), "leads out of the archive"),
+    "lzma": (_zip(SOUND, zipfile.ZIP_LZMA), "compressed in a way that PyTorch does not use"),
+    "another folder": (_zip([*SOUND, ("n/data.pkl", b"")]), "two records are named 'data.pkl'"),
+    "comment": (_zip(SOUND)[:-2] + b"\x03\x00abc", "something follows the directory"),
+}
+
+
+@pytest.mark.parametrize("name", ZIPS)
+def test_zip_archives_that_are_traps(name):
+    """As a model, and as weights within a program."""
+    content, message = ZIPS[name]
+    with pytest.raises(ModelFormatError, match=message):
+        from_pytorch(content, shapes=SHAPES)
+    with pytest.raises(ModelFormatError, match=message):
+        _unpickle(content, "weight")
+
+
+def test_more_records_than_a_model_has(monkeypatch):
+    monkeypatch.setattr(records, "_MOST_RECORDS", 2)
+    with pytest.raises(ModelFormatError, match="over 2 records"):
+        from_pytorch(_zip(SOUND), shapes=SHAPES)
+
+
+def test_an_archive_that_unpacks_beyond_the_memory_limit():
+    content = _zip([*SOUND, ("m/code/b.py", os.urandom(1 << 12) * 4)], zipfile.ZIP_DEFLATED)
+    with pytest.raises(LimitError, match=r"unpacking the zip archive takes .*--limit memory="):
+        from_pytorch(content, shapes=SHAPES, limits=Limits(memory=1 << 10))
 
 
 def test_code_that_reaches_for_files(script):

@@ -27,6 +27,7 @@ from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_
 
 from ....errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ..reader import read_file
+from ..records import open_archive
 
 MODEL = "model"
 _TARGET = re.compile(r"torch\.ops\.\w+\.\w+(\.\w+)?|torch\.sym_\w+|_operator\.\w+|math\.\w+")
@@ -67,10 +68,7 @@ class _Archive:
     """Records of a PyTorch archive: a zip file, uncompressed, with one folder at the top."""
 
     def __init__(self, content: bytes) -> None:
-        try:
-            self._zip = zipfile.ZipFile(io.BytesIO(content))
-        except zipfile.BadZipFile as error:
-            raise ModelFormatError(f"this is no zip archive, as a .pt2 file is: {error}") from error
+        self._zip = open_archive(content)
         self._records: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
             if info.compress_type != zipfile.ZIP_STORED:
@@ -153,6 +151,8 @@ def _storage(content: bytes, dtype: torch.dtype, name: str) -> torch.Tensor:
 
 def _unpickle(content: bytes, name: str) -> Any:
     """A pickle that may only hold tensors, those of torchao included where it is installed."""
+    if content.startswith(b"PK"):
+        open_archive(content).close()  # a pickle of tensors is an archive within the archive
     import_torchao()
     try:
         return torch.load(io.BytesIO(content), weights_only=True)
