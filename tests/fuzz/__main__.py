@@ -54,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="qnn-fuzz-") as scratch:
         folder = options.corpus or Path(scratch)
         if options.check:
-            for path in options.check:
-                Path(scratch, path.name).write_bytes(path.read_bytes())
+            for number, path in enumerate(options.check):
+                Path(scratch, str(number)).write_bytes(path.read_bytes())
             folder = Path(scratch)
         elif not options.corpus:
             seeds.write_in_child(options.format, folder)
@@ -73,8 +73,8 @@ def main(argv: list[str] | None = None) -> int:
 def check_files(options: argparse.Namespace, settings: Settings) -> int:
     """Each file as it is, in a process of its own."""
     single, failed = Single(replace(settings, warm=False)), False
-    for path in options.check:
-        verdict = single.check(Case(path.name, (), run=True), fresh=True)
+    for number, path in enumerate(options.check):
+        verdict = single.check(Case(str(number), (), run=True), fresh=True)
         failed |= verdict.outcome in BAD
         print(f"{path}: {verdict.outcome}{f': {verdict.detail}' * bool(verdict.detail)}", file=sys.stdout)
     single.close()
@@ -90,22 +90,24 @@ def fuzz(options: argparse.Namespace, settings: Settings) -> int:
     begin = time.monotonic()
     with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task(options.format, total=None)
-        for result in Pool(settings, options.jobs).results(options.first, last, begin + options.seconds):
-            counts[result.verdict.outcome] += 1
-            if result.verdict.outcome in BAD:
-                findings.add(corpus.case(form, settings.seed, result.number, settings.run_every), result.verdict)
-            if counts.total() % 50 == 0:
-                told = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-                progress.update(task, description=f"{options.format}: {told}; {len(findings.by_key)} findings")
-        seconds = time.monotonic() - begin
-        single = Single(settings)
-        for finding in findings.by_key.values():
-            progress.update(task, description=f"{options.format}: minimizing {finding.name()}")
-            settle(finding, single.check, lambda case: single.check(case, fresh=True))
-            if options.out:
-                write(finding, form, corpus, options.format, options.out)
-        single.close()
-    report(options, settings.run_every, counts, list(findings.by_key.values()), seconds, console)
+        try:
+            for result in Pool(settings, options.jobs).results(options.first, last, begin + options.seconds):
+                counts[result.verdict.outcome] += 1
+                if result.verdict.outcome in BAD:
+                    findings.add(corpus.case(form, settings.seed, result.number, settings.run_every), result.verdict)
+                if counts.total() % 50 == 0:
+                    told = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+                    progress.update(task, description=f"{options.format}: {told}; {len(findings.by_key)} findings")
+        finally:  # what was found until Ctrl-C is not lost
+            seconds = time.monotonic() - begin
+            single = Single(settings)
+            for finding in findings.by_key.values():
+                progress.update(task, description=f"{options.format}: minimizing {finding.name()}")
+                settle(finding, single.check, lambda case: single.check(case, fresh=True))
+                if options.out:
+                    write(finding, form, corpus, options.format, options.out)
+            single.close()
+            report(options, settings.run_every, counts, list(findings.by_key.values()), seconds, console)
     return int(bool(findings.by_key))
 
 

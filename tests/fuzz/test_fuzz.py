@@ -101,7 +101,7 @@ def test_minimizing_keeps_what_is_needed():
     assert {seed for _, seed in fewer.mutations} == needed
 
 
-@pytest.mark.parametrize("name", ["tflite", "onnx", "pt2", "mxnet"])
+@pytest.mark.parametrize("name", ["tflite", "onnx", "pt2", "mxnet", "qnn"])
 def test_short_run(name, tmp_path, capsys):
     """The same files each time; none of them fails; mutations are neither harmless nor all refused at the door."""
     pytest.importorskip(_NEEDS.get(name, "numpy"))
