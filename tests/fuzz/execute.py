@@ -27,6 +27,7 @@ _SUMS = {
     "image.affine_grid", "vision.roi_align",
 }  # fmt: skip
 _FLOATS = (0.0, -0.0, 1e-45, -1e-38, 0.5, -1.5, 1e9, -1e19, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan)
+_SUMMABLE = tuple(value for value in _FLOATS if not 1e10 < abs(value) < np.inf)
 
 
 def execute(subject: Engine | QnnModule, data: bytes) -> Verdict:
@@ -40,7 +41,7 @@ def _check_engine(engine: Engine, data: bytes) -> Verdict:
     if sum(math.prod(spec.shape) for spec in (*engine.inputs, *engine.outputs)) > _MOST_ELEMENTS:
         return Verdict(IMPORTED)
     try:
-        for inputs in _input_sets(engine.inputs, data):
+        for inputs in _input_sets(engine.inputs, data, _FLOATS):
             engine.run(inputs)
     except QnnError as error:
         return refusal(error, REFUSED_LATER)
@@ -60,7 +61,8 @@ def _check_module(module: QnnModule, data: bytes) -> Verdict:
     except Exception as error:
         return failure(error)
     interpreter, refused = Interpreter(module), 0
-    for inputs in _input_sets(module.inputs, data):
+    floats = _SUMMABLE if sums_floats(module) else _FLOATS
+    for inputs in _input_sets(module.inputs, data, floats):
         found, wanted = _outcome(engine.run, inputs), _outcome(interpreter.run, inputs)
         for outcome in (found, wanted):
             if isinstance(outcome, Exception) and not isinstance(outcome, QnnError):
@@ -147,26 +149,31 @@ def total_elements(module: QnnModule) -> int:
     return sum(math.prod(int(dim) for dim in shape) for shape in shapes)
 
 
-def _input_sets(specs: Any, data: bytes) -> list[list[np.ndarray]]:
-    """Ordinary values, then hostile ones, chosen by the file's content."""
+def _input_sets(specs: Any, data: bytes, floats: tuple[float, ...]) -> list[list[np.ndarray]]:
+    """Ordinary values, then hostile ones, `floats` among them, chosen by the file's content."""
     rng = np.random.default_rng(zlib.crc32(data))
-    return [[_values(spec, rng, hostile) for spec in specs] for hostile in (False, True)]
+    ordinary = [_ordinary(spec, rng) for spec in specs]
+    hostile = [_ordinary(spec, rng) for spec in specs]
+    for spec, values in zip(specs, hostile, strict=True):
+        extremes = rng.choice(_extremes(spec.dtype, floats), spec.shape)
+        np.copyto(values, extremes, where=rng.random(spec.shape) < 0.4)
+    return [ordinary, hostile]
 
 
-def _values(spec: TensorSpec, rng: np.random.Generator, hostile: bool) -> np.ndarray:
+def _ordinary(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
     if spec.dtype == "bool":
-        return rng.integers(0, 2, spec.shape).astype(bool)
+        return np.asarray(rng.integers(0, 2, spec.shape), bool)
     if not spec.dtype.startswith(("int", "uint")):
-        ordinary = rng.standard_normal(spec.shape).astype(spec.dtype)
-        extremes = rng.choice(np.asarray(_FLOATS), spec.shape).astype(spec.dtype)
-    else:
-        limits = np.iinfo(spec.dtype)
-        low = max(limits.min, -100) if limits.bits > 8 else limits.min
-        ordinary = rng.integers(low, min(limits.max, 100) if limits.bits > 8 else limits.max, spec.shape)
-        choices = [limits.min, limits.max, 0, limits.min + 1, limits.max - 1, 1]
-        extremes = rng.choice(np.asarray(choices, spec.dtype), spec.shape)
-    return (
-        np.where(rng.random(spec.shape) < 0.4, extremes, ordinary).astype(spec.dtype)
-        if hostile
-        else np.asarray(ordinary).astype(spec.dtype)
-    )
+        return np.asarray(rng.standard_normal(spec.shape), spec.dtype)
+    limits = np.iinfo(spec.dtype)
+    low, high = (limits.min, limits.max) if limits.bits == 8 else (max(limits.min, -100), 100)
+    return np.asarray(rng.integers(low, high, spec.shape), spec.dtype)
+
+
+def _extremes(dtype: str, floats: tuple[float, ...]) -> np.ndarray:
+    if dtype == "bool":
+        return np.array([False, True])
+    if not dtype.startswith(("int", "uint")):
+        return np.asarray(floats).astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.asarray([limits.min, limits.max, 0, limits.min + 1, limits.max - 1, 1], dtype)

@@ -35,7 +35,7 @@ def corpus(tmp_path) -> Path:
 
 
 @contextlib.contextmanager
-def single(corpus, seconds: float = 1.0) -> Iterator[Single]:
+def single(corpus, seconds: float = 2.0) -> Iterator[Single]:
     """A child with tight limits."""
     child = Single(Settings(PLANTED, str(corpus), 0, 0, seconds, memory=2 << 30))
     try:
