@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import qnn_ext
+from qnn_ext.storage import write_text
 
 from .memory import resident_bytes
 from .worker import WorkerError, computed_apart
@@ -241,7 +242,7 @@ def main() -> int:
     Console(width=None if sys.stdout.isatty() else 160).print(table_of(results))
     if options.json:
         data: list[dict[str, Any]] = [{**asdict(one), "bytes_per_round": one.bytes_per_round} for one in results]
-        options.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps(data, indent=2) + "\n")
     return int(failed)
 
 

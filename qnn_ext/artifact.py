@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import tvm_runtime
-from .container import Reader, Writer, is_regular, parse_json
+from .container import Reader, Writer, parse_json
 from .description import check, tensor_bytes
 from .errors import ArtifactError, TargetError
 from .kernels import Kernel
 from .module import FloatNote, State, TensorSpec
 from .qparams import QParams
+from .reading import open_file
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -235,10 +236,9 @@ def opened(path: str | os.PathLike, verify: PublicKey | None = None) -> Iterator
         from .signing import verifier as verifier_with
 
         verifier = verifier_with(verify)
-    if not is_regular(source):
-        raise ArtifactError(f"{source}: no such file")
+    file = open_file(source, ArtifactError)
     try:
-        with open(source, "rb") as file:
+        with file:
             yield Artifact(Reader(file, verifier))
     except ArtifactError as error:
         raise ArtifactError(f"{source}: {error}") from error.__cause__

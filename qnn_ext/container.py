@@ -17,14 +17,12 @@ import importlib
 import json
 import lzma
 import re
-import stat
 import struct
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import ArtifactError
@@ -331,10 +329,3 @@ def _damages(what: str) -> Iterator[None]:
         MemoryError,
     ) as error:
         raise ArtifactError(f"not a .qnn file, or a damaged one: {what}: {error or type(error).__name__}") from error
-
-
-def is_regular(path: Path) -> bool:
-    """Whether there is an ordinary file: opening another kind may wait for ever."""
-    with contextlib.suppress(OSError, ValueError):
-        return stat.S_ISREG(path.stat().st_mode)
-    return False

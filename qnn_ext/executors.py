@@ -176,9 +176,21 @@ class MachineExecutor:
         for view, array in zip(self._views, arrays, strict=True):
             view[...] = array
 
+    def _called(self) -> list[Any]:
+        """Everything that the function gives. Raises QnnError, as where a description is not that of the code."""
+        try:
+            results = list(self._function(*self._buffers, *self._values))
+        except Exception as error:  # what TVM raises has no common type
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise QnnError(f"the model does not run: {reason}; compile it again") from error
+        wanted = self._count + len(self._states) + bool(self._checks)
+        if len(results) != wanted:
+            raise QnnError(f"the code gives {len(results)} results instead of {wanted}: compile the model again")
+        return results
+
     def run(self) -> list[np.ndarray]:
         use_threads(self._tasks)
-        results = self._function(*self._buffers, *self._values)
+        results = self._called()
         if self._checks:
             raise_for(np.from_dlpack(results[-1]), self._checks)
         self._values = self._kept(results[self._count :][: len(self._states)])
@@ -200,13 +212,14 @@ class MachineExecutor:
 
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
         use_threads(self._tasks)
+        self._called()
         args = [*self._buffers, *self._values]
-        self._function(*args)
         return tvm_runtime.seconds_per_call(self._machine, "main", args, number, repeat)
 
     def profile(self, repeat: int) -> list[float]:
         """An event costs about 1 µs itself."""
         use_threads(self._tasks)
+        self._called()
         machine = tvm_runtime.virtual_machine(self._library)
         return profile_machine(machine, self._kernels, [*self._buffers, *self._values], repeat, lambda: None)
 

@@ -12,6 +12,7 @@ How pixels 0 … 255 become the real values a model expects ("normalize"):
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from .errors import InputError
 from .module import TensorSpec
 from .qparams import QParams, dtype_range
+from .reading import open_file
 
 NORMALIZATIONS = ("auto", "0..1", "-1..1", "imagenet", "raw")
 
@@ -35,6 +37,8 @@ _RANGES = {
 }
 _TOLERANCE = 0.06  # of the interval's width: converters calibrate on photos, which may miss pure black or white
 _MODES = {1: "L", 3: "RGB"}
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # some others of Pillow's start programs
+_MOST_PIXELS = 1 << 27  # that decoding may make, 400 MB; a file of a few bytes may stand for any number
 
 
 def load_image(path: str | os.PathLike, spec: TensorSpec, normalize: str = "auto") -> np.ndarray:
@@ -120,13 +124,20 @@ def _layout(spec: TensorSpec) -> tuple[int, int, int, bool]:
 
 def _read_pixels(path: str | os.PathLike, height: int, width: int, channels: int) -> np.ndarray:
     source = Path(path)
-    try:
-        with Image.open(source) as image:
-            converted = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
-    except FileNotFoundError as error:
-        raise InputError(f"{source}: no such file") from error
-    except UnidentifiedImageError as error:
-        raise InputError(f"{source}: neither an image nor a .npy or .npz file") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{source}: cannot be read as an image: {error}") from error
+    with open_file(source, InputError) as file:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # we refuse what it warns of
+                image = Image.open(file, formats=_FORMATS)
+            with image:
+                pixels = image.width * image.height
+                if pixels > _MOST_PIXELS:
+                    raise InputError(f"{source}: an image of {pixels} pixels is beyond the {_MOST_PIXELS} allowed")
+                converted = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
+        except UnidentifiedImageError as error:
+            raise InputError(f"{source}: neither an image ({', '.join(_FORMATS)}) nor a .npy or .npz file") from error
+        except InputError:
+            raise
+        except Exception as error:  # of damaged images: each of Pillow's decoders has its own
+            raise InputError(f"{source}: cannot be read as an image: {error}") from error
     return np.asarray(converted, np.uint8).reshape(height, width, channels)

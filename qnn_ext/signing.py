@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .errors import ArtifactError
+from .reading import read_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -21,8 +21,6 @@ PublicKey: TypeAlias = "str | os.PathLike | bytes | Ed25519PublicKey"
 
 PASSPHRASE = "QNN_EXT_SIGN_PASSPHRASE"
 """The environment variable with the passphrase of an encrypted private key."""
-
-_LONGEST = 1 << 16  # bytes of a PEM file
 
 
 def private_key(key: PrivateKey, ask: Callable[[], str] | None = None) -> Ed25519PrivateKey:
@@ -100,14 +98,7 @@ def _pem(key: Any) -> tuple[str, bytes]:
         raise ArtifactError(
             f"a key must be the path of a PEM file, its bytes or an Ed25519 key, found {type(key).__name__}"
         )
-    path = Path(key)
-    try:
-        if not path.is_file():
-            raise ArtifactError(f"{path}: no such key file")
-        with open(path, "rb") as file:
-            return str(path), file.read(_LONGEST)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path}: the key cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return os.fspath(key), read_bytes(key, ArtifactError)
 
 
 def _hint(content: bytes, found: str, wanted: str) -> str:

@@ -23,6 +23,7 @@ import tvm
 from tvm.target import Target
 
 from ..errors import TuningError, TuningWarning
+from ..reading import read_bytes
 from ..storage import append_line
 from ..topi_int8 import Workload
 from ..topi_int8.strategy import Implementation, tiles_from
@@ -107,9 +108,9 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     """
     path = Path(path)
     try:
-        lines = path.read_bytes().split(b"\n")
-    except (OSError, ValueError) as error:
-        raise TuningError(f"cannot read the tuning log {path}: {getattr(error, 'strerror', error)}") from None
+        lines = read_bytes(path, TuningError).split(b"\n")
+    except TuningError as error:
+        raise TuningError(f"cannot read the tuning log {error}") from None
     last = lines[-1]  # empty, or what was being written when the process was killed
     records, ignored = [], Counter[str]()
     for line in filter(None, lines):

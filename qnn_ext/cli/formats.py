@@ -19,6 +19,7 @@ from ..container import XZ
 from ..errors import ModelFormatError, QnnError, ShapeError
 from ..frontends.limits import Limits
 from ..module import QnnModule
+from ..reading import open_file
 
 TITLES = {
     "qnn": "compiled by qnn-ext (.qnn)",
@@ -53,13 +54,12 @@ class ImportOptions:
 
 def recognize(path: Path) -> str:
     """The format of a file: a key of TITLES. Raises ModelFormatError when there is no file or it is of none of them."""
-    try:
-        with path.open("rb") as file:
+    with open_file(path, ModelFormatError) as file:
+        try:
             head = file.read(16)
             found = _format_of(file, head)
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise ModelFormatError(f"{path}: {reason}") from error
+        except OSError as error:
+            raise ModelFormatError(f"{path}: cannot be read: {error.strerror}") from error
     if found is None:
         raise ModelFormatError(f"{path}: {_problem(head)}; models are {', '.join(TITLES.values())}")
     return found
@@ -78,7 +78,7 @@ def _format_of(file: BinaryIO, head: bytes) -> str | None:
 def _format_of_zip(file: BinaryIO) -> str | None:
     try:
         names = zipfile.ZipFile(file).namelist()
-    except (zipfile.BadZipFile, ValueError, OSError):
+    except Exception:  # zipfile raises a dozen types on damaged archives
         return None
     members = {name.split("/", 1)[-1] for name in names}  # PyTorch puts everything into one folder
     if "qnn.json" in {name.removesuffix(XZ) for name in names}:  # packed since format 3

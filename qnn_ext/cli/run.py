@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rich.table import Table
 from ..errors import InputError
 from ..images import load_image
 from ..module import TensorSpec
+from ..reading import Npz, read_npy, read_text
 from ..runtime import Engine
 from ..storage import write_bytes
 from .common import (
@@ -118,7 +118,8 @@ def _calls(engine: Engine, inputs: tuple[str, ...], normalize: str) -> list[tupl
 def _values(path: Path, specs: tuple[TensorSpec, ...], normalize: str) -> dict[str, np.ndarray]:
     """All inputs of one call from one file."""
     if path.suffix == ".npz":
-        arrays = _read_npz(path)
+        with Npz(path, InputError) as stored:
+            arrays = {name: stored[name] for name in stored.names()}
         if len(specs) == 1 and len(arrays) == 1:
             arrays = {specs[0].name: next(iter(arrays.values()))}
         by_name = {spec.name: spec for spec in specs}
@@ -133,22 +134,7 @@ def _value(path: Path, spec: TensorSpec, normalize: str) -> np.ndarray:
     """One input from an image or a .npy file."""
     if path.suffix != ".npy":
         return load_image(path, spec, normalize)
-    try:
-        return _fit(np.load(path, allow_pickle=False), spec)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: not a .npy file of numbers ({error})") from error
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a .npz file of numbers ({error})") from error
+    return _fit(read_npy(path, InputError), spec)
 
 
 def _fit(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
@@ -163,12 +149,7 @@ def _fit(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def _read_labels(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file in UTF-8") from error
+    return read_text(path, InputError).splitlines()
 
 
 # ---- outputs -----------------------------------------------------------------------------------------------------

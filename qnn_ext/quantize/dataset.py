@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import InputError, QuantizationError
 from ..images import load_image
 from ..module import TensorSpec
+from ..reading import Npz, read_npy
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ARRAY_SUFFIXES = (".npy", ".npz")
@@ -262,20 +263,18 @@ def _from_path(path: Path, inputs: Sequence[TensorSpec]) -> Batches:
 
 def _read(path: Path, inputs: Sequence[TensorSpec]) -> Item:
     """The arrays of a file by input name; a single array needs no name. `.npy` files are mapped, not read."""
-    try:
-        if path.suffix.lower() == ".npy":
-            return {_only(inputs, f"{path} holds one array").name: np.load(path, mmap_mode="r", allow_pickle=False)}
-        with np.load(path, allow_pickle=False) as archive:
-            names = list(archive)
-            if len(inputs) == 1 and len(names) == 1:
-                return {inputs[0].name: archive[names[0]]}
-            missing = [spec.name for spec in inputs if spec.name not in names]
-            if missing:
-                found = ", ".join(map(repr, names))
-                raise QuantizationError(f"{path}: no array {missing[0]!r}; found {found}")
-            return {spec.name: archive[spec.name] for spec in inputs}
-    except (OSError, ValueError, EOFError, AttributeError) as error:
-        raise QuantizationError(f"{path}: cannot be read as {path.suffix[1:]}: {error}") from error
+    if path.suffix.lower() == ".npy":
+        name = _only(inputs, f"{path} holds one array").name
+        return {name: read_npy(path, QuantizationError, mapped=True)}
+    with Npz(path, QuantizationError) as archive:
+        names = archive.names()
+        if len(inputs) == 1 and len(names) == 1:
+            return {inputs[0].name: archive[names[0]]}
+        missing = [spec.name for spec in inputs if spec.name not in names]
+        if missing:
+            found = ", ".join(map(repr, names))
+            raise QuantizationError(f"{path}: no array {missing[0]!r}; found {found}")
+        return {spec.name: archive[spec.name] for spec in inputs}
 
 
 def _from_images(folder: ImageFolder, inputs: Sequence[TensorSpec]) -> Batches:

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ..errors import QuantizationError
 from ..module import QnnModule
 from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, op_name, operands
+from ..reading import read_text
 from ..storage import write_text
 from .ranges import Range
 
@@ -79,10 +79,8 @@ class CalibrationTable(Mapping[str, Range]):
     def load(cls, path: str | os.PathLike) -> CalibrationTable:
         """Read a table that `save` wrote. Raises QuantizationError naming the file and what is wrong with it."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise QuantizationError(f"{path}: no such calibration table") from error
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            content = json.loads(read_text(path, QuantizationError))
+        except (ValueError, RecursionError) as error:
             raise QuantizationError(f"{path}: not a calibration table: {error}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise QuantizationError(f'{path}: not a calibration table: "format" must be {FORMAT!r}')

@@ -45,7 +45,8 @@ def content(**changes) -> str:
 BAD = {
     "empty": ("", "not a calibration table"),
     "truncated": (content()[:-9], "not a calibration table"),
-    "binary": (b"\xff\xfe\x00", "not a calibration table"),
+    "binary": (b"\xff\xfe\x00", "not a text file in UTF-8"),
+    "digits": ("1" * 5000, "not a calibration table"),
     "deep": ("[" * 100_000, "not a calibration table"),
     "list": ("[]", '"format" must be'),
     "format": (content(format="other"), '"format" must be'),
@@ -73,7 +74,7 @@ def test_bad_files(tmp_path, name):
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(QuantizationError, match="no such calibration table"):
+    with pytest.raises(QuantizationError, match="no such file"):
         CalibrationTable.load(tmp_path / "absent.json")
     with pytest.raises(QuantizationError, match="cannot write"):
         TABLE.save(tmp_path / "absent" / "table.json")

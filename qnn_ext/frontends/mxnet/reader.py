@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...reading import read_bytes
 from ..limits import check_elements
 
 LIST_MAGIC = 0x112
@@ -45,10 +46,7 @@ def read_params(source: Source | Mapping[str, Any]) -> dict[str, np.ndarray]:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _read(bytes(source), "params")
     path = Path(source)
-    try:
-        return _read(path.read_bytes(), str(path))
-    except OSError as error:
-        raise ModelFormatError(f"cannot read {path}: {error.strerror or error}") from error
+    return _read(read_bytes(path, ModelFormatError), str(path))
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:

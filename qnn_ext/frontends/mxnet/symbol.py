@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelFormatError
+from ...reading import read_bytes
 
 MAX_DEPTH = 8  # of subgraphs within subgraphs
 Edge = tuple[int, int]  # node, output
@@ -59,11 +60,7 @@ def read_symbol(source: str | os.PathLike | bytes | Mapping[str, Any]) -> Graph:
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return _graph(_parse(source, "symbol"), "symbol", 0)
     path = Path(source)
-    try:
-        text = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise ModelFormatError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    return _graph(_parse(text, str(path)), str(path), 0)
+    return _graph(_parse(read_bytes(path, ModelFormatError), str(path)), str(path), 0)
 
 
 def _parse(text: str | bytes, where: str) -> Any:

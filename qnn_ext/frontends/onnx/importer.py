@@ -216,7 +216,7 @@ class Importer:
         branch = operator.attributes.get("then_branch" if condition.reshape(-1)[:1].any() else "else_branch")
         if branch is None or self._depth >= _MOST_NESTED:
             raise ModelFormatError("the branch is missing" if branch is None else "branches are nested too deeply")
-        graph = read_subgraph(branch, self.model.folder)
+        graph = read_subgraph(branch, self.model.external)
         self._constants.update(graph.constants)
         self.narrow_dtypes.update(graph.narrow_dtypes)
         self._depth += 1

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from ...reading import read_bytes
+from .external import ExternalData
 from .tensors import DTYPES, NARROW, dtype_name, read_tensor
 
 _LOWEST_IR_VERSION = 3
@@ -68,7 +70,7 @@ class Model:
     constants: dict[str, np.ndarray]
     narrow_dtypes: dict[str, str]
     opsets: dict[str, int]
-    folder: Path | None
+    external: ExternalData | None
 
     def opset(self, domain: str) -> int:
         """Version of a domain's operator set that the model imports; 1 when it imports none."""
@@ -90,20 +92,16 @@ def read_model(source: str | os.PathLike | bytes | Any) -> Model:
     Raises ModelFormatError when it is none or contradicts itself, QnnError when the onnx package is missing.
     """
     onnx = require_onnx()
-    folder = None
+    external = None
     if isinstance(source, onnx.ModelProto):
         proto = source
     elif isinstance(source, (bytes, bytearray, memoryview)):
         proto = _parse(onnx, bytes(source), "the model")
     else:
         path = Path(source)
-        folder = path.parent
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise ModelFormatError(f"cannot read {path}: {error.strerror}") from error
-        proto = _parse(onnx, content, str(path))
-    return _read(onnx, proto, folder)
+        external = ExternalData(path.parent)
+        proto = _parse(onnx, read_bytes(path, ModelFormatError), str(path))
+    return _read(onnx, proto, external)
 
 
 def _parse(onnx: Any, content: bytes, where: str) -> Any:
@@ -119,7 +117,7 @@ def _parse(onnx: Any, content: bytes, where: str) -> Any:
     return proto
 
 
-def _read(onnx: Any, proto: Any, folder: Path | None) -> Model:
+def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
     if proto.ir_version < _LOWEST_IR_VERSION or not proto.opset_import:
         raise ModelFormatError(
             f"this is no ONNX model, or one older than ONNX 1.1: IR version {proto.ir_version}, "
@@ -135,7 +133,7 @@ def _read(onnx: Any, proto: Any, folder: Path | None) -> Model:
             raise ModelFormatError(f"the model's own functions cannot be inlined: {error}") from error
     graph = proto.graph
     _check_names([value.name for value in (*graph.input, *graph.output)])
-    body = read_subgraph(graph, folder)
+    body = read_subgraph(graph, external)
     return Model(
         inputs=tuple(_read_value(value) for value in graph.input if value.name not in body.constants),
         outputs=tuple(_read_value(value) for value in graph.output),
@@ -143,18 +141,18 @@ def _read(onnx: Any, proto: Any, folder: Path | None) -> Model:
         constants=body.constants,
         narrow_dtypes=body.narrow_dtypes,
         opsets=opsets,
-        folder=folder,
+        external=external,
     )
 
 
-def read_subgraph(graph: Any, folder: Path | None) -> Subgraph:
+def read_subgraph(graph: Any, external: ExternalData | None) -> Subgraph:
     """Constants and nodes of a GraphProto."""
     if graph.sparse_initializer:
         raise UnsupportedOperatorError("sparse initializers are not supported; store the weights densely")
     _check_names([tensor.name for tensor in graph.initializer])
-    constants = {tensor.name: read_tensor(tensor, folder) for tensor in graph.initializer}
+    constants = {tensor.name: read_tensor(tensor, external) for tensor in graph.initializer}
     return Subgraph(
-        operators=tuple(_read_operator(node, index, folder) for index, node in enumerate(graph.node)),
+        operators=tuple(_read_operator(node, index, external) for index, node in enumerate(graph.node)),
         constants=constants,
         narrow_dtypes={t.name: NARROW[t.data_type] for t in graph.initializer if t.data_type in NARROW},
         outputs=tuple(value.name for value in graph.output),
@@ -173,7 +171,7 @@ def _check_names(names: Iterable[Any]) -> None:
             raise ModelFormatError(f"the name {name!r} is no text: the file is damaged")
 
 
-def _read_operator(node: Any, index: int, folder: Path | None) -> Operator:
+def _read_operator(node: Any, index: int, external: ExternalData | None) -> Operator:
     names = [node.name, node.op_type, node.domain, *node.input, *node.output]
     _check_names([*names, *(attribute.name for attribute in node.attribute)])
     operator = Operator(
@@ -188,25 +186,25 @@ def _read_operator(node: Any, index: int, folder: Path | None) -> Operator:
     )
     for attribute in node.attribute:
         try:
-            operator.attributes[attribute.name] = _read_attribute(attribute, folder)
+            operator.attributes[attribute.name] = _read_attribute(attribute, external)
         except QnnError as error:
             raise type(error)(f"{operator.label()}: attribute {attribute.name!r}: {error}") from error
     return operator
 
 
-def _read_attribute(attribute: Any, folder: Path | None) -> Any:
+def _read_attribute(attribute: Any, external: ExternalData | None) -> Any:
     """Plain Python values; a graph stays a GraphProto."""
     kind = attribute.type
     readers = {
         1: lambda: float(attribute.f),
         2: lambda: int(attribute.i),
         3: lambda: _text(attribute.s),
-        4: lambda: read_tensor(attribute.t, folder),
+        4: lambda: read_tensor(attribute.t, external),
         5: lambda: attribute.g,
         6: lambda: [float(value) for value in attribute.floats],
         7: lambda: [int(value) for value in attribute.ints],
         8: lambda: [_text(value) for value in attribute.strings],
-        9: lambda: [read_tensor(value, folder) for value in attribute.tensors],
+        9: lambda: [read_tensor(value, external) for value in attribute.tensors],
     }
     if kind not in readers:
         raise UnsupportedOperatorError(f"attributes of kind {kind} are not supported")

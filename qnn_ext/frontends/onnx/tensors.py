@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +10,7 @@ import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
 from ..limits import check_elements
+from .external import ExternalData
 
 # TensorProto.DataType -> NumPy dtype of the stored elements
 DTYPES: dict[int, Any] = {
@@ -53,10 +53,10 @@ def element_type_name(code: int) -> str:
     return TensorProto.DataType.Name(code) if code in TensorProto.DataType.values() else str(code)
 
 
-def read_tensor(proto: Any, folder: Path | None) -> np.ndarray:
+def read_tensor(proto: Any, external: ExternalData | None) -> np.ndarray:
     """The value of a TensorProto; 4- and 2-bit integers unpacked to 8 bits.
 
-    folder: where external data files lie; None when the model came as bytes
+    external: the files beside the model; None when it came as bytes
     Raises ModelFormatError when the data do not fill the shape, UnsupportedOperatorError for strings and float8.
     """
     label = f"tensor '{proto.name}'"
@@ -70,7 +70,7 @@ def read_tensor(proto: Any, folder: Path | None) -> np.ndarray:
         raise UnsupportedOperatorError(f"{label}: {error}") from None
     count = math.prod(shape)
     if proto.data_location == 1:
-        values = _from_bytes(_read_external(proto, folder, label), proto.data_type, count, label)
+        values = _from_bytes(_read_external(proto, external, count, label), proto.data_type, count, label)
     elif proto.HasField("raw_data"):
         values = _from_bytes(proto.raw_data, proto.data_type, count, label)
     else:
@@ -119,40 +119,18 @@ def _unpack(packed: np.ndarray, code: int, count: int) -> np.ndarray:
     return (values << (8 - bits)).astype(np.uint8).view(np.int8) >> (8 - bits)
 
 
-def _read_external(proto: Any, folder: Path | None, label: str) -> bytes:
+def _bytes_of(code: int, count: int) -> int:
+    """Bytes of so many elements of a type."""
+    if code in NARROW:
+        return -(-count * int(NARROW[code][-1]) // 8)
+    return count * np.dtype(DTYPES[code]).itemsize
+
+
+def _read_external(proto: Any, external: ExternalData | None, count: int, label: str) -> bytes:
     entries = {entry.key: entry.value for entry in proto.external_data}
-    location = entries.get("location", "")
-    if not isinstance(location, str):
-        raise ModelFormatError(f"{label}: the name of its external data file is no text")
-    if folder is None:
+    if external is None:
+        location = entries.get("location", "")
         raise ModelFormatError(
             f"{label} lies in the external file {location!r}: give from_onnx the model's path, not its content"
         )
-    path = _external_path(folder, location, label)
-    try:
-        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
-    except ValueError:
-        raise ModelFormatError(f"{label}: offset or length of its external data is no number") from None
-    try:
-        with open(path, "rb") as file:
-            size = path.stat().st_size
-            if offset < 0 or length < -1 or offset + max(length, 0) > size:
-                raise ModelFormatError(
-                    f"{label}: external data file {path} has {size} bytes, but {length} from {offset} on are asked for"
-                )
-            file.seek(offset)
-            return file.read(length)
-    except OSError as error:
-        raise ModelFormatError(f"{label}: cannot read external data file {path}: {error.strerror}") from error
-
-
-def _external_path(folder: Path, location: str, label: str) -> Path:
-    """The external file, which must be a regular file within the model's folder."""
-    root = folder.resolve()
-    named = bool(location) and "\0" not in location
-    path = (root / location).resolve() if named else root
-    if not named or not path.is_relative_to(root):
-        raise ModelFormatError(f"{label}: external data file {location!r} lies outside the model's folder {root}")
-    if not path.is_file():
-        raise ModelFormatError(f"{label}: external data file {path} is missing; it belongs beside the model")
-    return path
+    return external.read(entries, _bytes_of(proto.data_type, count), label)

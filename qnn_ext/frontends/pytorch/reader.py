@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ModelFormatError
+from ...reading import read_bytes
 from .common import import_torch
 from .records import checked_names, open_archive
 
@@ -96,12 +97,7 @@ def read_file(source: str | os.PathLike | bytes) -> tuple[bytes, str]:
     """The content of a file, or the bytes themselves, and a name for messages."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source), "the model given as bytes"
-    name = os.fspath(source)
-    try:
-        with open(source, "rb") as file:
-            return file.read(), str(name)
-    except OSError as error:
-        raise ModelFormatError(f"{name}: cannot read the file: {error.strerror or error}") from error
+    return read_bytes(source, ModelFormatError), os.fspath(source)
 
 
 def _check_code(archive: zipfile.ZipFile) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...errors import ModelFormatError, QnnError
+from ...reading import read_bytes
 from .flatbuffer import FlatFile, numbers, text
 from .options import enum_name, read_options, require_schema
 from .tensors import Tensor, read_buffer, read_tensor
@@ -94,8 +94,8 @@ def read_model(source: str | os.PathLike | bytes) -> Model:
     """
     schema = require_schema()
     where = "the model given as bytes" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
+    data = _load(source)
     try:
-        data = _load(source)
         if len(data) < 8 or data[4:8] != _IDENTIFIER:
             found = "it is empty" if not data else f"the identifier {_IDENTIFIER.decode()} is missing"
             raise ModelFormatError(f"not a TFLite model: {found}")
@@ -108,15 +108,7 @@ def read_model(source: str | os.PathLike | bytes) -> Model:
 def _load(source: str | os.PathLike | bytes) -> bytes:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
-    path = Path(source)
-    try:
-        if not path.exists():
-            raise ModelFormatError("no such file")
-        if not path.is_file():
-            raise ModelFormatError("not a regular file")
-        return path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
-        raise ModelFormatError(f"cannot be read: {error}") from error
+    return read_bytes(source, ModelFormatError)
 
 
 def _read_model(file: FlatFile, root: Any) -> Model:

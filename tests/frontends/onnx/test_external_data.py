@@ -1,5 +1,7 @@
 """Weights in external data files: read beside the model, and never from anywhere else."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -79,6 +81,55 @@ def test_numbers_that_are_none(tmp_path):
     (tmp_path / "weights.bin").write_bytes(WEIGHTS.tobytes())
     with pytest.raises(ModelFormatError, match="no number"):
         read_model(save(tmp_path, offset="much"))
+
+
+def test_ranges_are_those_of_the_tensors(tmp_path):
+    """A length that is not the tensor's is told before anything is read: the file may be as large as it likes."""
+    with open(tmp_path / "weights.bin", "wb") as file:
+        file.truncate(1 << 40)  # no byte of it is on the disk
+    for offset, length, told in (
+        (0, 1 << 40, "takes 16 bytes, its external data have"),
+        (0, None, "must end where the file does"),
+        (0, 12, "takes 16 bytes, its external data have 12"),
+        (1 << 62, 16, "from 4611686018427387904 on"),
+        ("9" * 5000, 16, "offset of its external data is no number"),
+        (" 8", 16, "no number"),
+        ("٣", 16, "no number"),
+    ):
+        with pytest.raises(ModelFormatError, match=rf"'w'.*{told}"):
+            read_model(save(tmp_path, offset=offset, length=length))
+    assert not read_model(save(tmp_path, offset=1 << 39, length=16)).constants["w"].any()
+
+
+@pytest.mark.parametrize("location", ["n" * 300, "loop", "fifo", "."])
+def test_names_that_are_no_files(tmp_path, location):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ModelFormatError, match="'w': external data file"):
+        read_model(save(tmp_path, location))
+
+
+def test_tensors_share_ranges_and_do_not_overlap(tmp_path):
+    """A small file does not stand for much memory: ten thousand tensors of one range are one."""
+    (tmp_path / "weights.bin").write_bytes(WEIGHTS.tobytes() + WEIGHTS.tobytes())
+    path = save(tmp_path, offset=0, length=16)
+    proto = onnx.load_model_from_string(path.read_bytes())
+
+    def add(name: str, offset: int) -> None:
+        tensor = proto.graph.initializer.add()
+        tensor.CopyFrom(proto.graph.initializer[0])
+        tensor.name = name
+        tensor.external_data[1].value = str(offset)
+        path.write_bytes(proto.SerializeToString())
+
+    add("same", 0)
+    add("next", 16)
+    found = read_model(path).constants
+    assert np.shares_memory(found["w"], found["same"]) and not np.shares_memory(found["w"], found["next"])
+    np.testing.assert_array_equal(found["next"], WEIGHTS)
+    add("between", 12)
+    with pytest.raises(ModelFormatError, match=r"'between': bytes 12 to 28 of its external data overlap .* 0 to 16"):
+        read_model(path)
 
 
 def test_bytes_have_no_folder(tmp_path):

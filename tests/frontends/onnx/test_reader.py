@@ -108,7 +108,7 @@ def test_missing_file_is_named(tmp_path):
 
 
 def test_directory_is_refused(tmp_path):
-    with pytest.raises(ModelFormatError, match="cannot read"):
+    with pytest.raises(ModelFormatError, match="not a regular file"):
         read_model(tmp_path)
 
 

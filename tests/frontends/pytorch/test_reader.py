@@ -104,7 +104,7 @@ def test_other_files(content, message):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(ModelFormatError, match="cannot read the file"):
+    with pytest.raises(ModelFormatError, match="no such file"):
         from_pytorch(tmp_path / "nothing.pt")
 
 

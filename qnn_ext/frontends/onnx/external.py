@@ -1,0 +1,103 @@
+"""External data files of an ONNX model: only within the model's folder, and only as many bytes as the files have.
+
+Tensors name a file and a range of it. Equal ranges are one tensor that is shared; ranges that overlap otherwise are no
+exporter's work, and would let a small file stand for any amount of memory.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from ...errors import ModelFormatError
+from ...reading import open_file
+
+_DIGITS = 19  # of a 63-bit number
+
+
+class ExternalData:
+    """What the tensors of one model have read from files in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[tuple[Path, int, int], bytes] = {}
+        self._ranges: dict[Path, list[tuple[int, int]]] = {}  # (offset, bytes) of what was read, sorted
+
+    def read(self, entries: Mapping[str, str], size: int, label: str) -> bytes:
+        """The `size` bytes of a tensor.
+
+        entries: "location", "offset" and "length" as the file has them
+
+        Raises ModelFormatError, which names the tensor, for a file elsewhere and for a range that is not the tensor's
+        or not in the file.
+        """
+        path = self._path(entries.get("location", ""), label)
+        offset, length = (self._number(entries, key, label) for key in ("offset", "length"))
+        offset = offset or 0
+        if length is not None and length != size:
+            raise ModelFormatError(f"{label} takes {size} bytes, its external data have {length}")
+        with open_file(path, ModelFormatError) as file:
+            available = os.fstat(file.fileno()).st_size
+            if offset + size > available or (length is None and offset + size != available):
+                raise ModelFormatError(
+                    f"{label} takes {size} bytes from {offset} on of {path}, which has {available}; without a length "
+                    "it must end where the file does"
+                )
+            key = path, offset, size
+            if key not in self._read:
+                self._add_range(path, offset, size, label)
+                self._read[key] = _taken(file, offset, size, label)
+        return self._read[key]
+
+    def _add_range(self, path: Path, offset: int, size: int, label: str) -> None:
+        """Raise ModelFormatError where a range overlaps another of the file."""
+        ranges = self._ranges.setdefault(path, [])
+        index = bisect_right(ranges, (offset, size))
+        for start, count in ranges[max(index - 1, 0) : index + 1]:
+            if start < offset + size and offset < start + count:
+                raise ModelFormatError(
+                    f"{label}: bytes {offset} to {offset + size} of its external data overlap those of another tensor, "
+                    f"{start} to {start + count}"
+                )
+        if size:
+            ranges.insert(index, (offset, size))
+
+    def _number(self, entries: Mapping[str, str], key: str, label: str) -> int | None:
+        text = entries.get(key)
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
+            raise ModelFormatError(f"{label}: the {key} of its external data is no number of bytes: {text[:40]!r}")
+        return int(text)
+
+    def _path(self, location: str, label: str) -> Path:
+        """The external file, which must be a regular file within the model's folder, links followed."""
+        if not isinstance(location, str):
+            raise ModelFormatError(f"{label}: the name of its external data file is no text")
+        root = self._folder.resolve()
+        is_named = bool(location) and "\0" not in location and not Path(location).is_absolute()
+        try:
+            path = (root / location).resolve() if is_named else root
+            if is_named and path.is_relative_to(root) and not path.is_file():
+                raise ModelFormatError(f"{label}: external data file {path} is missing; it belongs beside the model")
+        except (OSError, RuntimeError) as error:  # a name that is too long, links that go round
+            raise ModelFormatError(f"{label}: external data file {location[:80]!r} is none: {error}") from None
+        if not is_named or not path.is_relative_to(root):
+            raise ModelFormatError(
+                f"{label}: external data file {location[:80]!r} lies outside the model's folder {root}"
+            )
+        return path
+
+
+def _taken(file: BinaryIO, offset: int, size: int, label: str) -> bytes:
+    try:
+        file.seek(offset)
+        content = file.read(size)
+    except (OSError, MemoryError) as error:
+        raise ModelFormatError(f"{label}: its external data cannot be read: {error or 'out of memory'}") from error
+    if len(content) != size:
+        raise ModelFormatError(f"{label}: its external data file became shorter while it was read")
+    return content
