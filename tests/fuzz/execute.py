@@ -20,6 +20,7 @@ _MOST_ELEMENTS = 200_000  # of all tensors of a model that is run: the interpret
 _OVERFLOW = 1e30  # beyond, partial sums may overflow in one order and not in another
 _SUMS = {
     "matmul", "einsum", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose",
+    "nn.conv3d_transpose",
     "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d", "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d",
     "nn.adaptive_avg_pool3d", "sum", "mean", "variance", "std", "cumsum", "prod", "cumprod", "nn.batch_norm",
     "nn.instance_norm", "nn.group_norm", "nn.rms_norm", "nn.layer_norm", "nn.attention", "nn.softmax",

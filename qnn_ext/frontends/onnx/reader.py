@@ -124,6 +124,9 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
             f"{len(proto.opset_import)} operator sets"
         )
     opsets = {domain_name(entry.domain): int(entry.version) for entry in proto.opset_import}
+    for domain, version in opsets.items():
+        if version < 1:  # no operator has a schema there that its inputs could be checked by
+            raise ModelFormatError(f"the operator set of domain {domain or 'ai.onnx'} has version {version}")
     if proto.functions:
         from onnx import inliner
 
@@ -238,8 +241,9 @@ def _dimension(dim: Any) -> int | str | None:
 
 
 def check_inputs(operator: Operator, version: int) -> None:
-    """Raise ModelFormatError unless the node has the inputs that its operator's schema requires. Operators without a
-    schema in the onnx package pass."""
+    """Raise ModelFormatError unless the node has the inputs that its operator's schema requires, and
+    UnsupportedOperatorError when one of them must be a sequence. Operators without a schema in the onnx package pass.
+    """
     from onnx import defs
 
     try:
@@ -249,6 +253,9 @@ def check_inputs(operator: Operator, version: int) -> None:
     kinds = defs.OpSchema.FormalParameterOption
     for index, parameter in enumerate(schema.inputs):
         given = operator.inputs[index : index + 1]
+        if any(given) and not any(kind.startswith("tensor(") for kind in parameter.types):
+            # TVM's importer would read on and on in a tensor, of which it takes each element for a part of a sequence
+            raise UnsupportedOperatorError(f"input {index} ('{parameter.name}') is a sequence; tensors are supported")
         if parameter.option == kinds.Variadic:
             given = operator.inputs[index:] or ("",) * (schema.min_input > index)
         elif parameter.option == kinds.Single:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from qnn_ext import ModelFormatError, QnnError, UnsupportedOperatorError
+from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.frontends.onnx.reader import read_model
 
 from .graphs import model, node, onnx, value
@@ -143,6 +144,20 @@ def test_sequences_are_refused():
     sequence = onnx.helper.make_tensor_sequence_value_info("x", 1, None)
     with pytest.raises(UnsupportedOperatorError, match="'x' is no tensor"):
         read_model(model([node("Identity", ["x"], ["y"])], [sequence], [value("y", None)]))
+
+
+def test_operators_on_sequences_are_refused():
+    """TVM's importer would take a tensor for a sequence without an end."""
+    proto = model([node("ConcatFromSequence", ["x"], ["y"], axis=0)], [value("x", [2])], [value("y", None)])
+    with pytest.raises(UnsupportedOperatorError, match="'input_sequence'"):
+        from_onnx(proto)
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_versions_of_operator_sets_begin_at_1(version):
+    proto = model([node("Concat", ["x", ""], ["y"], axis=0)], [value("x", [2])], [value("y", [2])], opset=version)
+    with pytest.raises(ModelFormatError, match=f"ai.onnx has version {version}"):
+        from_onnx(proto)
 
 
 def test_missing_package_names_the_command(monkeypatch):
