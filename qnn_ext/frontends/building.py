@@ -13,22 +13,58 @@ from tvm import relax, tirx
 
 from ..errors import ModelFormatError, QnnError
 from ..interpreter import interpret
-from ..op.base import constant, constant_value, shape_of
-from .limits import check_elements, checkpoint, count_expression
+from ..op.base import constant, constant_value
+from ..op.cost import attribute, is_quick
+from .limits import check, check_elements, check_rank, checkpoint, count_expression
 
 _SMALL_RESULT = 2**22  # elements that folding may make out of little
 
 
+class Builder(relax.BlockBuilder):
+    """Checks the limits of the import with everything it emits, whether converters of ours emit it or TVM's."""
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        """Bind an expression. Raises LimitError when the module, the call or its result becomes too big, or the import
+        takes too long."""
+        count_expression()
+        if isinstance(expr, relax.Call):
+            check_call(expr)
+        bound = super().emit(expr, name_hint)
+        if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
+            check_elements([int(dim) for dim in bound.ty.shape if isinstance(dim, tirx.IntImm)])
+        return bound
+
+
+def check_call(call: relax.Call) -> None:
+    """Raises LimitError when a call has too many operands, or pads its image absurdly, UnsupportedOperatorError when it
+    asks for a shape with too many dimensions."""
+    check("operands", len(leaves(call)), "a call")
+    for arg in call.args:
+        if isinstance(arg, relax.ShapeExpr):
+            check_rank(len(arg.values))
+    padding = attribute(call, "padding")
+    if padding is not None and isinstance(call.args[0].ty, relax.TensorType):
+        _check_padded(call, [int(width) for width in padding])
+
+
+def _check_padded(call: relax.Call, padding: list[int]) -> None:
+    """Some kernels write the padded image down: it must be a tensor that can be."""
+    check("padding", max(padding, default=0), "a window")
+    layout = attribute(call, "data_layout") or attribute(call, "layout") or ""
+    spatial = [axis for axis, letter in enumerate(str(layout)) if letter in "DHW"]
+    shape = [int(dim) for dim in call.args[0].ty.shape]
+    if len(padding) != 2 * len(spatial) or len(shape) != len(str(layout)):
+        return  # to be refused by the type rule
+    for axis, before, after in zip(spatial, padding[: len(spatial)], padding[len(spatial) :], strict=True):
+        shape[axis] += before + after
+    check_elements(shape, "the padded image")
+
+
 def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str) -> relax.Expr:
-    """`expr` bound to a variable; constants and variables stay as they are. Raises LimitError when the result would be
-    too big, or the import takes too long."""
+    """`expr` bound to a variable; constants and variables stay as they are."""
     if isinstance(expr, relax.Var) or constant_value(expr) is not None:
         return expr
-    count_expression()
-    bound = builder.emit(expr, identifier(name))
-    if isinstance(bound.ty, relax.TensorType):
-        check_elements(shape_of(bound))
-    return bound
+    return builder.emit(expr, identifier(name))
 
 
 def fold(expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
@@ -38,7 +74,7 @@ def fold(expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
         return bound
     values = [constant_value(leaf) for leaf in leaves(expr)]
     known = [value for value in values if value is not None]
-    if known and len(known) == len(values) and _can_fold(bound.ty, known):
+    if known and len(known) == len(values) and _can_fold(expr, bound.ty, known):
         checkpoint()
         builder = relax.BlockBuilder()
         with builder.function("main", []):
@@ -50,12 +86,15 @@ def fold(expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
     return bound
 
 
-def _can_fold(result: Any, operands: Sequence[np.ndarray]) -> bool:
-    """Whether a result is small enough to compute it at import: small at all, or about as big as its operands."""
+def _can_fold(call: relax.Call, result: Any, operands: Sequence[np.ndarray]) -> bool:
+    """Whether a result is cheap enough to compute it at import: small at all, or about as big as its operands, and made
+    in a few seconds."""
     if not isinstance(result, relax.TensorType):
         return False
     size = math.prod(int(dim) for dim in result.shape)
-    return size <= max(_SMALL_RESULT, 2 * max(operand.size for operand in operands))
+    if size > max(_SMALL_RESULT, 2 * max(operand.size for operand in operands)):
+        return False
+    return is_quick(call, size, operands)
 
 
 def padded(

@@ -15,9 +15,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..errors import LimitError, ModelFormatError, QnnError
+from ..errors import LimitError, ModelFormatError, QnnError, UnsupportedOperatorError
 
 _CONVERSIONS = 4  # how often a weight of the file may be converted (transposed, widened, packed) beyond the limits
+MAX_RANK = 32  # of NumPy 1
 _CONVERTED_BYTES = 4  # of an element of a converted weight
 
 
@@ -41,6 +42,8 @@ class Limits:
                  Default 1024
     expressions: calls in the module. Default 100,000
     evaluations: operators of TorchScript that the import evaluates, those in a loop in every round. Default 1,000,000
+    operands:    operands or results of one operator, and of the model; some passes compare them with each other.
+                 Default 2048
     padding:     rows or columns that a window may reach beyond its image. Default 2¹⁶
     seconds:     wall-clock time of the import, reading the file included. Default 600
     memory:      bytes by which the process may grow while the operators are converted, the file's own weights and
@@ -55,6 +58,7 @@ class Limits:
     unrolled: int = _limit(1024, "steps", "to unroll")
     expressions: int = _limit(100_000, "expressions", "in one module")
     evaluations: int = _limit(1_000_000, "operators", "to evaluate")
+    operands: int = _limit(2048, "operands or results", "of one operator")
     padding: int = _limit(2**16, "rows or columns", "of padding around an image", most=2**31 - 1)
     seconds: float = _limit(600.0, "seconds", "for one import")
     memory: int = _limit(4 * 2**30, "bytes", "of memory for one import")
@@ -134,7 +138,7 @@ def exceeded(name: str, needed: float, what: str = "the model") -> LimitError:
     limit, meta = getattr(current(), name), _META[name]
     problem = f"{what} takes {needed:,} {meta['unit']}, and the limit is {limit:,} {meta['of']}"
     if needed > meta["most"]:
-        return LimitError(f"{problem}, which is all that can be computed: the file is damaged")
+        return LimitError(f"{problem}; more than {meta['most']:,} cannot be computed: the file is damaged")
     return LimitError(f"{problem}; if the model is trusted, raise it: {_how(name, needed)}")
 
 
@@ -152,12 +156,19 @@ def check_elements(
     name:   the limit that holds: "elements", or "folded" for constants that are made now
     exempt: elements that are allowed in any case
     """
+    check_rank(len(shape), what)
     if any(dim < 0 for dim in shape):
         raise ModelFormatError(f"{what} would have shape {tuple(shape)}: the file is damaged")
     count = math.prod(shape)
     if count > exempt:
         check(name, count, f"{what} of shape {tuple(shape)}")
     return tuple(int(dim) for dim in shape)
+
+
+def check_rank(rank: int, what: str = "the result") -> None:
+    """Raises UnsupportedOperatorError for more dimensions than arrays can have."""
+    if rank > MAX_RANK:
+        raise UnsupportedOperatorError(f"{what} has {rank} dimensions; up to {MAX_RANK} are supported")
 
 
 def charge(shape: Sequence[int], what: str = "the model") -> None:

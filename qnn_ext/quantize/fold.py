@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, ir, relax
+from tvm import IRModule, relax
 
 from ..module import QnnModule
 from ..op.base import constant, constant_value, normalize_axis, shape_of
+from ..op.cost import is_quick
 from ..passes.qdq_to_integer.hoist import evaluate
 from ..passes.rewrite import (
     Emit,
@@ -63,10 +64,14 @@ def _computed(call: relax.Call) -> relax.Expr | None:
     tensors = [arg for arg in operands(call) if isinstance(getattr(arg, "ty", None), relax.TensorType)]
     if not op_name(call) or op_name(call).startswith("qnn.") or not tensors:
         return None
-    if not all(isinstance(arg, ir.expr.GenericConst) for arg in tensors):
+    arrays = [array for array in map(constant_value, tensors) if array is not None]
+    if len(arrays) < len(tensors):
         return None
-    ty, size = _type(call), sum(math.prod(shape_of(arg)) for arg in tensors)
-    if not isinstance(ty, relax.TensorType) or math.prod(int(n) for n in ty.shape) > size + _MOST_GROWTH:
+    ty, size = _type(call), sum(array.size for array in arrays)
+    if not isinstance(ty, relax.TensorType):
+        return None
+    result = math.prod(int(n) for n in ty.shape)
+    if result > size + _MOST_GROWTH or not is_quick(call, result, arrays):
         return None
     return constant(evaluate(call))
 

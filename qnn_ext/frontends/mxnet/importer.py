@@ -15,7 +15,7 @@ from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperato
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
-from ..building import bind, blaming, distinct, identifier
+from ..building import Builder, bind, blaming, distinct, identifier
 from ..limits import Limits, begin_walk, check_elements, importing
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
 from .node import Node
@@ -75,7 +75,7 @@ class Importer:
         self.source = source
         self.notes: list[FloatNote] = []
         self.folded: list[Operator] = []  # BatchNorm nodes that are part of the convolution before
-        self._builder = relax.BlockBuilder()
+        self._builder = Builder()
 
     # ---- what nodes ask for ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from ...errors import UnsupportedOperatorError
 from ...op.base import constant, normalize_axis
+from ..limits import check_rank
 
 if TYPE_CHECKING:
     from .node import Node
@@ -41,6 +42,8 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         )
     if node.op_type in _UNSOUND:
         raise UnsupportedOperatorError(_UNSOUND[node.op_type])
+    if node.op_type in ("Expand", "Unsqueeze") and len(node.inputs) > 1 and node.is_constant(1):
+        check_rank(node.constant(1).size)
     if node.op_type == "RoiAlign" and node.attribute("mode", "avg") != "avg":
         raise UnsupportedOperatorError("mode max is not supported")
     if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":

@@ -5,7 +5,6 @@ That makes the shape arithmetic of exported models disappear. Weights that pass 
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 
@@ -13,7 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import UnsupportedOperatorError
-from ..limits import current
+from ..limits import checkpoint
+from .folding_cost import is_affordable
 from .reader import Operator
 from .tensors import NARROW
 
@@ -22,8 +22,6 @@ _NEVER = {
     "DequantizeLinear", "If", "Loop", "Scan", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
     "Bernoulli", "Multinomial", "Dropout",
 }  # fmt: skip
-# Too slow in the reference implementation; their converters take constants as well
-_SLOW = {"Conv", "ConvTranspose", "Resize", "Upsample", "MaxPool", "AveragePool", "ConvInteger", "QLinearConv"}
 
 
 def evaluate(
@@ -33,12 +31,13 @@ def evaluate(
 
     narrow: for each input "int4" and the like where it holds unpacked 4- or 2-bit integers, else ""
     """
-    if operator.domain or operator.op_type in _NEVER or operator.op_type in _SLOW or len(operator.attributes) > 64:
+    if operator.domain or operator.op_type in _NEVER or len(operator.attributes) > 64:
         return None
     if operator.op_type == "Constant":
         return [_constant_node(operator)]
-    if _result_size(operator.op_type, inputs) > current().folded + 2 * sum(x.size for x in inputs if x is not None):
+    if not is_affordable(operator, inputs):
         return None
+    checkpoint()
     from onnx.reference import ReferenceEvaluator
 
     feeds = {
@@ -88,25 +87,3 @@ def unpacked(value: np.ndarray) -> tuple[np.ndarray, str]:
     if name in NARROW.values():
         return value.astype(np.uint8 if name.startswith("u") else np.int8), name
     return value, ""
-
-
-def _result_size(op_type: str, inputs: Sequence[np.ndarray | None]) -> int:
-    """Elements of the result, for operators that can make much out of little; 0 for all others."""
-    known = [value for value in inputs if value is not None]
-    if op_type == "ConstantOfShape" and known:
-        return math.prod(int(dim) for dim in known[0].reshape(-1))
-    if op_type in ("Expand", "Tile", "Pad", "OneHot") and len(known) > 1 and known[1].dtype.kind in "iu":
-        numbers = [max(1, abs(int(value))) for value in known[1].reshape(-1)]
-        if op_type == "Pad":
-            sides = len(numbers) // 2
-            grown = (
-                [dim + sum(numbers[axis::sides]) for axis, dim in enumerate(known[0].shape[:sides])] if sides else []
-            )
-            return math.prod(grown)
-        return known[0].size * math.prod(numbers)
-    if op_type == "Range" and len(known) == 3 and all(value.size == 1 for value in known):
-        start, stop, step = (float(value.reshape(())) for value in known)
-        return int(min(abs((stop - start) / step), 2**62)) if step and math.isfinite(start + stop + step) else 2**62
-    if op_type in ("MatMul", "Gemm", "Einsum"):
-        return math.prod(max(1, value.size) for value in known[:2]) // max(1, min(v.size for v in known))
-    return 0

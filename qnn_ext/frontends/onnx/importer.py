@@ -14,8 +14,8 @@ from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
-from ..building import bind, blaming, distinct, fold, identifier
-from ..limits import Limits, begin_walk, charge, importing
+from ..building import Builder, bind, blaming, distinct, fold, identifier
+from ..limits import Limits, begin_walk, charge, check, checkpoint, importing
 from . import converters  # noqa: F401  (fills the registry)
 from .batch import check_batch_axis
 from .fallback import convert_with_tvm
@@ -80,7 +80,7 @@ class Importer:
         self._shapes = shapes
         self._constants = dict(model.constants)
         self._values: dict[str, relax.Expr] = {}
-        self._builder = relax.BlockBuilder()
+        self._builder = Builder()
         self._depth = 0
 
     # ---- what nodes ask for --------------------------------------------------------------------------------------
@@ -113,6 +113,7 @@ class Importer:
     def run(self) -> QnnModule:
         """Convert the whole graph. Quantized operators of QDQ models stay dequantize → float → quantize."""
         begin_walk(sum(array.size for array in self.model.constants.values()))
+        check("operands", max(len(self.model.inputs), len(self.model.outputs)))
         names = distinct([value.name for value in self.model.inputs])
         specs, params = [], []
         for value, name in zip(self.model.inputs, names, strict=True):
@@ -166,6 +167,8 @@ class Importer:
                 if name in self._values or name in self._constants:
                     raise ModelFormatError(f"value {name!r} is computed twice")
             check_inputs(operator, self.model.opset(operator.domain))
+            check("operands", max(len(operator.inputs), len(operator.outputs)), "the operator")
+            checkpoint()
             if operator.op_type == "If" and not operator.domain:
                 return self._convert_if(operator)
             if self._fold_node(operator):

@@ -6,7 +6,7 @@ The file is not trusted. Not here: what an operator computes, or which ones are 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ...reading import read_bytes
+from ..limits import check
 from .external import ExternalData
 from .tensors import DTYPES, NARROW, dtype_name, read_tensor
 
@@ -130,6 +131,7 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
     if proto.functions:
         from onnx import inliner
 
+        _check_inlining(proto)
         try:
             proto = inliner.inline_local_functions(proto)
         except Exception as error:
@@ -146,6 +148,33 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
         opsets=opsets,
         external=external,
     )
+
+
+def _check_inlining(proto: Any) -> None:
+    """Raises LimitError when functions that call functions would become too many nodes."""
+    functions = {(function.domain, function.name): function for function in proto.functions}
+    sizes: dict[Any, int] = {}  # nodes of a function with all it calls; 0 while it is counted
+    pending: list[Any] = [*functions]
+    while pending:
+        name = pending[-1]
+        nodes = [node for node in _nodes(functions[name].node)]
+        calls = [(node.domain, node.op_type) for node in nodes if (node.domain, node.op_type) in functions]
+        missing = [called for called in calls if called not in sizes]
+        if missing and name not in sizes:
+            sizes[name] = 0
+            pending += dict.fromkeys(missing)
+            continue
+        sizes[pending.pop()] = min(len(nodes) + sum(sizes.get(called, 0) for called in calls), 1 << 60)
+    main = [(node.domain, node.op_type) for node in _nodes(proto.graph.node)]
+    check("expressions", len(main) + sum(sizes.get(called, 0) for called in main), "the model with its functions")
+
+
+def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The nodes and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g.node)
 
 
 def read_subgraph(graph: Any, external: ExternalData | None) -> Subgraph:

@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
-from ..building import bind, blaming, distinct, fold, identifier
+from ..building import Builder, bind, blaming, distinct, fold, identifier
 from ..limits import Limits, begin_walk, charge, check_elements, importing
 from . import converters  # noqa: F401  (fills the registry)
 from .node import Node, shape_of
@@ -65,7 +65,7 @@ class Importer:
         self.state_values: dict[str, relax.Expr] = {}
         self.initial_states: dict[str, np.ndarray] = {}
         self._values: dict[int, relax.Expr] = {}
-        self._builder = relax.BlockBuilder()
+        self._builder = Builder()
 
     # ---- what nodes ask for --------------------------------------------------------------------------------------
 

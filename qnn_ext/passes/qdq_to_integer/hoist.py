@@ -10,6 +10,7 @@ rewrites. Both take time linear in the number of bindings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from tvm import IRModule, relax
 
 from ...interpreter import interpret
 from ...op.base import OPS, call_attributes, constant, constant_value, shape_of
+from ...op.cost import is_quick
 from ..rewrite import bindings_of, consumers, emit_named, op_name, operands, plain_attrs, substitute
 
 # folded constants may be this much bigger than what they are made of
@@ -215,11 +217,12 @@ class _Hoist:
 def _demands(function: relax.Function, bindings: list[relax.VarBinding]) -> dict[Any, Quantize]:
     """Variable -> the quantize that all its readers apply to it, directly or behind operators that move values."""
     readers = consumers(function, bindings)
+    data = [set(_data_of(binding.value) or []) for binding in bindings]
     wanted: dict[Any, Quantize] = {}
     for binding in reversed(bindings):
         found: dict[Any, Quantize] = {}
         for index in readers[binding.var]:
-            quantize = _demand(bindings[index], binding.var, wanted) if index < len(bindings) else None
+            quantize = _demand(bindings[index], binding.var, data[index], wanted) if index < len(bindings) else None
             if quantize is None:
                 break
             found[quantize.key] = quantize
@@ -229,13 +232,13 @@ def _demands(function: relax.Function, bindings: list[relax.VarBinding]) -> dict
     return wanted
 
 
-def _demand(reader: relax.VarBinding, var: Any, wanted: dict[Any, Quantize]) -> Quantize | None:
+def _demand(reader: relax.VarBinding, var: Any, data: set[Any], wanted: dict[Any, Quantize]) -> Quantize | None:
+    """How a reader of `var` quantizes it; `data`: what the reader moves."""
     value = reader.value
     if op_name(value) == "qnn.quantize":
         quantize = Quantize(value)
         return quantize if quantize.per_tensor and var.same_as(value.args[0]) else None
-    data = _data_of(value)
-    return wanted.get(reader.var) if data is not None and any(var.same_as(item) for item in data) else None
+    return wanted.get(reader.var) if var in data else None
 
 
 def _has_integers(binding: relax.VarBinding) -> bool:
@@ -255,7 +258,8 @@ def _folded(bound: Any, expr: Any) -> Any:
     known = [array for array in arrays if array is not None]
     if not known or len(known) < len(arrays):
         return bound
-    if np.prod(shape_of(bound), dtype=np.int64) > sum(array.size for array in known) + _MOST_GROWTH:
+    size = math.prod(shape_of(bound))
+    if size > sum(array.size for array in known) + _MOST_GROWTH or not is_quick(expr, size, known):
         return bound
     return constant(evaluate(expr))
 

@@ -18,6 +18,8 @@ from .walker import Context
 # (call, channel axis) -> the axis the channels have afterwards; None when they are torn apart
 AxisRule = Callable[[relax.Call, int], "int | None"]
 
+_MOST_GROWN = 2**22  # elements that a constant may become at import
+
 TORN = "it tears apart the channels that have scales of their own"
 
 
@@ -101,10 +103,14 @@ def move(call: relax.Call, context: Context) -> Any:
 
 
 def _fold(call: relax.Call, context: Context) -> Any:
-    """The call bound to a variable, or its value when its data is constant."""
+    """The call bound to a variable, or its value when its data is constant and does not grow much."""
     tensors = [arg for arg in call.args if isinstance(getattr(arg, "ty", None), relax.TensorType)]
-    constants = all(constant_value(arg) is not None for arg in tensors)
-    return constant(evaluate(call)) if constants else context.emit(call)
+    arrays = [constant_value(arg) for arg in tensors]
+    bound = context.emit(call)
+    known = [array for array in arrays if array is not None]
+    if len(known) < len(arrays) or math.prod(shape_of(bound)) > _MOST_GROWN + 2 * sum(array.size for array in known):
+        return bound
+    return constant(evaluate(call))
 
 
 @integer_rule("image.resize2d")

@@ -10,6 +10,7 @@ from tvm import relax
 
 from ....op import compound
 from ....op.base import constant, shape_of
+from ...limits import check_elements
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, matmul, number, plus, times
@@ -110,6 +111,7 @@ def _mask(node: Node, index: int, batch: int, length: int, before: int) -> relax
     mask = _padding_mask(node, index, batch, length, total) if node.has_input(index) else None
     if not node.attribute("unidirectional", 0) or length == 1:
         return mask
+    check_elements((length, total), "the mask", "folded")
     future = np.triu(np.ones((length, total), bool), before + 1)
     lowest = float(np.finfo(np.float32).min)
     if mask is None:

@@ -9,13 +9,12 @@ from tvm import relax
 
 from ....op import compound
 from ....op.base import constant, shape_of
+from ...limits import check
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import matmul, plus, times
 from .integer import quantize_dynamically
 from .microsoft_matmul import to_float
-
-LONGEST = 256  # steps that are unrolled
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ def _check(node: Node) -> None:
         raise node.malformed(f"direction {node.attribute('direction')!r}")
     if len(node.shape(0)) != 3 or len(node.shape(1)) != 3 or len(node.shape(2)) != 3:
         raise node.malformed(f"X {node.shape(0)}, W {node.shape(1)} and R {node.shape(2)} must have 3 dimensions")
-    if node.shape(0)[0] > LONGEST:
-        raise node.unsupported(f"a sequence of {node.shape(0)[0]} steps; at most {LONGEST} are unrolled")
+    check("unrolled", node.shape(0)[0], "the sequence")
 
 
 def _direction(

@@ -87,6 +87,7 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
 
 def _repeated(node: Node, mode: str, length: int, low: int, high: int) -> np.ndarray:
     """Which position of the axis each position of the padded axis shows."""
+    check_elements((length + low + high,), "the padded axis", "folded")
     positions = np.arange(-low, length + high, dtype=np.int64)
     if mode == "wrap":
         return positions % length
@@ -160,6 +161,7 @@ def _rearranged(node: Node, shape: tuple[int, ...], order: tuple[int, ...], resu
 def one_hot(node: Node) -> relax.Expr:
     """The second value where an index equals the position along the new axis, the first elsewhere."""
     depth = int(node.constant(1).reshape(-1)[0])
+    check_elements((depth,), "the new axis", "folded")
     axis = normalize_axis(node.attribute("axis", -1), len(node.shape(0)) + 1)
     indices = node.emit(relax.op.expand_dims(node.emit(relax.op.astype(node.input(0), "int64")), axis))
     size = constant(np.asarray(depth, np.int64))

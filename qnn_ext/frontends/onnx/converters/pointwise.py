@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ....op.base import constant, constant_value
+from ...limits import check_elements
 from ..node import Node
 from ..registry import converter
 
@@ -73,7 +74,7 @@ def is_inf(node: Node) -> relax.Expr:
         value for name, value in (("detect_positive", np.inf), ("detect_negative", -np.inf)) if node.attribute(name, 1)
     ]
     if not signs:
-        return constant(np.zeros(node.shape(0), np.bool_))
+        return constant(np.zeros(check_elements(node.shape(0), "the result", "folded"), np.bool_))
     found = [node.emit(relax.op.equal(node.input(0), _like(node, value))) for value in signs]
     return found[0] if len(found) == 1 else relax.op.logical_or(*found)
 

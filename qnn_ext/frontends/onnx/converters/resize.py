@@ -14,6 +14,7 @@ import numpy as np
 from tvm import relax
 
 from ....op.base import constant, normalize_axis
+from ...limits import check_elements
 from ..node import Node
 from ..registry import converter
 
@@ -137,6 +138,7 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
         raise node.unsupported(f"mode {mode!r} with coordinates {coordinates!r} and nearest_mode {nearest!r}")
     if any(axis.target < 1 for axis in axes):
         raise node.malformed(f"the result would have shape {tuple(axis.target for axis in axes)}")
+    check_elements([axis.target for axis in axes])
     if mode != "nearest" and not node.dtype(0).startswith("float"):
         raise node.unsupported(f"mode {mode} on {node.dtype(0)}")
     data = node.input(0)
@@ -155,6 +157,7 @@ def _resize_axis(
     coordinates: Callable[[np.ndarray, Axis], np.ndarray],
     nearest: Callable[[np.ndarray], np.ndarray],
 ) -> relax.Expr:
+    check_elements((axis.target,), f"axis {index}", "folded")
     positions = coordinates(np.arange(axis.target, dtype=np.float64), axis)
     mode = node.attribute("mode", "nearest")
     outside = None

@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ....op.base import constant
+from ...limits import check_elements
 from ..node import Node
 from ..registry import converter
 
@@ -36,8 +37,12 @@ def dropout(node: Node) -> list[relax.Expr]:
     """The input itself: models are run, not trained. The second output is a mask that lets everything through."""
     if node.has_input(2) and (not node.is_constant(2) or node.constant(2).any()):
         raise node.unsupported("training_mode is on; export the model for inference")
-    mask = constant(np.ones(node.shape(0), np.bool_)) if node.has_output(1) else None
-    return [node.input(0)] if mask is None else [node.input(0), mask]
+    mask = [_all_true(node)] if node.has_output(1) else []
+    return [node.input(0), *mask]
+
+
+def _all_true(node: Node) -> relax.Expr:
+    return constant(np.ones(check_elements(node.shape(0), "the mask", "folded"), np.bool_))
 
 
 @converter("Reshape", since=5)
@@ -75,5 +80,5 @@ def eye_like(node: Node) -> relax.Expr:
     if len(node.shape(0)) != 2:
         raise node.malformed(f"takes a matrix, found shape {node.shape(0)}")
     dtype = node.target_dtype("dtype") if "dtype" in node.attributes else node.dtype(0)
-    rows, columns = node.shape(0)
+    rows, columns = check_elements(node.shape(0), "the matrix", "folded")
     return constant(np.eye(rows, columns, k=node.attribute("k", 0), dtype=dtype))
