@@ -7,7 +7,6 @@ All of that is arithmetic on a few bytes, done before anything is allocated. Pic
 from __future__ import annotations
 
 import ast
-import contextlib
 import math
 import os
 import stat
@@ -25,18 +24,12 @@ _HEADER_LENGTHS = {(1, 0): 2, (2, 0): 4, (3, 0): 4}  # version of .npy -> bytes 
 _KINDS = "biufc"  # of arrays of numbers
 
 
-def is_regular(path: str | os.PathLike) -> bool:
-    """Whether there is an ordinary file, or a link to one: opening another kind may wait for ever."""
-    with contextlib.suppress(OSError, ValueError):
-        return stat.S_ISREG(os.stat(path).st_mode)
-    return False
-
-
 def open_file(path: str | os.PathLike, error: type[QnnError]) -> BinaryIO:
     """An ordinary file, open to read. Raises `error`, naming the path and what is wrong with it."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise error(f"{os.fspath(path)}: not a regular file")
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            raise error(f"{os.fspath(path)}: {'a directory, ' if stat.S_ISDIR(mode) else ''}not a regular file")
         return open(path, "rb")
     except FileNotFoundError:
         raise error(f"{os.fspath(path)}: no such file") from None

@@ -206,15 +206,20 @@ class Engine:
         if self._executor is None and self.target["kind"] == "cuda":
             self._executor = self._on_gpu()
         if self._executor is None:
-            check_runnable(self.features, self._variant["architecture"])
-            library, weights = self._load_code()
-            model = self.inputs, self.outputs, self._states, self._checks
-            if weights is None:
-                self._executor = MachineExecutor(library, *model, self.kernels, self.num_threads)
-            else:
-                layout = self._variant["program"]
-                self._executor = ProgramExecutor(library, weights, layout, *model, self.num_threads)
+            try:
+                self._executor = self._on_cpu()
+            except MemoryError:
+                wanted = self.memory.feature_maps
+                raise QnnError(f"the model's feature maps take {wanted} bytes, more than are free here") from None
         return self._executor
+
+    def _on_cpu(self) -> Executor:
+        check_runnable(self.features, self._variant["architecture"])
+        library, weights = self._load_code()
+        model = self.inputs, self.outputs, self._states, self._checks
+        if weights is None:
+            return MachineExecutor(library, *model, self.kernels, self.num_threads)
+        return ProgramExecutor(library, weights, self._variant["program"], *model, self.num_threads)
 
     def _on_gpu(self) -> Executor:
         check_runnable(self.features, self._variant["architecture"])

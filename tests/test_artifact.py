@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
 from qnn_ext import ArtifactError, QnnError
@@ -320,6 +321,47 @@ def test_more_memory_than_there_is(saved, path):
     describe(saved, path, description)
     with pytest.raises(ArtifactError, match=r"takes 4398\.0 GB to run"):
         qnn_ext.load(path)
+
+
+def test_more_memory_than_is_free(saved, path):
+    """Less than the machine has, more than this process may take."""
+    description = description_of(saved)
+    description["variants"][0]["program"]["workspace"] = 1 << 30
+    describe(saved, path, description)
+    script = (
+        "import resource, sys, qnn_ext; engine = qnn_ext.load(sys.argv[1], num_threads=1)\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (800 << 20, 800 << 20))\n"
+        "try: engine.time(1, 1)\n"
+        "except qnn_ext.QnnError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
+    assert "feature maps take 1073741824 bytes, more than are free here" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_the_code_does_not_take(tmp_path):
+    """A description that is sound by itself, of code that takes and gives something else, in the virtual machine."""
+    floats = TensorProto.FLOAT
+    ordered = helper.make_node("TopK", ["x", "k"], ["values", "indices"])
+    outputs = [helper.make_tensor_value_info("values", floats, [4, 3])]
+    outputs.append(helper.make_tensor_value_info("indices", TensorProto.INT64, [4, 3]))
+    data, count = helper.make_tensor_value_info("x", floats, [4, 16]), numpy_helper.from_array(np.array([3]), "k")
+    proto = helper.make_model(helper.make_graph([ordered], "sorts", [data], outputs, [count]), ir_version=8)
+    qnn_ext.build(qnn_ext.from_onnx(proto.SerializeToString()), num_threads=1).save(tmp_path / "sorts.qnn")
+    whole = description_of(tmp_path / "sorts.qnn")
+    for kind, value in (
+        ("inputs", []),
+        ("inputs", [{**whole["inputs"][0], "shape": [4, 17]}]),
+        ("inputs", [{**whole["inputs"][0], "shape": [4]}]),
+        ("inputs", [{**whole["inputs"][0], "dtype": "int32"}]),
+        ("outputs", whole["outputs"] * 2),
+        ("outputs", whole["outputs"][:1]),
+    ):
+        describe(tmp_path / "sorts.qnn", tmp_path / "m.qnn", {**whole, kind: value})
+        engine = qnn_ext.load(tmp_path / "m.qnn", num_threads=1)
+        inputs = [np.zeros(spec.shape, spec.dtype) for spec in engine.inputs]
+        for use in (lambda: engine.run(inputs), lambda: engine.time(1, 1), lambda: engine.profile(1)):  # noqa: B023
+            with pytest.raises(QnnError, match=r"does not run|results instead of"):
+                use()
 
 
 def test_what_is_written_is_checked(engine, tmp_path, monkeypatch):
