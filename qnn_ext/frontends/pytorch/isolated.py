@@ -66,11 +66,10 @@ def _pickled(example_inputs: Any, shapes: Any) -> bytes:
 
 def _problem(end: Ended, name: str) -> ModelFormatError:
     """What to say about an import that has ended without a result."""
+    if end.kind in ("time", "memory"):
+        limit = {"time": "seconds", "memory": "memory"}[end.kind]
+        return over(limit, f"{name}: {end.doing or 'the import'}")
     doing = f" while {end.doing}" if end.doing else ""
-    if end.kind == "time":
-        return over("seconds", f"{name}: the import{doing}")
-    if end.kind == "memory":
-        return over("memory", f"{name}: the import{doing}")
     if end.kind == "crash":
         return ModelFormatError(
             f"{name}: PyTorch crashed{doing} ({end.what}): the file is damaged, of another PyTorch version, or made to "

@@ -1,9 +1,11 @@
 """Files of PyTorch are imported in a process of their own: nothing in them ends, hangs or fills this one."""
 
 import io
+import re
 import sys
 import textwrap
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +118,7 @@ class Stateful(torch.nn.Module):
 def test_a_loop_while_the_archive_is_read():
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(Stateful().eval()), buffer)
-    with pytest.raises(LimitError, match=r"while reading the archive takes over 1 seconds.*--limit seconds=10"):
+    with pytest.raises(LimitError, match=r"bytes: reading the archive takes over 1 seconds.*--limit seconds=10"):
         from_pytorch(buffer.getvalue(), shapes=[(4, 4)], limits=Limits(seconds=1))
 
 
@@ -133,6 +135,24 @@ def test_memory():
 
 
 # ---- PyTorch's own crashes ---------------------------------------------------------------------------------------
+
+
+def test_code_that_ends_the_reader():
+    """PyTorch 2.13 follows a null pointer where a tensor is indexed by nothing, which a flipped byte can cause."""
+    buffer, hits = io.BytesIO(), 0
+    with zipfile.ZipFile(io.BytesIO(script("x = x[0]"))) as source, zipfile.ZipFile(buffer, "w") as target:
+        for info in source.infolist():
+            content = source.read(info)
+            if info.filename.endswith(".py"):
+                changed = re.sub(rb"torch\.select\(x, 0, 0\)", b"x[]", content)
+                hits, content = hits + (changed != content), changed
+            target.writestr(info.filename, content)
+    assert hits == 1
+    with pytest.raises(
+        ModelFormatError, match=r"crashed while reading the archive \(SIGSEGV\).*export the model again"
+    ):
+        from_pytorch(buffer.getvalue(), shapes=[(4, 4)])
+    assert from_pytorch(script("x = x + 1"), shapes=[(4, 4)]).inputs[0].shape == (4, 4)
 
 
 @pytest.mark.parametrize("code", ["SIGSEGV", "SIGFPE", "SIGABRT", "exit code 3"])
