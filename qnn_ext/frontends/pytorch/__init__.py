@@ -34,8 +34,12 @@ def from_pytorch(
                     by default `torch.backends.quantized.engine`, which PyTorch would use itself
     limits:         what the import may take, by default `qnn_ext.Limits()`
 
-    Raises ModelFormatError (damaged file, pickled module, state dictionary), LimitError (beyond the limits),
-    UnsupportedOperatorError, ShapeError, and QnnError where PyTorch is missing.
+    Files are read and imported in a process of their own, which costs some seconds for the first: PyTorch's readers
+    crash on some damaged files, and TorchScript is a program that the import evaluates. That process knows no operators
+    that extensions register in this one: load a file that needs them with `torch.jit.load` and pass the object.
+
+    Raises ModelFormatError (damaged file, one that crashes PyTorch, pickled module, state dictionary), LimitError
+    (beyond the limits), UnsupportedOperatorError, ShapeError, and QnnError where PyTorch is missing.
     """
     from .common import import_torch
 

@@ -89,7 +89,8 @@ def load_script(archive: Archive) -> Any:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelFormatError(
             f"{archive.name}: PyTorch cannot read this TorchScript archive: {reason.strip()[:300]}; it may be "
-            "damaged, of another PyTorch version, or use operators that only some extension registers"
+            "damaged, of another PyTorch version, or use operators that only some extension registers: then import "
+            "that, load the file with torch.jit.load if you trust it, and pass the object"
         ) from error
 
 
