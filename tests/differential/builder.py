@@ -1,0 +1,140 @@
+"""A graph under construction, whatever its format: operators take tensors that are there already, or new inputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .recipe import Case, Recipe
+from .values import Draw
+
+TRIALS = 3
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor. `scale` is None where it is not quantized; `accident` and `steady` as in `Case`."""
+
+    key: Any
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float | None = None
+    zero: int = 0
+    accident: str = ""
+    steady: bool = True
+
+    @property
+    def quantized(self) -> bool:
+        return self.scale is not None
+
+
+class Builder:
+    """Tensors and counts of one graph. A format adds how inputs and operators are written."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, self.draw = recipe, Draw(recipe)
+        self.values: list[Value] = []
+        self.inputs: list[Value] = []
+        self.used: set[Any] = set()
+        self.limits: dict[Any, tuple[int | None, int | None]] = {}
+        self.operators: Counter[str] = Counter()
+
+    @property
+    def exact(self) -> bool:
+        """Whether float sums of products are exact in this graph, in every order."""
+        return self.recipe.scales == "power_of_two"
+
+    def declare(self, shape: tuple[int, ...], dtype: str, scale: float | None, zero: int) -> Any:
+        """Write a new input; its key."""
+        raise NotImplementedError
+
+    def dtype(self, options: Sequence[str]) -> str:
+        """The graph's dtype where the operator has it, else one that it has."""
+        return self.recipe.dtype if self.recipe.dtype in options and self.draw.chance(0.8) else self.draw.pick(options)
+
+    def scale(self, about: float = 0.05) -> float:
+        """A scale of the graph."""
+        return float(np.float32(np.clip(self.draw.scale(about) * self.draw.unit, 1e-37, 1e37)))
+
+    def fresh(
+        self, dtype: str, shape: Sequence[int], quantized: bool = False, low: int | None = None, high: int | None = None
+    ) -> Value:
+        """A new input of the model; its values lie within low … high."""
+        scale, zero = (self.scale(), self.draw.zero_point(dtype)) if quantized else (None, 0)
+        value = Value(self.declare(tuple(shape), dtype, scale, zero), tuple(shape), dtype, scale, zero)
+        self.limits[value.key] = (low, high)
+        self.inputs.append(value)
+        self.values.append(value)
+        return value
+
+    def take(
+        self,
+        dtypes: Sequence[str],
+        rank: int | Sequence[int] = (1, 2, 3, 4),
+        quantized: bool = False,
+        shape: Sequence[int] | None = None,
+        where: Callable[[Value], bool] = lambda value: True,
+    ) -> Value:
+        """A tensor of such a dtype and rank, the newest most often, or a new input of that shape."""
+        ranks = [rank] if isinstance(rank, int) else list(rank)
+        fits = [v for v in self.values if v.dtype in dtypes and len(v.shape) in ranks and v.quantized == quantized]
+        found = [v for v in fits if (shape is None or v.shape == tuple(shape)) and where(v)]
+        if found and self.draw.chance(0.85):
+            return found[-1] if self.draw.chance(0.6) else self.draw.pick(found)
+        wanted = self.draw.shape(self.draw.pick(ranks)) if shape is None else shape
+        return self.fresh(self.dtype(dtypes), wanted, quantized)
+
+    def keep(
+        self,
+        operator: str,
+        key: Any,
+        shape: Sequence[int],
+        dtype: str,
+        sources: Sequence[Value],
+        scale: float | None = None,
+        zero: int = 0,
+        accident: str = "",
+        steady: bool = True,
+    ) -> Value:
+        """An operator's result, which inherits what is wrong with its sources."""
+        accident = next((value.accident for value in sources if value.accident), accident)
+        steady = steady and all(value.steady for value in sources)
+        self.used.update(value.key for value in sources)
+        self.operators[operator] += 1
+        shape = tuple(int(extent) for extent in shape)
+        self.values.append(Value(key, shape, dtype, scale, zero, accident, steady))
+        return self.values[-1]
+
+    def results(self) -> list[Value]:
+        """What no operator reads."""
+        return [value for value in self.values if value.key not in self.used and value not in self.inputs]
+
+    def case(self, content: Any, **facts: Any) -> Case:
+        """The finished case around what the frontend imports."""
+        self.draw.begin(self.recipe.seed)
+        arrays = [[self.draw.array(v.dtype, v.shape, *self.limits[v.key]) for v in self.inputs] for _ in range(TRIALS)]
+        results = self.results()
+        accidents, steady = [value.accident for value in results], [value.steady for value in results]
+        return Case(content, arrays, self.operators, accidents, steady, facts=facts)
+
+
+class Registry(dict[str, Callable[[Any], Any]]):
+    """Generators by operator; a function registered for several names gets the name as well."""
+
+    def generates(self, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            for name in names:
+                if name in self:
+                    raise ValueError(f"two generators for {name}")
+                self[name] = function if len(names) == 1 else _named(function, name)
+            return function
+
+        return register
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[[Any], Any]:
+    return lambda builder: function(builder, name)

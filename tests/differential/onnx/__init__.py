@@ -1,0 +1,64 @@
+"""ONNX: random models, ONNX Runtime's CPU kernels without graph optimizations."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import qnn_ext
+from qnn_ext.frontends.onnx import converters  # noqa: F401  (they fill the registry)
+from qnn_ext.frontends.onnx.registry import CONVERTERS
+from qnn_ext.module import QnnModule
+
+from ..recipe import Case, FrameworkRefuses, Frontend, Oracle
+from . import islands, quantized  # noqa: F401  (they fill the registry)
+from .builder import GENERATORS, make
+
+FLOAT = "a float operator: tests/frontends/onnx/test_float_nodes.py and test_attention.py hold it against ONNX Runtime"
+FLOATS = """
+Attention BatchNormalization BiasGelu CastLike Celu Einsum EmbedLayerNormalization EyeLike FastGelu FusedMatMul Gelu
+IsInf LayerNormalization Pow QuickGelu RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization
+SkipSimplifiedLayerNormalization Swish Upsample
+"""
+EXCLUDED = dict.fromkeys(FLOATS.split(), FLOAT)
+
+
+def load(case: Case) -> QnnModule:
+    return qnn_ext.from_onnx(case.content)
+
+
+@cache
+def options() -> Any:
+    """As the file is written: no fusion, one thread, no messages."""
+    import onnxruntime as ort
+
+    made = ort.SessionOptions()
+    made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    made.intra_op_num_threads = 1
+    made.log_severity_level = 4
+    return made
+
+
+def run_ort(case: Case) -> list[list[np.ndarray]]:
+    """ONNX Runtime's outputs of every trial."""
+    import onnxruntime as ort
+
+    try:
+        session = ort.InferenceSession(case.content, options(), providers=["CPUExecutionProvider"])
+        return [session.run(None, dict(zip(case.facts["names"], values, strict=True))) for values in case.trials]
+    except Exception as error:  # its exceptions have no common base
+        raise FrameworkRefuses(str(error)) from error
+
+
+FRONTEND = Frontend(
+    name="onnx",
+    operators=tuple(GENERATORS),
+    dtypes=("int8", "uint8"),
+    make=make,
+    load=load,
+    supported=tuple(name for _, name in CONVERTERS),
+    excluded=EXCLUDED,
+    oracles=(Oracle("ONNX Runtime", load, run_ort),),
+)
