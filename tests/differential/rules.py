@@ -9,4 +9,10 @@ SHIFTED_OUT = (
     "a multiplier of 2³¹ or more: LiteRT shifts an int32 by more bits than it has, which C leaves undefined; ours "
     "takes 2³¹ − 1 for it"
 )
+FUSED = "optimizing, ONNX Runtime makes one QLinear operator of it, which adds the zero point before rounding; so do we"
+LARGEST = "without a fused activation LiteRT clips floats to ±FLT_MAX, so that no result is infinite; ours may be"
+PYTORCH_TAIL = (
+    "PyTorch's vector loops and the scalar loops for the last elements contract products and sums differently: by one "
+    "step where a result lies beside a midpoint"
+)
 SIGN_OF_ZERO = "−0.0 equals 0.0: which of them a minimum, maximum or rounding function gives IEEE 754 leaves open"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..builder import Value
-from ..rules import APPROXIMATION, FLOAT_STEPS, NARROWED
+from ..rules import APPROXIMATION, FLOAT_STEPS, FUSED, NARROWED
 from .builder import BYTES, GENERATORS, MICROSOFT, OnnxBuilder, element
 from .quantized import convolution, result, weight_dtype, windows
 
@@ -84,13 +84,14 @@ def arithmetic(b: OnnxBuilder, name: str) -> None:
     y = b.take(BYTES, quantized=True, shape=x.shape) if b.draw.chance(0.7) else b.fresh(x.dtype, x.shape[-1:], True)
     assert x.scale is not None and y.scale is not None
     scale = b.scale(0.08) if name != "Mul" else x.scale * y.scale * 99 * b.draw.scale(1)
-    b.quantized(b.node(name, [b.dequantized(x), b.dequantized(y)], x.shape, "float32"), x.dtype, scale)
+    total = b.node(name, [b.dequantized(x), b.dequantized(y)], x.shape, "float32", accident=FUSED)
+    b.quantized(total, x.dtype, scale)
 
 
 UNARY = {
     "Relu": "", "Clip": "", "Abs": "", "Neg": "", "Floor": "", "Sigmoid": APPROXIMATION, "Tanh": APPROXIMATION,
     "Exp": APPROXIMATION, "Erf": APPROXIMATION, "LeakyRelu": FLOAT_STEPS, "HardSigmoid": FLOAT_STEPS,
-    "HardSwish": FLOAT_STEPS, "Elu": APPROXIMATION, "Softmax": APPROXIMATION, "Sqrt": "",
+    "HardSwish": FLOAT_STEPS, "Elu": APPROXIMATION, "Softmax": APPROXIMATION,
 }  # fmt: skip
 
 

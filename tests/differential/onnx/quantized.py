@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Value
-from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS
+from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, NARROWED
 from .builder import BYTES, GENERATORS, MICROSOFT, OnnxBuilder
 
 generates = GENERATORS.generates
@@ -214,7 +214,8 @@ def rescaled(b: OnnxBuilder, name: str, x: Value, shape: Any, about: float = 0.0
     """An operator on x with scale and zero point of its result behind."""
     scale, zero = b.scale(about), b.draw.zero_point(x.dtype)
     inputs = [x, *b.qparams(x), b.const(scale, "float32"), b.const(zero, x.dtype)]
-    return b.node(name, inputs, shape, x.dtype, scale, zero, domain=MICROSOFT, **options)
+    accident = NARROWED if (x.scale or 0.0) * 255 / scale >= 2.0**30 else ""
+    return b.node(name, inputs, shape, x.dtype, scale, zero, domain=MICROSOFT, accident=accident, **options)
 
 
 @generates("QLinearLeakyRelu")

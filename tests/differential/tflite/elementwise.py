@@ -8,8 +8,8 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
-from ..rules import APPROXIMATION, FLOAT_STEPS, NARROWED
-from .builder import QUANTIZED, Builder, Value, generates
+from ..rules import APPROXIMATION, FLOAT_STEPS, LARGEST, NARROWED, SHIFTED_OUT
+from .builder import MOST_MULTIPLIER, QUANTIZED, Builder, Value, generates
 
 INTEGERS = ("int32", "int64")
 # dtypes that LiteRT's reference kernels have
@@ -37,6 +37,8 @@ UNARY: dict[str, tuple[str, ...]] = {
 }
 # Float functions that libraries approximate, each to other last bits
 APPROXIMATED = {"ELU", "EXP", "GELU", "HARD_SWISH", "LOG", "RSQRT", "SIN", "COS", "LOGISTIC", "TANH"}
+# Functions whose values leave every range as the scales become small: fixed point does not follow
+STEEP = {"RSQRT", "SQRT", "EXP", "LOG"}
 PRESCRIBED = {"LOGISTIC": (1 / 256, "low"), "TANH": (1 / 128, "middle")}
 
 
@@ -46,7 +48,10 @@ def unary(b: Builder, name: str) -> None:
     x = b.take(UNARY[name])
     options: dict[str, Any] = {"approximate": b.draw.chance(0.5)} if name == "GELU" else {}
     accident = APPROXIMATION if x.dtype == "float32" and name in APPROXIMATED else ""
-    b.one(name, [x], x.shape, x.dtype, b.q(x.dtype), accident=accident, **options)
+    q = b.q(x.dtype)
+    if name in STEEP and q is not None and max(1 / q.scale, 1 / x.q.scale) >= MOST_MULTIPLIER:  # type: ignore[union-attr]
+        accident = SHIFTED_OUT
+    b.one(name, [x], x.shape, x.dtype, q, accident=accident, **options)
 
 
 @generates(*PRESCRIBED)
@@ -54,15 +59,11 @@ def sigmoid(b: Builder, name: str) -> None:
     """The output's quantization is prescribed."""
     x = b.take((*QUANTIZED, "float32"))
     scale, where = PRESCRIBED[name]
+    accident = APPROXIMATION if x.dtype == "float32" else ""
+    if x.q is not None and x.q.scale * 2**12 >= MOST_MULTIPLIER:
+        accident = SHIFTED_OUT
     q = {"int8": Q(scale, -128 if where == "low" else 0), "uint8": Q(scale, 0 if where == "low" else 128)}
-    b.one(
-        name,
-        [x],
-        x.shape,
-        x.dtype,
-        {**q, "int16": Q(1 / 32768)}.get(x.dtype),
-        accident=APPROXIMATION if x.dtype == "float32" else "",
-    )
+    b.one(name, [x], x.shape, x.dtype, {**q, "int16": Q(1 / 32768)}.get(x.dtype), accident=accident)
 
 
 @generates("LEAKY_RELU")
@@ -157,7 +158,7 @@ def div(b: Builder) -> None:
     else:
         x, y, _ = pair(b, (dtype,), low=0 if zero else 1)
         q = None
-    b.one("DIV", [x, y], x.shape, dtype, q)
+    b.one("DIV", [x, y], x.shape, dtype, q, accident=LARGEST if dtype == "float32" else "")
 
 
 @generates("SQUARED_DIFFERENCE")

@@ -12,13 +12,14 @@ from .builder import Builder, generates
 
 @generates("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def lstm(b: Builder) -> None:
-    """The layer of the conformance models in random sizes, with int8 activations."""
+    """The layer of the conformance models in random sizes, with int8 activations. A projection to more outputs than
+    there are cells is left out: LiteRT's results of the second sequence then depend on what else the layer holds."""
     b.stateful = True
-    flag = b.draw.chance
+    flag, cells = b.draw.chance, b.draw.extent()
     layer = Lstm(
-        batch=b.draw.between(1, 3), time=b.draw.between(1, 5), depth=b.draw.extent(), cells=b.draw.extent(),
-        outputs=b.draw.extent() if flag(0.4) else 0, time_major=flag(0.3), peephole=flag(0.4), layer_norm=flag(0.4),
-        cifg=flag(0.3), cell_clip=b.draw.pick([0.0, 0.6, 10.0]),
+        batch=b.draw.between(1, 3), time=b.draw.between(1, 5), depth=b.draw.extent(), cells=cells,
+        outputs=b.draw.extent(cells) if flag(0.4) else 0, time_major=flag(0.3), peephole=flag(0.4),
+        layer_norm=flag(0.4), cifg=flag(0.3), cell_clip=b.draw.pick([0.0, 0.6, 10.0]),
     )  # fmt: skip
     made = LstmBuilder("differential", "int8", layer)
     made.graph, made.rng = b.graph, b.draw.rng

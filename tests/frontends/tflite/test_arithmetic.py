@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from oracle_cases import assert_equals_reference, cases_of, run_case
 
+import qnn_ext
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+from tests.conformance.tflite_models.builder import Graph
 
 OPERATORS = "ADD SUB MUL DIV SQUARED_DIFFERENCE MAXIMUM MINIMUM POW SQUARE FLOOR_DIV FLOOR_MOD ADD_N"
 
@@ -88,3 +90,14 @@ def test_activations_without_integer_form_are_refused():
         binary("ADD", "int8", [1], [1], ((0.1, 0),) * 3, act="tanh")
     with pytest.raises(UnsupportedOperatorError, match="fused activation TANH"):
         binary("ADD", "int32", [1], [1], act="tanh")
+
+
+def test_floor_division_of_floats_is_in_double_precision():
+    """The quotient −1e-60 is no float32, but rounds down to −1."""
+    graph = Graph()
+    operands = [graph.input((2,), "float32"), graph.input((2,), "float32")]
+    graph.op("FLOOR_DIV", operands, [graph.output((2,), "float32")])
+    module = from_tflite(graph.build())
+    values = np.array([-1e-30, 7.5], np.float32), np.array([1e30, 2], np.float32)
+    for runner in (Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        np.testing.assert_array_equal(runner(*values), [-1, 3])

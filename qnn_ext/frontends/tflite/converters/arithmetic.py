@@ -147,7 +147,10 @@ def convert_floor_div(node: Node) -> relax.Expr:
     """⌊x / y⌋. Integers divided by 0 give 0, where LiteRT stops with an error."""
     dtype = _unquantized(node, "int8", "int16", "int32", "float32")
     if dtype == "float32":
-        return relax.op.floor(node.emit(relax.op.divide(node.input(0), node.input(1))))
+        # in float64, as LiteRT: a quotient too small for float32 still rounds down to −1
+        operands = [node.emit(relax.op.astype(node.input(index), "float64")) for index in range(2)]
+        quotient = node.emit(relax.op.floor(node.emit(relax.op.divide(*operands))))
+        return relax.op.astype(quotient, "float32")
     return integer_division(node, relax.op.floor_divide)
 
 

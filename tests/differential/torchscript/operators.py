@@ -1,0 +1,253 @@
+"""Quantized operators as eager mode calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.ao.nn.intrinsic.quantized as nniq
+import torch.ao.nn.quantized as nnq
+import torch.nn.functional as F
+
+from ..builder import Builder, Registry, Value
+from ..rules import FLOAT_STEPS, FLOAT_SUMS, PYTORCH_TAIL
+
+GENERATORS = Registry()
+generates = GENERATORS.generates
+ops = torch.ops.quantized
+Q = ("uint8",)
+
+
+class TorchBuilder(Builder):
+    """Steps in the order of the recipe; inputs get their numbers when all are known."""
+
+    def __init__(self, recipe: Any) -> None:
+        super().__init__(recipe)
+        self.steps: list[tuple[Callable[..., Any], list[str], str]] = []
+        self.count = 0
+
+    def declare(self, shape: tuple[int, ...], dtype: str, scale: float | None, zero: int) -> str:
+        self.count += 1
+        return f"x{self.count}"
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        operands: Sequence[Value],
+        shape: Sequence[int],
+        scale: float | None,
+        zero: int = 0,
+        accident: str = "",
+        steady: bool = True,
+    ) -> Value:
+        """A call; quantized where it has a scale."""
+        self.count += 1
+        key = f"t{self.count}"
+        self.steps.append((function, [value.key for value in operands], key))
+        dtype = "float32" if scale is None else "uint8"
+        return self.keep(name, key, shape, dtype, operands, scale, zero, accident, steady)
+
+    def program(self) -> tuple[list[tuple[Callable[..., Any], tuple[int, ...]]], dict[str, int]]:
+        """Steps with numbers for their operands, and the number of every tensor."""
+        order = {value.key: index for index, value in enumerate(self.inputs)}
+        steps = []
+        for function, operands, key in self.steps:
+            steps.append((function, tuple(order[operand] for operand in operands)))
+            order[key] = len(order)
+        return steps, order
+
+    def take_q(self, rank: int | Sequence[int] = (1, 2, 3, 4), **rest: Any) -> Value:
+        return self.take(Q, rank, quantized=True, **rest)
+
+    def target(self, about: float = 0.05) -> tuple[float, int]:
+        return self.scale(about), self.draw.zero_point("uint8")
+
+
+def weight(b: TorchBuilder, shape: tuple[int, ...], per_channel: bool) -> tuple[Any, float]:
+    """A quantized weight and the median of its scales."""
+    values = torch.from_numpy(b.draw.weights("int8", shape))
+    if not per_channel:
+        scale = b.draw.scale(0.01)
+        return torch._make_per_tensor_quantized_tensor(values, scale, 0), scale
+    scales = np.array([b.draw.scale(0.01) for _ in range(shape[0])])
+    zeros = torch.zeros(shape[0], dtype=torch.long)
+    made = torch._make_per_channel_quantized_tensor(values, torch.from_numpy(scales), zeros, 0)
+    return made, float(np.median(scales))
+
+
+def product_scale(b: TorchBuilder, x: Value, w_scale: float, depth: int) -> float:
+    """So that results neither vanish nor all saturate."""
+    assert x.scale is not None
+    scale = x.scale * w_scale * 74 * np.sqrt(depth) * float(np.exp(b.draw.rng.normal()))
+    if b.exact:
+        scale = 2.0 ** np.round(np.log2(scale))
+    return float(np.clip(scale, 1e-37, 1e37))
+
+
+@generates("quantized::conv2d", "quantized::conv2d_relu")
+def conv2d(b: TorchBuilder, name: str) -> None:
+    x = b.take_q(rank=4)
+    n, c, h, w = x.shape
+    kernel, stride, padding = b.draw.pick([1, 2, 3]), b.draw.pick([1, 1, 2]), b.draw.pick([0, 1, 2])
+    padding = max(padding, -(-max(0, kernel - min(h, w)) // 2))
+    groups = b.draw.pick([g for g in (1, 1, 2, 3, c) if c % g == 0])
+    channels = groups * max(1, b.draw.extent(9) // groups)
+    kind = nnq.Conv2d if name.endswith("2d") else nniq.ConvReLU2d
+    module = kind(c, channels, kernel, stride=stride, padding=padding, groups=groups)
+    depth = c // groups * kernel * kernel
+    made, w_scale = weight(b, (channels, c // groups, kernel, kernel), b.draw.chance(0.5))
+    bias = torch.from_numpy(b.draw.rng.normal(0, 1, channels).astype(np.float32) * (x.scale or 1.0) * w_scale * 99)
+    module.set_weight_bias(made, bias)
+    module.scale, module.zero_point = product_scale(b, x, w_scale, depth), b.draw.zero_point("uint8")
+    size = [(e + 2 * padding - kernel) // stride + 1 for e in (h, w)]
+    b.step(name, module, [x], (n, channels, *size), module.scale, module.zero_point)
+
+
+@generates("quantized::conv1d")
+def conv1d(b: TorchBuilder) -> None:
+    x = b.take_q(rank=3)
+    n, c, w = x.shape
+    module, channels = nnq.Conv1d(c, b.draw.extent(9), 1), 0
+    channels = module.out_channels
+    made, w_scale = weight(b, (channels, c, 1), b.draw.chance(0.5))
+    module.set_weight_bias(made, torch.zeros(channels))
+    module.scale, module.zero_point = product_scale(b, x, w_scale, c), b.draw.zero_point("uint8")
+    b.step("quantized::conv1d", module, [x], (n, channels, w), module.scale, module.zero_point)
+
+
+@generates("quantized::linear", "quantized::linear_relu")
+def linear(b: TorchBuilder, name: str) -> None:
+    x = b.take_q(rank=(2, 3))
+    units = b.draw.extent()
+    module = (nnq.Linear if name.endswith("linear") else nniq.LinearReLU)(x.shape[-1], units)
+    made, w_scale = weight(b, (units, x.shape[-1]), b.draw.chance(0.5))
+    bias = b.draw.rng.normal(0, 1, units).astype(np.float32) * (x.scale or 1.0) * w_scale * 99
+    module.set_weight_bias(made, torch.from_numpy(bias))
+    module.scale, module.zero_point = product_scale(b, x, w_scale, x.shape[-1]), b.draw.zero_point("uint8")
+    b.step(name, module, [x], (*x.shape[:-1], units), module.scale, module.zero_point)
+
+
+@generates("quantized::matmul")
+def matmul(b: TorchBuilder) -> None:
+    x = b.take_q(rank=(2, 3))
+    y = b.fresh("uint8", (*x.shape[:-2], x.shape[-1], b.draw.extent()), quantized=True)
+    scale, zero = product_scale(b, x, y.scale or 1.0, x.shape[-1]), b.draw.zero_point("uint8")
+    function = lambda a, c, s=scale, z=zero: ops.matmul(a, c, s, z)  # noqa: E731
+    shape = (*x.shape[:-1], y.shape[-1])
+    b.step("quantized::matmul", function, [x, y], shape, scale, zero, "" if b.exact else FLOAT_SUMS)
+
+
+BINARY = ("quantized::add", "quantized::add_relu", "quantized::mul", "quantized::mul_relu")
+
+
+@generates(*BINARY)
+def binary(b: TorchBuilder, name: str) -> None:
+    """The last elements go through PyTorch's scalar loop, which contracts otherwise: exact where products are."""
+    x = b.take_q()
+    y = b.take_q(shape=x.shape)
+    scale, zero = b.target(0.08)
+    if "mul" in name:
+        assert x.scale is not None and y.scale is not None
+        scale = float(np.clip(x.scale * y.scale * 99 * b.draw.scale(1), 1e-37, 1e37))
+    function = getattr(ops, name.split("::")[1])
+    call = lambda a, c, s=scale, z=zero: function(a, c, s, z)  # noqa: E731
+    b.step(name, call, [x, y], x.shape, scale, zero, "" if b.exact else PYTORCH_TAIL)
+
+
+@generates("quantized::cat", "quantized::cat_relu")
+def cat(b: TorchBuilder, name: str) -> None:
+    x = b.take_q()
+    axis = b.draw.between(0, len(x.shape) - 1)
+    y = b.fresh("uint8", tuple(b.draw.between(1, 5) if a == axis else n for a, n in enumerate(x.shape)), True)
+    scale, zero = b.target()
+    function = getattr(ops, name.split("::")[1])
+    call = lambda a, c, s=scale, z=zero: function([a, c], axis, s, z)  # noqa: E731
+    shape = [n + y.shape[a] if a == axis else n for a, n in enumerate(x.shape)]
+    b.step(name, call, [x, y], shape, scale, zero, "" if b.exact else PYTORCH_TAIL)
+
+
+TABLES: dict[str, Callable[[float, int], Callable[[Any], Any]]] = {
+    "quantized::sigmoid": lambda s, z: lambda x: ops.sigmoid(x, s, z),
+    "quantized::hardswish": lambda s, z: lambda x: ops.hardswish(x, s, z),
+    "quantized::elu": lambda s, z: lambda x: ops.elu(x, s, z, 1.2),
+    "quantized::celu": lambda s, z: lambda x: ops.celu(x, s, z, 0.7),
+    "quantized::leaky_relu": lambda s, z: lambda x: ops.leaky_relu(x, 0.1, False, s, z),
+    "quantized::softmax": lambda s, z: lambda x: ops.softmax(x, -1, s, z),
+}
+SAME: dict[str, Callable[[Any], Any]] = {
+    "aten::relu": torch.relu,
+    "quantized::relu6": lambda x: ops.relu6(x, False),
+    "quantized::clamp": lambda x: torch.clamp(x, -0.4, 1.1),
+    "quantized::threshold": lambda x: ops.threshold(x, 0.2, 0.5),
+    "aten::flatten": lambda x: torch.flatten(x),
+}
+
+
+@generates(*TABLES)
+def table(b: TorchBuilder, name: str) -> None:
+    x = b.take_q()
+    scale, zero = b.target()
+    accident, steady = (FLOAT_SUMS, False) if name.endswith("softmax") else ("", True)
+    b.step(name, TABLES[name](scale, zero), [x], x.shape, scale, zero, accident, steady)
+
+
+@generates(*SAME)
+def same(b: TorchBuilder, name: str) -> None:
+    """The result's scale is the operand's."""
+    x = b.take_q()
+    shape = (int(np.prod(x.shape)),) if name == "aten::flatten" else x.shape
+    b.step(name, SAME[name], [x], shape, x.scale, x.zero, FLOAT_STEPS if "threshold" in name else "")
+
+
+SCALARS = ("quantized::add_scalar", "quantized::add_scalar_relu", "quantized::mul_scalar", "quantized::mul_scalar_relu")
+
+
+@generates(*SCALARS)
+def scalar(b: TorchBuilder, name: str) -> None:
+    """Scale and zero point of the result follow from the number: float from there on, as nothing else may depend on
+    them."""
+    x, number = b.take_q(), float(b.draw.pick([0.5, -0.25, 3.0, 0.0]))
+    function = getattr(ops, name.split("::")[1].replace("_scalar", "_scalar"), None) or ops.add_scalar
+    b.step(name, lambda a: torch.dequantize(function(a, number)), [x], x.shape, None, accident="")
+
+
+@generates("quantized::instance_norm", "quantized::layer_norm", "quantized::group_norm")
+def norm(b: TorchBuilder, name: str) -> None:
+    x = b.take_q(rank=4)
+    scale, zero = b.target()
+    c = x.shape[1]
+    calls: dict[str, Callable[[Any], Any]] = {
+        "quantized::instance_norm": lambda a: ops.instance_norm(a, torch.ones(c), torch.zeros(c), 1e-5, scale, zero),
+        "quantized::group_norm": lambda a: ops.group_norm(a, 1, torch.ones(c), torch.zeros(c), 1e-5, scale, zero),
+        "quantized::layer_norm": lambda a: ops.layer_norm(
+            a, list(x.shape[1:]), torch.ones(x.shape[1:]), torch.zeros(x.shape[1:]), 1e-5, scale, zero
+        ),
+    }
+    b.step(name, calls[name], [x], x.shape, scale, zero, FLOAT_SUMS)
+
+
+@generates("aten::max_pool2d", "aten::avg_pool2d")
+def pool(b: TorchBuilder, name: str) -> None:
+    x = b.take_q(rank=4, where=lambda v: min(v.shape[2:]) >= 2)
+    if min(x.shape[2:]) < 2:
+        x = b.fresh("uint8", (*x.shape[:2], 4, 5), True)
+    call = F.max_pool2d if "max" in name else F.avg_pool2d
+    shape = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2)
+    b.step(name, lambda a: call(a, 2), [x], shape, x.scale, x.zero)
+
+
+@generates("aten::quantize_per_tensor")
+def quantize(b: TorchBuilder) -> None:
+    x = b.take(("float32",))
+    scale, zero = b.draw.scale(), b.draw.zero_point("uint8")
+    call = lambda a: torch.quantize_per_tensor(a, scale, zero, torch.quint8)  # noqa: E731
+    b.step("aten::quantize_per_tensor", call, [x], x.shape, scale, zero)
+
+
+@generates("aten::dequantize")
+def dequantize(b: TorchBuilder) -> None:
+    x = b.take_q()
+    b.step("aten::dequantize", torch.dequantize, [x], x.shape, None)
