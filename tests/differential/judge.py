@@ -20,7 +20,7 @@ from qnn_ext.module import QnnModule
 from .recipe import Case, FrameworkRefuses, Frontend, Oracle, Recipe, draw_recipe
 from .rules import FLOAT_SUMS
 
-FRONTENDS = ("tflite", "onnx", "torchscript")
+FRONTENDS = ("tflite", "onnx", "pytorch")
 GPU_PREFIX = "sm_"
 
 
@@ -44,10 +44,11 @@ class Task:
 class Outcome:
     """What came of a task.
 
-    kind:      "equal", "refused" (by a QnnError), "mismatch" (values), "error" (an exception that is no QnnError) or
-               "died" (the process)
+    kind:      "equal", "refused" (by a QnnError, or a framework that runs the model to write it), "mismatch" (values),
+               "error" (an exception that is no QnnError) or "died" (the process)
     what:      the stage that it is about, an oracle's or a target's name among them
-    against:   for each oracle and target: "equal", "refused", "differs" or the rule by which some outputs are no matter
+    against:   for each oracle and target: "equal", "equal in part" where a rule exempts some outputs, the rule where
+               one exempts all, "refused", or "differs"
     operators: of the model
     """
 
@@ -91,7 +92,7 @@ class _Trial:
             self.outcome.what = ", ".join(
                 name for name, verdict in self.outcome.against.items() if verdict == "differs"
             )
-        except QnnError as error:
+        except (QnnError, FrameworkRefuses) as error:
             self.outcome.kind, self.outcome.detail = "refused", str(error)
         except Exception as error:  # whatever it is, it is a finding, and the run goes on
             self.outcome.kind = "error"
@@ -139,7 +140,8 @@ class _Trial:
         """Compare the outputs that no rule exempts."""
         problem = first_difference(expected, found, accidents)
         rules = [rule for rule in accidents if rule]
-        self.outcome.against[name] = "differs" if problem else rules[0] if rules else "equal"
+        verdict = rules[0] if rules and all(accidents) else "equal in part" if rules else "equal"
+        self.outcome.against[name] = "differs" if problem else verdict
         if problem:
             self.outcome.kind = "mismatch"
             self.outcome.detail += f"{name}: {problem}\n"
@@ -165,12 +167,14 @@ def interpret(module: QnnModule, case: Case) -> list[list[np.ndarray]]:
 
 
 def run_engine(module: QnnModule, case: Case, target: str, threads: int) -> list[list[np.ndarray]]:
-    """The outputs of compiled code; for a GPU that of the emulator, states at their initial values."""
+    """The outputs of compiled code. A GPU's is emulated; its states stay at their initial values, so that of a stateful
+    case the first trial alone is comparable."""
     if target.startswith(GPU_PREFIX):
         from tests.cuda.models import run_model
 
         count = len(module.outputs)
-        return [run_model(module, target, values)[:count] for values in case.trials]
+        trials = case.trials[:1] if case.stateful else case.trials
+        return [run_model(module, target, values)[:count] for values in trials]
     return call_all(qnn_ext.build(module, target, num_threads=threads), case)
 
 

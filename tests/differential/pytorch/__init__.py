@@ -36,11 +36,9 @@ quantized::conv_transpose1d quantized::conv_transpose2d quantized::prelu
 class Program(torch.nn.Module):
     """The steps of a recipe in order; tensors by their numbers."""
 
-    def __init__(
-        self, steps: list[tuple[Callable[..., Any], tuple[int, ...]]], inputs: int, outputs: list[int]
-    ) -> None:
+    def __init__(self, steps: list[tuple[Callable[..., Any], tuple[int, ...]]], outputs: list[int]) -> None:
         super().__init__()
-        self.steps, self.inputs, self.outputs = steps, inputs, outputs
+        self.steps, self.outputs = steps, outputs
         modules = [step for step, _ in steps if isinstance(step, torch.nn.Module)]
         self.held = torch.nn.ModuleList(modules)
 
@@ -52,7 +50,7 @@ class Program(torch.nn.Module):
 
 
 def make(recipe: Recipe) -> Case:
-    """The case of a recipe; PyTorch's answers come with it, for it runs the model to trace it."""
+    """The case of a recipe."""
     torch.manual_seed(recipe.seed)
     builder = TorchBuilder(recipe)
     for step in recipe.steps:
@@ -60,7 +58,7 @@ def make(recipe: Recipe) -> Case:
         GENERATORS[step.operator](builder)
     steps, order = builder.program()
     outputs = [order[value.key] for value in builder.results()]
-    case = builder.case(Program(steps, len(builder.inputs), outputs))
+    case = builder.case(Program(steps, outputs))
     case.facts.update(quantized=[(v.scale, v.zero) if v.quantized else None for v in builder.inputs])
     return case
 
@@ -80,7 +78,10 @@ def load(case: Case) -> QnnModule:
     torch.backends.quantized.engine = engine
     example = tuple(tensors(case, case.trials[0]))
     with torch.no_grad():
-        traced = torch.jit.trace(case.content.eval(), example, check_trace=False)
+        try:
+            traced = torch.jit.trace(case.content.eval(), example, check_trace=False)
+        except RuntimeError as error:  # PyTorch runs the model to trace it
+            raise FrameworkRefuses(str(error)) from error
     return from_pytorch(traced, example, engine=engine)
 
 
@@ -103,7 +104,7 @@ EXCLUDED = {
     **dict.fromkeys(WITH_MODULES.split(), NEEDS_MODULE),
 }
 FRONTEND = Frontend(
-    name="torchscript",
+    name="pytorch",
     operators=tuple(GENERATORS),
     dtypes=("uint8",),
     make=make,

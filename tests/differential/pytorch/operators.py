@@ -12,7 +12,7 @@ import torch.ao.nn.quantized as nnq
 import torch.nn.functional as F
 
 from ..builder import Builder, Registry, Value
-from ..rules import FLOAT_STEPS, FLOAT_SUMS, PYTORCH_TAIL
+from ..rules import FLOAT_STEPS, FLOAT_SUMS, NARROWED, PYTORCH_TAIL
 
 GENERATORS = Registry()
 generates = GENERATORS.generates
@@ -87,6 +87,12 @@ def product_scale(b: TorchBuilder, x: Value, w_scale: float, depth: int) -> floa
     return float(np.clip(scale, 1e-37, 1e37))
 
 
+def beyond_int32(x: Value, w_scale: float, depth: int, scale: float) -> str:
+    """`NARROWED` where a result, before it is clipped, may be no int32."""
+    largest = (x.scale or 1.0) * w_scale * 255 * 127 * depth / scale
+    return NARROWED if largest >= 2.0**28 else ""
+
+
 @generates("quantized::conv2d", "quantized::conv2d_relu")
 def conv2d(b: TorchBuilder, name: str) -> None:
     x = b.take_q(rank=4)
@@ -103,7 +109,8 @@ def conv2d(b: TorchBuilder, name: str) -> None:
     module.set_weight_bias(made, bias)
     module.scale, module.zero_point = product_scale(b, x, w_scale, depth), b.draw.zero_point("uint8")
     size = [(e + 2 * padding - kernel) // stride + 1 for e in (h, w)]
-    b.step(name, module, [x], (n, channels, *size), module.scale, module.zero_point)
+    accident = beyond_int32(x, w_scale, depth, module.scale)
+    b.step(name, module, [x], (n, channels, *size), module.scale, module.zero_point, accident)
 
 
 @generates("quantized::conv1d")
@@ -115,7 +122,8 @@ def conv1d(b: TorchBuilder) -> None:
     made, w_scale = weight(b, (channels, c, 1), b.draw.chance(0.5))
     module.set_weight_bias(made, torch.zeros(channels))
     module.scale, module.zero_point = product_scale(b, x, w_scale, c), b.draw.zero_point("uint8")
-    b.step("quantized::conv1d", module, [x], (n, channels, w), module.scale, module.zero_point)
+    accident = beyond_int32(x, w_scale, c, module.scale)
+    b.step("quantized::conv1d", module, [x], (n, channels, w), module.scale, module.zero_point, accident)
 
 
 @generates("quantized::linear", "quantized::linear_relu")
@@ -127,7 +135,8 @@ def linear(b: TorchBuilder, name: str) -> None:
     bias = b.draw.rng.normal(0, 1, units).astype(np.float32) * (x.scale or 1.0) * w_scale * 99
     module.set_weight_bias(made, torch.from_numpy(bias))
     module.scale, module.zero_point = product_scale(b, x, w_scale, x.shape[-1]), b.draw.zero_point("uint8")
-    b.step(name, module, [x], (*x.shape[:-1], units), module.scale, module.zero_point)
+    accident = beyond_int32(x, w_scale, x.shape[-1], module.scale)
+    b.step(name, module, [x], (*x.shape[:-1], units), module.scale, module.zero_point, accident)
 
 
 @generates("quantized::matmul")
@@ -210,7 +219,7 @@ def scalar(b: TorchBuilder, name: str) -> None:
     """Scale and zero point of the result follow from the number: float from there on, as nothing else may depend on
     them."""
     x, number = b.take_q(), float(b.draw.pick([0.5, -0.25, 3.0, 0.0]))
-    function = getattr(ops, name.split("::")[1].replace("_scalar", "_scalar"), None) or ops.add_scalar
+    function = getattr(ops, name.split("::")[1])
     b.step(name, lambda a: torch.dequantize(function(a, number)), [x], x.shape, None, accident="")
 
 
