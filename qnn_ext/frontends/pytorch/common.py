@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import QnnError, ShapeError
+from ...errors import ModelFormatError, QnnError, ShapeError
 
 
 def import_torch() -> Any:
@@ -75,3 +75,15 @@ def _as_shape(name: str, shape: Any) -> tuple[int, ...]:
     if any(dim < 1 for dim in dims):
         raise ShapeError(f"input {name!r} has shape {dims}, where each dimension must be at least 1")
     return dims
+
+
+def check_quotient(dividend: Any, divisor: Any) -> None:
+    """Raises ModelFormatError where a tensor of integers, divided and truncated, would end the process: PyTorch uses
+    the CPU's instruction, and the least integer by −1 has no quotient."""
+    torch = import_torch()
+    dtype = torch.result_type(dividend, divisor)
+    if dtype not in (torch.int8, torch.int16, torch.int32, torch.int64):
+        return
+    least = torch.iinfo(dtype).min
+    if bool((torch.as_tensor(divisor) == -1).any()) and bool((torch.as_tensor(dividend) == least).any()):
+        raise ModelFormatError(f"the model divides the {dtype} {least} by −1, which overflows")

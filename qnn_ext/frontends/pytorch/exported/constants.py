@@ -5,19 +5,23 @@ Integer weights stay integers: what makes floats of them is never computed at im
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch import fx
 
 from ....errors import ModelFormatError, UnsupportedOperatorError
+from ....isolation import working_on
 from ....op.base import constant
 from ...limits import charge
+from ..common import check_quotient
 from .functional import is_mutable
 from .values import is_any_of
 
 INNER_TENSOR = "export.access_subclass_inner_tensor.default"
 NOT_CONSTANT = object()
+_MAX_BITS = 256  # of an integer computed from others: PyTorch's have 64
 _NEVER_FOLDED = (
     "quantized_decomposed.dequantize",
     "torchao.dequantize_affine",
@@ -81,8 +85,13 @@ def fold(values: Values, node: fx.Node, name: str) -> Any:
     if is_mutable(node):
         args = tuple(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args)
     target: Any = node.target
+    working_on(f"evaluating {name}")
     if isinstance(target, torch._ops.OpOverload):
+        if kwargs.get("rounding_mode") == "trunc":
+            check_quotient(*args[:2])
         _check_size(target, args, kwargs)
+    else:
+        _check_number(target, args)
     with torch.no_grad():
         return target(*args, **kwargs)
 
@@ -94,6 +103,16 @@ def _loses_integers(values: Values, node: fx.Node, name: str) -> bool:
     source = values.known(node.args[0])
     is_weight = isinstance(source, torch.Tensor) and source.dtype in (torch.int8, torch.uint8) and source.ndim >= 2
     return is_weight and node.meta["val"].is_floating_point()
+
+
+def _check_number(target: Any, args: Any) -> None:
+    """Raises ModelFormatError when Python would compute an integer of absurdly many digits."""
+    if target not in (operator.pow, operator.lshift) or not all(isinstance(arg, int) for arg in args):
+        return
+    base, exponent = args
+    digits = exponent * abs(base).bit_length() if target is operator.pow else exponent + abs(base).bit_length()
+    if digits > _MAX_BITS:
+        raise ModelFormatError(f"an integer would have over {_MAX_BITS} bits: the program is damaged")
 
 
 def _check_size(target: Any, args: Any, kwargs: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from ....errors import ModelFormatError, ShapeError
 from ....isolation import working_on
 from ...limits import charge, check, check_elements
-from ..common import import_torch
+from ..common import check_quotient, import_torch
 
 MAX_ITEMS = 1 << 18  # of a list with all that it holds, characters of a text: no model has so many
 _MAX_LINE = 200  # characters of a source line in a message
@@ -205,18 +205,8 @@ def _check_division(kind: str, operands: Sequence[Any]) -> None:
         if dividend == _LEAST and divisor == -1:
             raise ModelFormatError(f"the model divides the integer {dividend} by −1, which overflows")
     if name == "div" and "trunc" in operands[2:]:
-        _check_tensor_division(*operands[:2])
+        check_quotient(*operands[:2])
 
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_tensor_division(dividend: Any, divisor: Any) -> None:
-    torch = import_torch()
-    dtype = torch.result_type(dividend, divisor)
-    if dtype not in (torch.int8, torch.int16, torch.int32, torch.int64):
-        return
-    least = torch.iinfo(dtype).min
-    if bool((torch.as_tensor(divisor) == -1).any()) and bool((dividend == least).any()):
-        raise ModelFormatError(f"the model divides the {dtype} {least} by −1, which overflows")

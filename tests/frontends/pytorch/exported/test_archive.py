@@ -2,6 +2,7 @@
 
 import io
 import json
+import operator
 import pickle
 import zipfile
 from contextlib import suppress
@@ -13,7 +14,9 @@ from torch import nn
 
 from qnn_ext import Interpreter
 from qnn_ext.errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from qnn_ext.frontends.pytorch import from_pytorch
 from qnn_ext.frontends.pytorch.exported import from_exported_program, load_program
+from qnn_ext.frontends.pytorch.exported.constants import _check_number
 
 CONFIG = "data/weights/model_weights_config.json"
 MODEL = "models/model.json"
@@ -175,6 +178,32 @@ def test_operators_without_converter_never_run(content, target):
 
     with pytest.raises(QnnError):
         from_exported_program(load_program(edited_json(content, MODEL, replace)), shapes={"x": (3, 4)})
+
+
+class Quotient(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("least", torch.full((2,), -(2**31), dtype=torch.int32))
+        self.register_buffer("divisor", torch.full((2,), -1, dtype=torch.int32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.div(self.least, self.divisor, rounding_mode="trunc")
+
+
+def test_a_quotient_that_ends_the_process():
+    program = torch.export.export(Quotient(), (torch.ones(2),))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    for source in (program, buffer.getvalue()):
+        with pytest.raises(ModelFormatError, match=r"div.*-2147483648 by −1, which overflows"):
+            from_pytorch(source)
+
+
+@pytest.mark.parametrize(("function", "args"), [(operator.pow, (9, 10**9)), (operator.lshift, (1, 10**12))])
+def test_integers_of_absurdly_many_digits(function, args):
+    with pytest.raises(ModelFormatError, match="256 bits"):
+        _check_number(function, args)
+    _check_number(function, (2, 60))
 
 
 def test_weights_outside_their_record(content):
