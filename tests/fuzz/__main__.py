@@ -21,7 +21,7 @@ from . import seeds
 from .cases import Case, Corpus
 from .check import BAD, GOOD, Verdict
 from .findings import Finding, Findings, settle, write
-from .formats import NAMES, find
+from .formats import INSIDE, NAMES, find
 from .pool import Pool, Single
 from .worker import Settings
 
@@ -29,7 +29,12 @@ from .worker import Settings
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--format", required=True, help=f"{', '.join(NAMES)}, or module:attribute of a Format")
+    parser.add_argument(
+        "--format",
+        required=True,
+        help=f"{', '.join(NAMES)}; pt2{INSIDE}, torchscript{INSIDE}: without the process that from_pytorch starts for "
+        "each file; or module:attribute of a Format",
+    )
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no file after this time")
     parser.add_argument("--files", type=int, help="this many files, however long it takes")
     parser.add_argument("--jobs", type=int, default=1, help="child processes")

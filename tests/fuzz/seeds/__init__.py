@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..formats import INSIDE
+
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "qnn_ext" / "data"
 
@@ -30,7 +32,7 @@ def write_in_child(name: str, folder: Path) -> None:
 
 def seeds(name: str) -> Iterator[tuple[str, bytes]]:
     """File names and contents."""
-    module = name.partition(":")[0] if ":" in name else f"{__name__}.{name}"
+    module = name.partition(":")[0] if ":" in name else f"{__name__}.{name.removesuffix(INSIDE)}"
     yield from importlib.import_module(module).seeds()
 
 
