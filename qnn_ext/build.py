@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +14,7 @@ from tvm.target import Target
 from . import artifact
 from .codegen import generate_code, generate_gpu_code
 from .errors import TargetError
+from .frontends.limits import Limits, importing
 from .module import QnnModule
 from .numerics.bounded import bounded
 from .passes import (
@@ -28,6 +30,7 @@ from .passes import (
 )
 from .passes.checks import collect_checks, drop_checks
 from .passes.describe import kernels_of
+from .passes.fold_calls import fold_calls
 from .passes.inline import inlined
 from .passes.legalize_float import float_legalizations
 from .passes.legalize_gpu import gpu_legalizations
@@ -59,6 +62,7 @@ def build(
     dataset: Any = None,
     table: TableLike | None = None,
     cuda_graph: bool = False,
+    limits: Limits | None = None,
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first where data, a table or a configuration is
     given.
@@ -74,10 +78,26 @@ def build(
                  and is quantized; without, it is compiled as it is, inside of `with qconfig(...)` too
     cuda_graph:  whether a GPU gets all kernels but the first and the last as one graph, which it is given in a single
                  launch: for small models, whose kernels take no longer than their launches
+    limits:      of the compiled model `workspace`, by default 16 GiB; and where they are given, of the build `seconds`
+                 and `memory`, which are looked at between kernels
 
-    Raises TargetError, QuantizationError. Compiling runs nothing: a module can be built for a CPU other than this one
-    and saved. Calibration runs the float module on this CPU.
+    Raises TargetError, QuantizationError, LimitError. Compiling runs nothing: a module can be built for a CPU other
+    than this one and saved. Calibration runs the float module on this CPU.
     """
+    with nullcontext() if limits is None else importing(limits):
+        return _build(module, target, num_threads, params, qconfig, dataset, table, cuda_graph)
+
+
+def _build(
+    module: QnnModule,
+    target: TargetLike | Sequence[TargetLike],
+    num_threads: int | None,
+    params: Mapping[str, Any] | None,
+    qconfig: QConfig | None,
+    dataset: Any,
+    table: TableLike | None,
+    cuda_graph: bool,
+) -> Engine:
     if qconfig is not None or dataset is not None or table is not None:
         module = _quantized(module, target, params, qconfig, dataset, table)
     elif params:
@@ -197,7 +217,7 @@ def relax_pipeline(for_gpu: bool = False) -> tvm.transform.Pass:
             relax.transform.LegalizeOps(legalizations),
             _bounded,  # before constants are folded, which runs the functions
             relax.transform.AnnotateTIROpPattern(),
-            relax.transform.FoldConstant(),
+            fold_calls,
             relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape costs nothing, a fused one copies
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),

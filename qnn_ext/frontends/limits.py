@@ -45,6 +45,7 @@ class Limits:
     operands:    operands or results of one operator, and of the model; some passes compare them with each other.
                  Default 2048
     padding:     rows or columns that a window may reach beyond its image. Default 2¹⁶
+    workspace:   bytes that the feature maps of a compiled model take at a time, checked by `build`. Default 16 GiB
     seconds:     wall-clock time of the import, reading the file included. Default 600
     memory:      bytes by which the process may grow while the operators are converted, the file's own weights and
                  their conversions not counted. Default 4 GiB. Checked where the operating system tells it (Linux)
@@ -60,6 +61,7 @@ class Limits:
     evaluations: int = _limit(1_000_000, "operators", "to evaluate")
     operands: int = _limit(2048, "operands or results", "of one operator")
     padding: int = _limit(2**16, "rows or columns", "of padding around an image", most=2**31 - 1)
+    workspace: int = _limit(2**34, "bytes", "for the feature maps of a compiled model")
     seconds: float = _limit(600.0, "seconds", "for one import")
     memory: int = _limit(4 * 2**30, "bytes", "of memory for one import")
 
@@ -209,8 +211,8 @@ def checkpoint() -> None:
     if state is None:
         return
     if time.monotonic() - state.started > state.limits.seconds:
-        raise over("seconds", "the import")
-    check("memory", _resident() - state.resident - _CONVERTED_BYTES * state.exempt, "the import")
+        raise over("seconds", "the work on the model")
+    check("memory", _resident() - state.resident - _CONVERTED_BYTES * state.exempt, "the work on the model")
 
 
 def over(name: str, what: str) -> LimitError:

@@ -18,6 +18,7 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
 from ..errors import UnsupportedOperatorError
+from ..frontends.limits import checkpoint
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
 from ..topi_int8.cuda.generic import schedule_generic as schedule_for_gpu
@@ -70,6 +71,7 @@ def _kernel(function: relax.Function, target: Target) -> _Kernel:
     An implementation can accept a workload and still meet an epilogue that its schedule steps refuse; the next one in
     priority then takes over, at the latest the generic fallback.
     """
+    checkpoint()
     refusal: ScheduleError | None = None
     for rank in count():
         try:

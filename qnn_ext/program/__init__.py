@@ -14,10 +14,11 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
+from ..frontends.limits import check
 from ..passes.fuse import COMPOSITE, LAYER
 from ..topi_int8.schedule_util import num_threads
 from .emit import HEADER, PROGRAM, emit, header_bytes, scratch_storages
-from .graph import read_graph
+from .graph import Graph, read_graph
 from .memory import pack, place
 from .parts import without_copies
 from .phases import lower_kernels
@@ -58,6 +59,7 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
     tensors = [storage for storage in storages if storage.array is None]
     buffers = [item for items in scratch for item in items]
     workspace = place([*tensors, *buffers], header_bytes(len(graph.steps)), tasks)
+    _check_workspace(graph, workspace)
     program = emit(graph, kernels, scratch, workspace, weights.size, target)
     executable = tvm.compile(program, target, tir_pipeline=PIPELINE)
     layout = {
@@ -70,6 +72,12 @@ def compile_program(mod: IRModule, target: Target) -> Program | None:
         "outputs": [(int(storage.array is not None), storage.offset) for storage in graph.outputs],
     }
     return Program(executable, weights, layout)
+
+
+def _check_workspace(graph: Graph, workspace: int) -> None:
+    """Raises LimitError, with the kernel that writes most, when the tensors take more memory than they may."""
+    largest = max(graph.steps, key=lambda step: sum(storage.size for storage in step.writes))
+    check("workspace", workspace, f"the model, most of it for the result of '{largest.kernel.name_hint}',")
 
 
 def _distinct(functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, ir.GlobalVar]:

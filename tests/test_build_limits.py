@@ -1,0 +1,65 @@
+"""What a build may take: memory of the compiled model, time, and constants that would be computed for ever."""
+
+import time
+
+import numpy as np
+import pytest
+from tvm import IRModule, relax
+
+from qnn_ext import LimitError, Limits, QnnModule, TensorSpec, build
+from qnn_ext.op.base import constant
+
+
+def module(shape: tuple[int, ...], *calls, dtype: str = "float32") -> QnnModule:
+    """The calls in a row on one input."""
+    data = relax.Var("x", relax.TensorType(shape, dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [data], attrs={"num_input": 1}):
+        with builder.dataflow():
+            value = data
+            for call in calls:
+                value = builder.emit(call(builder, value))
+            result = builder.emit_output(relax.Tuple([value]))
+        builder.emit_func_output(result)
+    ir: IRModule = builder.get()
+    out = tuple(int(dim) for dim in value.ty.shape)
+    return QnnModule(ir, (TensorSpec("x", shape, dtype),), (TensorSpec("y", out, dtype),))
+
+
+def test_feature_maps_that_no_machine_holds():
+    """Told by arithmetic: nothing allocates the 16 GiB of input and output."""
+    with pytest.raises(LimitError, match=r"bytes, and the limit is 17,179,869,184 .*--limit workspace="):
+        build(module((1, 1 << 30), lambda _, x: relax.op.negative(x), dtype="float64"), num_threads=1)
+
+
+def test_workspace_can_be_raised():
+    small = module((1, 1024), lambda _, x: relax.op.exp(x))
+    with pytest.raises(LimitError, match="--limit workspace="):
+        build(small, num_threads=1, limits=Limits(workspace=4096))
+    engine = build(small, num_threads=1, limits=Limits(workspace=1 << 16))
+    assert engine.run([np.zeros((1, 1024), np.float32)])["y"].shape == (1, 1024)
+
+
+def test_seconds():
+    with pytest.raises(LimitError, match="--limit seconds="):
+        quantized = module((1, 64), lambda _, x: relax.op.exp(x), _quantize)
+        build(quantized, num_threads=1, limits=Limits(seconds=1e-9))
+
+
+def _quantize(_builder, x):
+    from qnn_ext import op as qnn
+
+    return qnn.dequantize(_builder.emit(qnn.quantize(x, 0.1, 0, out_dtype="int8")), 0.1, 0)
+
+
+def test_products_of_constants_that_take_for_ever():
+    """2³⁶ multiply-adds of one constant with itself, which TVM would compute while it folds."""
+    square = constant(np.ones((1 << 12, 1 << 12), np.float32))
+
+    def added(builder: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
+        product = builder.emit(relax.op.matmul(square, square))
+        return relax.op.add(x, builder.emit(relax.op.sum(product)))
+
+    started = time.monotonic()
+    assert build(module((1, 8), added), num_threads=1) is not None
+    assert time.monotonic() - started < 20
