@@ -138,11 +138,12 @@ def _parse(data: Mapping[str, Any]) -> Record:
         raise _Stale("of workloads this version does not know") from None
     target = {name: tuple(value) if isinstance(value, list) else value for name, value in data["target"].items()}
     key = (str(data["kernel"]), workload, tuple(sorted(target.items())))
-    hash(key)  # TypeError where a list or an object stands for a value
+    configuration = dict(data["configuration"])
+    hash((key, tuple(configuration.values())))  # TypeError where a list or an object stands for a value
     seconds, reference = float(data["seconds"]), float(data["reference"])
     if not data["error"] and not (seconds > 0 and reference > 0):
         raise ValueError("a time must be positive")
-    return Record(key, dict(data["configuration"]), seconds, reference, str(data["error"]), int(data["decided"]))
+    return Record(key, configuration, seconds, reference, str(data["error"]), int(data["decided"]))
 
 
 def append(path: str | os.PathLike[str], line: str) -> None:

@@ -37,7 +37,7 @@ class Range:
     def __post_init__(self) -> None:
         try:
             low, high = (np.asarray(value, np.float64) for value in (self.low, self.high))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise QuantizationError(f"a range must be numbers, found {self.low!r} … {self.high!r}") from None
         if low.shape != high.shape or low.ndim > 1 or low.size == 0:
             raise QuantizationError(f"a range needs numbers or equal vectors, found {low.shape} and {high.shape}")

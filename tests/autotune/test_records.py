@@ -103,6 +103,8 @@ def test_damaged_lines_are_ignored_wherever_they_are(task, log):
         changed(line, target={"kind": [[1]]}),
         changed(line, target=[1]),
         changed(line, configuration=3),
+        changed(line, configuration={"rows": [1]}),
+        changed(line, configuration={"rows": {}}),
         changed(line, workload=[1]),
     ]
     log.write_bytes("\n".join([line, *damaged, line_of(measured(task, 2)), ""]).encode() + b"\xff\xfe\n")

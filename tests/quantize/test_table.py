@@ -59,6 +59,7 @@ BAD = {
     "nan": (content(ranges={"conv": {"low": 0, "high": float("nan")}}), "conv: range 0 … nan is not finite"),
     "order": (content(ranges={"conv": {"low": 1, "high": 0}}), "conv: .*low must not exceed high"),
     "words": (content(ranges={"conv": {"low": "a", "high": 0}}), "conv: a range must be numbers"),
+    "huge": (content(ranges={"conv": {"low": 0, "high": 10**400}}), "conv: a range must be numbers"),
     "lengths": (content(ranges={"conv": {"low": [0, 1], "high": 1}}), "conv: .*equal vectors"),
 }
 
