@@ -78,11 +78,11 @@ class Grown:
 # ---- scenarios: generators that yield after each round -----------------------------------------------------------
 
 
-def _program() -> qnn_ext.QnnModule:
+def program_model() -> qnn_ext.QnnModule:
     return qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
 
 
-def _machine() -> qnn_ext.QnnModule:
+def machine_model() -> qnn_ext.QnnModule:
     """A model that runs on TVM's virtual machine, since it sorts."""
     from tvm import IRModule, relax
 
@@ -152,7 +152,7 @@ def _builds(module: qnn_ext.QnnModule, rounds: int, threads: int) -> Iterator[No
 
 def _imports(module: qnn_ext.QnnModule, rounds: int, threads: int) -> Iterator[None]:
     for _ in range(rounds):
-        _program()
+        program_model()
         yield
 
 
@@ -170,17 +170,17 @@ def _zeros(engine: qnn_ext.Engine) -> list[np.ndarray]:
 
 Scenario = Callable[[qnn_ext.QnnModule, int, int], Iterator[None]]
 SCENARIOS: dict[str, tuple[Scenario, Callable[[], qnn_ext.QnnModule], int, int]] = {  # what, of what, rounds, threads
-    "calls": (_calls, _program, 100_000, 2),
-    "calls of a virtual machine": (_calls, _machine, 100_000, 2),
-    "threads": (_short_threads, _program, 10_000, 2),
-    "threads of a virtual machine": (_short_threads, _machine, 10_000, 2),
-    "200 engines": (_engines, _program, 2_000, 2),
-    "loads": (_loads, _program, 2_000, 2),
-    "loads of a virtual machine": (_loads, _machine, 2_000, 2),
-    "builds": (_builds, _program, 2_000, 2),
-    "builds of a virtual machine": (_builds, _machine, 2_000, 2),
-    "imports": (_imports, _program, 2_000, 1),
-    "saves": (_saves, _program, 200, 1),
+    "calls": (_calls, program_model, 100_000, 2),
+    "calls of a virtual machine": (_calls, machine_model, 100_000, 2),
+    "threads": (_short_threads, program_model, 10_000, 2),
+    "threads of a virtual machine": (_short_threads, machine_model, 10_000, 2),
+    "200 engines": (_engines, program_model, 2_000, 2),
+    "loads": (_loads, program_model, 2_000, 2),
+    "loads of a virtual machine": (_loads, machine_model, 2_000, 2),
+    "builds": (_builds, program_model, 2_000, 2),
+    "builds of a virtual machine": (_builds, machine_model, 2_000, 2),
+    "imports": (_imports, program_model, 2_000, 1),
+    "saves": (_saves, program_model, 200, 1),
 }
 
 

@@ -6,8 +6,6 @@ Both take and give NumPy arrays in model order and keep the states of a recurren
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -16,9 +14,9 @@ import numpy as np
 
 from . import tvm_runtime
 from .errors import QnnError
-from .host import default_threads
 from .kernels import Kernel
 from .module import Check, State, TensorSpec
+from .threads import use_threads
 
 
 class Executor(Protocol):
@@ -117,7 +115,7 @@ class ProgramExecutor:
         return results
 
     def _ready(self) -> list[Any]:
-        return self._args if self._tasks > 1 and use_threads(self._tasks) else self._alone
+        return self._args if self._tasks > 1 and use_threads(self._tasks) > 1 else self._alone
 
     def reset_state(self) -> None:
         for view, state in zip(self._before, self._states, strict=True):
@@ -253,40 +251,3 @@ def profile_machine(
     if any(len(row) != len(kernels) for row in durations):
         raise QnnError("kernels that run as one CUDA graph have no times of their own; build without `cuda_graph`")
     return [float(value) for value in np.median(np.asarray(durations[1:]), axis=0)]
-
-
-# By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on
-# one machine would share that core, and NumPy and other runtimes would be left with it.
-os.environ.setdefault("TVM_BIND_THREADS", "0")
-# By default its pool has half as many threads as x86 has cores, taking every second for a hyper-thread: on a virtual
-# machine with two cores that is one. `num_threads` decides here; OMP_NUM_THREADS, which TVM reads too, still limits it.
-if "OMP_NUM_THREADS" not in os.environ:
-    os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
-
-_pool = threading.local()
-
-
-def use_threads(count: int) -> bool:
-    """Size TVM's thread pool, of which every Python thread has its own, when it has another size; False when this
-    thread's pool was lost in a fork."""
-    size = getattr(_pool, "size", None)
-    if size == count:
-        return True
-    if size == _LOST:
-        return False
-    tvm_runtime.get_function("runtime.config_threadpool")(1, count)
-    _pool.size = count
-    return True
-
-
-_LOST = -1
-
-
-def _lose_pool() -> None:
-    """In a child process: the threads of the pool stayed in its parent."""
-    if hasattr(_pool, "size"):
-        _pool.size = _LOST
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lose_pool)

@@ -6,6 +6,7 @@ The driver is asked through its own C interface, which needs no toolkit and ends
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -85,8 +86,34 @@ def _obstacle(target: Mapping[str, Any]) -> str | None:
     return None
 
 
-@cache
+_forked = False
+
+
+def _lose_driver() -> None:
+    """In a forked process: CUDA does not go along."""
+    global _forked
+    _forked = _forked or (_asked_driver.cache_info().currsize > 0 and _asked_driver()[0] is not None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_driver)
+
+
+def check_not_forked() -> None:
+    """Raise TargetError in a process that was forked after the driver was used: its contexts stay in the parent."""
+    if _forked:
+        raise TargetError(f"{_FORKED}; fork before, or start processes with multiprocessing's method 'spawn'")
+
+
+_FORKED = "this process was forked from one that used the GPU, and CUDA does not go along"
+
+
 def _driver() -> tuple[int | None, str]:
+    return (None, _FORKED) if _forked else _asked_driver()
+
+
+@cache
+def _asked_driver() -> tuple[int | None, str]:
     """The compute capability of the first GPU that the driver shows, or None and why there is none."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,16 @@ _LIBRARIES = {
     "win32": ("tvm_runtime_cuda.dll", "cudart64_13.dll"),
 }
 _lock = threading.RLock()
+
+
+def _free_lock() -> None:
+    """In a forked process, which has none of the threads that may hold it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_lock)
 
 
 @cache

@@ -19,11 +19,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import forking
+
 _LIFELINE = "QNN_EXT_LIFELINE"
 _PACKAGE = Path(__file__).parents[1]
 
 _started: weakref.WeakSet[_Group] = weakref.WeakSet()
-_starting = threading.Lock()
+_starting = forking.lock("starting")
 
 
 class _Group(subprocess.Popen):

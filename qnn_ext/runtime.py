@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from . import artifact, gpu
+from . import artifact, forking, gpu
 from .description import running_bytes
 from .errors import ArtifactError, QnnError, TargetError
 from .executors import Executor, MachineExecutor, ProgramExecutor
@@ -105,7 +104,7 @@ class Engine:
         )
         self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
         self._executor: Executor | None = None
-        self._lock = threading.Lock()
+        self._lock = forking.lock("engine")
 
     @classmethod
     def from_build(
@@ -203,8 +202,9 @@ class Engine:
 
     def _ready(self) -> Executor:
         """The executor, made at the first use: that is when this machine must be able to run the code."""
-        if self._executor is None and self.target["kind"] == "cuda":
-            self._executor = self._on_gpu()
+        if self.target["kind"] == "cuda":
+            gpu.check_not_forked()
+            self._executor = self._executor or self._on_gpu()
         if self._executor is None:
             try:
                 self._executor = self._on_cpu()

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import struct
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+from . import forking
 
 
 @contextlib.contextmanager
@@ -129,16 +130,20 @@ def _load_extra() -> None:
 
 def _load_library(name: str) -> bool:
     """Load a library that lies in TVM's package; whether it is there."""
+    path = _library(name)
+    if path is not None:
+        ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    return path is not None
+
+
+def _library(name: str) -> Path | None:
     spec = importlib.util.find_spec("tvm")
     folder = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
-    for path in (folder / f"lib{name}.so", folder / f"lib{name}.dylib", folder / f"{name}.dll"):
-        if path.is_file():
-            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
-            return True
-    return False
+    candidates = (folder / f"lib{name}.so", folder / f"lib{name}.dylib", folder / f"{name}.dll")
+    return next((path for path in candidates if path.is_file()), None)
 
 
-_stderr_lock = threading.Lock()
+_stderr_lock = forking.lock("stderr")
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
 from qnn_ext import ArtifactError, InputError, QnnError, TargetError
-from qnn_ext.executors import use_threads
 from qnn_ext.host import can_run, default_threads, host_architecture
+from qnn_ext.threads import use_threads
 
 from .qnn_files import describe, description_of, rewrite, rezip, zip_members
 
@@ -304,7 +304,7 @@ def test_threads_of_the_pool_are_those_asked_for():
     """TVM alone would take one thread on two cores, for it counts every second one as a hyper-thread."""
     count = tvm.get_global_func("runtime.NumThreads")
     for threads in (2, 1, 2):
-        assert use_threads(threads)
+        assert use_threads(threads) == threads
         assert count() == threads
 
 

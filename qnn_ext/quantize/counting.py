@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import cache
 
@@ -11,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm.script import tirx as T
 
+from .. import forking
 from ..target import make_target
 
 LANES = 16
@@ -38,7 +38,7 @@ def _count(values_p: T.handle, tables_p: T.handle, zeros_p: T.handle, per_unit: 
             )
 
 
-_compiling = threading.Lock()
+_compiling = forking.lock("compiling")
 
 
 @cache

@@ -108,7 +108,7 @@ def test_after_a_fork(digits, everything_shared):
     child.start()
     np.testing.assert_array_equal(queue.get(timeout=60), expected)
     child.join()
-    assert use_threads(2)
+    assert use_threads(2) == 2
 
 
 def test_small_models_stay_on_one_thread(digits):

@@ -1,0 +1,44 @@
+"""Locks that a forked process finds free: a fork waits until nobody has them.
+
+`os.fork` copies the thread that calls it and none of the others; what another holds at that moment stays held in the
+child for ever. So the forking thread takes every lock first, and both processes let go of them. Nobody is in the midst
+of a call then, and what the locks protect is whole in the child.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+_ORDER = ("engine", "compiling", "stderr", "starting")
+"""Who holds a lock may wait for one of a later kind, never of an earlier one or the same."""
+
+_locks: dict[str, weakref.WeakSet[threading.Lock]] = {kind: weakref.WeakSet() for kind in _ORDER}
+_forking = threading.Lock()
+_taken: list[threading.Lock] = []  # by the thread that forks
+
+
+def lock(kind: str) -> threading.Lock:
+    """A new lock of one of the kinds above."""
+    made = threading.Lock()
+    _locks[kind].add(made)
+    return made
+
+
+def _take() -> None:
+    _forking.acquire()
+    _taken.append(_forking)
+    for kind in _ORDER:
+        for one in list(_locks[kind]):
+            one.acquire()
+            _taken.append(one)
+
+
+def _let_go() -> None:
+    while _taken:
+        _taken.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_take, after_in_parent=_let_go, after_in_child=_let_go)
