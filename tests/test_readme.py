@@ -56,7 +56,7 @@ def test_every_make_target_exists():
         assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"make {name}"
 
 
-@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md"])
+@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "SECURITY.md"])
 def test_links(document):
     for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text(encoding="utf-8")):
         assert link.startswith("https://") or (ROOT / link).exists(), link

@@ -1,4 +1,4 @@
-"""A forked process runs what its parent had loaded: on one thread where the pool stayed behind, and waits for nothing."""
+"""A forked process runs what its parent had loaded: on one thread where the pool stayed behind, without a wait."""
 
 import os
 import signal
