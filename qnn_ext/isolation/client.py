@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from .once import TIME_IS_UP
 START_SECONDS = 300.0  # for a child to import what it needs, on a machine however busy
 _GRACE = 0.5  # seconds for a call that ends itself when its time is up
 _BACKUP = 10.0  # seconds after which a server that should have ended a call is ended itself
+_LONGEST = 1e6  # seconds, and bytes, that stand for no limit: more cannot be told the operating system
+_MOST_MEMORY = 1 << 50
 _PART = 1 << 20
 _OUT_OF_MEMORY_TEXTS = ("bad_alloc", "allocate memory", "out of memory", "MemoryError")
 _ROOT = Path(__file__).parents[2]
@@ -65,6 +67,7 @@ def call(function: str, request: Sequence[Any], bounds: Bounds, preload: Sequenc
     The function takes the request's parts joined, a bytearray, and returns parts of bytes. The modules in `preload` are
     imported before the clock runs. Raises Ended, and QnnError when no process can be started.
     """
+    bounds = replace(bounds, seconds=min(bounds.seconds, _LONGEST), memory=min(bounds.memory, _MOST_MEMORY))
     job = {
         "call": function,
         "preload": list(preload),

@@ -74,6 +74,10 @@ def test_failures(way, name, bounds, kind, what):
     assert task("echo", b"again") == b"again"
 
 
+def test_no_limits(way):
+    assert task("echo", b"x", Bounds(seconds=float("inf"), memory=1 << 80, answer=1 << 80, threads=4)) == b"x"
+
+
 def test_an_answer_that_is_too_long():
     with pytest.raises(Ended) as caught:
         task("flood")
