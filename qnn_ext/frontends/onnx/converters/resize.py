@@ -213,6 +213,6 @@ def _cubic(fraction: np.ndarray, a: float) -> dict[int, np.ndarray]:
 def _take(node: Node, data: relax.Expr, index: int, positions: np.ndarray, length: int) -> relax.Expr:
     """Slices at these positions, the nearest edge for positions outside."""
     inside = np.clip(positions, 0, length - 1).astype(np.int64)
-    if np.array_equal(inside, np.arange(length)):
+    if len(inside) == length and np.array_equal(inside, np.arange(length)):
         return data
     return node.emit(relax.op.take(data, constant(inside), index))

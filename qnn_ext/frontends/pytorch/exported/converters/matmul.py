@@ -11,6 +11,7 @@ from tvm import relax
 from .....errors import UnsupportedOperatorError
 from .....op import compound
 from .....op.base import constant, constant_value, shape_of
+from ....limits import check_elements
 from ..registry import converter
 from ..values import cast, dtype_of, scalar
 
@@ -71,7 +72,7 @@ def _attention(
     factor = 1 / math.sqrt(shape_of(query)[-1]) if scale is None else scale
     scores = importer.emit(relax.op.multiply(scores, scalar(factor, dtype)))
     if causal:
-        rows, columns = shape_of(scores)[-2:]
+        rows, columns = check_elements(shape_of(scores)[-2:], "the causal mask", "folded")
         mask = constant(np.tril(np.ones((rows, columns), bool)))
     if mask is not None:
         scores = _masked(importer, scores, mask, dtype)

@@ -11,6 +11,7 @@ from tvm import relax
 from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, constant_value, shape_of
+from ....limits import check_elements
 from ..registry import converter
 from ..values import axes_of, cast, dtype_name, reshape
 
@@ -199,6 +200,7 @@ def _pad_with_values(importer: Any, x: relax.Expr, pairs: list[tuple[int, int, i
         raise UnsupportedOperatorError(f"padding in mode {mode!r} by {pairs} is not supported")
     for axis, before, after in pairs:
         if before or after:
+            check_elements((shape_of(x)[axis] + before + after,), "the padded axis", "folded")
             rows = np.pad(np.arange(shape_of(x)[axis]), (before, after), modes[mode])  # type: ignore[call-overload]
             x = importer.emit(relax.op.take(x, constant(rows), axis=axis))
     return x
@@ -294,6 +296,7 @@ def _upsample_nearest(importer: Any, x: relax.Expr, *_options: Any) -> relax.Exp
     exact = all(out % length == 0 for out, length in zip(size, shape_of(x)[-2:], strict=True))
     if not exact:
         for axis, out in zip((-2, -1), size, strict=True):
+            check_elements((out,), "the resized axis", "folded")
             length = shape_of(x)[axis]
             steps = np.float32(length) / np.float32(out)
             rows = np.minimum((np.arange(out, dtype=np.float32) * steps).astype(np.int64), length - 1)
@@ -316,6 +319,7 @@ def _filled(importer: Any, *_arguments: Any) -> relax.Expr:
     numbers = [importer.resolve(arg) for arg in node.args]
     dtype = dtype_name(meta.dtype)
     if name == "arange":
+        check_elements((_count(*numbers),), "the range", "folded")
         return constant(np.arange(*numbers).astype(dtype))
     if name == "scalar_tensor":
         return constant(np.asarray(numbers[0], dtype))
@@ -323,4 +327,10 @@ def _filled(importer: Any, *_arguments: Any) -> relax.Expr:
     shape = list(shape_of(_arguments[0])) if name.endswith("_like") else static(_arguments[position])
     value = {"ones": 1, "zeros": 0}.get(name.removeprefix("new_").removesuffix("_like"))
     value = numbers[position + 1] if value is None else value
-    return constant(np.full(shape, value, dtype))
+    return constant(np.full(check_elements(shape, "the tensor", "folded"), value, dtype))
+
+
+def _count(first: float, stop: float | None = None, step: float = 1) -> int:
+    """How many numbers a range has: (stop), (start, stop) or (start, stop, step)."""
+    start, end = (0, first) if stop is None else (first, stop)
+    return max(math.ceil((end - start) / step), 0)
