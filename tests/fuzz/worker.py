@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from .check import failure
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -78,11 +80,16 @@ class Worker:
         limit = _address_space() + self.settings.memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         signal.setitimer(signal.ITIMER_PROF, self.settings.seconds)
+        lack: MemoryError | None = None
         try:
             verdict = self.check(self.format, self.corpus.content(self.format, case), case.run)
+        except MemoryError as error:  # so little was left that not even the verdict could be made
+            lack = error
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        if lack is not None:
+            verdict = failure(lack)
         self._say(f"= {json.dumps(verdict.to_json())}")
 
     def _say(self, line: str) -> None:
