@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from typing import Any
 
 _ORDER = ("engine", "compiling", "stderr", "starting")
 """Who holds a lock may wait for one of a later kind, never of an earlier one or the same."""
@@ -24,6 +25,31 @@ def lock(kind: str) -> threading.Lock:
     made = threading.Lock()
     _locks[kind].add(made)
     return made
+
+
+class _LastLock:
+    """Free for the thread that ends Python; every other one waits for the end of the process."""
+
+    def __init__(self, taken: Any) -> None:
+        self._taken, self._thread = taken, threading.get_ident()
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != self._thread:
+            self._taken.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def last(lock: threading.Lock) -> Any:
+    """In place of a lock when Python ends. A daemon thread that comes back from C++ then is ended by Python in a way
+    that C++ takes for an error, and aborts: so its call is waited for, and it makes no further one."""
+    lock.acquire(timeout=_LONGEST)
+    _locks["engine"].discard(lock)  # no fork waits for it
+    return _LastLock(lock)
+
+
+_LONGEST = 10.0  # seconds
 
 
 def _take() -> None:

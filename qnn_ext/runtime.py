@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from tvm import IRModule
 
     from .signing import PrivateKey, PublicKey
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close() -> None:
+    for engine in list(_engines):
+        engine._lock = forking.last(engine._lock)
+
 
 Code: TypeAlias = tuple[Any, np.ndarray | None]  # the library, and the weights that lie outside it
 
@@ -104,7 +115,8 @@ class Engine:
         )
         self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
         self._executor: Executor | None = None
-        self._lock = forking.lock("engine")
+        self._lock: Any = forking.lock("engine")
+        _engines.add(self)
 
     @classmethod
     def from_build(
