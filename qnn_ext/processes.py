@@ -24,7 +24,7 @@ from . import forking
 _LIFELINE = "QNN_EXT_LIFELINE"
 _PACKAGE = Path(__file__).parents[1]
 
-_started: weakref.WeakSet[_Group] = weakref.WeakSet()
+_started: weakref.WeakSet[subprocess.Popen] = weakref.WeakSet()
 _starting = forking.lock("starting")
 
 
@@ -125,6 +125,12 @@ def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
         process.end()
         raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def adopt(process: subprocess.Popen) -> subprocess.Popen:
+    """Let `end_all` end a process that was started elsewhere, too."""
+    _started.add(process)
+    return process
 
 
 def end_all() -> None:

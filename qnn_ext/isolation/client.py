@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import QnnError
+from ..processes import adopt
 from .answering import ERROR, OUT_OF_MEMORY, RESULT
 from .once import TIME_IS_UP
 
@@ -193,11 +194,12 @@ def _start(code: str, arguments: Sequence[Any], **options: Any) -> subprocess.Po
         )
     paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
     start = f"import sys, json; sys.path[:], arguments = json.loads(sys.argv[1]); {code}"
-    return subprocess.Popen(
+    process: subprocess.Popen[bytes] = subprocess.Popen(
         [sys.executable, "-I", "-c", start, json.dumps([[*paths, str(_ROOT)], list(arguments)])],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process with threads must not be forked
         **options,
     )
+    return adopt(process)
 
 
 def _cannot_start(text: bytes) -> QnnError:
