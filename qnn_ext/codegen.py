@@ -18,8 +18,9 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
 from . import gpu, gpu_runtime
+from .numerics.nan import propagate_nan
 from .numerics.saturate import as_float, is_saturate, narrowed, widened
-from .numerics.tir import fenced_product
+from .numerics.tir import fenced_product, without_fence
 from .topi_int8.arm_cpu import lookup as arm_lookup
 from .topi_int8.arm_cpu.narrow import finish_for_arm
 from .topi_int8.cpu.chains import by_step
@@ -28,7 +29,7 @@ from .topi_int8.cpu.weave import weave
 from .topi_int8.cuda.copies import asynchronous
 from .topi_int8.cuda.fragments import in_registers
 from .topi_int8.cuda.lowering import lower_for_cuda
-from .topi_int8.features import has_feature, is_aarch64, is_arm, is_cuda
+from .topi_int8.features import contracts, has_feature, is_aarch64, is_arm, is_cuda
 from .topi_int8.schedule_util import num_threads
 from .topi_int8.x86 import lookup as x86_lookup
 from .topi_int8.x86.pack import pack_saturated
@@ -80,7 +81,7 @@ def _begin(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pri
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
     target = function.attrs["target"]
     if is_cuda(target):
-        return function.with_body(lower_for_cuda(asynchronous(function.body)))
+        return function.with_body(propagate_nan(lower_for_cuda(asynchronous(function.body)), comparing=True))
     body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
     body = weave(body, serial=num_threads(target) == 1)
     if is_arm(target):
@@ -91,11 +92,14 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
         body = tvm_ffi.structural_map(body, (TensorLoad, arm_lookup.looked_up))
     if has_feature(target, "fma"):
         body = tvm_ffi.structural_map(body, [(tirx.Max, _rounded_product), (tirx.Cast, _floated)])
+    elif not contracts(target):
+        body = tvm_ffi.structural_map(body, (tirx.Max, without_fence))
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
     if is_arm(target):
         body = finish_for_arm(body, target)
     saturate = _packed if has_feature(target, "avx512bw") else _narrowed
-    return function.with_body(tvm_ffi.structural_map(body, [(tvm.ir.Call, saturate), (tirx.AllocBuffer, _on_stack)]))
+    body = tvm_ffi.structural_map(body, [(tvm.ir.Call, saturate), (tirx.AllocBuffer, _on_stack)])
+    return function.with_body(propagate_nan(body))
 
 
 def _rounded_product(node: tirx.Max) -> Expr:

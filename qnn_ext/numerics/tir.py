@@ -25,7 +25,7 @@ def dtype_of(x: Expr) -> str:
 
 
 def fence(x: Expr) -> Expr:
-    """A finite x, rounded to its dtype here and now; NaN becomes the lowest number.
+    """A finite x or NaN, rounded to its dtype here and now.
 
     TVM's LLVM backend contracts a·b + c into a fused multiply-add wherever the CPU has one, which rounds once instead
     of twice and breaks bit-exactness. A maximum with the lowest finite number changes no finite x and stands between
@@ -41,10 +41,17 @@ _LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")
 
 def fenced_product(node: tirx.Max) -> tirx.Mul | None:
     """The float32 or float64 product, perhaps of vectors, that `node` fences; None where it is another maximum."""
+    return node.a if _is_fence(node) and isinstance(node.a, tirx.Mul) else None
+
+
+def _is_fence(node: tirx.Max) -> bool:
     low = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
-    dtype = str(node.ty.dtype).split("x")[0]
-    is_fence = isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(dtype)
-    return node.a if is_fence and isinstance(node.a, tirx.Mul) else None
+    return isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(str(node.ty.dtype).split("x")[0])
+
+
+def without_fence(node: tirx.Max) -> Expr:
+    """What a fence encloses, for CPUs that have no fused multiply-add; another maximum as it is."""
+    return node.a if _is_fence(node) else node
 
 
 def shared(x: Expr, body: Callable[[Expr], Expr]) -> Expr:

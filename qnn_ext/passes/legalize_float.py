@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from tvm import relax, te
+from tvm import relax, te, topi
 
 from ..numerics import elementary, tir
 from ..op.base import has_float_rows, shape_of
@@ -33,6 +33,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
     rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
     rules["relax.nn.max_pool2d"] = _guarded(_max_pool2d, _has_few_cells)
+    rules["relax.floor_mod"] = _guarded(_floor_mod, _is_float32)
     rules["relax.astype"] = _guarded(_truncate, _makes_integers)
     rules["relax.concat"], rules["relax.strided_slice"] = moves.concat, moves.strided_slice
     rules["relax.take"] = moves.take
@@ -77,6 +78,17 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     epsilon = float(call.attrs.epsilon)
     return builder.call_te(float_rows.layer_norm, *call.args, epsilon, primfunc_name_hint="layer_norm")
+
+
+def _floor_mod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's a − ⌊a / b⌋·b, the product rounded by itself."""
+
+    def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        multiple = topi.multiply(topi.floor(topi.divide(a, b)), b)
+        rounded = te.compute(multiple.shape, lambda *i: tir.fence(multiple(*i)), name="multiple")
+        return topi.subtract(a, rounded)
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="floor_mod")
 
 
 def _makes_integers(call: relax.Call) -> bool:

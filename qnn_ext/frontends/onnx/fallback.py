@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from ...errors import UnsupportedOperatorError
 from ...op.base import constant, normalize_axis
 from ..limits import check_rank
+from .indices import checked_inputs
 
 if TYPE_CHECKING:
     from .node import Node
@@ -46,6 +47,8 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         check_rank(node.constant(1).size)
     if node.op_type == "RoiAlign" and node.attribute("mode", "avg") != "avg":
         raise UnsupportedOperatorError("mode max is not supported")
+    if node.op_type == "TopK":
+        _check_top_k(node)
     if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":
         raise UnsupportedOperatorError("bool data are not supported")
     if node.op_type.startswith("Reduce"):
@@ -56,7 +59,7 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     attributes = importer._parse_attr(node.operator.proto.attribute)
     attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}
     inputs = onnx_frontend.onnx_input()
-    inputs.extend(node.inputs)
+    inputs.extend(checked_inputs(node))
     functions = len(builder.get().functions)
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -69,6 +72,13 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     if len(builder.get().functions) > functions:
         raise UnsupportedOperatorError("TVM's importer computes it by a function that qnn_ext cannot look into")
     return [_checked(item) for item in _items(result, builder)]
+
+
+def _check_top_k(node: Node) -> None:
+    k = node.attribute("k", 1) if node.opset < 10 else int(node.constant(1).reshape(-1)[0])
+    length = node.shape(0)[normalize_axis(node.attribute("axis", -1), len(node.shape(0)))]
+    if not 0 <= k <= length:
+        raise node.malformed(f"k must lie in 0 … {length}, found {k}")
 
 
 def _items(result: Any, builder: relax.BlockBuilder) -> list[Any]:

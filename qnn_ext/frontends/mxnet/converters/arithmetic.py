@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from ....op.base import constant
+from ...run_time import checked_divisor
 from ..node import Node
 from ..registry import converter
 from ..scales import F32, INT_MAX, LEVELS, Range, as_real, rescaled, round_saturate, scale_of
@@ -65,7 +66,10 @@ REDUCTIONS: dict[str, Callable[..., relax.Expr]] = {
 @converter(*BINARY)
 def convert_binary(node: Node) -> relax.Expr:
     """Two tensors, broadcast as in NumPy."""
-    return BINARY[node.operator.op](node.input(0), node.input(1))
+    function, second = BINARY[node.operator.op], node.input(1)
+    if function is relax.op.divide:
+        second = checked_divisor(node.emit, second, node.label)
+    return function(node.input(0), second)
 
 
 @converter(*SCALAR)

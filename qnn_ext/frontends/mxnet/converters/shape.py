@@ -312,4 +312,4 @@ def _rows(node: Node, weight: int) -> relax.Expr:
     if known is not None:
         return constant(table[np.clip(known.astype(np.int64), 0, len(table) - 1)])
     clipped = relax.op.clip(node.input(0), 0, len(table) - 1)
-    return relax.op.take(constant(table), node.emit(relax.op.astype(node.emit(clipped), "int32")), axis=0)
+    return relax.op.take(constant(table), node.emit(relax.op.astype(node.emit(clipped), "int32")), axis=0, mode="clip")

@@ -8,6 +8,7 @@ from tvm import relax
 from ....op.base import constant, constant_value, normalize_axis
 from ...building import padded
 from ...limits import check_elements
+from ...run_time import checked_indices
 from ..node import Node
 from ..registry import converter
 
@@ -17,20 +18,10 @@ def gather(node: Node) -> relax.Expr:
     """Slices of the data along an axis; negative indices count from the end."""
     axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
     length = node.shape(0)[axis]
-    if node.is_constant(1):
-        indices = node.constant(1)
-        if indices.dtype.kind not in "iu" or (
-            indices.size and not (-length <= indices.min() <= indices.max() < length)
-        ):
-            raise node.malformed(
-                f"indices must lie in {-length} … {length - 1}, found {indices.min()} … {indices.max()}"
-            )
-        return relax.op.take(node.input(0), constant(np.where(indices < 0, indices + length, indices)), axis)
-    zero, size = (constant(np.asarray(value, node.dtype(1))) for value in (0, length))
-    wrapped = node.emit(relax.op.add(node.input(1), size))
-    negative = node.emit(relax.op.less(node.input(1), zero))
-    indices = node.emit(relax.op.where(negative, wrapped, node.input(1)))
-    return relax.op.take(node.input(0), indices, axis, mode="clip")  # an index out of range reads no foreign memory
+    if node.dtype(1) not in ("int32", "int64"):
+        raise node.malformed(f"indices must be int32 or int64, found {node.dtype(1)}")
+    indices = checked_indices(node.emit, node.input(1), length, node.label, negative=True)
+    return relax.op.take(node.input(0), indices, axis, mode="clip")
 
 
 @converter("Pad", since=1)

@@ -10,6 +10,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant, shape_of
+from ...run_time import checked_indices
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, known, number, plus, times
@@ -18,8 +19,9 @@ from .arithmetic import cast, known, number, plus, times
 
 
 def _row(node: Node, ids: relax.Expr, table: relax.Expr) -> relax.Expr:
-    """Rows of the table; ids beyond it take the last row, where ONNX Runtime fails."""
-    return node.emit(relax.op.take(table, ids, axis=0, mode="clip"))
+    """Rows of the table."""
+    rows = checked_indices(node.emit, ids, shape_of(table)[0], node.label)
+    return node.emit(relax.op.take(table, rows, axis=0, mode="clip"))
 
 
 def _embed(

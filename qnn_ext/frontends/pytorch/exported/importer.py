@@ -27,6 +27,7 @@ from ...building import Builder, identifier
 from ...limits import begin_walk
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
+from .arguments import checked_arguments
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor
 from .functional import prepared
 from .registry import CONVERTERS
@@ -81,6 +82,11 @@ class ProgramImporter:
         """Dtype of the node's result, as TVM writes it."""
         return dtype_name(self.meta.dtype)
 
+    @property
+    def label(self) -> str:
+        """The node at hand, for messages."""
+        return f"node '{self.node.name}' ({self.node.target})"
+
     # ---- the walk ------------------------------------------------------------------------------------------------
 
     def run(self) -> QnnModule:
@@ -120,7 +126,7 @@ class ProgramImporter:
         """What is emitted within is named after the node, and errors name it."""
         previous, self.node = (self.node, self._builder.layer), node
         self._builder.layer = layer_name(node)
-        label = f"node '{node.name}' ({node.target})"
+        label = self.label
         try:
             yield
         except QnnError as error:
@@ -153,7 +159,8 @@ class ProgramImporter:
         elif name == "getitem":
             self._values[node] = self._getitem(*node.args)
         elif self._is_left_to_tvm(node):
-            self._bind(node, self._tvm.convert_map[_short_name(node, self._tvm.convert_map)](node))
+            with checked_arguments(self, self._values, node):
+                self._bind(node, self._tvm.convert_map[_short_name(node, self._tvm.convert_map)](node))
         else:
             raise UnsupportedOperatorError(f"operator {name} is not supported")
 

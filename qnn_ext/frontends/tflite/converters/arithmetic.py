@@ -11,6 +11,7 @@ from tvm import relax
 from .... import op as qnn
 from ....numerics.binary import xnnpack_adds
 from ....op.base import constant
+from ...run_time import checked_divisor
 from ..integers import (
     activate,
     centered,
@@ -144,7 +145,7 @@ def convert_pow(node: Node) -> relax.Expr:
 
 @converter("FLOOR_DIV", max_version=3)
 def convert_floor_div(node: Node) -> relax.Expr:
-    """⌊x / y⌋. Integers divided by 0 give 0, where LiteRT stops with an error."""
+    """⌊x / y⌋."""
     dtype = _unquantized(node, "int8", "int16", "int32", "float32")
     if dtype == "float32":
         # in float64, as LiteRT: a quotient too small for float32 still rounds down to −1
@@ -156,7 +157,7 @@ def convert_floor_div(node: Node) -> relax.Expr:
 
 @converter("FLOOR_MOD", max_version=2)
 def convert_floor_mod(node: Node) -> relax.Expr:
-    """x − y·⌊x / y⌋, with y's sign. Integers modulo 0 give 0, where LiteRT stops with an error."""
+    """x − y·⌊x / y⌋, with y's sign."""
     dtype = _unquantized(node, "int8", "int16", "int32", "int64", "float32")
     if dtype != "float32":
         return integer_division(node, relax.op.floor_mod)
@@ -176,12 +177,5 @@ def _unquantized(node: Node, *supported: str) -> str:
 
 
 def integer_division(node: Node, function: Callable[..., relax.Expr]) -> relax.Expr:
-    """`function`(x, y) of integers in int64, so that no quotient overflows; 0 where y is 0, which would trap."""
-    dtype, wide = node.dtype(), "int64"
-    lhs, rhs = (node.emit(relax.op.astype(node.input(i), wide)) for i in (0, 1))
-    zero, one = scalar(0, wide), scalar(1, wide)
-    if dtype == "int64":  # minimum / −1 traps too; only remainders come here, and modulo ±1 they are 0
-        rhs = node.emit(relax.op.where(node.emit(relax.op.equal(rhs, scalar(-1, wide))), one, rhs))
-    by_zero = node.emit(relax.op.equal(rhs, zero))
-    quotient = node.emit(function(lhs, node.emit(relax.op.where(by_zero, one, rhs))))
-    return relax.op.astype(node.emit(relax.op.where(by_zero, zero, quotient)), dtype)
+    """`function`(x, y) of integers. As in LiteRT, y must not be 0; the least integer / −1 is itself."""
+    return function(node.input(0), checked_divisor(node.emit, node.input(1), node.label))

@@ -10,6 +10,7 @@ from ....numerics import fixed_point, reference
 from ....numerics.gemmlowp import leading_zeros, reciprocal
 from ....numerics.reference import domain
 from ....qparams import QParams, dtype_range
+from ...run_time import checked_divisor
 from ..integers import (
     Wide,
     activate,
@@ -32,7 +33,7 @@ from .arithmetic import integer_division
 
 @converter("DIV", max_version=2)
 def convert_div(node: Node) -> relax.Expr:
-    """x / y. A quantized or integer division by zero, where LiteRT stops with an error, saturates; int32 gives 0."""
+    """x / y. Of integers, quantized or not, y must not be zero: LiteRT stops with an error, too."""
     dtype = same_dtype(node, 0, 1)
     if not quantized_or_plain(node, 0, 1):
         require_dtype(node, dtype, "float32", "int32")
@@ -41,7 +42,8 @@ def convert_div(node: Node) -> relax.Expr:
         return activate(node, integer_division(node, _truncating_divide))
     lhs, rhs, output = tensor_qparams(node, 0), tensor_qparams(node, 1), result_qparams(node)
     divide = _divide_int16 if dtype == "int16" else _divide_by_table
-    return node.activate(divide(node, lhs, rhs, output))
+    checked = checked_divisor(node.emit, node.input(1), node.label, int(rhs.zero_point))
+    return node.activate(divide(node, checked, lhs, rhs, output))
 
 
 def _truncating_divide(lhs: relax.Expr, rhs: relax.Expr) -> relax.Expr:
@@ -58,11 +60,11 @@ def _multiplier(lhs: QParams, rhs: QParams, output: QParams) -> tuple[int, int]:
 # ---- 8 bits: all 65536 quotients -----------------------------------------------------------------------------------
 
 
-def _divide_by_table(node: Node, lhs: QParams, rhs: QParams, output: QParams) -> relax.Expr:
+def _divide_by_table(node: Node, divisor: relax.Expr, lhs: QParams, rhs: QParams, output: QParams) -> relax.Expr:
     """One lookup at 256·x + y, both counted from the dtype's minimum."""
     low = dtype_range(lhs.dtype)[0]
     rows = node.emit(relax.op.subtract(node.emit(relax.op.astype(node.input(0), "int32")), scalar(low)))
-    columns = node.emit(relax.op.subtract(node.emit(relax.op.astype(node.input(1), "int32")), scalar(low)))
+    columns = node.emit(relax.op.subtract(node.emit(relax.op.astype(divisor, "int32")), scalar(low)))
     index = node.emit(relax.op.add(node.emit(relax.op.multiply(rows, scalar(256))), columns))
     x, y = np.meshgrid(domain(lhs.dtype), domain(rhs.dtype), indexing="ij")
     quotients = divide_array(x.reshape(-1), y.reshape(-1), lhs, rhs, output, wrap=node.tflite_numerics)
@@ -70,7 +72,7 @@ def _divide_by_table(node: Node, lhs: QParams, rhs: QParams, output: QParams) ->
 
 
 def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, output: QParams, wrap: bool) -> np.ndarray:
-    """TFLite's DivElementwise without activation; division by zero saturates by the sign of x.
+    """TFLite's DivElementwise without activation; what is refused, division by zero, saturates by the sign of x.
 
     wrap: counts of the last shift wrap at 32 as on x86
     """
@@ -103,14 +105,14 @@ def _shift_right(x: np.ndarray, exponent: np.ndarray, wrap: bool) -> np.ndarray:
 # ---- 16 bits: tables for what depends on one operand, the rest in int64 -------------------------------------------
 
 
-def _divide_int16(node: Node, lhs: QParams, rhs: QParams, output: QParams) -> relax.Expr:
+def _divide_int16(node: Node, y: relax.Expr, lhs: QParams, rhs: QParams, output: QParams) -> relax.Expr:
     multiplier, out_shift = _multiplier(lhs, rhs, output)
     dividends, divisors = (domain("int16").astype(np.int64) - int(q.zero_point) for q in (lhs, rhs))
     inverse, inverse_shift = reciprocal(np.maximum(np.abs(divisors), 1), 31)
     minimum_exponent = 31 - 16 - 1 - out_shift  # the least headroom, and the reciprocal of 1
     if minimum_exponent < 0:
         raise node.unsupported(f"scales whose ratio s_x / (s_y·s_out) is 2^{out_shift - 1}: the result only saturates")
-    x, y, zero = node.input(0), node.input(1), int(rhs.zero_point)
+    x, zero = node.input(0), int(rhs.zero_point)
     negative = node.emit(relax.op.less(y, scalar(zero, "int16")))
     shifted, headroom = (
         Wide(node, node.emit(relax.op.where(negative, _lookup(node, x, f(-dividends)), _lookup(node, x, f(dividends)))))

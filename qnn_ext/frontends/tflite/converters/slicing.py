@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
 
-from ....op.base import constant, constant_value
+from ....op.base import constant
+from ...run_time import checked_indices
 from ..node import Node
 from ..registry import converter
 from .shape import block, check_elements, from_file, reshape
@@ -139,7 +141,7 @@ def _whole(stride: int, size: int) -> AxisSlice:
 def convert_gather(node: Node) -> relax.Expr:
     """out[b…, p…, i…, q…] = x[b…, p…, indices[b…, i…], q…] with `batch_dims` leading dimensions b shared.
 
-    Constant indices are checked now; computed ones that lie outside are clipped (LiteRT fails at run time).
+    Constant indices are checked now, computed ones when the model runs.
     """
     shape, index_shape = node.shape(0), node.shape(1)
     batch_dims, axis = int(node.options["batch_dims"]), int(node.options["axis"])
@@ -147,40 +149,37 @@ def convert_gather(node: Node) -> relax.Expr:
     axis += len(shape) if axis < 0 else 0
     if not (0 <= batch_dims <= axis < len(shape) and shape[:batch_dims] == index_shape[:batch_dims]):
         raise node.malformed(f"axis {axis} and {batch_dims} batch dimensions do not fit {shape} and {index_shape}")
-    _check_indices(node, shape[axis])
+    _require_indices(node, shape[axis : axis + 1])
+    indices = checked_indices(node.emit, node.input(1), shape[axis], node.label)
     if not batch_dims:
-        return relax.op.take(node.input(0), node.input(1), axis=axis, mode="clip")
+        return relax.op.take(node.input(0), indices, axis=axis, mode="clip")
     # Rows of all batches in one axis: batch b's row r is row b·n + r.
     batch, before, size = shape[:batch_dims], shape[batch_dims:axis], shape[axis]
     after, picked = shape[axis + 1 :], index_shape[batch_dims:]
     order = [*range(batch_dims), axis, *range(batch_dims, axis), *range(axis + 1, len(shape))]
     moved = node.emit(relax.op.permute_dims(node.input(0), order))
     rows = reshape(node, moved, [math.prod(batch) * size, *before, *after])
-    taken = node.emit(relax.op.take(rows, _rows_of_all_batches(node, batch_dims, size), axis=0, mode="clip"))
+    taken = node.emit(relax.op.take(rows, _rows_of_all_batches(node, indices, batch_dims, size), axis=0, mode="clip"))
     taken = reshape(node, taken, [*batch, math.prod(picked), *before, *after])
     place = [*range(batch_dims + 1, axis + 1), batch_dims]
     ordered = node.emit(relax.op.permute_dims(taken, [*range(batch_dims), *place, *range(axis + 1, len(shape))]))
     return reshape(node, ordered, [*batch, *before, *picked, *after])
 
 
-def _check_indices(node: Node, size: int) -> None:
-    indices = constant_value(node.input(1))
+def _require_indices(node: Node, sizes: Sequence[int]) -> None:
     if node.dtype(1) not in ("int16", "int32", "int64"):
         raise node.unsupported(f"indices of dtype {node.dtype(1)}")
-    if size == 0 or (indices is not None and indices.size and not 0 <= indices.min() <= indices.max() < size):
-        raise node.malformed(f"an index lies outside of 0 … {size - 1}")
+    if 0 in sizes:
+        raise node.malformed("indices into an axis without elements")
 
 
-def _rows_of_all_batches(node: Node, batch_dims: int, size: int) -> relax.Expr:
+def _rows_of_all_batches(node: Node, indices: relax.Expr, batch_dims: int, size: int) -> relax.Expr:
     """indices + batch · size, flattened."""
     shape, dtype = node.shape(1), node.dtype(1)
     batches = math.prod(shape[:batch_dims])
-    flat = reshape(node, node.input(1), [batches, math.prod(shape[batch_dims:])])
+    flat = reshape(node, indices, [batches, math.prod(shape[batch_dims:])])
     if dtype == "int16":
         flat, dtype = node.emit(relax.op.astype(flat, "int32")), "int32"
-    if constant_value(flat) is None:
-        flat = node.emit(relax.op.minimum(flat, constant(np.array(size - 1, dtype))))
-        flat = node.emit(relax.op.maximum(flat, constant(np.array(0, dtype))))
     check_elements(node, (batches,), "folded")
     first_rows = (np.arange(batches) * size).astype(dtype).reshape(-1, 1)
     rows = node.emit(relax.op.add(flat, constant(first_rows)))
@@ -190,22 +189,15 @@ def _rows_of_all_batches(node: Node, batch_dims: int, size: int) -> relax.Expr:
 @converter("GATHER_ND", max_version=5)
 def convert_gather_nd(node: Node) -> relax.Expr:
     """out[i…, q…] = x[indices[i…, 0], …, indices[i…, k − 1], q…]; outliers as in GATHER."""
-    shape, index_shape, dtype = node.shape(0), node.shape(1), node.dtype(1)
+    shape, index_shape = node.shape(0), node.shape(1)
     depth = index_shape[-1] if index_shape else 0
-    if not 1 <= depth <= len(shape) or 0 in shape[:depth]:
+    if not 1 <= depth <= len(shape):
         raise node.malformed(f"indices of shape {index_shape} do not fit {shape}")
-    last = np.array(shape[:depth]) - 1
-    steps = np.array([math.prod(shape[k + 1 : depth]) for k in range(depth)])
-    indices, known = node.input(1), constant_value(node.input(1))
-    if known is not None and ((known < 0) | (known > last)).any():
-        raise node.malformed(f"an index lies outside of {shape[:depth]}")
-    if known is not None:
-        row = constant((known.astype(np.int64) * steps).sum(axis=-1))
-    else:
-        clipped = node.emit(relax.op.minimum(indices, constant(last.astype(dtype))))
-        clipped = node.emit(relax.op.maximum(clipped, constant(np.zeros(depth, dtype))))
-        wide = node.emit(relax.op.astype(clipped, "int64"))
-        row = node.emit(relax.op.sum(node.emit(relax.op.multiply(wide, constant(steps.astype(np.int64)))), axis=-1))
+    _require_indices(node, shape[:depth])
+    indices = checked_indices(node.emit, node.input(1), shape[:depth], node.label)
+    steps = constant(np.array([math.prod(shape[k + 1 : depth]) for k in range(depth)], np.int64))
+    wide = node.emit(relax.op.astype(indices, "int64"))
+    row = node.emit(relax.op.sum(node.emit(relax.op.multiply(wide, steps)), axis=-1))
     rows = reshape(node, node.input(0), [math.prod(shape[:depth]), *shape[depth:]])
     return relax.op.take(rows, row, axis=0, mode="clip")
 

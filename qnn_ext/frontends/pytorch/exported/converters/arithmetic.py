@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
+from ....run_time import checked_divisor
 from ..registry import converter
 from ..values import cast, dtype_of, scalar
 
@@ -57,7 +58,7 @@ def _div_mode(importer: Any, a: Any, b: Any, rounding_mode: str | None) -> relax
     if rounding_mode is None:
         return importer.emit(relax.op.divide(one, two))
     if rounding_mode == "floor":
-        return importer.emit(relax.op.floor_divide(one, two))
+        return _floored(importer, one, two)
     if not dtype_of(one).startswith("float"):
         raise UnsupportedOperatorError("truncating division of integers is not supported")
     return importer.emit(relax.op.trunc(importer.emit(relax.op.divide(one, two))))
@@ -65,7 +66,13 @@ def _div_mode(importer: Any, a: Any, b: Any, rounding_mode: str | None) -> relax
 
 @converter("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def _floor_divide(importer: Any, a: Any, b: Any) -> relax.Expr:
-    return importer.emit(relax.op.floor_divide(*_operands(importer, a, b)))
+    return _floored(importer, *_operands(importer, a, b))
+
+
+def _floored(importer: Any, one: relax.Expr, two: relax.Expr) -> relax.Expr:
+    """⌊one / two⌋; integers are divided by no zero."""
+    divisor = checked_divisor(importer.emit, two, importer.label)
+    return importer.emit(relax.op.floor_divide(one, divisor))
 
 
 @converter("aten.maximum.default", "aten.max.other")

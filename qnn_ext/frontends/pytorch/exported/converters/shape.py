@@ -12,6 +12,7 @@ from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, constant_value, shape_of
 from ....limits import check_elements
+from ....run_time import checked_indices
 from ..registry import converter
 from ..values import axes_of, cast, dtype_name, reshape
 
@@ -240,12 +241,15 @@ def _to(importer: Any, x: relax.Expr, *_options: Any) -> relax.Expr:
 
 @converter("aten.embedding.default")
 def _embedding(importer: Any, table: relax.Expr, indices: relax.Expr, *_options: Any) -> relax.Expr:
-    return importer.emit(relax.op.take(table, indices, axis=0, mode="clip"))
+    rows = checked_indices(importer.emit, indices, shape_of(table)[0], importer.label)
+    return importer.emit(relax.op.take(table, rows, axis=0, mode="clip"))
 
 
 @converter("aten.index_select.default")
 def _index_select(importer: Any, x: relax.Expr, dim: int, indices: relax.Expr) -> relax.Expr:
-    return importer.emit(relax.op.take(x, indices, axis=dim % len(shape_of(x)), mode="clip"))
+    axis = dim % len(shape_of(x))
+    places = checked_indices(importer.emit, indices, shape_of(x)[axis], importer.label)
+    return importer.emit(relax.op.take(x, places, axis=axis, mode="clip"))
 
 
 @converter("aten.sym_size.int")

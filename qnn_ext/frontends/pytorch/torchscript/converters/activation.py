@@ -161,4 +161,4 @@ def _prelu(node: Node) -> relax.Expr:
     begin = (np.arange(channels, dtype=np.int32) * 256 - first).reshape((-1,) + (1,) * (len(shape) - 2))
     index = node.emit(relax.op.add(node.emit(relax.op.astype(node.expr("qx"), "int32")), constant(begin)))
     flat = node.emit(relax.op.reshape(index, [-1]))
-    return node.move(relax.op.take(constant(np.ascontiguousarray(tables).reshape(-1)), flat, axis=0))
+    return node.move(relax.op.take(constant(np.ascontiguousarray(tables).reshape(-1)), flat, axis=0, mode="clip"))

@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from .....op.base import constant, shape_of
+from ....run_time import checked_indices
 from ..formulas import f32, scalar
 from ..node import Node
 from ..registry import converter
@@ -232,8 +233,9 @@ def _conv(node: Node) -> relax.Expr:
 @converter("aten::embedding")
 def _embedding(node: Node) -> relax.Expr:
     indices = node.expr("indices")
-    flat = node.emit(relax.op.reshape(indices, [-1]))
-    return node.move(relax.op.take(node.expr("weight"), flat, axis=0))
+    rows = checked_indices(node.emit, indices, node.shape_of("weight")[0], node.where)
+    flat = node.emit(relax.op.reshape(rows, [-1]))
+    return node.move(relax.op.take(node.expr("weight"), flat, axis=0, mode="clip"))
 
 
 @converter("quantized::embedding_byte")
@@ -244,5 +246,6 @@ def _quantized_embedding(node: Node) -> relax.Expr:
         raise node.unsupported("packed embedding weights")
     table = array_of(rows.dequantize()).astype(f32)
     node.note("a table of weights, read as float")
-    flat = node.emit(relax.op.reshape(node.expr("indices"), [-1]))
-    return node.move(relax.op.take(constant(table), flat, axis=0))
+    rows = checked_indices(node.emit, node.expr("indices"), len(table), node.where)
+    flat = node.emit(relax.op.reshape(rows, [-1]))
+    return node.move(relax.op.take(constant(table), flat, axis=0, mode="clip"))

@@ -17,7 +17,7 @@ from ..registry import converter
 
 def _pick(node: Node, value: relax.Expr, axis: int, indices: np.ndarray) -> relax.Expr:
     """value[..., indices, ...] along an axis."""
-    return node.emit(relax.op.take(value, constant(indices.astype(np.int64)), axis=axis))
+    return node.emit(relax.op.take(value, constant(indices.astype(np.int64)), axis=axis, mode="clip"))
 
 
 @converter("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",

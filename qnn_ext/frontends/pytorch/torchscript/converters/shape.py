@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from .....op.base import constant, shape_of
+from ....run_time import checked_indices
 from ..node import Node
 from ..registry import converter
 from ..values import Traced, traced_in
@@ -127,7 +128,9 @@ def _unbind(node: Node) -> list[relax.Expr]:
 
 @converter("aten::index_select")
 def _index_select(node: Node) -> relax.Expr:
-    return relax.op.take(node.expr("self"), node.expr("index"), axis=_axis(node))
+    axis = _axis(node)
+    indices = checked_indices(node.emit, node.expr("index"), node.shape_of("self")[axis], node.where)
+    return relax.op.take(node.expr("self"), indices, axis=axis, mode="clip")
 
 
 @converter("aten::flip")
