@@ -18,7 +18,7 @@ from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
 from . import gpu, gpu_runtime
-from .numerics.nan import propagate_nan
+from .numerics.extremes import propagate_nan
 from .numerics.saturate import as_float, is_saturate, narrowed, widened
 from .numerics.tir import fenced_product, without_fence
 from .topi_int8.arm_cpu import lookup as arm_lookup

@@ -1,7 +1,8 @@
-"""Maximum and minimum of floats, as NumPy and as TIR, equal bit for bit: NaN where either operand is NaN.
+"""Maxima and minima of floats that are NaN where an operand is: as NumPy, and as the last step before code generation.
 
-Comparisons alone, as TVM and the vector instructions of x86 have them, give NaN or the number by the order of operands.
-Of equal operands, such as zeros of either sign, the first is the result.
+LLVM gets max(a, b) as a > b ? a : b, which drops a NaN in a and keeps one in b; CUDA's max drops both. What a clip, a
+rectifier, a maximum or a softmax makes of NaN would depend on the order of operands, on the loop and on the target.
+NumPy's `maximum` and PyTorch propagate NaN, and so does every kernel here.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import te, tirx
+
+from .tir import is_fence, shared
 
 Expr = Any
 
 
 def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """max(a, b) of arrays of one float dtype."""
+    """max(a, b) of arrays of one float dtype; of zeros of either sign the first."""
     return np.where((b > a) | np.isnan(b), b, a)
 
 
 def minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """min(a, b) of arrays of one float dtype."""
+    """min(a, b) of arrays of one float dtype; of zeros of either sign the first."""
     return np.where((b < a) | np.isnan(b), b, a)
 
 
@@ -30,26 +34,45 @@ def clip(x: np.ndarray, low: Any, high: Any) -> np.ndarray:
     return minimum(maximum(x, x.dtype.type(low)), x.dtype.type(high))
 
 
-def tir_maximum(a: Expr, b: Expr) -> Expr:
-    """max(a, b); one comparison where b is a constant."""
-    return tirx.Select(_or_nan(b > a, b), b, a)
-
-
-def tir_minimum(a: Expr, b: Expr) -> Expr:
-    """min(a, b); one comparison where b is a constant."""
-    return tirx.Select(_or_nan(b < a, b), b, a)
-
-
-def _or_nan(condition: Expr, b: Expr) -> Expr:
-    if isinstance(b, tirx.FloatImm) and b.value == b.value:
-        return condition
-    return tirx.Or(condition, tirx.isnan(b))  # b != b would be simplified away
-
-
 def _reducer(combine: Callable[[Expr, Expr], Expr], identity: float, name: str) -> Callable[..., Expr]:
     return te.comm_reducer(combine, lambda dtype: tirx.const(identity, dtype), name=name)
 
 
-largest = _reducer(tir_maximum, float("-inf"), "largest")
-smallest = _reducer(tir_minimum, float("inf"), "smallest")
-"""Reductions over axes, as te.max and te.min."""
+largest = _reducer(lambda a, b: tirx.max(a, b), float("-inf"), "largest")
+smallest = _reducer(lambda a, b: tirx.min(a, b), float("inf"), "smallest")
+"""Reductions over axes, as te.max and te.min, whose identities are finite."""
+
+
+def propagate_nan(body: tirx.Stmt, comparing: bool = False) -> tirx.Stmt:
+    """`body` with every maximum and minimum of floats propagating NaN, but for fences, which LLVM must not see through:
+    it knows that no square is less than the lowest number.
+
+    comparing: whether maxima become comparisons, for code generators whose maximum is another
+    """
+
+    def rule(node: Expr) -> Expr:
+        if "float" not in str(node.ty.dtype) or (isinstance(node, tirx.Max) and is_fence(node)):
+            return node
+        return _propagating(node, comparing)
+
+    return tvm_ffi.structural_map(body, [(tirx.Max, rule), (tirx.Min, rule)])
+
+
+def _propagating(node: Expr, comparing: bool) -> Expr:
+    def extreme(a: Expr, b: Expr) -> Expr:
+        if not comparing:
+            return type(node)(a, b)
+        return tirx.Select(a > b if isinstance(node, tirx.Max) else a < b, a, b)
+
+    if _is_number(node.b):
+        return extreme(node.b, node.a)  # one instruction still: x86's returns its second operand where one is NaN
+    if _is_number(node.a):
+        return extreme(node.a, node.b)
+    # a = a but for NaN; a ≠ a would be an ordered comparison for LLVM, and false
+    return shared(node.a, lambda a: tirx.Select(tirx.EQ(a, a), extreme(a, node.b), a))
+
+
+def _is_number(expr: Expr) -> bool:
+    """Whether it is a constant, perhaps of all lanes, other than NaN."""
+    value = expr.value if isinstance(expr, tirx.Broadcast) else expr
+    return isinstance(value, tirx.FloatImm) and float(value.value) == float(value.value)

@@ -25,13 +25,15 @@ def dtype_of(x: Expr) -> str:
 
 
 def fence(x: Expr) -> Expr:
-    """A finite x or NaN, rounded to its dtype here and now.
+    """A finite x, rounded to its dtype here and now. Of a product, x86 keeps infinities and NaN as well.
 
     TVM's LLVM backend contracts a·b + c into a fused multiply-add wherever the CPU has one, which rounds once instead
     of twice and breaks bit-exactness. A maximum with the lowest finite number changes no finite x and stands between
     the two. LLVM sees through a maximum with −∞; llvm.arithmetic.fence makes loops around it scalar; and LLVM 22
     crashes on some loops with llvm.canonicalize.
     """
+    if isinstance(x, tirx.Let):
+        return tirx.Let(x.var, x.value, fence(x.body))
     dtype = dtype_of(x)
     return tirx.max(x, tirx.const(float(np.finfo(dtype).min), dtype))
 
@@ -41,17 +43,19 @@ _LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")
 
 def fenced_product(node: tirx.Max) -> tirx.Mul | None:
     """The float32 or float64 product, perhaps of vectors, that `node` fences; None where it is another maximum."""
-    return node.a if _is_fence(node) and isinstance(node.a, tirx.Mul) else None
+    return node.a if is_fence(node) and isinstance(node.a, tirx.Mul) else None
 
 
-def _is_fence(node: tirx.Max) -> bool:
+def is_fence(node: tirx.Max) -> bool:
+    """Whether a maximum fences, with or without a product in it."""
     low = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
     return isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(str(node.ty.dtype).split("x")[0])
 
 
 def without_fence(node: tirx.Max) -> Expr:
-    """What a fence encloses, for CPUs that have no fused multiply-add; another maximum as it is."""
-    return node.a if _is_fence(node) else node
+    """The product that a fence encloses, for CPUs that have no fused multiply-add; another maximum as it is."""
+    product = fenced_product(node)
+    return node if product is None else product
 
 
 def shared(x: Expr, body: Callable[[Expr], Expr]) -> Expr:

@@ -13,11 +13,11 @@ from math import prod
 
 from tvm import relax, te, topi
 
-from ..numerics import elementary, tir
+from ..numerics import elementary, extremes, tir
 from ..op.base import has_float_rows, shape_of
 from ..topi_int8.generic import float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
-from . import legalize_extremes as extremes
+from ..topi_int8.generic.reduce import reduced
 from . import legalize_float_products as products
 from . import legalize_moves as moves
 
@@ -37,10 +37,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.astype"] = _guarded(_truncate, _makes_integers)
     rules["relax.concat"], rules["relax.strided_slice"] = moves.concat, moves.strided_slice
     rules["relax.take"] = moves.take
-    rules["relax.maximum"] = rules["relax.minimum"] = _guarded(extremes.elementwise, extremes.is_float)
-    rules["relax.max"] = rules["relax.min"] = _guarded(extremes.along_axes, extremes.is_float)
-    rules["relax.clip"] = _guarded(extremes.clip, extremes.is_float)
-    rules["relax.nn.relu"] = _guarded(extremes.relu, extremes.is_float)
+    rules["relax.max"] = rules["relax.min"] = _guarded(_along_axes, _is_float)
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
     return rules
@@ -78,6 +75,23 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     epsilon = float(call.attrs.epsilon)
     return builder.call_te(float_rows.layer_norm, *call.args, epsilon, primfunc_name_hint="layer_norm")
+
+
+def _is_float(call: relax.Call) -> bool:
+    return str(call.args[0].ty.dtype) in ("float16", "float32", "float64")
+
+
+def _along_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's own starts at the lowest finite number, and so finds no −∞."""
+    ndim = len(shape_of(call.args[0]))
+    axes = range(ndim) if call.attrs.axis is None else sorted({int(axis) % ndim for axis in call.attrs.axis})
+    combine = extremes.largest if str(call.op.name) == "relax.max" else extremes.smallest
+    keepdims, dtype, name = bool(call.attrs.keepdims), str(call.ty.dtype), str(call.op.name).removeprefix("relax.")
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return reduced(x, tuple(axes), keepdims, combine, dtype, name)
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint=name) if axes else call.args[0]
 
 
 def _floor_mod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

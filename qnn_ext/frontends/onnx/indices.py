@@ -1,4 +1,4 @@
-"""Inputs that TVM's ONNX importer takes as they are, and ONNX Runtime refuses when they are wrong: indices, divisors."""
+"""Inputs that TVM's ONNX importer takes as they are, and ONNX Runtime refuses if they are wrong: indices, divisors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that TVM's PyTorch importer takes as they are, and PyTorch refuses when they are wrong: indices, divisors."""
+"""Arguments that TVM's PyTorch importer takes as they are, and PyTorch refuses if they are wrong: indices, divisors."""
 
 from __future__ import annotations
 
