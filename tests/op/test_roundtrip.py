@@ -120,8 +120,11 @@ SAMPLES = {
         [("data", (2, 4), "float32")],
         lambda x: op.observe(x, "conv_1", "conv", "nn.conv2d", "weight", "uint8", 7, False, 1, "mse", 99.5, -1.5, 2.5),
     ),
-    "check_bounds": ([("data", (5, 2), "int64")], lambda x: op.check_bounds(x, (-3, 0), (2, 7), "node 'gather'")),
-    "check_divisor": ([("data", (5,), "int32")], lambda x: op.check_divisor(x, "node 'div'", zero=3)),
+    "check_bounds": (
+        [("data", (5, 2), "int8")],
+        lambda x: op.check_bounds(x, (-128, -300), (127, 300), "node 'gather'"),
+    ),
+    "check_divisor": ([("data", (5,), "int8")], lambda x: op.check_divisor(x, "node 'div'", zero=300)),
     "first_violation": (
         [("data", (5, 2), "int64"), ("status", (2,), "int64")],
         lambda x, status: op.first_violation(x, status, (-3, 0), (2, 7), "bounds", 4),

@@ -5,7 +5,7 @@ import pytest
 from oracle_cases import assert_equals_reference, cases_of, run_case
 
 import qnn_ext
-from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.errors import InputError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.tflite_models.builder import Graph
@@ -41,21 +41,28 @@ def binary(operator, dtype, x, y, qs=(None, None, None), numerics="tflite", **op
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-def test_floor_mod_of_every_sign_and_zero(dtype):
+def test_floor_mod_of_every_sign(dtype):
     low = int(np.iinfo(dtype).min)
-    x, y = [7, -7, 7, -7, 5, low, low], [3, 3, -3, -3, 0, -1, 1]
-    np.testing.assert_array_equal(binary("FLOOR_MOD", dtype, x, y), [1, 2, -2, -1, 0, 0, 0])
+    x, y = [7, -7, 7, -7, low, low], [3, 3, -3, -3, -1, 1]
+    np.testing.assert_array_equal(binary("FLOOR_MOD", dtype, x, y), [1, 2, -2, -1, 0, 0])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
-def test_floor_div_of_every_sign_and_zero(dtype):
-    x, y = [7, -7, 7, -7, 5], [3, 3, -3, -3, 0]
-    np.testing.assert_array_equal(binary("FLOOR_DIV", dtype, x, y), [2, -3, -3, 2, 0])
+def test_floor_div_of_every_sign(dtype):
+    low = int(np.iinfo(dtype).min)
+    x, y = [7, -7, 7, -7, low], [3, 3, -3, -3, -1]
+    np.testing.assert_array_equal(binary("FLOOR_DIV", dtype, x, y), [2, -3, -3, 2, low])
 
 
 def test_int32_division_does_not_trap():
     low = -(2**31)
-    np.testing.assert_array_equal(binary("DIV", "int32", [7, -7, 5, low], [2, 2, 0, 1]), [3, -3, 0, low])
+    np.testing.assert_array_equal(binary("DIV", "int32", [7, -7, low, low], [2, 2, -1, 1]), [3, -3, low, low])
+
+
+@pytest.mark.parametrize("operator", ["DIV", "FLOOR_DIV", "FLOOR_MOD"])
+def test_integer_division_by_zero_is_refused(operator):
+    with pytest.raises(InputError, match=f"{operator} #0 .*: integer division by zero"):
+        binary(operator, "int32", [7, 1], [2, 0])
 
 
 def test_float_floor_mod_has_the_sign_of_the_divisor():
@@ -64,11 +71,12 @@ def test_float_floor_mod_has_the_sign_of_the_divisor():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_quantized_division_by_zero_saturates(dtype):
-    qs = ((0.1, 0),) * 3
-    info = np.iinfo(dtype)
-    result = binary("DIV", dtype, [50, -50, 0, 50], [0, 0, 0, 100], qs)
-    np.testing.assert_array_equal(result, [info.max, info.min, info.max, 5])
+def test_quantized_division_by_zero_is_refused(dtype):
+    qs = ((0.1, 0), (0.1, 4 if dtype == "int8" else 0), (0.1, 0))
+    zero = qs[1][1]
+    np.testing.assert_array_equal(binary("DIV", dtype, [50], [zero + 100], qs), [5])
+    with pytest.raises(InputError, match=r"DIV #0 .*: integer division by zero"):
+        binary("DIV", dtype, [50, 50], [zero + 100, zero], qs)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
