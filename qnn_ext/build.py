@@ -203,10 +203,14 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     return fuse(mod)  # product + epilogue → one kernel each
 
 
-@tvm.transform.module_pass(opt_level=0)
-def _bounded(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+def _bounding(for_gpu: bool) -> tvm.transform.Pass:
     """What is made of ordinary Relax operators stays within its operands, whatever values it is given."""
-    return bounded(mod, excepted=SCHEDULED)
+
+    @tvm.transform.module_pass(opt_level=0, name="qnn_ext.bounded")
+    def bound(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+        return bounded(mod, excepted=SCHEDULED, widest="int64" if for_gpu else "int128")  # CUDA has no int128
+
+    return bound
 
 
 def relax_pipeline(for_gpu: bool = False) -> tvm.transform.Pass:
@@ -215,7 +219,7 @@ def relax_pipeline(for_gpu: bool = False) -> tvm.transform.Pass:
     return tvm.transform.Sequential(
         [
             relax.transform.LegalizeOps(legalizations),
-            _bounded,  # before constants are folded, which runs the functions
+            _bounding(for_gpu),  # before constants are folded, which runs the functions
             relax.transform.AnnotateTIROpPattern(),
             fold_calls,
             relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape costs nothing, a fused one copies

@@ -2,6 +2,7 @@
 
     address that depends on data    clipped to its dimension when read; not written where it lies outside
     integer division by data        division.py
+    sums and products of data       wrapping.py
     shift by data                   by all bits where the amount is too large or negative
     float that becomes an address   tir.truncate
 
@@ -20,26 +21,29 @@ from tvm import IRModule, tirx
 from tvm.ir import TensorLoad
 from tvm.sym import Analyzer
 
-from . import division, tir
+from . import division, tir, wrapping
 
 Expr = Any
 
 
-def bounded(mod: IRModule, excepted: str | None = None) -> IRModule:
-    """`mod` with every PrimFunc bounded but those with the attribute `excepted`."""
+def bounded(mod: IRModule, excepted: str | None = None, widest: str = "int128") -> IRModule:
+    """`mod` with every PrimFunc bounded but those with the attribute `excepted`.
+
+    widest: the integers that code can be generated for, as in wrapping.wrapped
+    """
 
     def rewritten(function: Any) -> Any:
         if not isinstance(function, tirx.PrimFunc) or (excepted and function.attrs and excepted in function.attrs):
             return function
-        return bound_function(function)
+        return bound_function(function, widest)
 
     functions = {var: rewritten(function) for var, function in mod.functions_items()}
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def bound_function(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def bound_function(function: tirx.PrimFunc, widest: str = "int128") -> tirx.PrimFunc:
     """One PrimFunc, bounded; itself where nothing in it depends on data."""
-    bounds = _Bounds(function.body)
+    bounds = _Bounds(function.body, widest)
     body = tvm_ffi.structural_map(function.body, bounds.rules())
     if bounds.clipped:  # an index made of floats must be a number before it can be clipped
         body = tvm_ffi.structural_map(body, (tirx.Cast, _truncated))
@@ -49,7 +53,8 @@ def bound_function(function: tirx.PrimFunc) -> tirx.PrimFunc:
 class _Bounds:
     """The rules for one function's body."""
 
-    def __init__(self, body: tirx.Stmt) -> None:
+    def __init__(self, body: tirx.Stmt, widest: str) -> None:
+        self._widest = widest
         self.clipped = self.changed = False
         self._analyzer = Analyzer()
         self._data_dependent = _data_dependent(body)
@@ -57,7 +62,8 @@ class _Bounds:
     def rules(self) -> list[tuple[type, Callable[[Any], Any]]]:
         divisions = [(kind, self._division) for kind in (*division.QUOTIENTS, *division.REMAINDERS)]
         shifts = [(kind, self._shift) for kind in (tirx.LShift, tirx.RShift)]
-        return [(TensorLoad, self._load), (tirx.BufferStore, self._store), *shifts, *divisions]
+        sums = [(kind, self._sum) for kind in wrapping.KINDS]
+        return [(TensorLoad, self._load), (tirx.BufferStore, self._store), *sums, *shifts, *divisions]
 
     def _load(self, load: TensorLoad) -> TensorLoad:
         shape = load.source.shape
@@ -97,6 +103,13 @@ class _Bounds:
             return node
         self.changed = True
         return division.divided(type(node), node.a, node.b)
+
+    def _sum(self, node: Expr) -> Expr:
+        if not self._depends(node):
+            return node
+        result = wrapping.wrapped(node, self._widest)
+        self.changed |= result is not node
+        return result
 
     def _shift(self, node: Expr) -> Expr:
         if not self._depends(node.b):

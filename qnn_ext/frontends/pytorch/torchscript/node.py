@@ -52,6 +52,11 @@ class Node:
         return self.importer.engine
 
     @property
+    def label(self) -> str:
+        """Operator and source line, for errors."""
+        return self._where()
+
+    @property
     def name(self) -> str:
         """The layer's name: the module that holds the operator's parameters, else the operator's own."""
         for value in self.arguments.values():

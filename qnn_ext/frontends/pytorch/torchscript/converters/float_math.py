@@ -233,7 +233,7 @@ def _conv(node: Node) -> relax.Expr:
 @converter("aten::embedding")
 def _embedding(node: Node) -> relax.Expr:
     indices = node.expr("indices")
-    rows = checked_indices(node.emit, indices, node.shape_of("weight")[0], node.where)
+    rows = checked_indices(node.emit, indices, node.shape_of("weight")[0], node.label)
     flat = node.emit(relax.op.reshape(rows, [-1]))
     return node.move(relax.op.take(node.expr("weight"), flat, axis=0, mode="clip"))
 
@@ -246,6 +246,6 @@ def _quantized_embedding(node: Node) -> relax.Expr:
         raise node.unsupported("packed embedding weights")
     table = array_of(rows.dequantize()).astype(f32)
     node.note("a table of weights, read as float")
-    rows = checked_indices(node.emit, node.expr("indices"), len(table), node.where)
+    rows = checked_indices(node.emit, node.expr("indices"), len(table), node.label)
     flat = node.emit(relax.op.reshape(rows, [-1]))
     return node.move(relax.op.take(constant(table), flat, axis=0, mode="clip"))

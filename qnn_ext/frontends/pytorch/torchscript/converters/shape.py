@@ -129,7 +129,7 @@ def _unbind(node: Node) -> list[relax.Expr]:
 @converter("aten::index_select")
 def _index_select(node: Node) -> relax.Expr:
     axis = _axis(node)
-    indices = checked_indices(node.emit, node.expr("index"), node.shape_of("self")[axis], node.where)
+    indices = checked_indices(node.emit, node.expr("index"), node.shape_of("self")[axis], node.label)
     return relax.op.take(node.expr("self"), indices, axis=axis, mode="clip")
 
 
