@@ -133,8 +133,10 @@ def _shift(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         bits = x.dtype.itemsize * 8
         inside = (n >= 0) & (n < bits)
         amount = np.where(inside, n, 0).astype(x.dtype)
-        emptied = np.where(x < 0, -1, 0) if function is np.right_shift else 0
-        return np.where(inside, function(x, amount), emptied).astype(x.dtype)
+        emptied = (
+            np.zeros_like(x) if function is np.left_shift else np.where(x < 0, ~np.zeros_like(x), np.zeros_like(x))
+        )
+        return np.where(inside, function(x, amount), emptied)
 
     return shift
 

@@ -44,9 +44,6 @@ def _checks(node: Node) -> dict[int, relax.Expr]:
         return {1: _indices(node, 1, math.prod(_unpooled_shape(node)))}
     if node.op_type == "RoiAlign":
         return {2: _indices(node, 2, node.shape(0)[0])}
-    if node.op_type == "ReverseSequence":
-        axis = node.attribute("time_axis", 0)
-        return {1: _indices(node, 1, node.shape(0)[axis] + 1)}  # lengths, which may be the whole axis
     return {}
 
 

@@ -1,0 +1,80 @@
+"""No operator of the kinds that hostile values matter for is forgotten: OPERATORS.md against the cases."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .test_hostile import CASES
+
+OPERATORS = Path(__file__).parents[2] / "OPERATORS.md"
+
+# Parts of the names of operators that address memory, divide integers, shift, cast, look up or order floats by values
+KINDS = re.compile(
+    r"gather|scatter|index|(?<!nar)take|embed|one_?hot|div|mod|remainder|shift|(?<!broad)cast(?!_)|quantize(?!d)"
+    r"|arg_?m|top_?k|softmax|unpool|roialign|to\.dtype|aten::to$",
+    re.IGNORECASE,
+)
+
+# Reason -> the operators that need no case of their own
+WITHOUT = {
+    "the converter is that of an operator with cases": {
+        *("CastLike", "aten.to.dtype", "aten.to.dtype_layout", "aten::to"),
+        *("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.Scalar", "aten.softmax.int"),
+        *("aten._softmax.default", "aten.special_softmax.int", "aten._log_softmax.default", "aten.log_softmax.int"),
+        *(
+            "aten.quantize_per_tensor.default",
+            "aten.quantize_per_tensor.tensor_qparams",
+            "Cast",
+            "cast",
+        ),
+    },
+    "R.nn.softmax of floats, as Softmax": {
+        *("aten::softmax", "aten::_softmax", "aten::log_softmax", "aten::_log_softmax", "softmax", "log_softmax"),
+        *("Softmax", "SoftmaxActivation", "SoftmaxOutput"),
+    },
+    "rows are looked up by run_time.checked_indices, as in aten::embedding": {"quantized::embedding_byte"},
+    "R.qnn.quantize and R.qnn.dequantize, as QuantizeLinear": {
+        *("DEQUANTIZE", "DequantizeLinear", "aten.dequantize.self", "aten::dequantize", "_contrib_dequantize"),
+        *("_contrib_quantize_v2", "_contrib_requantize", "torchao.dequantize_affine.default"),
+        *("torchao.quantize_affine.default", "aten::quantize_per_tensor"),
+        "quantized_decomposed.dequantize_per_channel_group.default",
+        *(
+            f"quantized_decomposed.{kind}quantize_per_{unit}"
+            for kind in ("", "de")
+            for unit in ("channel.default", "token.default", "tensor.default")
+        ),
+        *(
+            f"quantized_decomposed.{kind}quantize_per_tensor.{overload}"
+            for kind in ("", "de")
+            for overload in ("tensor", "tensor2")
+        ),
+    },
+    "divides floats, or is checked by run_time.checked_divisor as Div": {
+        *("aten.div.Scalar", "aten.div.Tensor", "aten.true_divide.Tensor", "aten::div", "aten::div_", "_div"),
+        *("_div_scalar", "_rdiv_scalar", "broadcast_div", "elemwise_div"),
+    },
+    "quantizes by a range of run time, as DynamicQuantizeLinear": {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"},
+    "a table of 8-bit values, with an entry for each": {"QLinearSoftmax", "quantized::softmax"},
+    "clips its indices, as MXNet does": {"Embedding", "_contrib_quantized_embedding"},
+}
+
+
+def operators() -> list[str]:
+    """Every name in OPERATORS.md of these kinds."""
+    names = re.findall(r"(?<![\w`.])[A-Za-z_][\w.:]*(?=[,\n])", OPERATORS.read_text(encoding="utf-8"))
+    return sorted({name for name in names if KINDS.search(name)})
+
+
+@pytest.mark.parametrize("name", operators())
+def test_operator_has_a_case_or_a_reason(name):
+    known = {part for case in CASES for part in case.split()}
+    short = name.removeprefix("aten::").removeprefix("aten.").split(".")[0]
+    reasons = [reason for reason, names in WITHOUT.items() if name in names]
+    assert name in known or short in known or reasons, f"{name} has no case in tests/hostile"
+
+
+def test_reasons_are_of_operators_that_exist():
+    assert {name for names in WITHOUT.values() for name in names} <= set(operators())
