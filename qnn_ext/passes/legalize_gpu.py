@@ -1,4 +1,5 @@
-"""Operators that TVM leaves to libraries on GPUs, legalized to TE: cumulative sums and sorting.
+"""Operators that TVM leaves to libraries on GPUs, or gives threads of its own, legalized to TE: cumulative sums, sorting,
+scattering.
 
 Sorting is counting: an element's place is how many come before it, equal ones in their order, as the CPU's stable sort
 has them. That is n² comparisons for rows of n, all of them side by side.
@@ -19,10 +20,28 @@ def gpu_legalizations() -> dict[str, Legalization]:
     """By operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
     return {
         "relax.cumsum": _cumsum,
+        "relax.scatter_elements": _scatter_elements,
+        "relax.scatter_nd": _scatter_nd,
         "relax.argsort": _argsort,
         "relax.sort": _sort,
         "relax.topk": _topk,
     }
+
+
+def _scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """The CPU's loops, which get threads like all others: TVM's for GPUs bring threads of several counts in one kernel."""
+    axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
+    return builder.call_te(topi.scatter_elements, *call.args, axis, reduction, primfunc_name_hint="scatter_elements")
+
+
+def _scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """As `_scatter_elements`. topi has the components of an index along the first axis."""
+
+    def scatter(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
+        last = len(indices.shape) - 1
+        return topi.scatter_nd(data, topi.transpose(indices, [last, *range(last)]), updates, str(call.attrs.reduction))
+
+    return builder.call_te(scatter, *call.args, primfunc_name_hint="scatter_nd")
 
 
 def _cumsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
