@@ -1,5 +1,5 @@
-"""Operators that TVM leaves to libraries on GPUs, or gives threads of its own, legalized to TE: cumulative sums, sorting,
-scattering.
+"""Operators that TVM leaves to libraries on GPUs, or gives threads of its own, legalized to TE: cumulative sums,
+sorting, scattering.
 
 Sorting is counting: an element's place is how many come before it, equal ones in their order, as the CPU's stable sort
 has them. That is n² comparisons for rows of n, all of them side by side.
@@ -29,7 +29,7 @@ def gpu_legalizations() -> dict[str, Legalization]:
 
 
 def _scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """The CPU's loops, which get threads like all others: TVM's for GPUs bring threads of several counts in one kernel."""
+    """The CPU's loops, which get threads as all others do; TVM's for GPUs bring threads of two counts in one kernel."""
     axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
     return builder.call_te(topi.scatter_elements, *call.args, axis, reduction, primfunc_name_hint="scatter_elements")
 
