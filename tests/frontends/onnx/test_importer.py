@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext import ModelFormatError, QnnError, UnsupportedOperatorError
+from qnn_ext import InputError, ModelFormatError, QnnError, UnsupportedOperatorError
 from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.frontends.onnx.registry import CONVERTERS, converter, find_converter
 
@@ -240,13 +240,14 @@ def test_split(opset, rng):
     check(proto, {"x": rng.standard_normal((2, 5)).astype(np.float32)})
 
 
-def test_indices_out_of_range_do_no_harm(rng):
-    """ONNX Runtime raises an error; the compiled program reads the nearest row, and no foreign memory."""
+def test_indices_out_of_range_are_refused(rng):
+    """ONNX Runtime raises an error, too."""
     table = rng.standard_normal((4, 3)).astype(np.float32)
     module = from_onnx(one_node("Gather", {"table": table, "i": ((5,), np.int64)}))
-    indices = np.asarray([0, -1, 3, 10**6, -(10**6)])
     for run in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
-        np.testing.assert_array_equal(run(indices), table[[0, 3, 3, 3, 0]])
+        np.testing.assert_array_equal(run(np.array([0, -1, 3, -4, 1])), table[[0, 3, 3, 0, 1]])
+        with pytest.raises(InputError, match=r"Gather 'Gather' .*: index -1000000 is out of range -4 … 3"):
+            run(np.array([0, -1, 3, 2, -(10**6)]))
 
 
 def test_bfloat16_stays_within_the_model():
