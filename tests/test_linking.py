@@ -2,13 +2,12 @@
 
 import stat
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 import qnn_ext
-from qnn_ext import ArtifactError, linking
+from qnn_ext import ArtifactError, container, linking
 from qnn_ext.host import host_architecture
 
 MODEL = Path(qnn_ext.__file__).parent / "data" / "digits_cnn_int8.tflite"
@@ -91,6 +90,7 @@ def test_a_library_for_each_architecture(links_for, tmp_path):
     links_for("arm")
     path = tmp_path / "everywhere.qnn"
     qnn_ext.build(qnn_ext.from_tflite(MODEL), ["rpi4", "armv7"], num_threads=1).save(path)
-    with zipfile.ZipFile(path) as archive:
-        machines = [archive.read(name)[18] for name in sorted(archive.namelist()) if name.endswith(".so")]
+    with open(path, "rb") as file:
+        members = container.Reader(file)
+        machines = [members.read(name)[18] for name in members.names() if name.endswith(".so")]
     assert sorted(machines) == [40, 183], "EM_ARM, EM_AARCH64"

@@ -8,9 +8,15 @@ from typing import Any
 from tvm import te, tirx
 
 from ...op.check import DIVISOR
+from ...qparams import dtype_range
 from .elementwise import Constants, Expr, Operand
 from .reduce import reduced
 from .stages import stages
+
+
+def _is_value(number: int, dtype: str) -> bool:
+    lowest, highest = dtype_range(dtype)
+    return lowest <= number <= highest
 
 
 @stages("qnn.first_violation")
@@ -27,7 +33,7 @@ def first_violation(
 ) -> te.Tensor:
     """No comparison per element where the least and the greatest value tell as much."""
     values, before = (o.tensor if o.tensor is not None else constants.add(o.value) for o in (data, status))
-    if 0 in data.shape:
+    if 0 in data.shape or (kind == DIVISOR and not _is_value(low[0], data.dtype)):
         return te.compute(out_shape, lambda i: before[i], name="status")
     by_column = len(low) > 1
     axes = tuple(range(len(data.shape) - by_column))
