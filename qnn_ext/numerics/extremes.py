@@ -68,6 +68,8 @@ def _propagating(node: Expr, comparing: bool) -> Expr:
         return extreme(node.b, node.a)  # one instruction still: x86's returns its second operand where one is NaN
     if _is_number(node.a):
         return extreme(node.a, node.b)
+    if comparing:  # for CUDA a = a is simplified away
+        return shared(node.a, lambda a: tirx.Select(tirx.isnan(a), a, extreme(a, node.b)))
     # a = a but for NaN; a ≠ a would be an ordered comparison for LLVM, and false
     return shared(node.a, lambda a: tirx.Select(tirx.EQ(a, a), extreme(a, node.b), a))
 

@@ -22,14 +22,13 @@ GPU = (
     "Gather",
     "GatherElements",
     "GatherND",
-    "ScatterElements",
-    "ScatterND",
     "Div",
     "Mod",
     "BitShift",
     "Cast",
     "QuantizeLinear",
-    "Max",
+    "Clip",
+    "Relu",
 )
 VARIANTS = ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64")
 
