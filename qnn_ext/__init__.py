@@ -29,12 +29,12 @@ from .runtime import Engine, load
 if TYPE_CHECKING:
     from . import autotune, quantize
     from .build import build
-    from .frontends.limits import Limits
     from .frontends.mxnet import from_mxnet
     from .frontends.onnx import from_onnx
     from .frontends.pytorch import from_pytorch
     from .frontends.tflite import from_tflite
     from .interpreter import Interpreter
+    from .limits import Limits
 
 __version__ = "0.1.0"
 
@@ -67,7 +67,7 @@ __all__ = [
 
 _LAZY = {
     "Interpreter": ".interpreter",
-    "Limits": ".frontends.limits",
+    "Limits": ".limits",
     "build": ".build",
     "from_mxnet": ".frontends.mxnet",
     "from_onnx": ".frontends.onnx",

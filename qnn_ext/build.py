@@ -14,7 +14,7 @@ from tvm.target import Target
 from . import artifact
 from .codegen import generate_code, generate_gpu_code
 from .errors import TargetError
-from .frontends.limits import Limits, importing
+from .limits import Limits, importing
 from .module import QnnModule
 from .numerics.bounded import bounded
 from .passes import (

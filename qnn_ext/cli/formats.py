@@ -17,7 +17,7 @@ import click
 
 from ..container import XZ
 from ..errors import ModelFormatError, QnnError, ShapeError
-from ..frontends.limits import Limits
+from ..limits import Limits
 from ..module import QnnModule
 from ..reading import open_file
 

@@ -13,9 +13,9 @@ from tvm import relax, tirx
 
 from ..errors import ModelFormatError, QnnError
 from ..interpreter import interpret
+from ..limits import check, check_elements, check_rank, checkpoint, count_expression
 from ..op.base import constant, constant_value
 from ..op.cost import attribute, is_quick
-from .limits import check, check_elements, check_rank, checkpoint, count_expression
 
 _SMALL_RESULT = 2**22  # elements that folding may make out of little
 

@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
 from ..errors import UnsupportedOperatorError
-from ..frontends.limits import checkpoint
+from ..limits import checkpoint
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
 from ..topi_int8.cuda.generic import schedule_generic as schedule_for_gpu

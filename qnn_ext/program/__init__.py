@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
-from ..frontends.limits import check
+from ..limits import check
 from ..passes.fuse import COMPOSITE, LAYER
 from ..topi_int8.schedule_util import num_threads
 from .emit import HEADER, PROGRAM, emit, header_bytes, scratch_storages

@@ -92,9 +92,9 @@ def _example() -> tuple[np.ndarray]:
 
 
 def _read_inside(data: bytes) -> Any:
-    from qnn_ext.frontends.limits import importing
     from qnn_ext.frontends.pytorch.child import import_archive
     from qnn_ext.frontends.pytorch.reader import TORCHSCRIPT, read_archive
+    from qnn_ext.limits import importing
 
     archive = read_archive(data)
     with importing(None):

@@ -12,11 +12,11 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ...limits import Limits, begin_walk, check_elements, importing
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
 from ..building import Builder, bind, blaming, distinct, identifier
-from ..limits import Limits, begin_walk, check_elements, importing
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
 from .node import Node
 from .reader import DTYPES, read_params

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...limits import check_elements
 from ...reading import read_bytes
-from ..limits import check_elements
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA

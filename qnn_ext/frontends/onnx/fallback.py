@@ -12,8 +12,8 @@ import tvm
 from tvm import relax, tirx
 
 from ...errors import UnsupportedOperatorError
+from ...limits import check_rank
 from ...op.base import constant, normalize_axis
-from ..limits import check_rank
 from .indices import checked_inputs
 
 if TYPE_CHECKING:

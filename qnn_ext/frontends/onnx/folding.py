@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import UnsupportedOperatorError
-from ..limits import checkpoint
+from ...limits import checkpoint
 from .folding_cost import is_affordable
 from .reader import Operator
 from .tensors import NARROW

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ...limits import current, exceeded
 from ...op.base import normalize_axis
-from ..limits import current, exceeded
 from .reader import Operator
 
 _MOST_WORK = 2**30  # multiply-adds of one node: a second or so

@@ -11,11 +11,11 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...limits import Limits, begin_walk, charge, check, checkpoint, importing
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..building import Builder, bind, blaming, distinct, fold, identifier
-from ..limits import Limits, begin_walk, charge, check, checkpoint, importing
 from . import converters  # noqa: F401  (fills the registry)
 from .batch import check_batch_axis
 from .fallback import convert_with_tvm

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from ...limits import check
 from ...reading import read_bytes
-from ..limits import check
 from .external import ExternalData
 from .tensors import DTYPES, NARROW, dtype_name, read_tensor
 

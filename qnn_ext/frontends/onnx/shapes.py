@@ -7,7 +7,7 @@ from operator import index as operator_index
 from typing import Any
 
 from ...errors import ShapeError
-from ..limits import check_elements
+from ...limits import check_elements
 from .reader import Model, Value
 
 Dimension = int | str | None

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
-from ..limits import check_elements
+from ...limits import check_elements
 from .external import ExternalData
 
 # TensorProto.DataType -> NumPy dtype of the stored elements

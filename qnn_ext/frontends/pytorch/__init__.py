@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import ModelFormatError, QnnError
+from ...limits import Limits, importing
 from ...module import QnnModule
-from ..limits import Limits, importing
 
 __all__ = ["from_pytorch"]
 

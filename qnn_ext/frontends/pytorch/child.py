@@ -9,8 +9,8 @@ from typing import Any
 
 from ...errors import InputError, QnnError
 from ...isolation import working_on
+from ...limits import Limits, importing
 from ...module import QnnModule
-from ..limits import Limits, importing
 from . import reader
 from .common import import_torch
 from .transfer import pack, pack_module, unpack

@@ -12,8 +12,8 @@ from typing import Any
 from ... import errors
 from ...errors import InputError, ModelFormatError, QnnError
 from ...isolation import Bounds, Ended, call
+from ...limits import current, over
 from ...module import QnnModule
-from ..limits import current, over
 from .common import import_torch
 from .reader import PROGRAM, TORCHSCRIPT, Archive
 from .transfer import pack, unpack, unpack_module

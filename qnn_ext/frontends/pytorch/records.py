@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Sequence
 
 from ...errors import ModelFormatError
-from ..limits import check
+from ...limits import check
 
 # PyTorch stores tensors as they are and deflates only TorchScript's code, to a sixth at best
 _MOST_COMPRESSION = 32

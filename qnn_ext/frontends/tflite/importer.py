@@ -11,10 +11,10 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ...limits import Limits, begin_walk, charge, check_elements, importing
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
 from ..building import Builder, bind, blaming, distinct, fold, identifier
-from ..limits import Limits, begin_walk, charge, check_elements, importing
 from . import converters  # noqa: F401  (fills the registry)
 from .node import Node, shape_of
 from .reader import Model, Operator, Subgraph, Tensor, read_model

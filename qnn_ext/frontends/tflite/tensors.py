@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ...limits import check_elements
 from ...qparams import INTEGER_DTYPES, QParams, dtype_range
-from ..limits import check_elements
 from .flatbuffer import FlatFile, numbers, text
 from .options import dtype_name, enum_name
 

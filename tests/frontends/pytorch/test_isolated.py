@@ -17,13 +17,13 @@ from tvm import relax
 import qnn_ext
 from qnn_ext import LimitError, Limits, ModelFormatError
 from qnn_ext.errors import InputError, UnsupportedOperatorError
-from qnn_ext.frontends.limits import importing
 from qnn_ext.frontends.pytorch import from_pytorch, isolated
 from qnn_ext.frontends.pytorch.child import import_archive
 from qnn_ext.frontends.pytorch.reader import read_archive
 from qnn_ext.frontends.pytorch.torchscript.evaluate import where
 from qnn_ext.frontends.pytorch.transfer import pack_module, unpack, unpack_module
 from qnn_ext.isolation import Ended
+from qnn_ext.limits import importing
 from qnn_ext.module import FloatNote, QnnModule, State, TensorSpec
 from qnn_ext.op.base import constant
 from qnn_ext.qparams import QParams

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 
 from .... import op as qnn
-from ...limits import current
+from ....limits import current
 from ..node import Node
 from ..registry import converter
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
+from ....limits import check_elements
 from ....op import compound
 from ....op.base import constant, shape_of
-from ...limits import check_elements
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, matmul, number, plus, times

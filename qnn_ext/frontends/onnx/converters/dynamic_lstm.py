@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
+from ....limits import check
 from ....op import compound
 from ....op.base import constant, shape_of
-from ...limits import check
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import matmul, plus, times

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ....limits import check_elements
 from ....op.base import constant, constant_value, normalize_axis
 from ...building import padded
-from ...limits import check_elements
 from ...run_time import checked_indices
 from ..node import Node
 from ..registry import converter

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from tvm import relax
 
+from ....limits import check_elements
 from ....op.base import constant, constant_value
-from ...limits import check_elements
 from ..node import Node
 from ..registry import converter
 

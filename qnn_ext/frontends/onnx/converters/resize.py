@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
+from ....limits import check_elements
 from ....op.base import constant, normalize_axis
-from ...limits import check_elements
 from ..node import Node
 from ..registry import converter
 

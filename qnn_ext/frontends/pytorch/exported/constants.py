@@ -13,8 +13,8 @@ from torch import fx
 
 from ....errors import ModelFormatError, UnsupportedOperatorError
 from ....isolation import working_on
+from ....limits import charge
 from ....op.base import constant
-from ...limits import charge
 from ..common import check_quotient
 from .functional import is_mutable
 from .values import is_any_of

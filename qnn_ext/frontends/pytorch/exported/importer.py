@@ -20,11 +20,11 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ....limits import begin_walk
 from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
 from ...building import Builder, identifier
-from ...limits import begin_walk
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments

@@ -14,7 +14,7 @@ from typing import Any
 
 from ....errors import ModelFormatError, ShapeError
 from ....isolation import working_on
-from ...limits import charge, check, check_elements
+from ....limits import charge, check, check_elements
 from ..common import check_quotient, import_torch
 
 MAX_ITEMS = 1 << 18  # of a list with all that it holds, characters of a text: no model has so many

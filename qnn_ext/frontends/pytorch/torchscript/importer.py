@@ -14,10 +14,10 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ....limits import begin_walk, count_evaluation, current, over
 from ....module import FloatNote, QnnModule, TensorSpec
 from ....op.base import as_expr, constant, constant_value, shape_of
 from ...building import bind, blaming, fold, identifier
-from ...limits import begin_walk, count_evaluation, current, over
 from ..common import example_values, import_torch
 from . import converters  # noqa: F401  (fills the registry)
 from .evaluate import check_items, evaluate, first_line, schema_of, where

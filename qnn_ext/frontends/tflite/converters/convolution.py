@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
+from .... import limits
 from .... import op as qnn
 from ....op.base import constant
 from ....qparams import QParams
-from ... import limits
 from ..node import Node, shape_of
 from ..registry import converter
 from .accumulators import accumulator_dtype, bias_of, finish_accumulator, finish_float, product_kind, weight_qparams

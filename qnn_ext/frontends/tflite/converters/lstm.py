@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tvm import relax
 
-from ...limits import check
+from ....limits import check
 from ..node import Node
 from ..registry import converter
 from .lstm_float import FloatCell

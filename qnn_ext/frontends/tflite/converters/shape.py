@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
+from .... import limits
 from .... import op as qnn
 from ....op.base import constant, constant_value, shape_of
-from ... import limits
 from ..node import Node
 from ..registry import converter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...limits import charge
+from ....limits import charge
 from ..node import Node, shape_of
 from ..registry import converter
 

@@ -9,9 +9,9 @@ import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
+from .....limits import check_elements
 from .....op import compound
 from .....op.base import constant, constant_value, shape_of
-from ....limits import check_elements
 from ..registry import converter
 from ..values import cast, dtype_of, scalar
 

@@ -10,8 +10,8 @@ from tvm import relax
 
 from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
+from .....limits import check_elements
 from .....op.base import constant, constant_value, shape_of
-from ....limits import check_elements
 from ....run_time import checked_indices
 from ..registry import converter
 from ..values import axes_of, cast, dtype_name, reshape

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..errors import LimitError, ModelFormatError, QnnError, UnsupportedOperatorError
+from .errors import LimitError, ModelFormatError, QnnError, UnsupportedOperatorError
 
 _CONVERSIONS = 4  # how often a weight of the file may be converted (transposed, widened, packed) beyond the limits
 MAX_RANK = 32  # of NumPy 1

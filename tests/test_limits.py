@@ -1,4 +1,4 @@
-"""The limits of an import: what they are, how they are given, what an error says."""
+"""The limits of imports and builds: what they are, how they are given, what an error says."""
 
 import subprocess
 import sys
@@ -7,9 +7,8 @@ import click
 import pytest
 
 import qnn_ext
-from qnn_ext import LimitError, Limits, ModelFormatError, QnnError
+from qnn_ext import LimitError, Limits, ModelFormatError, QnnError, limits
 from qnn_ext.cli.formats import parse_limits
-from qnn_ext.frontends import limits
 
 
 def test_importing_limits_imports_no_compiler():
