@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tvm
@@ -14,7 +15,7 @@ from tvm.target import Target
 from . import artifact
 from .codegen import generate_code, generate_gpu_code
 from .errors import TargetError
-from .limits import Limits, importing
+from .limits import Limits, begin_walk, checkpoint, limited, using
 from .module import QnnModule
 from .numerics.bounded import bounded
 from .passes import (
@@ -78,13 +79,13 @@ def build(
                  and is quantized; without, it is compiled as it is, inside of `with qconfig(...)` too
     cuda_graph:  whether a GPU gets all kernels but the first and the last as one graph, which it is given in a single
                  launch: for small models, whose kernels take no longer than their launches
-    limits:      of the compiled model `workspace`, by default 16 GiB; and where they are given, of the build `seconds`
-                 and `memory`, which are looked at between kernels
+    limits:      what compiling may take, for each target anew, and the compiled model; by default `qnn_ext.Limits()`.
+                 `seconds` and `memory` are looked at between passes and kernels, not while LLVM makes machine code
 
     Raises TargetError, QuantizationError, LimitError. Compiling runs nothing: a module can be built for a CPU other
     than this one and saved. Calibration runs the float module on this CPU.
     """
-    with nullcontext() if limits is None else importing(limits):
+    with using(limits):
         return _build(module, target, num_threads, params, qconfig, dataset, table, cuda_graph)
 
 
@@ -140,14 +141,17 @@ def _build_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
     if cuda_graph and not is_cuda(target):
         raise TargetError(f"only a GPU runs CUDA graphs, not {target.kind.name}: build for 'cuda' or an architecture")
     mod, checks = collect_checks(inlined(module.ir))
-    mod = lower_module(mod, target)
-    program = None if is_cuda(target) else compile_program(mod, target)
-    if program:
-        executable = program.executable
-    elif is_cuda(target):
-        executable = generate_gpu_code(mod, target, cuda_graph)
-    else:
-        executable = generate_code(launch_where_worthwhile(mod, target), target)
+    with limited(None):
+        begin_walk(_elements_of_constants(mod))
+        mod = lower_module(mod, target)
+        checkpoint()
+        program = None if is_cuda(target) else compile_program(mod, target)
+        if program:
+            executable = program.executable
+        elif is_cuda(target):
+            executable = generate_gpu_code(mod, target, cuda_graph)
+        else:
+            executable = generate_code(launch_where_worthwhile(mod, target), target)
     common = {
         "source": module.source,
         "inputs": [artifact.spec_to_json(spec) for spec in module.inputs],
@@ -166,6 +170,17 @@ def _build_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
     }
     weights = program.weights if program else None
     return Engine.from_build(common, variant, module.states, executable, weights, mod)
+
+
+def _elements_of_constants(mod: IRModule) -> int:
+    found: list[int] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, tvm.ir.expr.GenericConst):
+            found.append(math.prod(map(int, expr.value.shape)))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return sum(found)
 
 
 def _plain(value: Any) -> Any:
@@ -189,18 +204,24 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
 
 def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each."""
-    mod = inlined(mod)  # the parts of a partitioned module
-    mod = drop_observers(mod)  # marks for calibration compute nothing
-    mod = drop_checks(mod)  # what they find is in the status, if it was collected
-    mod = fold_padding(mod)  # explicit pads into the convolutions behind them
-    mod = channels_last(mod)  # NCHW → NHWC, which the kernels compute
-    mod = legalize(mod, target)  # the dtypes the target wants
-    mod = canonicalize(mod)  # QNN operators → integer primitives
-    mod = sink_shuffles(mod)  # accumulators are not moved, but what is made of them
-    mod = sink_reshapes(mod)  # nothing between a product and its epilogue
-    mod = fold_constant_sums(mod)  # T3, T4 and the bias in one constant
-    mod = channels_last(mod, any_order=True)  # float convolutions too: equal to the last bits only from here on
-    return fuse(mod)  # product + epilogue → one kernel each
+    passes: list[Callable[[IRModule], IRModule]] = [
+        inlined,  # the parts of a partitioned module
+        drop_observers,  # marks for calibration compute nothing
+        drop_checks,  # what they find is in the status, if it was collected
+        fold_padding,  # explicit pads into the convolutions behind them
+        channels_last,  # NCHW → NHWC, which the kernels compute
+        partial(legalize, target=target),  # the dtypes the target wants
+        canonicalize,  # QNN operators → integer primitives
+        sink_shuffles,  # accumulators are not moved, but what is made of them
+        sink_reshapes,  # nothing between a product and its epilogue
+        fold_constant_sums,  # T3, T4 and the bias in one constant
+        partial(channels_last, any_order=True),  # float convolutions too: equal to the last bits only from here on
+        fuse,  # product + epilogue → one kernel each
+    ]
+    for one in passes:
+        mod = one(mod)
+        checkpoint()
+    return mod
 
 
 def _bounding(for_gpu: bool) -> tvm.transform.Pass:

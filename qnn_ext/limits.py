@@ -1,7 +1,7 @@
-"""How much an import may compute and keep: what would exhaust the machine is refused before it is allocated.
+"""How much an import or a build may compute and keep: what would exhaust the machine is refused before it is allocated.
 
-`from_tflite`, `from_onnx`, `from_pytorch` and `from_mxnet` enter `importing(limits)`; whatever runs within asks the
-functions below, which know the limits of the import at hand. Outside of an import the defaults hold.
+`from_tflite`, `from_onnx`, `from_pytorch`, `from_mxnet` and `build` enter `limited(limits)`; whatever runs within asks
+the functions below, which know the limits of the work at hand. Outside of it the defaults hold.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def _limit(default: float, unit: str, of: str, most: float = math.inf) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one import may take. A model beyond a limit raises LimitError, which names the limit and what is needed.
+    """What one import, or one build, may take. A model beyond a limit raises LimitError, which names the limit and what
+    is needed.
 
     The defaults are far above what published models need, and fixed, so that a file is accepted on every machine or on
-    none. A server that imports files of strangers should lower `seconds` and `memory`.
+    none. A server that takes files of strangers should lower `seconds` and `memory`.
 
     elements:    elements of one tensor at run time. Default 2³¹ − 1, the most that 32-bit indices address
     folded:      elements of one constant that the import computes, from an attribute or from other constants, unless
@@ -46,9 +47,11 @@ class Limits:
                  Default 2048
     padding:     rows or columns that a window may reach beyond its image. Default 2¹⁶
     workspace:   bytes that the feature maps of a compiled model take at a time, checked by `build`. Default 16 GiB
-    seconds:     wall-clock time of the import, reading the file included. Default 600
-    memory:      bytes by which the process may grow while the operators are converted, the file's own weights and
-                 their conversions not counted. Default 4 GiB. Checked where the operating system tells it (Linux)
+    seconds:     wall-clock time of the import, reading the file included, and again of the build for each target.
+                 Default 600
+    memory:      bytes by which the process may grow while the operators are converted, and again while they are
+                 compiled, the model's own weights and their conversions not counted. Default 4 GiB. Checked where the
+                 operating system tells it (Linux)
 
     Raises QnnError for a limit that is no positive number, and for more elements than 32-bit indices address.
     """
@@ -62,8 +65,8 @@ class Limits:
     operands: int = _limit(2048, "operands or results", "of one operator")
     padding: int = _limit(2**16, "rows or columns", "of padding around an image", most=2**31 - 1)
     workspace: int = _limit(2**34, "bytes", "for the feature maps of a compiled model")
-    seconds: float = _limit(600.0, "seconds", "for one import")
-    memory: int = _limit(4 * 2**30, "bytes", "of memory for one import")
+    seconds: float = _limit(600.0, "seconds", "for one import or build")
+    memory: int = _limit(4 * 2**30, "bytes", "of memory for one import or build")
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -78,8 +81,8 @@ class Limits:
 _META = {limit.name: limit.metadata for limit in fields(Limits)}
 
 
-class _Import:
-    """What one import has used so far."""
+class _Work:
+    """What one import or build has used so far."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -94,31 +97,49 @@ class _Import:
         self.resident = _resident()
 
 
-_current: ContextVar[_Import | None] = ContextVar("qnn_ext_import", default=None)
+_current: ContextVar[_Work | None] = ContextVar("qnn_ext_work", default=None)
+_given: ContextVar[Limits | None] = ContextVar("qnn_ext_limits", default=None)
 
 
 @contextmanager
-def importing(limits: Limits | None) -> Iterator[None]:
-    """Within, these limits hold, and the clock runs. Raises QnnError when `limits` is something else."""
-    if limits is not None and not isinstance(limits, Limits):
-        raise QnnError(f"limits must be a qnn_ext.Limits, found {type(limits).__name__}")
-    token = _current.set(_Import(limits or Limits()))
+def limited(limits: Limits | None) -> Iterator[None]:
+    """Within, these limits hold, and the clock runs. None: those that `using` gives, or the defaults. Raises QnnError
+    when `limits` is something else."""
+    _check_type(limits)
+    token = _current.set(_Work(limits or _given.get() or Limits()))
     try:
         yield
     finally:
         _current.reset(token)
 
 
+@contextmanager
+def using(limits: Limits | None) -> Iterator[None]:
+    """Imports and builds within that are given no limits take these, each with a clock of its own; None changes
+    nothing. Raises QnnError when `limits` is something else."""
+    _check_type(limits)
+    token = _given.set(limits or _given.get())
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def _check_type(limits: Limits | None) -> None:
+    if limits is not None and not isinstance(limits, Limits):
+        raise QnnError(f"limits must be a qnn_ext.Limits, found {type(limits).__name__}")
+
+
 def current() -> Limits:
-    """The limits of the import at hand."""
+    """The limits of the import or build at hand."""
     state = _current.get()
-    return state.limits if state else Limits()
+    return state.limits if state else _given.get() or Limits()
 
 
 def begin_walk(elements: int) -> None:
-    """The file has been read, and its operators are converted now: what counts begins at zero.
+    """The file has been read, and its operators are converted or compiled now: what counts begins at zero.
 
-    elements: of the file's own constants, which do not count
+    elements: of the model's own constants, which do not count
     """
     state = _current.get()
     if state is not None:
@@ -206,7 +227,8 @@ def count_evaluation() -> None:
 
 
 def checkpoint() -> None:
-    """Raises LimitError when the import has taken too long or too much memory. To be called between small steps."""
+    """Raises LimitError when the import or build has taken too long or too much memory. To be called between small
+    steps."""
     state = _current.get()
     if state is None:
         return

@@ -7,6 +7,7 @@ import pytest
 from tvm import IRModule, relax
 
 from qnn_ext import LimitError, Limits, QnnModule, TensorSpec, build
+from qnn_ext.limits import using
 from qnn_ext.op.base import constant
 
 
@@ -38,6 +39,23 @@ def test_workspace_can_be_raised():
         build(small, num_threads=1, limits=Limits(workspace=4096))
     engine = build(small, num_threads=1, limits=Limits(workspace=1 << 16))
     assert engine.run([np.zeros((1, 1024), np.float32)])["y"].shape == (1, 1024)
+
+
+def test_limits_around_builds():
+    """Builds that are given no limits, as those of calibration, take those of the command."""
+    small = module((1, 1024), lambda _, x: relax.op.exp(x))
+    with using(Limits(workspace=4096)):
+        with pytest.raises(LimitError, match="--limit workspace="):
+            build(small, num_threads=1)
+        assert build(small, num_threads=1, limits=Limits()).memory.feature_maps > 4096
+    assert build(small, num_threads=1).memory.feature_maps > 4096
+
+
+def test_weights_do_not_count_as_growth():
+    """Of a build, `memory` is what it takes beyond the model's own weights, of which it makes copies."""
+    weight = constant(np.ones((2048, 2048), np.float32))
+    product = module((1, 2048), lambda _, x: relax.op.matmul(x, weight))
+    assert build(product, num_threads=1, limits=Limits(memory=1 << 24)) is not None
 
 
 def test_seconds():

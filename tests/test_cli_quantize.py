@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 import qnn_ext
 from qnn_ext.cli import main
@@ -63,6 +65,27 @@ def test_compare(quantized, cli):
     assert 30 < logits["fidelity"]["sqnr"] < 50 and logits["same_answer"] == 1 and logits["equal"] < 0.5
     code, out, _ = cli("compare", quantized / "digits.qnn", quantized / "digits.qnn", "--samples", 2)
     assert code == 0 and "exact" in out and "random values" in out
+
+
+def test_compare_verifies(quantized, cli, fails, tmp_path):
+    """Every compiled file of the two must be signed; a model file cannot be."""
+    private = Ed25519PrivateKey.generate()
+    key = tmp_path / "key.pem"
+    key.write_bytes(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    signed = tmp_path / "signed.qnn"
+    qnn_ext.build(qnn_ext.from_onnx(DATA / "digits_cnn_qdq.onnx"), num_threads=1).save(signed, sign=private)
+    assert cli("compare", DATA / "digits_cnn_qdq.onnx", signed, "--samples", 1, "--verify", key)[0] == 0
+    assert "not signed" in fails("compare", signed, quantized / "digits.qnn", "--samples", 1, "--verify", key)
+    assert "leave out --verify" in fails("compare", MODEL, MODEL, "--samples", 1, "--verify", key)
+
+
+def test_limits_of_what_is_built(fails, tmp_path):
+    """--limit reaches what is compiled, calibration's float model too."""
+    qdq, output, limit = DATA / "digits_cnn_qdq.onnx", tmp_path / "x.qnn", ("--limit", "workspace=256")
+    assert "--limit workspace=" in fails("compile", qdq, "-o", output, *limit)
+    assert "--limit workspace=" in fails("quantize", MODEL, "--data", CALIBRATION, "-o", output, *limit)
+    assert "--limit workspace=" in fails("compare", qdq, qdq, "--samples", 1, *limit)
+    assert not output.exists()
 
 
 def test_mistakes(fails, tmp_path):

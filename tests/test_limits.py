@@ -35,7 +35,7 @@ def test_limits_of_another_type():
 
 
 def test_limits_hold_within_an_import_only():
-    with limits.importing(Limits(unrolled=3)):
+    with limits.limited(Limits(unrolled=3)):
         assert limits.current().unrolled == 3
         limits.check("unrolled", 3)
         with pytest.raises(LimitError, match=r"4 steps, and the limit is 3 to unroll; .*--limit unrolled=4"):
@@ -44,7 +44,7 @@ def test_limits_hold_within_an_import_only():
 
 
 def test_what_is_counted():
-    with limits.importing(Limits(constants=100, expressions=2)):
+    with limits.limited(Limits(constants=100, expressions=2)):
         limits.charge((10, 10))
         with pytest.raises(LimitError, match=r"Limits\(constants=101\)"):
             limits.charge((1,))
@@ -55,13 +55,13 @@ def test_what_is_counted():
 
 
 def test_the_clock():
-    with limits.importing(Limits(seconds=1e-9)), pytest.raises(LimitError, match="--limit seconds="):
+    with limits.limited(Limits(seconds=1e-9)), pytest.raises(LimitError, match="--limit seconds="):
         limits.checkpoint()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_memory():
-    with limits.importing(Limits(memory=2**24)):
+    with limits.limited(Limits(memory=2**24)):
         limits.checkpoint()
         kept = b"x" * 2**26
         with pytest.raises(LimitError, match="--limit memory="):

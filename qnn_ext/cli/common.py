@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..errors import QnnError
 from ..images import NORMALIZATIONS
+from ..limits import using
 from ..module import FloatNote, QnnModule, TensorSpec
 from ..runtime import Engine, load
 from ..variants import Memory
@@ -47,7 +48,8 @@ def import_options(command: Command) -> Command:
     def wrapped(shapes: tuple[str, ...], limits: tuple[str, ...], **options: Any) -> Any:
         given = {field.name: options.pop(field.name) for field in fields(ImportOptions) if field.name in options}
         importing = ImportOptions(shapes=parse_shapes(shapes), limits=parse_limits(limits), **given)
-        return command(importing=importing, **options)
+        with using(importing.limits):  # whatever the command builds, calibration's float model too
+            return command(importing=importing, **options)
 
     for option in reversed(
         [
@@ -78,7 +80,8 @@ def import_options(command: Command) -> Command:
                 "limits",
                 multiple=True,
                 metavar="NAME=NUMBER",
-                help="What importing the model may take, as the error that names a limit says. Repeatable.",
+                help="What importing the model and compiling it may each take, as the error that names a limit says. "
+                "Repeatable.",
             ),
         ]
     ):

@@ -11,11 +11,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..errors import QnnError
 from ..quantize.compare import Comparison, Model, compare, random_batches
 from ..quantize.dataset import ImageFolder
 from ..quantize.report import decibel
 from ..runtime import load
-from .common import FILE, import_model, import_options, json_option, normalize_option, out, print_json, step
+from .common import (
+    FILE,
+    import_model,
+    import_options,
+    json_option,
+    normalize_option,
+    out,
+    print_json,
+    step,
+    verify_option,
+)
 from .formats import ImportOptions, recognize
 
 
@@ -30,6 +41,7 @@ from .formats import ImportOptions, recognize
 )
 @normalize_option("How pixels of images become the models' values.")
 @click.option("--samples", type=click.IntRange(1), default=64, show_default=True, help="How many batches to run.")
+@verify_option
 @import_options
 @json_option
 def compare_(
@@ -38,13 +50,14 @@ def compare_(
     data: Path | None,
     normalize: str,
     samples: int,
+    verify: Path | None,
     importing: ImportOptions,
     as_json: bool,
 ) -> None:
     """Run ONE and TWO on the same data and show how far TWO is from ONE, in real values.
 
-    ONE and TWO are .qnn files or model files of any format. Inner tensors are compared where both are model files and
-    name them alike.
+    ONE and TWO are .qnn files or model files of any format; with --verify, every .qnn file must be signed. Inner
+    tensors are compared where both are model files and name them alike.
 
     \b
     Examples:
@@ -52,7 +65,10 @@ def compare_(
       qnn-ext compare float.onnx quantized.onnx --data photos/
       qnn-ext compare old.qnn new.qnn
     """
-    first, second = _open(one, importing), _open(two, importing)
+    forms = recognize(one), recognize(two)
+    if verify is not None and "qnn" not in forms:
+        raise QnnError(f"neither {one} nor {two} is a compiled file, and only those are signed: leave out --verify")
+    first, second = _open(one, forms[0], verify, importing), _open(two, forms[1], verify, importing)
     source: Any = random_batches(first, samples) if data is None else data
     if data is not None and normalize != "auto":
         source = ImageFolder(data, normalize)
@@ -67,9 +83,8 @@ def compare_(
     _print(console, found)
 
 
-def _open(path: Path, importing: ImportOptions) -> Model:
-    form = recognize(path)
-    return load(path) if form == "qnn" else import_model(path, form, importing)
+def _open(path: Path, form: str, verify: Path | None, importing: ImportOptions) -> Model:
+    return load(path, verify=verify) if form == "qnn" else import_model(path, form, importing)
 
 
 def _print(console: Console, found: Comparison) -> None:

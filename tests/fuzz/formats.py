@@ -94,10 +94,10 @@ def _example() -> tuple[np.ndarray]:
 def _read_inside(data: bytes) -> Any:
     from qnn_ext.frontends.pytorch.child import import_archive
     from qnn_ext.frontends.pytorch.reader import TORCHSCRIPT, read_archive
-    from qnn_ext.limits import importing
+    from qnn_ext.limits import limited
 
     archive = read_archive(data)
-    with importing(None):
+    with limited(None):
         return import_archive(archive, _example() if archive.kind == TORCHSCRIPT else None, None, None)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ...limits import Limits, begin_walk, check_elements, importing
+from ...limits import Limits, begin_walk, check_elements, limited
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
@@ -58,7 +58,7 @@ def from_mxnet(
         raise QnnError(f"sum_mode must be one of {', '.join(SUM_MODES)}, found {sum_mode!r}")
     is_path = isinstance(symbol, os.PathLike) or (isinstance(symbol, str) and not symbol.lstrip().startswith("{"))
     source = os.fspath(symbol) if is_path else "symbol"  # type: ignore[arg-type]
-    with importing(limits):
+    with limited(limits):
         return Importer(read_symbol(symbol), read_params(params), dict(shapes or {}), sum_mode, str(source)).run()
 
 

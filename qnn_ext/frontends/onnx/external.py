@@ -1,5 +1,9 @@
 """External data files of an ONNX model: only within the model's folder, and only as many bytes as the files have.
 
+The folder is that of the path by which the model was opened. A model file that is itself a link, as those of Hugging
+Face's cache are (`snapshots/…/model.onnx` → `../../blobs/…`), may have its data where the file it leads to lies, by
+links in the model's folder: whoever opens that file by its own name allows as much.
+
 Tensors name a file and a range of it. Equal ranges are one tensor that is shared; ranges that overlap otherwise are no
 exporter's work, and would let a small file stand for any amount of memory.
 """
@@ -19,10 +23,14 @@ _DIGITS = 19  # of a 63-bit number
 
 
 class ExternalData:
-    """What the tensors of one model have read from files in its folder."""
+    """What the tensors of one model have read from files in its folder.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    model: the path by which the model was opened
+    """
+
+    def __init__(self, model: Path) -> None:
+        self._folder = model.parent.resolve()
+        self._allowed = {self._folder, Path(os.path.realpath(model)).parent}
         self._read: dict[tuple[Path, int, int], bytes] = {}
         self._ranges: dict[Path, list[tuple[int, int]]] = {}  # (offset, bytes) of what was read, sorted
 
@@ -74,22 +82,34 @@ class ExternalData:
         return int(text)
 
     def _path(self, location: str, label: str) -> Path:
-        """The external file, which must be a regular file within the model's folder, links followed."""
+        """The external file: a regular file, named within the model's folder. Links must not leave the folders that are
+        allowed."""
         if not isinstance(location, str):
             raise ModelFormatError(f"{label}: the name of its external data file is no text")
-        root = self._folder.resolve()
-        is_named = bool(location) and "\0" not in location and not Path(location).is_absolute()
+        is_named = bool(location) and "\0" not in location and _is_inside(location)
         try:
-            path = (root / location).resolve() if is_named else root
-            if is_named and path.is_relative_to(root) and not path.is_file():
+            path = (self._folder / location).resolve() if is_named else self._folder
+            is_allowed = is_named and any(path.is_relative_to(folder) for folder in self._allowed)
+            if is_allowed and not path.is_file():
                 raise ModelFormatError(f"{label}: external data file {path} is missing; it belongs beside the model")
         except (OSError, RuntimeError) as error:  # a name that is too long, links that go round
             raise ModelFormatError(f"{label}: external data file {location[:80]!r} is none: {error}") from None
-        if not is_named or not path.is_relative_to(root):
+        if not is_allowed:
             raise ModelFormatError(
-                f"{label}: external data file {location[:80]!r} lies outside the model's folder {root}"
+                f"{label}: external data file {location[:80]!r} lies outside the model's folder {self._folder}; "
+                "copy the model and its data into one folder"
             )
         return path
+
+
+def _is_inside(location: str) -> bool:
+    """Whether a relative name stays within its folder, links aside."""
+    depth = 0
+    for part in Path(location).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return False
+    return not Path(location).is_absolute()
 
 
 def _taken(file: BinaryIO, offset: int, size: int, label: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
-from ...limits import Limits, begin_walk, charge, check, checkpoint, importing
+from ...limits import Limits, begin_walk, charge, check, checkpoint, limited
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
@@ -33,7 +33,8 @@ def from_onnx(
 ) -> QnnModule:
     """Import a quantized (or float) ONNX model: QDQ, QLinear and integer operators, and those of com.microsoft.
 
-    source: path of an .onnx file, its bytes, or an onnx.ModelProto. External data files lie beside the file
+    source: path of an .onnx file, its bytes, or an onnx.ModelProto. External data files lie beside the file; where
+            that is a link, as in Hugging Face's cache, links beside it may lead to the folder where the file itself is
     shapes: input name -> shape, or name of an open dimension -> size. A model whose inputs leave only their first
             dimension open takes batches of any size, if every operator treats the samples one by one; a name or None
             in the first place of a shape asks for that
@@ -43,7 +44,7 @@ def from_onnx(
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
     or dtype), ShapeError (open dimensions), QnnError (the onnx package is missing).
     """
-    with importing(limits):
+    with limited(limits):
         return _import(source, shapes)
 
 

@@ -100,7 +100,7 @@ def read_model(source: str | os.PathLike | bytes | Any) -> Model:
         proto = _parse(onnx, bytes(source), "the model")
     else:
         path = Path(source)
-        external = ExternalData(path.parent)
+        external = ExternalData(path)
         proto = _parse(onnx, read_bytes(path, ModelFormatError), str(path))
     return _read(onnx, proto, external)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import ModelFormatError, QnnError
-from ...limits import Limits, importing
+from ...limits import Limits, limited
 from ...module import QnnModule
 
 __all__ = ["from_pytorch"]
@@ -44,7 +44,7 @@ def from_pytorch(
     from .common import import_torch
 
     torch = import_torch()
-    with importing(limits):
+    with limited(limits):
         return _import(torch, source, example_inputs, shapes, engine)
 
 

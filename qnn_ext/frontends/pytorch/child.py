@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import InputError, QnnError
 from ...isolation import working_on
-from ...limits import Limits, importing
+from ...limits import Limits, limited
 from ...module import QnnModule
 from . import reader
 from .common import import_torch
@@ -24,7 +24,7 @@ def import_file(request: bytearray) -> list[Any]:
         torch.set_num_threads(header["threads"])  # PyTorch's sums depend on it
     try:
         archive = reader.Archive(header["kind"], bytes(content), header["name"])
-        with importing(Limits(**header["limits"])):
+        with limited(Limits(**header["limits"])):
             module = import_archive(archive, *_unpickled(values), header["engine"])
     except QnnError as error:
         if any(map(_is_lack_of_memory, _causes(error))):

@@ -11,7 +11,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ...limits import Limits, begin_walk, charge, check_elements, importing
+from ...limits import Limits, begin_walk, charge, check_elements, limited
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
 from ..building import Builder, bind, blaming, distinct, fold, identifier
@@ -46,7 +46,7 @@ def from_tflite(
     if numerics not in NUMERICS:
         raise QnnError(f"numerics must be one of {', '.join(NUMERICS)}, found {numerics!r}")
     where = "model" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
-    with importing(limits):
+    with limited(limits):
         return Importer(read_model(source), numerics, dict(shapes or {}), str(where)).run()
 
 

@@ -65,6 +65,47 @@ def test_no_way_out_of_the_folder(tmp_path, location):
         read_model(save(folder, location))
 
 
+def cached(tmp_path, below=""):
+    """Hugging Face's cache of one repository: links in a snapshot's folder, files under `blobs`."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1f0c" / below
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    up = "../" * (2 + bool(below))
+    (snapshot / "model.onnx").symlink_to(f"{up}blobs/6a2b")
+    (snapshot / "weights.bin").symlink_to(f"{up}blobs/93e1")
+    (blobs / "93e1").write_bytes(WEIGHTS.tobytes())
+    return blobs, snapshot
+
+
+@pytest.mark.parametrize("below", ["", "onnx"])
+def test_cache_of_links(tmp_path, below):
+    blobs, snapshot = cached(tmp_path, below)
+    save(blobs).rename(blobs / "6a2b")
+    np.testing.assert_array_equal(read_model(snapshot / "model.onnx").constants["w"], WEIGHTS)
+
+
+@pytest.mark.parametrize("location", ["../../blobs/93e1", "secret.bin", "folder/secret.bin", "twice.bin"])
+def test_no_way_out_of_the_cache(tmp_path, location):
+    """Links lead to where the model file lies and nowhere else; a name that leaves the folder is refused as it is."""
+    blobs, snapshot = cached(tmp_path)
+    (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
+    (snapshot / "secret.bin").symlink_to("../../secret.bin")
+    (snapshot / "folder").symlink_to("../..")
+    (snapshot / "twice.bin").symlink_to("../../blobs/out")
+    (blobs / "out").symlink_to("../secret.bin")
+    save(blobs, location).rename(blobs / "6a2b")
+    with pytest.raises(ModelFormatError, match="outside the model's folder"):
+        read_model(snapshot / "model.onnx")
+
+
+def test_links_of_a_model_that_is_none(tmp_path):
+    """The rule is for model files that are links: beside one that is a file of its own, links do not lead out."""
+    _, snapshot = cached(tmp_path)
+    (snapshot / "model.onnx").unlink()
+    with pytest.raises(ModelFormatError, match="outside the model's folder"):
+        read_model(save(snapshot))
+
+
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(ModelFormatError, match=r"weights\.bin is missing"):
         read_model(save(tmp_path))

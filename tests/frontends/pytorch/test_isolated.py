@@ -23,7 +23,7 @@ from qnn_ext.frontends.pytorch.reader import read_archive
 from qnn_ext.frontends.pytorch.torchscript.evaluate import where
 from qnn_ext.frontends.pytorch.transfer import pack_module, unpack, unpack_module
 from qnn_ext.isolation import Ended
-from qnn_ext.limits import importing
+from qnn_ext.limits import limited
 from qnn_ext.module import FloatNote, QnnModule, State, TensorSpec
 from qnn_ext.op.base import constant
 from qnn_ext.qparams import QParams
@@ -180,7 +180,7 @@ def check_equal(path: Path, example: tuple | None) -> None:
     """The module that comes from the other process is the one that this process makes, bit for bit."""
     engine = next((engine for engine in ("fbgemm", "qnnpack") if engine in path.name), "x86")
     found = from_pytorch(path, example, engine=None if path.suffix == ".pt2" else engine)
-    with importing(None):
+    with limited(None):
         expected = import_archive(read_archive(path), example, None, engine)
     tvm.ir.assert_structural_equal(found.ir, expected.ir, map_free_vars=False)
     assert found.script(show_meta=True) == expected.script(show_meta=True)

@@ -17,7 +17,7 @@ from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperat
 from ....limits import begin_walk, count_evaluation, current, over
 from ....module import FloatNote, QnnModule, TensorSpec
 from ....op.base import as_expr, constant, constant_value, shape_of
-from ...building import bind, blaming, fold, identifier
+from ...building import Builder, bind, blaming, fold, identifier
 from ..common import example_values, import_torch
 from . import converters  # noqa: F401  (fills the registry)
 from .evaluate import check_items, evaluate, first_line, schema_of, where
@@ -95,7 +95,7 @@ class Importer:
         self._traced: list[Traced] = []
         self._params: list[relax.Var] = []
         self._layer = ""  # the layer under conversion: its values are named after it
-        self._builder = relax.BlockBuilder()
+        self._builder = Builder()
 
     # ---- emission ------------------------------------------------------------------------------------------------
 
