@@ -88,7 +88,10 @@ def multiply_tflite(x: Array, fp: FixedPoint) -> Array:
 
 
 def multiply_upward(x: Array, fp: FixedPoint) -> Array:
-    """⌊x · m · 2^(shift−31) + ½⌋ in int64: midpoints towards +∞ (Relay's fixed_point_multiply)."""
+    """⌊x · m · 2^(shift−31) + ½⌋ in int64: midpoints towards +∞ (Relay's fixed_point_multiply).
+
+    Some number beyond 32 bits where that is one.
+    """
     product, total = _product(x, fp)
     return (product + (np.int64(1) << (total - 1))) >> total
 
@@ -101,11 +104,14 @@ def multiply_tonearest(x: Array, fp: FixedPoint) -> Array:
 
 
 def _product(x: Array, fp: FixedPoint) -> tuple[Array, Array]:
-    """x · 2^left · m and the number of bits to shift out. The shift is capped so that int64 suffices: a product of
-    less than 2⁶² rounds to 0 either way."""
+    """x · 2^left · m and the number of bits to shift out.
+
+    x · 2^left is kept within ±2³², so that int64 suffices: m has 31 bits, and is at least 2³⁰ where there is a left.
+    """
     shift = fp.shift.astype(np.int64)
-    product = (x.astype(np.int64) << np.maximum(shift, 0)) * fp.multiplier.astype(np.int64)
-    return product, 31 + np.maximum(-shift, 0)
+    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+    most = np.int64(1) << (32 - left)
+    return (np.clip(x.astype(np.int64), -most, most) << left) * fp.multiplier.astype(np.int64), 31 + right
 
 
 # ---- requantize --------------------------------------------------------------------------------------------------

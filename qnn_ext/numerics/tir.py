@@ -14,6 +14,7 @@ from tvm import te, tirx
 
 from ..qparams import dtype_range
 from .saturate import saturated
+from .wrapping import low_bits
 
 Expr = Any  # a TIR PrimExpr or a Python number
 KEEP = "qnn_keep_stage"  # attribute of a TE stage that the generic schedule must not inline
@@ -122,8 +123,11 @@ def _negative(x: Expr) -> Expr:
     return tirx.min(tirx.max(x, _const64(-1)), _const64(0))
 
 
-def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
-    """TFLite's MultiplyByQuantizedMultiplier as int64: int32 x double-rounds, int64 x rounds once."""
+def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
+    """TFLite's MultiplyByQuantizedMultiplier as int64: int32 x double-rounds, int64 x rounds once.
+
+    upwards: whether a shift may be positive; if not, nothing is shifted to the left
+    """
     one = _const64(1)
     if dtype_of(x) == "int64":
         multiplier, shift = _i64(multiplier), _exponent(shift)
@@ -133,28 +137,36 @@ def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
         total = _const64(15) - shift
         return (x * reduced + (one << (total - one))) >> total
     left, right = _split_shift(_exponent(shift))
-    shifted = x if isinstance(left, tirx.IntImm) and int(left) == 0 else (_i64(x) << left).astype("int32")
+    shifted = low_bits(_i64(x) << left, "int32") if upwards and not _is_zero(left) else x
     high = saturating_rounding_doubling_high_mul(shifted, multiplier)
     # multipliers are not negative, so `shifted` has the sign of `high`; where high is 0 the quotient is 0 either way
     return rounding_divide_by_pot(high, right, sign_of=shifted)
 
 
-def multiply_upward(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
-    """⌊x · m · 2^(shift−31) + ½⌋ in int64."""
-    product, total = _product(x, multiplier, shift)
+def multiply_upward(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
+    """⌊x · m · 2^(shift−31) + ½⌋ in int64; some number beyond 32 bits where that is one."""
+    product, total = _product(x, multiplier, shift, upwards)
     return (product + (_const64(1) << (total - _const64(1)))) >> total
 
 
-def multiply_tonearest(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+def multiply_tonearest(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
     """The same with midpoints away from zero."""
-    product, total = _product(x, multiplier, shift)
+    product, total = _product(x, multiplier, shift, upwards)
     half = _const64(1) << (total - _const64(1))
     return (product + tirx.Select(product >= _const64(0), half, half - _const64(1))) >> total
 
 
-def _product(x: Expr, multiplier: Expr, shift: Expr) -> tuple[Expr, Expr]:
+def _product(x: Expr, multiplier: Expr, shift: Expr, upwards: bool) -> tuple[Expr, Expr]:
     left, right = _split_shift(_exponent(shift))
-    return (_i64(x) << left) * _i64(multiplier), _const64(31) + right
+    x, total = _i64(x), _const64(31) + right
+    if upwards and not _is_zero(left):
+        most = _const64(1) << (_const64(32) - left)
+        x = tirx.max(tirx.min(x, most), -most) << left
+    return x * _i64(multiplier), total
+
+
+def _is_zero(x: Expr) -> bool:
+    return isinstance(x, tirx.IntImm) and int(x) == 0
 
 
 def _split_shift(shift: Expr) -> tuple[Expr, Expr]:
@@ -251,10 +263,12 @@ def requantize_float_relay(x: Expr, multiplier: Expr, zero_point: Expr, dtype: s
     return float_to_int(rounded, tirx.const(0, "int32"), dtype)
 
 
-def requantize_fixed(x: Expr, multiplier: Expr, shift: Expr, zero_point: Expr, dtype: str, rounding: str) -> Expr:
+def requantize_fixed(
+    x: Expr, multiplier: Expr, shift: Expr, zero_point: Expr, dtype: str, rounding: str, upwards: bool = True
+) -> Expr:
     """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp)."""
     multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
-    return saturate(multiply(x, multiplier, shift) + _i64(zero_point), dtype)
+    return saturate(multiply(x, multiplier, shift, upwards) + _i64(zero_point), dtype)
 
 
 # ---- between dtypes ----------------------------------------------------------------------------------------------

@@ -10,17 +10,9 @@ from tvm import tirx
 
 from ...numerics import fixed_point, float_multiplier, tir
 from ...numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts, xnnpack_multipliers
-from .elementwise import Expr, Operand, Stage, fixed, multiplied_tflite, rescaled, rule
+from .elementwise import Expr, Operand, Stage, defined, fixed, multiplied_tflite, rescaled, rule, shifted_limit
 
 Sign = Callable[[Expr, Expr], Expr]
-
-
-def _shifted(stage: Stage, data: Operand, zero_point: Operand, axis: int) -> Expr:
-    """data − zero_point in int32."""
-    x = stage.read(data).astype("int32")
-    if zero_point.value is not None and not zero_point.value.any():
-        return x
-    return x - stage.parameter(zero_point, axis).astype("int32")
 
 
 def _from_the_right(axis: int, operand: Operand) -> int:
@@ -49,8 +41,8 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
         pot_scale: bool,
     ) -> Expr:
         lhs_axis, rhs_axis = _from_the_right(lhs_axis, lhs), _from_the_right(rhs_axis, rhs)
-        left = _shifted(stage, lhs, lhs_zero_point, lhs_axis)
-        right = _shifted(stage, rhs, rhs_zero_point, rhs_axis)
+        left = stage.shifted(lhs, lhs_zero_point, lhs_axis)
+        right = stage.shifted(rhs, rhs_zero_point, rhs_axis)
         scales = [scale.constant().reshape(-1) for scale in (lhs_scale, rhs_scale, output_scale)]
         axes, zero_point = (lhs_axis, rhs_axis), stage.parameter(output_zero_point, -1)
         if rounding == "TONEAREST_EVEN":
@@ -59,7 +51,7 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
                 tir.fence(x.astype("float32") * stage.along(factor, axis))
                 for x, factor, axis in zip((left, right), factors, axes, strict=True)
             ]
-            sizes = (lhs.largest + lhs_zero_point.largest, rhs.largest + rhs_zero_point.largest)
+            sizes = shifted_limit(lhs, lhs_zero_point), shifted_limit(rhs, rhs_zero_point)
             limit = sum(size * float(np.abs(factor).max()) for size, factor in zip(sizes, factors, strict=True))
             return tir.round_to_int(sign(*parts), zero_point, out_dtype, limit)
         if rounding == "TFLITE":
@@ -117,18 +109,18 @@ def _mul(
     out_dtype: str,
 ) -> Expr:
     lhs_axis, rhs_axis = _from_the_right(lhs_axis, lhs), _from_the_right(rhs_axis, rhs)
-    left = _shifted(stage, lhs, lhs_zero_point, lhs_axis)
-    right = _shifted(stage, rhs, rhs_zero_point, rhs_axis)
+    left = stage.shifted(lhs, lhs_zero_point, lhs_axis)
+    right = stage.shifted(rhs, rhs_zero_point, rhs_axis)
     left_scale, right_scale, out_scale = (s.constant().reshape(-1) for s in (lhs_scale, rhs_scale, output_scale))
     axis = lhs_axis if left_scale.size > 1 else rhs_axis
-    product, zero_point = left * right, stage.parameter(output_zero_point, -1)
+    limit = shifted_limit(lhs, lhs_zero_point) * shifted_limit(rhs, rhs_zero_point)
+    product, zero_point = defined(left * right, limit), stage.parameter(output_zero_point, -1)
     if rounding == "TFLITE":
         multiplier = mul_multiplier(left_scale, right_scale, out_scale)
         return fixed(stage, product, multiplier, zero_point, axis, rounding, out_dtype)
     in_scale = np.asarray(left_scale * right_scale)
     if rounding == "TONEAREST_EVEN":  # never skipped, as in the reference
         factor = float_multiplier(in_scale, out_scale)
-        limit = (lhs.largest + lhs_zero_point.largest) * (rhs.largest + rhs_zero_point.largest)
         limit *= float(np.abs(factor).max())
         return tir.requantize_float(product, stage.along(factor, axis), zero_point, out_dtype, limit)
     return rescaled(stage, product, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype)
@@ -151,8 +143,9 @@ def _prelu(
     out_dtype: str,
 ) -> Expr:
     in_scale, slope_scale, out_scale = (s.constant().reshape(-1) for s in (input_scale, alpha_scale, output_scale))
-    x = _shifted(stage, data, input_zero_point, -1)
-    below = x * _shifted(stage, alpha, alpha_zero_point, -1)
+    x = stage.shifted(data, input_zero_point, -1)
+    limit = shifted_limit(data, input_zero_point) * shifted_limit(alpha, alpha_zero_point)
+    below = defined(x * stage.shifted(alpha, alpha_zero_point, -1), limit)
     zero_point = stage.parameter(output_zero_point, -1)
     branches = []
     for value, scale in ((x, in_scale), (below, np.asarray(in_scale * slope_scale))):

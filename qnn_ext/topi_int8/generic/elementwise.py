@@ -19,8 +19,9 @@ from ...numerics import fixed_point, float_multiplier, tir
 from ...numerics.multiplier import FixedPoint
 from ...numerics.multiply import multiplied
 from ...numerics.saturate import saturated
+from ...numerics.wrapping import KINDS, wrapped
 from ...qparams import dtype_range
-from ..features import on_arm
+from ..features import on_arm, on_gpu
 
 Expr = Any
 
@@ -111,6 +112,27 @@ class Stage:
         index = [] if not operand.shape else [0 if operand.shape == (1,) else self.indices[axis % len(self.indices)]]
         return _element(operand.tensor, index)
 
+    def shifted(self, data: Operand, zero_point: Operand, axis: int) -> Expr:
+        """data − zero_point in int32, of int64 data in int64."""
+        wide = "int64" if data.dtype == "int64" else "int32"
+        x = self.read(data).astype(wide)
+        if zero_point.value is not None and not zero_point.value.any():
+            return x
+        return defined(x - self.parameter(zero_point, axis).astype(wide), shifted_limit(data, zero_point))
+
+
+def shifted_limit(data: Operand, zero_point: Operand) -> float:
+    """What |data − zero_point| cannot exceed."""
+    return data.largest + zero_point.largest
+
+
+def defined(x: Expr, limit: float) -> Expr:
+    """A sum, difference or product of integers, whose absolute value cannot exceed `limit`; wrapping where it might."""
+    dtype = tir.dtype_of(x)
+    if not isinstance(x, KINDS) or "int" not in dtype or limit <= dtype_range(dtype)[1]:
+        return x
+    return wrapped(x, "int64" if on_gpu() else "int128")  # CUDA has no int128
+
 
 def _element(tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
     """tensor[indices] as a PrimExpr; a te.TensorSlice lacks half of its operators."""
@@ -170,10 +192,10 @@ def _quantize(
 
 @rule("qnn.dequantize")
 def _dequantize(stage: Stage, data: Operand, scale: Operand, zero_point: Operand, *, axis, out_dtype) -> Expr:
-    wide = "int64" if data.dtype == "int64" else "int32"
-    shifted = stage.read(data).astype(wide) - stage.parameter(zero_point, axis).astype(wide)
     # fenced, for an addition behind it must not contract with this multiplication
-    real = tir.fence(shifted.astype("float32") * stage.parameter(scale, axis).astype("float32"))
+    real = tir.fence(
+        stage.shifted(data, zero_point, axis).astype("float32") * stage.parameter(scale, axis).astype("float32")
+    )
     if out_dtype == "float16":
         limit = tirx.const(65504.0, "float32")
         real = tirx.max(tirx.min(real, limit), -limit)
@@ -194,16 +216,13 @@ def _requantize(
     compute_dtype,
     out_dtype,
 ) -> Expr:
-    wide = "int64" if data.dtype == "int64" else "int32"
-    x = stage.read(data).astype(wide)
-    if input_zero_point.value is None or input_zero_point.value.any():
-        x = x - stage.parameter(input_zero_point, axis).astype(wide)
+    x = stage.shifted(data, input_zero_point, axis)
     zero_point = stage.parameter(output_zero_point, axis)
     if input_scale.value is None or output_scale.value is None:
         return _requantize_dynamic(stage, x, input_scale, output_scale, zero_point, axis, out_dtype)
     in_scale, out_scale = (scale.value.reshape(-1) for scale in (input_scale, output_scale))
     narrow = data.dtype in ("int8", "uint8", "int16", "uint16") and out_dtype not in ("int32", "int64")
-    limit = data.largest + input_zero_point.largest
+    limit = shifted_limit(data, input_zero_point)
     return rescaled(stage, x, in_scale, out_scale, zero_point, axis, rounding, compute_dtype, out_dtype, narrow, limit)
 
 
@@ -228,8 +247,8 @@ def rescaled(
     if in_scale.size == 1 and out_scale.size == 1 and in_scale[0] == out_scale[0]:
         if narrow or limit < 2.0**30:
             return tir.saturating_add(x.astype("int32"), zero_point, out_dtype)
-        wide = "int64"
-        return tir.saturate(x.astype(wide) + zero_point.astype(wide), out_dtype)
+        total = x.astype("int64") + zero_point.astype("int64")
+        return tir.saturate(defined(total, limit + 2.0**31), out_dtype)
     if rounding == "TONEAREST_EVEN":
         factor = float_multiplier(in_scale, out_scale)
         limit *= float(np.abs(factor).max(initial=0.0))
@@ -249,14 +268,14 @@ def fixed(stage: Stage, x: Expr, fp: FixedPoint, zero_point: Expr, axis: int, ro
             return saturated(product, int(zero_point), out_dtype)
         return tir.saturate(product.astype("int64") + zero_point.astype("int64"), out_dtype)
     multiplier, shift = stage.along(fp.multiplier, axis), stage.along(fp.shift, axis)
-    return tir.requantize_fixed(x, multiplier, shift, zero_point, out_dtype, rounding)
+    return tir.requantize_fixed(x, multiplier, shift, zero_point, out_dtype, rounding, bool((fp.shift > 0).any()))
 
 
 def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int) -> Expr:
     """x · fp of int32 x by TFLite's rounding, as int32 on ARM and as int64 elsewhere."""
     multiplier = stage.along(fp.multiplier, axis)
     if not on_arm():
-        return tir.multiply_tflite(x, multiplier, stage.along(fp.shift, axis))
+        return tir.multiply_tflite(x, multiplier, stage.along(fp.shift, axis), bool((fp.shift > 0).any()))
     up, down = (limit(fp.shift, 0).astype(np.int32) for limit in (np.maximum, np.minimum))
     return multiplied(
         x, multiplier, *(stage.along(part if part.any() else np.zeros((), np.int32), axis) for part in (up, down))
@@ -290,14 +309,24 @@ def _binary(function: Callable[[Expr, Expr], Expr]) -> Rule:
     return lambda stage, lhs, rhs: function(stage.read(lhs), stage.read(rhs))
 
 
-def _multiply(a: Expr, b: Expr) -> Expr:
-    product = a * b
-    return tir.fence(product) if tir.dtype_of(a).startswith("float") else product
+@rule("add")
+def _add(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
+    return defined(stage.read(lhs) + stage.read(rhs), lhs.largest + rhs.largest)
 
 
-RULES["add"] = _binary(lambda a, b: a + b)
-RULES["subtract"] = _binary(lambda a, b: a - b)
-RULES["multiply"] = _binary(_multiply)
+@rule("subtract")
+def _subtract(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
+    return defined(stage.read(lhs) - stage.read(rhs), lhs.largest + rhs.largest)
+
+
+@rule("multiply")
+def _multiply(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
+    product = stage.read(lhs) * stage.read(rhs)
+    if "float" in lhs.dtype:
+        return tir.fence(product)
+    return defined(product, lhs.largest * rhs.largest)
+
+
 RULES["maximum"] = _binary(tirx.max)
 RULES["minimum"] = _binary(tirx.min)
 
