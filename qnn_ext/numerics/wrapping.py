@@ -1,8 +1,8 @@
 """Sums, differences and products of int32 and int64 that wrap where they overflow, as NumPy's and every framework's do.
 
 TVM tells LLVM that they never overflow, and LLVM then compares operands in place of a difference, or widens the sum
-behind one; TVM's own simplifier believes it, too. Computed with twice the bits and cut, nothing can overflow; LLVM makes
-the same single instruction of it.
+behind one; TVM's own simplifier believes it, too. Computed with twice the bits and cut, nothing can overflow, and LLVM
+makes the same single instruction of it.
 """
 
 from __future__ import annotations
