@@ -35,8 +35,8 @@ class Limits:
     none. A server that takes files of strangers should lower `seconds` and `memory`.
 
     elements:    elements of one tensor at run time. Default 2³¹ − 1, the most that 32-bit indices address
-    folded:      elements of one constant that the import computes, from an attribute or from other constants, unless
-                 it is about as big as what it is computed from. Default 2²⁴
+    folded:      elements of one constant that the import computes, from an attribute or from other constants. Twice as
+                 many as the file's own constants have together are allowed in any case. Default 2²⁴
     constants:   elements of all constants and states that the import makes, together; those of the file do not count.
                  Default 2²⁷: half a gigabyte of float32
     unrolled:    time steps of a recurrent layer and rounds of a loop, each of which becomes some twenty expressions.
@@ -93,8 +93,13 @@ class _Work:
         self.constants = 0
         self.expressions = 0
         self.evaluations = 0
-        self.exempt = _CONVERSIONS * elements
+        self.own = elements
         self.resident = _resident()
+
+    @property
+    def exempt(self) -> int:
+        """Elements of constants, and of memory, that do not count: conversions of the file's own constants."""
+        return _CONVERSIONS * self.own
 
 
 _current: ContextVar[_Work | None] = ContextVar("qnn_ext_work", default=None)
@@ -146,6 +151,13 @@ def begin_walk(elements: int) -> None:
         state.begin_walk(elements)
 
 
+def add_own(elements: int) -> None:
+    """More of the file's own constants have come to light."""
+    state = _current.get()
+    if state is not None:
+        state.own += elements
+
+
 # ---- checks ------------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +198,13 @@ def check_elements(
     if count > exempt:
         check(name, count, f"{what} of shape {tuple(shape)}")
     return tuple(int(dim) for dim in shape)
+
+
+def most_folded() -> int:
+    """Elements that a constant may have which the import computes from others. What is computed from constants step by
+    step would otherwise double with each."""
+    state = _current.get()
+    return max(current().folded, 2 * state.own if state else 0)
 
 
 def check_rank(rank: int, what: str = "the result") -> None:

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from ..errors import ModelFormatError, QnnError
 from ..interpreter import interpret
-from ..limits import check, check_elements, check_rank, checkpoint, count_expression
+from ..limits import check, check_elements, check_rank, checkpoint, count_expression, most_folded
 from ..op.base import constant, constant_value
 from ..op.cost import attribute, is_quick
 
@@ -92,7 +92,7 @@ def _can_fold(call: relax.Call, result: Any, operands: Sequence[np.ndarray]) -> 
     if not isinstance(result, relax.TensorType):
         return False
     size = math.prod(int(dim) for dim in result.shape)
-    if size > max(_SMALL_RESULT, 2 * max(operand.size for operand in operands)):
+    if size > min(max(_SMALL_RESULT, 2 * max(operand.size for operand in operands)), most_folded()):
         return False
     return is_quick(call, size, operands)
 

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ...limits import Limits, begin_walk, check_elements, limited
+from ...limits import Limits, begin_walk, check, check_elements, limited
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, shape_of
 from ...qparams import QParams
@@ -146,6 +146,7 @@ class Importer:
             raise UnsupportedOperatorError(f"{operator.label()}: operator {operator.op} is not supported")
         with np.errstate(over="raise", invalid="raise", divide="raise"), blaming(operator.label()):
             labels = self._labels if operator.op in LABELLED else ()
+            check("operands", len(operator.inputs), "the operator")
             inputs = [self._value(edge, operator, values) for edge in operator.inputs if edge not in labels]
             result = convert(Node(self, operator, inputs))
             for index, value in enumerate(result if isinstance(result, (list, tuple)) else [result]):

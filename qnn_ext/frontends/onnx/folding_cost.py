@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...limits import current, exceeded
+from ...limits import exceeded, most_folded
 from ...op.base import normalize_axis
 from .reader import Operator
 
@@ -27,10 +27,10 @@ _BROADCASTS = {
     "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum",
     "Where", "Xor",
 }  # fmt: skip
-# The result is no bigger than the inputs together
+# The result is no bigger than the biggest input
 _NO_GROWTH = {
     "Abs", "Acos", "Acosh", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "BitwiseNot",
-    "Cast", "CastLike", "Ceil", "Celu", "Compress", "Concat", "Cos", "Cosh", "CumSum", "DepthToSpace", "Det",
+    "Cast", "CastLike", "Ceil", "Celu", "Compress", "Cos", "Cosh", "CumSum", "DepthToSpace", "Det",
     "DynamicQuantizeLinear", "Elu", "Erf", "Exp", "EyeLike", "Flatten", "Floor", "Gelu", "GlobalAveragePool",
     "GlobalMaxPool", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization",
     "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "MeanVarianceNormalization", "Mish",
@@ -47,7 +47,7 @@ _STEP_BY_STEP = {"GatherElements", "Scatter", "ScatterElements", "ScatterND"}
 def is_affordable(operator: Operator, inputs: Arrays) -> bool:
     """Whether a node may be computed at import: its cost is known, and it takes no more than a second or so.
 
-    Raises LimitError when the result is beyond the limit on folded constants and much bigger than the inputs.
+    Raises LimitError when the result is beyond the limit on folded constants.
     """
     sizes = [value.size for value in inputs if value is not None]
     kind = operator.op_type
@@ -56,17 +56,21 @@ def is_affordable(operator: Operator, inputs: Arrays) -> bool:
     if kind not in _BROADCASTS and kind not in _NO_GROWTH and kind not in _GROWTH:
         return False
     try:
-        size = _GROWTH.get(kind, _broadcast if kind in _BROADCASTS else _nothing)(operator, inputs)
+        size = _GROWTH.get(kind, _broadcast if kind in _BROADCASTS else _largest)(operator, inputs)
         work = _work(operator, inputs)
     except (IndexError, AttributeError, TypeError, ValueError):
         return False  # inputs that do not fit: the converter says which
-    if size - 2 * sum(sizes) > current().folded:
+    if size > most_folded():
         raise exceeded("folded", size, "the result")
     return work <= _MOST_WORK
 
 
-def _nothing(operator: Operator, inputs: Any) -> int:
-    return 0
+def _largest(operator: Operator, inputs: Any) -> int:
+    return max((value.size for value in inputs if value is not None), default=0)
+
+
+def _together(operator: Operator, inputs: Any) -> int:
+    return sum(value.size for value in inputs if value is not None)
 
 
 def _broadcast(operator: Operator, inputs: Any) -> int:
@@ -135,6 +139,7 @@ def _einsum(operator: Operator, inputs: Any) -> int:
 
 
 _GROWTH: dict[str, Callable[[Operator, Any], int]] = {
+    "Concat": _together,
     "ConstantOfShape": _constant_of_shape,
     "Expand": _expand,
     "Tile": _tile,

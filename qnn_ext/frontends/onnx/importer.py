@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
-from ...limits import Limits, begin_walk, charge, check, checkpoint, limited
+from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, limited
 from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import as_expr, constant, constant_value, definition_of, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
@@ -21,7 +22,7 @@ from .batch import check_batch_axis
 from .fallback import convert_with_tvm
 from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
-from .reader import Model, Operator, check_inputs, read_model, read_subgraph
+from .reader import Model, Operator, Subgraph, check_inputs, read_model, read_subgraph
 from .registry import find_converter
 from .shapes import InputShapes, fixing_hint
 
@@ -113,7 +114,7 @@ class Importer:
 
     def run(self) -> QnnModule:
         """Convert the whole graph. Quantized operators of QDQ models stay dequantize → float → quantize."""
-        begin_walk(sum(array.size for array in self.model.constants.values()))
+        begin_walk(_elements_of(self.model))
         check("operands", max(len(self.model.inputs), len(self.model.outputs)))
         names = distinct([value.name for value in self.model.inputs])
         specs, params = [], []
@@ -221,6 +222,7 @@ class Importer:
         if branch is None or self._depth >= _MOST_NESTED:
             raise ModelFormatError("the branch is missing" if branch is None else "branches are nested too deeply")
         graph = read_subgraph(branch, self.model.external)
+        add_own(_elements_of(graph))
         self._constants.update(graph.constants)
         self.narrow_dtypes.update(graph.narrow_dtypes)
         self._depth += 1
@@ -231,6 +233,13 @@ class Importer:
             raise ModelFormatError(f"has {len(operator.outputs)} outputs, but its branch {len(graph.outputs)}")
         for name, inner_name in zip(operator.outputs, graph.outputs, strict=False):
             self._values[name] = self.value(inner_name)
+
+
+def _elements_of(graph: Model | Subgraph) -> int:
+    """Elements of a graph's own constants, those that its nodes hold too."""
+    held = (value for operator in graph.operators for value in operator.attributes.values())
+    arrays = [*graph.constants.values(), *(value for value in held if isinstance(value, np.ndarray))]
+    return sum(array.size for array in arrays)
 
 
 def _check_carried(name: str, dtype: str) -> None:

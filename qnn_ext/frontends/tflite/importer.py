@@ -11,7 +11,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ...limits import Limits, begin_walk, charge, check_elements, limited
+from ...limits import Limits, begin_walk, charge, check, check_elements, limited
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import as_expr, constant, constant_value
 from ..building import Builder, bind, blaming, distinct, fold, identifier
@@ -202,7 +202,9 @@ class Importer:
                 "convert the model with an older TFLite converter, or update qnn_ext"
             )
         node = Node(self, operator)
+        operands = max(len(operator.inputs), len(operator.outputs))
         with np.errstate(over="raise", invalid="raise", divide="raise"), blaming(operator.label()):
+            check("operands", operands, "the operator")
             result = entry.convert(node)
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             outputs = [i for i in operator.outputs if self.tensor(i).dtype != "resource"]  # handles, no values

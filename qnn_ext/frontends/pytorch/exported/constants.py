@@ -13,7 +13,7 @@ from torch import fx
 
 from ....errors import ModelFormatError, UnsupportedOperatorError
 from ....isolation import working_on
-from ....limits import charge
+from ....limits import charge, check_elements, most_folded
 from ....op.base import constant
 from ..common import check_quotient
 from .functional import is_mutable
@@ -124,7 +124,7 @@ def _check_size(target: Any, args: Any, kwargs: Any) -> None:
     tensors = result if isinstance(result, (tuple, list)) else [result]
     for item in tensors:
         if isinstance(item, torch.Tensor):
-            charge(item.shape, "a constant")
+            charge(check_elements(item.shape, "a constant", "folded", exempt=most_folded()), "a constant")
 
 
 def inner_tensor(values: Values, node: fx.Node) -> torch.Tensor:

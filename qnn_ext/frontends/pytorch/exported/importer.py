@@ -20,7 +20,7 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ....limits import begin_walk
+from ....limits import begin_walk, check
 from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
@@ -91,7 +91,8 @@ class ProgramImporter:
 
     def run(self) -> QnnModule:
         """Convert the whole program."""
-        begin_walk(sum(tensor.numel() for tensor in self.program.state_dict.values()))
+        own = [*self.program.state_dict.values(), *self.program.constants.values()]
+        begin_walk(sum(value.numel() for value in own if isinstance(value, torch.Tensor)))
         specs, params = self._bind_inputs()
         graph = self.program.graph_module
         with self._builder.function("main", params, attrs={"num_input": len(params)}):
@@ -139,6 +140,8 @@ class ProgramImporter:
 
     def _call(self, node: fx.Node) -> None:
         name = target_name(node)
+        results = node.meta.get("val")
+        check("operands", max(len(node.all_input_nodes), len(results) if isinstance(results, (list, tuple)) else 1))
         if is_any_of(name, _NO_EFFECT):
             self._values[node] = None
             return

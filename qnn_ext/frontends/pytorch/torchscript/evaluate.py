@@ -14,7 +14,7 @@ from typing import Any
 
 from ....errors import ModelFormatError, ShapeError
 from ....isolation import working_on
-from ....limits import charge, check, check_elements
+from ....limits import charge, check, check_elements, most_folded
 from ..common import check_quotient, import_torch
 
 MAX_ITEMS = 1 << 18  # of a list with all that it holds, characters of a text: no model has so many
@@ -165,8 +165,7 @@ def _check_size(kind: str, function: Any, schema: Any, operands: Sequence[Any], 
         if not isinstance(tensor, torch.Tensor):
             continue
         if is_constant:
-            largest = max((value.numel() for value in tensors), default=0)
-            check_elements(tensor.shape, what, "folded", exempt=2 * largest)
+            check_elements(tensor.shape, what, "folded", exempt=most_folded())
             charge(tensor.shape, what)
         check("memory", math.prod(check_elements(tensor.shape, what)) * tensor.element_size(), what)
 
