@@ -200,6 +200,48 @@ def _layer_norm(call: relax.Call, data: np.ndarray, gamma: np.ndarray, beta: np.
     return float_rows.layer_norm(data, gamma, beta, float(call.attrs.epsilon))
 
 
+def _sum(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    """Of integers modulo their bits; of floats one after the other, each addition rounded, as unscheduled code adds."""
+    axes = range(data.ndim) if call.attrs.axis is None else sorted(int(axis) % data.ndim for axis in call.attrs.axis)
+    if data.dtype.kind in "iu":
+        return np.asarray(np.sum(data, axis=tuple(axes), dtype=data.dtype)).reshape(shape_of(call))
+    if data.dtype.kind != "f":
+        return np.asarray(_evaluate_with_tvm(call, [data]))
+    rows = np.moveaxis(data, tuple(axes), range(-len(axes), 0)).reshape(*shape_of(call), -1)
+    from_zero = np.concatenate([np.zeros((*rows.shape[:-1], 1), rows.dtype), rows], axis=-1)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.add.accumulate(from_zero, axis=-1)[..., -1])
+
+
+def _strided_slice(call: relax.Call, data: np.ndarray, axes: Any, begin: Any, end: Any, *strides: Any) -> np.ndarray:
+    """Bounds count and end as those of Python's slices; a negative end of a negative stride as well."""
+    window = [slice(None)] * data.ndim
+    for axis, *bounds in zip(axes, begin, end, *strides, strict=True):
+        window[axis] = slice(*bounds)
+    return data[tuple(window)].reshape(shape_of(call))
+
+
+def _split(call: relax.Call, data: np.ndarray) -> tuple[np.ndarray, ...]:
+    parts = call.attrs.indices_or_sections
+    axis = int(call.attrs.axis)
+    if isinstance(parts, tirx.IntImm):  # equal parts but for the last
+        size = data.shape[axis]
+        parts = range(-(-size // int(parts)), size, -(-size // int(parts)))
+    return tuple(np.split(data, [int(part) for part in parts], axis))
+
+
+def _pad(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    if call.attrs.pad_mode != "constant":
+        return np.asarray(_evaluate_with_tvm(call, [data]))
+    widths = np.array([int(width) for width in call.attrs.pad_width]).reshape(-1, 2)
+    return np.pad(data, widths, constant_values=np.asarray(float(call.attrs.pad_value)).astype(data.dtype))
+
+
+def _square_root(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(data)
+
+
 _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.add": _binary(np.add),
     "relax.subtract": _binary(np.subtract),
@@ -212,7 +254,19 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.nn.relu6": lambda call, data: np.clip(data, np.zeros((), data.dtype), np.asarray(6, data.dtype)),
     "relax.abs": lambda call, data: np.abs(data),
     "relax.equal": lambda call, a, b: np.equal(a, b),
+    "relax.not_equal": lambda call, a, b: np.not_equal(a, b),
     "relax.less": lambda call, a, b: np.less(a, b),
+    "relax.less_equal": lambda call, a, b: np.less_equal(a, b),
+    "relax.greater": lambda call, a, b: np.greater(a, b),
+    "relax.greater_equal": lambda call, a, b: np.greater_equal(a, b),
+    "relax.logical_and": lambda call, a, b: np.logical_and(a, b),
+    "relax.logical_or": lambda call, a, b: np.logical_or(a, b),
+    "relax.logical_not": lambda call, data: np.logical_not(data),
+    "relax.negative": lambda call, data: -data,
+    "relax.sqrt": _square_root,
+    "relax.floor": lambda call, data: np.floor(data),
+    "relax.ceil": lambda call, data: np.ceil(data),
+    "relax.sum": _sum,
     "relax.where": lambda call, condition, a, b: np.where(condition, a, b),
     "relax.max": _reduction(np.max),
     "relax.min": _reduction(np.min),
@@ -225,6 +279,13 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.expand_dims": lambda call, data: data.reshape(shape_of(call)),
     "relax.squeeze": lambda call, data: data.reshape(shape_of(call)),
     "relax.permute_dims": _permute,
+    "relax.strided_slice": _strided_slice,
+    "relax.split": _split,
+    "relax.nn.pad": _pad,
+    "relax.tile": lambda call, data: np.tile(data, [int(count) for count in call.attrs.repeats]),
+    "relax.flip": lambda call, data: np.flip(data, int(call.attrs.axis)),
+    "relax.stack": lambda call, fields: np.stack(fields, axis=int(call.attrs.axis or 0)),
+    "relax.broadcast_to": lambda call, data, shape: np.broadcast_to(data, shape_of(call)),
     "relax.shape_of": lambda call, data: data.shape,
     "relax.shape_to_tensor": lambda call, shape: np.asarray(shape, np.int64),
     "relax.concat": lambda call, fields: np.concatenate(fields, axis=int(call.attrs.axis)),

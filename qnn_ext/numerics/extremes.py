@@ -1,8 +1,9 @@
-"""Maxima and minima of floats that are NaN where an operand is: as NumPy, and as the last step before code generation.
+"""Maxima, minima and inequality of floats that may be NaN: as NumPy, and as the last step before code generation.
 
 LLVM gets max(a, b) as a > b ? a : b, which drops a NaN in a and keeps one in b; CUDA's max drops both. What a clip, a
 rectifier, a maximum or a softmax makes of NaN would depend on the order of operands, on the loop and on the target.
-NumPy's `maximum` and PyTorch propagate NaN, and so does every kernel here.
+NumPy's `maximum` and PyTorch propagate NaN, and so does every kernel here. LLVM also gets a ≠ b as an ordered
+comparison, false for NaN, which IEEE 754 and every framework hold to differ from all numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ smallest = _reducer(lambda a, b: tirx.min(a, b), float("inf"), "smallest")
 
 def propagate_nan(body: tirx.Stmt, comparing: bool = False) -> tirx.Stmt:
     """`body` with every maximum and minimum of floats propagating NaN, but for fences, which LLVM must not see through:
-    it knows that no square is less than the lowest number.
+    it knows that no square is less than the lowest number; and with a ≠ b of floats true where one of them is NaN.
 
     comparing: whether maxima become comparisons, for code generators whose maximum is another
     """
@@ -55,7 +56,10 @@ def propagate_nan(body: tirx.Stmt, comparing: bool = False) -> tirx.Stmt:
             return node
         return _propagating(node, comparing)
 
-    return tvm_ffi.structural_map(body, [(tirx.Max, rule), (tirx.Min, rule)])
+    def unequal(node: Expr) -> Expr:
+        return tirx.Not(tirx.EQ(node.a, node.b)) if "float" in str(node.a.ty.dtype) else node
+
+    return tvm_ffi.structural_map(body, [(tirx.Max, rule), (tirx.Min, rule), (tirx.NE, unequal)])
 
 
 def _propagating(node: Expr, comparing: bool) -> Expr:

@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=options.seed,
         targets=tuple(options.targets),
         gpu=GPUS if options.gpu else (),
+        build=options.build,
         every=options.every,
         jobs=options.jobs,
         out=options.out,
@@ -61,9 +62,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--frontend", choices=FRONTENDS, default="tflite")
     parser.add_argument("--graphs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first graph; the others follow")
-    parser.add_argument("--targets", nargs="*", default=list(CPUS), help="each graph is built for one of them in turn")
-    parser.add_argument("--every", type=int, default=20, metavar="N", help="every Nth graph is built for all targets")
-    parser.add_argument("--gpu", action="store_true", help="emulate a GPU for every Nth graph as well")
+    parser.add_argument("--targets", nargs="*", default=list(CPUS), help="a graph is built for one of them in turn")
+    parser.add_argument("--build", type=int, default=1, metavar="N", help="one graph in N is built (default: each)")
+    parser.add_argument("--every", type=int, default=20, metavar="N", help="one in N of these is, for all targets")
+    parser.add_argument("--gpu", action="store_true", help="emulate a GPU for these as well")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a folder for failures")
     parser.add_argument("--json", action="store_true", help="everything on stdout as JSON, in place of the table")

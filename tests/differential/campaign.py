@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -16,29 +17,37 @@ from .recipe import Recipe
 from .reduce import reduced
 from .workers import Pool
 
-COMPILED_STAGES = ("start", "generate", "import", "interpret")
-
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: `graphs` seeds from `seed` on. Each graph is built for one of `targets` in turn, every `every`th for
-    all of them; the GPUs among them are emulated, which takes seconds, so only every `every`th graph is."""
+    """What to run: `graphs` seeds from `seed` on. The interpreter runs every graph, and is held against the framework.
+    Compiling takes most of a graph's time, so one in `build` of them is compiled, for one of `targets` in turn, and one
+    in `every` of those for all targets; the GPUs among them are emulated, which takes seconds, so that only these are.
+    Which graphs, follows from the seed without a period: operators come in turn as well."""
 
     frontend: str
     graphs: int
     seed: int = 0
     targets: tuple[str, ...] = ("native",)
     gpu: tuple[str, ...] = ()
+    build: int = 1
     every: int = 20
     jobs: int = 1
     out: Path | None = None
 
     def tasks(self) -> Iterator[Task]:
         for seed in range(self.seed, self.seed + self.graphs):
-            whole = self.every and seed % self.every == 0
-            gpu = (self.gpu[seed // self.every % len(self.gpu)],) if whole and self.gpu else ()
-            chosen = self.targets if whole else (self.targets[seed % len(self.targets)],) if self.targets else ()
-            yield Task(self.frontend, seed, (*chosen, *gpu), threads=1 + seed % 2)
+            yield Task(self.frontend, seed, self._targets(seed), threads=1 + seed % 2)
+
+    def _targets(self, seed: int) -> tuple[str, ...]:
+        mixed, remainder = divmod(crc32(f"target of {seed}".encode()), self.build)
+        if remainder or not self.targets:
+            return ()
+        turn, place = divmod(mixed, max(1, self.every))
+        if self.every and place == 0:
+            gpu = (self.gpu[turn % len(self.gpu)],) if self.gpu else ()
+            return (*self.targets, *gpu)
+        return (self.targets[turn % len(self.targets)],)
 
 
 @dataclass

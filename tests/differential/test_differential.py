@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -97,8 +98,16 @@ def test_command(capsys, tmp_path):
 
 
 def test_targets_take_turns():
-    plan = Plan("tflite", graphs=8, targets=("a", "b"), gpu=("sm_80",), every=4)
-    assert [task.targets for task in plan.tasks()] == [
-        ("a", "b", "sm_80"), ("b",), ("a",), ("b",), ("a", "b", "sm_80"), ("b",), ("a",), ("b",),
-    ]  # fmt: skip
-    assert {task.threads for task in plan.tasks()} == {1, 2}
+    def turns(first: int = 0, **options: int) -> list[tuple[str, ...]]:
+        plan = Plan("tflite", graphs=1000, seed=first, targets=("a", "b"), gpu=("sm_80", "sm_90"), **options)
+        return [task.targets for task in plan.tasks()]
+
+    found = Counter(turns(every=4))
+    assert found.keys() == {("a",), ("b",), ("a", "b", "sm_80"), ("a", "b", "sm_90")}
+    assert found[("a",)] > 300 < found[("b",)] and min(found.values()) > 80
+    some = turns(build=5)
+    assert 150 < sum(map(bool, some)) < 250
+    for period in range(2, 9):  # whatever the number of operators, the first of a graph is built
+        assert all(any(some[start::period]) for start in range(period))
+    assert turns(500)[:500] == turns()[500:]
+    assert {task.threads for task in Plan("tflite", graphs=2).tasks()} == {1, 2}

@@ -78,6 +78,14 @@ def test_two_operands(rng, function, reference):
     np.testing.assert_array_equal(both(module(function, 2), x, y), reference(x, y))
 
 
+def test_nan_differs_from_every_number(rng):
+    x, y = rng.choice(HOSTILE, SHAPE), rng.choice(HOSTILE, SHAPE)
+    unequal = module(lambda x, y: op.astype(op.not_equal(x, y), "float32"), 2)
+    np.testing.assert_array_equal(both(unequal, x, y), x != y)
+    true = module(lambda x: op.astype(op.astype(x, "bool"), "float32"))
+    np.testing.assert_array_equal(both(true, x), x.astype(bool))
+
+
 @pytest.mark.parametrize(("function", "reference"), [(op.max, np.max), (op.min, np.min)])
 @pytest.mark.parametrize("axis", [None, 0, [0, 1]])
 @pytest.mark.parametrize("keepdims", [False, True])
