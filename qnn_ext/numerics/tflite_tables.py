@@ -140,11 +140,7 @@ def sigmoid(source: QParams, target: QParams) -> Array:
     if source.dtype != "int16":
         return table_8bit(lambda x: F32(1) / (F32(1) + exp_f32(-x)), source, target)
     _check_q15("LOGISTIC", source, target)
-    multiplier, shift = _q15_multiplier(source, (0,))
-    if multiplier == 0:
-        multiplier, shift = 3 << shift, 0
-    x = domain("int16").astype(np.int64) * multiplier
-    x = (x + ((1 << shift) >> 1)) >> shift
+    x = _q15_scaled(source, (0,))
     magnitude = _interpolated_sigmoid(np.abs(x), 9, 0x7FFF << 10)
     result = np.where(x >= 0, magnitude + (1 << 9), (1 << 25) - magnitude + (1 << 9) - 1)
     return (result >> 10).astype(np.int16)
@@ -155,12 +151,7 @@ def tanh(source: QParams, target: QParams) -> Array:
     if source.dtype != "int16":
         return table_8bit(tanh_f32, source, target)
     _check_q15("TANH", source, target)
-    multiplier, shift = _q15_multiplier(source, (0, 1))
-    if multiplier == 0:
-        x = 3 * (domain("int16").astype(np.int64) << shift)
-    else:
-        x = domain("int16").astype(np.int64) * multiplier
-        x = (x + ((1 << shift) >> 1)) >> shift
+    x = _q15_scaled(source, (0, 1))
     magnitude = _interpolated_sigmoid(np.abs(x), 8, 0xFFFF << 8)
     result = np.where(x >= 0, magnitude - (1 << 23) + (1 << 7), -magnitude + (1 << 23) + (1 << 7) - 1)
     return (result >> 8).astype(np.int16)
@@ -188,11 +179,17 @@ def _interpolated_sigmoid(x: Array, fraction_bits: int, saturated: int) -> Array
     return np.where(x >> fraction_bits >= 255, saturated, value)
 
 
+def _q15_scaled(source: QParams, shifts: tuple[int, ...]) -> Array:
+    """All int16 values times s·3·4096, rounded; exactly where the scale is 2^(shift − 12) for one of the shifts."""
+    multiplier, shift = _q15_multiplier(source, shifts)
+    return (domain("int16").astype(np.int64) * multiplier + ((1 << shift) >> 1)) >> shift
+
+
 def _q15_multiplier(source: QParams, shifts: tuple[int, ...]) -> tuple[int, int]:
-    """(0, shift) when the scale is 2^(shift − 12) for one of the shifts, else s·3·4096 as multiplier · 2^−shift."""
+    """s·3·4096 as multiplier · 2^−shift, 15 bits of it; 0 for scales so small that none remains."""
     exponent = math.log2(float(source.scale))
     if abs(exponent - round(exponent)) < 1e-3 and 12 + round(exponent) in shifts:
-        return 0, 12 + round(exponent)
+        return 3 << 12 + round(exponent), 0
     real, shift = float(source.scale) * 4096 * 3, 0
     while real <= 32767 / 2 and shift <= 30:
         real, shift = real * 2, shift + 1

@@ -6,9 +6,11 @@ APPROXIMATION = "float functions (exp, sin, tanh, …) are approximated, by each
 FLOAT_STEPS = "float32 formulas of several steps: which are contracted to multiply-adds is the compiler's choice"
 NARROWED = "C leaves a float beyond the integer's range undefined when it is converted; ours saturates"
 SHIFTED_OUT = (
-    "a multiplier of 2³¹ or more: LiteRT shifts an int32 by more bits than it has, which C leaves undefined; ours "
-    "takes 2³¹ − 1 for it"
+    "a multiplier beyond those that LiteRT's fixed point is for (2³¹ and more, in comparisons 1 and more, in divisions "
+    "and HARD_SWISH very small ones): it shifts by more bits than there are, or by a negative number, which C leaves "
+    "undefined; ours saturates or vanishes"
 )
+NAN_POSITION = "NaN has no order: the position that ARG_MAX finds beside one follows from the order of comparisons"
 FUSED = "optimizing, ONNX Runtime makes one QLinear operator of it, which adds the zero point before rounding; so do we"
 LARGEST = "without a fused activation LiteRT clips floats to ±FLT_MAX, so that no result is infinite; ours may be"
 PYTORCH_TAIL = (

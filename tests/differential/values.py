@@ -23,12 +23,13 @@ SPECIAL_FLOATS = np.array(
         -0.5,
         1.5,
         2.5,
-        1e10,
-        -1e10,
+        1e6,
+        -1e6,
     ],
     np.float32,
 )
-UNDEFINED_FLOATS = np.array([np.nan, np.inf, -np.inf, FLOAT32.max, FLOAT32.min], np.float32)
+LARGEST_INPUT = 1e6  # of the floats in graphs that are not hostile
+UNDEFINED_FLOATS = np.array([np.nan, np.inf, -np.inf, 1e10, -1e10, FLOAT32.max, FLOAT32.min], np.float32)
 
 
 class Draw:

@@ -143,3 +143,10 @@ def test_errors():
         tables.tanh(int16, int16)
     with pytest.raises(QnnError, match="1/128"):
         tables.hardswish(QParams(1.0, 0), QParams(0.001, 0))
+
+
+@pytest.mark.parametrize(("table", "middle"), [(tables.sigmoid, 16384), (tables.tanh, 0)])
+def test_16_bit_scales_that_vanish(table, middle):
+    """Where nothing remains of the multiplier every input is zero."""
+    source, target = QParams(np.float32(1e-30), 0, "int16"), QParams(np.float32(2.0**-15), 0, "int16")
+    assert np.all(table(source, target) == middle)

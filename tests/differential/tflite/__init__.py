@@ -14,7 +14,10 @@ from . import elementwise, moves, products, recurrent, windows  # noqa: F401  (t
 from .builder import GENERATORS, make
 
 EXCLUDED = {"TFLite_Detection_PostProcess": "LiteRT sorts equal scores unstably; tests/conformance has its cases"}
-ROUND_OTHERWISE = {"TRANSPOSE_CONV", "MEAN", "SUM", "LOGISTIC", "TANH", "ADD", "SUB", "MUL", "RESIZE_BILINEAR"}
+ROUND_OTHERWISE = {  # in the builtin kernels
+    "ADD", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "DIV", "FULLY_CONNECTED", "LOGISTIC", "MEAN", "MUL",
+    "QUANTIZE", "RESIZE_BILINEAR", "SUB", "SUM", "TANH", "TRANSPOSE_CONV",
+}  # fmt: skip
 
 
 def load(case: Case, numerics: str = "tflite") -> QnnModule:

@@ -9,6 +9,7 @@ import numpy as np
 from tests.conformance.tflite_models.builder import Q
 
 from ..rules import APPROXIMATION, FLOAT_STEPS, LARGEST, NARROWED, SHIFTED_OUT
+from ..values import LARGEST_INPUT
 from .builder import MOST_MULTIPLIER, QUANTIZED, Builder, Value, generates
 
 INTEGERS = ("int32", "int64")
@@ -39,6 +40,7 @@ UNARY: dict[str, tuple[str, ...]] = {
 APPROXIMATED = {"ELU", "EXP", "GELU", "HARD_SWISH", "LOG", "RSQRT", "SIN", "COS", "LOGISTIC", "TANH"}
 # Functions whose values leave every range as the scales become small: fixed point does not follow
 STEEP = {"RSQRT", "SQRT", "EXP", "LOG"}
+BOUNDED = {"RELU6": 6, "RELU_0_TO_1": 1, "RELU_N1_TO_1": 1}
 PRESCRIBED = {"LOGISTIC": (1 / 256, "low"), "TANH": (1 / 128, "middle")}
 
 
@@ -51,6 +53,11 @@ def unary(b: Builder, name: str) -> None:
     q = b.q(x.dtype)
     if name in STEEP and q is not None and max(1 / q.scale, 1 / x.q.scale) >= MOST_MULTIPLIER:  # type: ignore[union-attr]
         accident = SHIFTED_OUT
+    if name == "HARD_SWISH" and q is not None:
+        assert x.q is not None
+        accident = SHIFTED_OUT if x.q.scale < 2.0**-18 or max(x.q.scale, x.q.scale / q.scale) >= 2.0**6 else accident
+    if name in BOUNDED and q is not None and BOUNDED[name] / q.scale >= 2.0**30:
+        accident = NARROWED
     b.one(name, [x], x.shape, x.dtype, q, accident=accident, **options)
 
 
@@ -60,7 +67,8 @@ def sigmoid(b: Builder, name: str) -> None:
     x = b.take((*QUANTIZED, "float32"))
     scale, where = PRESCRIBED[name]
     accident = APPROXIMATION if x.dtype == "float32" else ""
-    if x.q is not None and x.q.scale * 2**12 >= MOST_MULTIPLIER:
+    vanishing = x.dtype == "int16" and x.q is not None and x.q.scale < 2.0**-44
+    if x.q is not None and (x.q.scale * 2**12 >= MOST_MULTIPLIER or vanishing):
         accident = SHIFTED_OUT
     q = {"int8": Q(scale, -128 if where == "low" else 0), "uint8": Q(scale, 0 if where == "low" else 128)}
     b.one(name, [x], x.shape, x.dtype, {**q, "int16": Q(1 / 32768)}.get(x.dtype), accident=accident)
@@ -155,10 +163,11 @@ def div(b: Builder) -> None:
         x = b.take((dtype,), rank=(1, 2, 3, 4))
         y = b.fresh(dtype, partner_shape(b, x.shape), y_q, y_q.zero_point + (0 if zero else 1))
         q = b.q(dtype, scale=b.draw.scale(0.2) * x.q.scale / y.q.scale / b.draw.unit)  # type: ignore[union-attr]
+        accident = SHIFTED_OUT if x.q.scale / y.q.scale / q.scale < 2.0**-12 else ""  # type: ignore[union-attr]
     else:
         x, y, _ = pair(b, (dtype,), low=0 if zero else 1)
-        q = None
-    b.one("DIV", [x, y], x.shape, dtype, q, accident=LARGEST if dtype == "float32" else "")
+        q, accident = None, LARGEST if dtype == "float32" else ""
+    b.one("DIV", [x, y], x.shape, dtype, q, accident=accident)
 
 
 @generates("SQUARED_DIFFERENCE")
@@ -194,8 +203,10 @@ def power(b: Builder) -> None:
 
 @generates("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
 def comparison(b: Builder, name: str) -> None:
+    """LiteRT's multipliers of both scales are for scales below one."""
     x, y, shape = pair(b, (*QUANTIZED, "float32", *INTEGERS), most_rank=4)
-    b.one(name, [x, y], shape, "bool", None)
+    beyond = x.q is not None and y.q is not None and max(x.q.scale, y.q.scale) >= 1
+    b.one(name, [x, y], shape, "bool", None, accident=SHIFTED_OUT if beyond else "")
 
 
 @generates("LOGICAL_AND", "LOGICAL_OR")
@@ -234,8 +245,9 @@ def quantize(b: Builder) -> None:
     x = b.take((*QUANTIZED, "float32", "float32"))
     dtype = b.dtype()
     unit = None if x.dtype == "float32" and b.draw.chance(0.7) else b.draw.unit
-    beyond = x.dtype == "float32" and dtype == "int16" and b.recipe.scales != "power_of_two"
     q = b.q(dtype, scale=b.draw.scale() * (unit or 1.0))
+    assert q is not None
+    beyond = x.dtype == "float32" and (x not in b.inputs or b.recipe.hostile or LARGEST_INPUT / q.scale >= 2.0**31)
     b.one("QUANTIZE", [x], x.shape, dtype, q, accident=NARROWED if beyond else "")
 
 

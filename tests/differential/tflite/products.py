@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
+from ..rules import NARROWED
 from .builder import Builder, Value, generates, shifted_out
 from .elementwise import activation
 
@@ -40,7 +41,10 @@ def weights(
     if draw.recipe.scales == "power_of_two":
         scale = 2.0 ** np.round(np.log2(scale))
     q = Q(float(np.float32(np.clip(scale, 1e-37, 1e37))), 0 if x.dtype == "int16" else draw.zero_point(x.dtype))
-    options = {"accident": shifted_out([Q(x.q.scale * scales.max())], q)}
+    accident = shifted_out([Q(x.q.scale * scales.max())], q)
+    if x.q.scale * scales.max() / q.scale * top * top * depth >= 2.0**31:  # before it is clipped
+        accident = NARROWED
+    options = {"accident": accident}
     if not with_bias:
         return [weight], q, options
     wide = x.dtype == "int16" and draw.chance(0.6)

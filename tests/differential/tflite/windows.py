@@ -6,8 +6,8 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
-from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS
-from .builder import QUANTIZED, Builder, generates
+from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, NAN_POSITION, SHIFTED_OUT
+from .builder import MOST_MULTIPLIER, QUANTIZED, Builder, generates
 from .elementwise import activation
 from .products import windows
 
@@ -100,6 +100,11 @@ def reduction(b: Builder, name: str) -> None:
     if q is not None and not name.startswith("REDUCE_M") and b.draw.chance(0.6):
         q = b.q(x.dtype, 0.2 if name == "SUM" else 0.05)
     exact = x.dtype != "float32" or name.startswith("REDUCE_M")
+    accident = "" if exact else FLOAT_SUMS
+    if name == "REDUCE_PROD" and x.q is not None and q is not None:
+        count = int(np.prod([x.shape[axis] for axis in axes]))
+        each = np.log2(x.q.scale) - np.log2(q.scale) / max(1, count)  # of one multiplication
+        accident = SHIFTED_OUT if each >= np.log2(MOST_MULTIPLIER) - 8 else ""
     b.one(
         name,
         [x, b.const(axes, "int32")],
@@ -107,7 +112,7 @@ def reduction(b: Builder, name: str) -> None:
         x.dtype,
         q,
         keepDims=keep,
-        accident="" if exact else FLOAT_SUMS,
+        accident=accident,
         steady=exact,
     )
 
@@ -126,7 +131,9 @@ def arg(b: Builder, name: str) -> None:
     index = b.draw.pick(["int32", "int64"])
     shape = tuple(n for a, n in enumerate(x.shape) if a != axis)
     signed = axis - len(x.shape) if b.draw.chance(0.3) else axis
-    b.one(name, [x, b.const(signed, "int32")], shape, index, None, outputType=2 if index == "int32" else 4)
+    accident = NAN_POSITION if x.dtype == "float32" and (x not in b.inputs or b.recipe.hostile) else ""
+    output_type = 2 if index == "int32" else 4
+    b.one(name, [x, b.const(signed, "int32")], shape, index, None, outputType=output_type, accident=accident)
 
 
 @generates("CUMSUM")

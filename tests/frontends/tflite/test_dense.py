@@ -6,6 +6,7 @@ from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+from qnn_ext.op.base import constant_value
 from tests.conformance.cases import load_cases
 
 EVERY = cases_of("FULLY_CONNECTED BATCH_MATMUL")
@@ -34,6 +35,18 @@ def test_hybrid_layers_run_in_integers(name):
     module = from_tflite(case_named(name).model)
     assert "R.qnn.dense" in module.script() and "R.matmul" not in module.script()
     assert not module.notes
+
+
+def test_scales_multiply_in_double():
+    """Those per tensor too: rounded to float32, the multiplier differs from LiteRT's beside midpoints."""
+    module = from_tflite(case_named("FULLY_CONNECTED/int8/per_tensor_basic").model, numerics="tflite")
+    values = [binding.value for binding in module.ir["main"].body.blocks[0].bindings]
+    product, requantize = (
+        next(v for v in values if v.op.name == name) for name in ("relax.qnn.dense", "relax.qnn.requantize")
+    )
+    data, weight = (constant_value(argument) for argument in product.args[4:6])
+    found = constant_value(requantize.args[1])
+    assert found.dtype == "float64" and found == np.float64(data) * np.float64(weight)
 
 
 @pytest.mark.parametrize("variant", ["per_tensor_basic", "per_tensor_asymmetric_basic"])

@@ -59,9 +59,9 @@ def accumulator_scale(node: Node, data: QParams, weight: QParams, double: bool) 
     convolutions but those on uint8), otherwise in float32 (GetQuantizedConvolutionMultipler). XNNPACK stays in float32.
     """
     if node.tflite_numerics and double:
-        return data.scale.astype(np.float64) * weight.scale.astype(np.float64)
+        return np.asarray(data.scale.astype(np.float64) * weight.scale.astype(np.float64))
     product = data.scale.astype(np.float32) * weight.scale.astype(np.float32)
-    return product.astype(np.float64) if node.tflite_numerics else product
+    return np.asarray(product.astype(np.float64) if node.tflite_numerics else product)
 
 
 def output_scale(node: Node, qparams: QParams) -> np.ndarray:
