@@ -92,7 +92,6 @@ class ProgramExecutor:
         self._status = views[-1] if checks else None
         addresses = [ctypes.c_void_p(region.ctypes.data) for region in self._regions]
         self._args = [*addresses, self._tasks, 0]
-        self._alone = [*addresses, 1, 0]
         self.reset_state()
 
     def _view(self, region: int, offset: int, shape: Sequence[int], dtype: str) -> np.ndarray:
@@ -115,7 +114,9 @@ class ProgramExecutor:
         return results
 
     def _ready(self) -> list[Any]:
-        return self._args if self._tasks > 1 and use_threads(self._tasks) > 1 else self._alone
+        if self._tasks > 1:
+            use_threads(self._tasks)
+        return self._args
 
     def reset_state(self) -> None:
         for view, state in zip(self._before, self._states, strict=True):

@@ -2,7 +2,7 @@
 
 `os.fork` copies the thread that calls it and none of the others; what another holds at that moment stays held in the
 child for ever. So the forking thread takes every lock first, and both processes let go of them. Nobody is in the midst
-of a call then, and what the locks protect is whole in the child.
+of a call then, and what the locks protect is whole in the child. What else a fork needs runs right beside it: `around`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 _ORDER = ("engine", "compiling", "stderr", "starting")
@@ -52,6 +53,16 @@ def last(lock: threading.Lock) -> Any:
 _LONGEST = 10.0  # seconds
 
 
+_before: list[Callable[[], None]] = []
+_in_child: list[Callable[[], None]] = []
+
+
+def around(before: Callable[[], None], in_child: Callable[[], None]) -> None:
+    """Have functions called by a thread that forks, right before it does, and first of all in the new process."""
+    _before.append(before)
+    _in_child.append(in_child)
+
+
 def _take() -> None:
     _forking.acquire()
     _taken.append(_forking)
@@ -59,6 +70,8 @@ def _take() -> None:
         for one in list(_locks[kind]):
             one.acquire()
             _taken.append(one)
+    for function in _before:
+        function()
 
 
 def _let_go() -> None:
@@ -66,5 +79,11 @@ def _let_go() -> None:
         _taken.pop().release()
 
 
+def _begin() -> None:
+    for function in _in_child:
+        function()
+    _let_go()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_take, after_in_parent=_let_go, after_in_child=_let_go)
+    os.register_at_fork(before=_take, after_in_parent=_let_go, after_in_child=_begin)

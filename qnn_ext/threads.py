@@ -1,7 +1,8 @@
 """The threads that kernels run on: a pool of TVM's for each thread of Python that runs a model.
 
 A pool's threads do not come along in a fork, and TVM notices nothing: a parallel kernel would wait for them for ever.
-In a forked process the thread that forked therefore computes alone; threads that start there have whole pools.
+So a forked process starts the pool of its thread anew. That destroys what the threads waited for, which in C takes for
+ever where one slept. Therefore it is started anew right before the fork as well: new threads are awake for a while.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 import threading
 
-from . import tvm_runtime
+from . import forking, tvm_runtime
 from .host import default_threads
 
 # By default TVM pins the calling thread to core 0, and with it all that this thread starts later: several processes on
@@ -21,31 +22,22 @@ os.environ.setdefault("TVM_BIND_THREADS", "0")
 if "OMP_NUM_THREADS" not in os.environ:
     os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
 
-_pool = threading.local()  # size: how many threads this thread's pool uses; absent where it has none
-_LOST = -1
+_pool = threading.local()  # size: how many threads this thread's pool uses; 0 of a new one, absent where there is none
 
 
-def use_threads(count: int) -> int:
-    """Let kernels that this thread calls run on so many threads; how many it is, 1 where a fork took the others."""
-    size = getattr(_pool, "size", None)
-    if size == count:
-        return count
-    if size == _LOST:
-        return 1
-    tvm_runtime.get_function("runtime.config_threadpool")(1, count)
-    _pool.size = count
-    return count
+def use_threads(count: int) -> None:
+    """Let kernels that this thread calls run on so many threads."""
+    if getattr(_pool, "size", None) != count:
+        tvm_runtime.get_function("runtime.config_threadpool")(1, count)
+        _pool.size = count
 
 
-def _lose() -> None:
-    """In a forked process. TVM's compiler runs kernels of its own when it folds constants, so that there may be a pool
-    that was never asked for here."""
-    size = getattr(_pool, "size", None)
-    if size == _LOST or (size is None and "tvm.runtime" not in sys.modules):
-        return
-    tvm_runtime.get_function("runtime.config_threadpool")(1, 1)
-    _pool.size = _LOST
+def _restart() -> None:
+    """Start this thread's pool anew. TVM's compiler runs kernels of its own when it folds constants, so that there may
+    be a pool that was never asked for here."""
+    if hasattr(_pool, "size") or "tvm.runtime" in sys.modules:
+        tvm_runtime.symbol("_ZN3tvm7runtime9threading15ResetThreadPoolEv")()  # tvm::runtime::threading::ResetThreadPool
+        _pool.size = 0
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lose)
+forking.around(_restart, _restart)

@@ -78,6 +78,13 @@ def get_function(name: str) -> Any:
     return tvm_ffi.get_global_func(name)
 
 
+def symbol(name: str) -> Any:
+    """What the runtime's library exports to C++ alone, by its mangled name, for ctypes to call."""
+    _load_runtime()
+    path = _library("tvm_runtime")
+    return ctypes.CDLL(None if path is None else str(path))[name]
+
+
 def virtual_machine(library: Any) -> tvm_ffi.Module:
     """A virtual machine of a compiled library, with what such libraries call: sorting."""
     _load_extra()

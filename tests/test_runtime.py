@@ -304,7 +304,7 @@ def test_threads_of_the_pool_are_those_asked_for():
     """TVM alone would take one thread on two cores, for it counts every second one as a hyper-thread."""
     count = tvm.get_global_func("runtime.NumThreads")
     for threads in (2, 1, 2):
-        assert use_threads(threads) == threads
+        use_threads(threads)
         assert count() == threads
 
 

@@ -1,7 +1,9 @@
-"""A forked process runs what its parent had loaded: on one thread where the pool stayed behind, without a wait."""
+"""A forked process runs what its parent had loaded, on threads of its own, and ends like any other."""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -66,6 +68,35 @@ def test_a_fork_waits_for_the_call_of_another_thread():
     assert in_child(lambda: np.array_equal(engine(*values), expected)) == 0
     thread.join()
     assert over
+
+
+_ENDS = """
+import os, sys, threading, time, numpy
+import qnn_ext
+engine = qnn_ext.load(sys.argv[1], num_threads=2)
+values = [numpy.ones(spec.shape, spec.dtype) for spec in engine.inputs]
+engine(*values)
+time.sleep(0.3)  # the threads of the pool fall asleep
+if os.fork() == 0:
+    for step in sys.argv[2]:
+        if step == "r":
+            engine(*values)
+        else:
+            thread = threading.Thread(target=engine, args=values)
+            thread.start()
+            thread.join()
+    sys.exit(3)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.parametrize("steps", ["", "r", "t", "rtr"])
+def test_a_forked_process_ends_by_itself(steps, tmp_path, everything_shared):
+    """In C, which joins threads and destroys what they wait for; `os._exit` does not."""
+    qnn_ext.build(program_model(), num_threads=2).save(tmp_path / "model.qnn")
+    command = [sys.executable, "-c", _ENDS, str(tmp_path / "model.qnn"), steps]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, start_new_session=True)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_cuda_does_not_go_along(monkeypatch):
