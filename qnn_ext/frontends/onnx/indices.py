@@ -32,22 +32,23 @@ def _checks(node: Node) -> dict[int, relax.Expr]:
         return {1: checked_divisor(node.emit, node.input(1), node.label)}
     if node.op_type in _ALONG_AXIS:
         axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
-        return {1: _indices(node, 1, node.shape(0)[axis], negative=True)}
+        return {1: index_input(node, 1, node.shape(0)[axis], negative=True)}
     if node.op_type in _OF_COMPONENTS:
         first = node.attribute("batch_dims", 0)
         depth = node.shape(1)[-1] if node.shape(1) else 0
         sizes = node.shape(0)[first : first + depth]
         if not depth or len(sizes) != depth:
             raise node.malformed(f"indices of shape {node.shape(1)} do not fit {node.shape(0)}")
-        return {1: _indices(node, 1, sizes, negative=True)}
+        return {1: index_input(node, 1, sizes, negative=True)}
     if node.op_type == "MaxUnpool":
-        return {1: _indices(node, 1, math.prod(_unpooled_shape(node)))}
+        return {1: index_input(node, 1, math.prod(_unpooled_shape(node)))}
     if node.op_type == "RoiAlign":
-        return {2: _indices(node, 2, node.shape(0)[0])}
+        return {2: index_input(node, 2, node.shape(0)[0])}
     return {}
 
 
-def _indices(node: Node, position: int, lengths: int | tuple[int, ...], negative: bool = False) -> relax.Expr:
+def index_input(node: Node, position: int, lengths: int | tuple[int, ...], negative: bool = False) -> relax.Expr:
+    """An input that holds indices, checked as by `checked_indices`."""
     if node.dtype(position) not in ("int32", "int64"):
         raise node.malformed(f"input {position} must be int32 or int64, found {node.dtype(position)}")
     return checked_indices(node.emit, node.input(position), lengths, node.label, negative)

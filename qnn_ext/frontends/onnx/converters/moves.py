@@ -8,7 +8,7 @@ from tvm import relax
 from ....limits import check_elements
 from ....op.base import constant, constant_value, normalize_axis
 from ...building import padded
-from ...run_time import checked_indices
+from ..indices import index_input
 from ..node import Node
 from ..registry import converter
 
@@ -17,10 +17,7 @@ from ..registry import converter
 def gather(node: Node) -> relax.Expr:
     """Slices of the data along an axis; negative indices count from the end."""
     axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
-    length = node.shape(0)[axis]
-    if node.dtype(1) not in ("int32", "int64"):
-        raise node.malformed(f"indices must be int32 or int64, found {node.dtype(1)}")
-    indices = checked_indices(node.emit, node.input(1), length, node.label, negative=True)
+    indices = index_input(node, 1, node.shape(0)[axis], negative=True)
     return relax.op.take(node.input(0), indices, axis, mode="clip")
 
 

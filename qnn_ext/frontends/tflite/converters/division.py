@@ -72,7 +72,7 @@ def _divide_by_table(node: Node, divisor: relax.Expr, lhs: QParams, rhs: QParams
 
 
 def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, output: QParams, wrap: bool) -> np.ndarray:
-    """TFLite's DivElementwise without activation; what is refused, division by zero, saturates by the sign of x.
+    """TFLite's DivElementwise without activation; by zero, which is refused, as by one.
 
     wrap: counts of the last shift wrap at 32 as on x86
     """
@@ -85,8 +85,7 @@ def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, outpu
     quotient = reference.saturating_rounding_doubling_high_mul(dividend << headroom, inverse)
     scaled = reference.saturating_rounding_doubling_high_mul(quotient, np.asarray(multiplier, np.int64))
     result = _shift_right(scaled, headroom + inverse_shift - out_shift, wrap) + int(output.zero_point)
-    low, high = dtype_range(output.dtype)
-    return reference.saturate(np.where(divisor == 0, np.where(dividend >= 0, high, low), result), output.dtype)
+    return reference.saturate(result, output.dtype)
 
 
 def _headroom(x: np.ndarray) -> np.ndarray:
@@ -126,9 +125,7 @@ def _divide_int16(node: Node, y: relax.Expr, lhs: QParams, rhs: QParams, output:
         wrapped = (scaled >> (exponent & 31)) + scaled.not_below(0)
         result = exponent.not_below(32).choose(wrapped, result)
     low, high = dtype_range("int16")
-    saturated = Wide(node, _lookup(node, x, np.where(dividends >= 0, high, low)))
-    by_zero = Wide.of(node, node.emit(relax.op.equal(y, scalar(zero, "int16"))))
-    result = by_zero.choose(saturated, result + int(output.zero_point)).at_least(low).at_most(high)
+    result = (result + int(output.zero_point)).at_least(low).at_most(high)
     return relax.op.astype(result.expr, "int16")
 
 
