@@ -19,7 +19,7 @@ from rich.table import Table
 
 from . import seeds
 from .cases import Case, Corpus
-from .check import BAD, GOOD, Verdict
+from .check import BAD, GOOD, REFUSED, REFUSED_LATER, Verdict
 from .findings import Finding, Findings, settle, write
 from .formats import INSIDE, NAMES, find
 from .pool import Pool, Single
@@ -91,6 +91,7 @@ def fuzz(options: argparse.Namespace, settings: Settings) -> int:
     form, corpus = find(options.format), Corpus(Path(settings.corpus))
     console = Console(stderr=True)
     counts: Counter[str] = Counter()
+    refusing: Counter[str] = Counter()
     findings, last = Findings(), None if options.files is None else options.first + options.files
     begin = time.monotonic()
     with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as progress:
@@ -98,6 +99,8 @@ def fuzz(options: argparse.Namespace, settings: Settings) -> int:
         try:
             for result in Pool(settings, options.jobs).results(options.first, last, begin + options.seconds):
                 counts[result.verdict.outcome] += 1
+                if result.verdict.outcome in (REFUSED, REFUSED_LATER):
+                    refusing[result.verdict.stack] += 1
                 if result.verdict.outcome in BAD:
                     findings.add(corpus.case(form, settings.seed, result.number, settings.run_every), result.verdict)
                 if counts.total() % 50 == 0:
@@ -112,7 +115,7 @@ def fuzz(options: argparse.Namespace, settings: Settings) -> int:
                 if options.out:
                     write(finding, form, corpus, options.format, options.out)
             single.close()
-            report(options, settings.run_every, counts, list(findings.by_key.values()), seconds, console)
+            report(options, settings.run_every, counts, refusing, list(findings.by_key.values()), seconds, console)
     return int(bool(findings.by_key))
 
 
@@ -120,11 +123,12 @@ def report(
     options: argparse.Namespace,
     run_every: int,
     counts: Counter[str],
+    refusing: Counter[str],
     findings: list[Finding],
     seconds: float,
     console: Console,
 ) -> None:
-    """Counts of all outcomes, then the findings."""
+    """Counts of all outcomes, the source files that refused most, then the findings."""
     total = counts.total()
     rate = total / seconds / options.jobs if seconds else 0.0
     if options.json:
@@ -132,6 +136,7 @@ def report(
             "format": options.format, "seed": options.seed, "first": options.first, "files": total,
             "run_every": run_every, "seconds": round(seconds, 1), "files_per_second_and_job": round(rate, 1),
             "outcomes": {name: counts[name] for name in (*GOOD, *BAD)},
+            "refused_by": dict(refusing.most_common()),
             "findings": [_told(finding) for finding in findings],
         }  # fmt: skip
         print(json.dumps(summary, indent=1))
@@ -141,6 +146,8 @@ def report(
     )
     for name in (*GOOD, *BAD):
         table.add_row(name, str(counts[name]))
+    for name, count in refusing.most_common(12):
+        table.add_row(f"  refused by {name}", str(count))
     console.print(table)
     for finding in findings:
         told = _told(finding)

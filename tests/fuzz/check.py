@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome, one of GOOD or BAD; where it is bad, what happened, and `stack`, by which failures are the same."""
+    """The outcome, one of GOOD or BAD; where it is bad, what happened, and `stack`, by which failures are the same; of
+    what is refused, the source file that refuses it."""
 
     outcome: str
     detail: str = ""
@@ -61,7 +62,17 @@ def refusal(error: QnnError, outcome: str) -> Verdict:
         return Verdict(MEMORY, str(error)[:500], stack_of(cause or error))
     if not str(error) or "\n" in str(error).strip():
         return Verdict(MESSAGE, repr(str(error))[:500], stack_of(error))
-    return Verdict(outcome)
+    return Verdict(outcome, stack=_refusing_file(error))
+
+
+def _refusing_file(error: BaseException | None) -> str:
+    """The file of qnn_ext, with its folder, whose own check or call into a framework failed first."""
+    own = ["?"]
+    while error is not None:
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        own += [file for file in files if "qnn_ext/" in file]
+        error = error.__cause__
+    return "/".join(Path(own[-1]).parts[-2:])
 
 
 def failure(error: Exception) -> Verdict:

@@ -81,10 +81,17 @@ def _onnx() -> Format:
 
 
 def _pt2() -> Format:
-    from .mutators import archive, raw
+    from .mutators import archive, program, raw
 
-    rules = archive.Rules(((r"\.json$", archive.JSON), (r"weight_\d|tensor_\d|data/constants", raw.anything)))
-    return Format(qnn_ext.from_pytorch, named(archive.archive_mutators(rules), raw.MUTATORS[:2]), ".pt2")
+    rules = archive.Rules(
+        (
+            (r"models/model\.json$", program.change_program),
+            (r"\.json$", archive.JSON),
+            (r"\.data/|byteorder$|sample_inputs", None),  # nobody reads them
+            (r"weight_\d|tensor_\d|data/constants", raw.anything),
+        )
+    )
+    return Format(qnn_ext.from_pytorch, named(archive.archive_mutators(rules), raw.MUTATORS[:1]), ".pt2")
 
 
 def _example() -> tuple[np.ndarray]:
@@ -102,16 +109,21 @@ def _read_inside(data: bytes) -> Any:
 
 
 def _torchscript() -> Format:
-    from .mutators import archive, code, raw
+    from .mutators import archive, code, pickled, raw
 
     rules = archive.Rules(
-        ((r"\.py$", code.change_code), (r"\.pkl$", raw.anything), (r"data/|constants/", raw.anything))
+        (
+            (r"\.py$", code.change_code),
+            (r"debug_pkl$|\.data/|traced_inputs", None),  # nobody reads them
+            (r"\.pkl$", pickled.change_pickle),
+            (r"data/|constants/", raw.anything),
+        )
     )
 
     def read(data: bytes) -> Any:
         return qnn_ext.from_pytorch(data, example_inputs=_example())
 
-    return Format(read, named(archive.archive_mutators(rules), raw.MUTATORS[:2]), ".pt")
+    return Format(read, named(archive.archive_mutators(rules), raw.MUTATORS[:1]), ".pt")
 
 
 def pack_mxnet(symbol: str, params: bytes, shapes: dict[str, tuple[int, ...]]) -> bytes:

@@ -156,7 +156,8 @@ def _change_element(items: Any, field: Any, messages: dict[str, list[Any]], chan
             items.append(_value(field, _zero(field), chance, messages))
         return
     place, other = chance.randrange(len(items)), chance.randrange(len(items))
-    if action == "remove":
+    no_text = _KINDS[field.type] == "string" and bytes in (type(items[place]), type(items[other]))
+    if action == "remove" or no_text:  # what is no UTF-8 comes as bytes, and cannot be set again
         del items[place]
     elif action == "double":
         items.append(items[place])

@@ -59,4 +59,4 @@ def _packed(contents: dict[str, bytes]) -> bytes:
 
 
 _RULES = archive.Rules(((f"^{MANIFEST}$", archive.JSON),))
-MUTATORS = (change_content,) * 5 + (change_members, *archive.archive_mutators(_RULES)[-3:], *raw.MUTATORS[:3])
+MUTATORS = (change_content,) * 14 + (change_members, *archive.archive_mutators(_RULES)[-3:], *raw.MUTATORS[:2])
