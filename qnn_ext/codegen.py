@@ -25,6 +25,7 @@ from .topi_int8.arm_cpu import lookup as arm_lookup
 from .topi_int8.arm_cpu.narrow import finish_for_arm
 from .topi_int8.cpu.chains import by_step
 from .topi_int8.cpu.prefetch import prefetching
+from .topi_int8.cpu.remainders import without_masks
 from .topi_int8.cpu.weave import weave
 from .topi_int8.cuda.copies import asynchronous
 from .topi_int8.cuda.fragments import in_registers
@@ -83,6 +84,7 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
     if is_cuda(target):
         return function.with_body(propagate_nan(lower_for_cuda(asynchronous(function.body)), comparing=True))
     body = tvm_ffi.structural_map(function.body, (tirx.For, prefetching))
+    body = without_masks(body)
     body = weave(body, serial=num_threads(target) == 1)
     if is_arm(target):
         body = tvm_ffi.structural_map(body, (tirx.SeqStmt, by_step))

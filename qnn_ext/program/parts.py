@@ -66,7 +66,7 @@ class _Parts:
         start, copied = 0, []
         for number, part in enumerate(step.reads):
             run = part.size // rows
-            if not self._becomes_part(part, whole, rows, start):
+            if run and not self._becomes_part(part, whole, rows, start):
                 copied.append((number, run, start))
             start += run
         self._call(index, _copying(function, rows, copied))

@@ -15,20 +15,10 @@ from qnn_ext import Engine, Interpreter, QnnError
 from qnn_ext.module import QnnModule, TensorSpec
 
 from .check import DIFFERENT, IMPORTED, RAN, REFUSED_LATER, Verdict, failure, refusal
+from .rounding import can_differ, is_explained
 
 _MOST_ELEMENTS = 200_000  # of all tensors of a model that is run: the interpreter is slow
-_OVERFLOW = 1e30  # beyond, partial sums may overflow in one order and not in another
-_SUMS = {
-    "matmul", "einsum", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose",
-    "nn.conv3d_transpose",
-    "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d", "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d",
-    "nn.adaptive_avg_pool3d", "sum", "mean", "variance", "std", "cumsum", "prod", "cumprod", "nn.batch_norm",
-    "nn.instance_norm", "nn.group_norm", "nn.rms_norm", "nn.layer_norm", "nn.attention", "nn.softmax",
-    "nn.log_softmax", "image.resize2d", "image.grid_sample",
-    "image.affine_grid", "vision.roi_align",
-}  # fmt: skip
 _FLOATS = (0.0, -0.0, 1e-45, -1e-38, 0.5, -1.5, 1e9, -1e19, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan)
-_SUMMABLE = tuple(value for value in _FLOATS if not 1e10 < abs(value) < np.inf)
 
 
 def execute(subject: Engine | QnnModule, data: bytes) -> Verdict:
@@ -62,8 +52,8 @@ def _check_module(module: QnnModule, data: bytes) -> Verdict:
     except Exception as error:
         return failure(error)
     interpreter, refused = Interpreter(module), 0
-    floats = _SUMMABLE if sums_floats(module) else _FLOATS
-    for inputs in _input_sets(module.inputs, data, floats):
+    sets = _input_sets(module.inputs, data, _FLOATS)
+    for number, inputs in enumerate(sets):
         found, wanted = _outcome(engine.run, inputs), _outcome(interpreter.run, inputs)
         for outcome in (found, wanted):
             if isinstance(outcome, Exception) and not isinstance(outcome, QnnError):
@@ -71,7 +61,7 @@ def _check_module(module: QnnModule, data: bytes) -> Verdict:
         if isinstance(found, Exception) and isinstance(wanted, Exception):
             refused += 1
             continue
-        if problem := _difference(found, wanted, module):
+        if problem := _difference(found, wanted, module, sets[: number + 1]):
             return Verdict(DIFFERENT, problem, f"{problem.split(':')[0]} in {operators(module)}")
     return Verdict(REFUSED_LATER if refused else RAN)
 
@@ -83,9 +73,9 @@ def _outcome(run: Callable[[Any], dict[str, np.ndarray]], inputs: list[np.ndarra
         return error
 
 
-def _difference(found: Any, wanted: Any, module: QnnModule) -> str:
-    """How results differ, "" where they are equal bit for bit; any NaN equals any other, and 0
-    equals −0. Sums of floats are equal to the last bits."""
+def _difference(found: Any, wanted: Any, module: QnnModule, inputs: list[list[np.ndarray]]) -> str:
+    """How results for the last inputs differ, "" where they are equal bit for bit, or rounding explains what is not;
+    any NaN equals any other, and 0 equals −0."""
     if isinstance(found, QnnError) or isinstance(wanted, QnnError):
         who, error = ("compiled", found) if isinstance(found, QnnError) else ("interpreted", wanted)
         return f"{who} refuses, the other does not: {error}"
@@ -93,52 +83,38 @@ def _difference(found: Any, wanted: Any, module: QnnModule) -> str:
         other = found[name]
         if other.shape != value.shape or other.dtype != value.dtype:
             return f"shape or dtype: '{name}' is {other.dtype}{other.shape}, interpreted {value.dtype}{value.shape}"
-        if problem := _array_difference(name, other, value, sums_floats(module)):
-            return problem
+        same = _same(other, value)
+        if not same.all() and any(map(can_differ, calls(module))):
+            same |= is_explained(module, inputs, name, other)
+        if not same.all():
+            return _told(name, other, value, same)
     return ""
 
 
-def _array_difference(name: str, found: np.ndarray, wanted: np.ndarray, sums: bool) -> str:
+def _same(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    same = found == wanted
+    return np.asarray(same | (np.isnan(found) & np.isnan(wanted)) if found.dtype.kind == "f" else same)
+
+
+def _told(name: str, found: np.ndarray, wanted: np.ndarray, same: np.ndarray) -> str:
     kind = f"{found.dtype} values"
-    if found.dtype.kind != "f":
-        same = found == wanted
-    else:
-        nan = np.isnan(found), np.isnan(wanted)
-        same = (found == wanted) | (nan[0] & nan[1])
-        same |= _is_close(found, wanted) if sums else False
-        kind = "NaN against a number" if ((nan[0] != nan[1]) & ~same).any() else kind
-    if same.all():
-        return ""
+    if found.dtype.kind == "f" and ((np.isnan(found) != np.isnan(wanted)) & ~same).any():
+        kind = "NaN against a number"
     place = tuple(int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
     one, two = np.atleast_1d(found)[place], np.atleast_1d(wanted)[place]
     return f"{kind}: {np.count_nonzero(~same)} of {same.size} in '{name}', at {place} {one!r}, interpreted {two!r}"
 
 
-def _is_close(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where sums in another order may give these: nearly equal by the largest magnitude, or near the overflow."""
-    huge = [~np.isfinite(values) | (np.abs(values) > _OVERFLOW) for values in (found, wanted)]
-    either_nan = np.isnan(found) ^ np.isnan(wanted)
-    finite = np.abs(wanted[~huge[1]]).astype(np.float64)
-    near = np.abs(found.astype(np.float64) - wanted) <= 1e-3 * finite.max(initial=0) + 1e-30
-    return (near & ~either_nan) | (huge[0] & huge[1])
-
-
-def sums_floats(module: QnnModule) -> bool:
-    """Whether the module holds sums, whose order compiled code chooses, or products within sums, which CPUs round once
-    where the interpreter rounds twice."""
-    names = set(operators(module).split(", "))
-    return bool(_SUMS & names) or ("multiply" in names and bool({"add", "subtract"} & names))
+def calls(module: QnnModule) -> list[relax.Call]:
+    """All calls of a module's functions."""
+    functions = [function for function in module.ir.functions.values() if isinstance(function, relax.Function)]
+    bindings = [b for function in functions for block in function.body.blocks for b in block.bindings]
+    return [binding.value for binding in bindings if isinstance(binding.value, relax.Call)]
 
 
 def operators(module: QnnModule) -> str:
     """The names of all operators of a module."""
-    names = set()
-    for function in module.ir.functions.values():
-        if isinstance(function, relax.Function):
-            bindings = [binding for block in function.body.blocks for binding in block.bindings]
-            names |= {
-                b.value.op.name for b in bindings if isinstance(b.value, relax.Call) and hasattr(b.value.op, "name")
-            }
+    names = {call.op.name for call in calls(module) if hasattr(call.op, "name")}
     return ", ".join(sorted(name.removeprefix("relax.") for name in names))
 
 

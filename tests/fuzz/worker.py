@@ -77,12 +77,13 @@ class Worker:
     def _one(self, number: int, case: Any) -> None:
         self._say(f"+ {number}")
         os.ftruncate(2, 0)
+        content = self.corpus.content(self.format, case)  # what makes files has no limits
         limit = _address_space() + self.settings.memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         signal.setitimer(signal.ITIMER_PROF, self.settings.seconds)
         lack: MemoryError | None = None
         try:
-            verdict = self.check(self.format, self.corpus.content(self.format, case), case.run)
+            verdict = self.check(self.format, content, case.run)
         except MemoryError as error:  # so little was left that not even the verdict could be made
             lack = error
         finally:

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from ...errors import UnsupportedOperatorError
 from ...limits import check_rank
-from ...op.base import constant, normalize_axis
+from ...op.base import constant, normalize_axis, shape_of
 from .indices import checked_inputs
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ _CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormaliz
 _UNSOUND = {
     "NonMaxSuppression": "the number of boxes depends on the data",
     "AllClassNMS": "the number of boxes depends on the data",
+    **dict.fromkeys(
+        ("ConcatFromSequence", "SequenceAt", "SequenceErase", "SequenceInsert", "SequenceLength"),
+        "sequences of tensors are not supported",
+    ),
+}
+# Attributes of which TVM's importer takes any text; (allowed values, the first of them the default)
+_CHOICES = {
+    "GridSample": {
+        "mode": ("linear", "bilinear", "cubic", "bicubic", "nearest"),
+        "padding_mode": ("zeros", "border", "reflection"),
+    },
 }
 # Versions that TVM's importer does not tell from older ones with other inputs
 _AT_LEAST = {"TopK": 11}
@@ -49,6 +60,9 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         raise UnsupportedOperatorError("mode max is not supported")
     if node.op_type == "TopK":
         _check_top_k(node)
+    for name, allowed in _CHOICES.get(node.op_type, {}).items():
+        if (found := node.attribute(name, allowed[0])) not in allowed:
+            raise node.malformed(f"{name} must be one of {', '.join(allowed)}, found {found!r}")
     if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":
         raise UnsupportedOperatorError("bool data are not supported")
     if node.op_type.startswith("Reduce"):
@@ -60,6 +74,8 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}
     inputs = onnx_frontend.onnx_input()
     inputs.extend(checked_inputs(node))
+    if node.op_type == "Trilu" and node.has_input(1) and node.is_constant(1):
+        inputs[1] = _diagonal(node)
     functions = len(builder.get().functions)
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -71,7 +87,10 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         raise UnsupportedOperatorError(f"TVM's importer cannot convert the operator: {lines[-1]}") from error
     if len(builder.get().functions) > functions:
         raise UnsupportedOperatorError("TVM's importer computes it by a function that qnn_ext cannot look into")
-    return [_checked(item) for item in _items(result, builder)]
+    results = [_checked(item) for item in _items(result, builder)]
+    if "Pool" in node.op_type and 0 in shape_of(results[0]) and 0 not in node.shape(0):
+        raise node.malformed(f"the window is larger than the padded input {node.shape(0)}")
+    return results
 
 
 def _check_top_k(node: Node) -> None:
@@ -79,6 +98,12 @@ def _check_top_k(node: Node) -> None:
     length = node.shape(0)[normalize_axis(node.attribute("axis", -1), len(node.shape(0)))]
     if not 0 <= k <= length:
         raise node.malformed(f"k must lie in 0 … {length}, found {k}")
+
+
+def _diagonal(node: Node) -> relax.Expr:
+    """The number of the diagonal, within the matrix or just outside: TVM computes with it in 32 bits."""
+    rows, columns = node.shape(0)[-2:]
+    return constant(np.clip(np.asarray(node.constant(1), np.int64), -rows, columns))
 
 
 def _items(result: Any, builder: relax.BlockBuilder) -> list[Any]:

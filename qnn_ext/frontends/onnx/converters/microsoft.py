@@ -82,12 +82,13 @@ def by_table(
 
     source, target: (scale, zero point). table: f in NumPy; computed: f in Relax, for scales known at run time only
     """
+    dtype = str(data.ty.dtype)
+    if dtype not in ("int8", "uint8") or out_dtype not in ("int8", "uint8"):
+        raise node.unsupported(f"data of {dtype} and {out_dtype}: int8 and uint8 are supported")
     values = known(*source, *target)
     if values is not None:
         x_scale, x_zero, y_scale, y_zero = values
-        entries = function_table(
-            table, QParams(x_scale, x_zero, str(data.ty.dtype)), QParams(y_scale, y_zero, out_dtype)
-        )
+        entries = function_table(table, QParams(x_scale, x_zero, dtype), QParams(y_scale, y_zero, out_dtype))
         return lookup(node, data, entries)
     real = computed(node.emit(qnn.dequantize(data, *source)))
     return node.emit(qnn.quantize(real, *target, out_dtype=out_dtype))

@@ -73,7 +73,7 @@ def _moments(node: Node, axes: list[int], epsilon: float) -> list[relax.Expr]:
     return [mean, node.emit(relax.op.divide(constant(np.float32(1)), node.emit(relax.op.sqrt(total))))]
 
 
-@converter("RMSNormalization", since=23)
+@converter("RMSNormalization")
 @converter("SimplifiedLayerNormalization")
 def rms_normalization(node: Node) -> relax.Expr:
     """y = x / sqrt(mean(x²) + epsilon) · scale over the axes from `axis` on, computed in float32."""
