@@ -6,7 +6,7 @@ The file is not trusted. Not here: what an operator computes, or which ones are 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -295,3 +295,26 @@ def check_inputs(operator: Operator, version: int) -> None:
             raise ModelFormatError(f"input {index} ('{parameter.name}') is missing")
     if len(operator.inputs) > schema.max_input:
         raise ModelFormatError(f"has {len(operator.inputs)} inputs, {operator.op_type} takes {schema.max_input}")
+
+
+def check_truth_values(operator: Operator, version: int, dtypes: Sequence[str]) -> None:
+    """Raise ModelFormatError where an operator without truth values is given some, or one of truth values numbers.
+
+    dtypes: of its inputs, "" where there is none
+    """
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(operator.op_type, version, operator.domain)
+    except defs.SchemaError:
+        return
+    for index, dtype in enumerate(dtypes):
+        parameter = schema.inputs[min(index, len(schema.inputs) - 1)] if schema.inputs else None
+        if parameter is None or not dtype:
+            continue
+        if dtype == "bool" and "tensor(bool)" not in parameter.types:
+            raise ModelFormatError(
+                f"input {index} ('{parameter.name}') is bool, which {operator.op_type} does not take"
+            )
+        if dtype != "bool" and set(parameter.types) == {"tensor(bool)"}:
+            raise ModelFormatError(f"input {index} ('{parameter.name}') is {dtype}, {operator.op_type} takes bool")
