@@ -3,7 +3,8 @@
 python -m tests.differential --frontend tflite --graphs 1000 --seed 0    a thousand graphs, seeds 0 … 999
 python -m tests.differential --replay DIR/tflite-57.json                 one failure that --out has written
 
-Exit code 1 where anything differs, raises or dies. A seed gives the same graph everywhere.
+Exit code 1 where anything differs, raises or dies. A seed gives the same graph everywhere. MXNet, for which there is no
+Python of today, is asked where the variable QNN_EXT_MXNET_PYTHON names an interpreter that has it (mxnet/serve.py).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .recipe import Case, Recipe
+from .rules import NARROWED
 from .values import Draw
 
 TRIALS = 3
@@ -51,6 +52,11 @@ class Builder:
     def declare(self, shape: tuple[int, ...], dtype: str, scale: float | None, zero: int) -> Any:
         """Write a new input; its key."""
         raise NotImplementedError
+
+    @property
+    def undefined(self) -> str:
+        """`NARROWED` where floats may be NaN or infinite, which no integer is."""
+        return NARROWED if self.recipe.hostile else ""
 
     def dtype(self, options: Sequence[str]) -> str:
         """The graph's dtype where the operator has it, else one that it has."""
@@ -120,6 +126,11 @@ class Builder:
         results = self.results()
         accidents, steady = [value.accident for value in results], [value.steady for value in results]
         return Case(content, arrays, self.operators, accidents, steady, facts=facts)
+
+
+def beyond_int32(largest: float, scale: float) -> str:
+    """`NARROWED` where results of up to `largest` in size, before they are clipped, may be no int32."""
+    return NARROWED if largest / scale >= 2.0**28 else ""
 
 
 class Registry(dict[str, Callable[[Any], Any]]):

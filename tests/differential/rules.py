@@ -14,7 +14,15 @@ NAN_POSITION = "NaN has no order: the position that ARG_MAX finds beside one fol
 FUSED = "optimizing, ONNX Runtime makes one QLinear operator of it, which adds the zero point before rounding; so do we"
 LARGEST = "without a fused activation LiteRT clips floats to ±FLT_MAX, so that no result is infinite; ours may be"
 PYTORCH_TAIL = (
-    "PyTorch's vector loops and the scalar loops for the last elements contract products and sums differently: by one "
-    "step where a result lies beside a midpoint"
+    "PyTorch's scalar loops for elements that fill no vector contract products and sums otherwise than its vector "
+    "loops, and add the zero point before they round: by one step where a result lies on a midpoint or beside one"
+)
+DEPTHWISE_PAIRS = (
+    "fbgemm's depthwise kernels add pairs of products in 16 bits and saturate (vpmaddubsw), which is why PyTorch's "
+    "observers reduce the range on x86; ours are exact"
+)
+LOWEST_INT32 = (
+    "without calibration MXNet's requantize takes |−2³¹|, which a sum saturates to, for −2³¹: the signs of all results "
+    "are wrong; ours are right"
 )
 SIGN_OF_ZERO = "−0.0 equals 0.0: which of them a minimum, maximum or rounding function gives IEEE 754 leaves open"

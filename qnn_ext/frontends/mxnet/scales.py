@@ -67,9 +67,10 @@ def round_saturate(real: relax.Expr, dtype: str) -> relax.Call:
 def rescaled(data: relax.Expr, factor: np.ndarray | np.float32, dtype: str, axis: int = 1) -> relax.Call:
     """saturate(rint(f32(data) · factor)), factor a scalar or one per channel along `axis`."""
     factor = np.asarray(factor, F32)
-    return qnn.requantize(data, constant(factor), 0, 1.0, 0, axis=axis, out_dtype=dtype)
+    return qnn.requantize(data, constant(factor), 0, 1.0, 0, axis=axis if factor.ndim else 0, out_dtype=dtype)
 
 
 def as_real(data: relax.Expr, factor: np.ndarray | np.float32 = F32(1), axis: int = 1) -> relax.Call:  # noqa: B008
-    """f32(data) · factor."""
-    return qnn.dequantize(data, constant(np.asarray(factor, F32)), 0, axis=axis)
+    """f32(data) · factor, a scalar or one per channel along `axis`."""
+    factor = np.asarray(factor, F32)
+    return qnn.dequantize(data, constant(factor), 0, axis=axis if factor.ndim else 0)

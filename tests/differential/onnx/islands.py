@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..builder import Value
+from ..builder import Value, beyond_int32
 from ..rules import APPROXIMATION, FLOAT_STEPS, FUSED, NARROWED
+from ..values import LARGEST_INPUT
 from .builder import BYTES, GENERATORS, MICROSOFT, OnnxBuilder, element
 from .quantized import convolution, result, weight_dtype, windows
 
@@ -28,7 +29,9 @@ def quantize(b: OnnxBuilder) -> None:
     scale, zero = b.draw.scale(), b.draw.zero_point(dtype)
     domain = MICROSOFT if b.draw.chance(0.3) else ""
     inputs = [x, b.const(scale, "float32"), b.const(zero, dtype)]
-    b.node("QuantizeLinear", inputs, x.shape, dtype, scale if dtype in BYTES else None, zero, domain=domain)
+    accident = b.undefined or beyond_int32(LARGEST_INPUT, scale)
+    kept = scale if dtype in BYTES else None
+    b.node("QuantizeLinear", inputs, x.shape, dtype, kept, zero, domain=domain, accident=accident)
 
 
 @generates("DequantizeLinear")
@@ -204,9 +207,11 @@ def depth(b: OnnxBuilder, name: str) -> None:
 def resize(b: OnnxBuilder) -> None:
     x = b.take((*BYTES,), rank=4, quantized=True)
     sizes = (*x.shape[:2], b.draw.between(1, 9), b.draw.between(1, 9))
+    coordinates = b.draw.pick(["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
+    nearest = b.draw.pick(["floor", "ceil", "round_prefer_floor"])
     b.node(
         "Resize", [x, "", "", b.const(sizes, "int64")], sizes, x.dtype, x.scale, x.zero, mode="nearest",
-        coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+        coordinate_transformation_mode=coordinates, nearest_mode=nearest,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..builder import Value
-from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, NARROWED
+from ..builder import Value, beyond_int32
+from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS
 from .builder import BYTES, GENERATORS, MICROSOFT, OnnxBuilder
 
 generates = GENERATORS.generates
@@ -140,14 +140,15 @@ def dynamic_quantize_matmul(b: OnnxBuilder) -> None:
     shape = (x.shape[-1], b.draw.extent())
     inputs = [x, b.const(b.draw.weights(dtype, shape)), b.const(b.draw.scale(0.01), "float32")]
     inputs.append(b.const(b.draw.zero_point(dtype), dtype))
-    b.node("DynamicQuantizeMatMul", inputs, (*x.shape[:-1], shape[1]), "float32", domain=MICROSOFT)
+    shape = (*x.shape[:-1], shape[1])
+    b.node("DynamicQuantizeMatMul", inputs, shape, "float32", domain=MICROSOFT, accident=b.undefined)
 
 
 @generates("DynamicQuantizeLinear")
 def dynamic_quantize(b: OnnxBuilder) -> None:
     """Its first output; the scale multiplies what follows in no graph."""
     x = b.take(("float32",))
-    value = b.node("DynamicQuantizeLinear", [x], x.shape, "uint8")
+    value = b.node("DynamicQuantizeLinear", [x], x.shape, "uint8", accident=b.undefined)
     b.nodes[-1].output.extend([b.name("scale"), b.name("zero")])
     assert value.scale is None
 
@@ -205,16 +206,17 @@ def binary(b: OnnxBuilder, name: str) -> None:
     zero = b.draw.zero_point(x.dtype)
     parameters = [b.const(scale, "float32"), b.const(zero, x.dtype)]
     inputs = [x, *b.qparams(x), y, *b.qparams(y), *parameters]
-    b.node(
-        name, inputs, np.broadcast_shapes(x.shape, y.shape), x.dtype, float(np.float32(scale)), zero, domain=MICROSOFT
-    )
+    largest = 255 * x.scale * (255 * y.scale) if name == "QLinearMul" else 255 * (x.scale + y.scale)
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    accident = beyond_int32(largest, scale)
+    b.node(name, inputs, shape, x.dtype, float(np.float32(scale)), zero, domain=MICROSOFT, accident=accident)
 
 
 def rescaled(b: OnnxBuilder, name: str, x: Value, shape: Any, about: float = 0.05, **options: Any) -> Value:
     """An operator on x with scale and zero point of its result behind."""
     scale, zero = b.scale(about), b.draw.zero_point(x.dtype)
     inputs = [x, *b.qparams(x), b.const(scale, "float32"), b.const(zero, x.dtype)]
-    accident = NARROWED if (x.scale or 0.0) * 255 / scale >= 2.0**30 else ""
+    accident = beyond_int32((x.scale or 0.0) * 255, scale)
     return b.node(name, inputs, shape, x.dtype, scale, zero, domain=MICROSOFT, accident=accident, **options)
 
 

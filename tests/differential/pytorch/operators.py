@@ -11,8 +11,9 @@ import torch.ao.nn.intrinsic.quantized as nniq
 import torch.ao.nn.quantized as nnq
 import torch.nn.functional as F
 
-from ..builder import Builder, Registry, Value
-from ..rules import FLOAT_STEPS, FLOAT_SUMS, NARROWED, PYTORCH_TAIL
+from ..builder import Builder, Registry, Value, beyond_int32
+from ..rules import DEPTHWISE_PAIRS, FLOAT_STEPS, FLOAT_SUMS, NARROWED, PYTORCH_TAIL
+from ..values import LARGEST_INPUT
 
 GENERATORS = Registry()
 generates = GENERATORS.generates
@@ -60,22 +61,27 @@ class TorchBuilder(Builder):
         return steps, order
 
     def take_q(self, rank: int | Sequence[int] = (1, 2, 3, 4), **rest: Any) -> Value:
+        """A quantized tensor; a third of new ones fill PyTorch's vectors, without the tail that a rule exempts."""
+        ranks = [rank] if isinstance(rank, int) else list(rank)
+        if not rest and self.draw.chance(0.3):
+            shape = self.draw.shape(self.draw.pick(ranks))
+            return self.fresh("uint8", (*shape[:-1], 64) if len(shape) > 1 else (64,), quantized=True)
         return self.take(Q, rank, quantized=True, **rest)
 
     def target(self, about: float = 0.05) -> tuple[float, int]:
         return self.scale(about), self.draw.zero_point("uint8")
 
 
-def weight(b: TorchBuilder, shape: tuple[int, ...], per_channel: bool) -> tuple[Any, float]:
-    """A quantized weight and the median of its scales."""
+def weight(b: TorchBuilder, shape: tuple[int, ...], per_channel: bool) -> tuple[Any, float, float]:
+    """A quantized weight, and the median and the largest of its scales."""
     values = torch.from_numpy(b.draw.weights("int8", shape))
     if not per_channel:
         scale = b.draw.scale(0.01)
-        return torch._make_per_tensor_quantized_tensor(values, scale, 0), scale
+        return torch._make_per_tensor_quantized_tensor(values, scale, 0), scale, scale
     scales = np.array([b.draw.scale(0.01) for _ in range(shape[0])])
     zeros = torch.zeros(shape[0], dtype=torch.long)
     made = torch._make_per_channel_quantized_tensor(values, torch.from_numpy(scales), zeros, 0)
-    return made, float(np.median(scales))
+    return made, float(np.median(scales)), float(scales.max())
 
 
 def product_scale(b: TorchBuilder, x: Value, w_scale: float, depth: int) -> float:
@@ -87,10 +93,17 @@ def product_scale(b: TorchBuilder, x: Value, w_scale: float, depth: int) -> floa
     return float(np.clip(scale, 1e-37, 1e37))
 
 
-def beyond_int32(x: Value, w_scale: float, depth: int, scale: float) -> str:
-    """`NARROWED` where a result, before it is clipped, may be no int32."""
-    largest = (x.scale or 1.0) * w_scale * 255 * 127 * depth / scale
-    return NARROWED if largest >= 2.0**28 else ""
+def largest_product(x: Value, w_scale: float, depth: int) -> float:
+    """A bound of the sums of a product with weights of that largest scale, and of their bias."""
+    return (x.scale or 1.0) * w_scale * 255 * (127 * depth + 2)
+
+
+LANES = 64  # of PyTorch's vectors of 8-bit integers, where it has AVX-512
+
+
+def tail(shape: Sequence[int]) -> str:
+    """`PYTORCH_TAIL` where elements remain that fill no vector."""
+    return PYTORCH_TAIL if int(np.prod(shape)) % LANES else ""
 
 
 @generates("quantized::conv2d", "quantized::conv2d_relu")
@@ -104,12 +117,14 @@ def conv2d(b: TorchBuilder, name: str) -> None:
     kind = nnq.Conv2d if name.endswith("2d") else nniq.ConvReLU2d
     module = kind(c, channels, kernel, stride=stride, padding=padding, groups=groups)
     depth = c // groups * kernel * kernel
-    made, w_scale = weight(b, (channels, c // groups, kernel, kernel), b.draw.chance(0.5))
+    made, w_scale, w_most = weight(b, (channels, c // groups, kernel, kernel), b.draw.chance(0.5))
     bias = torch.from_numpy(b.draw.rng.normal(0, 1, channels).astype(np.float32) * (x.scale or 1.0) * w_scale * 99)
     module.set_weight_bias(made, bias)
     module.scale, module.zero_point = product_scale(b, x, w_scale, depth), b.draw.zero_point("uint8")
     size = [(e + 2 * padding - kernel) // stride + 1 for e in (h, w)]
-    accident = beyond_int32(x, w_scale, depth, module.scale)
+    accident = beyond_int32(largest_product(x, w_most, depth), module.scale)
+    if groups == c == channels and c % 8 == 0 and kernel == 3:
+        accident = DEPTHWISE_PAIRS
     b.step(name, module, [x], (n, channels, *size), module.scale, module.zero_point, accident)
 
 
@@ -119,10 +134,10 @@ def conv1d(b: TorchBuilder) -> None:
     n, c, w = x.shape
     module, channels = nnq.Conv1d(c, b.draw.extent(9), 1), 0
     channels = module.out_channels
-    made, w_scale = weight(b, (channels, c, 1), b.draw.chance(0.5))
+    made, w_scale, w_most = weight(b, (channels, c, 1), b.draw.chance(0.5))
     module.set_weight_bias(made, torch.zeros(channels))
     module.scale, module.zero_point = product_scale(b, x, w_scale, c), b.draw.zero_point("uint8")
-    accident = beyond_int32(x, w_scale, c, module.scale)
+    accident = beyond_int32(largest_product(x, w_most, c), module.scale)
     b.step("quantized::conv1d", module, [x], (n, channels, w), module.scale, module.zero_point, accident)
 
 
@@ -131,11 +146,11 @@ def linear(b: TorchBuilder, name: str) -> None:
     x = b.take_q(rank=(2, 3))
     units = b.draw.extent()
     module = (nnq.Linear if name.endswith("linear") else nniq.LinearReLU)(x.shape[-1], units)
-    made, w_scale = weight(b, (units, x.shape[-1]), b.draw.chance(0.5))
+    made, w_scale, w_most = weight(b, (units, x.shape[-1]), b.draw.chance(0.5))
     bias = b.draw.rng.normal(0, 1, units).astype(np.float32) * (x.scale or 1.0) * w_scale * 99
     module.set_weight_bias(made, torch.from_numpy(bias))
     module.scale, module.zero_point = product_scale(b, x, w_scale, x.shape[-1]), b.draw.zero_point("uint8")
-    accident = beyond_int32(x, w_scale, x.shape[-1], module.scale)
+    accident = beyond_int32(largest_product(x, w_most, x.shape[-1]), module.scale)
     b.step(name, module, [x], (*x.shape[:-1], units), module.scale, module.zero_point, accident)
 
 
@@ -154,7 +169,6 @@ BINARY = ("quantized::add", "quantized::add_relu", "quantized::mul", "quantized:
 
 @generates(*BINARY)
 def binary(b: TorchBuilder, name: str) -> None:
-    """The last elements go through PyTorch's scalar loop, which contracts otherwise: exact where products are."""
     x = b.take_q()
     y = b.take_q(shape=x.shape)
     scale, zero = b.target(0.08)
@@ -163,7 +177,9 @@ def binary(b: TorchBuilder, name: str) -> None:
         scale = float(np.clip(x.scale * y.scale * 99 * b.draw.scale(1), 1e-37, 1e37))
     function = getattr(ops, name.split("::")[1])
     call = lambda a, c, s=scale, z=zero: function(a, c, s, z)  # noqa: E731
-    b.step(name, call, [x, y], x.shape, scale, zero, "" if b.exact else PYTORCH_TAIL)
+    largest = 255 * (x.scale or 1.0) * (255 * (y.scale or 1.0) if "mul" in name else 1)
+    largest += 0.0 if "mul" in name else 255 * (y.scale or 1.0)
+    b.step(name, call, [x, y], x.shape, scale, zero, tail(x.shape) or beyond_int32(largest, scale))
 
 
 @generates("quantized::cat", "quantized::cat_relu")
@@ -175,7 +191,8 @@ def cat(b: TorchBuilder, name: str) -> None:
     function = getattr(ops, name.split("::")[1])
     call = lambda a, c, s=scale, z=zero: function([a, c], axis, s, z)  # noqa: E731
     shape = [n + y.shape[a] if a == axis else n for a, n in enumerate(x.shape)]
-    b.step(name, call, [x, y], shape, scale, zero, "" if b.exact else PYTORCH_TAIL)
+    largest = 255 * max(x.scale or 1.0, y.scale or 1.0)
+    b.step(name, call, [x, y], shape, scale, zero, PYTORCH_TAIL if axis else beyond_int32(largest, scale))
 
 
 TABLES: dict[str, Callable[[float, int], Callable[[Any], Any]]] = {
@@ -199,7 +216,8 @@ SAME: dict[str, Callable[[Any], Any]] = {
 def table(b: TorchBuilder, name: str) -> None:
     x = b.take_q()
     scale, zero = b.target()
-    accident, steady = (FLOAT_SUMS, False) if name.endswith("softmax") else ("", True)
+    beyond = tail(x.shape) or beyond_int32(max(1.2, 255 * (x.scale or 1.0)), scale)
+    accident, steady = (FLOAT_SUMS, False) if name.endswith("softmax") else (beyond, True)
     b.step(name, TABLES[name](scale, zero), [x], x.shape, scale, zero, accident, steady)
 
 
@@ -253,7 +271,8 @@ def quantize(b: TorchBuilder) -> None:
     x = b.take(("float32",))
     scale, zero = b.draw.scale(), b.draw.zero_point("uint8")
     call = lambda a: torch.quantize_per_tensor(a, scale, zero, torch.quint8)  # noqa: E731
-    b.step("aten::quantize_per_tensor", call, [x], x.shape, scale, zero)
+    outside = x not in b.inputs or b.recipe.hostile or LARGEST_INPUT / scale >= 2.0**31
+    b.step("aten::quantize_per_tensor", call, [x], x.shape, scale, zero, NARROWED if outside else tail(x.shape))
 
 
 @generates("aten::dequantize")

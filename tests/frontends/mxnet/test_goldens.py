@@ -76,6 +76,21 @@ def test_compiled_equals_interpreter(archive, name):
         np.testing.assert_array_equal(engine(golden.x), Interpreter(module)(golden.x))
 
 
+def test_vectors_are_dequantized():
+    """Of one dimension: a scale for all elements needs no axis of channels."""
+    attrs = {"min_calib_range": "-2", "max_calib_range": "2", "out_type": "int8"}
+    nodes = [
+        {"op": "null", "name": "data", "inputs": []},
+        {"op": "_contrib_quantize_v2", "name": "q", "attrs": attrs, "inputs": [[0, 0, 0]]},
+        {"op": "_contrib_dequantize", "name": "d", "inputs": [[1, 0, 0], [1, 1, 0], [1, 2, 0]]},
+    ]
+    symbol = json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[2, 0, 0]]})
+    x = np.array([-3, -1, 0, 0.5, 2], np.float32)
+    steps = np.clip(np.rint(x * np.float32(127.5 / 2)), -128, 127)
+    found = Interpreter(from_mxnet(symbol, {}, {"data": x.shape}))(x)
+    np.testing.assert_array_equal(found, steps.astype(np.float32) * np.float32(2 / 127.5))
+
+
 def test_intended_sum_is_nearer_to_the_float_sum():
     """relu(conv + conv): MXNet clips the uint8 result at 127, in the buffer of the int8 operand."""
     golden = load("fused")["conv_int8_sum_relu/auto"]

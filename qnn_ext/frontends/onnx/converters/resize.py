@@ -1,7 +1,8 @@
 """Resize and Upsample: along each axis a weighted sum of a few slices, with positions and weights known at import.
 
 Nearest neighbours move values only; linear takes two slices per axis, cubic four. The rules are those of the ONNX
-specification (version 19) in float64; antialiasing is not supported.
+specification (version 19) in float64; positions of nearest neighbours in float32, as ONNX Runtime has them, where one
+that is an integer in theory may lie just below it. Antialiasing is not supported.
 """
 
 from __future__ import annotations
@@ -158,13 +159,13 @@ def _resize_axis(
     nearest: Callable[[np.ndarray], np.ndarray],
 ) -> relax.Expr:
     check_elements((axis.target,), f"axis {index}", "folded")
-    positions = coordinates(np.arange(axis.target, dtype=np.float64), axis)
     mode = node.attribute("mode", "nearest")
+    positions = coordinates(np.arange(axis.target, dtype=np.float32 if mode == "nearest" else np.float64), axis)
     outside = None
     if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize":
         outside = (positions < 0) | (positions > axis.length - 1)
     if mode == "nearest":
-        result = _take(node, data, index, nearest(positions), axis.length)
+        result = _take(node, data, index, nearest(positions.astype(np.float64)), axis.length)
     else:
         result = _interpolated(node, data, index, axis, positions)
     if outside is None or not outside.any():
