@@ -92,10 +92,9 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
         body = tvm_ffi.structural_map(body, (TensorLoad, x86_lookup.looked_up))
     if is_aarch64(target):
         body = tvm_ffi.structural_map(body, (TensorLoad, arm_lookup.looked_up))
+    body = tvm_ffi.structural_map(body, (tirx.Max, _rounded_product if contracts(target) else without_fence))
     if has_feature(target, "fma"):
-        body = tvm_ffi.structural_map(body, [(tirx.Max, _rounded_product), (tirx.Cast, _floated)])
-    elif not contracts(target):
-        body = tvm_ffi.structural_map(body, (tirx.Max, without_fence))
+        body = tvm_ffi.structural_map(body, (tirx.Cast, _floated))
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
     if is_arm(target):
         body = finish_for_arm(body, target)

@@ -26,12 +26,12 @@ def dtype_of(x: Expr) -> str:
 
 
 def fence(x: Expr) -> Expr:
-    """A finite x, rounded to its dtype here and now. Of a product, x86 keeps infinities and NaN as well.
+    """x, rounded to its dtype here and now; what is no product has to be finite.
 
     TVM's LLVM backend contracts a·b + c into a fused multiply-add wherever the CPU has one, which rounds once instead
     of twice and breaks bit-exactness. A maximum with the lowest finite number changes no finite x and stands between
     the two. LLVM sees through a maximum with −∞; llvm.arithmetic.fence makes loops around it scalar; and LLVM 22
-    crashes on some loops with llvm.canonicalize.
+    crashes on some loops with llvm.canonicalize. Code generation puts in its place what keeps infinities and NaN, too.
     """
     if isinstance(x, tirx.Let):
         return tirx.Let(x.var, x.value, fence(x.body))

@@ -123,3 +123,29 @@ def test_layer_norm(cpu, rng):
     module = small_module(lambda builder, params: [relax.op.nn.layer_norm(*params, [-1])], inputs)
     engine = emulated(qnn_ext.build(module, cpu_target(cpu, 1)))
     np.testing.assert_array_equal(engine(*arrays), interpret(module.ir, arrays)[0])
+
+
+@pytest.mark.parametrize("cpu", [*CPUS, "vfpv4"])
+def test_products_that_are_no_number(cpu):
+    """What keeps a product and a sum apart changes neither infinities nor NaN."""
+    target = make_target(VFPV4, 1) if cpu == "vfpv4" else cpu_target(cpu, 1)
+    emulator.require(target)
+    values = np.asarray([0.0, -0.0, 1.5, -2.5, 3e38, -3e38, np.inf, -np.inf, np.nan], np.float32)
+    x, y = (array.reshape(9, 9).copy() for array in np.meshgrid(values, values))
+    step = np.asarray([[0.5], [np.inf], [np.nan]] * 3, np.float32)
+
+    def body(builder, params):
+        product = builder.emit(relax.op.multiply(params[0], params[1]))
+        return [
+            builder.emit(op.quantize(builder.emit(relax.op.add(product, params[1])), 0.3, 7, out_dtype="int8")),
+            builder.emit(relax.op.add(builder.emit(op.dequantize(params[2], 0.5, 0)), product)),
+            builder.emit(relax.op.nn.gelu(builder.emit(relax.op.add(params[0], params[3])))),
+        ]
+
+    integers = np.arange(-40, 41, dtype=np.int8).reshape(9, 9)
+    inputs = [x, y, integers, step]
+    module = small_module(body, [(array.shape, str(array.dtype)) for array in inputs])
+    with np.errstate(all="ignore"):
+        expected = interpret(module.ir, inputs)
+    for found, wanted in zip(emulated(qnn_ext.build(module, target))(*inputs), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -3,8 +3,7 @@
 Every operation is rounded by itself, so that a kernel equals the interpreter bit for bit: the four operations, the
 square root and what is made of them are exact IEEE arithmetic; exp, erf, tanh and the activations made of them are
 those of numerics/elementary.py; log and pow, and all functions of float64, are calls of the C library. Infinities and
-NaN are computed with alike, but for products on ARM, where `tir.fence`, which keeps a·b + c from becoming a fused
-multiply-add, moves −∞ and NaN to the lowest number.
+NaN are computed with alike.
 """
 
 from __future__ import annotations
