@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from .quantize.config import QConfig
     from .quantize.pipeline import TableLike
 
+_MOST_FUSED = 64  # ordinary operators in one kernel: its schedule, and LLVM, take longer than in proportion for more
+
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target
 
 
@@ -194,7 +196,9 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
     """All passes before code generation: QNN operators in, scheduled PrimFuncs out."""
     mod = qnn_pipeline(mod, target)
     mod = lower(mod, target)
-    with target:
+    context = tvm.transform.PassContext.current()
+    config = {**context.config, "relax.FuseOps.max_depth": _MOST_FUSED}
+    with target, tvm.transform.PassContext(context.opt_level, config=config, instruments=context.instruments):
         mod = relax_pipeline(is_cuda(target))(mod)
     if is_cuda(target):
         return lift_workspaces(schedule_for_gpu(mod))

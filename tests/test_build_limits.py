@@ -7,6 +7,7 @@ import pytest
 from tvm import IRModule, relax
 
 from qnn_ext import LimitError, Limits, QnnModule, TensorSpec, build
+from qnn_ext.interpreter import interpret
 from qnn_ext.limits import using
 from qnn_ext.op.base import constant
 
@@ -81,3 +82,28 @@ def test_products_of_constants_that_take_for_ever():
     started = time.monotonic()
     assert build(module((1, 8), added), num_threads=1) is not None
     assert time.monotonic() - started < 20
+
+
+def test_functions_of_functions():
+    """TVM simplifies shared subexpressions as often as they are used: five times exp in one expression took 20 s."""
+    chain = module((1, 8), *[lambda _, x: relax.op.negative(x), lambda _, x: relax.op.exp(x)] * 20)
+    started = time.process_time()
+    engine = build(chain, num_threads=1)
+    assert time.process_time() - started < 10
+    data = np.linspace(-2, 2, 8, dtype=np.float32).reshape(1, 8)
+    np.testing.assert_array_equal(engine(data), interpret(chain.ir, [data])[0])
+
+
+@pytest.mark.parametrize("join", [relax.op.concat, relax.op.stack])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_many_operands(join, axis):
+    """TVM's passes recurse once for each operand of a kernel that joins, and overflowed the stack."""
+
+    def joined(builder: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
+        parts = [builder.emit(relax.op.multiply(x, relax.const(index, "float32"))) for index in range(66)]
+        return join([*parts, *[x] * 1200], axis)
+
+    wide = module((2, 3), joined)
+    engine = build(wide, num_threads=1)
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(engine(data), interpret(wide.ir, [data])[0])

@@ -35,8 +35,8 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.max_pool2d"] = _guarded(_max_pool2d, _has_few_cells)
     rules["relax.floor_mod"] = _guarded(_floor_mod, _is_float32)
     rules["relax.astype"] = _guarded(_truncate, _makes_integers)
-    rules["relax.concat"], rules["relax.strided_slice"] = moves.concat, moves.strided_slice
-    rules["relax.take"] = moves.take
+    rules["relax.concat"], rules["relax.stack"] = moves.concat, moves.stack
+    rules["relax.strided_slice"], rules["relax.take"] = moves.strided_slice, moves.take
     rules["relax.max"] = rules["relax.min"] = _guarded(_along_axes, _is_float)
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)

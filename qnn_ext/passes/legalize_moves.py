@@ -19,17 +19,45 @@ JOIN = "qnn_join"
 SLICE = "qnn_slice"
 """The kernel copies one run of memory, from this element of its operand on."""
 
+_MOST_JOINED = 64  # operands of one kernel: it chooses among them one by one, and TVM's passes recurse as deep
+_OPAQUE = 8  # TVM's name of what is not fused: kOpaque
+
 
 def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """R.concat with the note JOIN."""
-    axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
-    return _noted(builder, call, JOIN, axis % len(shape_of(call)))
+    """R.concat with the note JOIN. Many operands are joined group by group, and then the groups."""
+    axis = (0 if call.attrs.axis is None else int(call.attrs.axis)) % len(shape_of(call))
+    parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    if len(parts) <= _MOST_JOINED:
+        return _noted(builder, call, {JOIN: axis})
+    while len(parts) > 1:
+        groups = [parts[start : start + _MOST_JOINED] for start in range(0, len(parts), _MOST_JOINED)]
+        parts = [_joined(builder, group, axis) for group in groups]
+    return parts[0]
+
+
+def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axis: int) -> relax.Expr:
+    """A group, in a kernel of its own: fused with others it would be one that joins many again."""
+    if len(parts) == 1:
+        return parts[0]
+    call = builder.normalize(relax.op.concat(parts, axis))
+    return builder.emit(_noted(builder, call, {JOIN: axis, "op_pattern": _OPAQUE}))
+
+
+def stack(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """R.stack; of many operands as R.concat, each with the new axis."""
+    parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    if len(parts) <= _MOST_JOINED:
+        return _legalized(builder, call)
+    axis = (0 if call.attrs.axis is None else int(call.attrs.axis)) % len(shape_of(call))
+    shape = [*shape_of(call)[:axis], 1, *shape_of(call)[axis + 1 :]]
+    expanded = [builder.emit(_legalized(builder, builder.normalize(relax.op.reshape(part, shape)))) for part in parts]
+    return concat(builder, builder.normalize(relax.op.concat(expanded, axis)))
 
 
 def strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """R.strided_slice, with the note SLICE if it is for it."""
     start = _run(call)
-    return _legalized(builder, call) if start is None else _noted(builder, call, SLICE, start)
+    return _legalized(builder, call) if start is None else _noted(builder, call, {SLICE: start})
 
 
 def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -43,11 +71,11 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return call.op.get_attr("FLegalize")(builder, call)
 
 
-def _noted(builder: relax.BlockBuilder, call: relax.Call, note: str, value: int) -> relax.Expr:
+def _noted(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, int]) -> relax.Expr:
     result = _legalized(builder, call)
     if op_name(result) == "call_tir":
         kernel = result.args[0]
-        builder.update_func(kernel, builder.get()[kernel].with_attr(note, value))
+        builder.update_func(kernel, builder.get()[kernel].with_attrs(notes))
     return result
 
 

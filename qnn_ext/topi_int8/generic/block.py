@@ -177,6 +177,31 @@ def expressions(root: Any) -> list[Expr]:
     return nodes
 
 
+def expanded_size(root: Any, buffer: Any = None, producer: int = 0) -> int:
+    """Nodes below a statement or expression if every `let` were written out wherever its variable occurs: TVM's code
+    generation simplifies as many.
+
+    producer: what each load of `buffer` counts for
+    """
+    nodes = expressions(root)
+    values = {node.var: node.value for node in nodes if isinstance(node, tirx.Let)}
+    known: dict[tirx.Var, int] = {}
+
+    def size(nodes: list[Expr]) -> int:
+        return len(nodes) + sum(map(more, nodes))
+
+    def more(node: Expr) -> int:
+        if isinstance(node, TensorLoad):
+            return producer if buffer is not None and node.source.same_as(buffer) else 0
+        if not isinstance(node, tirx.Var) or node not in values:
+            return 0
+        if node not in known:
+            known[node] = size(expressions(values[node]))
+        return known[node]
+
+    return size(nodes)
+
+
 def uses(expr: Any, var: tirx.Var) -> bool:
     """Whether `var` occurs in `expr`."""
     return any(node.same_as(var) for node in expressions(expr))

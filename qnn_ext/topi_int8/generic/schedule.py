@@ -22,7 +22,7 @@ from tvm.target import Target
 
 from ...numerics.tir import KEEP
 from ..schedule_util import largest_divisor
-from .block import Block, Loop, blocks_of, distinct_loads, is_table, read_block, stride_of, uses
+from .block import Block, Loop, blocks_of, distinct_loads, expanded_size, is_table, read_block, stride_of, uses
 from .machine import Machine, machine_of, product_tile
 from .rows import fuse_rows, shared_rows
 
@@ -33,6 +33,7 @@ SCHEDULED = "tirx.is_scheduled"
 PARALLEL_COST = 1 << 18  # simple operations, 1 to 3 µs of vector code
 CHEAP_BODY = 6  # simple operations that are cheaper to repeat than to store and load
 MAX_BODY = 400  # expression nodes; bounds compile time when inlining makes expressions grow
+MAX_EXPANDED = 1 << 22  # the same with every `let` written out, as TVM simplifies them: exp of exp of exp; 0.1 s
 PARTITION = "pragma_loop_partition_hint"
 LANES = (64, 32, 16, 8)  # vector lengths; those longer than a register of the target become several
 CACHE_BYTES = 1 << 19  # what stays in the second cache level beside the rest
@@ -153,6 +154,8 @@ def _worth_inlining(sch: Schedule, block: Block, conditions: bool) -> bool:
         loads = distinct_loads(reader, block.store.buffer)
         evaluations += loads * reader.iterations
         if len(reader.nodes) + loads * len(block.nodes) > MAX_BODY:
+            return False
+        if expanded_size(reader.node.body, block.store.buffer, expanded_size(block.node.body)) > MAX_EXPANDED:
             return False
     if evaluations <= block.iterations:
         return True
