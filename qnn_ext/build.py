@@ -15,7 +15,7 @@ from tvm.target import Target
 from . import artifact
 from .codegen import generate_code, generate_gpu_code
 from .errors import TargetError
-from .limits import Limits, begin_walk, checkpoint, limited, using
+from .limits import Limits, begin_walk, check, checkpoint, limited, using
 from .module import QnnModule
 from .numerics.bounded import bounded
 from .passes import (
@@ -32,6 +32,7 @@ from .passes import (
 from .passes.checks import collect_checks, drop_checks
 from .passes.describe import kernels_of
 from .passes.fold_calls import fold_calls
+from .passes.footprint import peak
 from .passes.inline import inlined
 from .passes.legalize_float import float_legalizations
 from .passes.legalize_gpu import gpu_legalizations
@@ -148,6 +149,9 @@ def _build_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
         mod = lower_module(mod, target)
         checkpoint()
         program = None if is_cuda(target) else compile_program(mod, target)
+        if program is None:
+            needed, largest = peak(mod)
+            check("workspace", needed, f"the model, when it computes '{largest}',")
         if program:
             executable = program.executable
         elif is_cuda(target):

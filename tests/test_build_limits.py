@@ -34,6 +34,18 @@ def test_feature_maps_that_no_machine_holds():
         build(module((1, 1 << 30), lambda _, x: relax.op.negative(x), dtype="float64"), num_threads=1)
 
 
+def test_feature_maps_of_the_virtual_machine():
+    """What sorts is no program; its memory is known by arithmetic all the same, views counted once."""
+    large = module((1, 1 << 30), lambda _, x: relax.op.sort(x), lambda _, x: relax.op.negative(x), dtype="float64")
+    with pytest.raises(LimitError, match=r"takes 25,769,803,776 bytes, .*--limit workspace="):
+        build(large, num_threads=1)
+    views = [lambda _, x: relax.op.reshape(x, (512, 2)), lambda _, x: relax.op.reshape(x, (1024,))]
+    small = module((1024,), lambda _, x: relax.op.sort(x), *views, *[lambda _, x: relax.op.sort(x)] * 5)
+    assert build(small, num_threads=1, limits=Limits(workspace=3 * 4096)) is not None
+    with pytest.raises(LimitError, match="takes 12,288 bytes"):
+        build(small, num_threads=1, limits=Limits(workspace=3 * 4096 - 1))
+
+
 def test_workspace_can_be_raised():
     small = module((1, 1024), lambda _, x: relax.op.exp(x))
     with pytest.raises(LimitError, match="--limit workspace="):
