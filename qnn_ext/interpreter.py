@@ -289,7 +289,6 @@ _NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.shape_of": lambda call, data: data.shape,
     "relax.shape_to_tensor": lambda call, shape: np.asarray(shape, np.int64),
     "relax.concat": lambda call, fields: np.concatenate(fields, axis=int(call.attrs.axis)),
-    "relax.stack": lambda call, fields: np.stack(fields, axis=int(call.attrs.axis or 0)),
     **{f"relax.{name}": _elementary(name) for name in ("exp", "erf", "tanh", "sigmoid")},
     "relax.nn.softmax": _softmax,
     "relax.nn.layer_norm": _layer_norm,
