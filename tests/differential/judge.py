@@ -20,7 +20,7 @@ from qnn_ext.module import QnnModule
 from .recipe import Case, FrameworkRefuses, Frontend, Oracle, Recipe, draw_recipe
 from .rules import FLOAT_SUMS
 
-FRONTENDS = ("tflite", "onnx", "pytorch", "mxnet")
+FRONTENDS = ("tflite", "xnnpack", "onnx", "pytorch", "mxnet")
 GPU_PREFIX = "sm_"
 
 

@@ -21,6 +21,10 @@ DEPTHWISE_PAIRS = (
     "fbgemm's depthwise kernels add pairs of products in 16 bits and saturate (vpmaddubsw), which is why PyTorch's "
     "observers reduce the range on x86; ours are exact"
 )
+RECIPROCAL = (
+    "oneDNN multiplies the sums of averages by 1/n in float32, which for some n takes midpoints to the other side; "
+    "ours divides"
+)
 LOWEST_INT32 = (
     "without calibration MXNet's requantize takes |−2³¹|, which a sum saturates to, for −2³¹: the signs of all results "
     "are wrong; ours are right"

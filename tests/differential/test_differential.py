@@ -19,7 +19,7 @@ from .recipe import FrameworkRefuses, Recipe, Step, draw_recipe
 from .reduce import reduced
 from .workers import Pool
 
-NEEDS = {"tflite": "ai_edge_litert", "onnx": "onnxruntime", "pytorch": "torch"}
+NEEDS = {"tflite": "ai_edge_litert", "xnnpack": "ai_edge_litert", "onnx": "onnxruntime", "pytorch": "torch"}
 SMOKE = range(1, 11)  # seeds; PyTorch's 0 is one of the open differences: a convolution one step away in one of 13,104
 
 

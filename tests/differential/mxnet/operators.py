@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Value
-from ..rules import APPROXIMATION, LOWEST_INT32, NARROWED
+from ..rules import APPROXIMATION, LOWEST_INT32, NARROWED, RECIPROCAL
 from .builder import GENERATORS, Edge, MXNetBuilder, Nodes, data, ends, largest_of
 
 generates = GENERATORS.generates
@@ -63,7 +63,10 @@ def pooling(b: MXNetBuilder) -> None:
         size = [(-(-span // s) if full else span // s) + 1 for span, s in zip(spans, stride, strict=True)]
         attrs |= {"kernel": tuple(kernel), "stride": tuple(stride), "pad": tuple(pad)}
         attrs |= {"pooling_convention": "full" if full else "valid", "count_include_pad": b.draw.chance(0.5)}
-    b.node("_contrib_quantized_pooling", [data(x), *ends(x)], [x], (n, c, *size), x.dtype, x.scale, **attrs)
+    count = int(np.prod(image)) if everything else 1
+    accident = RECIPROCAL if kind == "avg" and count > 12 and count % 2 == 0 else ""  # odd counts have no midpoints
+    shape = (n, c, *size)
+    b.node("_contrib_quantized_pooling", [data(x), *ends(x)], [x], shape, x.dtype, x.scale, accident, **attrs)
 
 
 @generates("_contrib_quantized_concat")

@@ -48,6 +48,30 @@ def run_reference(case: Case) -> list[list[np.ndarray]]:
         return run_litert(case, "builtin")
 
 
+# Operators that XNNPACK has for 8 bits, and those that only move values, whichever kernel does: the others LiteRT runs
+# beside it by the builtin kernels, whose rounding numerics="float32" is not about
+XNNPACK = {
+    "ADD", "CONCATENATION", "CONV_2D", "DEPTHWISE_CONV_2D", "EXPAND_DIMS", "FULLY_CONNECTED", "MAX_POOL_2D", "MUL",
+    "PACK", "PAD", "RESHAPE", "SLICE", "SPLIT", "SQUEEZE", "STRIDED_SLICE", "SUB", "TRANSPOSE", "UNPACK",
+}  # fmt: skip
+
+
+def load_float32(case: Case) -> QnnModule:
+    return load(case, "float32")
+
+
+def run_xnnpack(case: Case) -> list[list[np.ndarray]]:
+    return run_litert(case, "default")
+
+
+def of_xnnpack(case: Case) -> bool:
+    """Whether XNNPACK computes all that rounds. Its scales have bounds, beyond which builtin kernels stand in, as they
+    do for some depthwise convolutions of uint8, which then equal numerics="tflite" bit for bit."""
+    dtypes = {array.dtype.name for array in case.trials[0]}
+    operators = XNNPACK - {"DEPTHWISE_CONV_2D"} if "uint8" in dtypes else XNNPACK
+    return case.operators.keys() <= operators and dtypes <= {"int8", "uint8"} and case.facts["scales"] == "ordinary"
+
+
 FRONTEND = Frontend(
     name="tflite",
     operators=tuple(GENERATORS),
@@ -56,5 +80,8 @@ FRONTEND = Frontend(
     load=load,
     supported=tuple(CONVERTERS),
     excluded=EXCLUDED,
-    oracles=(Oracle("LiteRT reference", load, run_reference),),
+    oracles=(
+        Oracle("LiteRT reference", load, run_reference),
+        Oracle("LiteRT with XNNPACK", load_float32, run_xnnpack, of_xnnpack),
+    ),
 )
