@@ -8,6 +8,7 @@ you trust, as with any shared library, or verify who signed them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -200,14 +201,18 @@ class Artifact:
     def code(self, index: int) -> tuple[tvm_ffi.Module, np.ndarray | None]:
         """The library of variant `index`, and its weights where it has them outside the code. The library is mapped
         from a temporary file, which is unlinked at once where the system allows; nothing is held twice at any time."""
-        has_weights = self.description["variants"][index]["program"] is not None
-        weights = self._weights(index) if has_weights else None
+        program = self.description["variants"][index]["program"]
+        weights = None if program is None else self._weights(index)
         with _scratch() as folder:
             library = folder / _library_name(index)
             with open(library, "wb") as file:
                 for piece in self._reader.pieces(library.name):
                     file.write(piece)
-            return _loaded(library, "program" if has_weights else "vm_load_executable"), weights
+            if program is None:
+                return _loaded(library, "vm_load_executable"), None
+            module = _loaded(library, "program_memory")
+        _check_sizes(module, program)
+        return module, weights
 
     def _weights(self, index: int) -> np.ndarray:
         name = _weights_name(index)
@@ -266,6 +271,18 @@ def _loaded(library: Path, function: str) -> tvm_ffi.Module:
         reason = next(iter(str(error).strip().splitlines()[-1:]), type(error).__name__)
         raise ArtifactError(f"the library does not load here: {reason}; compile the model again") from error
     return module
+
+
+def _check_sizes(module: tvm_ffi.Module, program: dict[str, Any]) -> None:
+    """Raise ArtifactError unless the memory that the code was made for is what the description says it gets."""
+    wanted = np.zeros(2, np.int64)
+    module["program_memory"](ctypes.c_void_p(wanted.ctypes.data))
+    for name, size in zip(("workspace", "weights"), wanted.tolist(), strict=True):
+        if size != program[name]:
+            raise ArtifactError(
+                f"the description is not that of the code, which takes {size} bytes of {name}, not {program[name]}; "
+                "compile the model again"
+            )
 
 
 # ---- JSON forms --------------------------------------------------------------------------------------------------

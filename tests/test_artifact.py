@@ -323,11 +323,27 @@ def test_more_memory_than_there_is(saved, path):
         qnn_ext.load(path)
 
 
-def test_more_memory_than_is_free(saved, path):
-    """Less than the machine has, more than this process may take."""
+@pytest.mark.parametrize("change", [-64, 64, 1 << 20])
+def test_memory_that_is_not_what_the_code_takes(saved, path, change):
+    """A smaller workspace would be written beyond its end."""
     description = description_of(saved)
-    description["variants"][0]["program"]["workspace"] = 1 << 30
+    program = description["variants"][0]["program"]
+    description["variants"][0]["program"]["workspace"] += change
     describe(saved, path, description)
+    with pytest.raises(ArtifactError, match=rf"takes {program['workspace'] - change} bytes of workspace"):
+        qnn_ext.load(path)
+
+
+def test_more_memory_than_is_free(path):
+    """Less than the machine has, more than this process may take: a product of 8192 x 32768 between two others."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8192, 1]) for name in "xy")
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["wide"]), helper.make_node("MatMul", ["wide", "b"], ["y"])]
+    ones = np.ones(32768, np.float32)
+    constants = [numpy_helper.from_array(ones.reshape(shape), name) for name, shape in (("a", (1, -1)), ("b", (-1, 1)))]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    engine = qnn_ext.build(qnn_ext.from_onnx(model), num_threads=1)
+    engine.save(path)
     script = (
         "import resource, sys, qnn_ext; engine = qnn_ext.load(sys.argv[1], num_threads=1)\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (800 << 20, 800 << 20))\n"
@@ -335,7 +351,9 @@ def test_more_memory_than_is_free(saved, path):
         "except qnn_ext.QnnError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
-    assert "feature maps take 1073741824 bytes, more than are free here" in done.stdout, done.stdout + done.stderr
+    wanted = engine.memory.feature_maps
+    assert wanted >= 1 << 30
+    assert f"feature maps take {wanted} bytes, more than are free here" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_the_code_does_not_take(tmp_path):

@@ -17,7 +17,7 @@ from tvm.target import Target
 from ..limits import check
 from ..passes.fuse import COMPOSITE, LAYER
 from ..topi_int8.schedule_util import num_threads
-from .emit import HEADER, PROGRAM, emit, header_bytes, scratch_storages
+from .emit import HEADER, MEMORY, PROGRAM, emit, header_bytes, scratch_storages
 from .graph import Graph, read_graph
 from .memory import pack, place
 from .parts import without_copies
@@ -98,9 +98,10 @@ PIPELINE = "qnn_ext_program"
 
 @tvm.transform.module_pass(opt_level=0)
 def _keep_private(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
-    """TVM makes a lone kernel the entry; only the program is called from outside."""
+    """TVM makes a lone kernel the entry; only the program and what tells its memory are called from outside."""
     functions = {
-        var: function if var.name_hint == PROGRAM else _private(function) for var, function in mod.functions_items()
+        var: function if var.name_hint in (PROGRAM, MEMORY) else _private(function)
+        for var, function in mod.functions_items()
     }
     return IRModule(functions, attrs=mod.attrs)
 

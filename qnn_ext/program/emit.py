@@ -23,6 +23,10 @@ from .support import BARRIER, CLOCK, support_ir
 PROGRAM = "program"
 """Name of the function in the library."""
 
+MEMORY = "program_memory"
+"""Name of the function that tells what `program` was made for: `program_memory(int64[2])` writes the bytes of workspace
+and weights. `artifact` compares them with the description of a file."""
+
 HEADER = 64
 """Bytes before the time stamps: the barrier's counter has a cache line of its own."""
 
@@ -114,6 +118,7 @@ class _Emitter:
     def module(self, functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> IRModule:
         share, program = ir.GlobalVar("share"), ir.GlobalVar(PROGRAM)
         functions = {**functions, share: self._share(), program: self._program(share)}
+        functions[ir.GlobalVar(MEMORY)] = self._memory()
         return tirx.transform.BindTarget(self._target.with_host(self._target))(IRModule(functions))
 
     # ---- what one task does --------------------------------------------------------------------------------------
@@ -190,6 +195,17 @@ class _Emitter:
         body = tirx.AttrStmt(0, "pragma_import_llvm", self._support(), body)
         attrs = {"global_symbol": PROGRAM, "tirx.noalias": True}
         return tirx.PrimFunc([workspace, weights, tasks, profile], body, attrs=ir.make_node("ir.DictAttrs", **attrs))
+
+    def _memory(self) -> tirx.PrimFunc:
+        result = tirx.Var("result", "handle")
+        sizes = tirx.decl_buffer((2,), "int64", "sizes", layout=None)
+        stores = [
+            tirx.BufferStore(sizes, tirx.IntImm("int64", size), [_int32(index)])
+            for index, size in enumerate(self._sizes)
+        ]
+        body = tirx.SeqStmt([tirx.DeclBuffer(sizes, data=result), *stores])
+        attrs = {"global_symbol": MEMORY, "tirx.noalias": True}
+        return tirx.PrimFunc([result], body, attrs=ir.make_node("ir.DictAttrs", **attrs))
 
     def _launch(self, run: Any) -> tirx.Stmt:
         """Every task of TVM's thread pool runs its share; those beyond what the program was made for do nothing.
