@@ -14,7 +14,7 @@ from math import prod
 from tvm import relax, te, topi
 
 from ..numerics import elementary, extremes, tir
-from ..op.base import has_float_rows, shape_of
+from ..op.base import constant_value, has_float_rows, shape_of
 from ..topi_int8.generic import float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
 from ..topi_int8.generic.reduce import reduced
@@ -40,7 +40,23 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.max"] = rules["relax.min"] = _guarded(_along_axes, _is_float)
     rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
+    rules["relax.multiply"] = _guarded(_among_tensors(topi.multiply), _has_zero)
+    rules["relax.divide"] = _guarded(_among_tensors(topi.divide), _has_zero)
     return rules
+
+
+def _has_zero(call: relax.Call) -> bool:
+    """Whether an operand is the float 0, which TVM's simplifier takes for the product and, divided, for the quotient,
+    also where the other operand is NaN, infinite or 0."""
+    values = [constant_value(operand) for operand in call.args]
+    return any(
+        value is not None and value.size == 1 and value.dtype.kind == "f" and not value.any() for value in values
+    )
+
+
+def _among_tensors(function: Callable[..., te.Tensor]) -> Legalization:
+    """The function of two tensors, a constant among them that otherwise would become a number in the code."""
+    return lambda builder, call: builder.call_te(function, *call.args, primfunc_name_hint=function.__name__)
 
 
 def _is_float32(call: relax.Call) -> bool:

@@ -79,8 +79,10 @@ def _difference(found: Any, wanted: Any, module: QnnModule, inputs: list[list[np
     if isinstance(found, QnnError) or isinstance(wanted, QnnError):
         who, error = ("compiled", found) if isinstance(found, QnnError) else ("interpreted", wanted)
         return f"{who} refuses, the other does not: {error}"
-    for name, value in wanted.items():
+    for spec, (name, value) in zip(module.outputs, wanted.items(), strict=True):
         other = found[name]
+        if value.shape != spec.shape or str(value.dtype) != spec.dtype:
+            return f"shape or dtype: '{name}' is {value.dtype}{value.shape}, declared {spec.dtype}{spec.shape}"
         if other.shape != value.shape or other.dtype != value.dtype:
             return f"shape or dtype: '{name}' is {other.dtype}{other.shape}, interpreted {value.dtype}{value.shape}"
         same = _same(other, value)

@@ -8,16 +8,24 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+import qnn_ext
+from qnn_ext import Interpreter
+from qnn_ext.op.base import constant_value
 
 from . import planted, seeds
 from .__main__ import main
 from .cases import Case, Corpus
 from .check import BAD, CRASH, DIFFERENT, EXCEPTION, MEMORY, MESSAGE, REFUSED, TIMEOUT
+from .execute import calls
 from .findings import minimized
 from .formats import INSIDE, find
 from .pool import Single
+from .rounding import is_explained
 from .worker import Settings
 
 PLANTED = "tests.fuzz.planted:FORMAT"
@@ -120,3 +128,32 @@ def test_short_run(name, tmp_path, capsys):
     assert (code, summary["findings"]) == (0, [])
     outcomes = summary["outcomes"]
     assert 5 < outcomes["refused"] < count and not any(outcomes[bad] for bad in BAD)
+
+
+def _matmul(length: int) -> Any:
+    """A product of float32 rows and a constant matrix."""
+    pytest.importorskip("onnx")
+    from tests.frontends.onnx.graphs import model, node, value
+
+    weight = np.random.default_rng(0).standard_normal((length, 8)).astype(np.float32)
+    nodes = [node("MatMul", ["x", "w"], ["y"])]
+    content = model(nodes, [value("x", (4, length))], [value("y", None)], {"w": weight}).SerializeToString()
+    return qnn_ext.from_onnx(content)
+
+
+def test_what_rounding_explains():
+    """Sums in another order, and what overflows in one of them; nothing ten times as far, and no NaN elsewhere."""
+    module = _matmul(64)
+    data = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
+    data[3, :2] = 3e38, -3e38
+    (wanted,) = Interpreter(module).run([data]).values()
+    weight = next(value for value in map(constant_value, calls(module)[0].args) if value is not None)
+    error = 64 * 2.0**-24 * (np.abs(data[:3]) @ np.abs(weight))
+    near, far, nan = wanted.copy(), wanted.copy(), wanted.copy()
+    near[:3] += error / 2
+    far[:3] += 10 * error
+    near[3], nan[:3] = np.nan, np.nan
+    explained = [is_explained(module, [[data]], "y", found) for found in (near, far, nan)]
+    overflows = 3e38 * np.abs(weight[:2]).sum(0) > np.finfo(np.float32).max
+    assert explained[0][:3].all() and overflows.any() and (explained[0][3] == overflows).all()
+    assert not explained[1][:3].any() and not explained[2][:3].any()

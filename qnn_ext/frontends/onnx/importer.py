@@ -22,7 +22,7 @@ from .batch import check_batch_axis
 from .fallback import convert_with_tvm
 from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
-from .reader import Model, Operator, Subgraph, check_inputs, check_truth_values, read_model, read_subgraph
+from .reader import Model, Operator, Subgraph, check_inputs, check_kinds, read_model, read_subgraph
 from .registry import find_converter
 from .shapes import InputShapes, fixing_hint
 
@@ -173,8 +173,7 @@ class Importer:
             checkpoint()
             if operator.op_type == "If" and not operator.domain:
                 return self._convert_if(operator)
-            version = self.model.opset(operator.domain)
-            check_truth_values(operator, version, [str(self.value(n).ty.dtype) if n else "" for n in operator.inputs])
+            check_kinds(operator, [str(self.value(n).ty.dtype) if n else "" for n in operator.inputs])
             if self._fold_node(operator):
                 return
             node = Node(self, operator)

@@ -6,6 +6,7 @@ The file is not trusted. Not here: what an operator computes, or which ones are 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -297,24 +298,33 @@ def check_inputs(operator: Operator, version: int) -> None:
         raise ModelFormatError(f"has {len(operator.inputs)} inputs, {operator.op_type} takes {schema.max_input}")
 
 
-def check_truth_values(operator: Operator, version: int, dtypes: Sequence[str]) -> None:
-    """Raise ModelFormatError where an operator without truth values is given some, or one of truth values numbers.
+def check_kinds(operator: Operator, dtypes: Sequence[str]) -> None:
+    """Raise ModelFormatError where an input is of truth values, integers or floats and the operator takes none of them,
+    in whatever width and version.
 
-    dtypes: of its inputs, "" where there is none
+    dtypes: of the inputs, "" where there is none
     """
     from onnx import defs
 
-    try:
-        schema = defs.get_schema(operator.op_type, version, operator.domain)
-    except defs.SchemaError:
+    if not defs.has(operator.op_type, operator.domain):
         return
-    for index, dtype in enumerate(dtypes):
-        parameter = schema.inputs[min(index, len(schema.inputs) - 1)] if schema.inputs else None
-        if parameter is None or not dtype:
-            continue
-        if dtype == "bool" and "tensor(bool)" not in parameter.types:
+    schema = defs.get_schema(operator.op_type, operator.domain)
+    for index, (dtype, parameter) in enumerate(zip(dtypes, schema.inputs, strict=False)):
+        kinds = {_kind(found.group(1)) for found in map(_TENSOR.fullmatch, parameter.types) if found}
+        if dtype and kinds and _kind(dtype) not in kinds:
+            taken = " or ".join(sorted(kinds))
             raise ModelFormatError(
-                f"input {index} ('{parameter.name}') is bool, which {operator.op_type} does not take"
+                f"input {index} ('{parameter.name}') is {dtype}, and {operator.op_type} takes {taken} there"
             )
-        if dtype != "bool" and set(parameter.types) == {"tensor(bool)"}:
-            raise ModelFormatError(f"input {index} ('{parameter.name}') is {dtype}, {operator.op_type} takes bool")
+
+
+_TENSOR = re.compile(r"tensor\((\w+)\)")
+
+
+def _kind(dtype: str) -> str:
+    """Of a dtype, by its name in NumPy or ONNX."""
+    if dtype == "bool":
+        return "bool"
+    if dtype.startswith(("int", "uint")):
+        return "integers"
+    return "floats" if dtype.startswith(("float", "bfloat", "double")) else dtype

@@ -74,3 +74,32 @@ def operators(module: QnnModule) -> list[str]:
     bindings = [binding for block in module.ir["main"].body.blocks for binding in block.bindings]
     calls = [binding.value for binding in bindings if hasattr(binding.value, "op")]
     return [call.op.name.removeprefix("relax.") for call in calls]
+
+
+def integer_model() -> Any:
+    """QLinear operators, branches and shape arithmetic in one model."""
+    rng = np.random.default_rng(1)
+    branch = model([node("Identity", ["c"], ["t"])], [], [value("t", None)]).graph
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("QLinearConv", ["q", "s", "z", "w", "s", "zw", "s", "z"], ["c"], pads=[1, 1, 1, 1]),
+        node("If", ["yes"], ["t"], then_branch=branch, else_branch=branch),
+        node("Reshape", ["t", "target"], ["r"]),
+        node("QLinearMatMul", ["r", "s", "z", "m", "s", "zw", "s", "z"], ["p"]),
+        node("Pad", ["p", "pads"], ["e"]),
+        node("DequantizeLinear", ["e", "s", "z"], ["d"]),
+        node("Clip", ["d", "low", "high"], ["y"]),
+    ]
+    constants = {
+        "s": np.float32(0.05),
+        "z": np.uint8(120),
+        "zw": np.int8(0),
+        "w": rng.integers(-127, 127, (4, 3, 3, 3)).astype(np.int8),
+        "m": rng.integers(-127, 127, (64, 5)).astype(np.int8),
+        "yes": np.asarray(True),
+        "target": np.asarray([1, -1, 64]),
+        "pads": np.asarray([0, 0, 1, 0, 0, 2]),
+        "low": np.float32(-1),
+        "high": np.float32(1),
+    }
+    return model(nodes, [value("x", (1, 3, 8, 8))], [value("y", None)], constants)

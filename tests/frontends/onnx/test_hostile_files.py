@@ -8,8 +8,9 @@ import pytest
 import qnn_ext
 from qnn_ext import Interpreter, QnnError
 
-from .graphs import model, node, value
+from .graphs import integer_model, model, node, value
 from .single_op import MICROSOFT, const, single_op
+from .test_dynamic_batch import cnn, transformer
 
 
 def imported(nodes, shape, dtype=np.float32, constants=None, opset=21):
@@ -53,6 +54,18 @@ def test_empty_parts_of_a_concatenation():
         np.testing.assert_array_equal(run(data), np.maximum(data, 0))
 
 
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+@pytest.mark.parametrize("operands", [["x", "zero"], ["zero", "x"]])
+def test_products_and_quotients_of_zero(kind, operands):
+    """TVM's own rules make 0 of 0·NaN, 0·∞ and 0 / 0."""
+    module = imported([node(kind, operands, ["y"])], (8,), constants={"zero": np.float32(0)})
+    data = np.asarray([0, -0.0, 1, -2, 1e-45, np.inf, -np.inf, np.nan], np.float32)
+    with np.errstate(all="ignore"):
+        wanted = {"Mul": np.multiply, "Div": np.divide}[kind](*(data if name == "x" else 0 for name in operands))
+        for run in (Interpreter(module), qnn_ext.build(module, num_threads=1)):
+            np.testing.assert_array_equal(run(data), wanted.astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("nodes", "shape", "dtype", "message"),
     [
@@ -69,7 +82,9 @@ def test_empty_parts_of_a_concatenation():
             "larger than",
         ),
         ([node("Xor", ["x", "x"], ["y"])], (3,), np.uint8, "takes bool"),
-        ([node("Neg", ["x"], ["y"])], (3,), bool, "does not take"),
+        ([node("Neg", ["x"], ["y"])], (3,), bool, "takes floats or integers"),
+        ([node("SimplifiedLayerNormalization", ["x", "x"], ["y"])], (3, 4), bool, "floats are supported"),
+        ([node("Mean", ["x"], ["y"])], (3,), np.int32, "takes floats"),
         ([node("ConcatFromSequence", ["x"], ["y"], axis=0)], (3,), np.float32, "sequence"),
     ],
 )
@@ -83,3 +98,12 @@ def test_tables_of_wide_integers():
     proto, _ = single_op("QLinearSigmoid", inputs, [np.int32], domain=MICROSOFT)
     with pytest.raises(QnnError, match="int8 and uint8 are supported"):
         qnn_ext.from_onnx(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("whole", [cnn, transformer, integer_model])
+def test_truncations(whole):
+    content = whole().SerializeToString()
+    qnn_ext.from_onnx(content)
+    for length in range(0, len(content), max(1, len(content) // 100)):
+        with pytest.raises(QnnError):
+            qnn_ext.from_onnx(content[:length])

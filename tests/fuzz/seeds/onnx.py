@@ -96,7 +96,7 @@ def _single(name: str, domain: str, inputs: list[Any], attributes: dict[str, Any
 
 def qdq() -> Any:
     """Integers, control flow and shape arithmetic in one."""
-    from tests.frontends.onnx.test_fuzz import integer_model
+    from tests.frontends.onnx.graphs import integer_model
 
     return integer_model()
 

@@ -78,6 +78,8 @@ def _moments(node: Node, axes: list[int], epsilon: float) -> list[relax.Expr]:
 def rms_normalization(node: Node) -> relax.Expr:
     """y = x / sqrt(mean(x²) + epsilon) · scale over the axes from `axis` on, computed in float32."""
     shape, dtype = node.shape(0), node.dtype(0)
+    if not dtype.startswith(("float", "bfloat")):
+        raise node.unsupported(f"data of {dtype}: floats are supported")
     axes = list(range(normalize_axis(node.attribute("axis", -1), len(shape)), len(shape)))
     data = node.emit(relax.op.astype(node.input(0), "float32")) if dtype != "float32" else node.input(0)
     power = node.emit(relax.op.mean(node.emit(relax.op.multiply(data, data)), axes, keepdims=True))
