@@ -89,9 +89,12 @@ class Stage:
         self.constants = constants
         self.indices = tuple(indices)
 
-    def read(self, operand: Operand) -> Expr:
-        """The operand's element, broadcast from the right as in NumPy."""
+    def read(self, operand: Operand, immediate: bool = True) -> Expr:
+        """The operand's element, broadcast from the right as in NumPy; of a constant scalar the number itself, if it
+        may be an `immediate`."""
         if operand.value is not None and operand.value.size == 1:
+            if not immediate:
+                return _element(self.constants.add(operand.value.reshape(1)), [0])
             return tirx.const(operand.value.reshape(-1)[0].item(), operand.dtype)
         tensor = operand.tensor if operand.tensor is not None else self.constants.add(operand.value)
         shape = operand.shape
@@ -321,9 +324,10 @@ def _subtract(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
 
 @rule("multiply")
 def _multiply(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
+    if "float" in lhs.dtype:  # TVM's simplifier makes 0 of NaN · 0 where it sees the 0
+        factors = [stage.read(factor, immediate=factor.value is None or factor.value.any()) for factor in (lhs, rhs)]
+        return tir.fence(factors[0] * factors[1])
     product = stage.read(lhs) * stage.read(rhs)
-    if "float" in lhs.dtype:
-        return tir.fence(product)
     return defined(product, lhs.largest * rhs.largest)
 
 

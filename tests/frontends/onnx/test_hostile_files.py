@@ -66,6 +66,18 @@ def test_products_and_quotients_of_zero(kind, operands):
             np.testing.assert_array_equal(run(data), wanted.astype(np.float32))
 
 
+def test_products_of_zero_that_are_quantized():
+    """The same within an integer kernel: a NaN is the zero point."""
+    nodes = [node("Mul", ["x", "zero"], ["m"]), node("QuantizeLinear", ["m", "scale", "point"], ["y"])]
+    constants = {"zero": np.float32(0), "scale": np.float32(0.1), "point": np.uint8(7)}
+    proto = model(nodes, [value("x", (4,))], [value("y", None, np.uint8)], constants)
+    module = qnn_ext.from_onnx(proto.SerializeToString())
+    data = np.asarray([1, np.inf, np.nan, -3], np.float32)
+    with np.errstate(all="ignore"):
+        wanted = Interpreter(module)(data)
+    np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1)(data), wanted)
+
+
 @pytest.mark.parametrize(
     ("nodes", "shape", "dtype", "message"),
     [
