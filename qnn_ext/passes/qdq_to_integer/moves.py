@@ -152,7 +152,7 @@ def _pad(call: relax.Call, context: Context) -> Any:
         return context.refuse("its data has zero points that differ or are computed at run time")
     steps = float(call.attrs.pad_value) / float(tensor.constants[0].flat[0]) + tensor.one_zero_point
     limits = np.iinfo(tensor.dtype)
-    if not (steps == round(steps) and limits.min <= steps <= limits.max) or (tensor.vectors and call.attrs.pad_value):
+    if not (steps.is_integer() and limits.min <= steps <= limits.max) or (tensor.vectors and call.attrs.pad_value):
         return context.refuse(f"it pads with {float(call.attrs.pad_value):g}, which is no quantized value")
     axis = tensor.channel_axis
     widths = [int(width) for width in call.attrs.pad_width]

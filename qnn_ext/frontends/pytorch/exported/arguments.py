@@ -59,9 +59,19 @@ def _checks(importer: Any, values: MutableMapping[fx.Node, Any], node: fx.Node) 
     if name in _BY_AXES:
         pairs = zip(args[1], shape_of(values[args[0]]), strict=False)
         return {node: expr for index, size in pairs for node, expr in indices(index, size, negative=True).items()}
+    if name == "aten.topk.default":
+        _check_count(importer, values, args)
     if name in _REMAINDERS:
         return _divisor(importer, values, node)
     return {}
+
+
+def _check_count(importer: Any, values: MutableMapping[fx.Node, Any], args: Any) -> None:
+    """TVM would read beyond the row for the largest of more values than it has."""
+    shape = shape_of(values[args[0]])
+    length = shape[(args[2] if len(args) > 2 else -1) % len(shape)] if shape else 1
+    if not 0 <= args[1] <= length:
+        raise ModelFormatError(f"{importer.label}: k must lie in 0 … {length}, found {args[1]}")
 
 
 def _divisor(importer: Any, values: MutableMapping[fx.Node, Any], node: fx.Node) -> dict[fx.Node, relax.Expr]:

@@ -300,7 +300,7 @@ class ProgramImporter:
                     f"{self.source}: the program changes '{spec.target}' in place; export it in eval mode"
                 )
             if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
-                if not isinstance(value.ty, relax.TensorType):  # the signature says it is one
+                if not isinstance(getattr(value, "ty", None), relax.TensorType):  # the signature says it is one
                     raise ModelFormatError(f"{self.source}: output '{spec.arg.name}' is no tensor; export it again")
                 outputs.append(
                     (spec.arg.name, self._builder.emit(value) if not isinstance(value, relax.Var) else value)
