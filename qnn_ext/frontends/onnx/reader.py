@@ -152,9 +152,11 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
 
 
 def _check_inlining(proto: Any) -> None:
-    """Raises LimitError when functions that call functions would become too many nodes."""
+    """Raises LimitError when functions that call functions would become too many nodes, or too many bytes: every call
+    copies their weights."""
     functions = {(function.domain, function.name): function for function in proto.functions}
     sizes: dict[Any, int] = {}  # nodes of a function with all it calls; 0 while it is counted
+    weights: dict[Any, int] = {}  # and its bytes
     pending: list[Any] = [*functions]
     while pending:
         name = pending[-1]
@@ -165,9 +167,12 @@ def _check_inlining(proto: Any) -> None:
             sizes[name] = 0
             pending += dict.fromkeys(missing)
             continue
-        sizes[pending.pop()] = min(len(nodes) + sum(sizes.get(called, 0) for called in calls), 1 << 60)
+        pending.pop()
+        sizes[name] = min(len(nodes) + sum(sizes.get(called, 0) for called in calls), 1 << 60)
+        weights[name] = min(functions[name].ByteSize() + sum(weights.get(called, 0) for called in calls), 1 << 60)
     main = [(node.domain, node.op_type) for node in _nodes(proto.graph.node)]
     check("expressions", len(main) + sum(sizes.get(called, 0) for called in main), "the model with its functions")
+    check("memory", sum(weights.get(called, 0) for called in main), "the model with its functions")
 
 
 def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:

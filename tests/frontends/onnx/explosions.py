@@ -58,6 +58,17 @@ def calls(depth: int) -> list[Any]:
     return found
 
 
+def weighty(times: int) -> bytes:
+    """A function with a megabyte of weights, called again and again."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    weights = node("Constant", [], ["c"], value=const("", np.ones(1 << 18), np.float32))
+    body = [weights, node("ReduceSum", ["c"], ["t"], keepdims=0), node("Add", ["a", "t"], ["b"])]
+    function = helper.make_function("own", "f", ["a"], ["b"], body, opsets)
+    values = ["x", *(f"t{index}" for index in range(times - 1)), "y"]
+    nodes = [node("f", [before], [after], domain="own") for before, after in pairwise(values)]
+    return model(nodes, functions=[function])
+
+
 ONES = const("a", np.ones((1, 16, 64, 64)), np.float32)
 IMAGE = (1, 1, 4, 4)
 LSTM = [
@@ -163,6 +174,7 @@ CASES: dict[str, tuple[bytes, str]] = {
         ),
         "padding",
     ),
+    "weights of calls": (weighty(5000), "memory"),
     "calls of calls": (model([node("f39", ["x"], ["y"], domain="own")], functions=calls(40)), "expressions"),
     "parts": (
         model([node("Split", ["x"], ["y", *(f"o{i}" for i in range(4999))], axis=1)], shape=(1, 5000)),
