@@ -8,6 +8,7 @@ comparison, false for NaN, which IEEE 754 and every framework hold to differ fro
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,18 @@ def clip(x: np.ndarray, low: Any, high: Any) -> np.ndarray:
 
 
 def _reducer(combine: Callable[[Expr, Expr], Expr], identity: float, name: str) -> Callable[..., Expr]:
+    """A reducer that schedules can split, too: TVM splits those alone that it has in a list."""
+    get_combined = _kept(lambda a, b: [combine(a[0], b[0])])
+    get_identity = _kept(lambda values: [tirx.const(identity, str(values[0].ty.dtype))])
+    tvm_ffi.get_global_func("s_tir.schedule.RegisterReducer")(1, get_combined, get_identity)
     return te.comm_reducer(combine, lambda dtype: tirx.const(identity, dtype), name=name)
+
+
+def _kept(function: Callable[..., Any]) -> tvm_ffi.Function:
+    """A function for TVM's list, which is destroyed after Python has ended: what is freed then aborts the process."""
+    converted = tvm_ffi.convert(function)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(converted))
+    return converted
 
 
 largest = _reducer(lambda a, b: tirx.max(a, b), float("-inf"), "largest")
@@ -72,10 +84,11 @@ def _propagating(node: Expr, comparing: bool) -> Expr:
         return extreme(node.b, node.a)  # one instruction still: x86's returns its second operand where one is NaN
     if _is_number(node.a):
         return extreme(node.a, node.b)
-    if comparing:  # for CUDA a = a is simplified away
-        return shared(node.a, lambda a: tirx.Select(tirx.isnan(a), a, extreme(a, node.b)))
-    # a = a but for NaN; a ≠ a would be an ordered comparison for LLVM, and false
-    return shared(node.a, lambda a: tirx.Select(tirx.EQ(a, a), extreme(a, node.b), a))
+    # The second operand is the one looked at: in a reduction it is new, and the chain of extremes need not wait.
+    if comparing:  # for CUDA b = b is simplified away
+        return shared(node.b, lambda b: tirx.Select(tirx.isnan(b), b, extreme(b, node.a)))
+    # b = b but for NaN; b ≠ b would be an ordered comparison for LLVM, and false
+    return shared(node.b, lambda b: tirx.Select(tirx.EQ(b, b), extreme(b, node.a), b))
 
 
 def _is_number(expr: Expr) -> bool:
