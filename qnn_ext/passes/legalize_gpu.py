@@ -19,9 +19,6 @@ Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 def gpu_legalizations() -> dict[str, Legalization]:
     """By operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
     return {
-        # a reduction that starts at −∞ is none that TVM knows how to share between threads
-        "relax.max": _as_tvm_does,
-        "relax.min": _as_tvm_does,
         "relax.cumsum": _cumsum,
         "relax.scatter_elements": _scatter_elements,
         "relax.scatter_nd": _scatter_nd,
@@ -29,11 +26,6 @@ def gpu_legalizations() -> dict[str, Legalization]:
         "relax.sort": _sort,
         "relax.topk": _topk,
     }
-
-
-def _as_tvm_does(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    legalized: relax.Expr = call.op.get_attr("FLegalize")(builder, call)
-    return legalized
 
 
 def _scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
