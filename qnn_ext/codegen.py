@@ -100,7 +100,17 @@ def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.Pr
         body = finish_for_arm(body, target)
     saturate = _packed if has_feature(target, "avx512bw") else _narrowed
     body = tvm_ffi.structural_map(body, [(tvm.ir.Call, saturate), (tirx.AllocBuffer, _on_stack)])
+    body = tvm_ffi.structural_map(body, (tvm.ir.Call, _without_zeros))
     return function.with_body(propagate_nan(body))
+
+
+def _without_zeros(call: tvm.ir.Call) -> Any:
+    """An integer zero in place of a zero's bits, which TVM's code generation takes for those of a null pointer only."""
+    named = isinstance(call.op, tvm.ir.Op) and call.op.name == "tirx.reinterpret"
+    value = call.args[0] if named else None
+    if not isinstance(value, tirx.IntImm) or int(value.value) != 0 or "int" not in str(call.ty.dtype):
+        return call
+    return tirx.const(0, str(call.ty.dtype))
 
 
 def _rounded_product(node: tirx.Max) -> Expr:

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 import qnn_ext
 from qnn_ext import op as qnn
+from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.op.base import constant
 from tests.passes.test_checks import module
 
@@ -98,3 +100,22 @@ def test_multipliers_that_shift_beyond_32_bits(rounding, dtype, rng):
     if rounding != "TFLITE":
         found = qnn_ext.Interpreter(module(build, x))(x)[15]  # 2^30 · 1.9 to uint8
         np.testing.assert_array_equal(found, np.where(x > 0, 255, np.where(x < 0, 0, 3)))
+
+
+def test_sums_that_are_zero_at_build():
+    """A difference of a tensor and itself: nothing remains to be wrapped, and the kernel builds."""
+    scale, zero = relax.const(2.0**70, "float32"), relax.const(131, "int32")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 3), "uint8"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            options = {"rounding": "TFLITE", "out_dtype": "uint8"}
+            parameters = [scale, zero, scale, zero, relax.const(2.0**40, "float32"), relax.const(0, "int32")]
+            result = builder.emit(qnn.subtract(x, x, *parameters, **options))
+            outputs = builder.emit_output(relax.Tuple([result]))
+        builder.emit_func_output(outputs)
+    main = builder.get()["main"].with_attr("num_input", 1)
+    specs = (TensorSpec("x", (1, 3), "uint8"),), (TensorSpec("y", (1, 3), "uint8"),)
+    built = QnnModule(ir=tvm.IRModule({"main": main}), inputs=specs[0], outputs=specs[1])
+    value = np.array([[0, 131, 255]], np.uint8)
+    np.testing.assert_array_equal(qnn_ext.build(built, num_threads=1)(value), qnn_ext.Interpreter(built)(value))
