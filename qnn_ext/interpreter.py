@@ -17,7 +17,7 @@ from tvm import IRModule, ir, relax, tirx
 from .module import QnnModule, check_inputs, run_by_sample
 from .numerics import division, elementary, extremes, float_rows, reference
 from .numerics.bounded import bounded
-from .op.base import call_attributes, constant_value, definition_of, has_float_rows, shape_of
+from .op.base import array_of, call_attributes, constant_value, definition_of, has_float_rows, shape_of
 
 
 class Interpreter:
@@ -348,5 +348,5 @@ def _single_call_module(call: relax.Call, args: list[Any]) -> tuple[IRModule, li
 
 def _to_numpy(result: Any) -> Any:
     if hasattr(result, "numpy"):
-        return np.asarray(result.numpy())
+        return array_of(result)
     return tuple(_to_numpy(item) for item in result)

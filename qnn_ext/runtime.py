@@ -109,7 +109,7 @@ class Engine:
         self.memories: list[Memory] = [self.memory]
         self.tir: IRModule | None = None
         self._built: artifact.Variant | None = None
-        self._saved_with: list[Engine] = [self]
+        self._saved_with: list[artifact.Variant] = []
         self._states = tuple(
             State(state["name"], value) for state, value in zip(description["states"], states, strict=True)
         )
@@ -133,6 +133,7 @@ class Engine:
         engine = cls(common, variant, initial, lambda: (executable.jit(), weights), None)
         engine.tir = lowered
         engine._built = artifact.Variant(variant, executable, weights)
+        engine._saved_with = [engine._built]
         return engine
 
     @staticmethod
@@ -140,7 +141,7 @@ class Engine:
         """Of engines of one model, the fastest first, the first that this CPU can run; `save` writes them all. Where
         none can run, the first."""
         best = next((engine for engine in engines if _runs_here(engine._variant)), engines[0])
-        best._saved_with = list(engines)
+        best._saved_with = [built for engine in engines for built in engine._saved_with]
         best.variants = [engine.target for engine in engines]
         best.memories = [engine.memory for engine in engines]
         return best
@@ -298,10 +299,9 @@ class Engine:
         sign: an Ed25519 private key: the path of a PEM file, its bytes, or a key of the package cryptography; the
               passphrase of an encrypted one is taken from the environment variable QNN_EXT_SIGN_PASSPHRASE
         """
-        variants = [engine._built for engine in self._saved_with if engine._built is not None]
-        if not variants:
+        if not self._saved_with:
             raise ArtifactError("this engine was loaded from a file; copy that file instead")
-        artifact.write(path, self._common, variants, self._states, sign)
+        artifact.write(path, self._common, self._saved_with, self._states, sign)
 
     def __repr__(self) -> str:
         return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {target_name(self.target)})"

@@ -1,5 +1,6 @@
 """Engine and `.qnn` files: inputs are checked, files are whole or not there, states are kept, threads do not matter."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -415,3 +416,17 @@ def test_a_loaded_model_that_sorts_needs_no_compiler(tmp_path):
 def test_the_submodule_does_not_hide_the_function():
     script = "import qnn_ext; from qnn_ext.build import lower_module; assert not hasattr(qnn_ext.build, 'lower_module')"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_build_leaves_no_garbage(module):
+    """Cycles of references keep what they hold, weights among it, until Python looks for them."""
+    qnn_ext.build(module, num_threads=1)  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        engine = qnn_ext.build(module, num_threads=1)
+        assert gc.collect() == 0
+        del engine
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir.attrs import make_node
 
+from .. import tvm_runtime
 from ..errors import QnnError, ShapeError
 
 Shape = tuple[Any, ...]
@@ -155,7 +156,22 @@ def as_expr(value: Any) -> relax.Expr:
 
 def constant(array: np.ndarray | np.generic) -> relax.Expr:
     """A Relax constant of exactly the array's dtype: `relax.const` alone narrows int64 and float64 to 32 bits."""
-    return relax.const(np.asarray(array, order="C"), str(array.dtype))
+    array = np.asarray(array, order="C")
+    if str(array.dtype) in _NOT_IN_NUMPY:
+        return relax.const(array, str(array.dtype))
+    return relax.const(tvm_runtime.tensor(array)[0])
+
+
+_NOT_IN_NUMPY = ("bfloat16",)
+
+
+def array_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """The values of a tensor, in an array of their own.
+
+    TVM's `Tensor.numpy` leaves a second copy behind in a cycle of references, which `ctypes.cast` makes and which is
+    freed when Python next looks for such, after some hundred builds. TVM's `tensor(array)` does alike: hence `constant`.
+    """
+    return np.asarray(tensor.numpy()) if str(tensor.dtype) in _NOT_IN_NUMPY else np.array(np.from_dlpack(tensor))
 
 
 def has_type(expr: relax.Expr) -> bool:
@@ -181,7 +197,7 @@ def has_float_rows(call: relax.Call) -> bool:
 
 def constant_value(expr: relax.Expr) -> np.ndarray | None:
     """The array behind a constant expression, None when it is computed at run time."""
-    return np.asarray(expr.value.numpy()) if isinstance(expr, tvm.ir.expr.GenericConst) else None
+    return array_of(expr.value) if isinstance(expr, tvm.ir.expr.GenericConst) else None
 
 
 def tensor_info(expr: relax.Expr, name: str, op_name: str) -> TensorInfo:

@@ -101,8 +101,8 @@ def read_model(source: str | os.PathLike | bytes | Any) -> Model:
         proto = _parse(onnx, bytes(source), "the model")
     else:
         path = Path(source)
-        external = ExternalData(path)
         proto = _parse(onnx, read_bytes(path, ModelFormatError), str(path))
+        external = ExternalData(path)
     return _read(onnx, proto, external)
 
 

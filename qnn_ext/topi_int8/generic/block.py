@@ -185,21 +185,22 @@ def expanded_size(root: Any, buffer: Any = None, producer: int = 0) -> int:
     """
     nodes = expressions(root)
     values = {node.var: node.value for node in nodes if isinstance(node, tirx.Let)}
-    known: dict[tirx.Var, int] = {}
+    return _expanded_size(nodes, values, {}, buffer, producer)
 
-    def size(nodes: list[Expr]) -> int:
-        return len(nodes) + sum(map(more, nodes))
 
-    def more(node: Expr) -> int:
-        if isinstance(node, TensorLoad):
-            return producer if buffer is not None and node.source.same_as(buffer) else 0
-        if not isinstance(node, tirx.Var) or node not in values:
-            return 0
-        if node not in known:
-            known[node] = size(expressions(values[node]))
-        return known[node]
-
-    return size(nodes)
+def _expanded_size(
+    nodes: list[Expr], values: dict[tirx.Var, Expr], known: dict[tirx.Var, int], buffer: Any, producer: int
+) -> int:
+    """values: of the variables; known: what they have come to so far"""
+    size = len(nodes)
+    for node in nodes:
+        if isinstance(node, TensorLoad) and buffer is not None and node.source.same_as(buffer):
+            size += producer
+        elif isinstance(node, tirx.Var) and node in values:
+            if node not in known:
+                known[node] = _expanded_size(expressions(values[node]), values, known, buffer, producer)
+            size += known[node]
+    return size
 
 
 def uses(expr: Any, var: tirx.Var) -> bool:

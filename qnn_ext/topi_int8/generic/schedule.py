@@ -308,14 +308,16 @@ def _is_lone_extreme(block: Block) -> bool:
 
 
 def _schedule_lone_extreme(sch: Schedule, block: Block) -> None:
-    """Independent extremes side by side in registers, then the extreme of those."""
-    lanes = gcd(block.iterations, EXTREMES)
+    """Independent extremes side by side in registers, then those of one register, then the extreme of those."""
     reduction = sch.fuse(*(loop.rv for loop in block.reduce)) if len(block.reduce) > 1 else block.reduce[0].rv
-    outer, vector = sch.split(reduction, [None, lanes])
-    partial_extremes = sch.rfactor(vector, 0)
-    *_, outer, vector = sch.get_loops(partial_extremes)
-    sch.vectorize(vector)
-    sch.decompose_reduction(partial_extremes, outer)
+    extremes = gcd(block.iterations, EXTREMES)
+    for lanes in (extremes, LANES[-1]) if extremes > LANES[-1] else (extremes,):
+        _, vector = sch.split(reduction, [None, lanes])
+        partial_extremes = sch.rfactor(vector, 0)
+        *_, outer, vector = sch.get_loops(partial_extremes)
+        sch.vectorize(vector)
+        sch.decompose_reduction(partial_extremes, outer)
+        reduction = sch.get_loops(block.rv)[-1]
 
 
 def _vector_loop(block: Block) -> Loop | None:

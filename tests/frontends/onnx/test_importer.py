@@ -133,7 +133,7 @@ def test_loops_are_refused(operator):
     body = model([node("Identity", ["i"], ["o"])], [value("i", ())], [value("o", ())]).graph
     attributes = {"num_scan_inputs": 1} if operator == "Scan" else {}
     proto = model(
-        [node(operator, ["x"], ["y"], "loop", body=body, **attributes)], [value("x", (3,))], [value("y", None)]
+        [node(operator, ["x"], ["y"], "loop", body=body, **attributes)], [value("x", (), np.int64)], [value("y", None)]
     )
     with pytest.raises(UnsupportedOperatorError, match=f"{operator} 'loop'"):
         from_onnx(proto)
