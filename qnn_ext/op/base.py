@@ -169,7 +169,7 @@ def array_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
     """The values of a tensor, in an array of their own.
 
     TVM's `Tensor.numpy` leaves a second copy behind in a cycle of references, which `ctypes.cast` makes and which is
-    freed when Python next looks for such, after some hundred builds. TVM's `tensor(array)` does alike: hence `constant`.
+    freed when Python next looks for such, after some hundred builds. So does TVM's `tensor(array)`: hence `constant`.
     """
     return np.asarray(tensor.numpy()) if str(tensor.dtype) in _NOT_IN_NUMPY else np.array(np.from_dlpack(tensor))
 
