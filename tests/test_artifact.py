@@ -385,7 +385,7 @@ def test_what_the_code_does_not_take(tmp_path):
 def test_what_is_written_is_checked(engine, tmp_path, monkeypatch):
     variant = copy.deepcopy(engine._built.description)
     variant["program"]["tasks"] = 0
-    monkeypatch.setattr(engine, "_built", qnn_ext.artifact.Variant(variant, None, None))
+    monkeypatch.setattr(engine, "_saved_with", [qnn_ext.artifact.Variant(variant, None, None)])
     with pytest.raises(ArtifactError, match="tasks"):
         engine.save(tmp_path / "m.qnn")
     assert not list(tmp_path.iterdir())
