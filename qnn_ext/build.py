@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from . import artifact
-from .codegen import generate_code, generate_gpu_code
+from .codegen import generate_code, generate_gpu_code, with_option
 from .errors import TargetError
 from .limits import Limits, begin_walk, check, checkpoint, limited, using
 from .module import QnnModule
@@ -200,9 +200,7 @@ def lower_module(mod: IRModule, target: Target) -> IRModule:
     """All passes before code generation: QNN operators in, scheduled PrimFuncs out."""
     mod = qnn_pipeline(mod, target)
     mod = lower(mod, target)
-    context = tvm.transform.PassContext.current()
-    config = {**context.config, "relax.FuseOps.max_depth": _MOST_FUSED}
-    with target, tvm.transform.PassContext(context.opt_level, config=config, instruments=context.instruments):
+    with target, with_option("relax.FuseOps.max_depth", _MOST_FUSED):
         mod = relax_pipeline(is_cuda(target))(mod)
     if is_cuda(target):
         return lift_workspaces(schedule_for_gpu(mod))

@@ -57,11 +57,17 @@ def generate_gpu_code(mod: tvm.IRModule, target: Target, cuda_graph: bool = Fals
         gpu_runtime.load()  # what is compiled now can run now
     context = tvm.transform.PassContext.current()
     if cuda_graph:
-        config = {**context.config, "relax.backend.use_cuda_graph": True}
-        context = tvm.transform.PassContext(context.opt_level, config=config, instruments=context.instruments)
+        context = with_option("relax.backend.use_cuda_graph", True)
     passes = [*cuda_pipeline.dataflow_lower_passes(target), *cuda_pipeline.finalize_passes(target)]
     with context, gpu_runtime.compiling(str(target.attrs["arch"])):
         return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=PIPELINE)
+
+
+def with_option(name: str, value: Any) -> tvm.transform.PassContext:
+    """The context of passes at hand, with an option of TVM's set."""
+    context = tvm.transform.PassContext.current()
+    config = {**context.config, name: value}
+    return tvm.transform.PassContext(context.opt_level, config=config, instruments=context.instruments)
 
 
 def _pipeline() -> tuple[tvm.transform.Pass, Any, Any]:
@@ -114,7 +120,7 @@ def _without_zeros(call: tvm.ir.Call) -> Any:
 
 
 def _rounded_product(node: tirx.Max) -> Expr:
-    """A fenced product as a·b + 0, which rounds once and contracts with nothing, in one instruction instead of two.
+    """A fenced product as a·b + 0, which rounds once and contracts with nothing: one instruction on x86, two on ARM.
 
     Where the product is −0 this is +0; neither a comparison nor a sum with another number tells them apart.
     """

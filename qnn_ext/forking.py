@@ -53,14 +53,12 @@ def last(lock: threading.Lock) -> Any:
 _LONGEST = 10.0  # seconds
 
 
-_before: list[Callable[[], None]] = []
-_in_child: list[Callable[[], None]] = []
+_around: list[Callable[[], None]] = []
 
 
-def around(before: Callable[[], None], in_child: Callable[[], None]) -> None:
-    """Have functions called by a thread that forks, right before it does, and first of all in the new process."""
-    _before.append(before)
-    _in_child.append(in_child)
+def around(function: Callable[[], None]) -> None:
+    """Have a function called by a thread that forks, right before it does, and first of all in the new process."""
+    _around.append(function)
 
 
 def _take() -> None:
@@ -70,7 +68,7 @@ def _take() -> None:
         for one in list(_locks[kind]):
             one.acquire()
             _taken.append(one)
-    for function in _before:
+    for function in _around:
         function()
 
 
@@ -80,7 +78,7 @@ def _let_go() -> None:
 
 
 def _begin() -> None:
-    for function in _in_child:
+    for function in _around:
         function()
     _let_go()
 

@@ -225,23 +225,23 @@ def charge(shape: Sequence[int], what: str = "the model") -> None:
 
 def count_expression() -> None:
     """Count a call in the module, and look at the clock. Raises LimitError."""
-    state = _current.get()
-    if state is None:
-        return
-    state.expressions += 1
-    if state.expressions > state.limits.expressions:
-        raise over("expressions", "the model")
-    checkpoint()
+    _count("expressions", "the model")
 
 
 def count_evaluation() -> None:
     """Count an operator that is evaluated at import, and look at the clock. Raises LimitError."""
+    _count("evaluations", "the import")
+
+
+def _count(name: str, what: str) -> None:
+    """One more of what a limit counts, under whose name the work at hand keeps it."""
     state = _current.get()
     if state is None:
         return
-    state.evaluations += 1
-    if state.evaluations > state.limits.evaluations:
-        raise over("evaluations", "the import")
+    count = getattr(state, name) + 1
+    setattr(state, name, count)
+    if count > getattr(state.limits, name):
+        raise over(name, what)
     checkpoint()
 
 

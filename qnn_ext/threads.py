@@ -40,4 +40,4 @@ def _restart() -> None:
         _pool.size = 0
 
 
-forking.around(_restart, _restart)
+forking.around(_restart)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def attack(read: Callable[[Any], object], harmless: Any, files: Mapping[str, Any
         print(json.dumps([name, text, time.monotonic() - started]), flush=True)
 
 
+@cache
 def results(program: Path) -> dict[str, tuple[str, float]]:
     """What a child that runs `program`, which attacks, says of each file: name -> (error or nothing, seconds)."""
     folder = Path(__file__).parents[2]

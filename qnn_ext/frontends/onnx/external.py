@@ -104,12 +104,7 @@ class ExternalData:
 
 def _is_inside(location: str) -> bool:
     """Whether a relative name stays within its folder, links aside."""
-    depth = 0
-    for part in Path(location).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return False
-    return not Path(location).is_absolute()
+    return not Path(location).is_absolute() and ".." not in Path(os.path.normpath(location)).parts
 
 
 def _taken(file: BinaryIO, offset: int, size: int, label: str) -> bytes:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -309,18 +310,25 @@ def check_kinds(operator: Operator, dtypes: Sequence[str]) -> None:
 
     dtypes: of the inputs, "" where there is none
     """
+    taken = _kinds_taken(operator.op_type, operator.domain)
+    for index, (dtype, (name, kinds)) in enumerate(zip(dtypes, taken, strict=False)):
+        if dtype and kinds and _kind(dtype) not in kinds:
+            raise ModelFormatError(
+                f"input {index} ('{name}') is {dtype}, and {operator.op_type} takes {' or '.join(kinds)} there"
+            )
+
+
+@lru_cache(maxsize=1024)
+def _kinds_taken(op_type: str, domain: str) -> list[tuple[str, list[str]]]:
+    """Of each input, by the operator's newest schema, its name and the kinds of tensors that it may be."""
     from onnx import defs
 
-    if not defs.has(operator.op_type, operator.domain):
-        return
-    schema = defs.get_schema(operator.op_type, operator.domain)
-    for index, (dtype, parameter) in enumerate(zip(dtypes, schema.inputs, strict=False)):
-        kinds = {_kind(found.group(1)) for found in map(_TENSOR.fullmatch, parameter.types) if found}
-        if dtype and kinds and _kind(dtype) not in kinds:
-            taken = " or ".join(sorted(kinds))
-            raise ModelFormatError(
-                f"input {index} ('{parameter.name}') is {dtype}, and {operator.op_type} takes {taken} there"
-            )
+    if not defs.has(op_type, domain):
+        return []
+    return [
+        (parameter.name, sorted({_kind(found.group(1)) for found in map(_TENSOR.fullmatch, parameter.types) if found}))
+        for parameter in defs.get_schema(op_type, domain).inputs
+    ]
 
 
 _TENSOR = re.compile(r"tensor\((\w+)\)")

@@ -1,7 +1,6 @@
 """Files of some bytes that ask for gigabytes or hours are refused by arithmetic, with the limit that refuses them."""
 
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,11 @@ from tests.frontends import explosions
 from .explosions import CASES, lstm, model, node, ranged
 
 
-@cache
-def results() -> dict[str, tuple[str, float]]:
-    return explosions.results(Path(__file__).with_name("explosions.py"))
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
 @pytest.mark.parametrize("name", CASES)
 def test_small_files_that_ask_for_much(name):
-    explosions.check(results()[name], CASES[name][1])
+    found = explosions.results(Path(__file__).with_name("explosions.py"))
+    explosions.check(found[name], CASES[name][1])
 
 
 def test_raised_limits():
