@@ -1,23 +1,31 @@
-# make demo | test | lint | bench. Each sets up .venv first; PYTHON names the interpreter it is made from (3.10 to 3.13).
+# make demo | check | test | test-all | lint | bench. Each sets up .venv first; PYTHON names the interpreter it is made from (3.10 to 3.13).
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench clean
+.PHONY: demo check test test-all lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m scripts.demo
 
+check: lint
+	$(BIN)/python -m scripts.touched
+
 test: $(VENV)/.test
 	$(BIN)/python -m scripts.emulators
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-all: $(VENV)/.test
+	$(BIN)/python -m scripts.emulators
+	$(BIN)/python -m pytest -n 2 --dist loadfile --all
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks

@@ -13,7 +13,19 @@ BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotl
 CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
 SIGN = ["cryptography>=42"]
 PASCAL = ["nvidia-cuda-nvrtc-cu12; sys_platform != 'darwin'"]  # GPUs before sm_75, which CUDA 13 dropped
-TEST = ["pytest>=8", "pytest-xdist", "hypothesis", "ruff", "mypy", *SIGN, *BENCH, *CUDA, *PASCAL]
+TEST = [
+    "pytest>=8",
+    "pytest-xdist",
+    "hypothesis",
+    "grimp",
+    "import-linter",
+    "ruff",
+    "mypy",
+    *SIGN,
+    *BENCH,
+    *CUDA,
+    *PASCAL,
+]
 
 setup(
     name="qnn-ext",

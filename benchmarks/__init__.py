@@ -1,1 +1,1 @@
-"""Side by side with other runtimes: same model, same input, same threads, measured in turns in one process."""
+"""Comparisons with other runtimes: same model, input and threads, each runtime in its own process, in turns."""

@@ -3,17 +3,18 @@
     python -m benchmarks [--models PATH ...] [--only PART ...] [--threads 1 2]
                          [--json FILE] [--markdown FILE] [--plots DIR]
 
-Models: the bundled ones and those of ../shared/models where that folder is, or what --models names; besides, what --add
-names: files, or folders such as `python -m scripts.networks` writes. A runtime that is not installed is left out. Each
-runtime runs in a process of its own; they take turns, so that a busy moment of the machine hits all alike, and the
-median counts. What fails gets a row that says why.
+Models: the bundled ones and those of ../shared/models where that folder exists, or those given by --models; plus those
+given by --add: files, or folders such as `python -m scripts.networks` writes. A runtime that is not installed is left
+out. Each runtime runs in its own process; they take turns, so that a busy moment of the machine affects all alike, and
+the median counts. Whatever fails gets a row that says why.
 
-Printed: latencies with the best other runtime's over ours; the share of the machine's int8 peak that each class of
-layers reaches; times of import and build, file size, peak memory, and how the outputs agree; int8 against the float32
-network where NETWORK.float32.onnx lies beside NETWORK.*.
+Printed: latencies, and the ratio of the best other runtime's to ours; the share of the machine's int8 peak that each
+class of layers reaches; import and build times, file size, peak memory, and how well the outputs agree; int8 against
+the float32 network where NETWORK.float32.onnx lies beside NETWORK.*.
 
-All models at hand on one and two threads take some 15 minutes on two cores. Leave the machine alone meanwhile: another
-process on one of two cores doubles what two threads take. Where that cannot be, --realtime lets the runtimes go first.
+All available models on one and two threads take about 15 minutes on two cores. Leave the machine idle meanwhile:
+another process on one of two cores doubles the time of two threads. Where that is impossible, --realtime gives the
+runtimes priority.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from qnn_ext.host import default_threads
-from qnn_ext.storage import write_text
+from qnn_ext.files.storage import write_text
+from qnn_ext.processes.cores import default_threads
 
 from .comparison import Options, compare
 from .compiling import Compiled, compile_model
@@ -62,7 +63,7 @@ class Bench:
         self._folder.cleanup()
 
     def run(self, model: Model) -> Result:
-        """Measure one model, whatever happens to it."""
+        """Measure one model; failures are recorded, not raised."""
         result = Result(model)
         self.results.append(result)
         folder = Path(self._folder.name)
@@ -81,7 +82,7 @@ class Bench:
         return result
 
     def _twin(self, model: Model | None) -> Compiled | WorkerError | None:
-        """The float network, compiled once for all the files that are quantized from it."""
+        """The float network, compiled once for all files quantized from it."""
         if model is None:
             return None
         if model.path not in self._twins:
@@ -94,7 +95,7 @@ class Bench:
         return self._twins[model.path]
 
     def _measure_machine(self, threads: int) -> None:
-        """The int8 peak and the speed of memory. The worker of the peak stays, to be measured beside every model."""
+        """The int8 peak and the memory bandwidth. The peak's worker is kept, to measure with every model."""
         tasks = {"peak": Task("peak", "", threads), **{place: Task("read", place, threads) for place in READS}}
         workers = {name: Worker(task, self._options.verbose, self._options.realtime) for name, task in tasks.items()}
         try:
@@ -104,7 +105,7 @@ class Bench:
             self.machine.instruction, self.machine.peak[threads] = ready["peak"].name, rates.pop("peak")
             self.machine.reads[threads] = rates
             self._peaks[threads] = workers.pop("peak")
-        except WorkerError as error:  # no x86, say: there is no share of peak then
+        except WorkerError as error:  # not x86, say: then there is no share of peak
             print(f"the machine's peak is unknown: {error}", file=sys.stderr)
         finally:
             for worker in workers.values():
@@ -112,7 +113,7 @@ class Bench:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print and write; 1 where one of our own models failed."""
+    """Measure, print and write; returns 1 if one of our own models failed."""
     options = _parse(arguments)
     models = find_models(options.models) if options.models else default_models()
     models += find_models(options.add)
@@ -159,7 +160,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _write(options: argparse.Namespace, bench: Bench) -> None:
-    """After each model, so that a run that is broken off leaves what it has found."""
+    """Called after each model, so that an interrupted run leaves what it has found."""
     if options.json:
         write_text(options.json, json.dumps(to_json(bench.machine, bench.results), indent=1) + "\n")
     if options.markdown:

@@ -1,9 +1,9 @@
-"""How fast calibration goes through data, against plain inference of the same float module.
+"""Calibration throughput, against plain inference of the same float module.
 
     python -m benchmarks.calibration MODEL.onnx [--modes minmax auto ...] [--samples 16] [--rounds 5] [--workers 1 2]
 
-Random normal inputs (the time does not depend on the values' meaning). Plain inference and every way to calibrate take
-turns; what is compiled once is not counted, what happens for each sample is.
+Inputs are random normal (the time does not depend on what they mean). Plain inference and every calibration mode take
+turns; only per-sample work is timed, not one-time compilation.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from qnn_ext.quantize.fields import CALIBRATE_MODES
 from qnn_ext.quantize.fold import fold
 from qnn_ext.quantize.instrument import instrument
 
-GOAL = 0.5  # of the throughput of inference
+GOAL = 0.5  # share of inference throughput
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Samples per second, medians over the rounds; ratio: of the time of inference to that of calibration."""
+    """Samples per second, medians over the rounds; ratio: inference time over calibration time."""
 
     mode: str
     workers: int
@@ -42,8 +42,8 @@ class Speed:
 def measure(
     module: QnnModule, modes: Sequence[str], samples: int, rounds: int, workers: Sequence[int] = (1,)
 ) -> list[Speed]:
-    """The speed of each mode with each number of worker processes. These start anew in each round: give them enough to
-    do, or see how long that takes."""
+    """The speed of each mode with each number of worker processes. Workers are restarted in each round: give them
+    enough to do, or start-up is what you measure."""
     folded = fold(module, QConfig())
     annotated = annotate(folded, QConfig())
     names = [site.name for site in sites(annotated) if site.role != "weight"]
@@ -77,7 +77,7 @@ def _random(spec: TensorSpec, seed: int) -> np.ndarray:
 
 
 def _take_turns(ways: Mapping[object, Callable[[], None]], rounds: int) -> dict[object, np.ndarray]:
-    """Seconds of each way in each round, after one round that does not count."""
+    """Seconds of each mode in each round, after one uncounted round."""
     times: dict[object, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, run in ways.items():

@@ -1,4 +1,4 @@
-"""One model on a number of threads: every runtime that reads it and ours, in turns."""
+"""One model on some number of threads: ours and every other runtime that reads it, in turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROFILE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: turns, how long each is, how long a runtime may take to load a model, which scheduling."""
+    """How to measure: number and length of turns, time limit for loading a model, scheduling."""
 
     rounds: int = 15
     seconds_per_turn: float = 0.04
@@ -34,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes resident in a runtime's process: imported, at most while loading and running, at most while running."""
+    """Resident bytes of a runtime's process: after import, peak while loading and running, peak while running."""
 
     base: int | None
     peak: int | None
@@ -43,12 +43,12 @@ class Memory:
 
 @dataclass
 class Comparison:
-    """One model on some threads. What a runtime could not do stands in `failures`.
+    """One model on some threads. What a runtime could not do is in `failures`.
 
     times:     seconds per call by runtime; "qnn_ext" is ours
-    rival:     the runtimes among them that run this same file, ours aside
-    agreement: share of equal output values and largest difference over the range, ours against `reference`
-    peak:      operations per second of the machine, measured in the same turns, at its best
+    rival:     the other runtimes that run this same file
+    agreement: ours against `reference`: share of equal output values, and largest difference as a share of the range
+    peak:      the machine's best operations per second, measured in the same turns
     """
 
     model: Model
@@ -68,7 +68,7 @@ class Comparison:
         return min(self.rivals, key=lambda name: self.times[name].median) if self.rivals else None
 
     def ratio(self, least: bool = False) -> float | None:
-        """Latency of the best rival over ours: of medians, or of minima."""
+        """Latency of the best rival over ours: by medians, or by minima."""
         if OURS not in self.times or not self.rivals:
             return None
         if least:
@@ -91,7 +91,7 @@ def compare(
     peak: Worker | None,
     options: Options,
 ) -> Comparison:
-    """Measure. ours, twin: the compiled model and its compiled float twin, None where that failed or there is none."""
+    """Measure. ours, twin: the compiled model and its compiled float twin, None where it failed or there is none."""
     result = Comparison(model, threads)
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}

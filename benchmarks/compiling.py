@@ -1,4 +1,4 @@
-"""Our side of a model, made in a process of its own: imported, built for each number of threads, saved."""
+"""Our side of a model, prepared in its own process: imported, built for each number of threads, saved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Build:
-    """A `.qnn` file and what it took. `peak_bytes` is the most that the building process held."""
+    """A `.qnn` file and what building it cost. `peak_bytes` is the peak memory of the building process."""
 
     path: str
     seconds: float
@@ -33,7 +33,7 @@ class Compiled:
 
     import_seconds: from the file to the QNN dialect
     macs:           multiply-accumulates of convolutions and matrix products
-    integer_share:  the share of them that is computed in integers
+    integer_share:  the share of them computed in integers
     builds:         by number of threads
     """
 
@@ -45,7 +45,7 @@ class Compiled:
 
 
 def compile_model(model: Model, threads: list[int], folder: Path, limit: float, verbose: bool = False) -> Compiled:
-    """Compile a model in a process of its own. Raises WorkerError: it failed, or took longer than `limit` seconds."""
+    """Compile a model in its own process. Raises WorkerError if it fails or takes longer than `limit` seconds."""
     result = computed_apart(_compile, model, threads, folder, limit=limit, verbose=verbose)
     assert isinstance(result, Compiled)
     return result
@@ -53,7 +53,7 @@ def compile_model(model: Model, threads: list[int], folder: Path, limit: float, 
 
 def _compile(model: Model, threads: list[int], folder: Path) -> Compiled:
     import qnn_ext
-    from qnn_ext.coverage import coverage
+    from qnn_ext.compiling.coverage import coverage
 
     stored = model.stored_inputs()
     started = time.perf_counter()
@@ -74,7 +74,7 @@ def _compile(model: Model, threads: list[int], folder: Path) -> Compiled:
 
 
 def import_model(path: Path, inputs: list[np.ndarray] | None) -> qnn_ext.QnnModule:
-    """The model at the shapes of the inputs, in its framework's own arithmetic."""
+    """The model imported for the shapes of the inputs, in its framework's own arithmetic."""
     from qnn_ext.cli.formats import ImportOptions, read_module
 
     model = Model(path)
@@ -82,15 +82,15 @@ def import_model(path: Path, inputs: list[np.ndarray] | None) -> qnn_ext.QnnModu
         from qnn_ext.frontends.pytorch import from_pytorch
 
         examples = tuple(inputs) if inputs else None
-        return from_pytorch(path, example_inputs=examples, engine=model.engine)  # the file itself does not tell
-    if model.format == "mxnet":  # bit for bit what MXNet computes, its clipping of sums included
+        return from_pytorch(path, example_inputs=examples, engine=model.engine)  # the file itself does not say
+    if model.format == "mxnet":  # bit for bit what MXNet computes, including its clipping of sums
         shapes = {"data": inputs[0].shape} if inputs else None
         return read_module(path, "mxnet", ImportOptions(shapes=shapes, sum_mode="mxnet"))
     return read_module(path, model.format, ImportOptions())
 
 
 def _random_input(spec: qnn_ext.TensorSpec) -> np.ndarray:
-    """Every value of an 8- or 16-bit type, [0, 1) of a float one; 0 or 1 of a wider integer, which may be an index."""
+    """Every value of an 8- or 16-bit type, [0, 1) of a float one; 0 or 1 for wider integers, which may be indices."""
     rng = np.random.default_rng(0)
     if np.dtype(spec.dtype).kind == "f":
         return rng.random(spec.shape).astype(spec.dtype)

@@ -1,4 +1,4 @@
-"""What is aimed at: latency of the best peer over ours, by model. Only the benchmark's table knows these names."""
+"""Goals: latency of the best peer over ours, by model. Only the benchmark's table knows these names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Goal:
     aim: float
 
     def verdict(self, ratio: float) -> str:
-        """How a ratio compares."""
+        """How a ratio compares to its goal."""
         if ratio >= self.aim:
             return "aim met"
         return "met" if ratio >= self.must else "missed"
@@ -38,5 +38,5 @@ GOALS = {
 
 
 def goal_of(model: str) -> Goal:
-    """The goal for a model, named as its file is without the suffix."""
+    """The goal for a model, named by its file name without the suffix."""
     return GOALS.get(model, OTHERS)

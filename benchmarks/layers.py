@@ -1,4 +1,4 @@
-"""Layers by class, and how near each comes to the machine's int8 peak."""
+"""Layers by class, and how close each comes to the machine's int8 peak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FEW_CHANNELS = 4
 
 @dataclass(frozen=True)
 class Layer:
-    """A kernel's name, class, multiply-accumulates and median seconds, with a text that says its shape."""
+    """A kernel's name, class, multiply-accumulates and median seconds, and a description of its shape."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class ClassShare:
-    """What a class of layers takes of a model's time, and its share of the machine's peak."""
+    """A class of layers' share of a model's time, and of the machine's peak."""
 
     of_time: float
     of_peak: float
@@ -48,7 +48,7 @@ def layers_of(profile: Sequence[dict[str, Any]]) -> list[Layer]:
 
 
 def layer_class(macs: int, workload: dict[str, Any]) -> str:
-    """One of CLASSES, by the workload that a kernel computes."""
+    """One of CLASSES, by the kernel's workload."""
     kind = workload.get("type")
     if kind == "DenseWorkload":
         return "dense"
@@ -68,7 +68,7 @@ def _conv_class(workload: dict[str, Any]) -> str:
 
 
 def shape_text(workload: dict[str, Any]) -> str:
-    """ "3×3/2 112×112×32→64": kernel and stride, input, output channels; "128×768→3072" of a matrix product."""
+    """ "3×3/2 112×112×32→64": kernel and stride, input, output channels; "128×768→3072" for a matrix product."""
     w = workload
     if w.get("type") == "Conv2dWorkload":
         stride = "" if tuple(w["strides"]) == (1, 1) else f"/{max(w['strides'])}"

@@ -1,6 +1,6 @@
 """Memory of this process as Linux counts it: resident now, and the highest since the start or the last `reset_peak`.
 
-`ru_maxrss` will not do: a child inherits its parent's. Elsewhere than on Linux everything is None.
+`ru_maxrss` is no use: a child inherits its parent's. Outside Linux everything is None.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ _STATUS = Path("/proc/self/status")
 
 
 def resident_bytes() -> int | None:
-    """What is resident now."""
+    """Currently resident bytes."""
     return _field("VmRSS")
 
 
 def peak_bytes() -> int | None:
-    """The most that was resident."""
+    """Peak resident bytes."""
     return _field("VmHWM")
 
 
 def reset_peak() -> None:
-    """Let `peak_bytes` start again from what is resident now."""
+    """Reset `peak_bytes` to what is resident now."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        return  # not Linux, or a container that forbids it: the peak remains that of the whole life
+        return  # not Linux, or a container that forbids it: the peak remains that of the process's lifetime
 
 
 def _field(name: str) -> int | None:

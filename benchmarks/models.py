@@ -1,4 +1,4 @@
-"""Model files: their format by suffix, the inputs stored beside them, their float twin, and where to look for them."""
+"""Model files: their format by suffix, the inputs stored beside them, their float twins, and where to look for them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Model:
 
     @property
     def bytes(self) -> int:
-        """Size of the model on disk, parameters in a file of their own included."""
+        """Size of the model on disk, including a separate parameter file."""
         beside = self.path.parent.glob(f"{self.name}-[0-9]*.params") if self.format == "mxnet" else ()
         return sum(path.stat().st_size for path in (self.path, *beside))
 
     @property
     def engine(self) -> str | None:
-        """PyTorch's quantized engine, which TorchScript files do not name themselves: taken from the file's name."""
+        """PyTorch's quantized engine, taken from the file name, as TorchScript files do not record it."""
         return next((engine for engine in ENGINES if engine in self.name), None)
 
     @property
@@ -71,19 +71,19 @@ class Model:
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file's name is that of a model."""
+    """Whether a file name is that of a model."""
     return path.name.endswith(tuple(FORMATS))
 
 
 def default_models() -> list[Model]:
-    """The bundled models, then the real ones where they are at hand."""
+    """The bundled models, then the real ones where available."""
     return find_models([BUNDLED, *(AT_HAND / folder for folder in ("tflite", "onnx", "pytorch", "mxnet"))])
 
 
 def find_models(places: Sequence[Path]) -> list[Model]:
-    """The models among files and folders, by name within a folder. Folders that do not exist are skipped.
+    """The models among files and folders, sorted by name within a folder. Folders that do not exist are skipped.
 
-    NETWORK.float32.onnx is no model of its own: it is measured beside those that are quantized from it.
+    NETWORK.float32.onnx is not listed: it is measured beside the models quantized from it.
     """
     found: dict[Path, Model] = {}
     for place in places:
@@ -122,7 +122,7 @@ def _numbered(arrays: dict[str, np.ndarray], prefix: str) -> list[np.ndarray]:
 
 
 def _bundled_inputs(form: str) -> list[np.ndarray] | None:
-    """One held-out digit for the models that take float images; those of TFLite say themselves what they take."""
+    """One held-out digit for the models that take float images; TFLite models state their inputs themselves."""
     if form == "tflite":
         return None
     with np.load(BUNDLED / "digits_frameworks.npz", allow_pickle=False) as stored:

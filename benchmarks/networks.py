@@ -1,15 +1,15 @@
-"""Whole networks of every format: imported, built, run, and compared with what their framework computed.
+"""Whole networks of every format: imported, built, run, and compared with their framework's results.
 
     python -m benchmarks.networks FOLDER ... [--only NAME ...] [--threads 1] [--json FILE]
 
 A model lies beside an archive of the framework's inputs and outputs: MODEL.npz or MODEL_io.npz with input_0, input_1
-and so on (or x) and KIND_0, KIND_1 ... (or y) for every way the framework ran it. `scripts/networks.py` writes such
-folders.
+and so on (or x) and KIND_0, KIND_1 ... (or y) for every way in which the framework ran it. `scripts/networks.py` writes
+such folders.
 
-Columns: share of the multiply-accumulates that run as integers; and per kind of golden how many output values differ,
-by how many steps of the output's scale at most where the output is quantized (else as a share of its range), the
-signal-to-noise ratio of ours against it, and whether the largest value is in the same place. "itself" is the
-signal-to-noise ratio between the framework's own two ways.
+Columns: share of the multiply-accumulates that run as integers; and per kind of golden: how many output values differ,
+the largest difference in steps of the output's scale where the output is quantized (else as a share of its range), the
+signal-to-noise ratio of ours against it, and whether the argmax agrees. "itself" is the signal-to-noise ratio between
+the framework's own two ways.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 import qnn_ext
-from qnn_ext.coverage import coverage
-from qnn_ext.storage import write_text
+from qnn_ext.compiling.coverage import coverage
+from qnn_ext.files.storage import write_text
 
 from .compiling import import_model
 from .models import archive_of, is_model, read_archive
@@ -65,7 +65,7 @@ def compare(path: Path, threads: int) -> dict[str, Any]:
 
 
 def framework_apart(goldens: list[list[np.ndarray]]) -> list[dict[str, Any]]:
-    """How far the framework's two ways to run the model are from each other; empty where there is one."""
+    """How far apart the framework's two ways to run the model are; empty where there is only one."""
     return [difference(*pair) for pair in _pairs(goldens[0], goldens[1])] if len(goldens) > 1 else []
 
 
@@ -95,7 +95,7 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
 
 
 def quantization_step(values: np.ndarray) -> float | None:
-    """The step between the values of a dequantized tensor, None where they do not lie on a grid."""
+    """The step between the values of a dequantized tensor, None where they are not on a grid."""
     if values.dtype.kind in "iub":
         return 1.0
     distinct = np.unique(values.astype(np.float64))
@@ -147,7 +147,7 @@ def _decibels(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Compare and print; a model that does not import, build or run gets a row that says so, and the exit code is 1."""
+    """Compare and print; a model that fails to import, build or run gets a row that says so, and the exit code is 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the models wanted")
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def _row(path: Path, threads: int) -> dict[str, Any]:
-    """One model's failure is a row, not the end of the table."""
+    """A model's failure becomes a row and does not end the table."""
     try:
         return compare(path, threads)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""What the machine can do at most: its int8 dot-product instruction with all operands in registers, and memory reads.
+"""The machine's peak: its int8 dot-product instruction with all operands in registers, and memory reads.
 
-Both are kernels made with TVM as the real ones are, run by the same thread pool, and measured in turns with them.
+Both are TVM kernels like the real ones, run by the same thread pool, and measured in turns with them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8.cpu.dot import DotInstruction
 from qnn_ext.topi_int8.x86.intrin import INSTRUCTIONS
 
 from .runners import READS, Runner
 
-STEPS = 2048  # activations of 4 bytes: 8 KB, in the first cache
+STEPS = 2048  # activations of 4 bytes: 8 KB, within the L1 cache
 PASSES = 32
 
 
@@ -40,7 +40,7 @@ def peak_runner(threads: int) -> Runner:
 
 
 def read_runner(place: str, threads: int) -> Runner:
-    """Sums over a buffer of the size READS gives for `place`; `work` is in bytes."""
+    """Sums over a buffer of the size that READS gives for `place`; `work` is in bytes."""
     target = make_target("native", threads)
     lanes, rows = 64, 64 * threads
     columns = READS[place] // 4 // lanes // rows
@@ -65,9 +65,9 @@ def read_runner(place: str, threads: int) -> Runner:
 def _dot_kernel(instruction: DotInstruction, threads: int, target: Target) -> tuple[object, list]:
     """C[p, t, lane] = Σ_{pass, n, k} A[n, k] · B[t, lane, k]: every thread p holds all t accumulators in registers.
 
-    An instruction that accumulates finds its weights in one register, so the others hold accumulators: enough of them
-    that none waits for the one before. One that does not needs different weights for each accumulator, for equal
-    products would be computed once, and has an addition behind it, which is over in a cycle.
+    An accumulating instruction keeps its weights in one register and accumulators in the others: enough of them that
+    none waits for the previous one. One that does not accumulate needs different weights per accumulator, since equal
+    products would be computed once, and is followed by an addition, which takes one cycle.
     """
     lanes, depth = instruction.lanes, instruction.depth
     tiles = instruction.registers - 6 if instruction.accumulates else (instruction.registers - 4) // 2
@@ -104,7 +104,7 @@ def _dot_kernel(instruction: DotInstruction, threads: int, target: Target) -> tu
 
 
 def _runner(name: str, kernel: object, arrays: list[np.ndarray], threads: int, work: float) -> Runner:
-    """Its `seconds` are those of the fastest call: what is wanted is what the machine can do at most."""
+    """Its `seconds` are those of the fastest call: what is wanted is the machine's maximum."""
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
     buffers = [tvm.runtime.tensor(array) for array in arrays]
     evaluate = kernel.mod.time_evaluator  # type: ignore[attr-defined]

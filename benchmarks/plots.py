@@ -1,4 +1,4 @@
-"""Two kinds of plots: the ratio of latencies per model, and for each model the fraction of peak of every layer."""
+"""Two kinds of plots: the ratio of latencies per model, and per model every layer's fraction of peak."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qnn_ext.storage import replacing
+from qnn_ext.files.storage import replacing
 
 from .comparison import Comparison
 from .goals import goal_of
@@ -31,7 +31,7 @@ def write_plots(folder: Path, results: Sequence[Result]) -> list[Path]:
 
 
 def _ratios(path: Path, results: Sequence[Result]) -> Path | None:
-    """Bars per model, one for each number of threads, with marks where the goals are."""
+    """Bars per model, one per number of threads, with marks at the goals."""
     import matplotlib.pyplot as plt
 
     shown = [result for result in results if any(found.ratio() for found in result.comparisons)]

@@ -4,8 +4,9 @@
                                       [--json FILE] [--markdown FILE]
 
 Networks: the bundled float CNN and vision transformer for digits, calibrated on 400 training images, judged on 450
-held-out ones. SQNR is of the logits against the float network's. Our rows are computed by the interpreter, whose bits
-compiled models give; ONNX Runtime runs as it is used. All rows take some ten minutes on two cores.
+held-out ones. SQNR compares the logits with the float network's. Our rows are computed by the interpreter, which
+compiled models equal bit for bit; ONNX Runtime runs with default settings. All rows take about ten minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import numpy as np
 
 import qnn_ext
 from qnn_ext.errors import QnnError
+from qnn_ext.files.storage import write_text
 from qnn_ext.module import QnnModule
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.pipeline import quantize
-from qnn_ext.storage import write_text
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 NETWORKS = ("cnn", "transformer")
@@ -39,10 +40,10 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Row:
-    """One way to quantize a network, and what is left of it.
+    """One way to quantize a network, and the accuracy that remains.
 
-    accuracy: share of held-out images that are right; agreement: share with the float network's answer
-    sqnr:     of the logits, dB
+    accuracy: share of held-out images classified correctly; agreement: share classified as by the float network
+    sqnr:     SQNR of the logits, in dB
     """
 
     network: str
@@ -115,7 +116,7 @@ def our_rows(case: Case, modes: Sequence[str]) -> Iterator[Row]:
 
 
 def our_row(case: Case, mode: str, per_channel: bool, symmetric: bool, **settings: Any) -> Row:
-    """One configuration; one that is refused has a row that says why."""
+    """One configuration; if it is refused, its row says why."""
     dtype = "int8" if symmetric else "uint8"
     try:
         config = QConfig(per_channel=per_channel, symmetric=symmetric, dtype_input=dtype, **settings)
@@ -178,7 +179,7 @@ def quantized_by_onnxruntime(case: Case, prepared: Path, method: Any, per_channe
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """One table a network, the best SQNR of each tool in bold."""
+    """One table per network, the best SQNR of each tool in bold."""
     parts = []
     for name in dict.fromkeys(row.network for row in rows):
         mine = [row for row in rows if row.network == name]
@@ -205,7 +206,7 @@ def _line(row: Row, best: bool) -> str:
 
 
 def measure(networks: Sequence[str], modes: Sequence[str], peers: bool = True) -> Iterator[Row]:
-    """All rows, one by one. Without onnxruntime its rows are left out."""
+    """All rows, one by one. Without onnxruntime, its rows are left out."""
     for name in networks:
         case = load_case(name)
         yield case.row("float", "", None, None, None)

@@ -38,7 +38,7 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
-    """A Markdown table whose first `texts` columns are text and the others numbers; nothing without rows."""
+    """A Markdown table whose first `texts` columns are text and the others numbers; empty without rows."""
     if not rows:
         return []
     rule = ["---"] * texts + ["---:"] * (len(header) - texts)

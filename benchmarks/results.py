@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from qnn_ext.host import default_threads
+from qnn_ext.processes.cores import default_threads
 
 from .comparison import OURS, Comparison
 from .compiling import Compiled
@@ -21,8 +21,8 @@ _PACKAGES = ("qnn-ext", "apache-tvm", "ai-edge-litert", "onnxruntime", "openvino
 
 @dataclass
 class Machine:
-    """What the figures were measured on. By number of threads: peak, operations per second of `instruction`; reads,
-    bytes per second by place."""
+    """The machine that the figures were measured on. By number of threads: peak, operations per second of
+    `instruction`; reads, bytes per second by place."""
 
     cpu: str
     cores: int
@@ -33,13 +33,13 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        """This machine, nothing measured yet."""
+        """This machine, with nothing measured yet."""
         return cls(_cpu_name(), default_threads(), _versions())
 
 
 @dataclass
 class Result:
-    """All about one model. error: why it does not import or build; float_error: the same of its float twin."""
+    """Everything about one model. error: why it does not import or build; float_error: the same for its float twin."""
 
     model: Model
     compiled: Compiled | None = None
@@ -48,12 +48,12 @@ class Result:
     comparisons: list[Comparison] = field(default_factory=list)
 
     def at(self, threads: int) -> Comparison | None:
-        """The comparison on some threads."""
+        """The comparison on this many threads."""
         return next((found for found in self.comparisons if found.threads == threads), None)
 
 
 def to_json(machine: Machine, results: list[Result]) -> dict[str, Any]:
-    """Everything, turn by turn."""
+    """Everything, including every turn."""
     return {"machine": asdict(machine), "models": [_model_json(result) for result in results]}
 
 
@@ -104,7 +104,7 @@ def _times_json(times: Times) -> dict[str, Any]:
 
 
 def spread(found: Comparison) -> float | None:
-    """How unsteady the machine was: the middle half of our turns, as a share of their median."""
+    """How unsteady the machine was: the interquartile range of our turns, as a share of their median."""
     if OURS not in found.times:
         return None
     low, high = found.times[OURS].quartiles

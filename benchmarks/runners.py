@@ -1,8 +1,8 @@
-"""One interface to the runtimes compared: outputs for inputs, and seconds per call.
+"""One interface to all the runtimes compared: outputs for inputs, and seconds per call.
 
-Seconds are those of the inference call itself, inputs in place: LiteRT's `invoke`, ONNX Runtime's run with bound
+Seconds are those of the inference call alone, with inputs in place: LiteRT's `invoke`, ONNX Runtime's run with bound
 inputs, a TVM virtual machine's `main`. Every runtime is imported by the function that needs it, so that a process
-which runs one of them holds none of the others.
+running one of them loads none of the others.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Runner:
     """A model in a runtime, ready to run.
 
     name:    for tables
-    outputs: inputs in model order -> outputs in model order; must be called once before the others
+    outputs: inputs in model order -> outputs in model order; must be called once before the other two
     seconds: number of calls -> mean seconds of one
-    profile: number of runs -> its kernels with their median seconds, where the runtime tells
-    work:    operations or bytes of one call, where the runner is no model but measures the machine
+    profile: number of runs -> its kernels with their median seconds, where the runtime reports them
+    work:    operations or bytes per call, where the runner measures the machine rather than a model
     """
 
     name: str
@@ -40,7 +40,7 @@ class Runner:
 
 
 def timed(call: Callable[[], object]) -> Callable[[int], float]:
-    """`seconds` of a runtime that is called from Python."""
+    """`seconds` for a runtime that is called from Python."""
 
     def seconds(number: int) -> float:
         started = time.perf_counter()
@@ -62,7 +62,7 @@ def qnn_ext_runner(path: str | os.PathLike, threads: int, numerics: str = "float
 
 
 def compiled_runner(path: str | os.PathLike, threads: int) -> Runner:
-    """A `.qnn` file, as it is deployed."""
+    """A `.qnn` file, as deployed."""
     import qnn_ext
 
     return _engine_runner(qnn_ext.load(path, num_threads=threads))
@@ -83,7 +83,7 @@ def _engine_runner(engine: Any) -> Runner:
 
 
 def litert_runner(path: str | os.PathLike, threads: int, reference: bool = False) -> Runner:
-    """A TFLite model through LiteRT: XNNPACK, as it runs by default, or the reference kernels."""
+    """A TFLite model through LiteRT: XNNPACK, its default, or the reference kernels."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     kind = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
@@ -109,7 +109,7 @@ def onnxruntime_runner(path: str | os.PathLike, threads: int) -> Runner:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    held: list[Any] = []  # what is bound must live
+    held: list[Any] = []  # bound buffers must stay alive
 
     def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         held[:] = [onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for value in inputs]
@@ -145,7 +145,7 @@ def openvino_runner(path: str | os.PathLike, threads: int) -> Runner:
 
 
 def inductor_runner(path: str | os.PathLike, threads: int) -> Runner:
-    """An exported PT2E program through torch.compile, with its weights frozen: oneDNN's integer kernels."""
+    """An exported PT2E program through torch.compile with frozen weights: oneDNN's integer kernels."""
     import torch
     import torch._inductor.config
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  registers fusions and operators
@@ -158,7 +158,7 @@ def inductor_runner(path: str | os.PathLike, threads: int) -> Runner:
 
 
 def torchscript_runner(path: str | os.PathLike, threads: int) -> Runner:
-    """A TorchScript model of eager or FX quantization, with the engine that its file's name tells."""
+    """A TorchScript model of eager or FX quantization, with the engine that its file name gives."""
     import torch
 
     torch.set_num_threads(threads)
@@ -195,7 +195,7 @@ def tvm_runner(path: str | os.PathLike, threads: int) -> Runner:
 
     with open(path, "rb") as file:
         mod = from_tflite(tflite.Model.GetRootAsModel(file.read(), 0))
-    target = qnn_ext.target.make_target("native", threads)
+    target = qnn_ext.targets.names.make_target("native", threads)
     machine = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
     arguments: list[tvm.runtime.Tensor] = []
 
@@ -232,7 +232,7 @@ class Peer:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The modules that are not installed."""
+        """The required modules that are not installed."""
         return tuple(name for name in self.modules if importlib.util.find_spec(name) is None)
 
 
@@ -246,14 +246,14 @@ PEERS = (
 
 
 READS = {"memory": 1 << 28, "caches (4 MB)": 1 << 22}
-"""Bytes of the buffers whose reading is timed: several times a last-level cache; and more than the caches before it."""
+"""Bytes of the buffers whose reads are timed: several last-level caches; more than the caches below it."""
 
 
 def measure(runners: Sequence[Runner], rounds: int = 20, seconds_per_round: float = 0.02) -> dict[str, float]:
-    """Median seconds per call of each runner, taking turns in this process: for a quick look at one thread.
+    """Median seconds per call of each runner, taking turns in this process: a quick look, for one thread.
 
-    Every runner must have computed outputs once before: that is what sets its inputs. `python -m benchmarks` gives each
-    a process of its own, which several threads need: see `turns`.
+    Every runner must have computed outputs once before: that sets its inputs. `python -m benchmarks` gives each its own
+    process, which multi-threaded measurements need: see `turns`.
     """
     numbers = [max(1, min(2000, int(seconds_per_round / max(runner.seconds(3), 1e-6)))) for runner in runners]
     taken: dict[str, list[float]] = {runner.name: [] for runner in runners}

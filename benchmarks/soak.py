@@ -1,10 +1,10 @@
-"""What a process keeps after very many engines, calls and threads: nothing that grows with their number.
+"""What a process still holds after very many engines, calls and threads: nothing may grow with their number.
 
     python -m benchmarks.soak [SCENARIO ...] [--scale 1.0] [--json FILE]
 
-Each scenario runs in a process of its own. After a tenth of its rounds, when every cache has what it will hold, and at
-the end are counted: resident memory, threads, file descriptors, mappings and temporary files. "per round" is what the
-resident memory grew by between the two.
+Each scenario runs in its own process. After a tenth of its rounds, when all caches are full, and again at the end, it
+counts resident memory, threads, file descriptors, mappings and temporary files. "per round" is the growth of resident
+memory between the two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import qnn_ext
-from qnn_ext.storage import write_text
+from qnn_ext.files.storage import write_text
 
 from .memory import resident_bytes
 from .worker import WorkerError, computed_apart
@@ -38,7 +38,7 @@ _WARM = 0.1  # the share of the rounds after which caches are full
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds."""
+    """The resources that a process holds."""
 
     resident: int
     threads: int
@@ -48,7 +48,7 @@ class Held:
 
     @classmethod
     def now(cls, folder: Path) -> Held:
-        """What this process holds; its temporary files are those in `folder`."""
+        """The resources that this process holds; its temporary files are those in `folder`."""
         gc.collect()
         process = Path("/proc/self")
         return cls(
@@ -62,7 +62,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Grown:
-    """What a scenario held when it was warm, and at the end."""
+    """What a scenario held once warm, and at the end."""
 
     scenario: str
     rounds: int
@@ -120,7 +120,7 @@ def _short_threads(module: qnn_ext.QnnModule, rounds: int, threads: int) -> Iter
 
 
 def _engines(module: qnn_ext.QnnModule, rounds: int, threads: int) -> Iterator[None]:
-    """200 engines at once, of which every round replaces one."""
+    """200 engines at once, one of which is replaced every round."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.qnn"
         qnn_ext.build(module, num_threads=threads).save(path)
@@ -204,7 +204,7 @@ def soak(name: str, scale: float = 1.0) -> Grown:
 
 
 def table_of(results: list[Grown]) -> Table:
-    """One row for each scenario: warm → at the end."""
+    """One row per scenario: warm → at the end."""
     table = Table()
     table.add_column("scenario", no_wrap=True)
     for name in ("rounds", "seconds", "resident MB", "per round", "threads", "descriptors", "mappings", "files"):

@@ -1,11 +1,11 @@
-"""The register tile that the model of costs chooses, against the best of all legal ones, per product of some models.
+"""The register tile that the cost model chooses, against the best of all legal ones, per product of some models.
 
     python -m benchmarks.tiles [MODEL ...] [--json FILE] [--markdown FILE] [--within 1.6] [--only SUBSTRING]
 
-Every distinct workload of the models is built alone, with bias and requantize behind it, once with each legal tile that
-the model predicts to be within a factor of the best, and all are timed in turns on one thread: the minimum over many
-short batches counts, as when tuning. Without models: the workloads in `workloads.json`, those of ResNet-50,
-MobileNetV1, V2 and V3, DeepLab, BERT and ViT. `--save-workloads FILE` writes such a file.
+Every distinct workload of the models is built separately, with bias and requantize as its epilogue, once with each
+legal tile that the cost model predicts to be within a factor of the best, and all are timed in turns on one thread: the
+minimum over many short batches counts, as in tuning. Without models it takes the workloads in `workloads.json`, those
+of ResNet-50, MobileNetV1, V2 and V3, DeepLab, BERT and ViT. `--save-workloads FILE` writes such a file.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from qnn_ext.autotune.kernel import kernel_of, product
 from qnn_ext.autotune.task import Task, describe, extract_from_program, make_task, workload_from, workload_to
 from qnn_ext.autotune.timing import Timer, race
 from qnn_ext.cli.formats import ImportOptions, read_module, recognize
-from qnn_ext.codegen import generate_code
-from qnn_ext.storage import write_text
-from qnn_ext.target import make_target
+from qnn_ext.compiling.codegen import generate_code
+from qnn_ext.files.storage import write_text
+from qnn_ext.targets.names import make_target
 
 WORKLOADS = Path(__file__).with_name("workloads.json")
 ROUNDS = 6
@@ -51,7 +51,7 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """The default's time over the best one's."""
+        """The default tile's time over the best one's."""
         return self.seconds[self.default] / self.seconds[self.best]
 
     def record(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Measured:
 
 
 def workloads_of(path: Path, cpu: str) -> list[Any]:
-    """The distinct products of a model for which the target's kernels have tiles."""
+    """The distinct products of a model whose kernels have tiles on the target."""
     module = read_module(path, recognize(path), ImportOptions())
     return [task.workload for task in extract_from_program(module, cpu, threads=1)]
 
@@ -78,7 +78,7 @@ def workloads_of(path: Path, cpu: str) -> list[Any]:
 
 
 def measure(workload: Any, cpu: str, within: float, rounds: int = ROUNDS) -> Measured | None:
-    """Time the legal tiles of a workload; None where its kernel has none."""
+    """Time the legal tiles of a workload; None where its kernel has no tiles."""
     task = make_task(workload, make_target(cpu, 1))
     if task is None:
         return None
@@ -90,7 +90,7 @@ def measure(workload: Any, cpu: str, within: float, rounds: int = ROUNDS) -> Mea
     seconds: dict[Any, float] = {}
     for start in range(0, len(kept), CANDIDATES):
         group = kept[start : start + CANDIDATES]
-        # The default is in every group, so that the groups' times compare.
+        # The default is in every group, so that times are comparable between groups.
         seconds |= _race(task, [*dict.fromkeys([kept[0], *group])], rounds, seconds.get(kept[0]))
     return Measured(workload, {_sizes(tile): seconds[tile] for tile in kept})
 
@@ -139,7 +139,7 @@ def table(measured: Iterable[Measured]) -> str:
 
 
 def summary(measured: Sequence[Measured]) -> str:
-    """How many defaults are within 10 % of the best, the worst, and the cost over all workloads together."""
+    """How many defaults are within 10 % of the best, the worst of them, and the total loss over all workloads."""
     close = sum(item.ratio <= 1.1 for item in measured)
     worst = max(measured, key=lambda item: item.ratio)
     defaults, bests = (sum(item.seconds[getattr(item, name)] for item in measured) for name in ("default", "best"))

@@ -1,10 +1,10 @@
-"""What tuners find within some trials, against the best of all configurations.
+"""What tuners find within a number of trials, against the best of all configurations.
 
     python -m benchmarks.tuning [--only SUBSTRING] [--trials 64] [--seeds 5] [--log FILE] [--markdown FILE]
 
-Every configuration of each workload is measured once, as `qnn-ext tune` does, into a log, which a second run takes up
-again. Then each tuner tunes on what was measured instead of a machine, with several seeds: its share of the exhaustive
-best is the best one's time over that of what it found.
+Every configuration of each workload is measured once, as `qnn-ext tune` does, into a log that a second run resumes.
+Then each tuner tunes on these measurements instead of a machine, with several seeds: its share of the exhaustive best
+is the best configuration's time over that of the one it found.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from qnn_ext.autotune import LocalBuilder, MeasureOption, Result, Task, log_to_file, make_task, measure_option
 from qnn_ext.autotune.tuners import TUNERS, make_tuner
-from qnn_ext.storage import write_text
-from qnn_ext.target import make_target
+from qnn_ext.files.storage import write_text
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, Workload
 
 ALL = 10**6
@@ -28,7 +28,7 @@ BYTES = ("uint8", "int8")
 
 
 def conv(height: int, channels: tuple[int, int], kernel: int, stride: int = 1, groups: int = 1) -> Conv2dWorkload:
-    """A square convolution that keeps its size, but for the stride."""
+    """A square convolution with "same" padding."""
     padding = ((kernel - 1) // 2,) * 4 if stride == 1 else (0, 0, kernel // 2, kernel // 2)
     sizes = (1, height, height, *channels)
     return Conv2dWorkload(*sizes, (kernel, kernel), (stride, stride), padding, (1, 1), groups, *BYTES)
@@ -43,7 +43,7 @@ WORKLOADS: list[Workload] = [
     conv(7, (960, 960), 3, 1, 960),
     BatchMatmulWorkload(12, 50, 64, 50, "uint8", "uint8"),
 ]
-"""Mostly ones whose best configuration the model of costs does not predict."""
+"""Mostly ones whose best configuration the cost model does not predict."""
 
 
 class Replay:
@@ -65,7 +65,7 @@ class Replay:
 
 
 class NoBuilder(LocalBuilder):
-    """Compiles nothing: everything is measured already."""
+    """Compiles nothing: everything has already been measured."""
 
     def __init__(self) -> None: ...
 

@@ -1,6 +1,6 @@
 """Taking turns: every worker runs for a short while, again and again, in an order drawn anew for each round.
 
-A busy moment of the machine then hits all alike, and the median over the rounds leaves it out.
+A busy moment of the machine then affects all alike, and the median over the rounds ignores it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .worker import Worker, WorkerError
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds per call: one value for each turn, and the least of any part of a turn."""
+    """Seconds per call: one value per turn, and the minimum over all parts of turns."""
 
     seconds: tuple[float, ...]
     least: float
@@ -28,7 +28,7 @@ class Times:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """A quarter of the turns was faster than the first, a quarter slower than the second."""
+        """The quartiles: a quarter of the turns was faster than the first, a quarter slower than the second."""
         low, high = np.quantile(self.seconds, (0.25, 0.75))
         return float(low), float(high)
 
@@ -36,7 +36,7 @@ class Times:
 def take_turns(
     workers: Mapping[str, Worker], rounds: int, seconds_per_turn: float, seed: int = 0
 ) -> tuple[dict[str, Times], dict[str, str]]:
-    """The times of every worker that lasted, and what went wrong with the others."""
+    """The times of every worker that survived, and what went wrong with the others."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in workers}
     failures: dict[str, str] = {}
     numbers: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""One process per runtime and model, started by the benchmark, which runs when asked to and is stopped in between.
+"""One process per runtime and model, started by the benchmark; it runs when asked and is stopped in between.
 
 Thread pools spin for a while after a call, TVM's for up to 0.2 s: in one process, or in a process left running, they
-would take the cores from whoever is measured next. A stopped process (SIGSTOP) takes nothing. A process of its own also
-tells the memory of a runtime from that of the others, and its crash is a row of the table.
+would take the cores from whatever is measured next. A stopped process (SIGSTOP) takes no time. Separate processes also
+separate the runtimes' memory, and a crash is just a row of the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .runners import PEERS, Runner, compiled_runner
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "TVM_BIND_THREADS")
 _PR_SET_PDEATHSIG = 1
-PARTS = 8  # of a turn
+PARTS = 8  # parts of a turn
 
 
 class WorkerError(Exception):
@@ -51,9 +51,9 @@ class Task:
 class Ready:
     """A worker that has loaded its model and computed its first outputs.
 
-    setup_seconds: import of the runtime, load, first call
+    setup_seconds: importing the runtime, loading, first call
     base_bytes:    resident with the runtime imported and no model loaded
-    peak_bytes:    the most that was resident until now
+    peak_bytes:    peak resident memory so far
     work:          see Runner
     """
 
@@ -116,7 +116,7 @@ def _serve(connection: Connection, task: Task) -> None:
 
 def _turn(runner: Runner, number: int) -> tuple[float, float]:
     """Seconds per call over `number` calls, after one that wakes threads and fills caches; and over the best part of
-    them, short enough to be spared by whatever else the machine does."""
+    them, short enough to escape whatever else the machine does."""
     runner.seconds(1)
     parts = min(number, PARTS)
     seconds = [runner.seconds(number // parts) for _ in range(parts)]
@@ -130,12 +130,12 @@ def one_line(error: BaseException, length: int = 240) -> str:
 
 
 def enter_child(verbose: bool) -> None:
-    """Prepare a child process: it dies with its parent, decides itself how many threads to use, and prints nothing."""
+    """Prepare a child process: it dies with its parent, sets its own number of threads, and prints nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for name in _THREAD_VARIABLES:
         os.environ.pop(name, None)
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes of its own
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # may not start processes of its own
     with open(os.devnull, "w") as sink:
         os.dup2(sys.stderr.fileno() if verbose else sink.fileno(), 1)
         if not verbose:
@@ -162,7 +162,7 @@ class Child:
         theirs.close()
 
     def answer(self, limit: float) -> Any:
-        """The next thing the process sends. Raises WorkerError: it failed, ended, or took longer than `limit` s."""
+        """The next message from the process. Raises WorkerError if it failed, ended, or took longer than `limit` s."""
         try:
             if not self._pipe.poll(limit):
                 raise WorkerError(f"no answer within {limit:.0f} s")
@@ -182,7 +182,7 @@ class Child:
             raise WorkerError(f"the process ended ({_exit(self._process.exitcode)})") from None
 
     def stop(self) -> None:
-        """Let the process take no time at all until `resume`."""
+        """Stop the process until `resume`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -194,7 +194,7 @@ class Child:
             os.kill(self._process.pid, number)
 
     def close(self) -> None:
-        """End the process: it goes by itself when the pipe does, unless it is busy."""
+        """End the process: it exits by itself when the pipe closes, unless it is busy."""
         self.resume()
         self._pipe.close()
         self._process.join(5)
@@ -203,7 +203,7 @@ class Child:
 
 
 def computed_apart(function: Callable[..., Any], *arguments: Any, limit: float, verbose: bool = False) -> Any:
-    """What `function` returns in a process of its own. Raises WorkerError: it failed, or took longer than `limit` s."""
+    """The result of `function` in its own process. Raises WorkerError if it fails or takes longer than `limit` s."""
     child = Child(_send_result, function, *arguments, verbose=verbose)
     try:
         return child.answer(limit)
@@ -219,7 +219,7 @@ def _send_result(connection: Connection, function: Callable[..., Any], *argument
 
 
 class Worker(Child):
-    """A child that runs a Task. It works from the start: `wait` gives its Ready and stops it."""
+    """A child that runs a Task. It starts working at once; `wait` returns its Ready and stops it."""
 
     def __init__(self, task: Task, verbose: bool = False, realtime: bool = False) -> None:
         super().__init__(_serve, task, verbose=verbose)
@@ -238,7 +238,7 @@ class Worker(Child):
         return ready
 
     def _enter_realtime(self) -> None:
-        """All threads go before whatever else wants the cores. The system keeps a twentieth of the time for that."""
+        """Give all threads priority over everything else. The system reserves a twentieth of the time for the rest."""
         for thread in os.listdir(f"/proc/{self._process.pid}/task"):
             try:
                 os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
@@ -246,7 +246,7 @@ class Worker(Child):
                 raise WorkerError("real-time scheduling needs the right to it (CAP_SYS_NICE, as root has)") from None
 
     def ask(self, command: str, *arguments: Any, limit: float = 120.0) -> Any:
-        """Let the process run until it has answered: "turn", "profile" or "peak_bytes". Raises WorkerError."""
+        """Let the process run until it has answered "turn", "profile" or "peak_bytes". Raises WorkerError."""
         self.resume()
         self.send(command, *arguments)
         result = self.answer(limit)

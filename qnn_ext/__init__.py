@@ -1,13 +1,11 @@
 """qnn_ext: integer execution of pre-quantized neural networks on Apache TVM.
 
-Running a compiled model needs TVM's runtime only. What compiles is imported at its first use, and with it `tvm`.
+Running a compiled model needs only TVM's runtime. The compiling parts, and with them `tvm`, are imported at first use.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -24,11 +22,12 @@ from .errors import (
 )
 from .module import QnnModule, TensorSpec
 from .qparams import QParams
-from .runtime import Engine, load
+from .running.engine import Engine, load
+from .targets.host import ask_where_unknown
 
 if TYPE_CHECKING:
     from . import autotune, quantize
-    from .build import build
+    from .building import build
     from .frontends.mxnet import from_mxnet
     from .frontends.onnx import from_onnx
     from .frontends.pytorch import from_pytorch
@@ -68,7 +67,7 @@ __all__ = [
 _LAZY = {
     "Interpreter": ".interpreter",
     "Limits": ".limits",
-    "build": ".build",
+    "build": ".building",
     "from_mxnet": ".frontends.mxnet",
     "from_onnx": ".frontends.onnx",
     "from_pytorch": ".frontends.pytorch",
@@ -76,6 +75,9 @@ _LAZY = {
 }
 
 _LAZY_MODULES = ("autotune", "quantize")
+
+# On systems other than Linux, only the compiler knows this CPU's features
+ask_where_unknown(lambda: import_module(".targets.names", __name__).features_of_model())
 
 
 def __getattr__(name: str) -> Any:
@@ -90,13 +92,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_LAZY_MODULES})
-
-
-class _Package(ModuleType):
-    """Keeps `build` the function: importing the submodule of that name puts the module in its place."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value.build if name == "build" and isinstance(value, ModuleType) else value)
-
-
-sys.modules[__name__].__class__ = _Package

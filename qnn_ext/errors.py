@@ -1,4 +1,4 @@
-"""Every exception a user of qnn_ext can meet. Each message names the node, what was found and what to do."""
+"""The exceptions that users of qnn_ext may see. Each message names the node, what was found and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class QnnError(Exception):
     """Base class of all errors raised by qnn_ext.
 
-    Messages are one line of text, whatever the names from a file in them hold: characters that do not print show as
+    A message is a single line of text, whatever names from a file it contains: unprintable characters are shown as
     replacement characters.
     """
 
@@ -19,8 +19,8 @@ class ModelFormatError(QnnError):
 
 
 class LimitError(ModelFormatError):
-    """The model needs more time or memory than `qnn_ext.Limits` allows: raise the limit that the message names, or
-    refuse the file."""
+    """The model needs more time or memory than `qnn_ext.Limits` allows: raise the limit named in the message, or reject
+    the file."""
 
 
 class UnsupportedOperatorError(QnnError):
@@ -44,16 +44,16 @@ class ArtifactError(QnnError):
 
 
 class QuantizationError(QnnError):
-    """A float model cannot be quantized as asked: data set, calibration table, configuration or ranges are wrong."""
+    """A float model cannot be quantized as requested: wrong data set, calibration table, configuration or ranges."""
 
 
 class QuantizationWarning(UserWarning):
-    """Something a user should look at while quantizing: a tensor that is always zero, a layer left in float."""
+    """Something to look at after quantizing: a tensor that is always zero, a layer left in float."""
 
 
 class TuningError(QnnError):
-    """Tuning cannot go on or its log cannot be read: no worker, no server, no file, or nothing in the model to tune."""
+    """Tuning cannot continue or its log cannot be read: no worker, no server, no file, or nothing to tune."""
 
 
 class TuningWarning(UserWarning):
-    """Something a user should look at while tuning: records that were ignored, tasks that could not be measured."""
+    """Something to look at after tuning: records that were ignored, tasks that could not be measured."""

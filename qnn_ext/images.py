@@ -1,4 +1,4 @@
-"""Photos as model inputs: resized to the input's size, normalized, quantized with the input's own parameters.
+"""Photos as model inputs: resized to the input's size, normalized, quantized with the input's parameters.
 
 How pixels 0 … 255 become the real values a model expects ("normalize"):
 
@@ -6,7 +6,7 @@ How pixels 0 … 255 become the real values a model expects ("normalize"):
     -1..1     pixel / 127.5 − 1
     imagenet  (pixel / 255 − mean) / deviation per channel, with ImageNet's means and deviations
     raw       the bytes themselves: an 8-bit input takes them as its integers, every other input as 0.0 … 255.0
-    auto      what the input's quantization parameters tell: see `choose_normalization`
+    auto      inferred from the input's quantization parameters: see `choose_normalization`
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from .errors import InputError
+from .files.reading import open_file
 from .module import TensorSpec
 from .qparams import QParams, dtype_range
-from .reading import open_file
 
 NORMALIZATIONS = ("auto", "0..1", "-1..1", "imagenet", "raw")
 
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
-# the real interval of each normalization over all pixels and channels
+# the range of real values of each normalization, over all pixels and channels
 _RANGES = {
     "0..1": (0.0, 1.0),
     "-1..1": (-1.0, 1.0),
@@ -37,15 +37,15 @@ _RANGES = {
 }
 _TOLERANCE = 0.06  # of the interval's width: converters calibrate on photos, which may miss pure black or white
 _MODES = {1: "L", 3: "RGB"}
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # some others of Pillow's start programs
-_MOST_PIXELS = 1 << 27  # that decoding may make, 400 MB; a file of a few bytes may stand for any number
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # some of Pillow's other formats start programs
+_MOST_PIXELS = 1 << 27  # decoded, 400 MB; a file of a few bytes may declare any number
 
 
 def load_image(path: str | os.PathLike, spec: TensorSpec, normalize: str = "auto") -> np.ndarray:
     """The photo as a value for the input `spec`: NHWC, NCHW or (1, H, W), with 1 or 3 channels.
 
-    The photo is squeezed to the input's height and width, as TFLite's label_image does. Raises InputError when the file
-    is no image, the input does not take one, or "auto" cannot tell the normalization.
+    The photo is resized to the input's height and width without keeping its proportions, as in TFLite's label_image.
+    Raises InputError if the file is not an image, the input does not take one, or "auto" finds no normalization.
     """
     height, width, channels, first = _layout(spec)
     pixels = _read_pixels(path, height, width, channels)
@@ -54,7 +54,7 @@ def load_image(path: str | os.PathLike, spec: TensorSpec, normalize: str = "auto
 
 
 def to_input(pixels: np.ndarray, spec: TensorSpec, normalize: str = "auto") -> np.ndarray:
-    """Pixels, uint8 (..., C), as values of the input's dtype, same shape."""
+    """Pixels, uint8 (..., C), as values of the input's dtype, in the same shape."""
     if normalize == "auto":
         normalize = choose_normalization(spec)
         if spec.dtype in ("uint8", "int8") and normalize != "imagenet":
@@ -66,10 +66,10 @@ def to_input(pixels: np.ndarray, spec: TensorSpec, normalize: str = "auto") -> n
 
 
 def choose_normalization(spec: TensorSpec) -> str:
-    """The normalization whose real interval is the one an 8-bit input can hold, scale · (q − zero_point) over all q.
+    """The normalization whose range matches that of an 8-bit input, scale · (q − zero_point) over all q.
 
-    Float inputs and integer ones without a scale carry no such hint and get 0..1 and raw. Raises InputError when
-    nothing fits, and for wider integers: int16 inputs are symmetric, which hides whether values below zero occur.
+    Float inputs and integer inputs without a scale give no such hint and get 0..1 and raw. Raises InputError if nothing
+    fits, and for wider integers: int16 inputs are symmetric, which hides whether values below zero occur.
     """
     if spec.qparams is None:
         return "0..1" if spec.dtype.startswith("float") else "raw"
@@ -86,7 +86,7 @@ def choose_normalization(spec: TensorSpec) -> str:
 
 
 def real_range(qparams: QParams) -> tuple[float, float]:
-    """The smallest and largest real value a tensor can hold: scale · (q − zero_point) at the ends of its dtype."""
+    """The smallest and largest real value of a tensor: scale · (q − zero_point) at the ends of its dtype."""
     low, high = dtype_range(qparams.dtype)
     scale, zero_point = np.asarray(qparams.scale, np.float64), np.asarray(qparams.zero_point, np.float64)
     return float((scale * (low - zero_point)).min()), float((scale * (high - zero_point)).max())
@@ -127,7 +127,7 @@ def _read_pixels(path: str | os.PathLike, height: int, width: int, channels: int
     with open_file(source, InputError) as file:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # we refuse what it warns of
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # we reject what it warns about
                 image = Image.open(file, formats=_FORMATS)
             with image:
                 pixels = image.width * image.height
@@ -138,6 +138,6 @@ def _read_pixels(path: str | os.PathLike, height: int, width: int, channels: int
             raise InputError(f"{source}: neither an image ({', '.join(_FORMATS)}) nor a .npy or .npz file") from error
         except InputError:
             raise
-        except Exception as error:  # of damaged images: each of Pillow's decoders has its own
+        except Exception as error:  # damaged images: each of Pillow's decoders raises its own exceptions
             raise InputError(f"{source}: cannot be read as an image: {error}") from error
     return np.asarray(converted, np.uint8).reshape(height, width, channels)

@@ -1,7 +1,7 @@
-"""How much an import or a build may compute and keep: what would exhaust the machine is refused before it is allocated.
+"""Limits for imports and builds: what would exhaust the machine is rejected before it is allocated.
 
-`from_tflite`, `from_onnx`, `from_pytorch`, `from_mxnet` and `build` enter `limited(limits)`; whatever runs within asks
-the functions below, which know the limits of the work at hand. Outside of it the defaults hold.
+`from_tflite`, `from_onnx`, `from_pytorch`, `from_mxnet` and `build` enter `limited(limits)`; code that runs within
+calls the functions below, which use the limits of the current import or build. Outside of one, the defaults apply.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import LimitError, ModelFormatError, QnnError, UnsupportedOperatorError
+from .tvm_runtime import set_up
 
-_CONVERSIONS = 4  # how often a weight of the file may be converted (transposed, widened, packed) beyond the limits
+_CONVERSIONS = 4  # conversions of each of the file's weights (transposing, widening, packing) that do not count
 MAX_RANK = 32  # of NumPy 1
-_CONVERTED_BYTES = 4  # of an element of a converted weight
+_CONVERTED_BYTES = 4  # per element of a converted weight
 
 
 def _limit(default: float, unit: str, of: str, most: float = math.inf) -> Any:
@@ -28,32 +29,31 @@ def _limit(default: float, unit: str, of: str, most: float = math.inf) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one import, or one build, may take. A model beyond a limit raises LimitError, which names the limit and what
-    is needed.
+    """What one import, or one build, may use. A model that exceeds a limit raises LimitError, which names the limit and
+    how much is needed.
 
     The defaults are far above what published models need, and fixed, so that a file is accepted on every machine or on
-    none. A server that takes files of strangers should lower `seconds` and `memory`.
+    none. A server that accepts files from strangers should lower `seconds` and `memory`.
 
     elements:    elements of one tensor at run time. Default 2³¹ − 1, the most that 32-bit indices address
-    folded:      elements of one constant that the import computes, from an attribute or from other constants. Twice as
-                 many as the file's own constants have together are allowed in any case. Default 2²⁴
-    constants:   elements of all constants and states that the import makes, together; those of the file do not count.
+    folded:      elements of one constant that the import computes, from an attribute or from other constants. Twice the
+                 total size of the file's own constants is always allowed. Default 2²⁴
+    constants:   elements of all constants and states that the import creates, together; those of the file do not count.
                  Default 2²⁷: half a gigabyte of float32
-    unrolled:    time steps of a recurrent layer and rounds of a loop, each of which becomes some twenty expressions.
-                 Default 1024
+    unrolled:    time steps of a recurrent layer and iterations of a loop, each of which becomes about twenty
+                 expressions. Default 1024
     expressions: calls in the module. Default 100,000
-    evaluations: operators of TorchScript that the import evaluates, those in a loop in every round. Default 1,000,000
-    operands:    operands or results of one operator, and of the model; some passes compare them with each other.
-                 Default 2048
-    padding:     rows or columns that a window may reach beyond its image. Default 2¹⁶
-    workspace:   bytes that the feature maps of a compiled model take at a time, checked by `build`. Default 16 GiB
-    seconds:     wall-clock time of the import, reading the file included, and again of the build for each target.
+    evaluations: TorchScript operators that the import evaluates, those in a loop once per iteration. Default 1,000,000
+    operands:    operands or results of one operator, and of the model; some passes compare them pairwise. Default 2048
+    padding:     rows or columns by which a window may extend beyond its image. Default 2¹⁶
+    workspace:   peak bytes of a compiled model's feature maps, checked by `build`. Default 16 GiB
+    seconds:     wall-clock time of the import, including reading the file, and separately of the build for each target.
                  Default 600
-    memory:      bytes by which the process may grow while the operators are converted, and again while they are
-                 compiled, the model's own weights and their conversions not counted. Default 4 GiB. Checked where the
-                 operating system tells it (Linux)
+    memory:      bytes by which the process may grow while the operators are converted, and separately while they are
+                 compiled, not counting the model's own weights and their conversions. Default 4 GiB. Checked only where
+                 the operating system reports it (Linux)
 
-    Raises QnnError for a limit that is no positive number, and for more elements than 32-bit indices address.
+    Raises QnnError for a limit that is not a positive number, and for more elements than 32-bit indices address.
     """
 
     elements: int = _limit(2**31 - 1, "elements", "in one tensor", most=2**31 - 1)
@@ -98,7 +98,7 @@ class _Work:
 
     @property
     def exempt(self) -> int:
-        """Elements of constants, and of memory, that do not count: conversions of the file's own constants."""
+        """Elements, of constants and of memory, that do not count: conversions of the file's own constants."""
         return _CONVERSIONS * self.own
 
 
@@ -108,9 +108,10 @@ _given: ContextVar[Limits | None] = ContextVar("qnn_ext_limits", default=None)
 
 @contextmanager
 def limited(limits: Limits | None) -> Iterator[None]:
-    """Within, these limits hold, and the clock runs. None: those that `using` gives, or the defaults. Raises QnnError
-    when `limits` is something else."""
+    """A context in which these limits apply and the clock runs. None: those from `using`, or the defaults. Raises
+    QnnError if `limits` is anything else."""
     _check_type(limits)
+    set_up()
     token = _current.set(_Work(limits or _given.get() or Limits()))
     try:
         yield
@@ -120,8 +121,8 @@ def limited(limits: Limits | None) -> Iterator[None]:
 
 @contextmanager
 def using(limits: Limits | None) -> Iterator[None]:
-    """Imports and builds within that are given no limits take these, each with a clock of its own; None changes
-    nothing. Raises QnnError when `limits` is something else."""
+    """A context in which imports and builds without limits of their own use these, each with its own clock; None
+    changes nothing. Raises QnnError if `limits` is anything else."""
     _check_type(limits)
     token = _given.set(limits or _given.get())
     try:
@@ -136,15 +137,15 @@ def _check_type(limits: Limits | None) -> None:
 
 
 def current() -> Limits:
-    """The limits of the import or build at hand."""
+    """The limits of the current import or build."""
     state = _current.get()
     return state.limits if state else _given.get() or Limits()
 
 
 def begin_walk(elements: int) -> None:
-    """The file has been read, and its operators are converted or compiled now: what counts begins at zero.
+    """Called when the file has been read and its operators are about to be converted or compiled: resets the counts.
 
-    elements: of the model's own constants, which do not count
+    elements: those of the model's own constants, which do not count
     """
     state = _current.get()
     if state is not None:
@@ -152,7 +153,7 @@ def begin_walk(elements: int) -> None:
 
 
 def add_own(elements: int) -> None:
-    """More of the file's own constants have come to light."""
+    """Add elements of the file's own constants that were not known before."""
     state = _current.get()
     if state is not None:
         state.own += elements
@@ -162,14 +163,14 @@ def add_own(elements: int) -> None:
 
 
 def check(name: str, needed: float, what: str = "the model") -> None:
-    """Raises LimitError when `what` needs more than the limit `name` allows."""
+    """Raises LimitError if `what` needs more than the limit `name` allows."""
     limit = getattr(current(), name)
     if needed > limit:
         raise exceeded(name, needed, what)
 
 
 def exceeded(name: str, needed: float, what: str = "the model") -> LimitError:
-    """The error for a limit that is hit: what is needed, what is allowed, how to allow more."""
+    """The error for an exceeded limit: what is needed, what is allowed, how to allow more."""
     limit, meta = getattr(current(), name), _META[name]
     problem = f"{what} takes {needed:,} {meta['unit']}, and the limit is {limit:,} {meta['of']}"
     if needed > meta["most"]:
@@ -178,43 +179,42 @@ def exceeded(name: str, needed: float, what: str = "the model") -> LimitError:
 
 
 def _how(name: str, value: float) -> str:
-    """How a limit is set, in Python and on the command line."""
+    """How to set a limit, in Python and on the command line."""
     return f"limits=Limits({name}={value}), or --limit {name}={value}"
 
 
 def check_elements(
     shape: Sequence[int], what: str = "the result", name: str = "elements", exempt: int = 0
 ) -> tuple[int, ...]:
-    """`shape` as a tuple. Raises ModelFormatError when a dimension is negative, LimitError when there are too many
-    elements.
+    """`shape` as a tuple. Raises ModelFormatError for negative dimensions, LimitError if there are too many elements.
 
-    name:   the limit that holds: "elements", or "folded" for constants that are made now
-    exempt: elements that are allowed in any case
+    name:   the limit that applies: "elements", or "folded" for constants that are computed now
+    exempt: elements that are always allowed
     """
     check_rank(len(shape), what)
     if any(dim < 0 for dim in shape):
         raise ModelFormatError(f"{what} would have shape {tuple(shape)}: the file is damaged")
-    count = math.prod(shape)
+    count = math.prod(dim for dim in shape if dim)  # also if it is empty: NumPy and TVM multiply the other dimensions
     if count > exempt:
         check(name, count, f"{what} of shape {tuple(shape)}")
     return tuple(int(dim) for dim in shape)
 
 
 def most_folded() -> int:
-    """Elements that a constant may have which the import computes from others. What is computed from constants step by
-    step would otherwise double with each."""
+    """The most elements of a constant that the import computes from others. Without this limit, constants could double
+    with every step that computes one from another."""
     state = _current.get()
     return max(current().folded, 2 * state.own if state else 0)
 
 
 def check_rank(rank: int, what: str = "the result") -> None:
-    """Raises UnsupportedOperatorError for more dimensions than arrays can have."""
+    """Raises UnsupportedOperatorError for more dimensions than an array can have."""
     if rank > MAX_RANK:
         raise UnsupportedOperatorError(f"{what} has {rank} dimensions; up to {MAX_RANK} are supported")
 
 
 def charge(shape: Sequence[int], what: str = "the model") -> None:
-    """Count a constant or state that the import makes. Raises LimitError when all together are too many."""
+    """Count a constant or state that the import creates. Raises LimitError if all of them together are too large."""
     count = math.prod(check_elements(shape, what))
     state = _current.get()
     if state is None:
@@ -224,17 +224,17 @@ def charge(shape: Sequence[int], what: str = "the model") -> None:
 
 
 def count_expression() -> None:
-    """Count a call in the module, and look at the clock. Raises LimitError."""
+    """Count a call in the module, and check the clock. Raises LimitError."""
     _count("expressions", "the model")
 
 
 def count_evaluation() -> None:
-    """Count an operator that is evaluated at import, and look at the clock. Raises LimitError."""
+    """Count an operator that is evaluated at import, and check the clock. Raises LimitError."""
     _count("evaluations", "the import")
 
 
 def _count(name: str, what: str) -> None:
-    """One more of what a limit counts, under whose name the work at hand keeps it."""
+    """Add one to the current import's or build's count for a limit."""
     state = _current.get()
     if state is None:
         return
@@ -246,7 +246,7 @@ def _count(name: str, what: str) -> None:
 
 
 def checkpoint() -> None:
-    """Raises LimitError when the import or build has taken too long or too much memory. To be called between small
+    """Raises LimitError if the import or build has taken too long or too much memory. To be called between small
     steps."""
     state = _current.get()
     if state is None:
@@ -257,7 +257,7 @@ def checkpoint() -> None:
 
 
 def over(name: str, what: str) -> LimitError:
-    """The error for a limit that is hit when it is not known how much would be needed."""
+    """The error for an exceeded limit if it is not known how much would be needed."""
     limit = getattr(current(), name)
     text = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
     return LimitError(
@@ -266,7 +266,7 @@ def over(name: str, what: str) -> LimitError:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory; 0 where the operating system does not tell in this way."""
+    """Resident bytes of this process; 0 if the operating system does not report them in this way."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,25 +1,22 @@
-"""QnnModule: the Relax module a frontend produced, with the model's own names, QParams and state around it."""
+"""QnnModule: the Relax module from a frontend, together with the model's names, QParams and state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .errors import InputError
 from .qparams import QParams
 
-if TYPE_CHECKING:
-    from tvm import IRModule
-
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output as the model names it. `qparams` is None when the values are not quantized.
+    """One input or output, with its name in the model. `qparams` is None if the values are not quantized.
 
-    dynamic_batch: the first dimension, 1 in `shape`, may be any size at a call, the same for all inputs
+    dynamic_batch: the first dimension, 1 in `shape`, may have any size in a call, the same for all inputs
     """
 
     name: str
@@ -51,12 +48,15 @@ class FloatNote:
     reason: str
 
 
+BOUNDS, DIVISOR = "bounds", "divisor"
+
+
 @dataclass(frozen=True)
 class Check:
-    """A condition on values that are known at run time only, as a compiled model lists it.
+    """A condition on values that are only known at run time, as listed in a compiled model.
 
     label:     the node of the model
-    kind:      "bounds" for indices with low ≤ x ≤ high, "divisor" for x ≠ low
+    kind:      BOUNDS for indices with low ≤ x ≤ high, DIVISOR for x ≠ low
     """
 
     label: str
@@ -65,8 +65,8 @@ class Check:
     high: int
 
     def error(self, value: int) -> InputError:
-        """What to raise for a value that is not in order."""
-        if self.kind == "divisor":
+        """The error to raise for a value that violates the condition."""
+        if self.kind == DIVISOR:
             found = "integer division by zero"
         else:
             found = f"index {value} is out of range {self.low} … {self.high}"
@@ -77,14 +77,14 @@ class Check:
 class QnnModule:
     """A model in the QNN dialect.
 
-    ir:      IRModule whose `main` takes inputs, then states, and returns a tuple of outputs, then new states
+    ir:      tvm.IRModule whose `main` takes inputs, then states, and returns a tuple of outputs, then new states
     inputs, outputs: in model order
-    states:  values carried from call to call, empty for ordinary models
-    notes:   what stays float, and why
+    states:  values carried over from call to call, empty for ordinary models
+    notes:   which nodes stay float, and why
     source:  where the model came from, for messages
     """
 
-    ir: IRModule
+    ir: Any
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     states: tuple[State, ...] = ()
@@ -126,7 +126,7 @@ def in_model_order(values: Mapping[str, Any] | Sequence[Any], specs: Sequence[Te
 def run_by_sample(
     run: Callable[[list[np.ndarray]], list[np.ndarray]], arrays: list[np.ndarray], specs: Sequence[TensorSpec]
 ) -> list[np.ndarray]:
-    """The results of `run`, which takes one sample; a batch of another size goes through it sample by sample."""
+    """The results of `run`, which takes one sample; larger batches go through it sample by sample."""
     size = next((array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch), 1)
     if size == 1:
         return run(arrays)

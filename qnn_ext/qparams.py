@@ -1,4 +1,4 @@
-"""QParams: scale, zero point, dtype and axis of a quantized tensor travel together as one frozen value."""
+"""QParams: scale, zero point, dtype and axis of a quantized tensor as one frozen value."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def dtype_range(dtype: str) -> tuple[int, int]:
 class QParams:
     """The quantized value q stands for `scale * (q - zero_point)`.
 
-    scale:      float32 or float64, shape () or (C,), units of the real value per integer step, > 0
+    scale:      float32 or float64, shape () or (C,), the real value of one integer step, > 0
     zero_point: int32, same shape as `scale` after broadcasting; the integer that stands for 0.0
     dtype:      integer dtype name of q
-    axis:       the dimension that the C scales run along, None when per-tensor
+    axis:       the dimension that the C scales run along, None if per-tensor
 
-    Raises ShapeError when the shapes, the axis or the values do not fit together.
+    Raises ShapeError if the shapes, the axis or the values are inconsistent.
     """
 
     scale: np.ndarray
@@ -68,14 +68,14 @@ class QParams:
         return self.axis is not None
 
     def quantize(self, real: Any) -> np.ndarray:
-        """saturate(rint(real / scale) + zero_point) as this dtype: real values → what the model takes."""
+        """saturate(rint(real / scale) + zero_point) as this dtype: real values → the model's integers."""
         scale, zero_point = self._along(np.asarray(real).ndim)
         low, high = dtype_range(self.dtype)
         steps = np.rint(np.asarray(real, np.float32) / scale.astype(np.float32)).astype(np.float64) + zero_point
         return np.clip(np.nan_to_num(steps, nan=0.0), low, high).astype(self.dtype)
 
     def dequantize(self, quantized: Any) -> np.ndarray:
-        """scale · (quantized − zero_point) in float32: what the model yields → real values."""
+        """scale · (quantized − zero_point) in float32: the model's integers → real values."""
         quantized = np.asarray(quantized)
         scale, zero_point = self._along(quantized.ndim)
         return ((quantized.astype(np.int64) - zero_point) * scale.astype(np.float32)).astype(np.float32)

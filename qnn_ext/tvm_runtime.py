@@ -1,7 +1,7 @@
-"""TVM's runtime without its compiler: all that a compiled model needs, in a tenth of the memory and of the time.
+"""TVM's runtime without its compiler: all that a compiled model needs, in a tenth of the memory and load time.
 
-Nothing here imports `tvm`, whose compiler library takes some 150 MB; only its small runtime library is loaded. Where
-`tvm` is imported too, before or after, both share that library.
+Nothing here imports `tvm`, whose compiler library takes about 150 MB; only its small runtime library is loaded. If
+`tvm` is also imported, before or after, both share that library.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from . import forking
+from .processes import forking
+from .processes.cores import default_threads
 
 
 @contextlib.contextmanager
 def _instead(stand_ins: Mapping[str, ModuleType | None], forget: Iterable[str] = ()) -> Iterator[None]:
-    """Imports in here find the stand-ins for modules, or none of them for None, and leave none of `forget` behind; what
-    is loaded stays so."""
+    """A context in which imports find stand-ins for modules, or no module where that is None. Afterwards, these and the
+    modules in `forget` are as if never imported, unless they were loaded before."""
     replaced = {name: module for name, module in stand_ins.items() if name not in sys.modules}
     left = [name for name in forget if name not in sys.modules]
     sys.modules.update(replaced)  # type: ignore[arg-type]  # None makes an import raise ImportError
@@ -38,8 +39,8 @@ def _instead(stand_ins: Mapping[str, ModuleType | None], forget: Iterable[str] =
 
 
 class _Distributions(ModuleType):
-    """Stands in for `importlib.metadata`, 3 MB with what it imports: finds no package at first, so that tvm_ffi looks
-    for its library beside itself; from then on it is the real module, imported when it is used."""
+    """A stand-in for `importlib.metadata`, which takes 3 MB with its imports: the first lookup finds no package, so
+    that tvm_ffi looks for its library next to itself; after that it is the real module, imported on first use."""
 
     found_nothing = False
     PackageNotFoundError = LookupError
@@ -52,22 +53,40 @@ class _Distributions(ModuleType):
         return self.__dict__["distribution"](name)
 
 
-# tvm_ffi imports PyTorch where it is installed, 200 MB that no model needs; a process that has it keeps it. It also
-# uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
+# tvm_ffi imports PyTorch if it is installed, 200 MB that no model needs; a process that has already imported it keeps
+# it. It also uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
 _STAND_INS = {"torch": None, "_hashlib": None, "importlib.metadata": _Distributions("importlib.metadata")}
 with _instead({} if "tvm_ffi" in sys.modules else _STAND_INS, forget=("hashlib",)):
     import tvm_ffi
 
-# What a function raises that C++ calls comes out of C++ as the exception of that name, if it is known, else as a
-# RuntimeError: Ctrl-C in a pass would look like an error of the model.
-tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
+_ALIGNMENT = 64  # bytes, expected of every tensor by compiled kernels
+_CPU, _POOLED = 1, 2  # DLPack's device type; the kind of the virtual machine's allocator
 
-_ALIGNMENT = 64  # bytes, what compiled kernels expect of every tensor
-_CPU, _POOLED = 1, 2  # DLPack's device type; the virtual machine's kind of allocator
+
+@cache
+def set_up() -> None:
+    """Process-wide settings of TVM that have no narrower form. Made once, when the process first imports, builds or
+    loads a model, not when qnn_ext is imported."""
+    # An exception raised in a function that C++ calls comes back from C++ as the exception of that name if it is
+    # registered, otherwise as a RuntimeError: Ctrl-C in a pass would look like an error in the model.
+    tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
+    # By default TVM pins the calling thread to core 0, and with it every thread that it starts later: several processes
+    # on one machine would share that core, and NumPy and other runtimes would be confined to it.
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    # By default its pool has half as many threads as an x86 machine has cores, since it takes every second one for a
+    # hyper-thread: on a virtual machine with two cores that is one. Here `num_threads` decides; OMP_NUM_THREADS, which
+    # TVM reads too, still limits it.
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
+
+
+def is_set_up() -> bool:
+    """Whether this process has imported, built or loaded a model."""
+    return set_up.cache_info().currsize > 0
 
 
 def load_module(path: str | os.PathLike) -> tvm_ffi.Module:
-    """A compiled library, which is unloaded with the last that refers to it: no object of it outlives its engine."""
+    """A compiled library, which is unloaded with its last reference: no object of it outlives its engine."""
     _load_runtime()
     return tvm_ffi.load_module(os.fspath(path), keep_module_alive=False)
 
@@ -79,14 +98,14 @@ def get_function(name: str) -> Any:
 
 
 def symbol(name: str) -> Any:
-    """What the runtime's library exports to C++ alone, by its mangled name, for ctypes to call."""
+    """A function that the runtime's library exports only for C++, by its mangled name, for ctypes to call."""
     _load_runtime()
     path = _library("tvm_runtime")
     return ctypes.CDLL(None if path is None else str(path))[name]
 
 
 def virtual_machine(library: Any) -> tvm_ffi.Module:
-    """A virtual machine of a compiled library, with what such libraries call: sorting."""
+    """A virtual machine for a compiled library, with the functions that such libraries call: sorting."""
     _load_extra()
     machine = library["vm_load_executable"]()
     machine["vm_initialization"](_CPU, 0, _POOLED)
@@ -101,7 +120,7 @@ def tensor(array: np.ndarray) -> tuple[tvm_ffi.Tensor, np.ndarray]:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array for compiled kernels, not initialised."""
+    """An uninitialized array, aligned for compiled kernels."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -111,9 +130,9 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def seconds_per_call(
     module: Any, name: str, args: list[Any], number: int, repeat: int, kind: int = _CPU, index: int = 0
 ) -> tuple[float, ...]:
-    """Mean seconds of `number` calls of a module's function, `repeat` times, measured without Python in between.
+    """Mean seconds of `number` calls of a module's function, for each of `repeat` runs, timed without Python between.
 
-    kind, index: DLPack's type of the device by whose clock, and which of those
+    kind, index: DLPack's type and the index of the device whose clock measures
     """
     evaluator = get_function("runtime.RPCTimeEvaluator")
     evaluate = evaluator(module, name, kind, index, number, repeat, 0, 100, 0, 1, 0, "")
@@ -122,8 +141,9 @@ def seconds_per_call(
 
 @cache
 def _load_runtime() -> None:
+    set_up()
     if "tvm" in sys.modules:
-        return  # it has loaded the library
+        return  # `tvm` has loaded the library
     if not _load_library("tvm_runtime"):
         import tvm  # noqa: F401  # laid out differently: let it find its own library
 
@@ -136,7 +156,7 @@ def _load_extra() -> None:
 
 
 def _load_library(name: str) -> bool:
-    """Load a library that lies in TVM's package; whether it is there."""
+    """Load a library from TVM's package; returns whether it exists."""
     path = _library(name)
     if path is not None:
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -156,8 +176,8 @@ _stderr_lock = forking.lock("stderr")
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence the C++ side: TVM 0.27 logs "Scope Saving:" and "Scope Loaded:" as warnings whenever it writes or reads
-    an executable, with no way to turn that off, and LLVM what it does not know. Errors still arrive, as exceptions."""
-    with _stderr_lock:  # file descriptors belong to all threads: the second to come would save the first one's sink
+    an executable, with no way to turn that off, and LLVM logs what it does not know. Errors still raise exceptions."""
+    with _stderr_lock:  # threads share file descriptors: a second one would save the first one's sink as its stderr
         saved = os.dup(2)
         try:
             with open(os.devnull, "w") as sink:

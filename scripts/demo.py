@@ -1,8 +1,8 @@
-"""The main job on bundled data: compile the int8 digit classifier, classify the held-out digits, compare and time.
+"""The main use case on bundled data: compile the int8 digit classifier, classify the held-out digits, compare and time.
 
     make demo        or, from the repository root:   python -m scripts.demo
 
-Compared on one thread: qnn_ext, LiteRT (XNNPACK), and what TVM's own TFLite frontend makes of the same file.
+Compared on one thread: qnn_ext, LiteRT (XNNPACK), and TVM's own TFLite frontend on the same file.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _makers() -> dict[str, Callable[[], Runner]]:
 
 
 def _held_out_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Images as the model's int8 input, one batch of 1 each, and their labels."""
+    """Images as the model's int8 inputs, each a batch of 1, and their labels."""
     with np.load(DATA / "digits_test.npz", allow_pickle=False) as stored:
         pixels, labels = stored["x"], stored["y"]
     qparams = qnn_ext.from_tflite(MODEL).inputs[0].qparams

@@ -13,7 +13,7 @@ SEED = 2
 
 @dataclass(frozen=True)
 class Digits:
-    """Raw images (N, 8, 8) uint8 in 0..16 and labels (N,) uint8, split once and for all."""
+    """Raw images (N, 8, 8) uint8 in 0..16 and labels (N,) uint8, in a fixed split."""
 
     x_train: np.ndarray
     y_train: np.ndarray
@@ -40,7 +40,7 @@ def to_real(images: np.ndarray) -> np.ndarray:
 
 
 def shifted(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Every image moved by up to one pixel along each axis, background coming in."""
+    """Every image shifted by up to one pixel along each axis, filled with background."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     offsets = rng.integers(0, 3, size=(len(images), 2))
     return np.stack([image[r : r + 8, c : c + 8] for image, (r, c) in zip(padded, offsets, strict=True)])

@@ -3,8 +3,8 @@
     pip install -r scripts/requirements-train.txt
     OMP_NUM_THREADS=1 python -m scripts.digits_float --out qnn_ext/data
 
-The CNN (batch normalizations and depthwise layers as trained, nothing folded) is that of `scripts.digits_pytorch`, the
-transformer that of `scripts.digits_transformer`. Input of both: `image` float32 (N, 1, 8, 8), pixel / 16; output: ten
+The CNN (batch normalizations and depthwise layers as trained, nothing folded) comes from `scripts.digits_pytorch`, the
+transformer from `scripts.digits_transformer`. Input of both: `image` float32 (N, 1, 8, 8), pixel / 16; output: ten
 `logits`. `digits_calibration.npz`: `image`, 400 training images in that form.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import torch
 
-from qnn_ext.storage import replacing
+from qnn_ext.files.storage import replacing
 
 from .digits_data import load_split
 from .digits_goldens import accuracy
@@ -27,7 +27,7 @@ from .digits_transformer import trained_transformer
 
 
 def export(model: torch.nn.Module, path: Path) -> None:
-    """`model` as float ONNX with an open batch, without the exporter's optimizations and its notes on this machine."""
+    """`model` as float ONNX with an open batch, without the exporter's optimizations or its notes on this machine."""
     torch.onnx.export(
         model,
         (torch.zeros(2, 1, 8, 8),),

@@ -1,7 +1,7 @@
 """The frameworks' own outputs on a few held-out digits, all in one archive beside the bundled models.
 
-Keys of digits_frameworks.npz: "x" (the images as the models take them, one by one: (N, 1, 1, 8, 8) float32), and
-"<model>/<kind>" (N, ...) where kind says which outputs they are.
+Keys of digits_frameworks.npz: "x" (the images as model inputs, one by one: (N, 1, 1, 8, 8) float32), and
+"<model>/<kind>" (N, ...) where kind names how the outputs were computed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qnn_ext.storage import replacing
+from qnn_ext.files.storage import replacing
 
 from .digits_data import Digits, to_real
 
@@ -22,7 +22,7 @@ Predict = Callable[[np.ndarray], np.ndarray]
 
 
 def write_goldens(path: Path, model: str, kinds: Mapping[str, Predict], data: Digits) -> None:
-    """Replace the goldens of `model` in the archive; the other models' stay as they are."""
+    """Replace the goldens of `model` in the archive; the other models' are left alone."""
     images = to_real(data.x_test[:GOLDEN_IMAGES])[:, None, None]
     arrays: dict[str, np.ndarray] = {}
     if path.exists():
@@ -36,7 +36,7 @@ def write_goldens(path: Path, model: str, kinds: Mapping[str, Predict], data: Di
 
 
 def accuracy(predict: Predict, data: Digits) -> float:
-    """Share of the held-out images that `predict` classifies rightly."""
+    """Share of the held-out images that `predict` classifies correctly."""
     right = [
         int(predict(image).argmax()) == label
         for image, label in zip(to_real(data.x_test)[:, None, None], data.y_test, strict=True)

@@ -5,7 +5,7 @@
 
 Writes digits_mxnet-symbol.json and digits_mxnet-0000.params: uint8 and int8 activations ("auto"), ranges from naive
 calibration. Input: (N, 1, 8, 8), pixel / 16; output: ten logits. digits_mxnet_io.npz holds "x", held-out images one by
-one (16, 1, 1, 8, 8), "y", MXNet's logits for them (16, 1, 10), and "y_fp32", those of the float network.
+one (16, 1, 1, 8, 8), "y", MXNet's logits for them (16, 1, 10), and "y_fp32", the float network's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import os
 from pathlib import Path
 
-os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE"  # run every graph as it is written
+os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE"  # run every graph as written
 
 import mxnet as mx
 import numpy as np
@@ -47,7 +47,7 @@ class DigitsCnn(nn.HybridBlock):
     """Stem, depthwise-separable block, inverted residual, two poolings, two dense layers: (N, 1, 8, 8) to (N, 10).
 
     The shortcut has no activation, as in MobileNetV2, so the residual sum's operand is int8 and its result uint8: the
-    case that the two sum modes of from_mxnet tell apart.
+    case in which the two sum modes of from_mxnet differ.
     """
 
     def __init__(self, **options):
@@ -73,19 +73,19 @@ class DigitsCnn(nn.HybridBlock):
 
 
 def as_input(images):
-    """Raw images (N, 8, 8) as the network takes them."""
+    """Raw images (N, 8, 8) as network inputs."""
     return mx.nd.array(to_real(images)[:, None])
 
 
 def shifted(images, random):
-    """Every image moved by up to one pixel along each axis, background coming in."""
+    """Every image shifted by up to one pixel along each axis, filled with background."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     offsets = random.randint(0, 3, size=(len(images), 2))
     return np.stack([padded[i, r : r + 8, c : c + 8] for i, (r, c) in enumerate(offsets)])
 
 
 def train(network, data: Digits) -> None:
-    """Adam with cosine decay; an epoch sees every training image as it is and once more shifted."""
+    """Adam with cosine decay; an epoch has every training image twice, unchanged and shifted."""
     random = np.random.RandomState(SEED)
     labels = np.tile(data.y_train.astype(np.float32), 2)
     steps = EPOCHS * -(-len(labels) // BATCH)
@@ -123,7 +123,7 @@ def quantize(symbol, args, aux, data: Digits):
 
 
 def predict(model, images):
-    """The outputs for images one by one, (N, 1, 10)."""
+    """The outputs for the images one by one, (N, 1, 10)."""
     symbol, args, aux = model
     module = mx.mod.Module(symbol, label_names=None, context=mx.cpu())
     module.bind(for_training=False, data_shapes=[("data", (1, 1, 8, 8))])
@@ -142,7 +142,7 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     mx.random.seed(SEED)
-    np.random.seed(SEED)  # what MXNet's initializers draw from
+    np.random.seed(SEED)  # the source of MXNet's initializers
 
     data = load_split()
     network = DigitsCnn(prefix="")

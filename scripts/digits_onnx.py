@@ -4,8 +4,8 @@
     OMP_NUM_THREADS=1 python -m scripts.digits_onnx --out qnn_ext/data
 
 The float network is the one `scripts.digits_pytorch` trains. Input of every model: (1, 1, 8, 8), pixel / 16; output:
-ten logits. Two goldens of each: "ort" from ONNX Runtime as it is used, with integer kernels, and "plain" with every
-graph optimization off, where a QDQ model computes in float between its quantizations.
+ten logits. Two goldens of each: "ort" from ONNX Runtime by default, with integer kernels, and "plain" with every graph
+optimization off, where a QDQ model computes in float between its quantizations.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def export(model: torch.nn.Module, example: torch.Tensor, path: Path) -> Path:
 
 
 def static(source: Path, target: Path, images: list[np.ndarray], form: QuantFormat, **options) -> Path:
-    """ONNX Runtime's static quantization: uint8 activations, int8 weights per channel."""
+    """ONNX Runtime's static quantization: uint8 activations, per-channel int8 weights."""
     quantize_static(
         source,
         target,
@@ -73,7 +73,7 @@ def quantize_all(data: Digits, folder: Path) -> Iterator[Path]:
         yield static(source, folder / "digits_cnn_qdq.onnx", arrays, QuantFormat.QDQ)
         yield static(source, folder / "digits_cnn_qoperator.onnx", arrays, QuantFormat.QOperator)
         dynamic = folder / "digits_cnn_dynamic.onnx"
-        quantize_dynamic(source, dynamic, weight_type=QuantType.QUInt8)  # ConvInteger in ONNX Runtime: uint8 only
+        quantize_dynamic(source, dynamic, weight_type=QuantType.QUInt8)  # ConvInteger in ONNX Runtime takes uint8 only
         yield dynamic
 
 
@@ -89,7 +89,7 @@ def predict(path: Path, optimized: bool = True) -> Predict:
 
 
 def write_golden(path: Path, data: Digits) -> None:
-    """Both goldens of the model, and a line that says what it is."""
+    """Both goldens of the model, and a line describing it."""
     run = predict(path)
     write_goldens(path.parent / GOLDENS, path.stem, {"ort": run, "plain": predict(path, optimized=False)}, data)
     print(f"{path.name:28} {path.stat().st_size:7,d} bytes   held-out accuracy {accuracy(run, data):.2%}", flush=True)

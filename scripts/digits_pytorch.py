@@ -1,11 +1,11 @@
-"""Train the bundled digit CNN in PyTorch and quantize it on each of PyTorch's roads.
+"""Train the bundled digit CNN in PyTorch and quantize it in each of PyTorch's ways.
 
     pip install -r scripts/requirements-train.txt
     OMP_NUM_THREADS=1 python -m scripts.digits_pytorch --out qnn_ext/data
 
 PT2E with the x86 and the XNNPACK quantizer (.pt2), eager mode and FX graph mode (TorchScript .pt). Input of every
-model: (1, 1, 8, 8), pixel / 16; output: ten logits. `scripts.digits_onnx` takes the same float network from here.
-PyTorch's own outputs on the first held-out images are kept as `scripts.digits_goldens` describes.
+model: (1, 1, 8, 8), pixel / 16; output: ten logits. `scripts.digits_onnx` uses the same float network. PyTorch's own
+outputs on the first held-out images are kept as `scripts.digits_goldens` describes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 from torchao.testing.pt2e import _xnnpack_quantizer as xnnpack
 
-from qnn_ext.storage import write_bytes
+from qnn_ext.files.storage import write_bytes
 
 from .digits_data import SEED, Digits, load_split, shifted, to_real
 from .digits_goldens import GOLDENS, accuracy, write_goldens
@@ -84,7 +84,7 @@ class DigitsCnn(nn.Module):
 
 
 class EagerDigitsCnn(DigitsCnn):
-    """The same with the modules eager mode hangs its observers on; the same weights load into both."""
+    """The same with the modules to which eager mode attaches its observers; the same weights load into both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class EagerDigitsCnn(DigitsCnn):
 
 
 def train(model: nn.Module, data: Digits, epochs: int, rate: float) -> nn.Module:
-    """Adam with cosine decay; an epoch sees every training image as it is and once more shifted."""
+    """Adam with cosine decay; an epoch has every training image twice, unchanged and shifted."""
     rng = np.random.default_rng(SEED)
     images = to_real(data.x_train)
     labels = np.tile(data.y_train.astype(np.int64), 2)
@@ -121,7 +121,7 @@ def train(model: nn.Module, data: Digits, epochs: int, rate: float) -> nn.Module
 
 
 def trained_cnn(data: Digits) -> nn.Module:
-    """The float CNN, the same weights at every call."""
+    """The float CNN, with the same weights at every call."""
     torch.manual_seed(SEED)
     return train(DigitsCnn(), data, EPOCHS, rate=3e-3)
 
@@ -138,8 +138,8 @@ def calibration(data: Digits) -> list[torch.Tensor]:
 def pt2e(model: nn.Module, inputs: list[torch.Tensor], quantizer) -> torch.export.ExportedProgram:
     """Export, prepare, calibrate, convert, export.
 
-    The first export is strict: a module called twice stays two layers, which the x86 quantizer needs to tell the
-    activations of a ResNet apart.
+    The first export is strict: a module called twice then stays two layers, which the x86 quantizer needs to
+    distinguish the activations of a ResNet.
     """
     example = (inputs[0],)
     prepared = prepare_pt2e(torch.export.export(copy.deepcopy(model), example, strict=True).module(), quantizer)
@@ -150,7 +150,7 @@ def pt2e(model: nn.Module, inputs: list[torch.Tensor], quantizer) -> torch.expor
 
 
 def without_dead_weights(model: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The converted model without the float weights it was made of, which its graph no longer reads."""
+    """The converted model without the original float weights, which its graph no longer reads."""
     used = {node.target for node in model.graph.nodes if node.op == "get_attr"}
     for name, _ in [*model.named_parameters(), *model.named_buffers()]:
         if name not in used:
@@ -160,14 +160,14 @@ def without_dead_weights(model: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def x86_quantizer(is_dynamic: bool = False) -> x86.X86InductorQuantizer:
-    """uint8 activations, int8 weights per channel."""
+    """uint8 activations, per-channel int8 weights."""
     return x86.X86InductorQuantizer().set_global(
         x86.get_default_x86_inductor_quantization_config(is_dynamic=is_dynamic)
     )
 
 
 def xnnpack_quantizer() -> xnnpack.XNNPACKQuantizer:
-    """int8 activations, int8 weights per channel."""
+    """int8 activations, per-channel int8 weights."""
     return xnnpack.XNNPACKQuantizer().set_global(xnnpack.get_symmetric_quantization_config(is_per_channel=True))
 
 
@@ -196,7 +196,7 @@ def fx(model: nn.Module, images: list[torch.Tensor]) -> torch.jit.ScriptModule:
 
 
 def program_bytes(program: torch.export.ExportedProgram) -> bytes:
-    """The .pt2 file, without the stack traces of the machine that wrote it."""
+    """The .pt2 file, without stack traces from the machine that wrote it."""
     for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node"):
@@ -214,7 +214,7 @@ def script_bytes(script: torch.jit.ScriptModule) -> bytes:
 
 
 def quantize_all(data: Digits) -> Iterator[tuple[str, bytes, Callable[[torch.Tensor], torch.Tensor]]]:
-    """(file name, content, the model as PyTorch runs it) on every road."""
+    """(file name, content, the model as PyTorch runs it) for every way to quantize."""
     model = trained_cnn(data)
     images = calibration(data)
     for name, quantizer in (("x86", x86_quantizer()), ("xnnpack", xnnpack_quantizer())):

@@ -18,7 +18,7 @@ import torch
 from onnxruntime.quantization import QuantFormat
 from torch import nn
 
-from qnn_ext.storage import write_bytes
+from qnn_ext.files.storage import write_bytes
 
 from .digits_data import SEED, Digits, load_split
 from .digits_goldens import GOLDENS, accuracy, write_goldens
@@ -29,7 +29,7 @@ EPOCHS = 60
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention, written with the products a quantizer sees."""
+    """Multi-head self-attention, with its products written out for the quantizer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class DigitsTransformer(nn.Module):
 
 
 def trained_transformer(data: Digits) -> nn.Module:
-    """The float transformer, the same weights at every call."""
+    """The float transformer, with the same weights at every call."""
     torch.manual_seed(SEED)
     return train(DigitsTransformer(), data, EPOCHS, rate=2e-3)
 

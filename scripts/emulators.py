@@ -2,8 +2,8 @@
 
     python -m scripts.emulators
 
-Whatever is there already is left alone. Whatever cannot be had, without a network say, is named with the reason, and
-the tests that need it skip: this never fails.
+Whatever already exists is left alone. Whatever cannot be obtained, say without a network, is listed with the reason,
+and the tests that need it skip: this never fails.
 
     programs           QEMU's user mode and GNU's cross compilers, from Debian's or Ubuntu's packages, by root only
     <venv>/arm/root    Python for aarch64 and the libraries it needs, from the same packages: unpacked, not installed,
@@ -29,10 +29,10 @@ PROGRAMS = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
     "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
 }
-PINNED = ("apache-tvm", "apache-tvm-ffi")  # the versions that are here
+PINNED = ("apache-tvm", "apache-tvm-ffi")  # the versions installed here
 PACKAGES = ("numpy", "ml_dtypes", "typing_extensions", "click", "rich", "pillow")
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
-LIMIT = 600.0  # seconds, of one command
+LIMIT = 600.0  # time limit of one command in seconds
 
 
 class Missing(Exception):
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    """Run a command quietly; its output. Raises Missing."""
+    """Run a command quietly; returns its output. Raises Missing."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)
@@ -75,13 +75,13 @@ def programs() -> None:
     install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
     try:
         run(*install)
-    except Missing:  # lists that are old or were never fetched
+    except Missing:  # the package lists may be old or missing
         run("apt-get", "update", "-qq")
         run(*install)
 
 
 def python() -> None:
-    """Unpack Python for aarch64 and all it depends on."""
+    """Unpack Python for aarch64 and all its dependencies."""
     if emulated_python() is not None:
         return
     if not shutil.which("dpkg"):
@@ -92,7 +92,7 @@ def python() -> None:
         archives = state / "cache" / "archives"
         for folder in (state / "lists" / "partial", archives / "partial"):
             folder.mkdir(parents=True)
-        (state / "status").touch()  # nothing is installed there: dependencies come along
+        (state / "status").touch()  # nothing is installed there, so dependencies are included
         options = [
             *("-o", "APT::Architecture=arm64", "-o", "APT::Architectures::=arm64", "-o", "APT::Sandbox::User=root"),
             *("-o", f"Dir::State={state}", "-o", f"Dir::State::status={state / 'status'}"),
@@ -109,7 +109,7 @@ def python() -> None:
 
 
 def _packaged_minor(options: Sequence[str]) -> int:
-    """The minor version of a Python packaged for aarch64: this one's if it is, else the newest that qnn_ext runs in."""
+    """The minor version of a Python packaged for aarch64: this one's if available, else the newest qnn_ext supports."""
     names = run("apt-cache", *options, "search", "--names-only", r"^python3\.[0-9]+-minimal$")
     packaged = {int(line.split("-")[0].removeprefix("python3.")) for line in names.splitlines()}
     usable = sorted(packaged & set(range(10, 14)))
@@ -119,12 +119,12 @@ def _packaged_minor(options: Sequence[str]) -> int:
 
 
 def emulated_python() -> Path | None:
-    """The interpreter for aarch64, if it is unpacked."""
+    """The interpreter for aarch64, if it has been unpacked."""
     return next(iter(sorted((ROOT / "usr" / "bin").glob("python3.??"))), None)
 
 
 def wheels() -> None:
-    """Unpack wheels for aarch64 that fit the emulated Python, or this one's version where there is none."""
+    """Unpack wheels for aarch64 for the emulated Python's version, or for this one's where there is none."""
     if (SITE / "tvm").is_dir() and (SITE / "PIL").is_dir():
         return
     interpreter = emulated_python()

@@ -1,12 +1,12 @@
-"""Whole networks, quantized with the real tools, to try the frontends on.
+"""Whole networks, quantized with the real tools, for testing the frontends.
 
     pip install -r scripts/requirements-train.txt
     pip install --no-deps torchvision==0.28.0      # its architectures alone: see `torchvision_models`
     OMP_NUM_THREADS=1 python -m scripts.networks --out DIR [--only resnet50 ...] [--format onnx-static ...] [--batch 8]
 
 Architectures: ResNet-50, MobileNetV2, MobileNetV3-Large, ViT-B/32, BERT-base (128 tokens). Weights are random, drawn
-from a fixed seed so that activations keep their size through the depth: Kaiming initialization, batch normalization
-with the statistics of random images. Formats:
+from a fixed seed so that activations keep their magnitude with depth: Kaiming initialization, batch normalization with
+the statistics of random images. Formats:
 
     onnx-static    ONNX Runtime's QDQ: uint8 activations, int8 weights per channel, both sides of attention products
     onnx-dynamic   ONNX Runtime's dynamic: DynamicQuantizeLinear with MatMulInteger and ConvInteger
@@ -14,9 +14,10 @@ with the statistics of random images. Formats:
     pt2e-dynamic   the same, dynamic
     float32        the float ONNX that the others in ONNX are made from
 
-Beside NAME.FORMAT.onnx or .pt2 lies NAME.FORMAT.npz: input_0 and the framework's own outputs. For ONNX "ort" (as it is
-used: integer kernels) and "plain" (graph optimizations off: float between quantizations); for PyTorch "torch" and
-"native" (the same program with oneDNN off). How far a framework is from itself says what a comparison can tell.
+Beside NAME.FORMAT.onnx or .pt2 lies NAME.FORMAT.npz: input_0 and the framework's own outputs. For ONNX
+"ort" (the default: integer kernels) and "plain" (graph optimizations off: float between quantizations); for PyTorch
+"torch" and "native" (the same program with oneDNN off). How far a framework differs from itself shows how much a
+comparison can tell.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ FORMATS = ("onnx-static", "onnx-dynamic", "pt2e", "pt2e-dynamic", "float32")
 def torchvision_models() -> ModuleType:
     """torchvision's architectures without its compiled part.
 
-    The wheel's library wants CUDA; all that is missing without it are two operator schemas, which no architecture uses.
+    The wheel's library needs CUDA; all that is missing without it is two operator schemas, which no architecture uses.
     """
     if not hasattr(torch.ops.torchvision, "nms"):
         library = torch.library.Library("torchvision", "DEF")
@@ -65,7 +66,7 @@ def torchvision_models() -> ModuleType:
     return models
 
 
-_KEPT: list[torch.library.Library] = []  # a library's schemas go when it does
+_KEPT: list[torch.library.Library] = []  # a library's schemas are removed with it
 
 
 class Attention(nn.Module):
@@ -89,7 +90,7 @@ class Attention(nn.Module):
 
 
 class VitAttention(Attention):
-    """The same in the place of an nn.MultiheadAttention, whose projections X86InductorQuantizer does not find."""
+    """The same, replacing an nn.MultiheadAttention, whose projections X86InductorQuantizer does not find."""
 
     def forward(self, query: torch.Tensor, *_: torch.Tensor, need_weights: bool = False) -> tuple[torch.Tensor, None]:
         return super().forward(query), None
@@ -104,7 +105,7 @@ def vit_b_32() -> nn.Module:
 
 
 class BertLayer(nn.Module):
-    """Attention and a two-layer perceptron, each with a shortcut and a normalization behind it."""
+    """Attention and a two-layer MLP, each followed by a residual sum and a normalization."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -155,7 +156,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], t
 
 
 def make_network(name: str, batch: int = 1) -> tuple[nn.Module, list[torch.Tensor]]:
-    """The network with its random weights, and inputs: the first to compare on, the others to calibrate with."""
+    """The network with random weights, and inputs: the first to compare on, the others to calibrate with."""
     torch.manual_seed(SEED)
     make, draw = NETWORKS[name]
     model = make()
@@ -169,7 +170,7 @@ def make_network(name: str, batch: int = 1) -> tuple[nn.Module, list[torch.Tenso
 
 
 def initialize(model: nn.Module) -> None:
-    """Weights under which an activation's size neither grows nor dies with the depth."""
+    """Weights that keep the magnitude of activations from growing or vanishing with depth."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_in")
@@ -191,11 +192,11 @@ def initialize(model: nn.Module) -> None:
 
 
 def settle_statistics(model: nn.Module, inputs: torch.Tensor) -> None:
-    """Batch normalizations take the mean and variance of `inputs`."""
+    """Set batch normalizations to the mean and variance of `inputs`."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
-            module.momentum = None  # the plain average over what is seen
+            module.momentum = None  # a plain average over all batches
         elif isinstance(module, nn.Dropout):
             module.p = 0.0
     with torch.no_grad():
@@ -228,7 +229,7 @@ def export_onnx(model: nn.Module, example: torch.Tensor, folder: Path) -> Path:
 
 
 def write_onnx(form: str, source: Path, target: Path, inputs: list[torch.Tensor]) -> None:
-    """Quantize with ONNX Runtime, unless it is to stay float, and keep its outputs."""
+    """Quantize with ONNX Runtime, unless it is to stay float, and save its outputs."""
     if form == "float32":
         shutil.copyfile(source, target)
     elif form == "onnx-static":
@@ -257,7 +258,7 @@ def write_onnx(form: str, source: Path, target: Path, inputs: list[torch.Tensor]
 
 
 def write_pt2e(form: str, model: nn.Module, target: Path, inputs: list[torch.Tensor]) -> None:
-    """Quantize with torchao and keep PyTorch's outputs."""
+    """Quantize with torchao and save PyTorch's outputs."""
     program = pt2e(model, inputs[1:], x86_quantizer(is_dynamic=form == "pt2e-dynamic"))
     torch.export.save(program, target)
     arrays = {"input_0": inputs[0].numpy()}
@@ -270,7 +271,7 @@ def write_pt2e(form: str, model: nn.Module, target: Path, inputs: list[torch.Ten
 
 
 def write_network(name: str, forms: list[str], out: Path, batch: int = 1) -> None:
-    """One network in every format asked for; PT2E's graph capture needs a fresh copy each time."""
+    """One network in every requested format; PT2E's graph capture needs a fresh copy each time."""
     with tempfile.TemporaryDirectory() as scratch:
         source = None
         for form in forms:
@@ -286,7 +287,7 @@ def write_network(name: str, forms: list[str], out: Path, batch: int = 1) -> Non
 
 
 def file_name(name: str, batch: int) -> str:
-    """How files of a network begin: resnet50, or resnet50_b8 for batches of eight."""
+    """The prefix of a network's files: resnet50, or resnet50_b8 for batches of eight."""
     return name if batch == 1 else f"{name}_b{batch}"
 
 

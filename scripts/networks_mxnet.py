@@ -1,13 +1,13 @@
-"""Whole networks of the Gluon model zoo, float and quantized by MXNet, to try the frontend on.
+"""Whole networks of the Gluon model zoo, float and quantized by MXNet, for testing the frontend.
 
     pip install mxnet==1.9.1 numpy==1.23.5 scipy==1.10.1                       # Python 3.8: MXNet's last release
     OMP_NUM_THREADS=1 python -m scripts.networks_mxnet make DIR [--only resnet18_v1 ...] [--size 224]
     python -m scripts.networks_mxnet compare DIR                                # where qnn_ext is installed
 
-Weights are random, drawn from a fixed seed so that activations keep their size through the depth; batch normalization
-has the statistics of random images. `make` writes NAME-symbol.json and NAME-0000.params (quantized: "auto" dtypes,
-naive calibration), the same of NAME-float, and NAME_io.npz: x, y (MXNet's quantized output), y_fp32.
-`compare` imports, builds and runs them, and prints how many outputs differ from MXNet's.
+Weights are random, drawn from a fixed seed so that activations keep their magnitude with depth; batch normalization has
+the statistics of random images. `make` writes NAME-symbol.json and NAME-0000.params (quantized: "auto" dtypes, naive
+calibration), the same for NAME-float, and NAME_io.npz: x, y (MXNet's quantized output), y_fp32. `compare` imports,
+builds and runs them, and prints how many outputs differ from MXNet's.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ FLOAT_ONLY = ("alexnet", "vgg11_bn")
 
 def make(out: Path, names: list[str], size: int) -> None:
     """Write the networks to the folder."""
-    os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE"  # run every graph as it is written
+    os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE"  # run every graph as written
     logging.disable(logging.CRITICAL)
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         side = 299 if name == "inception_v3" else size
         if name in ("densenet121", "squeezenet1_1"):
-            side = max(side, 224)  # their last pooling has a fixed window
+            side = max(side, 224)  # the window of their last pooling is fixed
         make_network(name, side, out)
         print(name, flush=True)
 
 
 def make_network(name: str, side: int, out: Path) -> None:
-    """One network: float, quantized where `QUANTIZED` names it, and MXNet's outputs."""
+    """One network: float, quantized if listed in `QUANTIZED`, and MXNet's outputs."""
     import mxnet as mx
     from mxnet.gluon.model_zoo import vision
 
     random = np.random.RandomState(SEED)
     mx.random.seed(SEED)
-    np.random.seed(SEED)  # what MXNet's initializers draw from
+    np.random.seed(SEED)  # the source of MXNet's initializers
     shape = (1, 3, side, side)
     network = getattr(vision, name)(classes=100)
     network.initialize(mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2))
     network.hybridize()
-    with mx.autograd.record():  # batch normalization takes the statistics of what it sees
+    with mx.autograd.record():  # batch normalization takes the statistics of its data
         for _ in range(10):
             network(mx.nd.array(random.randn(4, *shape[1:]))).wait_to_read()
     x = random.randn(*shape).astype(np.float32)
@@ -114,7 +114,7 @@ def run(model, x):
 
 
 def compare(out: Path, names: list[str]) -> bool:
-    """Print a line for each network; whether all that must be equal is."""
+    """Print a line per network; returns whether all that must be equal is."""
     fine = True
     for name in names:
         path = out / (name + "_io.npz")
@@ -129,7 +129,7 @@ def compare(out: Path, names: list[str]) -> bool:
 
 
 def compare_float(out: Path, name: str, arrays: dict[str, np.ndarray]) -> bool:
-    """The float network, built, against MXNet's float32."""
+    """The float network, built, compared with MXNet's float32."""
     import qnn_ext
 
     prefix = str(out / (name + "-float"))

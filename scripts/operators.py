@@ -1,4 +1,4 @@
-"""Writes OPERATORS.md from the frontends' registries: `python -m scripts.operators`. A test holds it up to date."""
+"""Writes OPERATORS.md from the frontends' registries: `python -m scripts.operators`. A test keeps it up to date."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import qnn_ext.frontends.mxnet.converters
 import qnn_ext.frontends.pytorch.exported.converters
 import qnn_ext.frontends.pytorch.torchscript.converters  # noqa: F401  (they fill the registries)
+from qnn_ext.files.storage import write_text
 from qnn_ext.frontends.mxnet.registry import CONVERTERS as MXNET
 from qnn_ext.frontends.onnx.registry import CONVERTERS as ONNX
 from qnn_ext.frontends.pytorch.exported.registry import CONVERTERS as EXPORTED
 from qnn_ext.frontends.pytorch.torchscript.registry import CONVERTERS as TORCHSCRIPT
 from qnn_ext.frontends.tflite.registry import CONVERTERS as TFLITE
-from qnn_ext.storage import write_text
 
 OPERATORS = Path(__file__).parents[1] / "OPERATORS.md"
 

@@ -7,7 +7,7 @@ reads an image row by row. Input of every model: pixel / 16, so [0, 1].
     pip install -r scripts/requirements-train.txt
     python -m scripts.train_digits --out qnn_ext/data
 
-The seed is fixed and TensorFlow's deterministic kernels are on: a second run on one machine writes the same bytes.
+The seed is fixed and TensorFlow's deterministic kernels are on: a second run on the same machine writes the same bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def cnn(x, ops):
 
 
 class TrainOps:
-    """The layers as Keras trains them: convolutions carry a batch normalization, which the converter folds away."""
+    """The layers as Keras trains them: convolutions have a batch normalization, which the converter folds away."""
 
     def conv(self, name, x, channels, kernel=1, relu6=True):
         x = keras.layers.Conv2D(channels, kernel, padding="same", use_bias=False, name=name)(x)
@@ -101,7 +101,7 @@ def folded_weights(model: keras.Model) -> dict[str, tuple[np.ndarray, np.ndarray
 
 
 class FakeQuantOps:
-    """The trained layers with fake quantization per tensor, the form the converter turns into a uint8 model.
+    """The trained layers with per-tensor fake quantization, the form that the converter turns into a uint8 model.
 
     `ranges` maps an activation to its (min, max). While it is None, activations pass through and their ranges are
     collected in `seen`: the calibration run.
@@ -139,7 +139,7 @@ class FakeQuantOps:
         return self.activation(name, tf.nn.relu(a + b))
 
     def average_pool(self, name, x):
-        # Its own range, narrower than its input's: the converter makes that a QUANTIZE from uint8 to uint8.
+        # Its own range, narrower than its input's: the converter turns that into a QUANTIZE from uint8 to uint8.
         return self.activation(name, tf.nn.avg_pool2d(x, 2, 2, "VALID"))
 
     def global_mean(self, name, x):
@@ -173,7 +173,7 @@ def build_lstm() -> keras.Model:
 
 
 def train(model: keras.Model, data: Digits, epochs: int) -> None:
-    """Adam with cosine decay; an epoch sees every training image as it is and once more shifted."""
+    """Adam with cosine decay; an epoch has every training image twice, unchanged and shifted."""
     rng = np.random.default_rng(SEED)
     images = to_real(data.x_train)
     labels = np.tile(data.y_train.astype(np.int32), 2)
@@ -220,12 +220,12 @@ def float16(converter: tf.lite.TFLiteConverter) -> None:
 
 
 def dynamic(converter: tf.lite.TFLiteConverter) -> None:
-    """Dynamic range: int8 weights, activations quantized while running."""
+    """Dynamic range: int8 weights, activations quantized at run time."""
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
 
 
 def integer(data: Digits, shape: tuple[int, ...], activations: str) -> Callable[[tf.lite.TFLiteConverter], None]:
-    """Full integer: int8 weights per channel, int8 or int16 activations, input and output included."""
+    """Full integer: per-channel int8 weights, int8 or int16 activations, including input and output."""
 
     def configure(converter: tf.lite.TFLiteConverter) -> None:
         ops = tf.lite.OpsSet
@@ -258,7 +258,7 @@ def convert_uint8(model: keras.Model, data: Digits) -> bytes:
 
 
 def accuracy(flatbuffer: bytes, data: Digits) -> float:
-    """Share of the held-out images that LiteRT classifies rightly, input quantized with the model's own parameters."""
+    """Share of the held-out images that LiteRT classifies correctly, the input quantized by the model's parameters."""
     interpreter = Interpreter(model_content=flatbuffer)
     interpreter.allocate_tensors()
     (source,) = interpreter.get_input_details()
@@ -270,7 +270,7 @@ def accuracy(flatbuffer: bytes, data: Digits) -> float:
             limits = np.iinfo(source["dtype"])
             image = np.clip(np.rint(image / scale) + zero_point, limits.min, limits.max)
         interpreter.set_tensor(source["index"], image.reshape(source["shape"]).astype(source["dtype"]))
-        interpreter.reset_all_variables()  # an LSTM's state would otherwise carry over from the image before
+        interpreter.reset_all_variables()  # an LSTM's state would otherwise carry over from the previous image
         interpreter.invoke()
         right += int(np.argmax(interpreter.get_tensor(result["index"])) == label)
     return right / len(data.y_test)

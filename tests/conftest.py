@@ -1,13 +1,58 @@
-"""Shared fixtures."""
+"""Shared fixtures, and options: --all (see `tests.sampling`), --most and --seconds, which keep `make check` within two
+minutes."""
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import sampling
+
 MODELS = Path(__file__).parents[2] / "shared" / "models"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run every combination of parameters, not a sample of them")
+    parser.addoption("--most", type=int, help="of each module run at most so many tests, evenly spread")
+    parser.addoption("--seconds", type=float, help="skip the tests that have not begun after so many seconds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (seconds := config.getoption("--seconds")) is not None:
+        config.pluginmanager.register(TimeLimit(seconds))
+    config.addinivalue_line("markers", "sampled(*names, whole=None): each case with one variant, see tests/sampling.py")
+    config.addinivalue_line("markers", "one_in(number): the first of so many combinations")
+    config.addinivalue_line("markers", "exhaustive(instead): only with --all; what runs in its place")
+
+
+class TimeLimit:
+    """Skips tests that would start more than this many seconds into the session, with the reason."""
+
+    def __init__(self, seconds: float) -> None:
+        self._reason, self._end = f"not begun within {seconds:.0f} s", time.monotonic() + seconds
+
+    def pytest_runtest_setup(self) -> None:
+        if time.monotonic() > self._end:
+            pytest.skip(self._reason)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all") or any("::" in argument for argument in config.args):
+        return
+    left_out = set(sampling.left_out(items))
+    if most := config.getoption("--most"):
+        left_out |= set(sampling.beyond(most, [item for item in items if item not in left_out]))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def thorough(pytestconfig: pytest.Config) -> bool:
+    """Whether tests that loop over cases run all of them."""
+    return bool(pytestconfig.getoption("--all"))
 
 
 @pytest.fixture
@@ -17,7 +62,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="session")
 def models() -> Path:
-    """The folder of real models beside the repository; tests that want it skip when it is not there."""
+    """The folder of real models beside the repository; tests that need it skip when it is missing."""
     if not MODELS.is_dir():
         pytest.skip("the folder of real models (../shared/models) is not here")
     return MODELS
@@ -31,24 +76,19 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def everything_shared(monkeypatch):
-    """Thresholds at nothing: every loop that may be parallel is."""
-    from qnn_ext.program import phases, sharing
+    """Sets thresholds to zero: every loop that may run in parallel does."""
+    from qnn_ext.targets.backend import Backend, Sharing
 
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("qnn_ext.topi_int8"):
-            for name in [name for name in vars(module) if name.startswith("PARALLEL_") and name != "PARALLEL_GRAINS"]:
-                monkeypatch.setattr(module, name, 1)
-    monkeypatch.setattr("qnn_ext.topi_int8.schedule_util.parallel_rows.__defaults__", (1,))
-    monkeypatch.setattr(phases, "MEETING", -1.0)
-    monkeypatch.setattr(sharing, "LAUNCH", -1e9)
+    everything = Sharing(*[1] * 9, meeting=-1.0, launch=-1e9)
+    monkeypatch.setattr(Backend, "sharing", property(lambda _: everything))
 
 
 @pytest.fixture
 def links_for():
-    """Skip the test where no linker for an architecture is at hand."""
+    """Skip the test when no linker for the architecture is available."""
 
     from qnn_ext import ArtifactError
-    from qnn_ext.linking import cross_compiler
+    from qnn_ext.targets.linking import cross_compiler
 
     def require(architecture: str) -> None:
         try:
@@ -61,7 +101,7 @@ def links_for():
 
 @pytest.fixture
 def cli(capsys):
-    """Run a command: exit code, stdout, stderr."""
+    """Run a command; returns exit code, stdout, stderr."""
 
     from qnn_ext.cli import main
 
@@ -76,7 +116,7 @@ def cli(capsys):
 
 @pytest.fixture
 def fails(cli):
-    """Run a command that must end in one line on stderr with exit code 1; that line."""
+    """Run a command that must exit with code 1 and one line on stderr; returns that line."""
 
     def run(*args) -> str:
         code, out, err = cli(*args)

@@ -1,5 +1,5 @@
-"""The families of CPUs that a kernel or a model must be equal on: those whose code this machine can run, and ARM CPUs,
-whose code runs under emulation."""
+"""The CPU families on which a kernel or a model must give equal results: those whose code this machine can run, and ARM
+CPUs, whose code runs under emulation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from tvm.target import Target
 
 from qnn_ext import TargetError
-from qnn_ext.host import check_runnable
-from qnn_ext.target import make_target, required_features, target_architecture
+from qnn_ext.targets.host import check_runnable, host_architecture, missing_features
+from qnn_ext.targets.names import make_target, required_features, target_architecture
 from tests.arm import emulator
 
-# avx_vnni is represented by what AVX512-VNNI offers on ymm registers: the same instruction in another encoding, and the
-# same kernels, for a CPU has either or both
+# avx_vnni is represented by AVX512-VNNI on ymm registers: the same instruction in another encoding, and the same
+# kernels, as a CPU has either or both
 CPUS: dict[str, str | dict[str, Any]] = {
     "native": "native",
     "vnni_256": {"mcpu": "haswell", "mattr": ["+avx512f", "+avx512vl", "+avx512vnni"]},
@@ -37,8 +37,8 @@ ARM_CPUS: dict[str, dict[str, Any]] = {
 
 
 def cpu_target(cpu: str, num_threads: int = 2) -> Target:
-    """The target for one of CPUS, of ARM_CPUS or a name `make_target` knows; skips the test if this machine cannot run
-    its code, nor emulate it."""
+    """The target for one of CPUS, of ARM_CPUS or a name `make_target` knows; skips the test if this machine can neither
+    run nor emulate its code."""
     target = make_target({**CPUS, **ARM_CPUS}.get(cpu, cpu), num_threads)
     if emulator.emulates(target):
         emulator.require(target)
@@ -48,3 +48,13 @@ def cpu_target(cpu: str, num_threads: int = 2) -> Target:
     except TargetError as error:
         pytest.skip(str(error))
     return target
+
+
+def runs_here(cpu: str) -> bool:
+    """Whether this machine has a CPU's instructions."""
+    target = make_target(cpu, 1)
+    return target_architecture(target) == host_architecture() and not missing_features(required_features(target))
+
+
+TARGETS = tuple(cpu for cpu in ("native", "skylake-avx512", "haswell", "x86-64") if runs_here(cpu))
+"""The CPUs (LLVM's names) whose code this machine can run: AVX-512 code on a CPU without it would kill the process."""

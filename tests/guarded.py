@@ -1,4 +1,4 @@
-"""Arrays between pages that the process may not touch: a kernel that reads or writes beside one ends with a signal."""
+"""Arrays between pages that the process may not touch: a kernel that reads or writes outside them dies of a signal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 import numpy as np
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_ALIGNMENT = 64  # bytes, what compiled kernels expect of a tensor's start
+_ALIGNMENT = 64  # bytes: the alignment that compiled kernels expect of a tensor's start
 
 
 @contextmanager
 def guarded(arrays: Sequence[np.ndarray], at_end: bool) -> Iterator[list[np.ndarray]]:
     """Copies of the arrays, each directly before a guard page, or at the start of a page with a guard page before it.
 
-    At the end of a page an array of any size need not be aligned as kernels expect: those that use aligned vectors are
-    run on arrays of multiples of 64 bytes.
+    Arrays that end with a page may lack the alignment that kernels expect, so kernels with aligned vectors are run on
+    arrays of multiples of 64 bytes.
     """
     memories = [_Guarded(array, at_end) for array in arrays]
     try:
@@ -47,5 +47,5 @@ class _Guarded:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def close(self) -> None:
-        """Make the pages ordinary again; the memory goes with the last reference to the array."""
+        """Make the pages ordinary again; the memory is freed with the last reference to the array."""
         self._protect(mmap.PROT_READ | mmap.PROT_WRITE)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qnn_ext.container import Reader, Writer
+from qnn_ext.files.container import Reader, Writer
 
 
 def members_of(path: Path) -> dict[str, bytes]:
@@ -19,12 +19,12 @@ def members_of(path: Path) -> dict[str, bytes]:
 
 
 def description_of(path: Path) -> dict[str, Any]:
-    """The description, to be changed."""
+    """The description, for modification."""
     return json.loads(members_of(path)["qnn.json"])
 
 
 def write_members(target: Path, members: Mapping[str, bytes]) -> None:
-    """A file of these members, not packed, with a manifest that fits."""
+    """A file of these members, uncompressed, with a matching manifest."""
     with open(target, "wb") as file, Writer(file) as writer:
         for name, content in members.items():
             writer.add(name, content)
@@ -32,13 +32,13 @@ def write_members(target: Path, members: Mapping[str, bytes]) -> None:
 
 
 def rewrite(source: Path, target: Path, changes: Mapping[str, bytes | None]) -> None:
-    """A copy with members replaced, or left out where the value is None, and a manifest that fits."""
+    """A copy with members replaced, or left out where the value is None, and a matching manifest."""
     members = {**members_of(source), **changes}
     write_members(target, {name: content for name, content in members.items() if content is not None})
 
 
 def describe(source: Path, target: Path, description: Any) -> None:
-    """A copy with another description, and a manifest that fits."""
+    """A copy with another description, and a matching manifest."""
     rewrite(source, target, {"qnn.json": json.dumps(description).encode()})
 
 
@@ -53,6 +53,6 @@ def rezip(source: Path, target: Path, changes: Mapping[str, bytes | None]) -> No
 
 
 def zip_members(path: Path) -> dict[str, bytes]:
-    """What the zip holds, manifest and all, as it is stored."""
+    """The content of the zip as stored, including the manifest."""
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}

@@ -51,7 +51,7 @@ def test_snippets(script, run):
 
 def test_every_make_target_exists():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"\bmake (\w+)  |`make (\w+)`", README)):
+    for target in set(re.findall(r"^make ([\w-]+) |`make ([\w-]+)`", README, re.MULTILINE)):
         name = "".join(target)
         assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"make {name}"
 

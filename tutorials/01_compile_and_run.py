@@ -3,7 +3,7 @@
     python tutorials/01_compile_and_run.py
 
 The model is bundled: a small CNN for 8×8 digits, quantized by the TFLite converter to int8 with one scale per channel.
-Any quantized .tflite model takes the same road.
+Any quantized .tflite model works the same way.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 DATA = Path(qnn_ext.__file__).parent / "data"
 
 # 1. Import. The file becomes a module of `R.qnn.*` operators; weights stay integers, and every quantized tensor keeps
-#    its scale and zero point. What has to run in float would stand in `module.notes`, with the reason.
+#    its scale and zero point. Anything that has to run in float would be listed in `module.notes`, with the reason.
 
 module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
 print("input: ", module.inputs[0])
@@ -44,14 +44,14 @@ print(f"accuracy on {len(labels)} held-out digits: {100 * accuracy:.2f} %")
 assert accuracy > 0.99
 
 # 4. Trust. The interpreter computes the imported module operator by operator in NumPy, independent of passes and
-#    kernels. The compiled program gives the same bits.
+#    kernels. The compiled program's results are bit-identical.
 
 oracle = qnn_ext.Interpreter(module)
 for image in images[:5]:
     np.testing.assert_array_equal(engine(image), oracle(image))
 print("equal to the interpreter bit for bit")
 
-# 5. A picture: resized to the input's size and converted as the input's scale and zero point tell.
+# 5. A picture: resized to the input's size and converted with the input's scale and zero point.
 
 picture = load_image(HERE / "digit.png", engine.inputs[0])
 print("digit.png shows a", engine(picture).argmax())
@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as folder:
     engine.save(path)
     np.testing.assert_array_equal(qnn_ext.load(path)(picture), engine(picture))
 
-    # 8. The same road on the command line.
+    # 8. The same on the command line.
 
     for command in (
         ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "-o", path],

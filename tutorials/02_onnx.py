@@ -1,10 +1,10 @@
-"""Tutorial 2: from a quantized ONNX model to an integer executable that gives ONNX Runtime's numbers.
+"""Tutorial 2: from a quantized ONNX model to an integer executable with ONNX Runtime's results.
 
     python tutorials/02_onnx.py
 
 The model is bundled: a small CNN for 8×8 digits, quantized statically by ONNX Runtime's tool to QDQ form (uint8
-activations, int8 weights with one scale per channel). Models of PyTorch's exporter, QLinear* operators and the
-com.microsoft operators take the same road.
+activations, int8 weights with one scale per channel). Models from PyTorch's exporter, QLinear* operators and the
+com.microsoft operators work the same way.
 """
 
 import os
@@ -22,8 +22,8 @@ import qnn_ext
 DATA = Path(qnn_ext.__file__).parent / "data"
 MODEL = DATA / "digits_cnn_qdq.onnx"
 
-# 1. Import. A QDQ model says dequantize → float operator → quantize. The importer makes integer operators of that,
-#    folds the shape arithmetic of exporters away, and notes what stays in float, with the reason.
+# 1. Import. A QDQ model says dequantize → float operator → quantize. The importer turns that into integer operators,
+#    folds away the exporters' shape arithmetic, and notes what stays in float, with the reason.
 
 module = qnn_ext.from_onnx(MODEL)
 print("input: ", module.inputs[0])
@@ -42,22 +42,22 @@ print(f"accuracy on {len(labels)} held-out digits: {100 * accuracy:.2f} %")
 assert accuracy > 0.98
 
 # 3. Compare with ONNX Runtime. Both quantize x to rint(x / scale) + zero point, multiply integers and scale the sums in
-#    float32, in the same order: the results are the same bits.
+#    float32, in the same order: the results are bit-identical.
 
 session = onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
 reference = np.stack([session.run(None, {module.inputs[0].name: image})[0] for image in images])
 print(f"{np.mean(logits == reference):.2%} of the logits are ONNX Runtime's, bit for bit")
 assert (logits == reference).mean() > 0.99
 
-# 4. Trust. The interpreter computes the imported module operator by operator in NumPy: the same bits.
+# 4. Trust. The interpreter computes the imported module operator by operator in NumPy, again with the same bits.
 
 oracle = qnn_ext.Interpreter(module)
 for image in images[:5]:
     np.testing.assert_array_equal(engine(image), oracle(image))
 print("equal to the interpreter bit for bit")
 
-# 5. Open dimensions. `shapes` fixes them, by input or by the dimension's name. A batch may stay open: the importer
-#    proves that the model treats its samples one by one, and the program takes any number of them.
+# 5. Symbolic dimensions. `shapes` fixes them, by input or by the dimension's name. The batch may stay symbolic: the
+#    importer proves that the model treats its samples independently, and the program takes any number of them.
 
 proto = onnx.load(MODEL)
 for value in (*proto.graph.input, *proto.graph.output):

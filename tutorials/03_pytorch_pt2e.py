@@ -3,9 +3,9 @@
     pip install 'qnn-ext[torch]'
     python tutorials/03_pytorch_pt2e.py
 
-PT2E is how PyTorch quantizes today: torch.export traces the network, a quantizer says where integers go, observers
-watch calibration data, and the result is exported again. That program is what `from_pytorch` takes, as an object or as
-a .pt2 file. TorchScript of eager mode and FX models goes through the same function.
+PT2E is how PyTorch quantizes today: torch.export traces the network, a quantizer decides what becomes integers,
+observers watch calibration data, and the result is exported again. `from_pytorch` takes that program, as an object or
+as a .pt2 file. The same function takes TorchScript from eager mode and FX models.
 """
 
 import logging
@@ -48,7 +48,7 @@ network = Network().eval()
 calibration = [torch.randn(4, 3, 32, 32) for _ in range(8)]
 example = (torch.randn(4, 3, 32, 32),)
 
-# 2. Quantize: trace, insert observers, watch a few batches, convert. Batch normalization is folded into the
+# 2. Quantize: trace, insert observers, run a few batches, convert. Batch normalization is folded into the
 #    convolutions, weights become int8 with one scale per channel, activations uint8.
 
 quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
@@ -58,8 +58,8 @@ with torch.no_grad():
         prepared(batch)
 program = torch.export.export(convert_pt2e(prepared), example)
 
-# 3. Import. Between each dequantize and the next quantize PyTorch's program computes in float; the module computes the
-#    same in integers. What stays in float is noted.
+# 3. Import. Between each dequantize and the next quantize, PyTorch's program computes in float; the module computes the
+#    same in integers. Anything that stays in float is noted.
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "network.pt2"

@@ -1,10 +1,10 @@
-"""Tutorial 4: a quantized PyTorch model of eager mode, from TorchScript to an integer executable.
+"""Tutorial 4: a PyTorch model quantized in eager mode, from TorchScript to an integer executable.
 
     pip install 'qnn-ext[torch]'
     python tutorials/04_torchscript.py
 
-The model is made here: a small residual CNN, calibrated on random images. FX graph mode takes the same road from
-`torch.jit.trace` on. (Models of `torch.export`, PT2E, need no tracing: give from_pytorch the `.pt2` file.)
+The model is made here: a small residual CNN, calibrated on random images. FX graph mode works the same way from
+`torch.jit.trace` on. (Models from `torch.export`, PT2E, need no tracing: give from_pytorch the `.pt2` file.)
 """
 
 import tempfile
@@ -42,7 +42,7 @@ class Network(nn.Module):
         return self.dequantize(self.classifier(torch.flatten(x, 1)))
 
 
-# 2. Quantize it: fuse, observe some images, convert. The engine is the backend whose arithmetic the model will have.
+# 2. Quantize it: fuse, observe some images, convert. The engine is the backend whose arithmetic the model will follow.
 
 ENGINE = "x86"
 torch.backends.quantized.engine = ENGINE
@@ -66,7 +66,7 @@ print("input: ", module.inputs[0])
 print("output:", module.outputs[0])
 print("in float:", [f"{note.operator}: {note.reason}" for note in module.notes] or "nothing between the stubs")
 
-# 4. Build, run, compare: PyTorch's floats, every one of them.
+# 4. Build, run, compare: every float equals PyTorch's.
 
 engine = qnn_ext.build(module, target="native", num_threads=1)
 equal = total = 0
@@ -78,7 +78,7 @@ for image in images:
 print(f"{equal} of {total} logits equal PyTorch's exactly")
 assert equal == total
 
-# 5. And the interpreter, operator by operator in NumPy, says the same.
+# 5. And the interpreter, operator by operator in NumPy, gives the same.
 
 np.testing.assert_array_equal(qnn_ext.Interpreter(module)(images[0].numpy()), engine(images[0].numpy()))
 print(engine.time())

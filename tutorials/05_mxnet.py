@@ -2,9 +2,9 @@
 
     python tutorials/05_mxnet.py
 
-MXNet is retired (last release 1.9.1, Python 3.8), its models are not. The bundled one is a small CNN for 8×8 digits
-that MXNet trained and quantized: `scripts/digits_mxnet.py`. Any model of `quantize_net_v2` or `quantize_model_mkldnn`
-takes the same road, and float models of the Gluon zoo as well.
+MXNet is retired (last release 1.9.1, Python 3.8), but its models are not. The bundled one is a small CNN for 8×8 digits
+that MXNet trained and quantized: `scripts/digits_mxnet.py`. Any model from `quantize_net_v2` or `quantize_model_mkldnn`
+works the same way, as do float models of the Gluon zoo.
 """
 
 from pathlib import Path
@@ -17,12 +17,12 @@ DATA = Path(qnn_ext.__file__).parent / "data"
 SYMBOL, PARAMS = DATA / "digits_mxnet-symbol.json", DATA / "digits_mxnet-0000.params"
 SHAPES = {"data": (1, 1, 8, 8)}
 
-# What MXNet answered for 16 held-out digits: "y" from the quantized model, "y_fp32" from the float one.
+# MXNet's outputs for 16 held-out digits: "y" from the quantized model, "y_fp32" from the float one.
 with np.load(DATA / "digits_mxnet_io.npz") as recorded:
     images, answers, float_answers = (recorded[key] for key in ("x", "y", "y_fp32"))
 
-# 1. Import. A symbol does not say how big its input is, so we do. Input and output are float32: the model quantizes and
-#    dequantizes itself. Weights become integers now, as MXNet does when it loads the model.
+# 1. Import. A symbol does not contain its input's shape, so we give it. Input and output are float32: the model itself
+#    quantizes and dequantizes. Weights become integers now; MXNet does that when it loads the model.
 
 module = qnn_ext.from_mxnet(SYMBOL, PARAMS, shapes=SHAPES)
 print("input: ", module.inputs[0])
@@ -42,7 +42,7 @@ assert accuracy > 0.98
 
 
 def outputs(sum_mode: str) -> np.ndarray:
-    """The compiled model's answers for the recorded images."""
+    """The compiled model's outputs for the recorded images."""
     program = qnn_ext.build(qnn_ext.from_mxnet(SYMBOL, PARAMS, SHAPES, sum_mode=sum_mode), num_threads=1)
     return np.stack([program(image) for image in images])
 
@@ -59,7 +59,7 @@ print(f"sum_mode='mxnet': all {answers.size} outputs equal MXNet's")
 
 
 def noise(values: np.ndarray) -> float:
-    """Signal over quantization noise in dB; more is better."""
+    """Signal-to-quantization-noise ratio in dB; higher is better."""
     return 10 * np.log10(np.sum(float_answers**2) / np.sum((float_answers - values) ** 2))
 
 

@@ -2,7 +2,7 @@
 
     python tutorials/06_targets.py
 
-A model is compiled for a family of CPUs, on any machine. What a CPU cannot run is refused before anything runs.
+A model is compiled for a family of CPUs, on any machine. A CPU that lacks its instructions refuses it before running.
 """
 
 import subprocess
@@ -14,8 +14,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import qnn_ext
-from qnn_ext.host import host_architecture
-from qnn_ext.target import CPU_FAMILIES
+from qnn_ext.targets.host import host_architecture
+from qnn_ext.targets.names import CPU_FAMILIES
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
@@ -30,11 +30,11 @@ for family in CPU_FAMILIES:
     try:
         np.testing.assert_array_equal(engine(image), expected)
         answer = "the interpreter's bits"
-    except qnn_ext.TargetError as error:  # compiled all the same, for another machine
+    except qnn_ext.TargetError as error:  # it is compiled nevertheless, for another machine
         answer = str(error).split(";")[0]
     print(f"{family:12} {', '.join(kernels)}: {answer}")
 
-# 2. Several targets make one file. It holds the model once for each of them, the fastest first.
+# 2. One file for several targets. It holds the model once for each of them, fastest first.
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "digits.qnn"
@@ -55,8 +55,8 @@ with tempfile.TemporaryDirectory() as folder:
     script = f"import sys, qnn_ext; qnn_ext.load({str(path)!r}); print('tvm imported:', 'tvm' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
-    # 5. The file holds machine code. Who distributes one signs it; those with the public key load nothing else. This
-    #    takes pip install 'qnn-ext[sign]'. Keys may be PEM files too, see README for how openssl makes them.
+    # 5. The file holds machine code. Its distributor can sign it; users with the public key then load nothing else.
+    #    This takes pip install 'qnn-ext[sign]'. Keys may also be PEM files, see README for how to make them.
 
     private = Ed25519PrivateKey.generate()
     qnn_ext.build(module, num_threads=1).save(path, sign=private)

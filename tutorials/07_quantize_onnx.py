@@ -2,7 +2,7 @@
 
     python tutorials/07_quantize_onnx.py
 
-The model is bundled: a small CNN for 8×8 digits as PyTorch exports it, batch normalizations and all; and so are 400
+The model is bundled: a small CNN for 8×8 digits as exported by PyTorch, including batch normalizations; so are 400
 training images to calibrate on.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 import qnn_ext
 from qnn_ext import quantize
-from qnn_ext.coverage import coverage
+from qnn_ext.compiling.coverage import coverage
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 MODEL = DATA / "digits_cnn_float32.onnx"
@@ -23,27 +23,27 @@ with np.load(DATA / "digits_test.npz") as stored:
 
 
 def accuracy(engine) -> float:
-    """Share of the held-out digits that are right, in percent."""
+    """Share of the held-out digits classified correctly, in percent."""
     return 100 * float(np.mean(engine(images).argmax(1) == labels))
 
 
-# 1. The float model. It imports as ordinary Relax operators in float32, and builds and runs like that.
+# 1. The float model. It imports as ordinary Relax operators in float32, and builds and runs as such.
 
 model = qnn_ext.from_onnx(MODEL)
 in_float = accuracy(qnn_ext.build(model, num_threads=1))
 print(f"float: {in_float:.2f} %")
 
-# 2. A configuration says how to quantize. Fields have Relay's names, and there are more; what is not named keeps its
-#    default: int8 weights with one scale per channel, activations in the dtype this CPU multiplies fastest.
+# 2. A configuration says how to quantize. Fields have Relay's names, plus new ones; those not named keep their
+#    default: int8 weights with one scale per channel, activations in the dtype that this CPU multiplies fastest.
 
 config = quantize.QConfig(calibrate_mode="mse")
 
-# 3. Fold: batch normalizations disappear in the weights. Each stage is a module that can be printed.
+# 3. Fold: batch normalizations are folded into the weights. Each stage is a module that can be printed.
 
 folded = quantize.fold(model, config)
 print(f"fold: {len(model.script())} characters of TVMScript become {len(folded.script())}")
 
-# 4. Annotate: R.qnn.observe, an identity, marks each tensor that shall be quantized. This is where skips and layers of
+# 4. Annotate: R.qnn.observe, an identity, marks each tensor to be quantized. This is where skips and layers of
 #    another precision take effect.
 
 annotated = quantize.annotate(folded, config)
@@ -68,14 +68,14 @@ in_integers = accuracy(engine)
 print(f"integers: {in_integers:.2f} %")
 assert in_integers >= in_float - 0.5
 
-# 7. What it costs, and where: the error of each tensor and layer, and of each layer quantized alone.
+# 7. The loss of accuracy, and where it arises: the error of each tensor and layer, and of each layer quantized alone.
 
 analysis = quantize.analyze(annotated, table, DATA / "digits_calibration.npz", config, samples=8)
 print(f"logits: {analysis.outputs['logits'].sqnr:.1f} dB")
 worst = analysis.ranking[0]
 print(f"costs most alone: {worst.layer}, {worst.alone.sqnr:.1f} dB")
 
-# 8. The same in one call, here with the table in place of data, and with that layer kept in float.
+# 8. The same in one call, here with the table instead of data, and with that layer kept in float.
 
 with quantize.qconfig(overrides={worst.layer: {"precision": "float32"}}):
     sites = [site.name for site in quantize.sites(quantize.annotate(folded, quantize.current_config()))]

@@ -1,9 +1,9 @@
-"""Tutorial 8: a vision transformer in 8 bits, the road of the literature: annotate, calibrate, realize, tune, build.
+"""Tutorial 8: a vision transformer in 8 bits, by the usual steps: annotate, calibrate, realize, tune, build.
 
     python tutorials/08_vit.py
 
 The model is bundled: two encoder layers on the 16 patches of an 8×8 digit, in float32. Attention multiplies two
-activations with each other (batch_matmul): there both operands are quantized with ranges found on data.
+activations with each other (batch_matmul): both of these operands are quantized with ranges measured on data.
 """
 
 import tempfile
@@ -14,9 +14,9 @@ import numpy as np
 
 import qnn_ext
 from qnn_ext import autotune, quantize
-from qnn_ext.coverage import coverage
+from qnn_ext.compiling.coverage import coverage
 from qnn_ext.passes.rewrite import bindings_of, op_name
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 CALIBRATION = DATA / "digits_calibration.npz"
@@ -26,7 +26,7 @@ with np.load(DATA / "digits_test.npz") as stored:
 
 
 def accuracy(engine) -> float:
-    """Share of the held-out digits that are right, in percent."""
+    """Share of the held-out digits classified correctly, in percent."""
     return 100 * float(np.mean(engine(images).argmax(1) == labels))
 
 
@@ -42,7 +42,7 @@ in_float = accuracy(qnn_ext.build(model, num_threads=1))
 print(f"float: {in_float:.2f} %, {operators(model)['matmul']} matrix products")
 
 # 2. Annotate, calibrate, realize. Softmax and layer normalization stay float between the integer products
-#    (float_functions); percentile ranges cut the few far values off that activations of transformers have.
+#    (float_functions); percentile ranges cut off the few outliers in a transformer's activations.
 
 config = quantize.QConfig(calibrate_mode="percentile", percentile=99.99)
 stages = quantize.stages(model, dataset=CALIBRATION, config=config)
@@ -63,7 +63,7 @@ for task in tasks:
     print(f"  {task}")
 
 # 4. Tune: measure a few configurations of one task; every candidate is checked against the oracle before its time
-#    counts. `qnn-ext tune` does it for a whole model. Then build with the best ones in the log.
+#    counts. `qnn-ext tune` does this for a whole model. Then build with the best ones in the log.
 
 with tempfile.TemporaryDirectory() as folder:
     log = Path(folder) / "tuning.jsonl"
@@ -75,7 +75,7 @@ in_integers = accuracy(engine)
 print(f"integers: {in_integers:.2f} %, {engine.time(number=50, repeat=3)}")
 assert in_integers >= in_float - 0.5
 
-# 5. Which calibrator? All of them are a QConfig away; `python -m benchmarks.quantization` prints the whole table. The
+# 5. Which calibrator? Each is one QConfig field away; `python -m benchmarks.quantization` prints the whole table. The
 #    interpreter gives the compiled model's bits without compiling.
 
 exact = qnn_ext.Interpreter(model)(images[:50])

@@ -2,8 +2,8 @@
 
     python tutorials/09_tune.py
 
-Each product of a model runs on a kernel with decisions in it: how many pixels and channels to hold in registers. By
-itself, `build` takes what a model of costs predicts to be fastest. Tuning measures, and keeps what it finds in a log.
+Each product of a model runs on a kernel with parameters, such as how many pixels and channels to hold in registers. By
+default, `build` takes the values that a cost model predicts to be fastest. Tuning measures, and logs what it finds.
 """
 
 import subprocess
@@ -20,9 +20,9 @@ from qnn_ext import autotune
 DATA = Path(qnn_ext.__file__).parent / "data"
 MODEL = DATA / "digits_cnn_qdq.onnx"
 module = qnn_ext.from_onnx(MODEL)
-TRIALS = 6  # enough to see how it goes; 32 to 64 find what there is to find
+TRIALS = 6  # enough to see how it works; 32 to 64 find nearly all there is to gain
 
-# 1. Tasks are the distinct products, each with the number of layers it stands for.
+# 1. Tasks are the distinct products, each with the number of layers that share it.
 
 tasks = autotune.extract_from_program(module, "native", threads=1)
 for task in tasks:
@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as folder:
     log = Path(folder) / "tuning.jsonl"
 
     # 3. A tuner proposes, the builder compiles, the runner compares each candidate with the interpreter and then times
-    #    it in turns with the default. Results are in the log as soon as they are there. These are AutoTVM's names.
+    #    it in turns with the default. Results are logged as soon as they are measured. The names are AutoTVM's.
 
     option = autotune.measure_option(
         builder=autotune.LocalBuilder(timeout=60), runner=autotune.LocalRunner(repeat=8, timeout=60)
@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory() as folder:
         print(f"   {result.configuration}: {result.gops:.0f} GOP/s, {result.ratio:.2f} of the default's time")
     print(f"decided for {decision.best.configuration}")
 
-    # 4. Whoever tunes with the same log again measures nothing twice, also after Ctrl-C or a power cut.
+    # 4. Tuning again with the same log measures nothing twice, even after Ctrl-C or a power cut.
 
     again = autotune.GATuner(task)
     again.tune(TRIALS, option, callbacks=[autotune.log_to_file(log)])
@@ -57,11 +57,11 @@ with tempfile.TemporaryDirectory() as folder:
     assert again.new == 0
     option.close()
 
-    # 5. `apply_history_best` hands the log to `build`. A log may hold the records of many models and machines: what is
-    #    not for this workload and target is not applied.
+    # 5. `apply_history_best` hands the log to `build`. A log may hold records of many models and machines: those
+    #    for other workloads and targets are not applied.
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # records that do not apply would be warned of
+        warnings.simplefilter("error")  # there would be warnings about records that do not apply
         with autotune.apply_history_best(log):
             tuned = qnn_ext.build(module, num_threads=1)
     image = np.random.default_rng(0).random(module.inputs[0].shape, dtype=np.float32)

@@ -2,8 +2,8 @@
 
     python tutorials/10_tune_rpc.py
 
-The board that will run a model is often not the machine that compiles it, and there may be many of them. TVM brings
-what that takes: servers on the boards, and a tracker that hands them out. Here all are on this machine. Needs tornado.
+The board that will run a model is often not the machine that compiles it, and there may be many boards. TVM has the
+tools for that: servers on the boards, and a tracker that assigns them. Here all are on this machine. Needs tornado.
 """
 
 import os
@@ -31,7 +31,7 @@ with socket.socket() as probe:
 
 @contextmanager
 def started(*arguments, folder):
-    """A process of TVM's, ended with its children."""
+    """One of TVM's processes, ended with its children."""
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],
         cwd=folder,
@@ -82,8 +82,8 @@ with ExitStack() as stack:
     print(f"{runner.servers()} boards at {tracker}")
 
     # 2. The target is that of the boards. Each candidate goes to whichever board is free, and is timed there in turns
-    #    with the default, so that boards of different speed do not matter. A board that dies costs nothing: what it
-    #    was measuring goes to another one.
+    #    with the default, so that differences in speed between boards do not matter. If a board dies, nothing is lost:
+    #    the candidate that it was measuring goes to another one.
 
     module = qnn_ext.from_onnx(MODEL)
     task = autotune.extract_from_program(module, "native", threads=1)[0]
@@ -94,7 +94,7 @@ with ExitStack() as stack:
     assert decision is not None and not any(result.error for result in tuner.results.values())
     print(f"{task.name}: {len(tuner.results)} measured, decided for {decision.best.configuration}")
 
-    # 3. The log is used as one that was measured here.
+    # 3. The log is used like one that was measured here.
 
     with autotune.apply_history_best(log):
         print(qnn_ext.build(module, num_threads=1))

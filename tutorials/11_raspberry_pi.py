@@ -2,7 +2,7 @@
 
     python tutorials/11_raspberry_pi.py
 
-A model is compiled and linked here, copied to the board and run there. Where QEMU and Python for aarch64 are at hand
+A model is compiled and linked here, copied to the board and run there. If QEMU and Python for aarch64 are installed
 (`python -m scripts.emulators` sets them up), it runs on emulated boards at the end.
 """
 
@@ -25,9 +25,9 @@ module = qnn_ext.from_tflite(DATA / "digits_cnn_uint8.tflite")
 image = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 1), dtype=np.uint8)
 expected = qnn_ext.Interpreter(module)(image)
 
-# 1. A board's name says which CPU it has and how many cores. Cortex-A53 and A72 have products that widen: smull and
-#    smlal. The Cortex-A76 of a Raspberry Pi 5 has dot products, sdot. All want signed activations: this model's
-#    unsigned ones become signed on the way, which only changes zero points.
+# 1. A board's name says which CPU it has and how many cores. Cortex-A53 and A72 have widening multiplications: smull
+#    and smlal. The Cortex-A76 of a Raspberry Pi 5 has dot products, sdot. All need signed activations: this model's
+#    unsigned ones are made signed, which only changes zero points.
 
 BOARDS = {"rpi3": "cortex-a53", "rpi4": "cortex-a72", "rpi5": "cortex-a76"}
 PRODUCTS = re.compile(r"^\t(sdot|smmla|smlal2?|smull2?|mla)\t", re.MULTILINE)
@@ -49,8 +49,8 @@ try:
 except qnn_ext.TargetError as error:
     print("here:", error)
 
-# 3. A file is linked with a cross compiler: g++-aarch64-linux-gnu, zig (pip install ziglang) or clang. One for several
-#    boards takes on each of them the fastest code that its CPU runs.
+# 3. A file is linked with a cross compiler: g++-aarch64-linux-gnu, zig (pip install ziglang) or clang. A file for
+#    several boards uses on each the fastest code that its CPU can run.
 
 with tempfile.TemporaryDirectory() as name:
     path = Path(name) / "digits.qnn"
@@ -61,8 +61,8 @@ with tempfile.TemporaryDirectory() as name:
         sys.exit()
     print(f"{path.name}: {path.stat().st_size} bytes for {', '.join(BOARDS)}")
 
-    # 4. On the board, Raspberry Pi OS of 64 bits or any Linux with Python 3.10 to 3.13, it takes this package and what
-    #    pip installs with it: the official wheel of TVM for aarch64. No compiler, no frontend.
+    # 4. The board, with 64-bit Raspberry Pi OS or any Linux with Python 3.10 to 3.13, needs this package and what pip
+    #    installs with it: the official wheel of TVM for aarch64. No compiler, no frontend.
 
     print("""
     scp digits.qnn photo.png pi@raspberrypi.local:
@@ -104,8 +104,8 @@ with tempfile.TemporaryDirectory() as name:
         np.testing.assert_array_equal(np.reshape(output, expected.shape), expected)
         print(f"emulated {cpu}: runs the code for {target}, the interpreter's bits")
 
-# 6. 32-bit systems have no wheel of TVM, so that Python cannot load a model there. Code is made for them all the same,
+# 6. TVM has no wheel for 32-bit systems, so Python cannot load a model there. Code can still be compiled for them, with
 #    target="armv7"; tests/arm/main.c shows the little that a C program needs to call it.
 #
-# 7. A board can tune the kernels of its model: tutorial 10, with a server of TVM on the board, `--target rpi4` and
+# 7. Kernels can be tuned on the board: see tutorial 10, with TVM's RPC server on the board, `--target rpi4` and
 #    `--rpc`.

@@ -2,7 +2,7 @@
 
     python tutorials/12_gpu.py
 
-Building needs neither a GPU nor a driver. What needs NVIDIA's tools, or a GPU, is skipped where there are none.
+Building needs neither a GPU nor a driver. Steps that need NVIDIA's tools or a GPU are skipped if there are none.
 """
 
 import re
@@ -24,8 +24,8 @@ engine = qnn_ext.build(module, target="sm_80")
 for kernel in engine.kernels[:6]:
     print(f"{kernel.implementation:28} {kernel.operators}")
 
-# 2. Their source is CUDA, and shows which instructions they are made of. `engine.source("ptx")` compiles it with nvcc
-#    or NVRTC, with every operation on floats as IEEE 754 has it: requantization gives the bits of the interpreter.
+# 2. Their source is CUDA, and shows which instructions they use. `engine.source("ptx")` compiles it with nvcc or NVRTC,
+#    with every float operation as in IEEE 754: requantization gives the interpreter's bits.
 
 source = engine.source("cuda")
 wanted = re.findall(r"__dp4a|mma\.sync[\w.]*|ldmatrix[\w.]*|__float2int_rn", source)
@@ -36,7 +36,7 @@ try:
 except qnn_ext.TargetError as error:
     print("PTX:", error)
 
-# 3. One file for a GPU and for CPUs: `load` takes the first that the machine can run. The kernels' binary is inside.
+# 3. One file for a GPU and for CPUs: `load` takes the first that the machine can run. It includes the kernels' binary.
 
 inputs = {spec.name: np.random.default_rng(0).normal(0, 1, spec.shape).astype(spec.dtype) for spec in module.inputs}
 expected = qnn_ext.Interpreter(module).run(inputs)
@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
     for name, value in loaded.run(inputs).items():
         np.testing.assert_array_equal(value, expected[name])
 
-# 4. On a GPU, tensors may stay there. With a stream, `run` returns before the kernels have run.
+# 4. On a GPU, tensors may stay in its memory. With a stream, `run` returns before the kernels have run.
 
 try:
     here = qnn_ext.build(module, target="cuda")

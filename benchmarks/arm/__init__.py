@@ -1,1 +1,1 @@
-"""Executed instructions of models on emulated ARM CPUs: int8, float32 and LiteRT."""
+"""Instruction counts of models on emulated ARM CPUs: int8, float32 and LiteRT."""

@@ -1,13 +1,13 @@
-"""Executed instructions on emulated ARM CPUs: our int8 against our float32 and against LiteRT. No other load of the
-machine changes them.
+"""Instruction counts on emulated ARM CPUs: our int8 against our float32 and against LiteRT. Other load on the machine
+does not change them.
 
     python -m benchmarks.arm [--models resnet50 FILE ...] [--targets rpi4 ...] [--layers] [--json FILE] [--no-litert]
 
-Each convolution and dense layer of a model is counted alone, once as int8 with bias and requantize and once as float32
-with bias and relu, both compiled by qnn_ext for the target and one thread; a model's count is the sum over its layers.
-Besides, the whole int8 model is counted as it runs, and LiteRT's inference of the same file on the same emulated CPU,
-with the kernels it chooses for it. `resnet50` stands for that network's layers; by default, it and the TFLite models of
-../shared/models where that folder is, otherwise the bundled ones.
+Each convolution and dense layer of a model is counted separately, once as int8 with bias and requantize and once as
+float32 with bias and relu, both compiled by qnn_ext for the target and one thread; a model's count is the sum over its
+layers. The whole int8 model is counted as well, and LiteRT's inference of the same file on the same emulated CPU, with
+the kernels it chooses there. `resnet50` means that network's layers; the default is `resnet50` plus the TFLite models
+of ../shared/models where that folder exists, otherwise the bundled ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.table import Table
 import qnn_ext
 from benchmarks.layers import shape_text
 from qnn_ext.cli.common import out
-from qnn_ext.storage import write_text
+from qnn_ext.files.storage import write_text
 from tests.arm.count import Counts, counted
 from tests.arm.engines import emulated
 
@@ -37,7 +37,7 @@ CPUS = {"rpi3": "cortex-a53", "rpi4": "cortex-a72", "rpi5": "cortex-a76", "gravi
 """Targets -> QEMU's CPUs."""
 
 GOALS = {"rpi3": 1.4, "rpi4": 1.4, "rpi5": 3.0, "graviton3": 5.0, "armv7": 1.4}
-"""How many times fewer instructions int8 shall take than float32."""
+"""The goal: how many times fewer instructions int8 takes than float32."""
 
 MODELS = ("kws_ref_model", "vww_96_int8", "mobilenet_v1_0.25_128_quant", "tf2_mobilenet_v2_1.0_224_ptq")
 SHARED = Path(__file__).parents[3] / "shared" / "models" / "tflite"
@@ -62,7 +62,7 @@ class LayerCount:
 
 @dataclass
 class Result:
-    """One model on one target. Counts are None where there is nothing to run or it cannot be run: `notes` say why."""
+    """One model on one target. Counts are None where there is nothing to run or it cannot run: `notes` says why."""
 
     model: str
     target: str
@@ -88,7 +88,7 @@ class Result:
 
 
 class Counting:
-    """Counts layers, each once for a target."""
+    """Counts layers, each once per target."""
 
     def __init__(self, with_litert: bool) -> None:
         self._layers: dict[tuple[Layer, str], LayerCount] = {}
@@ -102,7 +102,7 @@ class Counting:
         engine = qnn_ext.build(qnn_ext.from_tflite(name), target, num_threads=1)
         assert engine._built is not None and engine._built.weights is not None
         result.weight_bytes = int(engine._built.weights.size)
-        result.workspace_bytes = engine._variant["program"]["workspace"]
+        result.workspace_bytes = engine._variant.program.workspace
         result.whole = run(engine, target).total
         if self._with_litert and target != "armv7":
             try:
@@ -139,7 +139,7 @@ def run(engine: qnn_ext.Engine, target: str) -> Counts:
 
 
 def most_common(counts: Counts) -> dict[str, int]:
-    """The instructions that were executed most."""
+    """The most frequently executed instructions."""
     return dict(counts.mnemonics.most_common(10))
 
 
@@ -167,7 +167,7 @@ def table(results: list[Result]) -> Table:
 
 
 def layer_table(result: Result) -> Table:
-    """One row per layer, those that take most first."""
+    """One row per layer, the most expensive first."""
     title = f"{result.model} on {result.target}, thousands of instructions of each"
     grid = Table("layer", "times", "int8", "float32", "ratio", "kernel", title=title)
     for layer in sorted(result.layers, key=lambda layer: -layer.times * layer.int8):
@@ -185,7 +185,7 @@ def kilobytes(size: int | None) -> str:
 
 
 def default_models() -> list[str]:
-    """ResNet-50, and the real models or, where they are not here, the bundled ones."""
+    """ResNet-50, and the real models or, where those are missing, the bundled ones."""
     real = [SHARED / f"{name}.tflite" for name in MODELS]
     bundled = Path(qnn_ext.__file__).parent / "data"
     found = [path for path in real if path.is_file()] or [bundled / "digits_cnn_int8.tflite"]
@@ -193,7 +193,7 @@ def default_models() -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
-    """Count and report; the results as JSON has them."""
+    """Count and report; returns the results as stored in JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.arm", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--models", nargs="+", metavar="FILE", help=f"TFLite models, or {RESNET50}")
     parser.add_argument("--targets", nargs="+", choices=CPUS, default=list(CPUS))
@@ -217,12 +217,12 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """A result with its sums."""
+    """A result with its totals."""
     return {**asdict(result), "int8": result.int8, "float32": result.float32}
 
 
 if __name__ == "__main__":
     try:
         main()
-    except pytest.skip.Exception as reason:  # what the tests' emulator says where something is missing
+    except pytest.skip.Exception as reason:  # raised by the tests' emulator where something is missing
         raise SystemExit(str(reason)) from None

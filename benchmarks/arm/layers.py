@@ -1,4 +1,4 @@
-"""Products as layers of their own: int8 with bias and requantize, and their float32 twins with bias and relu."""
+"""Products as single layers: int8 with bias and requantize, and their float32 twins with bias and relu."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tvm import relax
 
 import qnn_ext
 from qnn_ext import op
-from qnn_ext.kernels import Kernel
 from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.running.kernels import Kernel
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Layer:
         return self.out_channels, *self.kernel, self.in_channels // self.groups
 
     def workload(self) -> dict[str, Any]:
-        """As `benchmarks.layers` takes it."""
+        """In the form `benchmarks.layers` expects."""
         fields = dict(self.__dict__)
         if self.is_dense:
             return {"type": "DenseWorkload", "m": self.batch, "k": self.in_channels, "n": self.out_channels}
@@ -59,7 +59,7 @@ class Layer:
 
 
 def layers_of(kernels: list[Kernel]) -> Counter[Layer]:
-    """The convolutions and dense layers of a compiled model, each with how often it occurs."""
+    """The convolutions and dense layers of a compiled model, each with its number of occurrences."""
     return Counter(layer for kernel in kernels if (layer := _layer(kernel.workload)) is not None)
 
 
@@ -74,7 +74,7 @@ def _layer(w: dict[str, Any]) -> Layer | None:
 
 
 def resnet50() -> Counter[Layer]:
-    """The layers of ResNet-50 (v1.5: the 3×3 convolution strides) on 224 × 224 pixels."""
+    """The layers of ResNet-50 (v1.5: the stride is in the 3×3 convolution) on 224 × 224 pixels."""
     layers = Counter([Layer(1, 224, 224, 3, 64, (7, 7), (2, 2), (3, 3, 3, 3)), Layer(1, 1, 1, 2048, 1000)])
     size, channels = 56, 64
     for stage, blocks in enumerate((3, 4, 6, 3)):
@@ -91,7 +91,7 @@ def resnet50() -> Counter[Layer]:
 
 
 def int8_module(layer: Layer) -> QnnModule:
-    """The layer on int8 activations with int8 weights and scales per channel; int8 out."""
+    """The layer on int8 activations with int8 weights and per-channel scales; int8 output."""
     rng = np.random.default_rng(0)
     weight = rng.integers(-127, 128, layer.weight_shape, np.int8)
     bias = rng.integers(-1000, 1000, layer.out_channels, np.int32)

@@ -1,7 +1,7 @@
 """LiteRT's aarch64 build under emulation: the instructions of one inference.
 
-Its wheel is unpacked beside what `scripts.emulators` sets up, at the first use. LiteRT asks /proc/cpuinfo and /sys
-what the CPU is, and takes kernels accordingly; QEMU would show it this machine's, so it is shown files of its own.
+At first use its wheel is unpacked beside what `scripts.emulators` sets up. LiteRT reads the CPU from /proc/cpuinfo and
+/sys and chooses kernels accordingly; QEMU would show it this machine's files, so it gets its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGES = FOLDER / "litert"
 PARTS = {"cortex-a53": 0xD03, "cortex-a72": 0xD08, "cortex-a76": 0xD0B, "neoverse-n1": 0xD0C, "max": 0xD40}
 """QEMU's CPUs -> ARM's part numbers; `max` poses as a Neoverse V1."""
 
-REPEATS = 4  # inferences between which and one the difference is taken
+REPEATS = 4  # additional inferences: a run with these and one more, minus a run with one
 
 SCRIPT = """
 import sys
@@ -42,7 +42,7 @@ class Unavailable(Exception):
 
 
 def instructions(model: Path, cpu: str) -> Counts:
-    """What LiteRT executes for one inference on zeros, on one thread of an emulated CPU. Raises Unavailable."""
+    """LiteRT's instruction count for one inference on zeros, on one thread of an emulated CPU. Raises Unavailable."""
     _set_up()
     with tempfile.TemporaryDirectory() as name:
         root = _root(Path(name), cpu)
@@ -58,12 +58,12 @@ def instructions(model: Path, cpu: str) -> Counts:
     blocks: Counter = Counter()
     blocks.update(often)
     blocks.subtract(once)
-    # a start-up differs by some thousand instructions from the next; what is left of it is not of an inference
+    # start-ups differ by some thousand instructions; a remainder of that size does not belong to an inference
     return Counts(AARCH64, {block: round(count / REPEATS) for block, count in blocks.items() if count >= REPEATS})
 
 
 def _set_up() -> None:
-    """Unpack the wheel of the version that is installed here."""
+    """Unpack the wheel of the locally installed version."""
     if emulated_python() is None or not SITE.is_dir():
         raise Unavailable("Python for aarch64 is not set up: python -m scripts.emulators")
     if PACKAGES.is_dir():

@@ -1,1 +1,1 @@
-"""The benchmark of GPUs: `python -m benchmarks.cuda`."""
+"""The GPU benchmark: `python -m benchmarks.cuda`."""

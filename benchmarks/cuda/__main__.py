@@ -2,20 +2,21 @@
 
     python -m benchmarks.cuda [--minutes 10] [--json FILE] [--markdown FILE] [--networks DIR] [--batches 1 8 64]
 
-First all models are built, several at a time, for at most half of the time. Then, in this order, until it is over: the
-GPU's int8 peak; every model's outputs against the CPU build, bit for bit; int8 products beside torch._int_mm; models at
-batch 1, then 8, then 64, beside our own float32 and float16 builds and ONNX Runtime's CUDA and TensorRT providers where
-they are installed. Each runs in a process of its own, they take turns, and the median counts. What fails gets a row
-that says why. FILEs are written again after every step.
+First all models are built, several at a time, for at most half of the time. Then, in this order, until the time is up:
+the GPU's int8 peak; every model's outputs against the CPU build, bit for bit; int8 products beside torch._int_mm;
+models at batch 1, then 8, then 64, beside our own float32 and float16 builds and ONNX Runtime's CUDA and TensorRT
+providers where they are installed. Each runs in its own process, they take turns, and the median counts. Whatever fails
+gets a row that says why. The FILEs are rewritten after every step.
 
-Models: the bundled ones, and ResNet-50, MobileNetV2, ViT-B/32 and BERT-base from the folder --networks. Files that are
-not there are made, which takes minutes and what scripts/requirements-train.txt names; make them on any machine before:
+Models: the bundled ones, and ResNet-50, MobileNetV2, ViT-B/32 and BERT-base from the folder --networks. Missing files
+are made, which takes minutes and the packages in scripts/requirements-train.txt; they can be made beforehand on any
+machine:
 
     python -m scripts.networks --out DIR --only resnet50 mobilenet_v2 vit_b_32 bert_base \\
         --format onnx-static float32 --batch 8
 
-The exit code is 1 where there is no GPU, where an output differs from the CPU's, or where one of our
-builds fails otherwise than for lack of time.
+The exit code is 1 where there is no GPU, where an output differs from the CPU's, or where one of our builds fails for
+any reason but lack of time.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from qnn_ext import TargetError, gpu
-from qnn_ext.storage import write_text
+from qnn_ext import TargetError
+from qnn_ext.files.storage import write_text
+from qnn_ext.targets import gpus as gpu
 
 from ..models import BUNDLED, ROOT
 from ..results import _versions
@@ -42,11 +44,11 @@ from .plan import BATCHES, FORMAT, GEMMS, NETWORKS, Budget, Item, plan
 from .report import BUILDS, Gemm, Report, Row, agreement, markdown, to_json
 from .runners import GEMM, INT_MM, OURS, PEAK, PREFIX, PROVIDERS, available_peers
 
-SETUP_S = 120.0  # a runtime may take to load a model
-BUILD_S = 240.0  # building one may take
-MAKE_S = 400.0  # making a network may take
-LEAST_S = 10.0  # no step is begun with less than this left
-BUILDING = 0.5  # of the time
+SETUP_S = 120.0  # time limit for a runtime to load a model
+BUILD_S = 240.0  # time limit for building one
+MAKE_S = 400.0  # time limit for making a network
+LEAST_S = 10.0  # no step is started with less than this left
+BUILDING = 0.5  # share of the time
 CORES_PER_BUILD = 2
 LATE = "not built in the time given"
 ROUNDS, TURN_S = 9, 0.05
@@ -103,7 +105,7 @@ class Bench:
         return row
 
     def measure(self, item: Item, row: Row) -> None:
-        """Times of a model that `check` has built, and of what it is compared with."""
+        """Times of a model that `check` has built, and of its peers."""
         if row.failures:
             return
         tasks = {}
@@ -127,7 +129,7 @@ class Bench:
         return Task(PREFIX + OURS, compiled.built.path, 1, compiled.inputs)
 
     def build(self, items: Sequence[Item], budget: Budget) -> None:
-        """Make what is missing and build everything: the int8 models in their order, then the float ones."""
+        """Make missing files and build everything: the int8 models in their order, then the float ones."""
         workers = max(1, (os.cpu_count() or 1) // CORES_PER_BUILD)
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(lambda item: self._make(item, budget) and self._build(item, "int8", budget), items))
@@ -135,7 +137,7 @@ class Bench:
             list(pool.map(lambda pair: self._build(*pair, budget), forms))
 
     def _make(self, item: Item, budget: Budget) -> bool:
-        """Make the files of a network that is not there; whether they are."""
+        """Make the missing files of a network; whether they exist now."""
         if not item.missing:
             return True
         limit = budget.limit(MAKE_S)
@@ -167,11 +169,11 @@ class Bench:
             self._compiled[key] = str(error)
 
     def _form(self, item: Item, form: str) -> Compiled | str:
-        """A form of the model, or why there is none."""
+        """One form of the model, or why there is none."""
         return self._compiled.get((item.model.path, form), LATE)
 
     def _turns(self, tasks: dict[str, Task]) -> tuple[dict[str, Times], dict[str, str], dict[str, tuple[str, float]]]:
-        """Times of all tasks that lasted, why the others did not, and each runner's name and work."""
+        """Times of all tasks that survived, why the others did not, and each runner's name and work."""
         workers: dict[str, Worker] = {}
         failures: dict[str, str] = {}
         ready: dict[str, tuple[str, float]] = {}
@@ -192,13 +194,13 @@ class Bench:
 
 
 def run(bench: Bench, items: Sequence[Item], budget: Budget, options: argparse.Namespace) -> None:
-    """All steps in order; those that the time does not reach are named."""
+    """All steps in order; those there is no time for are listed."""
     rows: dict[Path, Row] = {}
     steps = [("the peak", bench.measure_peak)]
     small = [item for item in items if item.batch == 1]
     steps += [(f"check of {item.model.path.name}", _checked(bench, item, rows)) for item in small]
     steps += [(f"product {sizes}", _product(bench, sizes)) for sizes in GEMMS]
-    timed = sorted(items, key=lambda item: item.network not in NETWORKS)  # the networks say more than small models
+    timed = sorted(items, key=lambda item: item.network not in NETWORKS)  # networks are more telling than small models
     steps += [(f"times of {item.model.path.name}", _measured(bench, item, rows)) for item in timed]
     for number, (title, step) in enumerate(steps, 1):
         if not budget.allows(LEAST_S):

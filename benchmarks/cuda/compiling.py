@@ -1,4 +1,4 @@
-"""A model built for the GPU in a process of its own, with what the CPU computes for the same inputs."""
+"""A model built for the GPU in its own process, with the CPU's results for the same inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMS = ("int8", "float32", "float16")
 
 @dataclass(frozen=True)
 class Built:
-    """One form of a model: its .qnn file, and the seconds of building it, nvcc or NVRTC included."""
+    """One form of a model: its .qnn file, and its build time in seconds, including nvcc or NVRTC."""
 
     path: str
     seconds: float
@@ -29,7 +29,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Compiled:
-    """inputs, what the CPU build computes for them (int8), multiply-accumulates and the integer share of them."""
+    """The inputs, the CPU build's results for them (int8), multiply-accumulates and the integer share of them."""
 
     inputs: list[np.ndarray]
     expected: list[np.ndarray]
@@ -39,7 +39,7 @@ class Compiled:
 
 
 def compile_item(item: Item, form: str, target: str, folder: Path, limit: float) -> Compiled:
-    """Build one form of an item. Raises WorkerError: it failed, or took longer than `limit` seconds."""
+    """Build one form of an item. Raises WorkerError if it fails or takes longer than `limit` seconds."""
     result = computed_apart(compile_here, item, form, target, folder, limit=limit)
     assert isinstance(result, Compiled)
     return result
@@ -48,7 +48,7 @@ def compile_item(item: Item, form: str, target: str, folder: Path, limit: float)
 def compile_here(item: Item, form: str, target: str, folder: Path) -> Compiled:
     """The same in this process."""
     import qnn_ext
-    from qnn_ext.coverage import coverage
+    from qnn_ext.compiling.coverage import coverage
 
     path = item.model.path if form == "int8" else item.float_twin
     if path is None:
@@ -69,7 +69,7 @@ def compile_here(item: Item, form: str, target: str, folder: Path) -> Compiled:
 
 
 def in_float16(module: qnn_ext.QnnModule) -> qnn_ext.QnnModule:
-    """All products of a float32 network on float16 operands: `quantize` without anything to calibrate."""
+    """A float32 network with all products on float16 operands: `quantize` with nothing to calibrate."""
     from qnn_ext.quantize import QConfig
     from qnn_ext.quantize.annotate import annotate
     from qnn_ext.quantize.fold import fold

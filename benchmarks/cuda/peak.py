@@ -1,4 +1,4 @@
-"""The int8 peak of a GPU, measured: loops of mma.sync, or of DP4A before Turing, on registers alone."""
+"""The int8 peak of a GPU, measured: loops of mma.sync, or of DP4A before Turing, on registers only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import tvm
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from qnn_ext.codegen import generate_code
-from qnn_ext.gpu import version_of
+from qnn_ext.compiling.codegen import generate_code
+from qnn_ext.targets.gpus import version_of
 
 from ..runners import Runner
 
 THREADS = 256
-CHAINS = 8  # instructions of a warp that do not wait for each other
+CHAINS = 8  # independent instructions per warp
 WARP = 32
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """name: for tables; operations: multiplications and additions of one warp; a, b, c: 32-bit registers of a lane."""
+    """name: for tables; operations: multiplications and additions per warp; a, b, c: 32-bit registers per lane."""
 
     name: str
     operations: int
@@ -37,15 +37,15 @@ DP4A = Instruction("dp4a", 2 * 4 * WARP, 1, 1, 1)
 
 
 def instruction_of(architecture: str) -> Instruction:
-    """The fastest that every kernel may use; wgmma of sm_90, which TVM's schedules cannot express, is faster still."""
+    """The fastest instruction our kernels can use; sm_90's wgmma, which TVM's schedules cannot express, is faster."""
     version = version_of(architecture)
     return M16N8K32 if version >= 80 else M8N8K16 if version >= 75 else DP4A
 
 
 def peak_module(instruction: Instruction, blocks: int, steps: int) -> tvm.IRModule:
-    """out[block, thread] = Σ_registers of the accumulators that `steps` rounds of CHAINS instructions leave.
+    """out[block, thread] = Σ over registers of the accumulators after `steps` rounds of CHAINS instructions.
 
-    Each block has THREADS threads. Operands are the lanes' own: byte i of every lane is seed[i].
+    Each block has THREADS threads. Operands are per lane: byte i of every lane is seed[i].
     """
     a_words, b_words, c_words = instruction.a, instruction.b, instruction.c
 
@@ -88,14 +88,14 @@ def peak_module(instruction: Instruction, blocks: int, steps: int) -> tvm.IRModu
 
 
 def expected(instruction: Instruction, seed: np.ndarray, steps: int) -> int:
-    """What each thread of `peak_module` leaves where all of `seed` is one value: every product is its square."""
+    """Each thread's result of `peak_module` when all of `seed` is one value: every product is its square."""
     assert (seed == seed[0]).all()
-    products = instruction.operations // 2 // WARP  # a lane's share of the accumulators, all with the same sum
+    products = instruction.operations // 2 // WARP  # each lane's share of the accumulators, all with the same sum
     return int(seed[0]) ** 2 * products * CHAINS * steps
 
 
 def peak_runner(architecture: str) -> Runner:
-    """The peak as a runner: `work` are the int8 operations of one call. Needs the GPU."""
+    """The peak as a runner: `work` is the int8 operations per call. Needs the GPU."""
     device = tvm.cuda()
     instruction, steps = instruction_of(architecture), 4096
     blocks = 8 * int(device.multi_processor_count)

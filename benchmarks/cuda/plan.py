@@ -16,12 +16,12 @@ FORMAT = "onnx-static"
 FLOAT = re.compile("float(16|32)$")
 
 GEMMS = ((4096, 4096, 4096), (8192, 4096, 1024), (3136, 576, 64), (784, 512, 128), (1600, 768, 3072), (1, 4096, 4096))
-"""m, k, n: large ones; two layers of ResNet-50; ViT-B/32's perceptron at batch 32; one row of activations."""
+"""m, k, n: large ones; two layers of ResNet-50; ViT-B/32's MLP at batch 32; one row of activations."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A model file of some batch. `missing`: the network is to be made first (`scripts.networks`)."""
+    """A model file for some batch size. `missing`: the network must be made first (`scripts.networks`)."""
 
     model: Model
     network: str
@@ -36,9 +36,9 @@ class Item:
 
 
 def plan(bundled: Path, networks: Path, names: Sequence[str], batches: Sequence[int]) -> list[Item]:
-    """The small quantized models, then the networks of the smallest batch, then those of the next.
+    """The small quantized models, then the networks at the smallest batch, then at the next.
 
-    Networks whose files are not in the folder are in the plan as well.
+    Networks whose files are not in the folder are planned too.
     """
     quantized = [model for model in find_models([bundled]) if not FLOAT.search(model.name)]
     items = [Item(model, model.name, 1) for model in quantized]
@@ -50,12 +50,12 @@ def plan(bundled: Path, networks: Path, names: Sequence[str], batches: Sequence[
 
 
 def file_stem(name: str, batch: int) -> str:
-    """How `scripts.networks` names the files of a network."""
+    """The file names that `scripts.networks` gives a network."""
     return name if batch == 1 else f"{name}_b{batch}"
 
 
 class Budget:
-    """The seconds that are left of a run."""
+    """The time left of a run, in seconds."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -67,9 +67,9 @@ class Budget:
         return max(0.0, self._end - self._clock())
 
     def limit(self, wanted: float) -> float:
-        """The seconds a step may take: what it wants, or what is left."""
+        """The seconds a step may take: what it asks for, or what is left."""
         return min(wanted, self.left)
 
     def allows(self, least: float) -> bool:
-        """Whether there is time for a step that takes `least` seconds at the very least."""
+        """Whether there is time for a step that takes at least `least` seconds."""
         return self.left >= least

@@ -1,4 +1,4 @@
-"""What a run on a GPU found: as values, as JSON, and as Markdown."""
+"""The results of a GPU run: as values, as JSON, and as Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUILDS = ("qnn_ext", "qnn_ext float32", "qnn_ext float16")
 
 @dataclass
 class Gemm:
-    """A product of m × k by n × k int8 matrices: times by kernel, and why others have none."""
+    """A product of m × k by n × k int8 matrices: times by kernel, and reasons for missing ones."""
 
     m: int
     k: int
@@ -30,11 +30,11 @@ class Gemm:
 
 @dataclass
 class Row:
-    """A model of some batch.
+    """A model at some batch size.
 
     exact:    share of the outputs that equal the CPU's, and the largest difference; None where there are none
     times:    by build or runtime
-    failures: the same, why there is no time; "made" and "built" for what comes before
+    failures: by build or runtime, why there is no time; "made" and "built" for earlier steps
     """
 
     network: str
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass
 class Report:
-    """All of a run. peak: int8 operations per second of `instruction`; left_out: peers that are not installed, why."""
+    """All of a run. peak: int8 operations per second of `instruction`; left_out: why peers are missing."""
 
     device: str
     architecture: str
@@ -92,7 +92,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def share(operations: float, times: Times, peak: float) -> float | None:
-    """The share of the measured peak that `operations` in the median time are; None where no peak is known."""
+    """`operations` over the median time, as a share of the measured peak; None where no peak is known."""
     return operations / times.median / peak if peak else None
 
 

@@ -1,7 +1,7 @@
 """What takes turns on the GPU: our models and kernels, ONNX Runtime's providers, PyTorch's int8 product, and the peak.
 
-Each runs in a worker of its own (`benchmarks.worker`), under a key "cuda:KIND". Inputs are on the device, seconds end
-when the GPU is done.
+Each runs in its own worker (`benchmarks.worker`), under a key "cuda:KIND". Inputs are on the device; timing ends when
+the GPU is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROVIDERS = {"onnxruntime-cuda": "CUDAExecutionProvider", "onnxruntime-tensorrt"
 
 
 def available_peers() -> tuple[list[str], dict[str, str]]:
-    """The keys of the peers that are installed, and why the others are not there."""
+    """The keys of the peers that are installed, and why the others are missing."""
     found, reasons = [], {}
     offered: list[str] = []
     if importlib.util.find_spec("onnxruntime"):
@@ -45,9 +45,9 @@ def available_peers() -> tuple[list[str], dict[str, str]]:
 
 
 def open_runner(kind: str, path: str) -> Runner:
-    """The runner of a task: `path` is a .qnn or .onnx file, or "m,k,n" of a product."""
+    """The runner of a task: `path` is a .qnn or .onnx file, or a product's "m,k,n"."""
     if kind == PEAK:
-        from qnn_ext import gpu
+        from qnn_ext.targets import gpus as gpu
 
         from .peak import peak_runner
 
@@ -83,7 +83,7 @@ def _onnxruntime_runner(path: str, provider: str) -> Runner:
     if session.get_providers()[0] != provider:
         raise RuntimeError(f"ONNX Runtime does not start {provider} on this machine")
     binding = session.io_binding()
-    held: list[Any] = []  # what is bound must live
+    held: list[Any] = []  # bound buffers must stay alive
 
     def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         held[:] = [onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(x), "cuda", 0) for x in inputs]
@@ -102,7 +102,7 @@ def _onnxruntime_runner(path: str, provider: str) -> Runner:
 
 
 def operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """int8 A (m, k) and B (n, k), and A · Bᵀ of a few rows, (rows, n) int32."""
+    """int8 A (m, k) and B (n, k), and a few rows of A · Bᵀ, (rows, n) int32."""
     rng = np.random.default_rng(0)
     a = rng.integers(-128, 128, (m, k), dtype=np.int8)
     b = rng.integers(-128, 128, (n, k), dtype=np.int8)
@@ -116,7 +116,7 @@ def _check(result: np.ndarray, expected: np.ndarray) -> list[np.ndarray]:
 
 
 def gemm_kernel(m: int, k: int, n: int, target: Any) -> tuple[Any, Any]:
-    """Our kernel for a dense layer of these sizes without epilogue, as a TVM module, and its implementation."""
+    """Our kernel for a dense layer of these sizes without epilogue, as a TVM module, and the implementation's name."""
     from tvm import te
     from tvm.s_tir import Schedule
 
@@ -135,8 +135,8 @@ def gemm_kernel(m: int, k: int, n: int, target: Any) -> tuple[Any, Any]:
 def _gemm_runner(m: int, k: int, n: int) -> Runner:
     import tvm
 
-    from qnn_ext.codegen import generate_code
-    from qnn_ext.target import make_target
+    from qnn_ext.compiling.codegen import generate_code
+    from qnn_ext.targets.names import make_target
     from qnn_ext.topi_int8 import DenseWorkload
 
     target, device = make_target("cuda"), tvm.cuda()
@@ -160,7 +160,7 @@ def _int_mm_runner(m: int, k: int, n: int) -> Runner:
     import torch
 
     a, b, expected = operands(m, k, n)
-    left, right = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda().t()  # column by column, as cuBLASLt wants it
+    left, right = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda().t()  # column-major, as cuBLASLt wants it
 
     def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         return _check(torch._int_mm(left, right).cpu().numpy(), expected)

@@ -6,7 +6,7 @@
     with autotune.apply_history_best("tuning.jsonl"):
         engine = qnn_ext.build(module)
 
-The names are AutoTVM's, so that its scripts read the same; `tune` does all of it for a whole model.
+The names are AutoTVM's, so that scripts written for it look the same; `tune` does all of this for a whole model.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from .task import Task
 
 
 class LogFile:
-    """Appends every result to a log at once, and tells tuners what the log knows already."""
+    """Appends every result to a log at once, and tells tuners what the log already contains."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._log: Log | None = None
 
     def known(self, task: Task, space: Space) -> tuple[list[Result], Decision | None]:
-        """Results of a task in the log as it was when tuning began, and the last decision."""
+        """A task's results and last decision in the log, as it was when tuning began."""
         if self._log is None:
             self._log = read_log(self.path) if self.path.exists() else Log(self.path, [])
             self._log.warn()
@@ -34,17 +34,17 @@ class LogFile:
             append(self.path, line_of(result))
 
     def decision(self, decision: Decision) -> None:
-        """Append what was chosen."""
+        """Append the decision."""
         append(self.path, line_of(decision.best, decision.measured))
 
 
 def log_to_file(path: str | os.PathLike[str]) -> LogFile:
-    """A callback that keeps all results in a log; a tuner with it skips what the log knows."""
+    """A callback that records all results in a log; with it, a tuner skips configurations that the log contains."""
     return LogFile(path)
 
 
 class ProgressBar:
-    """One line on a terminal: how many are measured, the best GOP/s, time left."""
+    """One line on a terminal: number of configurations measured, the best GOP/s, time left."""
 
     def __init__(self, total: int, prefix: str = "") -> None:
         columns = (

@@ -1,9 +1,8 @@
 """MetaSchedule's cost model on our design spaces: XGBModel with the decisions themselves as features.
 
-Its own features come from loop nests and see nothing of a tensorized kernel; a `PyFeatureExtractor` gives it ours. A
-configuration becomes a measure candidate of a MetaSchedule design space with one decision, which configuration, that is
-written on the block as an annotation. (As a `sample_categorical` over a thousand configurations, each candidate would
-take 25 ms.)
+Its own features come from loop nests and cannot see inside a tensorized kernel; a `PyFeatureExtractor` gives it ours. A
+configuration becomes a measure candidate of a MetaSchedule design space with a single decision, its index, written on
+the block as an annotation. (With `sample_categorical` over a thousand configurations, each candidate would take 25 ms.)
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ BLOCK = "product"
 
 
 def design_space(count: int) -> tvm.IRModule:
-    """What stands for a task in MetaSchedule: a function of one block, on which the decision is written."""
+    """A stand-in for a task in MetaSchedule: a function of one block, on which the decision is written."""
     source = te.placeholder((count,), "int32")
     result = te.compute((count,), lambda index: source[index], name=BLOCK)
     return tvm.IRModule({"main": te.create_prim_func([source, result])})
 
 
 def decide(schedule: Schedule, decision: int) -> None:
-    """Write on the block of a design space which configuration it is."""
+    """Write the index of a configuration on the block of a design space."""
     schedule.annotate(schedule.get_sblock(BLOCK), DECISION, decision)
 
 
 class CostModel:
-    """Predicts which configurations are fast from those that were measured."""
+    """Predicts from measured configurations which others are fast."""
 
     WARMUP = 4
 
@@ -60,7 +59,7 @@ class CostModel:
         self._schedules = meta_schedule
         self._index = {item: index for index, item in enumerate(space.configurations)}
         self._module = design_space(len(space))
-        with _without_intrinsics():  # num_threads given: MetaSchedule asks psutil for them otherwise
+        with _without_intrinsics():  # num_threads is given, or MetaSchedule would ask psutil for it
             self._context = meta_schedule.TuneContext(
                 self._module, target=task.target, task_name=task.name, num_threads=1, rand_state=seed + 1
             )
@@ -74,7 +73,7 @@ class CostModel:
 
     @property
     def trained(self) -> bool:
-        """Whether there were samples enough to predict anything."""
+        """Whether there were enough samples to predict anything."""
         return self._samples >= self.WARMUP
 
     def update(self, results: Sequence[Result]) -> None:
@@ -86,7 +85,7 @@ class CostModel:
             self._samples += len(valid)
 
     def predict(self, configurations: Sequence[Configuration]) -> np.ndarray:
-        """A score for each, higher for faster ones."""
+        """A score for each, higher for faster configurations."""
         return np.asarray(self._model.predict(self._context, self._candidates(configurations)))
 
     def _candidates(self, configurations: Sequence[Configuration]) -> list[Any]:
@@ -100,8 +99,8 @@ class CostModel:
 
 @contextmanager
 def _without_intrinsics() -> Iterator[None]:
-    """A TuneContext imports TVM's tensor intrinsics, which takes up to a minute of parsing those of GPUs; our kernels
-    are tensorized by then. An empty package stands in for them."""
+    """Put an empty package in place of TVM's tensor intrinsics. A TuneContext imports these, and parsing those of GPUs
+    takes up to a minute; our kernels are already tensorized by then."""
     name = "tvm.s_tir.tensor_intrin"
     if name in sys.modules:
         yield
@@ -114,7 +113,7 @@ def _without_intrinsics() -> Iterator[None]:
 
 
 def _extractor(features: np.ndarray) -> Any:
-    """A feature extractor that looks up the row of the configuration a candidate has decided for."""
+    """A feature extractor that looks up the row of a candidate's configuration."""
     from tvm.s_tir.meta_schedule.feature_extractor import PyFeatureExtractor
 
     @derived_object

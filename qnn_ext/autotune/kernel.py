@@ -1,7 +1,7 @@
-"""A task as a program of its own: the product with bias and requantize behind it, data for it, and what must come out.
+"""A task as a program of its own: the product with bias and requantize, data for it, and the expected result.
 
-It goes the road of every model, `fuse` and `lower`, so what is measured is the kernel that `build` makes. The expected
-result is the interpreter's.
+It passes through `fuse` and `lower` like every model, so what is measured is the kernel that `build` makes. The
+expected result is the interpreter's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ..errors import TuningError
-from ..interpreter import interpret
+from ..numerics.annotations import facts_of
 from ..op import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, requantize
 from ..op.base import constant_value
+from ..op.evaluate import interpret
 from ..passes import fuse, lower
-from ..passes.lower import IMPLEMENTATION
-from ..passes.rewrite import bindings_of, op_name
+from ..passes.rewrite import bindings_of, op_name, straight_line
+from ..targets.backend import threads_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
-from ..topi_int8.schedule_util import num_threads
 from ..topi_int8.strategy import tiles_from
 from ..topi_int8.threads import serialize
 from .space import Configuration
@@ -31,7 +31,7 @@ PAD_VALUE = 3
 
 @dataclass(frozen=True)
 class Product:
-    """A workload with data: a module of one function, its inputs and the result it must give."""
+    """A workload with data: a module of one function, its inputs and its expected result."""
 
     module: IRModule
     inputs: tuple[np.ndarray, ...]
@@ -47,28 +47,29 @@ class Kernel:
 
 
 def kernel_of(task: Task, configuration: Configuration | None) -> Kernel:
-    """The kernel of a task with one configuration, the default one for None. Raises TuningError where the schedule does
-    not apply with it."""
+    """The kernel of a task with one configuration, the default one for None. Raises TuningError if the schedule cannot
+    be applied with it."""
     module = product(task.workload).module
     with tiles_from(lambda item, *_: configuration if item.name == task.kernel else None):
         lowered = lower(fuse(module), task.target)
     calls = [binding.value for binding in bindings_of(lowered["main"]) if op_name(binding.value) == "call_tir"]
     function = lowered[calls[0].args[0]]
-    found = str(function.attrs[IMPLEMENTATION])
-    if found != task.kernel:
-        raise TuningError(f"{task.name}: {task.kernel} cannot be scheduled with {configuration}, {found} took over")
+    facts = facts_of(function)
+    if facts is None or facts.implementation != task.kernel:
+        other = facts and facts.implementation
+        raise TuningError(f"{task.name}: {task.kernel} cannot be scheduled with {configuration}, {other} took over")
     values = [constant_value(arg) for arg in calls[0].args[1].fields]
     main = IRModule({"main": function.with_attr("global_symbol", "main")})
-    serial = num_threads(task.target) == 1
+    serial = threads_of(task.target.attrs) == 1
     return Kernel(serialize(main) if serial else main, tuple(value for value in values if value is not None))
 
 
 @lru_cache(maxsize=4)
 def product(workload: Workload) -> Product:
-    """The workload's product, + bias, requantized to uint8 with a scale per channel that uses the whole range.
+    """The workload's product, + bias, requantized to uint8 with per-channel scales that use the whole range.
 
-    Operands are random over their whole dtype, and at its ends in parts: every fourth row of either is all of it the
-    lowest or the highest value.
+    Operands are random over the whole range of their dtype, and partly at its ends: every fourth row of either consists
+    entirely of the lowest or of the highest value.
     """
     rng = np.random.default_rng(0)
     x, w = (_operand(rng, *arguments) for arguments in _operands(workload))
@@ -76,7 +77,7 @@ def product(workload: Workload) -> Product:
         w = np.clip(w >> 7, -256, 254).astype(w.dtype)
     if not isinstance(workload, BatchMatmulWorkload) and workload.pairable_weights:
         lowest = np.cumsum((w == -128).reshape(len(w), -1), axis=1).reshape(w.shape)
-        w = np.where(lowest > 1, np.maximum(w, -127), w)  # the first of each channel stays
+        w = np.where(lowest > 1, np.maximum(w, -127), w)  # the first of each channel is kept
     channels = _operands(workload)[1][0][-2 if isinstance(workload, BatchMatmulWorkload) else 0]
     bias = rng.integers(-1000, 1000, channels, dtype=np.int32)
     inputs = (x, w) if isinstance(workload, BatchMatmulWorkload) else (x,)
@@ -89,7 +90,7 @@ def product(workload: Workload) -> Product:
 
 
 def _operands(workload: Workload) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
-    """Shape and dtype of both operands as a model holds them."""
+    """Shape and dtype of both operands as in a model."""
     x: tuple[int, ...]
     w: tuple[int, ...]
     if isinstance(workload, Conv2dWorkload):
@@ -113,23 +114,21 @@ def _operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np
 def _module(
     workload: Workload, inputs: tuple[np.ndarray, ...], w: np.ndarray, bias: np.ndarray, scale: np.ndarray | None
 ) -> IRModule:
-    """`main` of the inputs: the accumulators with the bias, requantized if there is a scale."""
+    """A module whose `main` computes the accumulators with the bias, requantized if there is a scale."""
     builder = relax.BlockBuilder()
     params = [
         relax.Var(name, relax.TensorType(value.shape, str(value.dtype)))
         for name, value in zip("xy", inputs, strict=False)
     ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            sums = builder.emit(_accumulate(workload, params, w), "product")
-            result = builder.emit(relax.op.add(sums, relax.const(bias.astype(workload.out_dtype))), "biased")
-            if scale is not None:
-                parameters = (scale, np.int32(0), np.float32(1.0), np.int32(128))
-                result = builder.emit(
-                    requantize(result, *parameters, compute_dtype="float32", out_dtype="uint8"), "requantized"
-                )
-            output = builder.emit_output(result)
-        builder.emit_func_output(output)
+    with straight_line(builder, "main", params) as returns:
+        sums = builder.emit(_accumulate(workload, params, w), "product")
+        result = builder.emit(relax.op.add(sums, relax.const(bias.astype(workload.out_dtype))), "biased")
+        if scale is not None:
+            parameters = (scale, np.int32(0), np.float32(1.0), np.int32(128))
+            result = builder.emit(
+                requantize(result, *parameters, compute_dtype="float32", out_dtype="uint8"), "requantized"
+            )
+        returns(result)
     return builder.get()
 
 

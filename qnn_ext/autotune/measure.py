@@ -1,10 +1,10 @@
 """Builders and runners: configurations in, checked and timed results out, over local processes or TVM's RPC.
 
-Why not MetaSchedule's own: its runners hand a kernel random tensors of known shapes and see neither what was compiled
-nor what must come out (`f_alloc_argument`, `f_run_evaluator`), so they cannot check a result, and they time one library
-alone, so a slower board or a busy second look like a slower kernel. Here every candidate runs in turns with the task's
-default on the same board. Its LocalBuilder starts its processes anew for each batch, 3 s of importing each. Of
-MetaSchedule, the RPC configuration and with it TVM's tracker, sessions and servers are used as they are.
+Why not MetaSchedule's own: its runners give a kernel random tensors of known shapes and know neither what was compiled
+nor the expected result (`f_alloc_argument`, `f_run_evaluator`), so they cannot check results, and they time one library
+by itself, so a slower board or a busy second looks like a slower kernel. Here every candidate takes turns with the
+task's default on the same board. Its LocalBuilder restarts its processes for each batch, with 3 s of imports each.
+MetaSchedule's RPC configuration, and with it TVM's tracker, sessions and servers, are used unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import TuningError
-from ..host import default_threads
+from ..processes.cores import default_threads
 from . import worker
 from .pool import Pool, WorkerError
 from .space import Configuration
@@ -28,12 +28,12 @@ from .timing import BATCH_SECONDS, ROUNDS
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one configuration.
+    """The result of measuring one configuration.
 
     seconds:   least time of one execution; 0.0 with an error
-    reference: the same of the task's default configuration, timed in turns with it
-    error:     empty, or "compile: …", "wrong: …", "crash: …", "timeout: …", "run: …"; "lost: …" where no server
-               answered, which says nothing of the configuration
+    reference: the same for the task's default configuration, timed in turns with it
+    error:     empty, or "compile: …", "wrong: …", "crash: …", "timeout: …", "run: …"; "lost: …" if no server
+               answered, which says nothing about the configuration
     """
 
     task: Task
@@ -44,7 +44,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Time over the default's: below 1 is faster. Infinity with an error."""
+        """Time relative to the default's: below 1 is faster. Infinity with an error."""
         return self.seconds / self.reference if not self.error else float("inf")
 
     @property
@@ -57,9 +57,9 @@ class Result:
 class Decision:
     """How the tuning of a task ended.
 
-    best:     the configuration to use, the default's where nothing was faster; `seconds` and `reference` of the final
-              race
-    measured: how many configurations it was chosen from
+    best:     the configuration to use, the default if nothing was faster; its `seconds` and `reference` are those of
+              the final race
+    measured: the number of configurations it was chosen from
     """
 
     best: Result
@@ -67,10 +67,10 @@ class Decision:
 
 
 class LocalBuilder:
-    """Compiles configurations in processes of this machine.
+    """Compiles configurations in processes on this machine.
 
-    timeout:    seconds one compilation may take
-    n_parallel: processes; default: one for each core
+    timeout:    seconds that one compilation may take
+    n_parallel: processes; default: one per core
     """
 
     def __init__(self, timeout: float = 60.0, n_parallel: int | None = None) -> None:
@@ -107,12 +107,12 @@ class LocalBuilder:
 
 
 class LocalRunner:
-    """Checks and times kernels in one process of this machine.
+    """Checks and times kernels in one process on this machine.
 
     number:        calls in one batch; default: as many as fill `min_repeat_ms`
     repeat:        batches of each kernel, in turns with the default's
-    min_repeat_ms: milliseconds of one batch; shorter than a time slice, so that other processes disturb little
-    timeout:       seconds one candidate may take
+    min_repeat_ms: milliseconds of one batch; shorter than a time slice, so that other processes disturb it little
+    timeout:       seconds that one candidate may take
     """
 
     tracker: worker.Tracker | None = None
@@ -135,7 +135,7 @@ class LocalRunner:
         self._pool = Pool(1)
 
     def run(self, task: Task, default: str, libraries: Iterable[tuple[Configuration, str]]) -> Iterator[Result]:
-        """The results of libraries, each timed in turns with the default's library, as they come."""
+        """The results of libraries as they become available, each timed in turns with the default's library."""
         waiting = list(libraries)
         for attempt in range(self.attempts):
             failed = []
@@ -152,7 +152,7 @@ class LocalRunner:
             self.wait()
 
     def race(self, task: Task, libraries: Sequence[tuple[Configuration, str]], rounds: int = 4) -> list[Result]:
-        """All libraries in turns with each other, `rounds` times as long; the first one is the default's. Empty where
+        """Time all libraries in turns with each other, `rounds` times as long; the first is the default's. Empty if
         they could not be run."""
         timing = worker.Timing(self._timing.rounds * rounds, self._timing.batch_seconds, self._timing.number)
         job = (task, [path for _, path in libraries], timing, self.tracker)
@@ -167,7 +167,7 @@ class LocalRunner:
         return []
 
     def wait(self) -> None:
-        """Until there is something to run on. Raises TuningError."""
+        """Wait until there is something to run on. Raises TuningError."""
 
     def close(self) -> None:
         """End the processes."""
@@ -180,10 +180,10 @@ class RPCRunner(LocalRunner):
     key:        of the servers to use, as given to `python -m tvm.exec.rpc_server --key`
     host, port: of the tracker, `python -m tvm.exec.rpc_tracker`
     n_parallel: candidates at a time; default: as many as there are servers now
-    attempts:   how often a candidate is tried whose server was lost, each time on whichever is free
+    attempts:   how often a candidate is tried if its server is lost, each time on whichever server is free
     patience:   seconds to wait for a server when none is left
 
-    The others as for LocalRunner. Raises TuningError where no tracker answers or no server has the key.
+    The others are as for LocalRunner. Raises TuningError if no tracker answers or no server has the key.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class RPCRunner(LocalRunner):
         self._pool = Pool(n_parallel or servers)
 
     def servers(self) -> int:
-        """How many servers with the key report to the tracker. Raises TuningError where that does not answer."""
+        """How many servers with the key report to the tracker. Raises TuningError if the tracker does not answer."""
         from tvm import rpc
 
         assert self.tracker is not None
@@ -240,7 +240,7 @@ class RPCRunner(LocalRunner):
 
 @dataclass(frozen=True)
 class MeasureOption:
-    """What compiles and what runs."""
+    """A builder, which compiles, and a runner."""
 
     builder: LocalBuilder
     runner: LocalRunner
@@ -252,14 +252,14 @@ class MeasureOption:
 
 
 def measure_option(builder: LocalBuilder | None = None, runner: LocalRunner | None = None) -> MeasureOption:
-    """A builder and a runner, of this machine unless given."""
+    """A builder and a runner, by default on this machine."""
     return MeasureOption(builder or LocalBuilder(), runner or LocalRunner())
 
 
 def measure(
     task: Task, configurations: Sequence[Configuration], option: MeasureOption, default: str
 ) -> Iterator[Result]:
-    """Compile, check and time configurations; results as they come. `default` is the library of the default one."""
+    """Compile, check and time configurations; yields results as they come. `default` is the default's library."""
     libraries = []
     for configuration, built in zip(configurations, option.builder.build(task, configurations), strict=True):
         if isinstance(built, Result):

@@ -1,6 +1,6 @@
-"""Worker processes that compile and time kernels: one that crashes or hangs costs its own job and nothing else.
+"""Worker processes that compile and time kernels: one that crashes or hangs loses its own job and nothing else.
 
-TVM has `PopenPoolExecutor` for this, but that cannot end a worker that hangs where psutil is not installed.
+TVM has `PopenPoolExecutor` for this, but without psutil it cannot end a worker that hangs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from ..processes import Child
+from ..processes.children import Child
 
 HEADER = struct.Struct("<Q")
-READY = b"!"  # what a worker says when it has imported everything
+READY = b"!"  # what a worker sends once it has imported everything
 START_SECONDS = 300.0
 
 
@@ -33,7 +33,7 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """One process; starts with the first job, and again after it was ended, unless for good. `folder`: see Child."""
+    """One process; starts with the first job, and again after it ended, unless retired. `folder`: see Child."""
 
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder
@@ -93,7 +93,7 @@ class Worker:
         return data
 
     def retire(self) -> None:
-        """From any thread: the job at hand fails, and no process starts any more."""
+        """From any thread: make the current job fail, and start no further process."""
         with self._changing:
             self._retired = True
             if self._process is not None:
@@ -107,7 +107,7 @@ class Worker:
 
 
 class Pool:
-    """Some workers for many jobs. `folder`: where they make temporary files, for whoever has the pool to remove."""
+    """Some workers for many jobs. `folder`: for their temporary files, which the pool's owner removes."""
 
     def __init__(self, workers: int, folder: str | None = None) -> None:
         self.workers, self._folder = workers, folder
@@ -121,7 +121,7 @@ class Pool:
     def map(
         self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], timeout: float
     ) -> Generator[tuple[int, Any], None, None]:
-        """(index of the job, its result or the WorkerError) of all jobs, as they come."""
+        """(index of the job, its result or WorkerError) for all jobs, as they finish."""
         futures = {self._threads.submit(self._run, function, job, timeout): index for index, job in enumerate(jobs)}
         try:
             for future in as_completed(futures):
@@ -131,7 +131,7 @@ class Pool:
                 future.cancel()
 
     def _run(self, function: Callable[..., Any], job: tuple[Any, ...], timeout: float) -> Any:
-        worker = self._free.pop()  # there are as many as threads; the last to come back is the first to go
+        worker = self._free.pop()  # there are as many as threads; the last returned is taken first
         try:
             return worker.call(function, job, timeout)
         except WorkerError as error:
@@ -140,7 +140,7 @@ class Pool:
             self._free.append(worker)
 
     def close(self) -> None:
-        """End all workers, also those at work."""
+        """End all workers, even busy ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._all:
             worker.retire()

@@ -1,4 +1,4 @@
-"""Live progress of the tuning of a model: the task at hand, its best GOP/s and share of the peak, and the time left."""
+"""Live progress of tuning a model: the current task, its best GOP/s and share of the peak, and the time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .task import Task
 
 
 class TuningProgress:
-    """A callback for the tuners of all tasks of a model. On a terminal two bars, elsewhere one line for each task."""
+    """A callback for the tuners of all tasks of a model. Shows two bars on a terminal, elsewhere one line per task."""
 
     def __init__(self, tasks: Sequence[Task], trials: int, peaks: Mapping[tuple[str, str], float], shown: bool) -> None:
         self.peaks = dict(peaks)
@@ -58,7 +58,7 @@ class TuningProgress:
             self._console.print(text, markup=False)
 
     def share(self, result: Result) -> float:
-        """GOP/s over the peak; 0 where that is not known."""
+        """GOP/s relative to the peak; 0 if that is unknown."""
         workload = result.task.workload
         peak = self.peaks.get((workload.data_dtype, workload.weight_dtype), 0.0)
         return result.gops / peak if peak else 0.0
@@ -67,7 +67,7 @@ class TuningProgress:
         return f"{result.gops:.0f} GOP/s, {self.share(result):.0%} of peak"
 
     def _finish(self) -> None:
-        """Count a task in full whose space was smaller or that stopped early."""
+        """Count a task as complete even if its space was smaller or it stopped early."""
         if self._current is not None:
             self._done += self._trials
             self._all.update(self._total, completed=self._done)

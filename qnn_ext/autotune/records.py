@@ -1,8 +1,8 @@
-"""The tuning log: one JSON object in each line, appended as soon as it is measured; files merge by concatenation.
+"""The tuning log: one JSON object per line, appended as soon as it is measured; files merge by concatenation.
 
-A record carries everything it depends on: format, kernel, workload, target. What does not fit is ignored with one
-warning and never applied. MetaSchedule's JSONDatabase cannot be merged so: its records name their workload by line
-number in a second file, and it refuses a file with a torn last line.
+A record holds everything it depends on: format, kernel, workload, target. Records that do not fit are ignored with one
+warning and never applied. MetaSchedule's JSONDatabase cannot be merged like this: its records name their workload by
+line number in a second file, and it refuses a file with a torn last line.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import tvm
 from tvm.target import Target
 
 from ..errors import TuningError, TuningWarning
-from ..reading import read_bytes
-from ..storage import append_line
+from ..files.reading import read_bytes
+from ..files.storage import append_line
 from ..topi_int8 import Workload
 from ..topi_int8.strategy import Implementation, tiles_from
 from .measure import Decision, Result
@@ -32,7 +32,7 @@ from .space import Configuration, Space, space_for, space_of
 from .task import Task, target_key, workload_from, workload_to
 
 FORMAT = 1
-MARGIN = 0.97  # what must be gained for a configuration that no final race has confirmed
+MARGIN = 0.97  # the required ratio to the default for a configuration that no final race has confirmed
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Record:
     """One line of a log.
 
     key:       kernel, workload and target, as `Task.key`
-    fields:    of the configuration
+    fields:    those of the configuration
     seconds, reference, error: as in `Result`
-    decided:   for a decision, how many configurations it chose from; 0 for a measurement
+    decided:   for a decision, the number of configurations it chose from; 0 for a measurement
     """
 
     key: tuple[Any, ...]
@@ -54,13 +54,13 @@ class Record:
 
     @property
     def ratio(self) -> float:
-        """Time over the default's."""
+        """Time relative to the default's."""
         return self.seconds / self.reference if not self.error else float("inf")
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a log holds, and why lines of it were ignored: reason -> how many."""
+    """The contents of a log, and why lines were ignored: reason -> how many."""
 
     path: Path
     records: list[Record]
@@ -83,7 +83,7 @@ class Log:
 
 
 def line_of(result: Result, decided: int = 0) -> str:
-    """A result as a line of a log. With `decided`, it is the configuration chosen from so many."""
+    """A result as a line of a log. With `decided`, the configuration chosen from that many."""
     task = result.task
     data = {
         "format": FORMAT,
@@ -102,16 +102,16 @@ def line_of(result: Result, decided: int = 0) -> str:
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
-    """The records of a log, without its damaged lines and a last one whose writer was killed.
+    """The records of a log, without damaged lines and without a last line whose writer was killed.
 
-    Raises TuningError where the file cannot be read or holds no record at all.
+    Raises TuningError if the file cannot be read or contains no record at all.
     """
     path = Path(path)
     try:
         lines = read_bytes(path, TuningError).split(b"\n")
     except TuningError as error:
         raise TuningError(f"cannot read the tuning log {error}") from None
-    last = lines[-1]  # empty, or what was being written when the process was killed
+    last = lines[-1]  # empty, or partly written by a process that was killed
     records, ignored = [], Counter[str]()
     for line in filter(None, lines):
         try:
@@ -126,7 +126,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
 
 
 class _Stale(Exception):
-    """Why a record does not apply any more."""
+    """Why a record no longer applies."""
 
 
 def _parse(data: Mapping[str, Any]) -> Record:
@@ -139,7 +139,7 @@ def _parse(data: Mapping[str, Any]) -> Record:
     target = {name: tuple(value) if isinstance(value, list) else value for name, value in data["target"].items()}
     key = (str(data["kernel"]), workload, tuple(sorted(target.items())))
     configuration = dict(data["configuration"])
-    hash((key, tuple(configuration.values())))  # TypeError where a list or an object stands for a value
+    hash((key, tuple(configuration.values())))  # TypeError if a value is a list or an object
     seconds, reference = float(data["seconds"]), float(data["reference"])
     if not data["error"] and not (seconds > 0 and reference > 0):
         raise ValueError("a time must be positive")
@@ -147,12 +147,12 @@ def _parse(data: Mapping[str, Any]) -> Record:
 
 
 def append(path: str | os.PathLike[str], line: str) -> None:
-    """Add a line in one write. A line that a killed process left unfinished is ended first. Raises TuningError."""
+    """Append a line in one write, after ending any line that a killed process left unfinished. Raises TuningError."""
     append_line(path, line, TuningError)
 
 
 def known_results(log: Log, task: Task, space: Space) -> tuple[list[Result], Decision | None]:
-    """What a log knows of a task: the latest result of each configuration, and the last decision."""
+    """What a log contains about a task: the latest result of each configuration, and the last decision."""
     results: dict[Configuration, Result] = {}
     decision = None
     for record in log.by_key.get(task.key(), ()):
@@ -173,7 +173,7 @@ def known_results(log: Log, task: Task, space: Space) -> tuple[list[Result], Dec
 
 
 class History:
-    """Chooses the configurations of a build from a log. Calls are those of `strategy.tiles_from`."""
+    """Chooses the configurations of a build from a log. Called as `strategy.tiles_from` requires."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -217,8 +217,8 @@ class History:
 
 
 def best_of(records: list[Record]) -> Record | None:
-    """The record to apply: the decision from most configurations, the latest of equals; without one the fastest
-    measurement, if that gains enough to be no accident. None: the default stays."""
+    """The record to apply: the decision from the most configurations, the latest of equals; without a decision, the
+    fastest measurement, if it gains more than noise could. None: keep the default."""
     decisions = [record for record in records if record.decided and not record.error]
     if decisions:
         best = max(reversed(decisions), key=lambda record: record.decided)
@@ -229,10 +229,10 @@ def best_of(records: list[Record]) -> Record | None:
 
 @contextmanager
 def apply_history_best(path: str | os.PathLike[str]) -> Iterator[History]:
-    """Within the context, `qnn_ext.build` takes the best configurations of a tuning log.
+    """Within the context, `qnn_ext.build` uses the best configurations of a tuning log.
 
-    Products that the log does not have for this target keep their defaults. Raises TuningError where the log cannot be
-    read; warns once of records that are ignored: of other targets, formats or design spaces.
+    Products that the log does not have for this target keep their defaults. Raises TuningError if the log cannot be
+    read; warns once about ignored records: those of other targets, formats or design spaces.
     """
     log = read_log(path)
     log.warn()
@@ -242,7 +242,7 @@ def apply_history_best(path: str | os.PathLike[str]) -> Iterator[History]:
 
 
 def best_configuration(path: str | os.PathLike[str], task: Task) -> Configuration | None:
-    """What `apply_history_best` takes for a task; None: the default."""
+    """The configuration that `apply_history_best` uses for a task; None: the default."""
     space = space_of(task)
     records = read_log(path).by_key.get(task.key(), [])
     best = best_of([record for record in records if space.parse(record.fields) is not None])
@@ -250,4 +250,4 @@ def best_configuration(path: str | os.PathLike[str], task: Task) -> Configuratio
 
 
 Callback = Callable[[Any, list[Result]], None]
-"""Called with the tuner and new results; an empty list says that the log knew some before."""
+"""Called with the tuner and new results; an empty list means that the log already had some."""

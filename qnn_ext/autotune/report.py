@@ -1,4 +1,4 @@
-"""What tuning brought: a table before/after, and the curve of the best over trials."""
+"""What tuning gained: a before/after table, and the curve of the best time over trials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import TuningError
-from ..storage import replacing
+from ..files.storage import replacing
 from .measure import Decision
 from .space import text_of
 from .task import Task
@@ -20,10 +20,10 @@ from .task import Task
 class Outcome:
     """How one task ended.
 
-    decision: what was chosen; None where the task could not be measured
-    curve:    least time over the default's after each trial
-    new:      how many of the trials were measured now, not known before
-    errors:   of the configurations that failed
+    decision: what was chosen; None if the task could not be measured
+    curve:    least time relative to the default's after each trial
+    new:      how many of the trials were measured now rather than already known
+    errors:   those of the configurations that failed
     seconds:  how long it took
     """
 
@@ -39,9 +39,9 @@ class Outcome:
 class Report:
     """The outcomes of all tasks of a model.
 
-    peaks:         GOP/s by dtypes of a product whose operands stay in the L1 cache
-    before, after: seconds of the model as a whole with the defaults and with the log, timed in turns; 0 where it was
-                   not run here
+    peaks:         GOP/s of a product whose operands stay in the L1 cache, by their dtypes
+    before, after: seconds of the whole model with the defaults and with the log, timed in turns; 0 if it was not run
+                   here
     """
 
     outcomes: Sequence[Outcome]
@@ -50,7 +50,7 @@ class Report:
     after: float
 
     def rows(self) -> list[list[str]]:
-        """The table: one row for each task with layers, times, GOP/s, share of the peak and configuration."""
+        """The table: one row per task with layers, times, GOP/s, share of the peak and configuration."""
         rows = []
         for outcome in self.outcomes:
             task, decision = outcome.task, outcome.decision
@@ -69,13 +69,13 @@ class Report:
     HEADER = ("task", "layers", "default µs", "tuned µs", "×", "GOP/s", "peak", "configuration")
 
     def markdown(self) -> str:
-        """The table in Markdown with the summary below."""
+        """The table in Markdown, with the summary below it."""
         lines = ["| " + " | ".join(self.HEADER) + " |", "|---|" + "---:|" * 6 + "---|"]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows()]
         return "\n".join([*lines, "", self.summary()])
 
     def summary(self) -> str:
-        """One line: how many tasks changed, what that saves in the products and in the model."""
+        """One line: how many tasks changed, and the time this saves in the products and in the model."""
         decided = [(outcome.task, outcome.decision.best) for outcome in self.outcomes if outcome.decision]
         changed = sum(best.ratio < 1 for _, best in decided)
         default, tuned = (
@@ -90,9 +90,9 @@ class Report:
         return text + f"; {measured} configurations measured in {sum(item.seconds for item in self.outcomes):.0f} s"
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Write a picture: the best time over the default's by trials, for each task that changed and for all together.
+        """Plot the best time relative to the default's over trials, for each task that changed and for all together.
 
-        Raises TuningError where matplotlib is not installed, or the picture cannot be written.
+        Raises TuningError if matplotlib is not installed or the picture cannot be written.
         """
         try:
             from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Tuning a whole model: all tasks one after the other, the most work first, with live progress and a report."""
+"""Tuning a whole model: all tasks one after the other, those with most work first, with live progress and a report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from tvm.target import Target
 
-from ..build import TargetLike, build
+from ..compiling.build import TargetLike, compile_module
 from ..errors import TargetError, TuningError, TuningWarning
 from ..module import QnnModule
-from ..runtime import Engine
-from ..target import make_target
+from ..running.engine import Engine
+from ..targets.backend import THREADS, threads_of
+from ..targets.names import make_target
 from ..topi_int8 import DenseWorkload
-from ..topi_int8.schedule_util import num_threads
 from .callbacks import LogFile
 from .measure import Decision, LocalBuilder, LocalRunner, MeasureOption, Result, measure_option
 from .progress import TuningProgress
@@ -29,13 +29,13 @@ from .timing import Timer, race
 from .tuners import make_tuner
 
 TRIALS = 32
-SLOWER = 1.02  # a tuned model that takes longer than by this factor keeps its defaults
+SLOWER = 1.02  # a tuned model slower by more than this factor keeps its defaults
 TURNS = 12
 TURN_SECONDS = 0.02
 
 
 def default_tuner() -> str:
-    """ "xgb" where xgboost is installed, else "ga"."""
+    """ "xgb" if xgboost is installed, else "ga"."""
     return "xgb" if find_spec("xgboost") else "ga"
 
 
@@ -53,19 +53,19 @@ def tune(
     progress: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Report:
-    """Tune every task of a model and report what it brought.
+    """Tune every task of a model and report the gains.
 
-    target, threads: as for `qnn_ext.build`; with an RPCRunner, of the boards behind it
-    trials:          configurations to measure for each task, those that the log knows included
-    log:             records are appended here as they are measured; tuning with the same log again skips those
-    runner, builder: default: this machine, ended afterwards
-    tuner:           "xgb", "ga", "random" or "gridsearch"; default: "xgb" where xgboost is installed, else "ga"
-    early_stopping:  go on to the next task after so many measurements without improvement
-    progress:        live on stderr
+    target, threads: as for `qnn_ext.build`; with an RPCRunner, those of its boards
+    trials:          configurations to measure for each task, including those already in the log
+    log:             records are appended here as they are measured; tuning again with the same log skips them
+    runner, builder: default: this machine, closed afterwards
+    tuner:           "xgb", "ga", "random" or "gridsearch"; default: "xgb" if xgboost is installed, else "ga"
+    early_stopping:  go on to the next task after this many measurements without improvement
+    progress:        show live progress on stderr
 
-    A decision for a configuration other than the default is only made where that wins a race with the default; and
-    where the model as a whole turns out slower with them all, the defaults are decided for. Raises TuningError where
-    the model has nothing to tune or nothing is left to measure on; what was measured is in the log by then.
+    A configuration other than the default is chosen only if it wins a race with the default; and if the whole model
+    turns out slower with all choices, the defaults are chosen. Raises TuningError if the model has nothing to tune or
+    nothing is left to measure on; by then everything measured is in the log.
     """
     resolved = make_target(target, threads)
     tasks = extract_from_program(module, resolved)
@@ -109,15 +109,15 @@ def _tune_task(
 
 
 def _peaks(tasks: Sequence[Task], option: MeasureOption) -> dict[tuple[str, str], float]:
-    """GOP/s by the dtypes of the operands: those of a dense layer whose operands stay in the L1 cache, on all threads.
+    """GOP/s by operand dtypes, for a dense layer whose operands stay in the L1 cache, on all threads.
 
-    Measured, because nothing else tells how many dot products a cycle a core makes, and how fast its cycles are.
+    Measured, because nothing else tells how many dot products a core does per cycle, and its clock rate.
     """
     peaks: dict[tuple[str, str], float] = {}
     for task in tasks:
         dtypes = (task.workload.data_dtype, task.workload.weight_dtype)
         if dtypes not in peaks:
-            peaks[dtypes] = _peak(_one_thread(task.target), dtypes, option) * num_threads(task.target)
+            peaks[dtypes] = _peak(_one_thread(task.target), dtypes, option) * threads_of(task.target.attrs)
     return peaks
 
 
@@ -133,7 +133,7 @@ def _peak(target: Target, dtypes: tuple[str, str], option: MeasureOption) -> flo
 @lru_cache(maxsize=16)
 def _one_thread(target: Target) -> Target:
     attributes: dict[str, Any] = {str(key): value for key, value in target.attrs.items()}
-    return Target({"kind": target.kind.name, **attributes, "num-cores": 1})
+    return Target({"kind": target.kind.name, **attributes, THREADS: 1})
 
 
 # ---- the model as a whole ----------------------------------------------------------------------------------------
@@ -146,22 +146,22 @@ def _whole(
     outcomes: Sequence[Outcome],
     option: MeasureOption,
 ) -> tuple[float, float]:
-    """Seconds of the model with the defaults and with the log, in turns; zeros where that cannot be told here.
+    """Seconds of the model with the defaults and with the log, in turns; zeros if it cannot be run here.
 
-    Where it is slower with the log, the defaults are decided for.
+    If it is slower with the log, the defaults are chosen.
     """
     changed = [outcome for outcome in outcomes if outcome.decision and outcome.decision.best.ratio < 1]
     if type(option.runner) is not LocalRunner:
         return 0.0, 0.0
     try:
-        default = build(module, target)
+        default = compile_module(module, target)
         if not changed:
             return (default.time(number=1, repeat=3).best,) * 2
         with warnings.catch_warnings(), apply_history_best(log):
-            warnings.simplefilter("ignore", TuningWarning)  # said before, when the log was read for tuning
-            tuned = build(module, target)
+            warnings.simplefilter("ignore", TuningWarning)  # already given when the log was read for tuning
+            tuned = compile_module(module, target)
         before, after = times_in_turns([default, tuned])
-    except TargetError:  # tuned for a CPU that this one is not
+    except TargetError:  # tuned for another CPU
         return 0.0, 0.0
     if after > SLOWER * before:
         warnings.warn(
@@ -185,7 +185,7 @@ def _back_to_default(outcome: Outcome) -> tuple[Result, int]:
 
 
 def times_in_turns(engines: Sequence[Engine]) -> list[float]:
-    """The least seconds of one call of each engine, timed in turns."""
+    """The least time in seconds of one call of each engine, timed in turns."""
     timers: list[Timer] = [partial(_seconds, engine) for engine in engines]
     return race(timers, TURNS, TURN_SECONDS, hopeless=float("inf"))
 

@@ -1,7 +1,7 @@
 """The design space of a task: the legal configurations of its kernel's schedule template, cheapest prediction first.
 
-A configuration is a value of the template's own tile type, so what is tuned is the code path of the default tiles: the
-default is the configuration that `build` takes by itself.
+A configuration is a value of the template's own tile type, so tuned tiles take the same code path as the default ones:
+the default is the configuration that `build` uses on its own.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Configuration = Any
 class Space:
     """All configurations of a task.
 
-    costs: configuration -> predicted cost in arbitrary units, cheapest first; the first one is the default
+    costs: configuration -> predicted cost in arbitrary units, cheapest first; the first is the default
     """
 
     costs: dict[Configuration, float]
 
     @property
     def default(self) -> Configuration:
-        """What `build` takes without tuning."""
+        """The configuration that `build` uses without tuning."""
         return next(iter(self.costs))
 
     @cached_property
@@ -51,7 +51,7 @@ class Space:
         return np.asarray(rows, np.float32)
 
     def parse(self, fields: Mapping[str, Any]) -> Configuration | None:
-        """The configuration with these fields; None where the space has no such one (any more)."""
+        """The configuration with these fields; None if the space does not contain it (any more)."""
         return self._by_fields.get(tuple(sorted(fields.items())))
 
     @cached_property
@@ -63,13 +63,13 @@ class Space:
 
 
 def space_of(task: Task) -> Space:
-    """The design space of a task. Raises TuningError where the target does not have its kernel."""
+    """The design space of a task. Raises TuningError if the target does not have its kernel."""
     implementation = task.implementation
     return space_for(implementation, task.workload)
 
 
 def space_for(implementation: Implementation, workload: Workload) -> Space:
-    """All tiles in the order of their predicted cost, then those with their other decisions chosen too."""
+    """All tiles in the order of their predicted cost, then their variants, with other decisions set too."""
     assert implementation.tiles is not None
     costs = dict(implementation.tiles(workload))
     if implementation.variants is not None:
@@ -79,5 +79,5 @@ def space_for(implementation: Implementation, workload: Workload) -> Space:
 
 
 def text_of(configuration: Configuration) -> str:
-    """For tables: 1×7×2."""
+    """A configuration as text for tables: 1×7×2."""
     return "×".join(str(value) for value in asdict(configuration).values())

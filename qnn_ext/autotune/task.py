@@ -1,4 +1,4 @@
-"""Tasks: the distinct products of a model whose kernels have decisions to make, each with how often it occurs."""
+"""Tasks: the distinct products of a model whose kernels have decisions to make, each with its number of occurrences."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from tvm.target import Target
 
-from ..build import TargetLike, qnn_pipeline
+from ..compiling.build import TargetLike, qnn_pipeline
+from ..compiling.describe import kernels_of
 from ..errors import TuningError
 from ..module import QnnModule
 from ..passes import lower
-from ..passes.describe import kernels_of
-from ..target import make_target, required_features
+from ..targets.backend import threads_of
+from ..targets.names import make_target, required_features
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload, candidates
-from ..topi_int8.schedule_util import num_threads
 from ..topi_int8.strategy import Implementation
 
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in (Conv2dWorkload, DenseWorkload, BatchMatmulWorkload)}
@@ -29,7 +29,7 @@ class Task:
     workload: what is computed
     target:   for which CPU and how many threads
     kernel:   name of the implementation
-    weight:   how many layers of the model compute it
+    weight:   number of layers of the model that compute it
     layers:   their names
     """
 
@@ -46,19 +46,19 @@ class Task:
 
     @property
     def gops(self) -> float:
-        """Billions of operations of one execution; a multiply-accumulate counts as two."""
+        """Billions of operations per execution; a multiply-accumulate counts as two."""
         return 2 * self.workload.macs / 1e9
 
     @property
     def implementation(self) -> Implementation:
-        """The implementation of the name `kernel`. Raises TuningError where the target does not have it (any more)."""
+        """The implementation named `kernel`. Raises TuningError if the target does not have it (any more)."""
         for item in candidates(self.workload, self.target):
             if item.name == self.kernel:
                 return item
         raise TuningError(f"{self.name}: no kernel {self.kernel!r} for this target; extract the tasks again")
 
     def key(self) -> tuple[Any, ...]:
-        """What a record must have in common with the task to apply to it."""
+        """What a record must share with the task to apply to it."""
         return self.kernel, self.workload, tuple(sorted(_frozen(target_key(self.target)).items()))
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Task:
 
 
 def make_task(workload: Workload, target: Target) -> Task | None:
-    """The task of one workload with the kernel that `build` would choose; None where that has nothing to decide."""
+    """The task of one workload with the kernel that `build` would choose; None if that has nothing to decide."""
     best = candidates(workload, target)[0]
     return Task(workload, target, best.name) if best.tiles is not None else None
 
@@ -81,11 +81,11 @@ def extract_from_program(
 
     module:  an imported model
     target:  as for `qnn_ext.build`
-    params:  there for those who come from AutoTVM; a module holds its weights itself
-    threads: as `num_threads` of `qnn_ext.build`: a kernel for two threads is another one than for one
+    params:  for compatibility with AutoTVM; a module holds its weights itself
+    threads: as `num_threads` of `qnn_ext.build`: a kernel for two threads differs from one for a single thread
 
-    Layers that compute the same workload are one task, with a weight. What has no decisions, such as generic fallbacks,
-    is left out. Raises TargetError.
+    Layers that compute the same workload are one task, with a weight. Kernels without decisions, such as generic
+    fallbacks, are left out. Raises TargetError.
     """
     if params:
         raise TuningError("extract_from_program: a QnnModule holds its weights itself; leave params away")
@@ -104,7 +104,7 @@ def extract_from_program(
 
 
 def summary(tasks: Sequence[Task]) -> str:
-    """One line: how many tasks for how many layers, by kernel."""
+    """One line: the number of tasks and of layers, by kernel."""
     kernels = Counter(task.kernel for task in tasks)
     return (
         f"{len(tasks)} tasks for {sum(task.weight for task in tasks)} layers, "
@@ -117,7 +117,7 @@ def summary(tasks: Sequence[Task]) -> str:
 
 
 def workload_from(fields: Mapping[str, Any]) -> Workload:
-    """A workload from what JSON keeps of it: "type" and the fields, lists for tuples. Raises KeyError, TypeError."""
+    """A workload from its JSON form: "type" and the fields, lists for tuples. Raises KeyError, TypeError."""
     values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in fields.items()}
     return _TYPES[values.pop("type")](**values)
 
@@ -128,12 +128,12 @@ def workload_to(workload: Workload) -> dict[str, Any]:
 
 
 def target_key(target: Target) -> dict[str, Any]:
-    """What of a target decides how fast a kernel is: kind, CPU, instruction sets, threads."""
+    """The properties of a target that determine a kernel's speed: kind, CPU, instruction sets, threads."""
     return {
         "kind": target.kind.name,
         "cpu": str(target.attrs.get("mcpu", "")),
         "features": required_features(target),
-        "threads": num_threads(target),
+        "threads": threads_of(target.attrs),
     }
 
 

@@ -1,7 +1,7 @@
 """How a kernel is timed: in turns with others, in batches shorter than a time slice, and the minimum counts.
 
-Other processes take the core away for whole time slices, and caches and clocks drift over seconds. The first makes
-some batches slow and leaves the others alone; the second hits all contestants alike, as they take turns.
+Other processes occupy the core for whole time slices, and cache contents and clock rates drift over seconds. The former
+slows some batches and leaves the others unaffected; the latter affects all contestants alike, as they take turns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 BATCH_SECONDS = 2e-4  # shorter than a time slice
 ROUNDS = 24
-HOPELESS = 1.15  # what is slower than the best by this factor after a quarter of the rounds is not timed any more
+HOPELESS = 1.15  # a kernel slower than the best by this factor after a quarter of the rounds is no longer timed
 
 Timer = Callable[[int], float]
 """Number of calls in one batch -> seconds of one call, the least of some batches."""
@@ -19,7 +19,7 @@ Timer = Callable[[int], float]
 def race(
     timers: Sequence[Timer], rounds: int = ROUNDS, batch_seconds: float = BATCH_SECONDS, hopeless: float = HOPELESS
 ) -> list[float]:
-    """The least seconds of one call of each timer, timed in turns. The first one runs to the end in any case."""
+    """The least time in seconds of one call of each timer, in turns. The first runs to the end in any case."""
     first = [timer(1) for timer in timers]
     counts = [max(1, int(batch_seconds / max(seconds, 1e-7))) for seconds in first]
     best = [float("inf")] * len(timers)

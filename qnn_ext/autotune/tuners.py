@@ -1,7 +1,8 @@
 """Tuners: which configurations of a task to measure next, and the loop that measures, records and decides.
 
 The default is never measured as a candidate: it takes turns with every candidate, so its time is known from the first
-one on. After the last candidate, the fastest few race the default once more and longer; only who wins that is chosen.
+one on. After the last candidate, the fastest few race the default once more, for longer; only a winner of that is
+chosen.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from .records import Callback
 from .space import Configuration, space_of
 from .task import Task
 
-BATCH = 8  # candidates between two looks at what was learnt
+BATCH = 8  # candidates measured between updates of the tuner
 FINALISTS = 3
-GAIN = 0.99  # the final race must be won by this, or the default stays
+GAIN = 0.99  # a candidate must win the final race by this factor, or the default stays
 
 
 class Tuner:
@@ -41,7 +42,7 @@ class Tuner:
     # ---- what a tuner decides ------------------------------------------------------------------------------------
 
     def propose(self, count: int, left: list[Configuration]) -> list[Configuration]:
-        """Up to `count` configurations to measure next, of those `left`, which the model of costs has in its order."""
+        """Up to `count` configurations to measure next, out of those `left`, which are in order of predicted cost."""
         raise NotImplementedError
 
     def learn(self, results: Sequence[Result]) -> None:
@@ -56,7 +57,7 @@ class Tuner:
         return min(valid, key=lambda result: result.ratio, default=None)
 
     def next_batch(self, count: int) -> list[Configuration]:
-        """What to measure next; empty when the space is exhausted."""
+        """The configurations to measure next; empty when the space is exhausted."""
         taken = {*self.results, self.space.default}
         left = [item for item in self.space.configurations if item not in taken]
         return self.propose(count, left) if len(left) > count else left
@@ -76,13 +77,13 @@ class Tuner:
     ) -> Decision | None:
         """Measure up to `n_trial` configurations and decide.
 
-        n_trial:        those that a log knows (see `log_to_file`) count, and are not measured again
-        measure_option: builder and runner; default: this machine, ended afterwards
-        early_stopping: stop after so many without improvement
+        n_trial:        includes those already in a log (see `log_to_file`), which are not measured again
+        measure_option: builder and runner; default: this machine, closed afterwards
+        early_stopping: stop after this many without improvement
         callbacks:      called with the tuner and each new result, see `callbacks`
 
-        Returns None where not even the default could be measured. Raises TuningError where there is nothing (left) to
-        measure on; what was measured is in the log by then, as after KeyboardInterrupt.
+        Returns None if not even the default could be measured. Raises TuningError if there is nothing (left) to measure
+        on; by then everything measured is in the log, as after KeyboardInterrupt.
         """
         option = measure_option or this_machine()
         try:
@@ -119,7 +120,7 @@ class Tuner:
         return decision
 
     def _build_default(self, option: MeasureOption) -> str | None:
-        """The default's library; None, with a warning, where it cannot be built."""
+        """The default's library; None, with a warning, if it cannot be built."""
         (default,) = option.builder.build(self.task, [None])
         if isinstance(default, Result):
             warnings.warn(
@@ -129,7 +130,7 @@ class Tuner:
         return default
 
     def _recall(self, callbacks: Sequence[Callback]) -> Decision | None:
-        """Take over what logs know; the last decision in them."""
+        """Take over the results in logs; returns the last decision in them."""
         decision = None
         for callback in callbacks:
             if hasattr(callback, "known"):
@@ -149,7 +150,7 @@ class Tuner:
         return self.curve[-1] >= self.curve[-1 - early_stopping]
 
     def _decide(self, option: MeasureOption, default: str) -> Decision | None:
-        """The fastest few and the default once more, in turns with each other."""
+        """Race the fastest few and the default once more, in turns with each other."""
         valid = sorted((r for r in self.results.values() if r.ratio < 1), key=lambda result: result.ratio)
         finalists = [result.configuration for result in valid[:FINALISTS]]
         libraries = [
@@ -179,10 +180,10 @@ class RandomTuner(Tuner):
 
 
 class GATuner(Tuner):
-    """A genetic algorithm: children of the fastest so far, one decision of theirs changed.
+    """A genetic algorithm: children of the fastest so far, with one decision changed.
 
-    It starts with the configurations of the least predicted cost. A child that is not legal or known already becomes
-    the legal one nearest to it.
+    It starts with the configurations of least predicted cost. A child that is illegal or already known is replaced by
+    the nearest legal one.
     """
 
     ELITE = 8
@@ -208,14 +209,14 @@ class GATuner(Tuner):
 
 
 class XGBTuner(Tuner):
-    """MetaSchedule's boosted trees predict the time of what was not measured from what was; the best predictions are
-    measured next, and some by chance.
+    """MetaSchedule's boosted trees predict the times of configurations not yet measured; those with the best
+    predictions are measured next, and some random ones.
 
-    It starts with configurations of the least predicted cost and as many spread over the rest. Needs xgboost:
-    TuningError without.
+    It starts with configurations of least predicted cost and as many spread over the rest. Raises TuningError without
+    xgboost.
     """
 
-    CHANCE = 4  # of so many, one is drawn
+    CHANCE = 4  # one in this many is drawn at random
 
     def __init__(self, task: Task, seed: int = 0) -> None:
         super().__init__(task, seed)

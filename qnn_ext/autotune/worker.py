@@ -1,12 +1,11 @@
-"""What runs in the worker processes: compiling a configuration, and checking and timing what was compiled.
+"""The code of the worker processes: compiling a configuration, and checking and timing the result.
 
-`main` answers requests on stdin, see `pool`. Over RPC, the worker stays here and talks to
-a server with `tvm.rpc`; a kernel is compiled and its data made in the same way.
+`main` answers requests on stdin, see `pool`. Over RPC, the worker stays here and talks to a server with `tvm.rpc`; a
+kernel is compiled and its data made in the same way.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Sequence
@@ -17,24 +16,26 @@ from typing import Any, BinaryIO
 import numpy as np
 import tvm
 
-from ..codegen import generate_code
+from ..compiling.codegen import generate_code
 from ..errors import ArtifactError
-from ..linking import export_library
-from ..target import target_architecture
-from ..topi_int8.schedule_util import num_threads
+from ..processes.children import answers
+from ..targets.backend import threads_of
+from ..targets.linking import export_library
+from ..targets.names import target_architecture
+from ..tvm_runtime import set_up
 from .kernel import Product, kernel_of, product
 from .pool import HEADER, READY
 from .space import Configuration
 from .task import Task
 from .timing import Timer, race
 
-REPEAT = 4  # measurements in one batch, of which the least counts
+REPEAT = 4  # measurements in one batch, of which the minimum counts
 UNWRITTEN = 0x5A
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """Where servers report: TVM's RPC tracker, the key of the servers to use, seconds a session may take."""
+    """TVM's RPC tracker, to which servers report; the key of the servers to use, seconds that a session may take."""
 
     host: str
     port: int
@@ -52,14 +53,15 @@ class Timing:
 
 
 class WrongResult(Exception):
-    """A kernel computes something else than the interpreter."""
+    """A kernel's result differs from the interpreter's."""
 
 
 def compile_candidate(task: Task, configuration: Configuration | None, path: str) -> str:
-    """Compile the kernel of a configuration to a library, with its constants in an .npz beside it; the library's path.
+    """Compile a configuration's kernel to a library, with its constants in an .npz beside it; returns the library's
+    path.
 
-    A shared library where this machine links for the target, else LLVM's text, which TVM's compiler on the other side
-    compiles as it loads.
+    It is a shared library if this machine can link for the target, else LLVM IR as text, which TVM on the other side
+    compiles when it loads it.
     """
     kernel = kernel_of(task, configuration)
     executable = generate_code(kernel.module, task.target)
@@ -73,14 +75,15 @@ def compile_candidate(task: Task, configuration: Configuration | None, path: str
 
 
 def measure(task: Task, paths: Sequence[str], timing: Timing, tracker: Tracker | None) -> list[float | str]:
-    """Seconds of one call of each library, timed in turns; the text of the error for one that computes something else.
+    """Seconds of one call of each library, timed in turns; the text of the error for one with a wrong result.
 
     Each is compared with the interpreter before it is timed.
     """
+    set_up()
     session = _connect(tracker) if tracker else None
     device = session.cpu(0) if session else tvm.cpu()
     find = session.get_function if session else tvm.get_global_func
-    find("runtime.config_threadpool")(1, num_threads(task.target))
+    find("runtime.config_threadpool")(1, threads_of(task.target.attrs))
     data = product(task.workload)
     inputs = [tvm.runtime.tensor(value, device=device) for value in data.inputs]
     timers: list[Timer] = []
@@ -159,7 +162,6 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Serve on stdin and stdout; whatever else is printed goes to stderr."""
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    """Serve on stdin and stdout; anything else that is printed goes to stderr."""
+    with answers() as replies:
         _serve(sys.stdin.buffer, replies)

@@ -1,7 +1,7 @@
 """The command line: `qnn-ext quantize | compile | run | bench | compare | inspect | tune`.
 
 Exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage; 128 + the number of a signal: 130 interrupted, 143
-terminated, 129 hung up, and 141 (SIGPIPE) when whoever read the output went away.
+terminated, 129 hung up, and 141 (SIGPIPE) if the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["main"]
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Entry point: runs a command and turns its end into an exit code.
+    """Entry point: runs a command and exits with its exit code.
 
-    args: from a program that runs a command within itself; signals stay that program's
+    args: given by a program that runs a command in its own process, and then handles signals itself
     """
     if args is None:
         signals.end_at_once()
-    from .commands import run_command  # click and rich take time: signals are heard before
+    from .commands import run_command  # importing click and rich takes time: signals are handled first
 
     code = run_command(args)
     if args is None:

@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from ..runtime import Engine, LayerProfile
+from ..running.engine import Engine, LayerProfile
 from .common import (
     FILE,
     build_options,
@@ -19,11 +19,14 @@ from .common import (
     open_engine,
     out,
     print_json,
+    print_reasons,
     step,
     verify_option,
 )
 
-_SECONDS_PER_REPEAT = 0.02  # one repeat is an average over as many calls as fit here, so that the clock does not matter
+_SECONDS_PER_REPEAT = (
+    0.02  # one repeat averages over the calls that fit in this time, so that clock resolution does not matter
+)
 
 
 @click.command()
@@ -62,6 +65,7 @@ def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: 
         "gops": 2 * macs / timing.median / 1e9,
     }
     if profile:
+        data["fallback"] = engine.fallback
         data["layers"] = [_layer_data(layer) for layer in layers]
     if as_json:
         print_json(data)
@@ -72,6 +76,7 @@ def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: 
     console.print(f"{model}: {timing}, {threads}{work}", markup=False)
     if profile:
         console.print(_profile_table(layers))
+        print_reasons(console, engine.fallback, [layer.kernel for layer in layers])
 
 
 def _calls_per_repeat(engine: Engine) -> int:
@@ -84,6 +89,7 @@ def _layer_data(layer: LayerProfile) -> dict[str, Any]:
         "layer": kernel.layer,
         "operators": kernel.operators,
         "implementation": kernel.implementation,
+        "reason": kernel.reason,
         "ms": layer.seconds * 1e3,
         "macs": kernel.macs,
         "gops": layer.gops,
@@ -116,5 +122,5 @@ def _profile_table(layers: list[LayerProfile]) -> Table:
 
 
 def _short(name: str, width: int = 32) -> str:
-    """The end of a long name, which tells layers apart."""
+    """The end of a long name, as that distinguishes layers."""
     return escape(name if len(name) <= width else "…" + name[1 - width :])

@@ -1,4 +1,4 @@
-"""The commands by name, each imported when it is used, and what becomes of their ends."""
+"""The commands by name, each imported when it is used, and the exit codes of how they end."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def cli() -> None:
 
 
 def run_command(args: Sequence[str] | None) -> int:
-    """Run a command; its exit code."""
+    """Run a command; returns its exit code."""
     try:
         code = _outcome(args)
         for stream in _outputs():
             stream.flush()
         return code
-    except (BrokenPipeError, SystemExit):  # the reader of our output went away; click and rich end so then
+    except (BrokenPipeError, SystemExit):  # the reader of our output is gone; click and rich then end like this
         return _SIGPIPE
-    except OSError:  # a full disk, told before
+    except OSError:  # a full disk, already reported
         return 1
     finally:
         _drop_unwritten()
@@ -93,7 +93,7 @@ def _outputs() -> list[TextIO]:
 
 
 def _drop_unwritten() -> None:
-    """What an output does not take goes nowhere: Python would complain of it as it ends."""
+    """Discard output that cannot be written: Python would complain about it at exit."""
     for stream in _outputs():
         try:
             stream.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -19,13 +19,14 @@ from ..errors import QnnError
 from ..images import NORMALIZATIONS
 from ..limits import using
 from ..module import FloatNote, QnnModule, TensorSpec
-from ..runtime import Engine, load
-from ..variants import Memory
+from ..running.engine import Engine, load
+from ..running.kernels import Kernel
+from ..running.model import Memory
 from .formats import TITLES, ImportOptions, parse_limits, parse_shapes, read_module, recognize
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FILE = click.Path(path_type=Path)  # that it exists is told by who reads it, as an error of ours
+FILE = click.Path(path_type=Path)  # readers report a missing file, with our own error
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 threads_option = click.option(
@@ -42,13 +43,13 @@ def normalize_option(text: str) -> Callable[[Command], Command]:
 
 
 def import_options(command: Command) -> Command:
-    """The options that say how a model file is read, passed on as one ImportOptions named `importing`."""
+    """The options for reading a model file, passed on as one ImportOptions named `importing`."""
 
     @functools.wraps(command)
     def wrapped(shapes: tuple[str, ...], limits: tuple[str, ...], **options: Any) -> Any:
         given = {field.name: options.pop(field.name) for field in fields(ImportOptions) if field.name in options}
         importing = ImportOptions(shapes=parse_shapes(shapes), limits=parse_limits(limits), **given)
-        with using(importing.limits):  # whatever the command builds, calibration's float model too
+        with using(importing.limits):  # for all that the command builds, calibration's float model included
             return command(importing=importing, **options)
 
     for option in reversed(
@@ -90,7 +91,7 @@ def import_options(command: Command) -> Command:
 
 
 def build_options(command: Command) -> Command:
-    """The options that say how a model becomes an executable: `target`, `threads`, `importing`."""
+    """The options for building a model: `target`, `threads`, `importing`."""
     target = click.option(
         "--target",
         default="native",
@@ -106,7 +107,7 @@ def build_options(command: Command) -> Command:
 
 
 def out() -> Console:
-    """The console for results. Where no terminal is there, lines are not broken at 80 columns."""
+    """The console for results. Without a terminal, lines are not wrapped at 80 columns."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=160)
 
@@ -126,7 +127,7 @@ def _finite(data: Any) -> Any:
 
 @contextmanager
 def step(text: str) -> Iterator[None]:
-    """A spinner with a clock on stderr while the body works; silent where no terminal is there."""
+    """A spinner with a clock on stderr while the body runs; silent without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -150,11 +151,20 @@ def memory_text(memory: Memory) -> str:
 
 
 def count_text(count: int) -> str:
-    """Operations with their prefix: 12, 3.40 k, 5.60 M, 7.80 G."""
+    """A number of operations with its prefix: 12, 3.40 k, 5.60 M, 7.80 G."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= factor:
             return f"{count / factor:.2f} {prefix}"
     return str(count)
+
+
+def print_reasons(console: Console, fallback: str, kernels: Iterable[Kernel]) -> None:
+    """Print why a compiled model runs slower than it could; nothing for one that runs as intended."""
+    if fallback:
+        console.print(f"runs on TVM's virtual machine, kernel by kernel: {fallback}", markup=False)
+    for kernel in kernels:
+        if kernel.reason:
+            console.print(f"{kernel.implementation}: '{kernel.layer}': {kernel.reason}", markup=False)
 
 
 def spec_data(spec: TensorSpec) -> dict[str, Any]:
@@ -183,7 +193,7 @@ def import_model(path: Path, form: str, importing: ImportOptions) -> QnnModule:
 
 def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine:
     """Build an imported model."""
-    from ..build import build  # only here: what is compiled already runs without TVM's compiler
+    from ..building import build  # only here: compiled models run without TVM's compiler
 
     with step(f"compiling {Path(module.source).name}"):
         names = [name.strip() for name in target.split(",")]
@@ -193,7 +203,7 @@ def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine
 def open_engine(
     path: Path, target: str, threads: int | None, importing: ImportOptions, verify: Path | None = None
 ) -> Engine:
-    """The engine of a `.qnn` file, verified if a key is given, or of a model file compiled now."""
+    """The engine of a `.qnn` file, verified if a key is given, or of a model file, which is compiled."""
     form = recognize(path)
     if form != "qnn":
         refuse_verify(path, verify)
@@ -203,12 +213,12 @@ def open_engine(
 
 
 def refuse_verify(path: Path, verify: Path | None) -> None:
-    """Raise QnnError where a signature is asked of a file that can have none."""
+    """Raise QnnError if verification is requested for a file that cannot be signed."""
     if verify is not None:
         raise QnnError(f"{path} is no compiled file, and only those are signed: leave out --verify")
 
 
 def refuse_import_options(path: Path, importing: ImportOptions) -> None:
-    """Raise QnnError where a compiled file is told how to be imported."""
+    """Raise QnnError if import options are given for a compiled file."""
     if importing != ImportOptions():
         raise QnnError(f"{path} is {TITLES['qnn']}: its shapes and numerics are fixed; give these options to compile")

@@ -1,4 +1,4 @@
-"""`qnn-ext compare`: two builds of a model, or two model files, side by side on the same data."""
+"""`qnn-ext compare`: two builds of a model, or two model files, compared on the same data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import QnnError
 from ..quantize.compare import Comparison, Model, compare, random_batches
 from ..quantize.dataset import ImageFolder
 from ..quantize.report import decibel
-from ..runtime import load
+from ..running.engine import load
 from .common import (
     FILE,
     import_model,

@@ -13,9 +13,9 @@ import click
 
 from ..autotune.records import apply_history_best
 from ..errors import QnnError
-from ..runtime import Engine
-from ..signing import PASSPHRASE, private_key
-from ..variants import target_name
+from ..files.signing import PASSPHRASE, private_key
+from ..running.engine import Engine
+from ..running.model import target_name
 from .common import (
     FILE,
     build_options,
@@ -72,7 +72,7 @@ def compile_(
     if form == "qnn":
         raise QnnError(f"{model} is compiled already")
     output = output or Path(model.with_suffix(".qnn").name)
-    key = None if sign is None else private_key(sign, _ask_passphrase)  # before there is anything to wait for
+    key = None if sign is None else private_key(sign, _ask_passphrase)  # before any long-running work
     started = time.perf_counter()
     module = import_model(model, form, importing)
     with apply_history_best(tuning) if tuning else nullcontext():

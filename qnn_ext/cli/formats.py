@@ -1,4 +1,4 @@
-"""Which format a model file is in, told by its content, never by its name; and the frontend that reads it.
+"""Which format a model file has, by its content and never by its name; and the frontend that reads it.
 
 Formats, by the names they have in --json: qnn, tflite, onnx, pt2, torchscript, mxnet.
 """
@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..container import XZ
 from ..errors import ModelFormatError, QnnError, ShapeError
+from ..files.container import XZ
+from ..files.reading import open_file
 from ..limits import Limits
 from ..module import QnnModule
-from ..reading import open_file
 
 TITLES = {
     "qnn": "compiled by qnn-ext (.qnn)",
@@ -38,7 +38,7 @@ _FIELDS_OF_A_MODEL = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the command line says about reading a model, None or empty where it says nothing."""
+    """The command line's options for reading a model, None or empty if not given."""
 
     numerics: str | None = None
     batch: int | None = None
@@ -53,7 +53,8 @@ class ImportOptions:
 
 
 def recognize(path: Path) -> str:
-    """The format of a file: a key of TITLES. Raises ModelFormatError when there is no file or it is of none of them."""
+    """The format of a file: a key of TITLES. Raises ModelFormatError if there is no file or it has none of the
+    formats."""
     with open_file(path, ModelFormatError) as file:
         try:
             head = file.read(16)
@@ -98,9 +99,9 @@ def _format_of_json(file: BinaryIO) -> str | None:
 
 
 def _is_onnx(file: BinaryIO) -> bool:
-    """Whether the file is a sequence of a ModelProto's fields, its IR version and something to run among them.
+    """Whether the file is a sequence of a ModelProto's fields, including its IR version and something to run.
 
-    Protobuf has no magic number. A file that was cut off still counts: its reader will say what is missing.
+    Protobuf has no magic number. A truncated file still counts: its reader will say what is missing.
     """
     seen = set()
     for number, wire_type in _fields(file):
@@ -111,7 +112,8 @@ def _is_onnx(file: BinaryIO) -> bool:
 
 
 def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """(field number, wire type) of a protobuf message's own fields, at most 64 of them. (0, 0) for what is none."""
+    """(field number, wire type) of a protobuf message's own fields, at most 64. (0, 0) for anything that is no
+    field."""
     file.seek(0)
     for _ in range(64):
         key = _varint(file)
@@ -139,7 +141,7 @@ def _varint(file: BinaryIO) -> int | None:
 
 
 def _problem(head: bytes) -> str:
-    """What a file is instead of a model."""
+    """What kind of file it is, if not a model."""
     if not head:
         return "the file is empty"
     if head.startswith(_MXNET_PARAMS):
@@ -157,7 +159,7 @@ def _problem(head: bytes) -> str:
 
 
 def read_module(path: Path, form: str, options: ImportOptions) -> QnnModule:
-    """The model in the QNN dialect. Raises what the frontend raises, QnnError for an option it does not take."""
+    """The model in the QNN dialect. Raises what the frontend raises, and QnnError for an option it does not take."""
     check_options(form, options)
     if options.batch is None:
         return _read(path, form, options, options.shapes)
@@ -171,7 +173,7 @@ def read_module(path: Path, form: str, options: ImportOptions) -> QnnModule:
 
 
 def check_options(form: str, options: ImportOptions) -> None:
-    """Raise QnnError for an option that another format takes."""
+    """Raise QnnError for an option of another format."""
     takers = {"numerics": "tflite", "params": "mxnet", "sum_mode": "mxnet", "engine": "torchscript"}
     for name, taker in takers.items():
         if getattr(options, name) is not None and form != taker:
@@ -179,7 +181,7 @@ def check_options(form: str, options: ImportOptions) -> None:
 
 
 def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, Any] | None) -> QnnModule:
-    """The frontends are imported here: each wants its framework, and only when a model of it is read."""
+    """Read the model. Frontends are imported here: each needs its framework, but only to read such a model."""
     if form == "tflite":
         from ..frontends.tflite import from_tflite
 
@@ -202,9 +204,9 @@ def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, An
 
 
 def find_params(symbol: Path) -> Path:
-    """The .params file that lies beside a symbol: NAME-symbol.json has NAME-0000.params, or another epoch's.
+    """The .params file beside a symbol: NAME-0000.params, or another epoch's, for NAME-symbol.json.
 
-    Raises QnnError when there is none or more than one.
+    Raises QnnError if there is none or more than one.
     """
     name = symbol.name.removesuffix(".json").removesuffix("-symbol")
     stem = glob.escape(name)

@@ -17,16 +17,16 @@ from rich.markup import escape
 from rich.table import Table
 from tvm import relax
 
-from .. import artifact
-from ..coverage import coverage
+from ..compiling.coverage import coverage
 from ..errors import QnnError
 from ..frontends.tflite.reader import Model, Operator, Subgraph, read_model
 from ..frontends.tflite.registry import CONVERTERS
-from ..host import can_run
 from ..module import QnnModule, TensorSpec
 from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, op_name, operands
-from ..variants import Memory, memory_of, target_name
+from ..running import artifact
+from ..running.kernels import Kernel
+from ..running.model import Memory, target_name
 from .common import (
     FILE,
     bytes_text,
@@ -38,6 +38,7 @@ from .common import (
     note_data,
     out,
     print_json,
+    print_reasons,
     refuse_import_options,
     refuse_verify,
     spec_data,
@@ -83,7 +84,7 @@ def inspect(model: Path, verify: Path | None, importing: ImportOptions, as_json:
 
 
 def _model_data(path: Path, form: str, importing: ImportOptions) -> dict[str, Any]:
-    """A model by what was imported of it."""
+    """A model, described by its imported module."""
     module = import_model(path, form, importing)
     return {
         "model": str(path),
@@ -100,7 +101,7 @@ def _model_data(path: Path, form: str, importing: ImportOptions) -> dict[str, An
 
 
 def _module_data(module: QnnModule | None) -> dict[str, Any]:
-    """What the import tells: states, notes, integer coverage. Empty where it failed."""
+    """What the import provides: states, notes, integer coverage. Empty if it failed."""
     if module is None:
         return {"states": [], "notes": [], "coverage": None}
     found = coverage(module)
@@ -138,7 +139,7 @@ def _module_operators(module: QnnModule) -> list[dict[str, Any]]:
 
 
 def _is_data(operand: Any) -> bool:
-    """Activations and integer weights, not the scales and zero points that go with them."""
+    """Whether an operand is an activation or an integer weight, and not its scale or zero point."""
     if not isinstance(getattr(operand, "ty", None), relax.TensorType):
         return False
     value = constant_value(operand)
@@ -162,7 +163,7 @@ def _module_weights(module: QnnModule) -> dict[str, int]:
 
 
 def _tflite_data(path: Path, importing: ImportOptions) -> dict[str, Any]:
-    """A model by its own operators, which are there even if the import fails."""
+    """A model, described by its file's operators, which are available even if the import fails."""
     model = read_model(path)
     graph = model.subgraphs[0]
     module: QnnModule | None = None
@@ -205,7 +206,7 @@ def _operators(graph: Subgraph, module: QnnModule | None) -> list[dict[str, Any]
 
 
 def _dtypes(operator: Operator, graph: Subgraph) -> str:
-    """What goes in and out: "int8, int8 → int8"; "/channel" marks one scale per channel."""
+    """The dtypes of operands and results: "int8, int8 → int8"; "/channel" marks per-channel scales."""
 
     def text(index: int) -> str:
         tensor = graph.tensors[index]
@@ -273,7 +274,7 @@ def _print_coverage(console: Console, data: dict[str, Any]) -> None:
 
 def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
     with artifact.opened(path, verify) as file:
-        description = file.description
+        description, model, variants = file.description, file.model(), file.variants
     return {
         "model": str(path),
         "format": "qnn",
@@ -281,18 +282,19 @@ def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
         "source": description["source"],
         "signed": file.is_signed,
         "verified": verify is not None,
-        "inputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["inputs"]],
-        "outputs": [spec_data(artifact.spec_from_json(spec)) for spec in description["outputs"]],
+        "inputs": [spec_data(spec) for spec in model.inputs],
+        "outputs": [spec_data(spec) for spec in model.outputs],
         "variants": [
             {
-                "target": variant["target"],
-                "architecture": variant["architecture"],
-                "features": variant["features"],
-                "runs_here": can_run(variant),
-                "memory": asdict(memory_of(variant)),
-                "kernels": variant["kernels"],
+                "target": variant.target,
+                "architecture": variant.architecture,
+                "features": variant.features,
+                "runs_here": variant.runs_here(),
+                "memory": asdict(variant.memory),
+                "fallback": variant.fallback,
+                "kernels": [asdict(kernel) for kernel in variant.kernels],
             }
-            for variant in description["variants"]
+            for variant in variants
         ],
         "states": description["states"],
         "notes": description["notes"],
@@ -302,7 +304,7 @@ def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
 def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     targets = ", ".join(target_name(variant["target"]) for variant in data["variants"])
     title = f"{data['model']}: compiled from {data['source']} for {targets}, {bytes_text(data['bytes'])}"
-    console.print(title, markup=False, soft_wrap=True)  # whole, however long the paths are
+    console.print(title, markup=False, soft_wrap=True)  # unwrapped, however long the paths are
     console.print(_signature(data), markup=False)
     _print_ports(console, data)
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
@@ -312,6 +314,7 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
         memory = memory_text(Memory(**variant["memory"]))
         console.print(f"{target_name(variant['target'])}: {here}; {memory}; instruction sets: {sets}", markup=False)
     _print_kernels(console, chosen)
+    print_reasons(console, chosen["fallback"], [Kernel(**kernel) for kernel in chosen["kernels"]])
     _print_notes(console, data)
 
 

@@ -1,4 +1,4 @@
-"""`qnn-ext quantize`: a float model and data in, an integer `.qnn` file out; if asked, ranges and a report."""
+"""`qnn-ext quantize`: a float model and data in, an integer `.qnn` file out; on request also ranges and a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ..coverage import coverage
+from ..compiling.coverage import coverage
 from ..errors import QnnError, QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from ..quantize.analysis import Analysis, analyze
@@ -44,7 +44,7 @@ _SHOWN_LAYERS = 5
 
 @dataclass(frozen=True)
 class _Request:
-    """What the command line asks for, beside the configuration."""
+    """What the command line requests, besides the configuration."""
 
     data: Any
     table: Path | None
@@ -161,7 +161,7 @@ def quantize(
 
 
 def _config(target: str, skip: tuple[str, ...], settings: tuple[str, ...], flags: dict[str, Any]) -> QConfig:
-    """The QConfig of the options: flags first, then --set. Raises QuantizationError, click.BadParameter."""
+    """The QConfig from the options: flags first, then --set. Raises QuantizationError, click.BadParameter."""
     values: dict[str, Any] = {"target": target.split(",")[0].strip()}
     values |= {name: flags[name] for name in ("calibrate_mode", "percentile") if flags[name] is not None}
     values |= {name: True for name in ("equalize", "bias_correction", "dynamic", "symmetric") if flags[name]}
@@ -188,7 +188,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _check(request: _Request, config: QConfig) -> None:
-    """Raise QuantizationError for options that do not go together."""
+    """Raise QuantizationError for incompatible options."""
     if request.data is None and request.report is not None:
         raise QuantizationError("--report measures errors on data: give --data")
     if config.dynamic and (request.table is not None or request.report is not None):
@@ -203,7 +203,7 @@ def _check(request: _Request, config: QConfig) -> None:
 def _quantize(
     module: QnnModule, config: QConfig, request: _Request, name: str
 ) -> tuple[Stages, Analysis | None, list[Path]]:
-    """The stages, the analysis where a report is asked for, and the files written so far."""
+    """The stages, the analysis if a report is requested, and the files written so far."""
     table = CalibrationTable.load(request.table) if request.data is None and request.table is not None else None
     done = stages(module, None, request.data, config, table, progress=Console(stderr=True).is_terminal)
     written = []
@@ -219,7 +219,7 @@ def _quantize(
 
 
 def _described(config: QConfig) -> list[str]:
-    """What differs from the defaults, for the report."""
+    """The settings that differ from the defaults, for the report."""
     default = QConfig()
     names = [item.name for item in fields(QConfig)]
     changed = [f"{name}={getattr(config, name)!r}" for name in names if getattr(config, name) != getattr(default, name)]

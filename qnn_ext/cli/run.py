@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InputError
+from ..files.reading import Npz, read_npy, read_text
+from ..files.storage import write_bytes
 from ..images import load_image
 from ..module import TensorSpec
-from ..reading import Npz, read_npy, read_text
-from ..runtime import Engine
-from ..storage import write_bytes
+from ..running.engine import Engine
 from .common import (
     FILE,
     build_options,
@@ -104,7 +104,7 @@ def run(
 
 
 def _calls(engine: Engine, inputs: tuple[str, ...], normalize: str) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """What to run: (name of the source, input values) for each call."""
+    """The calls to make: (name of the source, input values) for each."""
     specs = {spec.name: spec for spec in engine.inputs}
     named = [(name, file) for name, _, file in (text.rpartition("=") for text in inputs) if name in specs]
     if len(named) == len(inputs):
@@ -156,7 +156,7 @@ def _read_labels(path: Path) -> list[str]:
 
 
 def _describe(spec: TensorSpec, value: np.ndarray, labels: list[str] | None, top: int) -> dict[str, Any]:
-    """One output: the best classes of a vector, all values of a small tensor, the extent of a big one."""
+    """One output: the best classes of a vector, all values of a small tensor, the range of a large one."""
     real = spec.qparams.dequantize(value) if spec.qparams is not None else value
     data: dict[str, Any] = {"name": spec.name, "shape": list(value.shape), "dtype": str(value.dtype)}
     is_vector = value.size > 1 and max(value.shape) == value.size and (value.ndim > 1 or labels is not None)
@@ -170,7 +170,7 @@ def _describe(spec: TensorSpec, value: np.ndarray, labels: list[str] | None, top
 
 
 def _top(values: np.ndarray, labels: list[str] | None, count: int) -> list[dict[str, Any]]:
-    """The largest values; of equal ones the lower index comes first."""
+    """The largest values; among equals, the lower index comes first."""
     if labels is not None and len(labels) != len(values):
         raise InputError(
             f"the labels file has {len(labels)} lines, the model {len(values)} classes: line i must name class i "

@@ -1,9 +1,9 @@
 """How a signal ends a command: at once, with one line, leaving no process and no temporary file behind.
 
-Python hears a signal between two of its own instructions: not while TVM compiles; and in a function that TVM calls, in
-a destructor or an import an exception becomes another one or is lost. So nothing is raised. A thread waits for the
-signal and ends the process, wherever the others are. Nothing is lost by that: what a command writes for good gets its
-name when it is whole, and records of tuning are appended as they are measured.
+Python handles a signal only between two of its own instructions, not while TVM compiles; and in a function called by
+TVM, in a destructor or in an import, an exception is replaced by another or lost. So nothing is raised. A thread waits
+for the signal and ends the process, wherever the other threads are. Nothing is lost by that: a command's files get
+their names only once complete, and tuning records are appended as they are measured.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _SHOW_CURSOR = "\r\x1b[2K\x1b[?25h"  # a progress bar hides it
 _ATTEMPTS = 20
 _PATIENCE = 0.01  # seconds between them
 
-_end = threading.Lock()  # who has it ends the process: the command that is done, or the thread that heard a signal
+_end = threading.Lock()  # its holder ends the process: the finished command, or the thread that received a signal
 _heard = threading.Event()
 _temporary: dict[str, None] = {}
 
 
 def end_at_once() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP end this process, but for those that it was started to ignore (nohup)."""
+    """From now on SIGINT, SIGTERM and SIGHUP end this process, except those ignored from the start (nohup)."""
     words = {getattr(signal, name): word for name, word in _WORDS.items() if hasattr(signal, name)}
     words = {number: word for number, word in words.items() if signal.getsignal(number) is not signal.SIG_IGN}
     receiver, sender = os.pipe()
     os.set_blocking(sender, False)
     signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
     try:
-        stderr = os.dup(2)  # where TVM is silenced, this is not
+        stderr = os.dup(2)  # not silenced when TVM's output is
     except OSError:  # closed
         stderr = -1
     sys.addaudithook(_observe)
     threading.Thread(target=_wait, args=(receiver, stderr, words), daemon=True).start()
     for number in words:
-        signal.signal(number, lambda *_: None)  # of Python's; what counts is the byte in the pipe
+        signal.signal(number, lambda *_: None)  # Python's handler does nothing; what counts is the byte in the pipe
 
 
 def ignore() -> None:
-    """The command is done: a signal changes nothing any more."""
+    """Ignore signals from now on: the command is done."""
     _end.acquire()
     for name in _WORDS:
         if hasattr(signal, name):
@@ -56,19 +56,19 @@ def _wait(receiver: int, stderr: int, words: dict[int, str]) -> NoReturn:
     global _waiter
     _waiter = threading.get_ident()
     number = 0
-    while number not in words:  # of every signal that Python handles a byte comes
+    while number not in words:  # every signal that Python handles sends a byte
         number = os.read(receiver, 1)[0]
     _end.acquire()
     _heard.set()
-    with open(os.devnull, "wb") as sink:  # what the others make of the end of their workers is not told
+    with open(os.devnull, "wb") as sink:  # other threads' errors about their ended workers are not shown
         for output in (1, 2):
             os.dup2(sink.fileno(), output)
     with suppress(OSError):
         cursor = _SHOW_CURSOR if os.isatty(stderr) else ""
         os.write(stderr, f"{cursor}{words[number]}\n".encode())
-    imported = sys.modules  # nothing is imported now: whoever stopped while importing has the lock
-    getattr(imported.get("qnn_ext.processes"), "end_all", lambda: None)()
-    _remove([*_temporary, *map(str, getattr(imported.get("qnn_ext.storage"), "unfinished", ()))])
+    imported = sys.modules  # import nothing now: a thread stopped while importing holds the lock
+    getattr(imported.get("qnn_ext.processes.children"), "end_all", lambda: None)()
+    _remove([*_temporary, *map(str, getattr(imported.get("qnn_ext.files.storage"), "unfinished", ()))])
     os._exit(128 + number)
 
 
@@ -76,8 +76,8 @@ _waiter = 0
 
 
 def _observe(event: str, arguments: tuple[Any, ...]) -> None:
-    """Notes temporary files and folders, whoever makes them, before they are there. Once a signal was heard, other
-    threads open, make and import nothing any more; that they start no process is `processes`' business."""
+    """Record temporary files and folders, whoever makes them, before they exist. After a signal, other threads can no
+    longer open, create or import anything; `processes` makes sure that they start no process."""
     if event in ("tempfile.mkdtemp", "tempfile.mkstemp"):
         _temporary[str(arguments[0])] = None
     while _heard.is_set() and threading.get_ident() != _waiter and event != "subprocess.Popen":
@@ -85,7 +85,7 @@ def _observe(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _remove(paths: list[str]) -> None:
-    for _ in range(_ATTEMPTS):  # TVM, which no hook of Python's stops, may be writing
+    for _ in range(_ATTEMPTS):  # TVM, which Python's hooks cannot stop, may still be writing
         paths = [path for path in paths if os.path.lexists(path)]
         for path in paths:
             if os.path.isdir(path):

@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax, tirx
 
-from ..errors import ModelFormatError, QnnError
-from ..interpreter import interpret
-from ..limits import check, check_elements, check_rank, checkpoint, count_expression, most_folded
+from ..errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from ..limits import check, check_elements, check_rank, count_expression
 from ..op.base import constant, constant_value
-from ..op.cost import attribute, is_quick
+from ..op.cost import attribute
+from ..op.folding import folded, leaves
 
-_SMALL_RESULT = 2**22  # elements that folding may make out of little
+_CLIP = tvm.ir.Op.get("relax.clip")
+_WINDOW = ("pool_size", "strides", "dilation")
+_MOST_STEPS = 2**24  # for a window's extent and strides: kernels multiply them in 32 bits
 
 
 class Builder(relax.BlockBuilder):
-    """Checks the limits of the import with everything it emits, whether converters of ours emit it or TVM's."""
+    """Checks everything it emits against the limits of the import, whether our converters emit it or TVM's.
+
+    layer: the name given to anything emitted without one
+    """
+
+    layer = ""
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         """Bind an expression. Raises LimitError when the module, the call or its result becomes too big, or the import
         takes too long."""
+        name_hint = name_hint or self.layer
         count_expression()
         if isinstance(expr, relax.Call):
+            expr = self._with_bound_operands(expr)
             check_call(expr)
+            expr = _with_ordered_bounds(expr)
         bound = super().emit(expr, name_hint)
         if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
             check_elements([int(dim) for dim in bound.ty.shape if isinstance(dim, tirx.IntImm)])
         return bound
 
+    def normalize(self, expr: relax.Expr) -> relax.Expr:
+        """An expression with its type, the calls nested in it bound. Raises as `emit` does."""
+        if isinstance(expr, relax.Call):
+            expr = self._with_bound_operands(expr)
+            check_call(expr)
+        return super().normalize(expr)
+
+    def _with_bound_operands(self, call: relax.Call) -> relax.Call:
+        """A call whose nested calls are each emitted first, so that they are checked as well."""
+        args = [self.emit(arg) if isinstance(arg, relax.Call) else arg for arg in call.args]
+        nested = any(isinstance(arg, relax.Call) for arg in call.args)
+        return relax.Call(call.op, args, call.attrs, call.ty_args) if nested else call
+
 
 def check_call(call: relax.Call) -> None:
-    """Raises LimitError when a call has too many operands, or pads its image absurdly, UnsupportedOperatorError when it
-    asks for a shape with too many dimensions."""
+    """Raises LimitError when a call has too many operands, or absurd padding, UnsupportedOperatorError when it asks for
+    a shape with too many dimensions or for a window that no kernel supports."""
     check("operands", len(leaves(call)), "a call")
     for arg in call.args:
         if isinstance(arg, relax.ShapeExpr):
@@ -45,16 +67,33 @@ def check_call(call: relax.Call) -> None:
     padding = attribute(call, "padding")
     if padding is not None and isinstance(call.args[0].ty, relax.TensorType):
         _check_padded(call, [int(width) for width in padding])
+    for name in _WINDOW:
+        steps = [int(step) for step in attribute(call, name) or ()]
+        if any(not 0 < step <= _MOST_STEPS for step in steps):
+            raise UnsupportedOperatorError(f"{name} of {steps}; supported are 1 to {_MOST_STEPS:,}")
+
+
+def _with_ordered_bounds(call: relax.Call) -> relax.Call:
+    """R.clip with its bounds in order, within an integer's range: where bounds cross, PyTorch, NumPy and ONNX Runtime
+    use the upper one, TVM the lower."""
+    if call.op != _CLIP or not isinstance(call.args[0].ty, relax.TensorType):
+        return call
+    dtype, given = str(call.args[0].ty.dtype), [arg.value for arg in call.args[1:]]
+    low, high = given
+    if dtype.startswith(("int", "uint")):
+        low, high = (min(max(bound, np.iinfo(dtype).min), np.iinfo(dtype).max) for bound in given)
+    low = min(low, high)
+    return call if [low, high] == given else relax.op.clip(call.args[0], low, high)
 
 
 def _check_padded(call: relax.Call, padding: list[int]) -> None:
-    """Some kernels write the padded image down: it must be a tensor that can be."""
+    """Some kernels materialize the padded image, so it must have a size that a tensor can have."""
     check("padding", max(padding, default=0), "a window")
     layout = attribute(call, "data_layout") or attribute(call, "layout") or ""
     spatial = [axis for axis, letter in enumerate(str(layout)) if letter in "DHW"]
     shape = [int(dim) for dim in call.args[0].ty.shape]
     if len(padding) != 2 * len(spatial) or len(shape) != len(str(layout)):
-        return  # to be refused by the type rule
+        return  # the type rule will refuse it
     for axis, before, after in zip(spatial, padding[: len(spatial)], padding[len(spatial) :], strict=True):
         shape[axis] += before + after
     check_elements(shape, "the padded image")
@@ -67,41 +106,26 @@ def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str) -> relax.Expr
     return builder.emit(expr, identifier(name))
 
 
+def sign_or_nan(emit: Callable[[relax.Expr], relax.Expr], x: relax.Expr) -> relax.Expr:
+    """−1, 0 or 1 by the sign of x, and NaN where a float is NaN; R.sign gives 0 there, as PyTorch does."""
+    sign = relax.op.sign(x)
+    if not str(x.ty.dtype).startswith(("float", "bfloat")):
+        return sign
+    return relax.op.where(emit(relax.op.isnan(x)), x, emit(sign))
+
+
 def fold(expr: relax.Expr, bound: relax.Expr) -> relax.Expr:
-    """A call whose tensor arguments are all constant as a constant, unless that would be big; otherwise `bound`, the
-    variable it is bound to. Shape arithmetic needs that, and float16 weights. The dead binding is removed later."""
-    if not isinstance(expr, relax.Call):
-        return bound
-    values = [constant_value(leaf) for leaf in leaves(expr)]
-    known = [value for value in values if value is not None]
-    if known and len(known) == len(values) and _can_fold(expr, bound.ty, known):
-        checkpoint()
-        builder = relax.BlockBuilder()
-        with builder.function("main", []):
-            builder.emit_func_output(builder.emit(expr))
-        with np.errstate(all="ignore"):  # the model's own arithmetic: it may well compute an infinity
-            results = interpret(builder.get(), [])
-        if len(results) == 1 and isinstance(bound.ty, relax.TensorType):
-            return constant(results[0])
-    return bound
-
-
-def _can_fold(call: relax.Call, result: Any, operands: Sequence[np.ndarray]) -> bool:
-    """Whether a result is cheap enough to compute it at import: small at all, or about as big as its operands, and made
-    in a few seconds."""
-    if not isinstance(result, relax.TensorType):
-        return False
-    size = math.prod(int(dim) for dim in result.shape)
-    if size > min(max(_SMALL_RESULT, 2 * max(operand.size for operand in operands)), most_folded()):
-        return False
-    return is_quick(call, size, operands)
+    """A call whose tensor arguments are all constant, as a constant, unless that would be big; otherwise `bound`, the
+    variable it is bound to. Shape arithmetic and float16 weights need this. The dead binding is removed later."""
+    found = folded(expr) if isinstance(expr, relax.Call) else None
+    return bound if found is None else found
 
 
 def padded(
     emit: Callable[[relax.Expr], relax.Expr], data: relax.Expr, widths: Sequence[int], value: float
 ) -> relax.Expr:
-    """`data` with `value` around it, by (before, after) pairs. Relax has the value as a float64: an int64 beyond 2⁵³
-    reaches the result by an exclusive or before and after, which is exact."""
+    """`data` padded with `value` by (before, after) pairs. Relax stores the value as a float64: an int64 beyond 2⁵³ is
+    brought in by an exclusive or before and after the padding, which is exact."""
     if isinstance(value, int) and abs(value) > 2**53:
         mask = constant(np.asarray(value, str(data.ty.dtype)))
         around = emit(relax.op.nn.pad(emit(relax.op.bitwise_xor(data, mask)), widths, "constant", 0))
@@ -109,19 +133,8 @@ def padded(
     return relax.op.nn.pad(data, widths, "constant", float(value))
 
 
-def leaves(expr: Any) -> list[Any]:
-    """The tensor arguments of a call, tuples opened; shapes and plain numbers left out."""
-    found: list[Any] = []
-    for arg in expr.args if isinstance(expr, relax.Call) else []:
-        if isinstance(arg, relax.Tuple):
-            found.extend(arg.fields)
-        elif not isinstance(arg, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)):
-            found.append(arg)
-    return found
-
-
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names, later ones that repeat an earlier one with a number behind."""
+    """The names, with a number appended to those that repeat an earlier one."""
     taken: dict[str, int] = {}
     result = []
     for name in names:
@@ -140,33 +153,42 @@ def identifier(name: str) -> str:
     return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned
 
 
+def _contradiction(label: str, error: Exception) -> QnnError:
+    """The message of an error raised by a type rule of TVM's own operators: the file contradicts itself."""
+    return ModelFormatError(
+        f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
+    )
+
+
 @contextmanager
-def blaming(label: str | Callable[[], str]) -> Iterator[None]:
-    """Every error within becomes one of ours that names the operator. `label` may be a function, which is called only
-    then."""
+def blaming(
+    label: str | Callable[[], str], unexpected: Callable[[str, Exception], QnnError] = _contradiction
+) -> Iterator[None]:
+    """Turns every error within into one of ours that names the operator.
+
+    label:      the operator's label, or a function that returns it, called only on an error
+    unexpected: turns a foreign error into one of ours
+    """
     try:
         yield
     except Exception as error:
         text = label if isinstance(label, str) else label()
         if isinstance(error, QnnError) and text in str(error):
             raise
-        raise _blamed(text, error) from error
+        raise (_known(text, error) or unexpected(text, error)) from error
 
 
-def _blamed(label: str, error: Exception) -> QnnError:
+def _known(label: str, error: Exception) -> QnnError | None:
     if isinstance(error, QnnError):
         return type(error)(f"{label}: {error}")
     if isinstance(error, MemoryError):
         return ModelFormatError(f"{label}: needs more memory than there is: {error}")
     if isinstance(error, ArithmeticError):
         return ModelFormatError(f"{label}: scales or attributes are out of any sensible range: {error}")
-    # a type rule of TVM's own operators, or a contradiction in the file
-    return ModelFormatError(
-        f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
-    )
+    return None
 
 
 def reason(error: Exception) -> str:
-    """The last line of a message, with the operators that TVM spells out reduced to their names."""
+    """The last line of a message, with operators that TVM prints in full reduced to their names."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return re.sub(r'ir\.Op\(.*?, name="([\w.]+)".*support_level=\d+\)', r"\1", lines[-1]).rstrip(".")

@@ -1,5 +1,5 @@
-"""What a framework refuses when it runs: an index out of range, an integer divided by zero. Constants are judged at
-import, other values by checks of the engine."""
+"""Errors that a framework raises at run time: an index out of range, an integer division by zero. Constants are checked
+at import, other values by checks in the engine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Emit = Callable[[relax.Expr], relax.Expr]
 def checked_indices(
     emit: Emit, indices: relax.Expr, lengths: int | Sequence[int], label: str, negative: bool = False
 ) -> relax.Expr:
-    """Indices that lie within 0 … length − 1, or, where `negative` ones count from the end, −length … length − 1; those
-    are turned into the former.
+    """Indices within 0 … length − 1, or, where `negative` ones count from the end, −length … length − 1, which are
+    mapped to the former.
 
-    lengths: of the axis that is indexed, or a sequence with one for each element along the last axis of `indices`.
-    label: the node. Raises ModelFormatError where constant indices lie outside.
+    lengths: the length of the indexed axis, or a sequence with one length per element along the last axis of `indices`.
+    label: the node. Raises ModelFormatError when constant indices are out of range.
     """
     sizes = [int(size) for size in lengths] if isinstance(lengths, Sequence) else [int(lengths)]
     lowest = [-size if negative else 0 for size in sizes]
@@ -40,17 +40,27 @@ def checked_indices(
     dtype = str(indices.ty.dtype)
     if not negative or dtype.startswith("u"):
         return checked
-    if max(sizes) - 1 > np.iinfo(dtype).max:  # int8 indices of a longer axis
+    if max(sizes) - 1 > np.iinfo(dtype).max:  # int8 indices into a longer axis
         checked, dtype = emit(relax.op.astype(checked, "int64")), "int64"
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0], dtype)
     from_end = emit(relax.op.less(checked, constant(np.zeros((), dtype))))
     return emit(relax.op.where(from_end, emit(relax.op.add(checked, constant(size))), checked))
 
 
-def checked_divisor(emit: Emit, divisor: relax.Expr, label: str, zero: int = 0) -> relax.Expr:
-    """A divisor of integers, which must not be `zero`, 0 or a zero point; of floats, which may be anything.
+def check_count(count: int, length: int, label: str) -> None:
+    """Raises ModelFormatError when more of the largest values are asked for than a row has; TVM would read past its
+    end.
 
-    label: the node. Raises ModelFormatError where a constant one is.
+    label: the node
+    """
+    if not 0 <= count <= length:
+        raise ModelFormatError(f"{label}: k must lie in 0 … {length}, found {count}")
+
+
+def checked_divisor(emit: Emit, divisor: relax.Expr, label: str, zero: int = 0) -> relax.Expr:
+    """A divisor: among integers it must not equal `zero`, which is 0 or a zero point; among floats it may be anything.
+
+    label: the node. Raises ModelFormatError when a constant divisor does.
     """
     if not str(divisor.ty.dtype).startswith(("int", "uint")):
         return divisor

@@ -1,7 +1,7 @@
-"""Numerics: rounding and fixed point, each rule written once as NumPy (the oracle) and once as TIR (the kernels).
+"""Numerics: rounding and fixed point, each rule written once in NumPy (the oracle) and once in TIR (the kernels).
 
-`multiplier` turns real scales into what a rule multiplies by, `reference` holds the NumPy rules, `tir` the same rules
-as expressions. The two equal each other bit for bit; tests/numerics checks that on exhaustive edge data.
+`multiplier` turns real scales into the numbers that a rule multiplies by, `reference` contains the NumPy rules, `tir`
+the same rules as expressions. The two agree bit for bit; tests/numerics checks that on exhaustive edge data.
 """
 
 from .multiplier import FixedPoint, fixed_point, float_multiplier

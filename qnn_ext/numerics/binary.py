@@ -1,4 +1,4 @@
-"""Constants of TFLite's integer ADD, SUB and MUL: what the scales become before the arithmetic starts."""
+"""Constants of TFLite's integer ADD, SUB and MUL, computed from the scales before the arithmetic starts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import numpy as np
 from ..errors import ShapeError
 from .multiplier import FixedPoint, fixed_point
 
-# Headroom both inputs of ADD and SUB get, by their width: 255 << 20 and 65535 << 15 still fit into int32.
+# Left shift of both inputs of ADD and SUB, by their width: 255 << 20 and 65535 << 15 still fit into int32.
 ADD_LEFT_SHIFT = {8: 20, 16: 15}
 
 
 def add_multipliers(
     lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray, left_shift: int
 ) -> tuple[FixedPoint, FixedPoint, FixedPoint]:
-    """Multipliers of lhs, rhs and of their sum: s_l / t, s_r / t and t / (2^left_shift · s_o), t = 2·max(s_l, s_r).
+    """Multipliers for lhs, rhs and their sum: s_l / t, s_r / t and t / (2^left_shift · s_o), t = 2·max(s_l, s_r).
 
-    Halving keeps the sum within the shifted inputs' range. In float64 from float32 scales, as TFLite's Prepare.
+    The factor 2 keeps the sum within the shifted inputs' range. In float64 from float32 scales, as in TFLite's Prepare.
     """
     lhs, rhs, out = (np.asarray(scale, np.float64) for scale in (lhs_scale, rhs_scale, out_scale))
     twice_max = 2 * np.maximum(lhs, rhs)
@@ -35,9 +35,9 @@ def xnnpack_adds(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.nda
 def xnnpack_multipliers(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> tuple[int, int, int]:
     """Multipliers m_l, m_r and the right shift of XNNPACK's 8-bit addition: m = rint(s/s_o · 2^shift).
 
-    The larger one lies in 2²⁰ … 2²¹, so that (lhs − z_l)·m_l + (rhs − z_r)·m_r fits into int32.
+    The larger one is in 2²⁰ … 2²¹, so that (lhs − z_l)·m_l + (rhs − z_r)·m_r fits into int32.
 
-    Raises ShapeError where XNNPACK has no kernel.
+    Raises ShapeError for scales for which XNNPACK has no kernel.
     """
     quotients = _quotients(lhs_scale, rhs_scale, out_scale)
     if not xnnpack_adds(lhs_scale, rhs_scale, out_scale):
@@ -56,9 +56,9 @@ def mul_multiplier(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.n
 
 
 def power_of_two_shifts(lhs_scale: float, rhs_scale: float, out_scale: float) -> tuple[int, int] | None:
-    """Right shifts of lhs and rhs when all scales are powers of two, None otherwise. (TFLite's pot_scale_int16.)
+    """Right shifts of lhs and rhs if all scales are powers of two, None otherwise. (TFLite's pot_scale_int16.)
 
-    Raises ShapeError when both operands would need a shift, or one a shift to the left: TFLite refuses that too.
+    Raises ShapeError if both operands would need a shift, or one a left shift: TFLite rejects these too.
     """
     exponents = []
     for scale in (lhs_scale, rhs_scale, out_scale):

@@ -1,14 +1,14 @@
-"""Bounded: no PrimFunc reaches beyond its operands or ends the process, whatever values it is given.
+"""Bounded: no PrimFunc accesses memory outside its operands or ends the process, whatever values it is given.
 
-    address that depends on data    clipped to its dimension when read; not written where it lies outside
+    address that depends on data    clipped to its dimension for reads; writes outside are skipped
     integer division by data        division.py
     sums and products of data       wrapping.py
-    shift by data                   by all bits where the amount is too large or negative
+    shift by data                   if the amount is too large or negative, by all bits
     float that becomes an address   tir.truncate
 
-It goes over what was made of ordinary Relax operators, by whichever rule, so that no operator can be forgotten. Kernels
-of our own are excepted: they look up tables by 8- and 16-bit values, which have an entry for each, and boxes by numbers
-that they counted. What can be proven costs nothing.
+It covers all code from ordinary Relax operators, by whichever legalization, so that no operator can be forgotten. Our
+own kernels are exempt: they index tables, which have an entry for every 8- or 16-bit value, and boxes, by indices that
+they counted themselves. Wherever safety can be proven, nothing is added.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Expr = Any
 
 
 def bounded(mod: IRModule, excepted: str | None = None, widest: str = "int128") -> IRModule:
-    """`mod` with every PrimFunc bounded but those with the attribute `excepted`.
+    """`mod` with every PrimFunc bounded, except those with the attribute `excepted`.
 
-    widest: the integers that code can be generated for, as in wrapping.wrapped
+    widest: the widest integers that code can be generated for, as in wrapping.wrapped
     """
 
     def rewritten(function: Any) -> Any:
@@ -42,10 +42,10 @@ def bounded(mod: IRModule, excepted: str | None = None, widest: str = "int128") 
 
 
 def bound_function(function: tirx.PrimFunc, widest: str = "int128") -> tirx.PrimFunc:
-    """One PrimFunc, bounded; itself where nothing in it depends on data."""
+    """One PrimFunc, bounded; unchanged if nothing in it depends on data."""
     bounds = _Bounds(function.body, widest)
     body = tvm_ffi.structural_map(function.body, bounds.rules())
-    if bounds.clipped:  # an index made of floats must be a number before it can be clipped
+    if bounds.clipped:  # an index computed from floats must be a number before it can be clipped
         body = tvm_ffi.structural_map(body, (tirx.Cast, _truncated))
     return function.with_body(body) if bounds.changed else function
 
@@ -87,7 +87,7 @@ class _Bounds:
         return tirx.IfThenElse(tirx.all(*inside), tirx.BufferStore(store.buffer, store.value, kept), None)
 
     def _inside(self, index: Expr, size: Expr) -> Expr | None:
-        """The index clipped to 0 … size − 1; None where it does not depend on data, or lies there in any case."""
+        """The index clipped to 0 … size − 1; None if it does not depend on data or is provably in this range."""
         if not self._depends(index):
             return None
         bound = self._analyzer.const_int_bound(index)
@@ -127,8 +127,8 @@ class _Bounds:
 
 
 def _shifted(node: Expr, bits: int) -> Expr:
-    """x << n or x >> n; of an amount that is negative or has too many bits what shifting by one bit after the other
-    leaves: zero, or of a negative x −1."""
+    """x << n or x >> n; a negative or too large n gives what shifting bit by bit would leave: 0, or −1 for a negative x
+    shifted right."""
     dtype, amount_dtype = str(node.ty.dtype), str(node.b.ty.dtype)
     last = tirx.const(bits - 1, amount_dtype)
 
@@ -151,7 +151,7 @@ def _truncated(cast: tirx.Cast) -> Expr:
 
 
 def _data_dependent(body: tirx.Stmt) -> set[Any]:
-    """The variables that hold what was computed from data: bound to it, or counting up to it."""
+    """The variables that depend on data: bound to a value computed from data, or counting up to one."""
     values: list[tuple[Any, Expr]] = []
     tvm_ffi.structural_walk(
         body,

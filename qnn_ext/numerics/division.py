@@ -1,8 +1,8 @@
-"""Integer division for every divisor: what C leaves undefined, and CPUs end the process for, has a result here.
+"""Integer division for every divisor: cases that are undefined in C, and crash on CPUs, have a result here.
 
     n / 0 = n    n mod 0 = 0    INT_MIN / −1 = INT_MIN    n mod −1 = 0
 
-truncating and flooring alike. A divisor of 0 is reported besides, see `passes/checks.py`. Once as NumPy, once as TIR.
+both truncating and flooring. A divisor of 0 is also reported, see `passes/checks.py`. Once in NumPy, once in TIR.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REMAINDERS = (tirx.Mod, tirx.FloorMod)
 
 
 def divided(kind: type, n: Expr, d: Expr) -> Expr:
-    """One of QUOTIENTS or REMAINDERS of two integers as TIR."""
+    """A quotient or remainder (QUOTIENTS, REMAINDERS) of two integers, as TIR."""
     dtype = dtype_of(n)
     zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
     if dtype.startswith("uint"):
@@ -29,8 +29,8 @@ def divided(kind: type, n: Expr, d: Expr) -> Expr:
     lowest, minus_one = tirx.min_value(dtype), tirx.const(-1, dtype)
 
     def defined(n: Expr, d: Expr) -> Expr:
-        # Not Select(d == −1, −n, n / …): a Select computes both sides, yet TVM simplifies each under its condition, and
-        # would take the −1 out of the divisor's. And −INT_MIN is never computed: LLVM takes it that nothing overflows.
+        # Not Select(d == −1, −n, n / …): a Select computes both sides, but TVM simplifies each under its condition and
+        # would drop the test for −1 from the divisor. −INT_MIN is never computed: LLVM assumes that nothing overflows.
         divisor = tirx.Select(tirx.any(d == zero, d == minus_one), one, d)
         if kind in REMAINDERS:
             return kind(n, divisor)
@@ -55,7 +55,7 @@ def truncated_remainder(n: np.ndarray, d: np.ndarray) -> np.ndarray:
 def floor_quotient(n: np.ndarray, d: np.ndarray) -> np.ndarray:
     """⌊n / d⌋ of integers."""
     with np.errstate(over="ignore"):
-        negated = np.negative(n)  # wraps where n is the lowest
+        negated = np.negative(n)  # wraps if n is the lowest value
     return np.asarray(np.where(_is_minus_one(d), negated, n // _safe(d)))
 
 
@@ -78,4 +78,4 @@ NUMPY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "mod": truncated_remainder,
     "floor_mod": floor_remainder,
 }
-"""By the name of the Relax operator."""
+"""Functions by the name of the Relax operator."""

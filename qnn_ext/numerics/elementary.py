@@ -1,8 +1,8 @@
-"""Elementary functions of float32 as polynomials: exp, erf, tanh, sigmoid and the activations made of them.
+"""Elementary functions of float32 as polynomials: exp, erf, tanh, sigmoid and the activations built from them.
 
-Written once over an `Arithmetic`, of which there are two: NumPy arrays (the oracle) and TIR expressions (vector code).
-Both round every operation the same way, so results are equal bit for bit, on every CPU. Errors are below 2 ulp, those
-of a C library below 1. The polynomials are minimax fits of the relative error.
+Each is written once over an `Arithmetic`, of which there are two: NumPy arrays (the oracle) and TIR expressions (vector
+code). Both round every operation in the same way, so results are equal bit for bit, on every CPU. Errors are below
+2 ulp (those of a C library, below 1). The polynomials are minimax fits of the relative error.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tvm import tirx
 
 from . import reference, tir
 
-Value = Any  # a float32 array or PrimExpr, according to the arithmetic
+Value = Any  # a float32 array or PrimExpr, depending on the arithmetic
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What float32 functions are made of besides + − · /.
+    """The operations that float32 functions use besides + − · /.
 
     const:     a float32 number
     fma:       a·b + c, rounded once
-    fence:     a value that no compiler contracts with what follows
-    shared:    (x, body) -> body(x), x computed once
+    fence:     a value that no compiler contracts with the next operation
+    shared:    (x, body) -> body(x), with x computed only once
     rint:      the nearest integer, midpoints to the even one
     scale:     (x, n) -> x·2ⁿ by adding the float n, an integer, to the exponent: both normal numbers
     select:    (a < b, x, y) -> x where a < b, else y
@@ -56,7 +56,7 @@ class Arithmetic:
 
 # ---- the functions -----------------------------------------------------------------------------------------------
 
-_LN2_HIGH = 0.693359375  # nine bits, so that a multiple of it is exact
+_LN2_HIGH = 0.693359375  # nine bits, so that its multiples are exact
 _LN2_LOW = math.log(2.0) - _LN2_HIGH
 # e^r = 1 + r + r²·P(r) for |r| ≤ ln(2) / 2
 _EXP = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.00836874544620514, 0.0013814540579915047)
@@ -82,7 +82,7 @@ _TANH_MIDDLE, _TANH_END = 0.625, 9.1
 
 
 def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
-    """e^x where that is a normal number."""
+    """e^x, for x where that is a normal number."""
 
     def scaled(n: Value) -> Value:
         rest = on.fma(n, on.const(-_LN2_LOW), on.fma(n, on.const(-_LN2_HIGH), x))
@@ -95,7 +95,7 @@ def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
 
 
 def exp(x: Value, on: Arithmetic) -> Value:
-    """e^x; 0 where it is less than the smallest normal number, 2⁻¹²⁶; NaN of NaN."""
+    """e^x; 0 if it is less than the smallest normal number, 2⁻¹²⁶; NaN for NaN."""
     lowest, highest = on.const(_EXP_LOWEST), on.const(_EXP_HIGHEST)
 
     def guarded(x: Value) -> Value:
@@ -107,7 +107,8 @@ def exp(x: Value, on: Arithmetic) -> Value:
 
 
 def _below(number: float, on: Arithmetic) -> Value:
-    """The float before a positive number: x > that is x ≥ number, but false for NaN, which the small side keeps."""
+    """The float just below a positive number: x > it means x ≥ number, but is false for NaN, which the branch for small
+    x propagates."""
     return on.const(float(np.nextafter(np.float32(number), np.float32(0))))
 
 
@@ -162,7 +163,7 @@ def gelu(x: Value, on: Arithmetic) -> Value:
 
 
 def gelu_tanh(x: Value, on: Arithmetic) -> Value:
-    """½·x · (1 + tanh(√(2/π)·x · (1 + 0.044715·x·x))), multiplied from the left to the right."""
+    """½·x · (1 + tanh(√(2/π)·x · (1 + 0.044715·x·x))), multiplied from left to right."""
 
     def product(x: Value) -> Value:
         cubic = on.fma(on.const(0.044715) * x, x, on.const(1.0))
@@ -222,6 +223,6 @@ TIR = Arithmetic(
 
 
 def on_arrays(function: Callable[[Value, Arithmetic], Value], x: np.ndarray) -> np.ndarray:
-    """function(x) of a float32 array."""
+    """function(x) for a float32 array."""
     with np.errstate(all="ignore"):
         return np.asarray(function(np.asarray(x, np.float32), NUMPY), np.float32)

@@ -1,6 +1,6 @@
-"""Float softmax, and layer normalization along the last axis, on NumPy arrays: sums in an order that vectors can keep.
+"""Float softmax, and layer normalization along the last axis, on NumPy arrays: sums in an order that suits vectors.
 
-`topi_int8/generic/float_rows.py` says the same in TE, equal bit for bit for finite values.
+`topi_int8/generic/float_rows.py` has the same in TE, equal bit for bit for finite values.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import numpy as np
 from . import elementary
 from .reference import Array, fused_multiply_add
 
-LANES = 16  # partial sums of a row: its elements i, i + 16, i + 32, …
+LANES = 16  # partial sums of a row, each over its elements i, i + 16, i + 32, …
 
 
 def row_sum(x: Array) -> Array:
-    """Σ over the last axis, kept with extent 1: sixteen sums side by side, then halves added to halves."""
+    """Σ over the last axis, kept with extent 1: sixteen partial sums, then repeatedly one half added to the other."""
     length = x.shape[-1]
     padded = np.zeros((*x.shape[:-1], -(-length // LANES) * LANES), np.float32)
     padded[..., :length] = x
@@ -36,7 +36,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
 
 
 def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
-    """fma((x − mean) / √(variance + ε), γ, β) of float32 rows, the variance from the deviations."""
+    """fma((x − mean) / √(variance + ε), γ, β) for float32 rows, with the variance computed from the deviations."""
     count = np.float32(x.shape[-1])
     deviation = x - row_sum(x) / count
     variance = row_sum(deviation * deviation) / count

@@ -1,7 +1,7 @@
 """Fixed-point functions of gemmlowp that TFLite's integer kernels are built from, on int64 arrays of int32 values.
 
-A number in format Qm.n (m integer bits, n = 31 − m) is raw / 2^n. Products of Qa and Qb are Q(a + b). All of them are
-exact restatements of gemmlowp's fixedpoint.h and of the helpers in TFLite's kernels/internal/common.h.
+A number in format Qm.n (m integer bits, n = 31 − m) is raw / 2^n. Products of Qa and Qb are Q(a + b). All functions
+exactly reproduce gemmlowp's fixedpoint.h and the helpers in TFLite's kernels/internal/common.h.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = Any  # int64 arrays, scalars among them
 
 INT32_MAX = (1 << 31) - 1
 INT32_MIN = -(1 << 31)
-ONE = INT32_MAX  # 1.0 in Q0, as near as it gets
+ONE = INT32_MAX  # the value closest to 1.0 in Q0
 
 
 def multiply(x: Array, y: Array) -> Array:
@@ -26,7 +26,7 @@ def multiply(x: Array, y: Array) -> Array:
 
 
 def rescale(x: Array, exponent: int) -> Array:
-    """x · 2^exponent: saturating to the left, rounding midpoints away from zero to the right."""
+    """x · 2^exponent: left shifts saturate, right shifts round midpoints away from zero."""
     if exponent <= 0:
         return reference.rounding_divide_by_pot(x, np.int64(-exponent))
     return np.clip(x << exponent, INT32_MIN, INT32_MAX)
@@ -60,7 +60,7 @@ def exp_on_negative_values(x: Array, integer_bits: int = 5) -> Array:
 
 
 def _exp_minus_quarter_to_zero(x: Array) -> Array:
-    """e^x in Q0 for −¼ ≤ x < 0 in Q0: Taylor of degree 4 around −⅛."""
+    """e^x in Q0 for −¼ ≤ x < 0 in Q0: Taylor polynomial of degree 4 around −⅛."""
     exp_minus_eighth, third = 1895147668, 715827883
     t = x + (1 << 28)
     t2 = multiply(t, t)
@@ -70,7 +70,7 @@ def _exp_minus_quarter_to_zero(x: Array) -> Array:
 
 
 def reciprocal_of_one_plus(x: Array) -> Array:
-    """1 / (1 + x) in Q0 for 0 ≤ x < 1 in Q0: three Newton steps on the half denominator, in Q2."""
+    """1 / (1 + x) in Q0 for 0 ≤ x < 1 in Q0: three Newton steps on half the denominator, in Q2."""
     half_denominator = half_sum(x, ONE)
     y = 1515870810 + multiply(half_denominator, -1010580540)  # 48/17 − 32/17 · d
     for _ in range(3):
@@ -111,7 +111,8 @@ def inverse_sqrt(x: int) -> tuple[int, int]:
 def log(x: Array, integer_bits: int, out_integer_bits: int) -> Array:
     """TFLite's log_x_for_x_greater_than_or_equal_to_1: ln x in Q(out_integer_bits) for x ≥ 1 in Q(integer_bits).
 
-    x = 2^k · r with r around 2^−¼; the rational approximation of ln r runs in Q0, the sum with one bit of headroom.
+    x = 2^k · r with r around 2^−¼; the rational approximation of ln r is computed in Q0, the sum with one bit of
+    headroom.
     """
     accumulator_bits = out_integer_bits + 1
     ln_2, root_half, fourth_root_half, quarter = 1488522236, 1518500250, 1805811301, 536870912

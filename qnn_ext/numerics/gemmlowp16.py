@@ -1,7 +1,7 @@
-"""gemmlowp's logistic and tanh on int16, the activation functions of TFLite's integer LSTM.
+"""gemmlowp's logistic and tanh for int16, the activation functions of TFLite's integer LSTM.
 
-A number in format Qm.n (m integer bits, n = 15 − m) is raw / 2^n; results are in Q0.15. The same polynomials and
-constants as gemmlowp's 32-bit functions, every constant and every product rounded to 16 bits.
+A number in format Qm.n (m integer bits, n = 15 − m) is raw / 2^n; results are in Q0.15. The polynomials and constants
+are those of gemmlowp's 32-bit functions, with every constant and every product rounded to 16 bits.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from . import reference
 Array = np.ndarray
 
 INT16_MAX, INT16_MIN = 32767, -32768
-ONE = INT16_MAX  # 1.0 in Q0.15, as near as it gets
+ONE = INT16_MAX  # the value closest to 1.0 in Q0.15
 TWO_INTEGER_BITS_ONE = 1 << 13  # 1.0 in Q2.13
 
 
 @cache
 def logistic_table() -> Array:
-    """1 / (1 + e^−x) of every int16 x in Q3.12."""
+    """1 / (1 + e^−x) for every int16 x in Q3.12."""
     x = reference.domain("int16").astype(np.int64)
     positive = _one_over_one_plus(_exp_on_negative_values(-np.abs(x), 3))
     result = np.where(x > 0, positive, ONE - positive)
@@ -30,7 +30,7 @@ def logistic_table() -> Array:
 
 @cache
 def tanh_table(integer_bits: int) -> Array:
-    """tanh x of every int16 x in Q(integer_bits), for 0 to 6 integer bits."""
+    """tanh x for every int16 x in Q(integer_bits), for 0 to 6 integer bits."""
     x = reference.domain("int16").astype(np.int64)
     exponential = _exp_on_negative_values(-np.abs(x), integer_bits + 1)  # e^(−2|x|): the format doubles the value
     magnitude = _one_minus_x_over_one_plus(exponential)
@@ -38,7 +38,7 @@ def tanh_table(integer_bits: int) -> Array:
 
 
 def _constant(int32_value: int) -> int:
-    """A 32-bit constant of gemmlowp in 16 bits."""
+    """One of gemmlowp's 32-bit constants in 16 bits."""
     return int(reference.rounding_divide_by_pot(np.int64(int32_value), np.int64(16)))
 
 
@@ -48,14 +48,14 @@ def _multiply(x: Array, y: Array | int) -> Array:
 
 
 def _rescale(x: Array, exponent: int) -> Array:
-    """x · 2^exponent: saturating to the left, rounding midpoints away from zero to the right."""
+    """x · 2^exponent: left shifts saturate, right shifts round midpoints away from zero."""
     if exponent <= 0:
         return reference.rounding_divide_by_pot(x, np.int64(-exponent))
     return np.clip(x << exponent, INT16_MIN, INT16_MAX)
 
 
 def _exp_on_negative_values(x: Array, integer_bits: int) -> Array:
-    """e^x in Q0 for x ≤ 0: a polynomial for x modulo ¼, one factor for every set bit of the multiple of ¼."""
+    """e^x in Q0 for x ≤ 0: a polynomial for x modulo ¼, and one factor for every set bit of the multiple of ¼."""
     fraction_bits = 15 - integer_bits
     quarter = 1 << (fraction_bits - 2)
     remainder = (x & (quarter - 1)) - quarter
@@ -72,7 +72,7 @@ def _exp_on_negative_values(x: Array, integer_bits: int) -> Array:
 
 
 def _exp_minus_quarter_to_zero(x: Array) -> Array:
-    """e^x in Q0 for −¼ ≤ x < 0 in Q0: Taylor of degree 4 around −⅛."""
+    """e^x in Q0 for −¼ ≤ x < 0 in Q0: Taylor polynomial of degree 4 around −⅛."""
     exp_minus_eighth, third = _constant(1895147668), _constant(715827883)
     t = x + (1 << 12)
     t2 = _multiply(t, t)

@@ -1,4 +1,4 @@
-"""What the reference and the kernel of qnn.layer_norm share: TFLite's fixed-point formats."""
+"""TFLite's fixed-point formats for qnn.layer_norm, shared by its reference and its kernel."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ OUT_BITS = 12  # results are in Q3.12
 
 
 def variance_guard(scale: float) -> int:
-    """What stands in for a variance below 1, so that constant rows do not overflow."""
+    """The value that replaces a variance below 1, so that constant rows do not overflow."""
     return max(1, int(np.float32(10000) * np.float32(scale)))

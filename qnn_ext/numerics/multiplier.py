@@ -1,4 +1,4 @@
-"""Real multipliers as the number a rounding rule works with: a float32, or a 31-bit fixed-point pair."""
+"""Real multipliers in the form a rounding rule works with: a float32, or a 31-bit fixed-point pair."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class FixedPoint:
     shift: np.ndarray
 
 
-MOST_SHIFT = {"int32": 31, "int64": 14}  # int64 data is multiplied by 15 bits, of which one is left to round by
+MOST_SHIFT = {"int32": 31, "int64": 14}  # int64 data is multiplied by 15 bits, of which one must remain for rounding
 
 
 def fixed_point(real: np.ndarray | float, dtype: str = "int32") -> FixedPoint:
     """`real` ≥ 0 as fixed point for data of `dtype`, rounded to the nearest 31-bit fraction, midpoints up.
 
     The rule of TFLite's QuantizeMultiplier and of Relay's GetFixedPointMultiplierShift: a fraction that rounds to 2³¹
-    is halved and its shift raised; below 2⁻³¹ everything becomes 0, and from 2³¹ on everything 2³¹ − 1 (for
-    int64 data from 2¹⁴ on 2¹⁴): a greater one would shift by more bits than there are, which C leaves undefined.
+    is halved and its shift raised; everything below 2⁻³¹ becomes 0, and everything from 2³¹ on becomes 2³¹ − 1 (for
+    int64 data, 2¹⁴ from 2¹⁴ on): more would shift by more bits than there are, which is undefined in C.
     """
     real = np.asarray(real, dtype=np.float64)
     fraction, shift = np.frexp(real)
@@ -44,15 +44,15 @@ def fixed_point(real: np.ndarray | float, dtype: str = "int32") -> FixedPoint:
 
 
 def float_multiplier(in_scale: np.ndarray, out_scale: np.ndarray, dtype: str = "float32") -> np.ndarray:
-    """in_scale / out_scale in the precision the scales come in, then rounded to `dtype`.
+    """in_scale / out_scale in the precision of the scales, then rounded to `dtype`.
 
-    float32 scales divide in float32, as XNNPACK and PyTorch do; a float64 scale makes the quotient float64.
+    float32 scales are divided in float32, as in XNNPACK and PyTorch; a float64 scale makes the quotient float64.
     """
     return np.asarray(np.asarray(in_scale) / np.asarray(out_scale)).astype(dtype)
 
 
 def mean_multiplier(in_scale: float, out_scale: float, count: int) -> FixedPoint:
-    """TFLite's multiplier of MEAN: that of s_in / s_out, with 1 / count folded in by a truncating division."""
+    """TFLite's multiplier for MEAN: that of s_in / s_out, with 1 / count folded in by a truncating division."""
     scale = fixed_point(float(in_scale) / float(out_scale))
     shift = min(count.bit_length() - 1, 32, 31 + int(scale.shift))
     return FixedPoint(

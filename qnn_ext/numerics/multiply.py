@@ -1,7 +1,7 @@
-"""The TIR operator of TFLite's fixed-point multiplication, x · multiplier · 2^shift of int32, rounded twice.
+"""The TIR operator for TFLite's fixed-point multiplication, x · multiplier · 2^shift of int32, rounded twice.
 
-An operator of its own until code generation where CPUs have instructions for it, as those of ARM do: in plain TIR it
-takes 64 bits.
+It stays a separate operator until code generation for CPUs that have instructions for it, as ARM's do: in plain TIR it
+needs 64 bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_multiply(node: Expr) -> bool:
 
 
 def in_64_bits(call: Expr) -> Expr:
-    """The operator on single values as ordinary TIR."""
+    """The operator on scalars as ordinary TIR."""
     x, multiplier, up, down = call.args
     return tir.multiply_tflite(x, multiplier, up + down).astype("int32")
 

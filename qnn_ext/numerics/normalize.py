@@ -1,4 +1,4 @@
-"""Normalization of integer rows: what their exact statistics are worth in real units."""
+"""Normalization of integer rows: the real units of their exact statistics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import numpy as np
 
 
 def units(scale: float, count: int) -> tuple[np.float32, np.float32]:
-    """(s / n, (s / n)²): what one step of n·x − Σx and of n·Σx² − (Σx)² stands for."""
+    """(s / n, (s / n)²): the real values of one step of n·x − Σx and of n·Σx² − (Σx)²."""
     step = float(np.float32(scale)) / count
     return np.float32(step), np.float32(step * step)

@@ -1,4 +1,4 @@
-"""TIR operators of our own, which are no ordinary TIR until code generation."""
+"""Our own TIR operators, which become ordinary TIR only at code generation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import tirx
 
 
 def define(name: str, meaning: str, inputs: int, lowering: Callable[[Any], Any]) -> None:
-    """Register a pure operator that vectorizes, and what it becomes on targets without a rule of their own."""
+    """Register a pure operator that vectorizes, and its lowering on targets without a rule of their own."""
     tvm.ir._ffi_api.RegisterOp(name, meaning)
     op = tvm.ir.Op.get(name)
     op.set_num_inputs(inputs)

@@ -1,9 +1,9 @@
 """Transposed convolutions as ordinary ones: weights of all output phases at once.
 
-y[q] = Σ_k x[(q − k) / s]·w[k] over the k that s divides q − k by. Write q = s·Y + r and k = r + s·t: phase r of the
+y[q] = Σ_k x[(q − k) / s]·w[k] over all k for which s divides q − k. Write q = s·Y + r and k = r + s·t: phase r of the
 output is the ordinary convolution Σ_t x[Y − t]·w[r + s·t]. So the s_h·s_w phases become output channels of one
-convolution with ⌈k / s⌉ taps, whose result is interleaved. No zeros are inserted between pixels, nothing leaves the
-integers.
+convolution with ⌈k / s⌉ taps, whose result is interleaved. No zeros are inserted between pixels, and everything stays
+in integers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def tap_counts(kernel: Pair, phases: Pair) -> Pair:
 def phase_weight(weight: np.ndarray, phases: Pair, zero_point: np.ndarray | int = 0) -> np.ndarray:
     """OHWI weights (O, k_h, k_w, I) as (s_h·s_w·O, taps_h, taps_w, I): w'[r·O + o, T−1−t] = w[o, r + s·t].
 
-    Taps beyond the kernel hold the zero point (a scalar or one per output channel), that is real 0.
+    Taps beyond the kernel contain the zero point (a scalar or one per output channel), that is, real 0.
     """
     out, height, width, depth = weight.shape
     (sh, sw), (th, tw) = phases, tap_counts((height, width), phases)

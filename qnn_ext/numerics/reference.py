@@ -1,4 +1,4 @@
-"""The rounding rules on NumPy arrays: the oracle's arithmetic. `tir.py` says the same in TIR."""
+"""The rounding rules on NumPy arrays: the oracle's arithmetic. `tir.py` has the same rules in TIR."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def round_half_even(x: Array) -> Array:
 
 
 def round_half_away(x: Array) -> Array:
-    """Nearest integer, midpoints away from zero: C's round(). x − trunc(x) is exact, so 0.5 is met exactly."""
+    """Nearest integer, midpoints away from zero: C's round(). x − trunc(x) is exact, so midpoints are recognized."""
     whole = np.trunc(x)
     with np.errstate(invalid="ignore"):  # ∞ − ∞
         return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(np.ones_like(x), x), np.zeros_like(x))
@@ -37,11 +37,11 @@ def round_half_up(x: Array) -> Array:
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """a·b + c of float32 arrays, rounded once.
+    """a·b + c for float32 arrays, rounded once.
 
-    The product of two float32 is exact in float64. The sum is rounded to odd there: where it is inexact and came out
-    even, it moves to the neighbour on the side of the error. Rounding that to float32 is as good as rounding the exact
-    sum, float64 having more than 24 + 2 bits (Boldo and Melquiond, "Emulation of FMA", 2008).
+    The product of two float32 numbers is exact in float64. The sum is rounded to odd there: if it is inexact and came
+    out even, it moves to the neighbour on the side of the error. Rounding that to float32 gives the same as rounding
+    the exact sum, because float64 has more than 24 + 2 bits (Boldo and Melquiond, "Emulation of FMA", 2008).
     """
     with np.errstate(all="ignore"):
         product, addend = np.asarray(a, np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64)
@@ -90,7 +90,7 @@ def multiply_tflite(x: Array, fp: FixedPoint) -> Array:
 def multiply_upward(x: Array, fp: FixedPoint) -> Array:
     """⌊x · m · 2^(shift−31) + ½⌋ in int64: midpoints towards +∞ (Relay's fixed_point_multiply).
 
-    Some number beyond 32 bits where that is one.
+    If that is beyond 32 bits, so is the result, which need not be exact.
     """
     product, total = _product(x, fp)
     return (product + (np.int64(1) << (total - 1))) >> total
@@ -104,9 +104,9 @@ def multiply_tonearest(x: Array, fp: FixedPoint) -> Array:
 
 
 def _product(x: Array, fp: FixedPoint) -> tuple[Array, Array]:
-    """x · 2^left · m and the number of bits to shift out.
+    """x · 2^left · m, and the number of bits to shift out.
 
-    x · 2^left is kept within ±2³², so that int64 suffices: m has 31 bits, and is at least 2³⁰ where there is a left.
+    x · 2^left is kept within ±2³², so that int64 suffices: m has 31 bits, and is at least 2³⁰ if left > 0.
     """
     shift = fp.shift.astype(np.int64)
     left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
@@ -136,7 +136,7 @@ def requantize_float(x: Array, multiplier: Array, zero_point: Array, dtype: str)
 
 
 def requantize_float_relay(x: Array, multiplier: Array, zero_point: Array, dtype: str, rounding: str) -> Array:
-    """Relay's float route: the zero point is added before rounding, in the multiplier's precision; TFLite's: after."""
+    """Relay's float variant adds the zero point before rounding, in the multiplier's precision; TFLite's, after."""
     if rounding == "TFLITE":
         return float_to_int(round_half_away(x.astype(multiplier.dtype) * multiplier), zero_point, dtype)
     real = x.astype(multiplier.dtype) * multiplier + np.asarray(zero_point).astype(multiplier.dtype)
@@ -154,7 +154,7 @@ def requantize_fixed(x: Array, fp: FixedPoint, zero_point: Array, dtype: str, ro
 
 
 def truncate(x: Array, dtype: str) -> Array:
-    """Floats as integers of `dtype`: rounded towards zero, saturated; NaN becomes 0."""
+    """Floats converted to the integers `dtype`: rounded towards zero, saturated; NaN becomes 0."""
     x = np.asarray(x, np.float32 if x.dtype.itemsize < 4 else x.dtype)
     low, high = dtype_range(dtype)
     above, below = x >= float(high) + 1, x < float(low)  # exact: low and high + 1 are powers of two, or zero

@@ -25,9 +25,9 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 
 
 def check_rounding(rounding: str, compute_dtype: str | None = None) -> str:
-    """The compute dtype of a rounding rule: `compute_dtype`, or the rule's first one when that is None.
+    """The compute dtype of a rounding rule: `compute_dtype`, or the rule's first one if that is None.
 
-    Raises QnnError when the rule does not exist or is not defined in that arithmetic.
+    Raises QnnError if the rule does not exist or is not defined in that arithmetic.
     """
     if rounding not in _ALLOWED:
         raise QnnError(f"rounding must be one of {', '.join(ROUNDINGS)}, found {rounding!r}")

@@ -1,7 +1,7 @@
-"""The TIR operator of saturating narrowing, saturate(x + zero_point) of int32 to 8 bits.
+"""The TIR operator for saturating narrowing, saturate(x + zero_point) from int32 to 8 bits.
 
-An operator of its own until code generation: TVM's simplifier, whose time grows with every minimum and maximum, passes
-it by, and only then is it known for how many lanes at a time the CPU can narrow.
+It stays a separate operator until code generation: so TVM's simplifier, which takes longer with every minimum and
+maximum, skips it, and only then is it known how many lanes the CPU can narrow at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LRINT = int(tirx.call_llvm_pure_intrin("int32", "llvm.lrint", tirx.const(0.0, "
 
 
 def saturated(x: Expr, zero_point: int, dtype: str) -> Expr:
-    """saturate(x + zero_point) for int32 x with |x| < 2³¹ − 2⁹, any int32 x on ARM, and an 8-bit dtype."""
+    """saturate(x + zero_point) to an 8-bit dtype, for int32 x with |x| < 2³¹ − 2⁹, or any int32 x on ARM."""
     return tirx.call_intrin(dtype, SATURATE, x, tirx.const(zero_point, "int32"))
 
 
@@ -41,7 +41,7 @@ def narrowed(call: Expr) -> Expr:
 
 
 def widened(call: Expr) -> Expr:
-    """The same value, left in 32 bits. The zero point comes last, where a subtraction of it, as a rule, follows."""
+    """The same value, left in 32 bits. The zero point is added last, since usually a subtraction of it follows."""
     x, _ = call.args
     low, high = dtype_range(_scalar(call))
     shift = zero_point(call)
@@ -49,12 +49,12 @@ def widened(call: Expr) -> Expr:
 
 
 def as_float(call: Expr, offset: int, product: Callable[[Expr, Expr], Expr]) -> Expr | None:
-    """float32(value − offset) where x is lrint(y) of float32 y, without a conversion; None for other x.
+    """float32(value − offset) without a conversion, if x is lrint(y) of a float32 y; None for other x.
 
-    y + 1.5·2²³ rounds y to an integer, midpoints to even, and holds it in its lowest bits. As integers, the bits are in
-    the order of the sums, so that they can be clipped; beyond 2²² sums are not exact, but then they are clipped.
+    y + 1.5·2²³ rounds y to an integer, midpoints to even, and has it in its lowest bits. Read as integers, the bits are
+    ordered like the sums, so they can be clipped; for |y| beyond 2²² the sums are inexact, but then they are clipped.
 
-    product: a·b, rounded before anything is added
+    product: computes a·b, rounded before anything is added
     """
     x, _ = call.args
     y = rounded_operand(x)
@@ -71,7 +71,7 @@ def as_float(call: Expr, offset: int, product: Callable[[Expr, Expr], Expr]) -> 
 
 
 def rounded_operand(x: Expr) -> Expr | None:
-    """y where x is lrint(y) of float32 y, else None."""
+    """y if x is lrint(y) of a float32 y, else None."""
     if getattr(getattr(x, "op", None), "name", "") != "tirx.call_llvm_pure_intrin" or int(x.args[0]) != _LRINT:
         return None
     y = x.args[-1]
@@ -79,7 +79,7 @@ def rounded_operand(x: Expr) -> Expr | None:
 
 
 def zero_point(call: Expr) -> int:
-    """The operator's zero point, which vectorization broadcasts."""
+    """The operator's zero point, which vectorization may have broadcast."""
     value = call.args[1]
     return int(value.value if isinstance(value, tirx.Broadcast) else value)
 

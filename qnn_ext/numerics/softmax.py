@@ -1,7 +1,7 @@
 """Softmax in integers: a table of e^(−d·β·s) over the steps d below the row's maximum, then arithmetic on the row.
 
-Every route has one `..._exp_table` (made once, at compile time) and one `..._row` that turns the looked-up entries
-of a row into quantized probabilities. Rows lie along the last axis.
+Every variant has one `..._exp_table` (computed once, at compile time) and one `..._row` that turns the looked-up
+entries of a row into quantized probabilities. Rows are along the last axis.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .multiplier import FixedPoint, fixed_point
 from .reference import Array, float_to_int, multiply_tflite, rounding_divide_by_pot, saturate
 from .tflite_tables import interpolate_16bit, sample_16bit
 
-FLOAT_EXP_BITS = 23  # e^0 in the table of the float32 route; f32 represents every entry
-DIFF_BITS = 5  # TFLite: differences to the maximum are Q5.26, e^x is Q0.31
+FLOAT_EXP_BITS = 23  # e^0 = 2²³ in the table of the float32 variant; f32 represents every entry exactly
+DIFF_BITS = 5  # TFLite: differences from the maximum are Q5.26, e^x is Q0.31
 SUM_BITS = 12  # TFLite: sums of exponentials are Q12.19
 
 
 def steps_below_max(x: Array) -> Array:
-    """d = max(row) − x, the table index of every element: 0 … 255, or 65535 for 16-bit data."""
+    """d = max(row) − x, the table index of every element: 0 … 255, or 0 … 65535 for 16-bit data."""
     wide = x.astype(np.int32)
     return wide.max(axis=-1, keepdims=True) - wide
 
@@ -58,7 +58,7 @@ class DiffScale:
 
 
 def diff_scale(scale: float, beta: float) -> DiffScale:
-    """PreprocessSoftmaxScaling and CalculateInputRadius, of float32 scale and β."""
+    """PreprocessSoftmaxScaling and CalculateInputRadius, for float32 scale and β."""
     real = float(np.float32(beta)) * float(np.float32(scale)) * (1 << (31 - DIFF_BITS))
     multiplier = fixed_point(min(real, 2.0**31 - 1))
     radius = ((1 << DIFF_BITS) - 1) * 2.0 ** (31 - DIFF_BITS) / 2.0 ** int(multiplier.shift)
@@ -74,7 +74,7 @@ def tflite_exp_table(scale: float, beta: float, entries: int = 256) -> Array:
 
 
 def tflite_row(exps: Array, dtype: str) -> Array:
-    """Probabilities as multiples of 2^−bits above the lowest value of `dtype`, an int8, uint8 or int16."""
+    """Probabilities as multiples of 2^−bits above the lowest value of `dtype`: int8, uint8 or int16."""
     low = np.iinfo(dtype).min
     bits = np.iinfo(dtype).bits
     inverse, over_unit = gemmlowp.reciprocal(_sum_of_exps(exps), SUM_BITS)
@@ -87,7 +87,7 @@ def _sum_of_exps(exps: Array) -> Array:
 
 
 def tflite_log_row(steps: Array, exps: Array, diff: DiffScale, dtype: str) -> Array:
-    """Logarithms of probabilities: multiples of 1/16 below the highest value of `dtype`, an int8 or uint8."""
+    """Logarithms of probabilities: multiples of 1/16 below the highest value of `dtype`, int8 or uint8."""
     highest = np.iinfo(dtype).max
     log_sum = gemmlowp.log(_sum_of_exps(exps), SUM_BITS, DIFF_BITS)
     shift = int(diff.multiplier.shift)
@@ -134,11 +134,11 @@ def tflite_row_16bit(exps: Array) -> Array:
 
 # ---- ONNX Runtime, 8-bit data ------------------------------------------------------------------------------------
 
-ONNXRUNTIME_RESERVE = 5.0  # natural logarithms below the largest float32 that the sum of a row stays
+ONNXRUNTIME_RESERVE = 5.0  # a row's sum stays below the largest float32 by this natural logarithm
 
 
 def onnxruntime_exp_table(scale: float, length: int) -> Array:
-    """float32: e^(−d·s + c) for d < 256, the row's largest as big as a float32 sum of `length` of them allows."""
+    """float32: e^(−d·s + c) for d < 256, with the largest entry as big as a float32 sum of `length` such allows."""
     most = np.float32(np.finfo(np.float32).max) / np.float32(length)
     shift = max(0.0, float(np.log(most)) - ONNXRUNTIME_RESERVE) / scale
     return np.exp((shift - np.arange(256, dtype=np.float64)) * scale).astype(np.float32)
@@ -150,13 +150,13 @@ def onnxruntime_factor(out_scale: Array) -> np.float32:
 
 
 def onnxruntime_row(exps: Array, out_scale: Array, zero_point: Array, dtype: str) -> Array:
-    """saturate(rint((e·⌊1 / s_out⌋) / Σe) + z), the sum in float32 one by one."""
+    """saturate(rint((e·⌊1 / s_out⌋) / Σe) + z), with the sum added up in float32 one by one."""
     total = np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:]
     return float_to_int(np.rint(exps * onnxruntime_factor(out_scale) / total), zero_point, dtype)
 
 
 def exp_table(dtype: str, scale: float, beta: float, rounding: str) -> np.ndarray:
-    """The int32 table over max − x that the route of `rounding` looks up, for data of `dtype`."""
+    """The int32 table over max − x that the variant for `rounding` looks up, for data of `dtype`."""
     entries = 1 << np.iinfo(dtype).bits
     if rounding == "TONEAREST_EVEN":
         return float_exp_table(scale, beta, entries)

@@ -1,4 +1,4 @@
-"""Where bilinear interpolation reads: two neighbours and a fraction for every output position along one axis."""
+"""Where bilinear interpolation reads: two neighbours and a fraction for each output position along an axis."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FRACTION_BITS = 10  # of a position in fixed point
 
 @dataclass(frozen=True)
 class Taps:
-    """For every output position along one axis: v = x[lower] · (1 − fraction) + x[upper] · fraction.
+    """For each output position along an axis: v = x[lower] · (1 − fraction) + x[upper] · fraction.
 
     lower, upper: int32, in 0 … size − 1
-    fraction:     int32 in units of 2⁻¹⁰ ("fixed"), or float32. It may lie outside of 0 … 1 at the edges, where lower
-                  and upper are the same element
+    fraction:     int32 in units of 2⁻¹⁰ ("fixed"), or float32. It may be outside 0 … 1 at the edges, where lower and
+                  upper are the same element
     """
 
     lower: np.ndarray
@@ -25,7 +25,7 @@ class Taps:
 
 
 def bilinear_taps(size: int, out_size: int, align_corners: bool, half_pixel_centers: bool, arithmetic: str) -> Taps:
-    """The taps of one axis. Source: TFLite's reference ComputeInterpolationValues."""
+    """The taps along one axis. Source: TFLite's reference ComputeInterpolationValues."""
     corners = align_corners and out_size > 1
     numerator, denominator = (size - 1, out_size - 1) if corners else (size, out_size)
     scale: Any

@@ -1,7 +1,7 @@
 """Lookup tables equal to what LiteRT's reference kernels compute for one quantized value: (QParams, QParams) -> table.
 
-8-bit functions are float32 functions rounded half away from zero, but for HARD_SWISH, LEAKY_RELU, ABS and RSQRT, which
-are fixed-point. 16-bit functions interpolate in 513 samples, or in 256 samples of the sigmoid.
+8-bit functions are float32 functions rounded half away from zero, except for HARD_SWISH, LEAKY_RELU, ABS and RSQRT,
+which are fixed-point. 16-bit functions interpolate between 513 samples, or between 256 samples of the sigmoid.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ exp_f32, tanh_f32, log_f32 = float32_function(np.exp), float32_function(np.tanh)
 
 
 def table_8bit(function: Function, source: QParams, target: QParams) -> Array:
-    """LUTPopulate for 8 bits: half away of f32(f(s_in·(q − z_in)) · f32(1/s_out)), plus z_out."""
+    """LUTPopulate for 8 bits: f32(f(s_in·(q − z_in)) · f32(1/s_out)), rounded half away from zero, plus z_out."""
     real = F32(source.scale) * (domain(source.dtype).astype(np.int32) - source.zero_point).astype(np.float32)
     with np.errstate(all="ignore"):
         scaled = function(real) * (F32(1) / F32(target.scale))
@@ -53,7 +53,7 @@ def sample_16bit(
 ) -> Array:
     """LUTPopulate for int16: 513 samples of f over [low, high] in steps of out_scale, as int64.
 
-    Each sample is moved by half of the interpolation's error at the middle of the segment behind it.
+    Each sample is moved by half the interpolation error at the middle of the segment after it.
     """
     first, last, scale = dtype(low), dtype(high), dtype(out_scale)
     step = (last - first) / dtype(512)
@@ -71,7 +71,7 @@ def sample_16bit(
 
 
 def interpolate_16bit(q: Array, samples: Array) -> Array:
-    """LUTLookup for int16 values: linear between the 513 samples, the 7 low bits being the fraction."""
+    """LUTLookup for int16 values: linear between the 513 samples, with the 7 low bits as the fraction."""
     index, offset = 256 + (q >> 7), q & 0x7F
     slope = (samples[index + 1] - samples[index]).astype(np.int16).astype(np.int64)
     return (samples[index] + ((slope * offset + 64) >> 7)).astype(np.int16).astype(np.int64)
@@ -87,7 +87,7 @@ def table_16bit(function: Function, source: QParams, target: QParams) -> Array:
 
 
 def sampled(function: Function, source: QParams, target: QParams) -> Array:
-    """The table of a float32 function that LiteRT looks up: exactly for 8 bits, interpolated for int16."""
+    """The table of a float32 function that LiteRT looks up: exact for 8 bits, interpolated for int16."""
     return (table_16bit if source.dtype == "int16" else table_8bit)(function, source, target)
 
 
@@ -97,13 +97,13 @@ def exp(source: QParams, target: QParams) -> Array:
 
 
 def log(source: QParams, target: QParams) -> Array:
-    """LOG; the output's lowest value for arguments that are not positive."""
+    """LOG; the output's lowest value for arguments ≤ 0."""
     lowest = F32(dtype_range(target.dtype)[0] - int(target.zero_point)) * F32(target.scale)
     return sampled(lambda x: np.where(x <= 0, lowest, log_f32(x)).astype(np.float32), source, target)
 
 
 def sqrt(source: QParams, target: QParams) -> Array:
-    """SQRT, not rounded but cut off to an integer for every dtype; 0 for negative arguments."""
+    """SQRT, truncated to an integer instead of rounded, for every dtype; 0 for negative arguments."""
     x = F32(source.scale) * np.maximum(_shifted(source), 0).astype(np.float32)
     scaled = np.trunc(float32_function(np.sqrt)(x) / F32(target.scale))
     return float_to_int(scaled, target.zero_point, target.dtype)
@@ -158,7 +158,7 @@ def tanh(source: QParams, target: QParams) -> Array:
 
 
 def _sigmoid_samples() -> Array:
-    """sigmoid(i / 24) · 2¹⁶ for i < 256, each moved by half the interpolation's error at the following midpoint."""
+    """sigmoid(i / 24) · 2¹⁶ for i < 256, each moved by half the interpolation error at the following midpoint."""
 
     def scaled(i: Array) -> Array:
         return 65536 / (1 + np.exp(-i / 24))
@@ -171,7 +171,7 @@ def _sigmoid_samples() -> Array:
 
 
 def _interpolated_sigmoid(x: Array, fraction_bits: int, saturated: int) -> Array:
-    """sigmoid of x ≥ 0 given in units of 1/24 · 2^−fraction_bits, in units of 2^−16 · 2^−fraction_bits."""
+    """sigmoid(x) in units of 2^−16 · 2^−fraction_bits, for x ≥ 0 in units of 1/24 · 2^−fraction_bits."""
     samples = _sigmoid_samples()
     index = np.minimum(x >> fraction_bits, 254)
     fraction = x & ((1 << fraction_bits) - 1)
@@ -180,13 +180,13 @@ def _interpolated_sigmoid(x: Array, fraction_bits: int, saturated: int) -> Array
 
 
 def _q15_scaled(source: QParams, shifts: tuple[int, ...]) -> Array:
-    """All int16 values times s·3·4096, rounded; exactly where the scale is 2^(shift − 12) for one of the shifts."""
+    """All int16 values times s·3·4096, rounded; exact if the scale is 2^(shift − 12) for one of the shifts."""
     multiplier, shift = _q15_multiplier(source, shifts)
     return (domain("int16").astype(np.int64) * multiplier + ((1 << shift) >> 1)) >> shift
 
 
 def _q15_multiplier(source: QParams, shifts: tuple[int, ...]) -> tuple[int, int]:
-    """s·3·4096 as multiplier · 2^−shift, 15 bits of it; 0 for scales so small that none remains."""
+    """s·3·4096 as multiplier · 2^−shift, with 15 bits; 0 for scales so small that no bits remain."""
     exponent = math.log2(float(source.scale))
     if abs(exponent - round(exponent)) < 1e-3 and 12 + round(exponent) in shifts:
         return 3 << 12 + round(exponent), 0
@@ -215,26 +215,26 @@ def _scaled(x: Array, multiplier: np.floating) -> Array:
 
 
 def leaky_relu(source: QParams, target: QParams, alpha: float = 0.01) -> Array:
-    """LEAKY_RELU: one multiplier for each sign, taken in float32."""
+    """LEAKY_RELU: one multiplier for each sign, computed in float32."""
     x, scale, out_scale = _shifted(source), F32(source.scale), F32(target.scale)
     positive, negative = _scaled(x, scale / out_scale), _scaled(x, scale * F32(alpha) / out_scale)
     return saturate(np.where(x >= 0, positive, negative) + target.zero_point, target.dtype)
 
 
 def absolute(source: QParams, target: QParams) -> Array:
-    """ABS: multiplied only when the scales differ."""
+    """ABS: multiplied only if the scales differ."""
     x, scale, out_scale = np.abs(_shifted(source)), F32(source.scale), F32(target.scale)
     value = x.astype(np.int64) if scale == out_scale else _scaled(x, scale / out_scale)
     return saturate(value + target.zero_point, target.dtype)
 
 
 def negative(source: QParams, target: QParams) -> Array:
-    """NEG: the raw integer negated, wrapping around, whatever the QParams."""
+    """NEG: the raw integer negated, wrapping around, regardless of the QParams."""
     return (-domain(source.dtype).astype(np.int32)).astype(target.dtype)
 
 
 def rsqrt(source: QParams, target: QParams) -> Array:
-    """RSQRT; the output's highest value for arguments that are not positive, which LiteRT refuses unless 0."""
+    """RSQRT; the output's highest value for arguments ≤ 0, of which LiteRT rejects negative ones."""
     if source.dtype == "int16":
         highest = F32(32767) * F32(target.scale)
         root = float32_function(np.sqrt)
@@ -268,11 +268,11 @@ def hardswish(source: QParams, target: QParams) -> Array:
     on_output_scale = _multiply_16bit(x, output)
     gate = np.clip(x << (exponent - 1), -32768, 32767) if exponent > 0 else x
     gate = _multiply_16bit(gate, reluish)
-    gate = np.clip(gate << 1, -32768, 32767) if exponent > 0 else gemmlowp.rescale(gate, exponent)
+    gate = np.clip(gate << 1, -32768, 32767) if exponent > 0 else _divided_16bit(gate, -exponent)
     gate = (gate + (1 << 15)) >> 1
     product = gate * on_output_scale
     high = np.where(product < 0, -(-product >> 15), product >> 15)  # truncates
-    return saturate(gemmlowp.rescale(high, output_exponent) + target.zero_point, target.dtype)
+    return saturate(_divided_16bit(high, -output_exponent) + target.zero_point, target.dtype)
 
 
 def _multiplier_16bit(real: np.floating) -> tuple[int, int]:
@@ -284,6 +284,14 @@ def _multiplier_16bit(real: np.floating) -> tuple[int, int]:
 def _multiply_16bit(x: Array, multiplier: int) -> Array:
     """SaturatingRoundingDoublingHighMul on int16: midpoints up; a positive multiplier cannot saturate."""
     return (x * multiplier + (1 << 14)) >> 15
+
+
+def _divided_16bit(x: Array, exponent: int) -> Array:
+    """RoundingDivideByPOT on int16, x / 2^exponent with midpoints away from zero. From 2¹⁶ on, its mask of low bits,
+    truncated to 16 bits, is −1, and the result is 1 for x ≥ 0, else −1."""
+    if exponent < 16:
+        return gemmlowp.rescale(x, -exponent)
+    return np.where(x >= 0, 1, -1)
 
 
 def _only(name: str, source: QParams, *dtypes: str) -> None:

@@ -1,6 +1,6 @@
 """The rounding rules as TIR expressions, equal bit for bit to `reference.py`.
 
-Arguments are PrimExpr; per-channel multipliers arrive as loads from constant tensors, scalars as immediates.
+Arguments are PrimExpr; per-channel multipliers are loads from constant tensors, scalars are immediates.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from .saturate import saturated
 from .wrapping import low_bits
 
 Expr = Any  # a TIR PrimExpr or a Python number
-KEEP = "qnn_keep_stage"  # attribute of a TE stage that the generic schedule must not inline
 
 
 def dtype_of(x: Expr) -> str:
-    """The dtype name of a PrimExpr or of an element of a te.Tensor, which carry it in different places."""
+    """The dtype name of a PrimExpr or of an element of a te.Tensor, which have it in different places."""
     return str(x.dtype if isinstance(x, te.TensorSlice) else x.ty.dtype)
 
 
 def fence(x: Expr) -> Expr:
-    """x, rounded to its dtype here and now; what is no product has to be finite.
+    """x, rounded to its dtype at this point; anything other than a product has to be finite.
 
     TVM's LLVM backend contracts a·b + c into a fused multiply-add wherever the CPU has one, which rounds once instead
-    of twice and breaks bit-exactness. A maximum with the lowest finite number changes no finite x and stands between
-    the two. LLVM sees through a maximum with −∞; llvm.arithmetic.fence makes loops around it scalar; and LLVM 22
-    crashes on some loops with llvm.canonicalize. Code generation puts in its place what keeps infinities and NaN, too.
+    of twice and breaks bit-exactness. A maximum with the lowest finite number changes no finite x and keeps the two
+    apart. LLVM sees through a maximum with −∞; llvm.arithmetic.fence makes loops around it scalar; and LLVM 22 crashes
+    on some loops with llvm.canonicalize. Code generation replaces it by a form that also preserves infinities and NaN.
     """
     if isinstance(x, tirx.Let):
         return tirx.Let(x.var, x.value, fence(x.body))
@@ -43,26 +42,26 @@ _LOWEST = {dtype: float(np.finfo(dtype).min) for dtype in ("float32", "float64")
 
 
 def fenced_product(node: tirx.Max) -> tirx.Mul | None:
-    """The float32 or float64 product, perhaps of vectors, that `node` fences; None where it is another maximum."""
+    """The float32 or float64 product, possibly of vectors, that `node` fences; None for any other maximum."""
     return node.a if is_fence(node) and isinstance(node.a, tirx.Mul) else None
 
 
 def is_fence(node: tirx.Max) -> bool:
-    """Whether a maximum fences, with or without a product in it."""
+    """Whether a maximum is a fence, with or without a product in it."""
     low = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
     return isinstance(low, tirx.FloatImm) and float(low.value) == _LOWEST.get(str(node.ty.dtype).split("x")[0])
 
 
 def without_fence(node: tirx.Max) -> Expr:
-    """The product that a fence encloses, for CPUs that have no fused multiply-add; another maximum as it is."""
+    """The product inside a fence, for CPUs without a fused multiply-add; any other maximum unchanged."""
     product = fenced_product(node)
     return node if product is None else product
 
 
 def shared(x: Expr, body: Callable[[Expr], Expr]) -> Expr:
-    """body(x) with x computed once, however often the body reads it.
+    """body(x) with x computed only once, however often the body reads it.
 
-    Repeated, x would double the expression with every operator of an epilogue, and TVM simplifies all of it.
+    If x were repeated, every operator of an epilogue would double the expression, and TVM simplifies all of it.
     """
     if isinstance(x, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
         return body(x)
@@ -81,10 +80,10 @@ def round_half_even(x: Expr) -> Expr:
 
 
 def round_half_away(x: Expr) -> Expr:
-    """Nearest integer, midpoints away from zero: ⌊|x| + h⌋ with the sign of x, h the number before ½.
+    """Nearest integer, midpoints away from zero: ⌊|x| + h⌋ with the sign of x, where h is the float just below ½.
 
-    With ½ itself, the largest number below ½ would become 1: their sum is no float. Where |x| + h is no float, it
-    rounds to the side that ⌊·⌋ takes back.
+    With ½ itself, the largest float below ½ would become 1, because their sum is not a float. If |x| + h is not a
+    float, it is rounded in the direction that ⌊·⌋ undoes.
     """
     dtype = dtype_of(x)
     half = tirx.const(float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0))), dtype)
@@ -105,10 +104,10 @@ def rounding_divide_by_pot(x: Expr, exponent: Expr, sign_of: Expr | None = None)
     """x / 2^exponent, midpoints away from zero; int64.
 
     (x + half − 1) >> exponent for negative x, (x + half) >> exponent for others, where half = ⌊2^exponent / 2⌋; with
-    exponent 0 there is nothing to subtract either, hence max(sign, −half). The reference's form, which masks the
-    remainder, repeats x four times: nested, as in ADD, that keeps TVM's simplifier busy for minutes.
+    exponent 0 nothing may be subtracted, hence max(sign, −half). The reference's form, which masks the remainder,
+    repeats x four times: nested, as in ADD, that keeps TVM's simplifier busy for minutes.
 
-    sign_of: any value that is negative wherever x is, and not negative where x is positive
+    sign_of: any value that is negative if x is, and not negative if x is positive
     """
     sign = _negative(x if sign_of is None else sign_of)
     x, exponent = _i64(x), _i64(exponent)
@@ -117,7 +116,7 @@ def rounding_divide_by_pot(x: Expr, exponent: Expr, sign_of: Expr | None = None)
 
 
 def _negative(x: Expr) -> Expr:
-    """−1 for negative x, else 0; int64. Not x >> 63: as part of an index, of a table say, TVM narrows x to 32 bits."""
+    """−1 for negative x, else 0; int64. Not x >> 63: in an index, say of a table, TVM narrows x to 32 bits."""
     if dtype_of(x) == "int32":
         return _i64(x >> tirx.const(31, "int32"))
     return tirx.min(tirx.max(x, _const64(-1)), _const64(0))
@@ -126,7 +125,7 @@ def _negative(x: Expr) -> Expr:
 def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
     """TFLite's MultiplyByQuantizedMultiplier as int64: int32 x double-rounds, int64 x rounds once.
 
-    upwards: whether a shift may be positive; if not, nothing is shifted to the left
+    upwards: whether shifts may be positive; if not, there is no left shift
     """
     one = _const64(1)
     if dtype_of(x) == "int64":
@@ -139,12 +138,12 @@ def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True
     left, right = _split_shift(_exponent(shift))
     shifted = low_bits(_i64(x) << left, "int32") if upwards and not _is_zero(left) else x
     high = saturating_rounding_doubling_high_mul(shifted, multiplier)
-    # multipliers are not negative, so `shifted` has the sign of `high`; where high is 0 the quotient is 0 either way
+    # multipliers are not negative, so `shifted` has the sign of `high`; if high is 0 the quotient is 0 in any case
     return rounding_divide_by_pot(high, right, sign_of=shifted)
 
 
 def multiply_upward(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
-    """⌊x · m · 2^(shift−31) + ½⌋ in int64; some number beyond 32 bits where that is one."""
+    """⌊x · m · 2^(shift−31) + ½⌋ in int64; if that is beyond 32 bits, so is the result, which need not be exact."""
     product, total = _product(x, multiplier, shift, upwards)
     return (product + (_const64(1) << (total - _const64(1)))) >> total
 
@@ -209,7 +208,7 @@ def saturating_add(x: Expr, zero_point: Expr, dtype: str) -> Expr:
 def round_to_int(x: Expr, zero_point: Expr, dtype: str, limit: float = math.inf) -> Expr:
     """saturate(rint(x) + zero_point) for floats x; NaN counts as 0.
 
-    limit: what |x| cannot exceed, where that is known; it saves clipping x before it becomes an int32
+    limit: a bound of |x|, if known; it can save clipping x before it becomes an int32
     """
     if dtype not in ("int8", "uint8", "int16", "uint16"):
         return float_to_int(tirx.nearbyint(x), zero_point, dtype)
@@ -217,7 +216,7 @@ def round_to_int(x: Expr, zero_point: Expr, dtype: str, limit: float = math.inf)
 
 
 def _round_to_int32(x: Expr) -> Expr:
-    """rint(x) for |x| < 2³¹, midpoints to even. One instruction, which rounding and converting would not become."""
+    """rint(x) for |x| < 2³¹, midpoints to even: a single instruction, unlike rounding and then converting."""
     return tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x)
 
 
@@ -232,7 +231,7 @@ def _bounded(x: Expr, bound: float) -> Expr:
 def float_to_int(x: Expr, zero_point: Expr, dtype: str) -> Expr:
     """saturate(x + zero_point) for rounded floats x of any size; NaN counts as 0.
 
-    Narrow outputs clip in floating point, where int32 cannot overflow: ±2¹⁸ leaves room for any zero point.
+    Narrow outputs are clipped in floating point, so that int32 cannot overflow: ±2¹⁸ leaves room for any zero point.
     """
     narrow = dtype in ("int8", "uint8", "int16", "uint16")
     wide, bound = ("int32", 2.0**18) if narrow else ("int64", 2.0**31)
@@ -243,7 +242,7 @@ def float_to_int(x: Expr, zero_point: Expr, dtype: str) -> Expr:
 def requantize_float(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, limit: float = math.inf) -> Expr:
     """TONEAREST_EVEN: saturate(rint(f32(x) · m) + zp). x is an integer, m finite, so no NaN can occur.
 
-    limit: what |x · m| cannot exceed, where that is known
+    limit: a bound of |x · m|, if known
     """
     real = x.astype("float32") * multiplier
     if dtype not in ("int8", "uint8", "int16", "uint16"):
@@ -255,7 +254,7 @@ def requantize_float(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, li
 
 
 def requantize_float_relay(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, rounding: str) -> Expr:
-    """Relay's float route: the zero point is added before rounding; TFLite's: after."""
+    """Relay's float variant adds the zero point before rounding; TFLite's, after."""
     if rounding == "TFLITE":
         return float_to_int(round_half_away(fence(x.astype(dtype_of(multiplier)) * multiplier)), zero_point, dtype)
     real = fence(x.astype(dtype_of(multiplier)) * multiplier) + zero_point.astype(dtype_of(multiplier))
@@ -275,12 +274,12 @@ def requantize_fixed(
 
 
 def truncate(x: Expr, dtype: str) -> Expr:
-    """Floats as integers of `dtype`: rounded towards zero, saturated; NaN becomes 0.
+    """Floats converted to the integers `dtype`: rounded towards zero, saturated; NaN becomes 0.
 
-    What C and LLVM leave undefined, with another result on each kind of CPU.
+    The conversion of values out of range is undefined in C and LLVM and differs between kinds of CPUs.
     """
     if dtype_of(x) in ("float16", "bfloat16"):
-        x = x.astype("float32")  # 65535 is no float16
+        x = x.astype("float32")  # 65535 is not a float16
     low, high = dtype_range(dtype)
     wide = dtype_of(x)
     below = float(np.nextafter(np.dtype(wide).type(float(high) + 1), np.dtype(wide).type(0)))

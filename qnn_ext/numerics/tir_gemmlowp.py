@@ -1,8 +1,8 @@
-"""`gemmlowp.py` as TIR expressions over int64, equal bit for bit: for the few numbers a row of data has.
+"""`gemmlowp.py` as TIR expressions over int64, equal bit for bit, for computations with a few numbers per row of data.
 
-Newton steps and polynomials use a value several times, which would multiply the size of one expression, and TVM
-simplifies nested let-bindings in exponential time. So they take a `RowStages`, which gives every intermediate result a
-stage of its own.
+Newton steps and polynomials use a value several times, which would multiply the size of a single expression, and TVM
+simplifies nested let-bindings in exponential time. So they take a `RowStages`, which gives every intermediate result
+its own stage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import te, tirx
 
 from . import gemmlowp, tir
-from .tir import KEEP
+from .annotations import KEEP
 
 Expr = Any
 
@@ -23,9 +23,9 @@ Bind = Callable[[Expr], Expr]
 
 
 class RowStages:
-    """x = bind(expr) makes `expr` a TE stage over `shape` and yields its element at the current row.
+    """x = bind(expr) turns `expr` into a TE stage over `shape` and returns its element at the current row.
 
-    expr is written in terms of elements at `indices`.
+    expr is an expression in elements at `indices`.
     """
 
     def __init__(self, shape: Sequence[int], name: str) -> None:
@@ -70,7 +70,7 @@ def multiply(x: Expr, y: Expr) -> Expr:
 
 
 def rescale(x: Expr, exponent: int, bind: Bind) -> Expr:
-    """x · 2^exponent: saturating to the left, rounding midpoints away from zero to the right."""
+    """x · 2^exponent: left shifts saturate, right shifts round midpoints away from zero."""
     if exponent <= 0:
         return tir.rounding_divide_by_pot(bind(x), i64(-exponent)) if exponent else x
     return tirx.max(tirx.min(x << i64(exponent), i64(gemmlowp.INT32_MAX)), i64(gemmlowp.INT32_MIN))

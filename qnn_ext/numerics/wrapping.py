@@ -1,8 +1,8 @@
-"""Sums, differences and products of int32 and int64 that wrap where they overflow, as NumPy's and every framework's do.
+"""Sums, differences and products of int32 and int64 that wrap when they overflow, as in NumPy and every framework.
 
-TVM tells LLVM that they never overflow, and LLVM then compares operands in place of a difference, or widens the sum
-behind one; TVM's own simplifier believes it, too. Computed with twice the bits and cut, nothing can overflow, and LLVM
-makes the same single instruction of it.
+TVM tells LLVM that they never overflow, and LLVM then compares operands instead of their difference, or widens the
+sum that contains one; TVM's own simplifier assumes the same. Computed with twice the bits and truncated, nothing can
+overflow, and LLVM generates the same single instruction.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _TWICE = {"int32": "int64", "int64": "int128", "uint32": "uint64", "uint64": "ui
 
 
 def wrapped(node: Expr, widest: str = "int128") -> Expr:
-    """One of KINDS of integers, wrapping; of 8 and 16 bits, and of floats, as it is.
+    """One of KINDS of integers, wrapping; those of 8 and 16 bits, and of floats, are unchanged.
 
-    widest: the integers that code can be generated for; with int64 alone, int64 stays as it is, too
+    widest: the widest integers that code can be generated for; if that is int64, int64 is also unchanged
     """
     dtype = str(node.ty.dtype)
     if dtype not in _TWICE or (widest == "int64" and dtype.endswith("64")):
@@ -29,9 +29,9 @@ def wrapped(node: Expr, widest: str = "int128") -> Expr:
 
 
 def low_bits(x: Expr, dtype: str) -> Expr:
-    """The low bits of an integer as one of `dtype`, with which TVM's simplifier cannot reckon.
+    """The low bits of an integer as `dtype`, in a form that TVM's simplifier cannot reason about.
 
-    TVM takes a cast to fewer bits for one that loses nothing: of a cast uint8 value shifted into the sign it proves
-    that it is not negative.
+    TVM assumes that a cast to fewer bits loses nothing: of a cast uint8 value shifted into the sign bit, it proves that
+    it is not negative.
     """
     return tirx.reinterpret(dtype, tirx.Cast("uint" + dtype.removeprefix("u").removeprefix("int"), x))

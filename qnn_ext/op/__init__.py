@@ -11,6 +11,7 @@ from .conv2d_transpose import conv2d_transpose
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
 from .fma import fma
+from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
@@ -66,7 +67,9 @@ __all__ = [
     "first_violation",
     "fma",
     "gelu",
+    "group_norm",
     "hardswish",
+    "instance_norm",
     "layer_norm",
     "leaky_relu",
     "log",

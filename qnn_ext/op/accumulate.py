@@ -1,4 +1,4 @@
-"""The integer primitives Canonicalize rewrites to, and topi_int8 has kernels for.
+"""The integer primitives that Canonicalize rewrites to and that topi_int8 has kernels for.
 
 No scales, no zero points: plain sums of integer products (`*_accumulate`) and plain sums of integers (`window_sum`,
 `row_sum`). Activations are NHWC, weights OHWI.
@@ -12,6 +12,7 @@ from tvm import relax
 from ..errors import ShapeError
 from ..qparams import dtype_range
 from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+from .traits import Data, Kind, Traits
 
 DATA_DTYPES = ("int8", "uint8", "int16")
 ACCUMULATOR_DTYPES = ("int32", "int64")
@@ -96,7 +97,7 @@ def conv2d_array(
     pad_value: int,
     out_dtype: str,
 ) -> np.ndarray:
-    """Σ x·w in float64, which is exact below 2⁵³ and uses the BLAS; then wrapped to out_dtype."""
+    """Σ x·w in float64, which is exact below 2⁵³ and runs on the BLAS, then wrapped to out_dtype."""
     out_channels, kh, kw, _ = weight.shape
     view = windows(data, (kh, kw), strides, padding, dilation, pad_value)
     n, oh, ow, c = view.shape[:4]
@@ -113,7 +114,10 @@ def conv2d_array(
     return np.asarray(out).reshape(n, oh, ow, out_channels).astype(np.int64).astype(out_dtype)
 
 
-CONV2D_ACCUMULATE = define("conv2d_accumulate", "data weight", _infer_conv2d, conv2d_array, "term T1 of a convolution")
+ACCUMULATOR = Traits(Kind.ACCUMULATOR, data=(Data("data"), Data("weight")), weight="weight")
+CONV2D_ACCUMULATE = define(
+    "conv2d_accumulate", "data weight", _infer_conv2d, conv2d_array, ACCUMULATOR, "term T1 of a convolution"
+)
 
 
 def conv2d_accumulate(
@@ -182,7 +186,14 @@ def _reference_window_sum(
     return per_channel.reshape(n, oh, ow, groups, c // groups).sum(axis=-1).astype(np.int32)
 
 
-WINDOW_SUM = define("window_sum", "data", _infer_window_sum, _reference_window_sum, "term T2 of a convolution, over zw")
+WINDOW_SUM = define(
+    "window_sum",
+    "data",
+    _infer_window_sum,
+    _reference_window_sum,
+    Traits(Kind.SIDE_TERM),
+    "term T2 of a convolution, over zw",
+)
 
 
 def window_sum(
@@ -220,12 +231,14 @@ def _infer_dense(data: TensorInfo, weight: TensorInfo, *, out_dtype: str) -> tup
 
 
 def matmul_nt(x: np.ndarray, y: np.ndarray, *, out_dtype: str) -> np.ndarray:
-    """x · yᵀ over the last two axes in float64, which is exact below 2⁵³; then wrapped to out_dtype."""
+    """x · yᵀ over the last two axes in float64, which is exact below 2⁵³, then wrapped to out_dtype."""
     out = x.astype(np.float64) @ np.swapaxes(y, -1, -2).astype(np.float64)
     return out.astype(np.int64).astype(out_dtype)
 
 
-DENSE_ACCUMULATE = define("dense_accumulate", "data weight", _infer_dense, matmul_nt, "term T1 of a dense layer")
+DENSE_ACCUMULATE = define(
+    "dense_accumulate", "data weight", _infer_dense, matmul_nt, ACCUMULATOR, "term T1 of a dense layer"
+)
 
 
 def dense_accumulate(data: relax.Expr, weight: relax.Expr, out_dtype: str = "int32") -> relax.Call:
@@ -244,7 +257,12 @@ def _infer_batch_matmul(x: TensorInfo, y: TensorInfo, *, out_dtype: str) -> tupl
 
 
 BATCH_MATMUL_ACCUMULATE = define(
-    "batch_matmul_accumulate", "x y", _infer_batch_matmul, matmul_nt, "term T1 of a batched product"
+    "batch_matmul_accumulate",
+    "x y",
+    _infer_batch_matmul,
+    matmul_nt,
+    Traits(Kind.ACCUMULATOR, data=(Data("x"), Data("y"))),
+    "term T1 of a batched product",
 )
 
 
@@ -263,12 +281,13 @@ ROW_SUM = define(
     "data",
     _infer_row_sum,
     lambda data: data.sum(axis=-1, keepdims=True, dtype=np.int64).astype(np.int32),
+    Traits(Kind.SIDE_TERM),
     "sum over the last axis",
 )
 
 
 def row_sum(data: relax.Expr) -> relax.Call:
-    """sum[…, 0] = Σ_k data[…, k] as int32: term T2 of dense and batch_matmul, over the weight zero point."""
+    """sum[…, 0] = Σ_k data[…, k] as int32: term T2 of dense and batch_matmul, divided by the weight zero point."""
     return ROW_SUM.call(data)
 
 

@@ -23,12 +23,14 @@ from .base import (
 )
 from .conv2d import DATA_LAYOUTS, permutation
 from .requantize import rescale
+from .traits import Data, Kind, Output, Traits
 
 
 def pool_output_size(size: Any, extent: int, stride: int, low: int, high: int, ceil_mode: bool) -> Any:
     """Number of windows of `extent` cells along a dimension padded by low and high.
 
-    With ceil_mode a last window may hang over, but must start within the data or the low padding (PyTorch, ONNX).
+    With ceil_mode the last window may extend past the end, but must start within the data or the low padding (PyTorch,
+    ONNX).
     """
     if not ceil_mode:
         return conv_output_size(size, extent, stride, low + high, 1)
@@ -51,6 +53,7 @@ def _infer(
     dilation: tuple[int, ...],
     ceil_mode: bool,
     count_include_pad: bool,
+    reciprocal: bool,
     layout: str,
     rounding: str,
     compute_dtype: str,
@@ -89,7 +92,7 @@ def _window_sums(
     dilation: tuple[int, ...],
     ceil_mode: bool,
 ) -> np.ndarray:
-    """Sums over all windows of NHWC integers, cells outside counting 0."""
+    """Sums over all windows of NHWC integers; cells outside count as 0."""
     extent = [(k - 1) * d + 1 for k, d in zip(pool_size, dilation, strict=True)]
     top, left, bottom, right = padding
     oh = pool_output_size(data.shape[1], extent[0], strides[0], top, bottom, ceil_mode)
@@ -113,6 +116,7 @@ def _reference(
     dilation: tuple[int, ...],
     ceil_mode: bool,
     count_include_pad: bool,
+    reciprocal: bool,
     layout: str,
     rounding: str,
     compute_dtype: str,
@@ -126,7 +130,7 @@ def _reference(
     count = window_counts(x.shape[1:3], total.shape[1:3], pool_size, strides, padding, dilation, count_include_pad)
     if rounding == "TFLITE":
         out = reference.saturate(divide_half_away(total + in_zero * count, count), out_dtype)
-    elif rounding == "TONEAREST_EVEN" and in_scale == out_scale:
+    elif rounding == "TONEAREST_EVEN" and in_scale == out_scale and not reciprocal:
         real = total.astype(np.float32) / count.astype(np.float32)
         out = reference.float_to_int(np.rint(real), out_zero, out_dtype)
     else:
@@ -136,7 +140,7 @@ def _reference(
 
 
 def divide_half_away(total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """total / count in integers, midpoints away from zero, as TFLite's AveragePool."""
+    """total / count in integers, midpoints away from zero, as in TFLite's AveragePool."""
     magnitude = (np.abs(total) + count // 2) // count
     return np.where(total < 0, -magnitude, magnitude)
 
@@ -146,6 +150,12 @@ AVG_POOL2D = define(
     "data input_scale input_zero_point output_scale output_zero_point",
     _infer,
     _reference,
+    Traits(
+        Kind.SUM,
+        data=(Data("data", "input_scale", "input_zero_point"),),
+        output=Output("output_scale", "output_zero_point"),
+        layouts=("layout",),
+    ),
     "quantized average pooling",
 )
 
@@ -162,6 +172,7 @@ def avg_pool2d(
     dilation: tuple[int, int] = (1, 1),
     ceil_mode: bool = False,
     count_include_pad: bool = False,
+    reciprocal: bool = False,
     layout: str = "NHWC",
     rounding: str = "TONEAREST_EVEN",
     compute_dtype: str | None = None,
@@ -170,17 +181,19 @@ def avg_pool2d(
     """q = saturate(round(S·s_in / (n·s_out)) + z_out), S = Σ (q_in − z_in) over the n cells a window counts.
 
     data:    int8, uint8 or int16, NHWC or NCHW; all scales and zero points are scalars
-    padding: top, left, bottom, right; stands for real 0.0. Its cells count into n only if `count_include_pad`
-    ceil_mode: windows may hang over at the bottom and right; cells beyond the padding never count
+    padding: top, left, bottom, right; stands for real 0.0. Its cells count towards n only if `count_include_pad`
+    ceil_mode: windows may extend past the bottom and right; cells beyond the padding never count
     rounding:
         "TONEAREST_EVEN"  rint(f32(S) · f32(s_in / (s_out·n))) + z_out; with equal scales rint(f32(S) / f32(n)) + z_out
+                          unless `reciprocal`
         "TFLITE"          equal QParams only: the raw average (Σ q_in ± n/2) / n, midpoints away from zero
         "UPWARD", "TONEAREST"  Relay's requantize of S with the scale s_in / (s_out·n)
     compute_dtype: int64, float32 or float64 for Relay's two roundings
     out_dtype: int8, uint8 or int16
 
     Raises ShapeError, QnnError. Source: Relay qnn.avg_pool2d, which requantizes before it averages; TFLite
-    reference_integer_ops::AveragePool; PyTorch avg_pool2d (windows, quantized NHWC rounding).
+    reference_integer_ops::AveragePool; PyTorch avg_pool2d (windows, quantized NHWC rounding); oneDNN
+    pooling (`reciprocal`).
     """
     return AVG_POOL2D.call(
         data,
@@ -194,6 +207,7 @@ def avg_pool2d(
         dilation=dilation,
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad,
+        reciprocal=reciprocal,
         layout=layout,
         rounding=rounding,
         compute_dtype=check_rounding(rounding, compute_dtype),

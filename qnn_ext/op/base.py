@@ -1,8 +1,8 @@
 """How a QNN operator is defined: one `OpDef` registers it with Relax and keeps its NumPy reference.
 
-An operator is registered from Python as `relax.qnn.<name>`, so it prints as `R.qnn.<name>(...)`; hanging the builders
-on the script parser under `qnn` makes that print parse back. Scales and zero points are arguments (as in Relay),
-everything else is an attribute.
+An operator is registered from Python as `relax.qnn.<name>`, so it prints as `R.qnn.<name>(...)`; registering the
+builders with the script parser under `qnn` makes the printed text parse again. Scales and zero points are arguments (as
+in Relay), everything else is an attribute.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from tvm.ir.attrs import make_node
 
 from .. import tvm_runtime
 from ..errors import QnnError, ShapeError
+from .traits import Traits
 
 Shape = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What a type rule sees of one argument: shape (ints or symbolic expressions), dtype, and the value if constant."""
+    """What a type rule knows of an argument: shape (ints or symbolic expressions), dtype, and the value if constant."""
 
     name: str
     shape: Shape
@@ -44,16 +45,18 @@ class OpDef:
     """One operator of the dialect.
 
     name:      short name, "conv2d" for `R.qnn.conv2d`
-    arguments: names of the tensor arguments, in order; a last name that starts with "*" takes the rest
+    arguments: names of the tensor arguments, in order; a last name that starts with "*" takes all remaining ones
     infer:     type rule (*TensorInfo, **attributes) -> (shape, dtype), or a list of such pairs for several results;
                raises ShapeError
     reference: NumPy integer reference (*arrays, **attributes) -> array (or tuple of arrays): the oracle
+    traits:    what passes need to know: its kind, the roles of its arguments
     """
 
     name: str
     arguments: tuple[str, ...]
     infer: Callable[..., Any]
     reference: Callable[..., Any]
+    traits: Traits
 
     @property
     def relax_op(self) -> ir.Op:
@@ -62,7 +65,7 @@ class OpDef:
     def call(self, *args: Any, **attributes: Any) -> relax.Call:
         """A call of this operator. Arguments may be Relax expressions, NumPy values or Python numbers.
 
-        The type rule runs at once when all arguments have types, so that its error has the builder in its traceback.
+        If all arguments have types, the type rule runs right away, so that the traceback of its error shows the caller.
         """
         exprs = [as_expr(arg) for arg in args]
         if all(isinstance(expr.ty, relax.TensorType) for expr in exprs if has_type(expr)) and all(map(has_type, exprs)):
@@ -96,10 +99,12 @@ def define(
     arguments: str,
     infer: Callable[..., Any],
     reference: Callable[..., Any],
+    traits: Traits,
     doc: str | None = None,
 ) -> OpDef:
     """Register `relax.qnn.<name>` with the type rule `infer` and the NumPy reference; arguments as "data scale ..."."""
-    definition = OpDef(name, tuple(arguments.split()), infer, reference)
+    names = tuple(arguments.split())
+    definition = OpDef(name, names, infer, reference, traits.of(names))
     full_name = f"relax.qnn.{name}"
     ir._ffi_api.RegisterOp(full_name, (doc or name).strip().splitlines()[0])
     op = ir.Op.get(full_name)
@@ -131,7 +136,7 @@ def call_attributes(call: relax.Call) -> dict[str, Any]:
     """The attributes of a call as plain Python values: int, float, str, bool, tuple."""
     if call.attrs is None:
         return {}
-    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}  # noqa: SIM118  # noqa: SIM118 (an FFI object, no dict)
+    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}  # noqa: SIM118 (an FFI object, no dict)
 
 
 def _plain(value: Any) -> Any:
@@ -166,27 +171,27 @@ _NOT_IN_NUMPY = ("bfloat16",)
 
 
 def array_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """The values of a tensor, in an array of their own.
+    """The values of a tensor, copied to a new array.
 
-    TVM's `Tensor.numpy` leaves a second copy behind in a cycle of references, which `ctypes.cast` makes and which is
-    freed when Python next looks for such, after some hundred builds. So does TVM's `tensor(array)`: hence `constant`.
+    TVM's `Tensor.numpy` leaves a second copy behind in a reference cycle made by `ctypes.cast`, freed only when
+    Python's cycle collector next runs, after some hundred builds. So does TVM's `tensor(array)`: hence `constant`.
     """
     return np.asarray(tensor.numpy()) if str(tensor.dtype) in _NOT_IN_NUMPY else np.array(np.from_dlpack(tensor))
 
 
 def has_type(expr: relax.Expr) -> bool:
-    """Whether the expression's type is known already."""
+    """Whether the expression's type is already known."""
     return getattr(expr, "ty", None) is not None
 
 
 def shape_of(expr: relax.Expr) -> tuple[int, ...]:
-    """The shape of an expression whose dimensions are all known."""
+    """The shape of an expression all of whose dimensions are known."""
     return tuple(int(dim) for dim in expr.ty.shape)
 
 
 def has_float_rows(call: relax.Call) -> bool:
-    """Whether a softmax or layer normalization is one of numerics/float_rows.py: of float32, and the latter over the
-    last axis alone with scale and center."""
+    """Whether a softmax or layer normalization is one that numerics/float_rows.py defines: in float32, and for the
+    latter only over the last axis, with scale and center."""
     if str(call.args[0].ty.dtype) != "float32":
         return False
     if not hasattr(call.attrs, "axes"):
@@ -196,12 +201,12 @@ def has_float_rows(call: relax.Call) -> bool:
 
 
 def constant_value(expr: relax.Expr) -> np.ndarray | None:
-    """The array behind a constant expression, None when it is computed at run time."""
+    """The array behind a constant expression, None if it is computed at run time."""
     return array_of(expr.value) if isinstance(expr, tvm.ir.expr.GenericConst) else None
 
 
 def tensor_info(expr: relax.Expr, name: str, op_name: str) -> TensorInfo:
-    """TensorInfo of an argument. Raises ShapeError when it is no tensor of known shape and dtype."""
+    """TensorInfo of an argument. Raises ShapeError unless it is a tensor of known shape and dtype."""
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None or str(ty.dtype) == "":
         raise ShapeError(f"qnn.{op_name}: argument {name} must be a tensor of known shape and dtype, found {ty}")
@@ -225,7 +230,7 @@ def check_rank(info: TensorInfo, rank: int) -> None:
 
 
 def check_qparams(scale: TensorInfo, zero_point: TensorInfo, length: Any = None) -> None:
-    """Scale float32/float64, zero point int32, each a scalar, or a vector of `length` where that is given."""
+    """Scale float32/float64, zero point int32, each a scalar, or a vector of `length` if that is given."""
     check_dtype(scale, "float32", "float64")
     check_dtype(zero_point, "int32")
     for info in (scale, zero_point):
@@ -251,7 +256,7 @@ def broadcast_shape(one: TensorInfo, two: TensorInfo) -> Shape:
 
 
 def channel_length(info: TensorInfo, axis: int) -> Any:
-    """Length of the dimension that vectors of scales and zero points run along, None for a 0-d tensor."""
+    """Length of the dimension along which vectors of scales and zero points run, None for a 0-d tensor."""
     return info.shape[normalize_axis(axis, info.ndim)] if info.ndim else None
 
 

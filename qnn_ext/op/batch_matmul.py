@@ -8,6 +8,7 @@ from tvm import relax
 from ..errors import ShapeError
 from .accumulate import ACCUMULATOR_DTYPES, DATA_DTYPES, matmul_nt
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, check_rank, define, export_to_script
+from .traits import Data, Kind, Product, Traits
 
 
 def _infer(
@@ -52,6 +53,12 @@ BATCH_MATMUL = define(
     "x y x_zero_point y_zero_point x_scale y_scale",
     _infer,
     _reference,
+    Traits(
+        Kind.PRODUCT,
+        data=(Data("x", "x_scale", "x_zero_point"), Data("y", "y_scale", "y_zero_point")),
+        product=Product.MATRIX,
+        shift_invariant=True,
+    ),
     "quantized batched matrix product",
 )
 
@@ -67,7 +74,7 @@ def batch_matmul(
 ) -> relax.Call:
     """acc[b,m,n] = Σ_k (x[b,m,k] − x_zero_point) · (y[b,n,k] − y_zero_point), in units x_scale · y_scale.
 
-    x: (B, M, K), y: (B, N, K), that is transposed; int8, uint8 or int16. A batch of 1 broadcasts against the other's,
+    x: (B, M, K), y: (B, N, K), that is, transposed; int8, uint8 or int16. A batch of 1 broadcasts against the other
     all scales and zero points: scalars, constant or computed
     out_dtype: int32 or int64; sums beyond it wrap
 

@@ -1,7 +1,7 @@
-"""qnn.check_bounds, qnn.check_divisor: what a model may meet at run time and its framework refuses.
+"""qnn.check_bounds, qnn.check_divisor: values that may occur at run time and that the model's framework rejects.
 
-The interpreter raises at once. A compiled model goes on, within its own memory, and says it at the end:
-`passes/checks.py` turns the checks into one status tensor, `first_violation` by `first_violation`.
+The interpreter raises at once. A compiled model continues without leaving its own memory and reports the violation at
+the end: `passes/checks.py` turns the checks into one status tensor, through a chain of `first_violation`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
-from ..module import Check
+from ..module import BOUNDS, DIVISOR, Check
 from .base import Shape, TensorInfo, check_dtype, define, export_to_script
+from .traits import Kind, Traits
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
-STATUS_SHAPE = (2,)  # which check failed first, counted from 1, or 0; and the value that it found
-
-BOUNDS, DIVISOR = "bounds", "divisor"
-"""What must hold of every value x: low ≤ x ≤ high, or x ≠ low."""
+STATUS_SHAPE = (2,)  # the first check that failed, counted from 1 (0 for none), and the value it found
 
 
 def _infer(data: TensorInfo, *, low: Sequence[int], high: Sequence[int], label: str) -> tuple[Shape, str]:
@@ -37,7 +35,7 @@ def _check_lengths(data: TensorInfo, low: Sequence[int], high: Sequence[int]) ->
 
 
 def _violation(data: np.ndarray, low: Sequence[int], high: Sequence[int], kind: str) -> tuple[int, int] | None:
-    """Index in `low` of the first bound that does not hold, and a value for which it does not."""
+    """Index in `low` of the first bound that is violated, and a value that violates it."""
     if not data.size:
         return None
     for index, (column, least, most) in enumerate(zip(data.reshape(-1, len(low)).T, low, high, strict=True)):
@@ -59,17 +57,19 @@ def _reference(data: np.ndarray, *, low: Sequence[int], high: Sequence[int], lab
     return data
 
 
-CHECK_BOUNDS = define("check_bounds", "data", _infer, _reference, "data, which must lie within bounds")
+CHECK_BOUNDS = define(
+    "check_bounds", "data", _infer, _reference, Traits(Kind.OTHER), "data, which must lie within bounds"
+)
 
 
 def check_bounds(data: relax.Expr, low: int | Sequence[int], high: int | Sequence[int], label: str) -> relax.Call:
-    """y = data, indices for which low ≤ data ≤ high must hold.
+    """y = data, which are indices that must satisfy low ≤ data ≤ high.
 
-    data: integers. low, high: inclusive bounds of all elements, or a sequence with those of each element along the last
-    axis, as an index of several components has them. label: the node, for the message.
+    data: integers. low, high: inclusive bounds of all elements, or one pair of bounds for each position along the last
+    axis, for indices with several components. label: the node, for the message.
 
-    The interpreter and an engine raise InputError where it does not hold; until then a compiled model computes with
-    indices that are clipped. Raises ShapeError.
+    The interpreter and an engine raise InputError if they do not; until then a compiled model computes with clipped
+    indices. Raises ShapeError.
     """
     bounds = [tuple(bound) if isinstance(bound, Sequence) else (bound,) for bound in (low, high)]
     return CHECK_BOUNDS.call(data, low=bounds[0], high=bounds[1], label=label)
@@ -86,15 +86,17 @@ def _reference_divisor(data: np.ndarray, *, zero: int, label: str) -> np.ndarray
     return data
 
 
-CHECK_DIVISOR = define("check_divisor", "data", _infer_divisor, _reference_divisor, "data, which must not be zero")
+CHECK_DIVISOR = define(
+    "check_divisor", "data", _infer_divisor, _reference_divisor, Traits(Kind.OTHER), "data, which must not be zero"
+)
 
 
 def check_divisor(data: relax.Expr, label: str, zero: int = 0) -> relax.Call:
-    """y = data, of which no element may be `zero`: what something is divided by.
+    """y = data, a divisor, none of whose elements may equal `zero`.
 
     data: integers. zero: 0, or the zero point. label: the node, for the message.
 
-    The interpreter and an engine raise InputError where it does not hold. Raises ShapeError.
+    The interpreter and an engine raise InputError if one does. Raises ShapeError.
     """
     return CHECK_DIVISOR.call(data, zero=zero, label=label)
 
@@ -118,18 +120,23 @@ def _reference_first(
 
 
 FIRST_VIOLATION = define(
-    "first_violation", "data status", _infer_first, _reference_first, "the status, or the first check that fails"
+    "first_violation",
+    "data status",
+    _infer_first,
+    _reference_first,
+    Traits(Kind.OTHER, others=("status",)),
+    "the status, or the first check that fails",
 )
 
 
 def first_violation(
     data: relax.Expr, status: relax.Expr, low: Sequence[int], high: Sequence[int], kind: str, first: int
 ) -> relax.Call:
-    """`status` where it names a check already or the data are in order; otherwise (first + i, value) with the first
-    element i of the bounds that `value` violates.
+    """`status` if it already names a check or the data satisfy all bounds; otherwise (first + i, value), where i is the
+    first bound that is violated and `value` violates it.
 
-    status: int64 of shape (2,), (0, …) for none. kind: BOUNDS for low ≤ x ≤ high, DIVISOR for x ≠ low. first: number of
-    this check, from 1. Raises ShapeError.
+    status: int64 of shape (2,), (0, …) for no violation. kind: BOUNDS for low ≤ x ≤ high, DIVISOR for x ≠ low.
+    first: number of this check, from 1. Raises ShapeError.
     """
     return FIRST_VIOLATION.call(data, status, low=tuple(low), high=tuple(high), kind=kind, first=first)
 

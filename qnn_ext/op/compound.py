@@ -1,7 +1,7 @@
-"""Products of any rank in terms of the dialect's operators: what frontends and passes build on.
+"""Products of any rank, and normalizations, in the dialect's operators: what frontends and passes build on.
 
-Everything here is channels first, as ONNX, PyTorch and MXNet write it. Results are integer accumulators in units of
-(input scale · weight scale).
+Everything here is channels first, as ONNX, PyTorch and MXNet write it. Results of products are integer accumulators in
+units of (input scale · weight scale).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .batch_matmul import batch_matmul
 from .conv2d import conv2d
 from .conv2d_transpose import conv2d_transpose
 from .dense import dense
+from .normalize import normalize
 from .requantize import requantize
 
 Emit = Callable[[Any], Any]
@@ -28,7 +29,7 @@ Emit = Callable[[Any], Any]
 
 
 def reshape(value: Any, shape: Sequence[int], emit: Emit) -> Any:
-    """`value` in another shape; constants are reshaped now."""
+    """`value` in another shape; constants are reshaped right away."""
     array = constant_value(value)
     if array is not None:
         return constant(array.reshape(tuple(shape)))
@@ -36,7 +37,7 @@ def reshape(value: Any, shape: Sequence[int], emit: Emit) -> Any:
 
 
 def permute(value: Any, axes: Sequence[int], emit: Emit) -> Any:
-    """`value` with its axes in another order; constants are permuted now."""
+    """`value` with its axes in another order; constants are permuted right away."""
     array = constant_value(value)
     if array is not None:
         return constant(array.transpose(tuple(axes)))
@@ -44,7 +45,7 @@ def permute(value: Any, axes: Sequence[int], emit: Emit) -> Any:
 
 
 def shifted(value: Any, zero_point: Any, axis: int, emit: Emit) -> Any:
-    """value − zero_point as int16: for zero points the products cannot take."""
+    """value − zero_point as int16, for zero points that the products do not accept."""
     return emit(requantize(value, 1.0, zero_point, 1.0, 0, axis=axis, out_dtype="int16"))
 
 
@@ -70,8 +71,8 @@ def convolution(
     input_zero_point: scalar; weight_zero_point: scalar or a vector of O
     padding: all beginnings, then all ends, as ONNX writes it; stands for real 0.0
 
-    One dimension is an image of height 1. With three, the taps along the depth become input channels of a 2-D
-    convolution over all depths. Raises ShapeError.
+    One dimension is treated as an image of height 1. With three, the taps along the depth become input channels of a
+    2-D convolution over all depths. Raises ShapeError.
     """
     rank = len(shape_of(data)) - 2
     _check_geometry(rank, strides, padding, dilation)
@@ -133,7 +134,7 @@ def _convolution_3d(
     emit: Emit,
     out_dtype: str,
 ) -> Any:
-    """acc[d] = Σ_t conv2d(x[d·s + t·δ], w[t]): the taps t stand beside each other as channels of one conv2d."""
+    """acc[d] = Σ_t conv2d(x[d·s + t·δ], w[t]): the taps t are laid side by side as channels of one conv2d."""
     o, i, taps, kh, kw = shape_of(weight)
     data, zx = _pad_depth(data, zx, padding[0], padding[3], emit)
     planes, n, count = depth_taps(data, taps, strides[0], dilation[0], emit)
@@ -153,7 +154,7 @@ def _convolution_3d(
 
 
 def _pad_depth(data: Any, zero_point: Any, front: int, back: int, emit: Emit) -> tuple[Any, Any]:
-    """Zeros (that is, zero points) before and behind along the depth; also the zero point from then on."""
+    """Data with real zeros (zero points) before and after it along the depth, and its zero point from then on."""
     if not front and not back:
         return data, zero_point
     data, zero_point, zero = _with_known_zero(data, zero_point, emit)
@@ -162,7 +163,7 @@ def _pad_depth(data: Any, zero_point: Any, front: int, back: int, emit: Emit) ->
 
 
 def _with_known_zero(data: Any, zero_point: Any, emit: Emit) -> tuple[Any, Any, int]:
-    """Data, its zero point, and that as a number: data is shifted to zero point 0 if its own comes at run time."""
+    """Data, its zero point, and the zero point as a number: data with a run-time zero point is shifted to 0."""
     zero = constant_value(as_expr(zero_point))
     if zero is None:
         return shifted(data, zero_point, -1, emit), 0, 0
@@ -212,7 +213,7 @@ def transposed_convolution(
     """A transposed convolution over 1, 2 or 3 spatial dimensions: the gradient of `convolution`.
 
     data: (N, C, spatial…), weight: (C, O / groups, kernel…); padding: all beginnings, then all ends, cut off the
-    result; output_padding: cells added at its end. Zero points as in `convolution`. Raises ShapeError.
+    result; output_padding: cells added at the end of the result. Zero points as in `convolution`. Raises ShapeError.
     """
     rank = len(shape_of(data)) - 2
     _check_geometry(rank, strides, padding, dilation)
@@ -278,9 +279,9 @@ def _transposed_3d(
     emit: Emit,
     out_dtype: str,
 ) -> Any:
-    """Along the depth a convolution with the kernel turned around, over data with zeros between its planes:
+    """Along the depth, a convolution with the reversed kernel over data with zeros between its planes:
 
-    y[d] = Σ_u X[d + u·δ] w[taps − 1 − u], where X is x with stride − 1 zeros between and (taps − 1)·δ − pad before.
+    y[d] = Σ_u X[d + u·δ] w[taps − 1 − u], where X is x with stride − 1 zeros between and (taps − 1)·δ − pad in front.
     """
     i, o, taps, kh, kw = shape_of(weight)
     reach = (taps - 1) * dilation[0]
@@ -336,8 +337,8 @@ def _crop_depth(data: Any, front: int, back: int, emit: Emit) -> Any:
 def matmul(x: Any, y: Any, x_zero_point: Any, y_zero_point: Any, *, emit: Emit, out_dtype: str = "int32") -> Any:
     """NumPy's matmul of integers: acc[…,m,n] = Σ_k (x[…,m,k] − z_x)(y[…,k,n] − z_y[n]).
 
-    x: (…, M, K), y: (…, K, N), int8, uint8 or int16; leading dimensions broadcast, one-dimensional operands are a row
-    and a column, as in NumPy. x_zero_point: scalar; y_zero_point: scalar or a vector of N.
+    x: (…, M, K), y: (…, K, N), int8, uint8 or int16; leading dimensions broadcast, and one-dimensional operands count
+    as a row and a column, as in NumPy. x_zero_point: scalar; y_zero_point: scalar or a vector of N.
     A constant matrix y becomes qnn.dense, anything else qnn.batch_matmul. Raises ShapeError.
     """
     x_shape, y_shape = shape_of(x), shape_of(y)
@@ -395,7 +396,7 @@ def _batched_product(x: Any, y: Any, zx: Any, zy: Any, emit: Emit, out_dtype: st
 
 
 def _lead_of(value: Any, lead: Sequence[int]) -> Sequence[int]:
-    """The leading dimensions `_leading` gives: all ones stay, for qnn.batch_matmul broadcasts a batch of 1."""
+    """The leading dimensions for `_leading`: all ones stay, since qnn.batch_matmul broadcasts a batch of 1."""
     own = shape_of(value)[:-2]
     return (1,) if math.prod(own) == 1 else lead
 
@@ -408,8 +409,34 @@ def _leading(value: Any, lead: Sequence[int], emit: Emit) -> Any:
 
 
 def _per_tensor(columns: Any, zero_point: Any, axis: int, emit: Emit) -> tuple[Any, Any]:
-    """Operand and zero point for qnn.batch_matmul, which takes one zero point for all."""
+    """Operand and zero point for qnn.batch_matmul, which takes a single zero point for all columns."""
     expr = as_expr(zero_point)
     if math.prod(shape_of(expr)) == 1:
         return columns, reshape(expr, (), emit)
     return shifted(columns, zero_point, axis, emit), 0
+
+
+# ---- normalizations ----------------------------------------------------------------------------------------------
+
+
+def normalized_rows(
+    data: Any, scale: Any, zero_point: Any, rows: Sequence[int], epsilon: float, centered: bool, emit: Emit
+) -> Any:
+    """The data, viewed as `rows` × everything else, with mean 0 and variance 1: real values in the data's shape."""
+    shape = shape_of(data)
+    flat = reshape(data, (*rows, math.prod(shape) // math.prod(rows)), emit)
+    return reshape(emit(normalize(flat, scale, zero_point, epsilon=epsilon, centered=centered)), shape, emit)
+
+
+def affine(real: Any, weight: Any, bias: Any, shape: Sequence[int], emit: Emit) -> Any:
+    """real · weight + bias, both in `shape` each left out if it is None or neutral."""
+    if weight is not None and not _is_all(weight, 1.0):
+        real = emit(relax.op.multiply(real, reshape(weight, shape, emit)))
+    if bias is not None and not _is_all(bias, 0.0):
+        real = emit(relax.op.add(real, reshape(bias, shape, emit)))
+    return real
+
+
+def _is_all(expr: Any, value: float) -> bool:
+    array = constant_value(expr)
+    return array is not None and bool((array == value).all())

@@ -21,6 +21,7 @@ from .base import (
     normalize_axis,
 )
 from .requantize import rescale
+from .traits import Kind, Traits
 
 DTYPES = ("int8", "uint8", "int16", "int32")
 
@@ -61,7 +62,7 @@ def _infer(*arguments: TensorInfo, axis: int, rounding: str, compute_dtype: str,
 def rescale_tflite(
     data: np.ndarray, in_scale: np.ndarray, in_zero: np.ndarray, out_scale: np.ndarray, out_zero: np.ndarray, dtype: str
 ) -> np.ndarray:
-    """TFLite's ConcatenationWithScaling: half away from zero of f32(q·m + b), m = s_i·f32(1/s_o), b = −z_i·m."""
+    """TFLite's ConcatenationWithScaling: f32(q·m + b), rounded half away from zero; m = s_i·f32(1/s_o), b = −z_i·m."""
     one = np.float32(1)
     multiplier = in_scale.astype(np.float32) * (one / out_scale.astype(np.float32))
     real = data.astype(np.float32) * multiplier + (-in_zero).astype(np.float32) * multiplier
@@ -83,7 +84,7 @@ def _reference(*arguments: np.ndarray, axis: int, rounding: str, compute_dtype: 
     return np.concatenate(parts, axis)
 
 
-CONCATENATE = define("concatenate", "*arguments", _infer, _reference, "quantized concatenation")
+CONCATENATE = define("concatenate", "*arguments", _infer, _reference, Traits(Kind.JOIN), "quantized concatenation")
 
 
 def concatenate(
@@ -93,13 +94,13 @@ def concatenate(
     compute_dtype: str | None = None,
     out_dtype: str = "int8",
 ) -> relax.Call:
-    """Every data[i] in the output's QParams, joined along `axis`.
+    """Every data[i], requantized to the output's QParams, joined along `axis`.
 
     arguments: n data tensors, n input scales, n input zero points, output scale, output zero point; flat, or with the
                first three as lists: concatenate([a, b], [s_a, s_b], [z_a, z_b], s_o, z_o)
-               data int8, uint8, int16 or int32 of shapes equal but along `axis`; scales and zero points scalars
-    rounding:  of the inputs whose QParams differ from the output's, as in `requantize`; but "TFLITE" is that of its
-               CONCATENATION: half away from zero of f32(q·m) + f32(−z_i·m), m = f32(s_i · f32(1/s_o))
+               data int8, uint8, int16 or int32, with equal shapes except along `axis`; scales and zero points scalars
+    rounding:  for inputs whose QParams differ from the output's, as in `requantize`; but "TFLITE" is that of TFLite's
+               CONCATENATION: f32(q·m) + f32(−z_i·m), rounded half away from zero, m = f32(s_i · f32(1/s_o))
     compute_dtype: int64, float32 or float64 for "UPWARD" and "TONEAREST"
     out_dtype: int8, uint8, int16 or int32
 

@@ -14,13 +14,14 @@ from .accumulate import (
     conv_output_size,
 )
 from .base import Shape, TensorInfo, check_dtype, check_qparams, check_rank, define, export_to_script
+from .traits import Data, Kind, Product, Traits
 
 DATA_LAYOUTS = ("NHWC", "NCHW")
 KERNEL_LAYOUTS = ("OHWI", "HWIO", "OIHW", "HWOI")
 
 
 def permutation(source: str, target: str) -> tuple[int, ...]:
-    """The axes that bring layout `source` to layout `target`: permutation("OIHW", "OHWI") = (0, 2, 3, 1)."""
+    """The axes that turn layout `source` into layout `target`: permutation("OIHW", "OHWI") = (0, 2, 3, 1)."""
     return tuple(source.index(axis) for axis in target)
 
 
@@ -119,6 +120,18 @@ CONV2D = define(
     "data weight input_zero_point weight_zero_point input_scale weight_scale",
     _infer,
     _reference,
+    Traits(
+        Kind.PRODUCT,
+        data=(
+            Data("data", "input_scale", "input_zero_point"),
+            Data("weight", "weight_scale", "weight_zero_point"),
+        ),
+        weight="weight",
+        product=Product.CONVOLUTION,
+        shift_invariant=True,
+        runtime_zero_point=True,
+        layouts=("data_layout",),
+    ),
     "quantized convolution",
 )
 

@@ -11,6 +11,7 @@ from ..errors import ShapeError
 from .accumulate import ACCUMULATOR_DTYPES, DATA_DTYPES, check_window
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, check_rank, define, export_to_script
 from .conv2d import DATA_LAYOUTS, permutation
+from .traits import Data, Kind, Product, Traits
 
 KERNEL_LAYOUTS = ("OHWI", "IOHW", "OIHW", "HWIO", "HWOI")
 
@@ -113,6 +114,17 @@ CONV2D_TRANSPOSE = define(
     "data weight input_zero_point weight_zero_point input_scale weight_scale",
     _infer,
     _reference,
+    Traits(
+        Kind.PRODUCT,
+        data=(
+            Data("data", "input_scale", "input_zero_point"),
+            Data("weight", "weight_scale", "weight_zero_point"),
+        ),
+        weight="weight",
+        product=Product.TRANSPOSED,
+        shift_invariant=True,
+        layouts=("data_layout",),
+    ),
     "quantized transposed convolution",
 )
 
@@ -139,7 +151,7 @@ def conv2d_transpose(
     weight:  int8, uint8 or int16; OHWI, IOHW, OIHW, HWIO or HWOI. I counts all input channels, O the output channels of
              one group
     padding: (top, left, bottom, right) cells cut off the result; output_padding: rows and columns added at its end,
-             fewer than the stride or the dilation. Size: (h − 1)·sh + (kh − 1)·dh + 1 − top − bottom + output_padding
+             less than the stride or the dilation. Size: (h − 1)·sh + (kh − 1)·dh + 1 − top − bottom + output_padding
     input_zero_point, input_scale:   scalars
     weight_zero_point, weight_scale: scalars or vectors over all output channels
     out_dtype: int32 or int64; sums beyond it wrap. The result is in units input_scale · weight_scale

@@ -1,4 +1,4 @@
-"""What computing a call of constants costs, known from shapes and attributes before anything of it is computed."""
+"""The cost of computing a call of constants, estimated from shapes and attributes before anything is computed."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tvm import relax
 
 from .base import call_attributes, definition_of
 
-_MOST_WORK = 2**31  # multiply-adds: some seconds in NumPy
-_MOST_PATCHES = 2**27  # elements of the windows of a convolution, which its reference lays out
+_MOST_WORK = 2**31  # multiply-adds: a few seconds in NumPy
+_MOST_PATCHES = 2**27  # elements of a convolution's windows, which its reference lays out
 
 
 def is_quick(call: relax.Call, size: int, operands: Sequence[np.ndarray]) -> bool:
-    """Whether a call of these arrays, whose result has `size` elements, is computed within seconds and without large
-    intermediate arrays."""
+    """Whether a call on these arrays, whose result has `size` elements, takes only seconds and no large intermediate
+    arrays."""
     terms = _terms(call, operands)
     channels = operands[1].shape[0] if len(operands) > 1 and operands[1].ndim > 2 else 1
     return (size * terms <= _MOST_WORK and size * terms // max(channels, 1) <= _MOST_PATCHES) or terms == 1
 
 
 def attribute(call: relax.Call, name: str) -> Any:
-    """An attribute of an operator of ours or of Relax, None where it has none of this name."""
+    """An attribute of one of our operators or of Relax's, None if it has none of this name."""
     if definition_of(call) is not None:
         return call_attributes(call).get(name)
     return getattr(call.attrs, name, None)
 
 
 def _terms(call: relax.Call, operands: Sequence[np.ndarray]) -> int:
-    """How many terms are added up for one element of the result, at most; 1 for what is no product and no window."""
+    """The largest number of terms added up for one element of the result; 1 for anything but products and windows."""
     name = str(getattr(call.op, "name", ""))
     window = attribute(call, "pool_size")
     if window is not None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
 from .accumulate import ACCUMULATOR_DTYPES, DATA_DTYPES, matmul_nt
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, check_rank, define, export_to_script
+from .traits import Data, Kind, Product, Traits
 
 ARGUMENTS = "data weight input_zero_point weight_zero_point input_scale weight_scale"
+TRAITS = Traits(
+    Kind.PRODUCT,
+    data=(Data("data", "input_scale", "input_zero_point"), Data("weight", "weight_scale", "weight_zero_point")),
+    weight="weight",
+    product=Product.MATRIX,
+    shift_invariant=True,
+)
 PACKED_LAYOUTS = ("NC", "NC32n4c")
 
 
@@ -20,7 +30,7 @@ def _check(
     qparams: tuple[TensorInfo, TensorInfo, TensorInfo, TensorInfo],
     out_dtype: str,
 ) -> tuple[Shape, str]:
-    """The rule both operators share; `matrix` is the weight's shape as (N, K)."""
+    """The type rule that both operators share; `matrix` is the weight's shape as (N, K)."""
     input_zero_point, weight_zero_point, input_scale, weight_scale = qparams
     check_dtype(data, *DATA_DTYPES)
     check_dtype(weight, *DATA_DTYPES)
@@ -63,7 +73,14 @@ def _reference_dense(
     return _shifted_product(data, weight, input_zero_point, weight_zero_point, out_dtype)
 
 
-DENSE = define("dense", ARGUMENTS, _infer_dense, _reference_dense, "quantized matrix product")
+DENSE = define(
+    "dense",
+    ARGUMENTS,
+    _infer_dense,
+    _reference_dense,
+    replace(TRAITS, runtime_zero_point=True),
+    "quantized matrix product",
+)
 
 
 def dense(
@@ -133,7 +150,12 @@ def _reference_dense_pack(
 
 
 CONTRIB_DENSE_PACK = define(
-    "contrib_dense_pack", ARGUMENTS, _infer_dense_pack, _reference_dense_pack, "quantized product, packed weight"
+    "contrib_dense_pack",
+    ARGUMENTS,
+    _infer_dense_pack,
+    _reference_dense_pack,
+    TRAITS,
+    "quantized product, packed weight",
 )
 
 

@@ -25,8 +25,18 @@ from .base import (
     export_to_script,
 )
 from .requantize import rescale
+from .traits import Data, Kind, Output, Traits
 
 ARGUMENTS = "lhs rhs lhs_scale lhs_zero_point rhs_scale rhs_zero_point output_scale output_zero_point"
+TRAITS = Traits(
+    Kind.POINTWISE,
+    data=(
+        Data("lhs", "lhs_scale", "lhs_zero_point", "lhs_axis"),
+        Data("rhs", "rhs_scale", "rhs_zero_point", "rhs_axis"),
+    ),
+    output=Output("output_scale", "output_zero_point", offset=True),
+    shift_invariant=True,
+)
 OPERAND_DTYPES = ("int8", "uint8", "int16")
 OUT_DTYPES = ("int8", "uint8", "int16", "int32")
 
@@ -95,7 +105,7 @@ def _infer_mul(*args: TensorInfo, **attributes: object) -> tuple[Shape, str]:
 
 
 def _shift(data: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """data − zero_point as int32, and the scale so that it broadcasts with it."""
+    """data − zero_point as int32, and the scale in a shape that broadcasts with it."""
     return data.astype(np.int32) - along_axis(zero_point, axis, data.ndim), along_axis(scale, axis, data.ndim)
 
 
@@ -144,7 +154,7 @@ def _sum_reference(sign: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Call
             rescale(x, s, out_scale, zero_point, rounding, compute_dtype, "int32").astype(np.int64)
             for x, s in ((left, left_scale), (right, right_scale))
         )
-        both = sign(*parts)  # holds the zero point twice after +, not at all after −
+        both = sign(*parts)  # contains the zero point twice after +, not at all after −
         return reference.saturate(both - sign(zero_point, zero_point) + zero_point, out_dtype)
 
     return run
@@ -157,7 +167,7 @@ def _sum_tflite(
     scales: tuple[np.ndarray, np.ndarray, np.ndarray],
     left_shift: int,
 ) -> np.ndarray:
-    """TFLite's AddElementwise and SubElementwise without output offset and clamp."""
+    """TFLite's AddElementwise and SubElementwise, without output offset and clamping."""
     left_multiplier, right_multiplier, out_multiplier = add_multipliers(*scales, left_shift)
     one = reference.multiply_tflite(left << left_shift, left_multiplier)
     two = reference.multiply_tflite(right << left_shift, right_multiplier)
@@ -193,9 +203,9 @@ def _mul_reference(
     return rescale(product, in_scale, out_scale, zero_point, rounding, compute_dtype, out_dtype)
 
 
-ADD = define("add", ARGUMENTS, _infer_sum, _sum_reference(operator.add), "quantized sum")
-SUBTRACT = define("subtract", ARGUMENTS, _infer_sum, _sum_reference(operator.sub), "quantized difference")
-MUL = define("mul", ARGUMENTS, _infer_mul, _mul_reference, "quantized product")
+ADD = define("add", ARGUMENTS, _infer_sum, _sum_reference(operator.add), TRAITS, "quantized sum")
+SUBTRACT = define("subtract", ARGUMENTS, _infer_sum, _sum_reference(operator.sub), TRAITS, "quantized difference")
+MUL = define("mul", ARGUMENTS, _infer_mul, _mul_reference, TRAITS, "quantized product")
 
 
 # ---- builders ----------------------------------------------------------------------------------------------------
@@ -226,9 +236,9 @@ def add(
 
     lhs, rhs: int8, uint8 or int16; scales float, zero points int32: scalars or vectors along `lhs_axis`, `rhs_axis`
     output_scale, output_zero_point: scalars
-    rounding, by example of q:
+    rounding, and the q it gives:
         "TONEAREST_EVEN"  rint(f32(lhs − z_l)·f32(s_l/s_o) + f32(rhs − z_r)·f32(s_r/s_o)) + z_o, every float32 operation
-                          rounded on its own: no fused multiply-add
+                          rounded separately: no fused multiply-add
         "TFLITE"          the reference kernels of ADD and SUB: both operands shifted up by 20 bits (8-bit operands) or
                           15 (int16), scaled by s/(2·max(s_l, s_r)) and added in int32, then scaled to the output
         "UPWARD", "TONEAREST"  Relay: each operand is requantized to int32 in the output's QParams, then they are added
@@ -290,7 +300,7 @@ def mul(
 
     The integer product is exact in int32, so int16 operands need zero points of 0. Arguments as in `add`.
     rounding: "TONEAREST_EVEN" multiplies f32(product) by f32(s_l·s_r/s_o); "TFLITE" uses the fixed-point multiplier of
-    s_l·s_r/s_o taken in float32; "UPWARD" and "TONEAREST" requantize as Relay.
+    s_l·s_r/s_o computed in float32; "UPWARD" and "TONEAREST" requantize as Relay does.
 
     Raises ShapeError, QnnError. Source: Relay qnn.mul; TFLite reference_integer_ops::MulElementwise.
     """

@@ -6,6 +6,7 @@ from tvm import relax
 
 from ..numerics.reference import fused_multiply_add
 from .base import Shape, TensorInfo, broadcast_shape, check_dtype, define, export_to_script
+from .traits import Data, Kind, Traits
 
 
 def _infer(a: TensorInfo, b: TensorInfo, c: TensorInfo) -> tuple[Shape, str]:
@@ -15,7 +16,8 @@ def _infer(a: TensorInfo, b: TensorInfo, c: TensorInfo) -> tuple[Shape, str]:
     return broadcast_shape(product, c), "float32"
 
 
-FMA = define("fma", "a b c", _infer, fused_multiply_add, "fused multiply-add")
+TRAITS = Traits(Kind.POINTWISE, data=(Data("a"), Data("b"), Data("c")))
+FMA = define("fma", "a b c", _infer, fused_multiply_add, TRAITS, "fused multiply-add")
 
 
 def fma(a: relax.Expr, b: relax.Expr, c: relax.Expr) -> relax.Call:

@@ -11,6 +11,7 @@ from ..numerics.gemmlowp import inverse_sqrt
 from ..numerics.layer_norm import MEAN_BITS, OUT_BITS, variance_guard
 from ..numerics.multiplier import FixedPoint
 from .base import Shape, TensorInfo, check_dtype, check_qparams, define, export_to_script
+from .traits import Kind, Traits
 
 
 def _infer(data: TensorInfo, weight: TensorInfo, bias: TensorInfo, weight_scale: TensorInfo) -> tuple[Shape, str]:
@@ -36,7 +37,7 @@ def _reference(data: np.ndarray, weight: np.ndarray, bias: np.ndarray, weight_sc
     variance = np.where(variance < 1, variance_guard(scale), variance)
     centered = ((x << MEAN_BITS) - mean).astype(np.int32)
     rows = [_normalize(row, int(v)) for row, v in zip(centered, variance[:, 0], strict=True)]
-    weighted = np.stack(rows).astype(np.int32) * weight.astype(np.int32) + bias  # wraps, as TFLite's
+    weighted = np.stack(rows).astype(np.int32) * weight.astype(np.int32) + bias  # wraps, as in TFLite
     half, step = 1 << (MEAN_BITS - 1), 1 << MEAN_BITS
     wide = weighted.astype(np.int64)
     rounded = _divide(np.where(wide > 0, wide + half, wide - half), step).astype(np.int32)
@@ -52,11 +53,18 @@ def _normalize(row: np.ndarray, variance: int) -> np.ndarray:
 
 
 def _divide(x: np.ndarray, divisor: int) -> np.ndarray:
-    """C's integer division: towards 0."""
+    """C's integer division, which rounds towards 0."""
     return np.sign(x) * (np.abs(x) // divisor)
 
 
-LAYER_NORM = define("layer_norm", "data weight bias weight_scale", _infer, _reference, "integer layer normalization")
+LAYER_NORM = define(
+    "layer_norm",
+    "data weight bias weight_scale",
+    _infer,
+    _reference,
+    Traits(Kind.ROWS, others=("weight", "bias", "weight_scale")),
+    "integer layer normalization",
+)
 
 
 def layer_norm(data: relax.Expr, weight: relax.Expr, bias: relax.Expr, weight_scale: relax.Expr) -> relax.Call:
@@ -66,8 +74,8 @@ def layer_norm(data: relax.Expr, weight: relax.Expr, bias: relax.Expr, weight_sc
     weight:       (C,) int16, in units of weight_scale (a float scalar)
     bias:         (C,) int32, in units of weight_scale / 1024
 
-    In detail, with / towards 0 and TFLite's fixed-point products: mean = 1024·Σx / C;
-    variance = (Σx²·⌊2²⁰ / C⌋ − mean²) / 2²⁰, at least variance_guard(weight_scale) where it is below 1;
+    In detail, with / rounding towards 0 and TFLite's fixed-point products: mean = 1024·Σx / C;
+    variance = (Σx²·⌊2²⁰ / C⌋ − mean²) / 2²⁰, or if that is below 1, at least variance_guard(weight_scale);
     n = (1024·x − mean) · GetInvSqrtQuantizedMultiplierExp(variance); v = n·weight + bias in int32;
     y = saturate(round(v / 1024) · weight_scale · 2¹²).
 

@@ -7,6 +7,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+from .traits import Data, Kind, Traits
 
 
 def _infer(
@@ -23,7 +24,7 @@ def _infer(
 
 
 def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Intersection over union of one box with others, in float32; 0 where an area is 0 or negative."""
+    """Intersection over union of a box and each of the others, in float32; 0 where an area is 0 or negative."""
     area = (box[2] - box[0]) * (box[3] - box[1])
     areas = (others[:, 2] - others[:, 0]) * (others[:, 3] - others[:, 1])
     zero = np.float32(0)
@@ -52,21 +53,26 @@ def _reference(
 
 
 NON_MAX_SUPPRESSION = define(
-    "non_max_suppression", "boxes scores", _infer, _reference, "the best boxes that do not overlap"
+    "non_max_suppression",
+    "boxes scores",
+    _infer,
+    _reference,
+    Traits(Kind.SEARCH, data=(Data("boxes"), Data("scores"))),
+    "the best boxes that do not overlap",
 )
 
 
 def non_max_suppression(
     boxes: relax.Expr, scores: relax.Expr, max_boxes: int, score_threshold: float, iou_threshold: float
 ) -> relax.Call:
-    """indices[c, k]: number of the k-th box of class c, −1 where there are no more; (classes, max_boxes) int32.
+    """indices[c, k]: index of the k-th box of class c, −1 if there are no more; (classes, max_boxes) int32.
 
     boxes:  (N, 4) float32: ymin, xmin, ymax, xmax; scores: (classes, N) float32
     max_boxes: how many boxes a class may have; score_threshold: lowest score; iou_threshold: largest overlap, in (0, 1]
 
-    Greedy: of the boxes with a score of at least score_threshold the best is taken (of equal ones the first), then all
-    whose intersection with it is more than iou_threshold of their union are dropped, and so on. Areas and ratio are
-    float32, each operation rounded on its own. Raises ShapeError.
+    Greedy: of the boxes with a score of at least score_threshold, the best is taken (the first if scores are equal),
+    then all boxes whose intersection with it is more than iou_threshold of their union are dropped, and so on. Areas
+    and ratio are float32, each operation rounded separately. Raises ShapeError.
     Source: TFLite NonMaxSuppressionSingleClassHelper.
     """
     return NON_MAX_SUPPRESSION.call(

@@ -8,6 +8,7 @@ from tvm import relax
 from ..errors import ShapeError
 from ..numerics.normalize import units
 from .base import Shape, TensorInfo, check_dtype, check_qparams, define, export_to_script
+from .traits import Data, Kind, Traits
 
 DTYPES = ("int8", "uint8", "int16")
 
@@ -43,7 +44,14 @@ def _reference(
         return deviation.astype(np.float32) * (step / np.sqrt(variance))
 
 
-NORMALIZE = define("normalize", "data scale zero_point", _infer, _reference, "rows with mean 0 and variance 1")
+NORMALIZE = define(
+    "normalize",
+    "data scale zero_point",
+    _infer,
+    _reference,
+    Traits(Kind.ROWS, data=(Data("data", "scale", "zero_point"),), shift_invariant=True),
+    "rows with mean 0 and variance 1",
+)
 
 
 def normalize(
@@ -54,9 +62,9 @@ def normalize(
     data: int8, uint8 or int16; scale (float) and zero_point (int32): scalars
     centered: False leaves the mean in and divides by √(mean of x² + ε): RMS norm
 
-    With n elements a row and x in integers: D = n·x − Σx and V = n·Σx² − (Σx)² are exact, then in float32
-    y = f32(D) · (f32(s/n) / √(f32(V)·f32((s/n)²) + f32(ε))), each operation rounded on its own.
-    Not centered: D = n·x and V = n·Σx². A row of equal values with ε = 0 is 0 / 0.
+    With n elements per row and integer x, D = n·x − Σx and V = n·Σx² − (Σx)² are exact; then in float32
+    y = f32(D) · (f32(s/n) / √(f32(V)·f32((s/n)²) + f32(ε))), each operation rounded separately.
+    Not centered: D = n·x and V = n·Σx². A row of equal values with ε = 0 gives 0 / 0.
 
     Raises ShapeError. Source: layer_norm of PyTorch and ONNX, with exact statistics.
     """

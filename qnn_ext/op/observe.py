@@ -1,7 +1,7 @@
-"""qnn.observe: marks a float tensor that shall be quantized. An identity, and all that calibration needs to know of it.
+"""qnn.observe: an identity that marks a float tensor for quantization and holds what calibration needs to know of it.
 
-`qnn_ext.quantize` inserts it (annotate), gathers statistics at it (calibrate) and replaces it (realize). It computes
-nothing: `build` drops it.
+`qnn_ext.quantize` inserts it (annotate), collects statistics at it (calibrate) and replaces it (realize). It computes
+nothing: `build` removes it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .base import (
     export_to_script,
     normalize_axis,
 )
+from .traits import Kind, Traits
 
 ROLES = ("input", "activation", "weight")
 OBSERVED_DTYPES = ("int8", "uint8", "int16", "int32")
@@ -46,7 +47,9 @@ def _reference(data: np.ndarray, **attributes: object) -> np.ndarray:
     return data
 
 
-OBSERVE = define("observe", "data", _infer, _reference, "identity that marks a tensor to be quantized")
+OBSERVE = define(
+    "observe", "data", _infer, _reference, Traits(Kind.OTHER), "identity that marks a tensor to be quantized"
+)
 
 
 def observe(
@@ -68,15 +71,15 @@ def observe(
 
     data:      float32 or float16 tensor
     site:      unique name of this place in the model: the key of a calibration table
-    layer, operator: the layer that asks for it and its operator ("nn.conv2d"), for overrides and reports
+    layer, operator: the layer that requires it and that layer's operator ("nn.conv2d"), for overrides and reports
     role:      "input" (operand of an integer product), "activation" (result between layers) or "weight"
-    dtype, bits: integer dtype, and how many bits of it may be used
-    symmetric: whether the zero point stands in the middle of the integers
+    dtype, bits: integer dtype, and how many of its bits may be used
+    symmetric: whether the zero point is in the middle of the integer range
     axis:      the dimension with a scale per slice, None for one scale
-    calibrate_mode, percentile: how the range is found
-    low, high: the range where the user fixed it, which needs no calibration; else None
+    calibrate_mode, percentile: how the range is determined
+    low, high: the range if the user fixed it, so that no calibration is needed; otherwise None
 
-    Raises ShapeError. Source: the annotate step of Relay's quantize (simulated_quantize), made an operator of its own.
+    Raises ShapeError. Source: the annotate step of Relay's quantize (simulated_quantize), as a separate operator.
     """
     return OBSERVE.call(
         data,

@@ -1,4 +1,4 @@
-"""qnn.pool_sum: real values of quantized data added up over windows in float32, one by one as PyTorch does it."""
+"""qnn.pool_sum: real values of quantized data, added up over windows in float32 one by one, as PyTorch does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tvm import relax
 from ..errors import ShapeError
 from .avg_pool2d import pool_output_size
 from .base import Shape, TensorInfo, check_dtype, check_qparams, define, export_to_script
+from .traits import Data, Kind, Traits
 
 DTYPES = ("int8", "uint8", "int16")
 
@@ -17,7 +18,7 @@ DTYPES = ("int8", "uint8", "int16")
 def pooled_size(
     size: Sequence[int], pool_size: Sequence[int], strides: Sequence[int], padding: Sequence[int], ceil_mode: bool
 ) -> tuple[int, ...]:
-    """Number of windows along every spatial dimension; padding: all beginnings, then all ends."""
+    """Number of windows along each spatial dimension; padding: all beginnings, then all ends."""
     rank = len(size)
     return tuple(
         pool_output_size(size[i], pool_size[i], strides[i], padding[i], padding[rank + i], ceil_mode)
@@ -26,7 +27,7 @@ def pooled_size(
 
 
 def check_geometry(data: TensorInfo, pool_size: Sequence[int], strides: Sequence[int], padding: Sequence[int]) -> None:
-    """Raise ShapeError unless the windows fit channels-last data and each has a cell in it."""
+    """Raise ShapeError unless the windows fit channels-last data and each contains at least one of its cells."""
     rank = data.ndim - 2
     if rank < 1 or (len(pool_size), len(strides), len(padding)) != (rank, rank, 2 * rank):
         raise ShapeError(
@@ -81,7 +82,14 @@ def window_totals(
     return total
 
 
-POOL_SUM = define("pool_sum", "data scale zero_point", _infer, window_totals, "real sums over windows")
+POOL_SUM = define(
+    "pool_sum",
+    "data scale zero_point",
+    _infer,
+    window_totals,
+    Traits(Kind.SUM, data=(Data("data", "scale", "zero_point"),), shift_invariant=True),
+    "real sums over windows",
+)
 
 
 def pool_sum(
@@ -93,7 +101,7 @@ def pool_sum(
     padding: tuple[int, ...],
     ceil_mode: bool = False,
 ) -> relax.Call:
-    """y = Σ f32(data − zero_point)·scale over windows, in float32 from the first cell of a window to the last.
+    """y = Σ f32(data − zero_point)·scale over windows, added in float32 from the first cell of a window to the last.
 
     data:    int8, uint8 or int16, channels last: (N, spatial…, C) with any number of spatial dimensions; scale (float)
              and zero_point (int32): scalars

@@ -1,4 +1,4 @@
-"""qnn.prelu: leaky relu whose slopes are a quantized tensor of their own, usually one slope per channel."""
+"""qnn.prelu: leaky relu whose slopes are a quantized tensor, usually one slope per channel."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .base import (
     export_to_script,
 )
 from .requantize import rescale
+from .traits import Data, Kind, Output, Traits
 
 DTYPES = ("int8", "uint8")
 
@@ -85,6 +86,14 @@ PRELU = define(
     "data alpha input_scale input_zero_point alpha_scale alpha_zero_point output_scale output_zero_point",
     _infer,
     _reference,
+    Traits(
+        Kind.POINTWISE,
+        data=(
+            Data("data", "input_scale", "input_zero_point"),
+            Data("alpha", "alpha_scale", "alpha_zero_point"),
+        ),
+        output=Output("output_scale", "output_zero_point"),
+    ),
     "quantized prelu",
 )
 
@@ -106,8 +115,8 @@ def prelu(
 
     data:  int8, uint8 or int16; alpha: int8 or uint8, its shape broadcasts to data's
     scales float, zero points int32: scalars
-    rounding, compute_dtype: as in `requantize`, of the multipliers s_in/s_out and s_in·s_a/s_out ("TFLITE" takes them
-           in float32, as PRELU does)
+    rounding, compute_dtype: as in `requantize`, for the multipliers s_in/s_out and s_in·s_a/s_out ("TFLITE" computes
+           them in float32, as PRELU does)
     out_dtype: int8, uint8 or int16
 
     Raises ShapeError, QnnError. Source: TFLite reference_ops::Prelu.

@@ -1,7 +1,8 @@
 """qnn.qlinear_add, qnn.qlinear_mul: ONNX Runtime's sums and products of two quantized tensors, in its own float32.
 
-Its kernels fold all scales and zero points into a few float constants before they meet the data, which rounds otherwise
-than the textbook formula of `qnn.add` and `qnn.mul`. The zero points here are integer shifts of the operands besides.
+Its kernels fold all scales and zero points into a few float constants before they touch the data, which rounds
+differently from the textbook formula of `qnn.add` and `qnn.mul`. The zero points here are additional integer shifts of
+the operands.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .base import (
     define,
     export_to_script,
 )
+from .traits import Data, Kind, Output, Traits
 
 OPERAND_DTYPES = ("int8", "uint8", "int16", "uint16")
 
@@ -46,7 +48,7 @@ def _infer(
 def adds_lhs_first(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
     """Whether ONNX Runtime adds a left operand of this shape before the right one.
 
-    It does where its loop over the innermost dimensions sees a single value of it.
+    It does so if its loop over the innermost dimensions sees a single value of the left operand.
     """
     rank = max(len(lhs), len(rhs))
     lhs, rhs = (1,) * (rank - len(lhs)) + lhs, (1,) * (rank - len(rhs)) + rhs
@@ -103,6 +105,13 @@ QLINEAR_ADD = define(
     "lhs rhs lhs_zero_point rhs_zero_point lhs_factor rhs_factor offset output_zero_point",
     _infer_add,
     _reference_add,
+    Traits(
+        Kind.POINTWISE,
+        data=(Data("lhs", "lhs_factor", "lhs_zero_point"), Data("rhs", "rhs_factor", "rhs_zero_point")),
+        output=Output(None, "output_zero_point", offset=True),
+        others=("offset",),
+        shift_invariant=True,
+    ),
     "quantized sum in ONNX Runtime's float32",
 )
 
@@ -176,6 +185,16 @@ QLINEAR_MUL = define(
     "lhs rhs lhs_zero_point rhs_zero_point factor offset output_zero_point",
     _infer_mul,
     _reference_mul,
+    Traits(
+        Kind.POINTWISE,
+        data=(Data("lhs", None, "lhs_zero_point"), Data("rhs", None, "rhs_zero_point")),
+        output=Output(None, "output_zero_point", offset=True),
+        others=(
+            "factor",
+            "offset",
+        ),
+        shift_invariant=True,
+    ),
     "quantized product in ONNX Runtime's float32",
 )
 
@@ -190,7 +209,7 @@ def qlinear_mul(
     output_zero_point: relax.Expr,
     out_dtype: str = "int8",
 ) -> relax.Call:
-    """q = saturate(rint(f32((lhs − z_l)·(rhs − z_r))·factor + offset) + z_o), product and sum rounded one by one.
+    """q = saturate(rint(f32((lhs − z_l)·(rhs − z_r))·factor + offset) + z_o), product and sum rounded separately.
 
     lhs, rhs: int8, uint8, int16 or uint16, their product exact in int32; zero points int32 scalars; factor and offset
     float32 scalars; out_dtype: int8, uint8, int16 or uint16

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from functools import reduce
-
 import numpy as np
 from tvm import relax
 
 from ..numerics.reference import float_to_int
-from ..numerics.windows import axis_counts
+from ..numerics.windows import pooled_cells
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, define, export_to_script
 from .pool_sum import check_geometry, pooled_size, window_totals
+from .traits import Data, Kind, Output, Traits
 
 DTYPES = ("int8", "uint8")
 
@@ -37,25 +35,6 @@ def _infer(
     check_geometry(data, pool_size, strides, padding)
     spatial = pooled_size(data.shape[1:-1], pool_size, strides, padding, ceil_mode)
     return (data.shape[0], *spatial, data.shape[-1]), out_dtype
-
-
-def pooled_cells(
-    size: tuple[int, ...],
-    out_size: tuple[int, ...],
-    pool_size: tuple[int, ...],
-    strides: tuple[int, ...],
-    padding: tuple[int, ...],
-    count_include_pad: bool,
-) -> np.ndarray:
-    """How many cells each window averages over, float32 (1, out…, 1): all of them if `count_include_pad`."""
-    rank = len(size)
-    if count_include_pad:
-        return np.full((1,) * (rank + 2), math.prod(pool_size), np.float32)
-    counts = [
-        axis_counts(size[i], out_size[i], pool_size[i], strides[i], padding[i], padding[rank + i], 1, False)
-        for i in range(rank)
-    ]
-    return reduce(np.multiply.outer, counts).reshape(1, *out_size, 1).astype(np.float32)
 
 
 def _reference(
@@ -85,6 +64,12 @@ QLINEAR_AVG_POOL = define(
     "data input_scale input_zero_point output_scale output_zero_point",
     _infer,
     _reference,
+    Traits(
+        Kind.SUM,
+        data=(Data("data", "input_scale", "input_zero_point"),),
+        output=Output("output_scale", "output_zero_point"),
+        shift_invariant=True,
+    ),
     "quantized average pooling in ONNX Runtime's float32",
 )
 
@@ -107,8 +92,8 @@ def qlinear_avg_pool(
     data:    int8 or uint8, channels last: (N, spatial…, C) with any number of spatial dimensions; scales float and
              zero points int32, scalars
     padding: all beginnings, then all ends; stands for real 0.0
-    n:       the cells of the window that lie in the data, or with `count_include_pad` all of them, those beyond the
-             padding that `ceil_mode` reaches too
+    n:       the cells of the window that are in the data, or with `count_include_pad` all of them, including those
+             beyond the padding that `ceil_mode` reaches
     out_dtype: int8 or uint8
 
     Raises ShapeError. Source: com.microsoft QLinearAveragePool of ONNX Runtime.

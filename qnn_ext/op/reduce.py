@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from tvm import relax
@@ -22,9 +23,19 @@ from .base import (
     normalize_axis,
 )
 from .requantize import rescale
+from .traits import Data, Kind, Output, Traits
 
 DTYPES = ("int8", "uint8", "int16")
 ARGUMENTS = "data input_scale input_zero_point output_scale output_zero_point"
+
+SUMS = Traits(
+    Kind.SUM,
+    data=(Data("data", "input_scale", "input_zero_point"),),
+    output=Output("output_scale", "output_zero_point", offset=True),
+    shift_invariant=True,
+    reduces=True,
+)
+EXTREMES = replace(SUMS, kind=Kind.SELECTION)
 
 
 def normalize_axes(axis: Sequence[int], ndim: int) -> tuple[int, ...]:
@@ -132,10 +143,10 @@ def _reference_extreme(reduce: Callable[..., np.ndarray]) -> Callable[..., np.nd
     return run
 
 
-define("mean", ARGUMENTS, _infer, _reference_sum(divide=True), "quantized mean")
-define("sum", ARGUMENTS, _infer, _reference_sum(divide=False), "quantized sum over axes")
-define("max", ARGUMENTS, _infer, _reference_extreme(np.max), "quantized maximum over axes")
-define("min", ARGUMENTS, _infer, _reference_extreme(np.min), "quantized minimum over axes")
+define("mean", ARGUMENTS, _infer, _reference_sum(divide=True), SUMS, "quantized mean")
+define("sum", ARGUMENTS, _infer, _reference_sum(divide=False), SUMS, "quantized sum over axes")
+define("max", ARGUMENTS, _infer, _reference_extreme(np.max), EXTREMES, "quantized maximum over axes")
+define("min", ARGUMENTS, _infer, _reference_extreme(np.min), EXTREMES, "quantized minimum over axes")
 
 
 # ---- builders ----------------------------------------------------------------------------------------------------

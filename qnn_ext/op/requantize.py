@@ -19,6 +19,7 @@ from .base import (
     define,
     export_to_script,
 )
+from .traits import Data, Kind, Output, Traits
 
 # ---- quantize ----------------------------------------------------------------------------------------------------
 
@@ -59,7 +60,19 @@ def _reference_quantize(
     return reference.float_to_int(rounded, along_axis(zero_point, axis, x.ndim), out_dtype)
 
 
-QUANTIZE = define("quantize", "data scale zero_point", _infer_quantize, _reference_quantize, "float -> integer")
+QUANTIZE = define(
+    "quantize",
+    "data scale zero_point",
+    _infer_quantize,
+    _reference_quantize,
+    Traits(
+        Kind.POINTWISE,
+        data=(Data("data", axis="axis"),),
+        output=Output("scale", "zero_point", "axis", offset=True),
+        runtime_zero_point=True,
+    ),
+    "float -> integer",
+)
 
 
 def quantize(
@@ -77,7 +90,7 @@ def quantize(
     scale:      float, scalar or a vector along `axis`; real units per integer step
     zero_point: int32, scalar or a vector along `axis`
     out_dtype:  int8, uint8, int16, uint16, int32 or int64
-    rounding:   midpoints "TONEAREST_EVEN" (ONNX, PyTorch, XNNPACK) or "TONEAREST" = away from zero (TFLite)
+    rounding:   midpoints to even, "TONEAREST_EVEN" (ONNX, PyTorch, XNNPACK), or away from zero, "TONEAREST" (TFLite)
     reciprocal: multiply by f32(1 / scale) instead of dividing, as PyTorch and XNNPACK do
 
     NaN becomes the zero point; infinities saturate. Raises ShapeError. Source: Relay qnn.quantize, ONNX QuantizeLinear.
@@ -115,6 +128,7 @@ DEQUANTIZE = define(
     "data scale zero_point",
     _infer_dequantize,
     _reference_dequantize,
+    Traits(Kind.POINTWISE, data=(Data("data", "scale", "zero_point", "axis"),), shift_invariant=True),
     "integer -> float",
 )
 
@@ -184,7 +198,7 @@ def rescale(
     compute_dtype: str | None,
     out_dtype: str,
 ) -> np.ndarray:
-    """saturate(round(x · in_scale / out_scale) + zero_point) of int32 or int64 x; all arguments broadcast."""
+    """saturate(round(x · in_scale / out_scale) + zero_point) for int32 or int64 x; all arguments broadcast."""
     compute_dtype = check_rounding(rounding, compute_dtype)
     if in_scale.ndim == 0 and out_scale.ndim == 0 and in_scale == out_scale:
         return reference.saturate(x.astype(np.int64) + zero_point, out_dtype)
@@ -201,6 +215,12 @@ REQUANTIZE = define(
     "data input_scale input_zero_point output_scale output_zero_point",
     _infer_requantize,
     requantize_array,
+    Traits(
+        Kind.POINTWISE,
+        data=(Data("data", "input_scale", "input_zero_point", "axis"),),
+        output=Output("output_scale", "output_zero_point", "axis", offset=True),
+        shift_invariant=True,
+    ),
     "integer -> integer with other QParams",
 )
 

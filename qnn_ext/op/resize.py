@@ -1,4 +1,4 @@
-"""qnn.resize_bilinear: images in another size, in fixed point or in float32, as TFLite computes it."""
+"""qnn.resize_bilinear: images resized in fixed point or in float32, as TFLite computes it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..errors import ShapeError
 from ..numerics import reference
 from ..numerics.taps import FRACTION_BITS, bilinear_taps
 from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+from .traits import Kind, Traits
 
 ARITHMETICS = ("fixed", "float32")
 
@@ -54,7 +55,7 @@ def _reference(
     return total.astype(data.dtype)
 
 
-RESIZE_BILINEAR = define("resize_bilinear", "data", _infer, _reference, "bilinear interpolation")
+RESIZE_BILINEAR = define("resize_bilinear", "data", _infer, _reference, Traits(Kind.OTHER), "bilinear interpolation")
 
 
 def resize_bilinear(
@@ -64,7 +65,7 @@ def resize_bilinear(
     half_pixel_centers: bool = False,
     arithmetic: str = "fixed",
 ) -> relax.Call:
-    """Bilinear interpolation of an image; output row y lies at y · height / size[0], or, if
+    """Bilinear interpolation of an image; output row y lies at y · height / size[0], or with
 
         align_corners       at y · (height − 1) / (size[0] − 1)
         half_pixel_centers  at (y + ½) · height / size[0] − ½
@@ -74,7 +75,7 @@ def resize_bilinear(
     data:  NHWC, int8, uint8, int16 or float32; size: (rows, columns) of the result
     arithmetic: "fixed": positions in units of 2⁻¹⁰, integer products, rounded to the nearest with midpoints away from 0
                 "float32": Σ (x · vertical) · horizontal over (upper left, lower left, upper right, lower right) in this
-                order, every operation rounded on its own (no fused multiply-add); then, for integers, to the
+                order, every operation rounded separately (no fused multiply-add); then, for integers, rounded to the
                 nearest, midpoints away from 0
 
     Raises ShapeError. Source: TFLite reference_ops::ResizeBilinear ("float32": float and uint8) and

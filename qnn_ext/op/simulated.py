@@ -1,4 +1,4 @@
-"""qnn.simulated_quantize, qnn.simulated_dequantize: quantization error in float32, the dtype chosen at run time."""
+"""qnn.simulated_quantize, qnn.simulated_dequantize: quantization error in float32, for a dtype chosen at run time."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .base import (
     define,
     export_to_script,
 )
+from .traits import Data, Kind, Output, Traits
 
 # What the run-time dtype code selects; 0 and any other code pass the data through.
 DTYPE_CODES = {1: "int8", 2: "uint8", 3: "int32"}
@@ -68,13 +69,24 @@ def _reference(convert: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 SIMULATED_QUANTIZE = define(
-    "simulated_quantize", "data dtype scale zero_point", _infer, _reference(_quantize), "quantize, kept in float32"
+    "simulated_quantize",
+    "data dtype scale zero_point",
+    _infer,
+    _reference(_quantize),
+    Traits(
+        Kind.POINTWISE,
+        data=(Data("data", axis="axis"),),
+        output=Output("scale", "zero_point", "axis"),
+        others=("dtype",),
+    ),
+    "quantize, kept in float32",
 )
 SIMULATED_DEQUANTIZE = define(
     "simulated_dequantize",
     "data dtype scale zero_point",
     _infer,
     _reference(_dequantize),
+    Traits(Kind.POINTWISE, data=(Data("data", "scale", "zero_point", "axis"),), others=("dtype",)),
     "dequantize float32 integers",
 )
 
@@ -85,7 +97,7 @@ def simulated_quantize(
     """y = clip(round(data / scale) + zero_point) as float32; midpoints away from zero.
 
     data:  float32 tensor; dtype: int32 scalar, constant or computed: 0 passes the data through, 1 is int8, 2 uint8,
-           3 int32 (see `dtype_code`); the range of that dtype clips
+           3 int32 (see `dtype_code`); results are clipped to the range of that dtype
     scale: float, zero_point: int32; scalars or vectors along `axis`, constant or computed
 
     Raises ShapeError. Source: Relay qnn.simulated_quantize.

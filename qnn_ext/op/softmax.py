@@ -18,8 +18,15 @@ from .base import (
     export_to_script,
     normalize_axis,
 )
+from .traits import Data, Kind, Output, Traits
 
 ARGUMENTS = "data input_scale input_zero_point output_scale output_zero_point"
+TRAITS = Traits(
+    Kind.ROWS,
+    data=(Data("data", "input_scale", "input_zero_point"),),
+    output=Output("output_scale", "output_zero_point"),
+    axis="axis",
+)
 DTYPES = ("int8", "uint8", "int16")
 ROUNDINGS = ("TONEAREST_EVEN", "TFLITE")
 SOFTMAX_ROUNDINGS = (*ROUNDINGS, "ONNXRUNTIME")
@@ -50,7 +57,7 @@ def _infer(
 
 
 def _check_output(scale: TensorInfo, zero_point: TensorInfo, expected: tuple[float, int]) -> None:
-    """TFLite writes softmax and log_softmax in fixed QParams only."""
+    """TFLite writes softmax and log_softmax only with fixed QParams."""
     found_scale = expected[0] if scale.value is None else float(scale.value.reshape(()))
     found_zero = expected[1] if zero_point.value is None else int(zero_point.value.reshape(()))
     if abs(found_scale / expected[0] - 1) > 1e-3 or found_zero != expected[1]:
@@ -64,7 +71,7 @@ def _check_output(scale: TensorInfo, zero_point: TensorInfo, expected: tuple[flo
 
 
 def _tflite_output(data_dtype: str, out_dtype: str) -> tuple[float, int]:
-    """Scale and zero point TFLite's kernel writes. Raises ShapeError for combinations it does not have."""
+    """Scale and zero point of TFLite's results. Raises ShapeError for combinations it does not have."""
     if data_dtype == "int16":
         if out_dtype != "int16":
             raise ShapeError(f"rounding TFLITE takes int16 to int16 only, found {out_dtype}")
@@ -114,7 +121,7 @@ def _reference_softmax(
     return np.moveaxis(out, -1, axis)
 
 
-SOFTMAX = define("softmax", ARGUMENTS, _infer_softmax, _reference_softmax, "quantized softmax")
+SOFTMAX = define("softmax", ARGUMENTS, _infer_softmax, _reference_softmax, TRAITS, "quantized softmax")
 
 
 def softmax(
@@ -134,7 +141,7 @@ def softmax(
     beta: factor of the exponent, > 0
     rounding:
         "TONEAREST_EVEN"  e = rint(2²³·e^(−β·s_in·d)) as integers, then rint(f32(e) · f32(1 / (f32(Σe)·s_out))) + z_out:
-                          float32 accuracy, the same on every machine and in every order of summation
+                          float32 accuracy, and the same result on every machine and in any order of summation
         "TFLITE"          LiteRT's reference kernels: gemmlowp fixed point for 8-bit data, interpolated samples for
                           int16; writes scale 1/256 and the lowest value as zero point (int16 data: 1/32768 and 0)
         "ONNXRUNTIME"     QLinearSoftmax: rint((e·⌊1/s_out⌋) / Σe) + z_out, e = e^(c − β·s_in·d) and Σ in float32, one
@@ -194,7 +201,9 @@ def _reference_log_softmax(
     return np.moveaxis(out, -1, axis)
 
 
-LOG_SOFTMAX = define("log_softmax", ARGUMENTS, _infer_log_softmax, _reference_log_softmax, "quantized log softmax")
+LOG_SOFTMAX = define(
+    "log_softmax", ARGUMENTS, _infer_log_softmax, _reference_log_softmax, TRAITS, "quantized log softmax"
+)
 
 
 def log_softmax(

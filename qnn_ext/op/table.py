@@ -12,6 +12,7 @@ from ..numerics import reference
 from ..numerics.reference import domain
 from ..qparams import INTEGER_DTYPES, QParams, dtype_range
 from .base import Shape, TensorInfo, check_dtype, define, export_to_script
+from .traits import Kind, Traits
 
 
 def table_index(data: np.ndarray) -> np.ndarray:
@@ -28,7 +29,7 @@ def function_table(
 ) -> np.ndarray:
     """The table of target.quantize(function(source.dequantize(q))) for every q of `source`'s dtype.
 
-    The function sees real values in `compute_dtype`. NaN results become the zero point.
+    The function receives real values in `compute_dtype`. NaN results become the zero point.
     """
     real = (domain(source.dtype).astype(np.int64) - int(source.zero_point)).astype(compute_dtype)
     with np.errstate(all="ignore"):
@@ -52,6 +53,7 @@ TABLE = define(
     "data table",
     _infer,
     lambda data, table: table[table_index(data)],
+    Traits(Kind.POINTWISE, others=("table",)),
     "lookup in a table with an entry per value",
 )
 

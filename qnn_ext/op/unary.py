@@ -1,6 +1,6 @@
-"""Functions of one quantized value: sigmoid, tanh, exp, ... Each is one lookup table, made by `unary_table`.
+"""Functions of one quantized value: sigmoid, tanh, exp, ... Each is a lookup table, computed by `unary_table`.
 
-No function here has a kernel of its own: `qnn.table` computes them all. relu and its kin are R.clip.
+No function here has its own kernel: `qnn.table` computes them all. relu and its variants are R.clip.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .base import (
     export_to_script,
 )
 from .table import function_table, table_index
+from .traits import Data, Kind, Output, Traits
 
 DTYPES = ("int8", "uint8", "int16")
 ROUNDINGS = ("TONEAREST_EVEN", "TONEAREST", "TFLITE")
@@ -35,9 +36,9 @@ ROUNDINGS = ("TONEAREST_EVEN", "TONEAREST", "TFLITE")
 
 @dataclass(frozen=True)
 class Unary:
-    """One function: its formula for the docstring, as NumPy on float64, TFLite's table, and parameters with defaults.
+    """One function: its formula for the docstring, in NumPy on float64, TFLite's table, and parameters with defaults.
 
-    tflite: (source, target, **parameters) -> table; None when TFLite has no quantized kernel.
+    tflite: (source, target, **parameters) -> table; None if TFLite has no quantized kernel.
     """
 
     formula: str
@@ -91,7 +92,7 @@ def unary_table(
 ) -> np.ndarray:
     """The table of target.quantize(function(source.dequantize(q))) for every q: 256 entries, or 65536 for int16.
 
-    rounding: "TONEAREST_EVEN" or "TONEAREST" of function(x)/s_out in float32, the function itself exact to float32;
+    rounding: "TONEAREST_EVEN" or "TONEAREST" of function(x)/s_out in float32, with the function exact to float32;
               "TFLITE": what LiteRT's reference kernel computes. Raises QnnError when there is no such kernel.
     """
     unary = UNARY[name]
@@ -197,6 +198,11 @@ def _builder(name: str) -> Callable[..., relax.Call]:
     return build
 
 
+TRAITS = Traits(
+    Kind.POINTWISE,
+    data=(Data("data", "input_scale", "input_zero_point"),),
+    output=Output("output_scale", "output_zero_point"),
+)
 BUILDERS: dict[str, Callable[..., relax.Call]] = {}
 for _name, _unary in UNARY.items():
     define(
@@ -204,6 +210,7 @@ for _name, _unary in UNARY.items():
         "data input_scale input_zero_point output_scale output_zero_point",
         _infer,
         _reference(_name),
+        TRAITS,
         f"quantized {_name}: {_unary.formula}",
     )
     BUILDERS[_name] = _builder(_name)

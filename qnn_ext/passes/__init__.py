@@ -1,9 +1,9 @@
-"""Passes: QNN graph to scheduled kernels, in the order that `build.py` lists.
+"""Passes: from a QNN graph to scheduled kernels, in the order listed in `build.py`.
 
 fold_padding → channels_last → legalize → canonicalize → sink_shuffles → sink_reshapes → fold_constant_sums → fuse
 → lower
 
-qdq_to_integer comes before all of them, at import: it makes QNN operators of QDQ graphs.
+qdq_to_integer runs before all of them, at import: it turns QDQ graphs into QNN operators.
 """
 
 from .canonicalize import canonicalize

@@ -1,7 +1,7 @@
-"""Checks of run-time values: collected into one status tensor, an extra last result of `main`, and dropped.
+"""Checks of run-time values: collected into one status tensor, an extra last result of `main`, and then dropped.
 
-What is checked is safe without: `numerics/bounded.py` keeps every address within its tensor. The checks say that a
-result is not what the model's framework would have computed.
+Memory safety does not depend on them: `numerics/bounded.py` keeps every address within its tensor. The checks report
+that a result is not what the model's framework would have computed.
 """
 
 from __future__ import annotations
@@ -11,38 +11,33 @@ from typing import Any
 import numpy as np
 from tvm import IRModule, relax
 
-from ..module import Check
+from ..module import BOUNDS, DIVISOR, Check
 from ..op.base import call_attributes, constant, definition_of
-from ..op.check import BOUNDS, CHECK_BOUNDS, CHECK_DIVISOR, DIVISOR, STATUS_SHAPE, first_violation
-from .rewrite import Emit, bindings_of, emit_named, plain_attrs, rewrite, substitute
+from ..op.check import CHECK_BOUNDS, CHECK_DIVISOR, STATUS_SHAPE, first_violation
+from .rewrite import Emit, Rebuild, bindings_of, emit_named, rewrite, without_dead_code
 
 
 def collect_checks(mod: IRModule) -> tuple[IRModule, list[Check]]:
-    """`mod` with the status of its checks as the last result, and the checks, the first with number 1; the module
-    itself where it has none."""
+    """`mod` with the status of its checks as the last result, and the checks, numbered from 1; the unchanged module if
+    it has none."""
     if not _has_checks(mod):
         return mod, []
-    main = relax.transform.DeadCodeElimination(["main"])(mod)["main"]
+    new = Rebuild(without_dead_code(mod)["main"])
     checks: list[Check] = []
     status: relax.Expr = constant(np.zeros(STATUS_SHAPE, np.int64))
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
-    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
-        with builder.dataflow():
-            for binding in bindings_of(main):
-                value = substitute(binding.value, environment)
-                environment[binding.var] = emit_named(builder, value, binding.var.name)
-                found = _checks_of(value)
-                if found:
-                    low, high = [check.low for check in found], [check.high for check in found]
-                    call = first_violation(value.args[0], status, low, high, found[0].kind, len(checks) + 1)
-                    status = emit_named(builder, call, f"{binding.var.name}_status")
-                    checks += found
-            results = _fields(substitute(main.body.body, environment))
-            result = builder.emit_output(relax.Tuple([*results, status]))
-        builder.emit_func_output(result)
+    with new.main():
+        for binding in new.bindings:
+            new.keep(binding)
+            found = _checks_of(binding.value)
+            if found:
+                low, high = [check.low for check in found], [check.high for check in found]
+                tensor = new.substituted(binding.value.args[0])
+                call = first_violation(tensor, status, low, high, found[0].kind, len(checks) + 1)
+                status = emit_named(new.builder, call, f"{binding.var.name}_status")
+                checks += found
+        new.result = relax.Tuple([*_fields(new.substituted(new.function.body.body)), status])
     others = {var: function for var, function in mod.functions_items() if var.name_hint != "main"}
-    return IRModule({**others, **dict(builder.get().functions_items())}, attrs=mod.attrs), checks
+    return IRModule({**others, **dict(new.module().functions_items())}, attrs=mod.attrs), checks
 
 
 def _has_checks(mod: IRModule) -> bool:
@@ -50,7 +45,7 @@ def _has_checks(mod: IRModule) -> bool:
 
 
 def _checks_of(value: Any) -> list[Check]:
-    """The checks that a bound value makes."""
+    """The checks that a bound value performs."""
     definition = definition_of(value)
     if definition is CHECK_DIVISOR:
         attributes = call_attributes(value)
@@ -72,8 +67,8 @@ def _fields(result: relax.Expr) -> list[relax.Expr]:
 
 
 def drop_checks(mod: IRModule) -> IRModule:
-    """`mod` with every check replaced by its operand; indices clipped, so that what is computed from them overflows
-    nowhere."""
+    """`mod` with every check replaced by its operand; indices are clipped, so that nothing computed from them
+    overflows."""
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         checks = _checks_of(value)

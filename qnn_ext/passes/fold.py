@@ -1,6 +1,6 @@
 """Fold: merges chains of constant additions, (acc + c₁) + c₂ = acc + (c₁ + c₂), so that T3, T4 and the bias are one.
 
-Integer addition wraps, so the order does not matter. Everything else that is constant was computed at import.
+Integer addition wraps, so the order does not matter. All other constants were computed at import.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .rewrite import Emit, op_name, rewrite
 
 def fold_constant_sums(mod: IRModule) -> IRModule:
     """`mod` with every chain of constant int32 or int64 additions merged into its last link."""
-    known: dict[relax.Var, tuple[relax.Expr, np.ndarray]] = {}  # variable -> (acc, c) when it is bound to acc + c
+    known: dict[relax.Var, tuple[relax.Expr, np.ndarray]] = {}  # variable -> (acc, c) if it is bound to acc + c
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         parts = _constant_addition(expr)
@@ -24,7 +24,7 @@ def fold_constant_sums(mod: IRModule) -> IRModule:
         if base in known:
             base, inner = known[base]
             value = inner + value
-        # bind here rather than in `rewrite`, so that the variable is known to later links
+        # bind here rather than in `rewrite`, so that later links of the chain find the variable
         var = emit(relax.op.add(base, constant(value)))
         known[var] = (base, value)
         return var
@@ -33,7 +33,7 @@ def fold_constant_sums(mod: IRModule) -> IRModule:
 
 
 def _constant_addition(expr: relax.Expr) -> tuple[relax.Var, np.ndarray] | None:
-    """(acc, c) when `expr` is acc + c or acc − c in int32 or int64 and c does not widen its shape."""
+    """(acc, c) if `expr` is acc + c or acc − c in int32 or int64 and c does not broadcast acc to a larger shape."""
     name = op_name(expr)
     if name not in ("add", "subtract") or str(expr.args[0].ty.dtype) not in ("int32", "int64"):
         return None

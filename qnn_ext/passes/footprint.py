@@ -1,5 +1,5 @@
-"""How much memory the tensors of a lowered module take at a time, by arithmetic: for models that TVM's virtual machine
-runs, on CPUs and GPUs. A model that is one program has its own plan, see `program.memory`."""
+"""The peak memory of a lowered module's tensors, calculated: for models that TVM's virtual machine runs, on CPUs and
+GPUs. A model that is one program has its own memory plan, see `program.memory`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .rewrite import bindings_of, op_name
 
 
 def peak(mod: IRModule) -> tuple[int, str]:
-    """Bytes of all tensors that are alive at the same time, at most, and the name of the one computed then. Inputs and
-    results are alive throughout; what is no run of known size counts nothing."""
+    """The largest number of bytes of tensors that are alive at the same time, and the name of the one computed then.
+    Inputs and results are alive throughout; anything of unknown size counts as nothing."""
     main = mod["main"]
     bindings = bindings_of(main)
-    sources: dict[Any, list[Any]] = {}  # the tensors whose memory a variable is, or holds
+    sources: dict[Any, list[Any]] = {}  # variable -> the tensors whose memory it names or contains
     last: dict[Any, int] = {}
     for index, binding in enumerate(bindings):
         read = [source for var in _variables(binding.value) for source in sources.get(var, [var])]
@@ -54,7 +54,7 @@ def _variables(expr: Any) -> Iterator[Any]:
 
 
 def _is_view(expr: Any) -> bool:
-    """Whether an expression computes nothing but names memory that is there."""
+    """Whether an expression computes nothing and only names existing memory."""
     return isinstance(expr, (relax.Var, relax.Tuple, relax.TupleGetItem)) or op_name(expr) == "reshape"
 
 

@@ -1,4 +1,4 @@
-"""Inline: functions that `main` calls become part of it, for the passes of the build see `main` alone."""
+"""Inline: functions that `main` calls become part of it, because the build's passes see only `main`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from typing import Any
 
 from tvm import IRModule, ir, relax
 
-from .rewrite import bindings_of, plain_attrs, substitute
+from .rewrite import Rebuild, bindings_of, substitute
 
 
 def inlined(mod: IRModule) -> IRModule:
-    """`mod` with every function that `main` calls in its place; the module itself when `main` calls none."""
-    main = mod["main"]
-    if not any(_callee(mod, binding.value) for binding in bindings_of(main)):
+    """`mod` with every function that `main` calls inlined; the unchanged module if `main` calls none."""
+    new = Rebuild(mod["main"])
+    if not any(_callee(mod, binding.value) for binding in new.bindings):
         return mod
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
 
     def result_of(value: Any) -> Any:
-        """A value whose variables are replaced; of a call of a function that function's result."""
+        """A value with its variables replaced; for a call of a function, that function's result."""
         function = _callee(mod, value)
         if function is not None:
             local = dict(zip(function.params, value.args, strict=True))
@@ -30,18 +28,14 @@ def inlined(mod: IRModule) -> IRModule:
         return value
 
     def bound(expr: Any, name: str) -> Any:
-        return expr if isinstance(expr, (relax.Var, relax.Tuple)) else builder.emit(expr, name_hint=name)
+        return expr if isinstance(expr, (relax.Var, relax.Tuple)) else new.builder.emit(expr, name_hint=name)
 
-    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
-        with builder.dataflow():
-            for binding in bindings_of(main):
-                value = result_of(substitute(binding.value, environment))
-                environment[binding.var] = bound(value, binding.var.name)
-            result = builder.emit_output(substitute(main.body.body, environment))
-        builder.emit_func_output(result)
-    return builder.get()
+    with new.main():
+        for binding in new.bindings:
+            new.environment[binding.var] = bound(result_of(new.substituted(binding.value)), binding.var.name)
+    return new.module()
 
 
 def _callee(mod: IRModule, value: Any) -> relax.Function | None:
-    """The function that a call runs, None for calls of operators and everything else."""
+    """The function that a call invokes; None for calls of operators and everything else."""
     return mod[value.op] if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar) else None

@@ -1,9 +1,9 @@
-"""Operators that stay ordinary Relax, legalized to formulas of our own instead of TVM's.
+"""Operators that stay ordinary Relax, legalized to our own formulas instead of TVM's.
 
-They are those of the interpreter and of the float tails of integer kernels, in vector code: exp and what contains it,
-softmax, and layer normalization along the last axis; argmax and argmin; casts of floats to integers; maximum pooling of
-integers; and products, in legalize_float_products.py.
-Everything else keeps TVM's legalization, some moves with a note: legalize_moves.py.
+The formulas are those of the interpreter and of the float epilogues of integer kernels, as vector code: exp and
+functions built on it, softmax, and layer normalization along the last axis; argmax and argmin; casts of floats to
+integers; maximum pooling of integers; and products, in legalize_float_products.py.
+Everything else keeps TVM's legalization; legalize_moves.py annotates some of the moves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ELEMENTARY = ("exp", "erf", "tanh", "sigmoid", "nn.silu", "nn.gelu", "nn.gelu_ta
 
 
 def float_legalizations() -> dict[str, Legalization]:
-    """By operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
+    """Legalizations by operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
     rules = {f"relax.{name}": _elementary(name) for name in ELEMENTARY}
     rules["relax.nn.softmax"] = _guarded(_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
@@ -46,8 +46,8 @@ def float_legalizations() -> dict[str, Legalization]:
 
 
 def _has_zero(call: relax.Call) -> bool:
-    """Whether an operand is the float 0, which TVM's simplifier takes for the product and, divided, for the quotient,
-    also where the other operand is NaN, infinite or 0."""
+    """Whether an operand is the float 0: TVM's simplifier replaces 0·x and 0/x by 0, even if x is NaN, infinite or
+    0."""
     values = [constant_value(operand) for operand in call.args]
     return any(
         value is not None and value.size == 1 and value.dtype.kind == "f" and not value.any() for value in values
@@ -55,7 +55,7 @@ def _has_zero(call: relax.Call) -> bool:
 
 
 def _among_tensors(function: Callable[..., te.Tensor]) -> Legalization:
-    """The function of two tensors, a constant among them that otherwise would become a number in the code."""
+    """The function on two tensors, so that a constant operand does not become a number in the code."""
     return lambda builder, call: builder.call_te(function, *call.args, primfunc_name_hint=function.__name__)
 
 
@@ -64,7 +64,7 @@ def _is_float32(call: relax.Call) -> bool:
 
 
 def _guarded(rule: Legalization, applies: Callable[[relax.Call], bool] = has_float_rows) -> Legalization:
-    """`rule` for the calls it is for, TVM's own legalization for the others."""
+    """`rule` for the calls it applies to, TVM's own legalization for the others."""
 
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return rule(builder, call) if applies(call) else call.op.get_attr("FLegalize")(builder, call)
@@ -98,7 +98,7 @@ def _is_float(call: relax.Call) -> bool:
 
 
 def _along_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """TVM's own starts at the lowest finite number, and so finds no −∞."""
+    """Replaces TVM's own, which starts at the lowest finite number and so never finds −∞."""
     ndim = len(shape_of(call.args[0]))
     axes = range(ndim) if call.attrs.axis is None else sorted({int(axis) % ndim for axis in call.attrs.axis})
     combine = extremes.largest if str(call.op.name) == "relax.max" else extremes.smallest
@@ -111,7 +111,7 @@ def _along_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _floor_mod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """TVM's a − ⌊a / b⌋·b, the product rounded by itself."""
+    """TVM's a − ⌊a / b⌋·b, with the product rounded separately."""
 
     def compute(a: te.Tensor, b: te.Tensor) -> te.Tensor:
         multiple = topi.multiply(topi.floor(topi.divide(a, b)), b)
@@ -122,7 +122,7 @@ def _floor_mod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _makes_integers(call: relax.Call) -> bool:
-    """Whether a cast makes floats integers."""
+    """Whether a cast turns floats into integers."""
     source, target = str(call.args[0].ty.dtype), str(call.ty.dtype)
     return "float" in source and target.startswith(("int", "uint"))
 

@@ -1,7 +1,6 @@
-"""Float matrix products and convolutions (NHWC) legalized for vectors: columns or output channels side by side.
+"""Float matrix products and convolutions (NHWC) legalized for vectors, whose lanes are columns or output channels.
 
-Constant operands are packed here, at compile time. The terms of every sum keep the order that TVM's legalization gives
-them.
+Constant operands are packed here, at compile time. The terms of every sum stay in the order of TVM's legalization.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from tvm import relax, te, tirx
 
 from ..op.base import constant, constant_value, shape_of
 
-LANES = 16  # float32 in the widest vector
+LANES = 16  # float32 values in the widest vector
 ATTRIBUTES = {"op_pattern": 4}  # relax.TVMOpPattern.kOutEWiseFusable: elementwise operators may follow in one kernel
-MIN_ROWS = 8  # rows of a product that make packing its other operand at run time worth it
+MIN_ROWS = 8  # rows of a product from which packing its other operand at run time pays
 
 
 def _padded(size: int) -> int:
@@ -28,7 +27,7 @@ def _all_float32(call: relax.Call) -> bool:
 
 
 def has_odd_columns(call: relax.Call) -> bool:
-    """Whether padding the columns of a product pays: they fill no vectors, and rows enough share them."""
+    """Whether padding the columns of a product pays: they do not fill whole vectors, and enough rows share them."""
     lhs, rhs = (shape_of(arg) for arg in call.args)
     if len(rhs) < 2 or len(lhs) < 2 or not _all_float32(call) or rhs[-1] % LANES == 0:
         return False
@@ -37,7 +36,7 @@ def has_odd_columns(call: relax.Call) -> bool:
 
 
 def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """The product with zeros as further columns, and of that the columns that are wanted."""
+    """The product with its columns padded with zeros, cut back to the columns of the result."""
     columns, known = shape_of(call.args[1])[-1], constant_value(call.args[1])
     if known is not None:
         padded = constant(_with_zeros(known))
@@ -49,7 +48,7 @@ def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _with_zeros(array: np.ndarray) -> np.ndarray:
-    """Zeros behind the last axis, up to a multiple of LANES."""
+    """The array with its last axis padded with zeros to a multiple of LANES."""
     columns = array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, _padded(columns) - columns)])
 
@@ -79,7 +78,8 @@ def _first_columns_of_product(x: te.Tensor, y: te.Tensor, columns: int) -> te.Te
 
 
 def is_plain_nhwc(call: relax.Call) -> bool:
-    """A float convolution of NHWC data with constant weights, of all channels or depthwise with one output each."""
+    """Whether it is a float convolution of NHWC data with constant weights, either without groups or depthwise with one
+    output per channel."""
     attrs = call.attrs
     if attrs.data_layout != "NHWC" or attrs.out_layout != "NHWC" or set(attrs.kernel_layout) != set("OHWI"):
         return False
@@ -91,8 +91,8 @@ def is_plain_nhwc(call: relax.Call) -> bool:
 def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Σ over (kh, kw, ci) with weights packed to (co / LANES, kh, kw, ci, LANES), depthwise to (kh, kw, c).
 
-    Strips of output channels read their weights one after the other; rows of all channels would lie apart by a power
-    of two, all in the same few sets of the cache.
+    A strip of output channels then reads its weights contiguously; in rows of all channels they would often be a power
+    of two apart and fall into the same few sets of the cache.
     """
     attrs, shape = call.attrs, shape_of(call)
     known = constant_value(call.args[1])

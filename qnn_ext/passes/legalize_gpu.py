@@ -1,8 +1,8 @@
-"""Operators that TVM leaves to libraries on GPUs, or gives threads of its own, legalized to TE: cumulative sums,
+"""Operators that TVM leaves to libraries on GPUs, or maps to threads in its own way, legalized to TE: cumulative sums,
 sorting, scattering.
 
-Sorting is counting: an element's place is how many come before it, equal ones in their order, as the CPU's stable sort
-has them. That is n² comparisons for rows of n, all of them side by side.
+Sorting is counting: an element's position is the number of elements that come before it, with equal ones in their
+original order, as in the CPU's stable sort. That takes n² comparisons for a row of n, all of them in parallel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
 def gpu_legalizations() -> dict[str, Legalization]:
-    """By operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
+    """Legalizations by operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
     return {
         "relax.cumsum": _cumsum,
         "relax.scatter_elements": _scatter_elements,
@@ -29,13 +29,13 @@ def gpu_legalizations() -> dict[str, Legalization]:
 
 
 def _scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """The CPU's loops, which get threads as all others do; TVM's for GPUs bring threads of two counts in one kernel."""
+    """The CPU's loops, mapped to threads like all others; TVM's GPU version uses two thread counts in one kernel."""
     axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
     return builder.call_te(topi.scatter_elements, *call.args, axis, reduction, primfunc_name_hint="scatter_elements")
 
 
 def _scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """As `_scatter_elements`. topi has the components of an index along the first axis."""
+    """Like `_scatter_elements`. In topi, the components of an index are along the first axis."""
 
     def scatter(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
         last = len(indices.shape) - 1
@@ -51,7 +51,8 @@ def _cumsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def cumulative_sum(x: te.Tensor, axis: int | None, dtype: str, exclusive: bool) -> te.Tensor:
-    """Σ of the elements up to each, or before it; in order, so that sums of floats are those of a running sum."""
+    """For each element, Σ of the elements up to it, or before it if `exclusive`; in order, so that sums of floats equal
+    a running sum."""
     if axis is None:
         x, axis = topi.reshape(x, (prod(int(size) for size in x.shape),)), 0
     shape = [int(size) for size in x.shape]
@@ -67,7 +68,7 @@ def cumulative_sum(x: te.Tensor, axis: int | None, dtype: str, exclusive: bool) 
 
 
 def sorted_positions(x: te.Tensor, axis: int, descending: bool, count: int, dtype: str) -> te.Tensor:
-    """Where in its row the element stands that comes at each of the first `count` places, in `dtype`."""
+    """For each of the first `count` places of the sorted row, the position of its element in the row, in `dtype`."""
     shape = [int(size) for size in x.shape]
     axis %= len(shape)
     j = te.reduce_axis((0, shape[axis]), "j")

@@ -1,6 +1,7 @@
-"""Takes without TVM's "fast" mode; concatenation and slices with a note for `program` of what their kernels move.
+"""Takes without TVM's "fast" mode; concatenations and slices annotated for `program` with what their kernels move.
 
-A note stands on the kernel's function and is gone when the kernel is fused with others: it then does more than move.
+A note is an attribute of the kernel's function and is lost when the kernel is fused with others: it then does more than
+move.
 """
 
 from __future__ import annotations
@@ -10,21 +11,16 @@ from typing import Any
 
 from tvm import relax, tirx, topi
 
+from ..numerics.annotations import JOIN, SLICE
 from ..op.base import shape_of
 from .rewrite import op_name
 
-JOIN = "qnn_join"
-"""The axis along which the kernel joins its operands, in their order."""
-
-SLICE = "qnn_slice"
-"""The kernel copies one run of memory, from this element of its operand on."""
-
-_MOST_JOINED = 64  # operands of one kernel: it chooses among them one by one, and TVM's passes recurse as deep
-_OPAQUE = 8  # TVM's name of what is not fused: kOpaque
+_MOST_JOINED = 64  # operands of one kernel: it selects among them one by one, and TVM's passes recurse that deep
+_OPAQUE = 8  # TVM's kOpaque: an operator that is not fused
 
 
 def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """R.concat with the note JOIN. Many operands are joined group by group, and then the groups."""
+    """R.concat with the note JOIN. Many operands are joined in groups, which are then joined."""
     axis = (0 if call.attrs.axis is None else int(call.attrs.axis)) % len(shape_of(call))
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     if len(parts) <= _MOST_JOINED:
@@ -36,7 +32,7 @@ def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axis: int) -> relax.Expr:
-    """A group, in a kernel of its own: fused with others it would be one that joins many again."""
+    """A group, joined in its own kernel: fused with others, it would again be one that joins many operands."""
     if len(parts) == 1:
         return parts[0]
     call = builder.normalize(relax.op.concat(parts, axis))
@@ -44,7 +40,7 @@ def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axis: int) -> 
 
 
 def stack(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """R.stack; of many operands as R.concat, each with the new axis."""
+    """R.stack; for many operands, R.concat of each with the new axis."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     if len(parts) <= _MOST_JOINED:
         return _legalized(builder, call)
@@ -55,13 +51,13 @@ def stack(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """R.strided_slice, with the note SLICE if it is for it."""
+    """R.strided_slice, with the note SLICE if it applies."""
     start = _run(call)
     return _legalized(builder, call) if start is None else _noted(builder, call, {SLICE: start})
 
 
 def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """R.take with indices that are clipped unless they wrap: TVM's "fast" reads whatever lies at the address."""
+    """R.take with clipped indices, unless they wrap: TVM's "fast" mode reads whatever lies at the address."""
     mode = "wrap" if call.attrs.mode == "wrap" else "clip"
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     return builder.call_te(topi.take, *call.args, axis, mode=mode, primfunc_name_hint="take")
@@ -80,7 +76,8 @@ def _noted(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, int])
 
 
 def _run(call: relax.Call) -> int | None:
-    """The first element of a slice that is a run of memory: one index of each axis, some of the next, all behind."""
+    """The first element of a slice that is contiguous in memory: single indices of the leading axes, a range of the
+    next axis, all of the remaining ones."""
     data, *arguments = call.args
     if not all(isinstance(item, relax.Tuple) and all(map(_is_known, item.fields)) for item in arguments):
         return None

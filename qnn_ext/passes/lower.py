@@ -1,15 +1,15 @@
 """Lower: turns each fused group into one scheduled PrimFunc and calls it.
 
 The product at the head of a group goes to the strategy registry, which packs the weights here, at compile time; the
-rest are TE stages behind it. Groups without a product get the generic schedule.
+rest become TE stages after it. Groups without a product get the generic schedule.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
-from itertools import count
+import re
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,46 +19,44 @@ from tvm.target import Target
 
 from ..errors import UnsupportedOperatorError
 from ..limits import checkpoint
+from ..numerics.annotations import COMPOSITE, LAYER, SCHEDULED, KernelFacts
 from ..op.base import call_attributes, constant, constant_value, shape_of
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
+from ..targets.features import backend_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
 from ..topi_int8.cuda.generic import schedule_generic as schedule_for_gpu
-from ..topi_int8.features import is_arm, is_cuda
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.bounds import bound_of
 from ..topi_int8.generic.elementwise import Constants, Operand
 from ..topi_int8.generic.moves import Moves
-from ..topi_int8.generic.schedule import SCHEDULED, schedule_generic
+from ..topi_int8.generic.schedule import schedule_generic
 from ..topi_int8.generic.stages import STAGES
 from ..topi_int8.initial import with_initial
-from .fuse import ANCHORS, COMPOSITE, LAYER
 from .matrix_moves import ORDERS, axes_of
-from .rewrite import bindings_of, emit_named, op_name, plain_attrs, substitute
+from .rewrite import Rebuild, bindings_of, op_name
 
 _log = logging.getLogger(__name__)
 
-# attributes of the PrimFuncs, for profile and inspect
-MACS = "qnn_macs"
-IMPLEMENTATION = "qnn_implementation"
-WORKLOAD = "qnn_workload"
+
+OPAQUE = 8  # TVM's kOpaque: an operator that is not fused
+
+GENERIC = "generic"
+"""The implementation of kernels without a product."""
 
 
 def lower(mod: IRModule, target: Target) -> IRModule:
     """`mod` with every "Composite" function replaced by a PrimFunc and its call by `call_tir`."""
     with target:
         kernels = {var: _kernel(mod[var], target) for var in mod.get_global_vars() if _is_composite(mod[var])}
-    builder = relax.BlockBuilder()
-    main = mod["main"]
-    environment: dict[Any, Any] = {}
-    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
-        with builder.dataflow():
-            for binding in bindings_of(main):
-                value = substitute(binding.value, environment)
-                if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar) and value.op in kernels:
-                    value = kernels[value.op].call(builder, value)
-                environment[binding.var] = emit_named(builder, value, binding.var.name)
-            result = builder.emit_output(substitute(main.body.body, environment))
-        builder.emit_func_output(result)
-    return builder.get()
+    new = Rebuild(mod["main"])
+    with new.main():
+        for binding in new.bindings:
+            value = new.substituted(binding.value)
+            if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar) and value.op in kernels:
+                value = kernels[value.op].call(new.builder, value)
+            new.bind(binding.var, value)
+    return new.module()
 
 
 def _is_composite(function: Any) -> bool:
@@ -66,35 +64,72 @@ def _is_composite(function: Any) -> bool:
 
 
 def _kernel(function: relax.Function, target: Target) -> _Kernel:
-    """The kernel of a composite function by the best implementation whose schedule applies to it.
+    """The kernel of a composite function, from the best implementation whose schedule applies to it.
 
-    An implementation can accept a workload and still meet an epilogue that its schedule steps refuse; the next one in
-    priority then takes over, at the latest the generic fallback.
+    An implementation can accept a workload and still have schedule steps that fail on the epilogue; then the next one
+    in priority takes over, ultimately the generic fallback.
     """
     checkpoint()
     refusal: ScheduleError | None = None
-    for rank in count():
+    passed_over: list[str] = []
+    for product in _products(function, target):
         try:
-            return _Kernel(function, target, rank)
+            return _Kernel(function, target, product, passed_over)
         except ScheduleError as error:
             refusal = error
-            _log.warning("%s: falling back to kernel %d (%s)", function.attrs[LAYER], rank + 1, str(error)[:200])
-        except IndexError:
-            break
+            name = product.implementation.name if product else GENERIC
+            passed_over.append(f"passed over {name}: {_summary(error)}")
+            _log.warning("%s: %s", function.attrs[LAYER], passed_over[-1])
     raise UnsupportedOperatorError(f"no kernel can be scheduled for {function.attrs[COMPOSITE]}") from refusal
 
 
-class _Kernel:
-    """One composite function as a PrimFunc with its constants; `rank` counts down the strategy's candidates."""
+def _summary(error: ScheduleError) -> str:
+    """The schedule step that failed and why, without the whole function that TVM's message contains."""
+    text = str(error)
+    step = re.search(r"schedule primitive '([\w-]+)'", text)
+    _, _, message = text.rpartition("Error message:")
+    return ": ".join([*(step.groups() if step else ()), " ".join(message.split())[:200]])
 
-    def __init__(self, function: relax.Function, target: Target, rank: int = 0) -> None:
+
+@dataclass(frozen=True)
+class _Product:
+    """The product at the head of a group, and one of the implementations that can compute it.
+
+    unusual: why no other implementation applies, if this is the generic one
+    """
+
+    workload: Workload
+    implementation: Implementation
+    unusual: str
+
+
+def _products(function: relax.Function, target: Target) -> list[_Product] | list[None]:
+    """The ways to compute a group's product, best first; a single None for a group without one."""
+    calls = [binding.value for binding in bindings_of(function)]
+    call = next((call for call in calls if traits_of(call).kind is Kind.ACCUMULATOR), None)
+    if call is None:
+        return [None]
+    workload = _workload(call, target)
+    accepting, unusual = candidates(workload, target), f"no register tile takes {workload.summary}"
+    if isinstance(workload, Conv2dWorkload) and constant_value(call.args[1]) is None:
+        accepting, unusual = accepting[-1:], "its weights are known at run time only, and cannot be packed before"
+    return [_Product(workload, implementation, unusual) for implementation in accepting]
+
+
+class _Kernel:
+    """One composite function as a PrimFunc with its constants.
+
+    product: how its product is computed, None if it has none; passed_over: implementations that could not be used
+    """
+
+    def __init__(
+        self, function: relax.Function, target: Target, product: _Product | None, passed_over: list[str]
+    ) -> None:
         self.function = function
-        self._rank = rank
+        self._product = product
+        self._passed_over = passed_over
         self.constants = Constants()
         self._moves = Moves()
-        self.macs = 0
-        self.implementation: Implementation | None = None
-        self._workload: Workload | None = None
         self._target = target
         self._values: dict[Any, Operand] = {}
         self._initial: te.Tensor | None = None
@@ -122,8 +157,8 @@ class _Kernel:
         name = op_name(expr)
         attributes = _attributes(name, expr)
         operands = [self._operand(arg) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
-        if name in ANCHORS:
-            tensor = self._anchor(name, expr)
+        if self._product and traits_of(expr).kind is Kind.ACCUMULATOR:
+            tensor = self._anchor(name, expr, self._product)
         elif self._starts_at_bias(name, expr, operands):
             tensor = operands[0].tensor
         else:
@@ -131,7 +166,7 @@ class _Kernel:
         return Operand(tensor, None, bound_of(name, operands, attributes))
 
     def _tail(self, name: str, expr: Any, operands: list[Operand], attributes: dict[str, Any]) -> te.Tensor:
-        """What is no product of two matrices."""
+        """An operator that is not a matrix product, as a TE stage."""
         shape = shape_of(expr)
         if name == "repeat":
             return _repeat(operands[0].tensor, shape)
@@ -155,109 +190,111 @@ class _Kernel:
             raise UnsupportedOperatorError(f"cannot lower an argument of type {type(arg).__name__}")
         return Operand(None, value)
 
-    def _anchor(self, name: str, call: relax.Call) -> te.Tensor:
+    def _anchor(self, name: str, call: relax.Call, product: _Product) -> te.Tensor:
         data, weight = (self._operand(arg) for arg in call.args)
-        attributes = call_attributes(call)
-        workload = _workload(name, data, weight, attributes, self._target)
-        if name == "qnn.dense_accumulate" and weight.value is None:
-            return self._dynamic_dense(data, weight, attributes)
-        accepting = candidates(workload, self._target)
-        of_any_weight = accepting if weight.value is not None or name == ANCHORS[2] else accepting[-1:]
-        implementation = of_any_weight[self._rank]
-        self.implementation, self._workload, self.macs = implementation, workload, workload.macs
+        workload, implementation = product.workload, product.implementation
         tensor = _tensor(data, self.constants)
+        if name == "qnn.dense_accumulate" and isinstance(workload, BatchMatmulWorkload):
+            acc = implementation.compute(workload, _lead(tensor), _lead(_tensor(weight, self.constants)), 0)
+            return te.compute((workload.m, workload.n), lambda i, j: acc[0, i, j], name="unbatch")
         if weight.value is not None and implementation.pack_weight is not None:
             packed = self.constants.add(implementation.pack_weight(workload, weight.value))
         else:
             packed = _tensor(weight, self.constants)
-            if name == "qnn.conv2d_accumulate":  # the generic fallback wants HWIO
+            if name == "qnn.conv2d_accumulate":  # the generic fallback takes HWIO
                 packed = _permute(packed, (1, 2, 3, 0))
-        return implementation.compute(workload, tensor, packed, attributes.get("pad_value", 0))
+        return implementation.compute(workload, tensor, packed, call_attributes(call).get("pad_value", 0))
 
     def _starts_at_bias(self, name: str, expr: Any, operands: list[Operand]) -> bool:
-        """Whether `expr` adds a constant per channel to the product, and the accumulators now start at that."""
-        initial = self.implementation.initial if self.implementation else None
-        if name != "add" or initial is None or self._initial is not None or not self._is_product(expr.args[0]):
+        """Whether `expr` adds a per-channel constant to the product; if so, the accumulators now start at it."""
+        product = self._product
+        initial = product.implementation.initial if product else None
+        if (
+            name != "add"
+            or product is None
+            or initial is None
+            or self._initial is not None
+            or not self._is_product(expr.args[0])
+        ):
             return False
         bias, shape = operands[1].value, operands[0].shape
         if bias is None or str(bias.dtype) != "int32" or bias.size != shape[-1] or bias.shape[-1:] != shape[-1:]:
             return False
-        self._initial = self.constants.add(initial(self._workload, bias))
+        self._initial = self.constants.add(initial(product.workload, bias))
         return True
 
     def _is_product(self, var: Any) -> bool:
-        """Whether a variable is the product at the head of the group and read only once."""
+        """Whether a variable is the product at the head of the group and is read only once."""
         bindings = bindings_of(self.function)
         product = bindings[0]
-        if op_name(product.value) not in ANCHORS:
+        if traits_of(product.value).kind is not Kind.ACCUMULATOR:
             return False
         read = [arg for binding in bindings for arg in getattr(binding.value, "args", ()) if isinstance(arg, relax.Var)]
         return var.same_as(product.var) and sum(arg.same_as(product.var) for arg in read) == 1
 
-    def _dynamic_dense(self, data: Operand, weight: Operand, attributes: dict[str, Any]) -> te.Tensor:
-        """A dense layer whose weights are computed at run time is a batch_matmul with a batch of one."""
-        (m, k), n = data.shape, weight.shape[0]
-        workload = BatchMatmulWorkload(1, m, k, n, data.dtype, weight.dtype, attributes["out_dtype"])
-        implementation = candidates(workload, self._target)[self._rank]
-        self.implementation, self._workload, self.macs = implementation, workload, workload.macs
-        x, y = (_lead(_tensor(operand, self.constants)) for operand in (data, weight))
-        acc = implementation.compute(workload, x, y, 0)
-        return te.compute((m, n), lambda i, j: acc[0, i, j], name="unbatch")
+    def _reason(self) -> str:
+        """Why no faster implementation is used, for profile and inspect."""
+        reasons = list(self._passed_over)
+        if self._product is not None and self._product.implementation.is_generic and not reasons:
+            reasons.append(self._product.unusual)
+        return "; ".join(reasons)
 
     # ---- schedule ------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> tirx.PrimFunc:
         function = te.create_prim_func([*self.placeholders, *self.constants.placeholders, self.output])
-        if self.implementation is None:
-            if self._rank > 0:
-                raise IndexError("only one way to schedule what is no product")
-            gpu = is_cuda(self._target)
-            function = schedule_for_gpu(function) if gpu else schedule_generic(function, self._target)
+        layer, composite = (str(self.function.attrs[key]) for key in (LAYER, COMPOSITE))
+        if self._product is None:
+            grid = backend_of(self._target).grid
+            function = schedule_for_gpu(function) if grid else schedule_generic(function, self._target)
+            facts = KernelFacts(layer, composite, GENERIC, reason=self._reason())
         else:
+            workload, implementation = self._product.workload, self._product.implementation
             if self._initial is not None:
                 position = len(self.placeholders) + self.constants.placeholders.index(self._initial)
-                function = with_initial(function, self.implementation.accumulator, function.params[position])
+                function = with_initial(function, implementation.accumulator, function.params[position])
             sch = Schedule(function)
-            self.implementation.schedule(sch, self._workload, self._target)
+            implementation.schedule(sch, workload, self._target)
             function = sch.mod["main"]
-        name = self.implementation.name if self.implementation else "generic"
-        attributes = {SCHEDULED: True, "op_pattern": 8, MACS: self.macs, IMPLEMENTATION: name}
-        if self._workload is not None:
-            attributes[WORKLOAD] = json.dumps({"type": type(self._workload).__name__, **asdict(self._workload)})
-        attributes[LAYER] = self.function.attrs[LAYER]
-        attributes[COMPOSITE] = self.function.attrs[COMPOSITE]
-        for key, value in attributes.items():
-            function = function.with_attr(key, value)
+            described = json.dumps({"type": type(workload).__name__, **asdict(workload)})
+            facts = KernelFacts(layer, composite, implementation.name, workload.macs, described, self._reason())
+        function = facts.on(function.with_attr(SCHEDULED, True).with_attr("op_pattern", OPAQUE))
         return function.without_attr("global_symbol")
 
 
-def _workload(name: str, data: Operand, weight: Operand, attributes: dict[str, Any], target: Target) -> Workload:
-    dtypes = (data.dtype, weight.dtype, attributes["out_dtype"])
-    pairable = is_arm(target) and _pairable(weight)
+def _workload(call: relax.Call, target: Target) -> Workload:
+    """What the product computes. A dense layer with run-time weights is a batch_matmul with a batch of one."""
+    name, attributes = op_name(call), call_attributes(call)
+    data, weight = map(shape_of, call.args)
+    values = constant_value(call.args[1])
+    dtypes = str(call.args[0].ty.dtype), str(call.args[1].ty.dtype), attributes["out_dtype"]
+    pairable = backend_of(target).pairs and _pairable(values)
     if name == "qnn.dense_accumulate":
-        m, k = data.shape
-        return DenseWorkload(m, k, weight.shape[0], *dtypes, pairable_weights=pairable)
+        (m, k), n = data, weight[0]
+        if values is None:
+            return BatchMatmulWorkload(1, m, k, n, *dtypes)
+        return DenseWorkload(m, k, n, *dtypes, pairable_weights=pairable)
     if name == "qnn.batch_matmul_accumulate":
-        batch, m, k = data.shape
-        return BatchMatmulWorkload(batch, m, k, weight.shape[1], *dtypes)
-    n, h, w, c = data.shape
-    o, kh, kw, _ = weight.shape
+        batch, m, k = data
+        return BatchMatmulWorkload(batch, m, k, weight[1], *dtypes)
+    n, h, w, c = data
+    o, kh, kw, _ = weight
     geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])
-    known = _nine_bits(weight), pairable
-    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, *known)
+    return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, _nine_bits(values), pairable)
 
 
-def _nine_bits(weight: Operand) -> bool:
+def _nine_bits(weight: np.ndarray | None) -> bool:
     """Whether constant int16 weights are sums of two int8 values."""
-    known = weight.value is not None and weight.dtype == "int16"
-    return bool(known and weight.value.min() >= -256 and weight.value.max() <= 254)
-
-
-def _pairable(weight: Operand) -> bool:
-    """Whether int8 weights are constant and no output channel has two of -128."""
-    if weight.value is None or weight.dtype != "int8":
+    if weight is None or str(weight.dtype) != "int16":
         return False
-    lowest = weight.value.reshape(len(weight.value), -1) == -128
+    return bool(weight.min() >= -256 and weight.max() <= 254)
+
+
+def _pairable(weight: np.ndarray | None) -> bool:
+    """Whether int8 weights are constant and no output channel has more than one −128."""
+    if weight is None or str(weight.dtype) != "int8":
+        return False
+    lowest = weight.reshape(len(weight), -1) == -128
     return int(lowest.sum(axis=1).max(initial=0)) <= 1
 
 
@@ -284,11 +321,11 @@ def _permute(tensor: te.Tensor, axes: tuple[int, ...]) -> te.Tensor:
 
 
 def _lead(tensor: te.Tensor) -> te.Tensor:
-    """A leading dimension of 1."""
+    """The tensor with a leading dimension of 1."""
     return te.compute((1, *tensor.shape), lambda b, *i: tensor(*i), name="lead")
 
 
 def _repeat(tensor: te.Tensor, shape: tuple[int, ...]) -> te.Tensor:
-    """The last axis repeated element by element up to `shape`."""
+    """The tensor with each element repeated along the last axis, up to `shape`."""
     times = shape[-1] // int(tensor.shape[-1])
     return te.compute(shape, lambda *i: tensor(*i[:-1], i[-1] // times), name="repeat")

@@ -1,8 +1,8 @@
-"""Moves around a batch_matmul that its kernel absorbs: what splits heads, transposes an operand, merges heads again.
+"""Moves around a batch_matmul that its kernel absorbs: splitting heads, transposing an operand, merging heads again.
 
-The kernel reads its operands, and writes its result, where the moves would have put them. Decided by following every
-element: rows of the first operand must stay contiguous and the second must have one axis contiguous, or a copy is as
-good.
+The kernel reads its operands from where they are before the moves, and writes its result to where the moves would have
+put it. This is decided by tracing every element: rows of the first operand must stay contiguous and the second must
+have one contiguous axis; otherwise a copy is just as good.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .rewrite import op_name
 
 ORDERS = ("permute_dims", "reshape", "squeeze", "expand_dims")
 NARROW = ("int8", "uint8")
-# elements of the operands up to which they are followed
+# the most elements of an operand that are traced
 MOST = 1 << 24
 
 
 class Graph(Protocol):
-    """What is needed of the graph whose bindings are grouped."""
+    """What this module needs from the graph whose bindings are being grouped."""
 
     bindings: Any
     names: list[str]
@@ -34,7 +34,7 @@ class Graph(Protocol):
 
 
 def in_front(graph: Graph, head: int, members: list[int]) -> list[int]:
-    """The moves, and shifts between int8 and uint8, that only the operands of the batch_matmul `head` need."""
+    """`members` and the moves and int8/uint8 shifts that only serve operands of the batch_matmul `head`."""
     inside = set(members)
     for position, operand in enumerate(graph.bindings[head].value.args[:2]):
         inside.update(_chain(graph, head, position, operand, inside))
@@ -42,7 +42,7 @@ def in_front(graph: Graph, head: int, members: list[int]) -> list[int]:
 
 
 def behind(graph: Graph, members: list[int], shape: tuple[int, ...]) -> list[int]:
-    """The transpose of the result of a group of `shape` (B, M, N), which may split B before, and keeps N innermost."""
+    """`members` and the transpose of their result of `shape` (B, M, N), which may split B first; N stays innermost."""
     found: list[int] = []
     last = members[-1]
     while (following := _only(graph.readers(last))) is not None and following < len(graph.bindings):
@@ -64,7 +64,7 @@ def _only(indices: set[int]) -> int | None:
 
 
 def _chain(graph: Graph, head: int, position: int, operand: Any, inside: set[int]) -> list[int]:
-    """The longest run of moves in front of an operand after which it can still be read in place."""
+    """The longest run of moves before an operand with which it can still be read in place."""
     chain: list[int] = []
     accepted = 0
     readers = inside
@@ -91,7 +91,7 @@ def _binds(graph: Graph, index: int, operand: Any) -> bool:
 
 
 def _is_shift(value: Any) -> bool:
-    """A requantize of 8 bits to 8 bits with one scale and zero point, cheaper to repeat than to store."""
+    """Whether it is a requantize from 8 to 8 bits with one scale and zero point, cheaper to repeat than to store."""
     if op_name(value) != "qnn.requantize" or str(value.args[0].ty.dtype) not in NARROW:
         return False
     values = [constant_value(arg) for arg in value.args[1:]]
@@ -100,10 +100,10 @@ def _is_shift(value: Any) -> bool:
 
 
 def _in_place(graph: Graph, chain: list[int], position: int) -> bool:
-    """Whether the operand (B, rows, K) at the end of the moves can be read where its elements are before them.
+    """Whether the operand (B, rows, K) after the moves can be read from where its elements are before them.
 
-    Rows must lie at the same distance from each other in every matrix, and so must neighbours in K; the first operand
-    needs neighbours in K side by side, the second those or neighbouring rows.
+    Rows must be equally spaced, with the same stride in every matrix, and so must neighbours in K; the first operand
+    needs stride 1 along K, the second along K or along the rows.
     """
     first = graph.bindings[chain[-1]].value.args[0]
     places = np.arange(int(np.prod(shape_of(first)))).reshape(shape_of(first))
@@ -117,7 +117,7 @@ def _in_place(graph: Graph, chain: list[int], position: int) -> bool:
 
 
 def _stride(places: np.ndarray, axis: int) -> int | None:
-    """The one distance between neighbours along an axis, 1 where there are none."""
+    """The stride along an axis, if it is the same everywhere; 1 for an axis of length 1."""
     distances = np.diff(places, axis=axis)
     if distances.size == 0:
         return 1

@@ -1,4 +1,4 @@
-"""Observers dropped: qnn.observe marks what shall be quantized and computes nothing."""
+"""Drops observers: qnn.observe marks a tensor for quantization and computes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .rewrite import Emit, rewrite
 
 
 def drop_observers(mod: IRModule) -> IRModule:
-    """`mod` with every qnn.observe replaced by its operand; the module itself when it has none."""
+    """`mod` with every qnn.observe replaced by its operand; the unchanged module if it has none."""
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         return value.args[0] if definition_of(value) is OBSERVE else None

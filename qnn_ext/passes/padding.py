@@ -1,4 +1,4 @@
-"""Padding: moves an explicit pad with the zero point into the convolution behind it, whose kernel pads anyway."""
+"""Padding: folds an explicit pad with the zero point into the following convolution, whose kernel pads anyway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .rewrite import Emit, op_name, rewrite
 
 
 def fold_padding(mod: IRModule) -> IRModule:
-    """`mod` with every R.nn.pad of an image's height and width that feeds a qnn.conv2d absorbed by it."""
+    """`mod` with every R.nn.pad of an image's height and width folded into the qnn.conv2d that it feeds."""
     pads: dict[Any, relax.Call] = {}  # variable -> the pad it is bound to
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
@@ -34,7 +34,7 @@ def fold_padding(mod: IRModule) -> IRModule:
 
 
 def _margins(pad: relax.Call, layout: str) -> tuple[int, int, int, int] | None:
-    """top, left, bottom, right of a constant pad; None when it pads another dimension, mirrors or crops."""
+    """top, left, bottom, right of a constant pad; None if it pads another dimension, mirrors or crops."""
     widths = [int(width) for width in pad.attrs.pad_width]
     pairs = dict(zip(layout, zip(widths[::2], widths[1::2], strict=True), strict=True))
     if pad.attrs.pad_mode != "constant" or any(pairs["N"]) or any(pairs["C"]) or min(widths) < 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tvm import IRModule, ir, relax
@@ -18,7 +19,7 @@ def bindings_of(function: relax.Function) -> list[relax.VarBinding]:
 
 
 def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
-    """`expr` with its variables replaced; anything without replaced variables is returned as it is."""
+    """`expr` with its variables replaced; returned unchanged if it contains none of them."""
     if isinstance(expr, relax.Var):
         return environment.get(expr, expr)
     if isinstance(expr, relax.Call):
@@ -33,51 +34,118 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
     return expr
 
 
+@contextmanager
+def straight_line(
+    builder: relax.BlockBuilder,
+    name: str,
+    params: Sequence[relax.Var],
+    attrs: Mapping[str, Any] | None = None,
+    private: bool = False,
+) -> Iterator[Callable[[relax.Expr], None]]:
+    """A context that builds a function with one dataflow block, from what is emitted within, in the builder's module.
+    It yields a callable that takes the function's result."""
+    results: list[relax.Expr] = []
+    with builder.function(name, list(params), attrs=None if attrs is None else dict(attrs), private=private):
+        with builder.dataflow():
+            yield results.append
+            (result,) = results
+            output = builder.emit_output(result)
+        builder.emit_func_output(output)
+
+
+class Rebuild:
+    """A new `main` made from an old one, binding by binding.
+
+        new = Rebuild(mod["main"])
+        with new.main():
+            for binding in new.bindings:
+                new.bind(binding.var, changed(new.substituted(binding.value)))
+        return new.module()
+
+    bindings:    the bindings of the old `main`
+    builder:     emits into the new one
+    environment: variable of the old `main` -> its replacement in the new one
+    result:      the result of the new `main`; if None, that of the old one
+    """
+
+    def __init__(self, function: relax.Function) -> None:
+        self.function = function
+        self.bindings = bindings_of(function)
+        self.builder = relax.BlockBuilder()
+        self.environment: dict[Any, Any] = {}
+        self.result: relax.Expr | None = None
+
+    @contextmanager
+    def main(self, params: Sequence[relax.Var] | None = None, attrs: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """A context that emits the new `main`, by default with the parameters and attributes of the old one."""
+        params = self.function.params if params is None else params
+        attrs = plain_attrs(self.function) if attrs is None else attrs
+        with straight_line(self.builder, "main", params, attrs) as returns:
+            yield
+            returns(self.substituted(self.function.body.body) if self.result is None else self.result)
+
+    def substituted(self, expr: Any) -> Any:
+        """An expression of the old `main` with its variables replaced."""
+        return substitute(expr, self.environment)
+
+    def bind(self, var: relax.Var, expr: Any) -> Any:
+        """Replace a variable of the old `main` by `expr`, bound under the same name."""
+        self.environment[var] = emit_named(self.builder, expr, var.name)
+        return self.environment[var]
+
+    def keep(self, binding: relax.VarBinding) -> Any:
+        """Keep a binding of the old `main`."""
+        return self.bind(binding.var, self.substituted(binding.value))
+
+    def module(self) -> IRModule:
+        """The module with the new `main` and the functions added to `builder`."""
+        return self.builder.get()
+
+    def live_module(self) -> IRModule:
+        """`module()` without bindings that nothing reads."""
+        return without_dead_code(self.module())
+
+
+def without_dead_code(mod: IRModule) -> IRModule:
+    """`mod` without bindings of `main` that nothing reads."""
+    return relax.transform.DeadCodeElimination(["main"])(mod)
+
+
 def rewrite(mod: IRModule, rule: Rule) -> IRModule:
     """Rebuild `main`: each bound value, its operands already rewritten, becomes rule(value, emit), or stays if None.
 
-    `emit` binds helper expressions before it. Unused bindings disappear. Variable names are kept, for they are the
-    layer names of the model: a rule that binds its result itself has all it binds named after what it replaces.
+    `emit` binds helper expressions before it. Unused bindings disappear. Variable names are kept, because they are the
+    model's layer names: if a rule binds its result itself, everything it binds is named after the replaced variable.
     """
-    function = mod["main"]
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
+    new = Rebuild(mod["main"])
     names: dict[str, str] = {}
-    with builder.function("main", list(function.params), attrs=plain_attrs(function)):
-        with builder.dataflow():
-            for binding in bindings_of(function):
-                emitted: list[relax.Var] = []
+    with new.main():
+        for binding in new.bindings:
+            emitted: list[relax.Var] = []
 
-                def emit(expr: relax.Expr, emitted: list[relax.Var] = emitted) -> relax.Expr:
-                    emitted.append(builder.emit(expr))
-                    return emitted[-1]
+            def emit(expr: relax.Expr, emitted: list[relax.Var] = emitted) -> relax.Expr:
+                emitted.append(new.builder.emit(expr))
+                return emitted[-1]
 
-                value = substitute(binding.value, environment)
-                replacement = rule(value, emit)
-                result = value if replacement is None else replacement
-                if any(result.same_as(var) for var in emitted):
-                    names.update({var.name: binding.var.name for var in emitted})
-                environment[binding.var] = emit_named(builder, result, binding.var.name)
-            result = builder.emit_output(substitute(function.body.body, environment))
-        builder.emit_func_output(result)
-    return _renamed(relax.transform.DeadCodeElimination(["main"])(builder.get()), names)
+            value = new.substituted(binding.value)
+            replacement = rule(value, emit)
+            result = value if replacement is None else replacement
+            if any(result.same_as(var) for var in emitted):
+                names.update({var.name: binding.var.name for var in emitted})
+            new.bind(binding.var, result)
+    return _renamed(new.live_module(), names)
 
 
 def _renamed(mod: IRModule, names: dict[str, str]) -> IRModule:
-    """`mod` with variables renamed; of several with one new name the later ones get a number."""
+    """`mod` with variables renamed; if several get the same name, the later ones are numbered."""
     if not names:
         return mod
-    function = mod["main"]
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
-    with builder.function("main", list(function.params), attrs=plain_attrs(function)):
-        with builder.dataflow():
-            for binding in bindings_of(function):
-                name = names.get(binding.var.name, binding.var.name)
-                environment[binding.var] = builder.emit(substitute(binding.value, environment), name_hint=name)
-            result = builder.emit_output(substitute(function.body.body, environment))
-        builder.emit_func_output(result)
-    return builder.get()
+    new = Rebuild(mod["main"])
+    with new.main():
+        for binding in new.bindings:
+            name = names.get(binding.var.name, binding.var.name)
+            new.environment[binding.var] = new.builder.emit(new.substituted(binding.value), name_hint=name)
+    return new.module()
 
 
 def plain_attrs(function: relax.Function) -> dict[str, Any]:
@@ -93,7 +161,7 @@ def emit_named(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
 
 
 def operands(expr: Any) -> Iterator[Any]:
-    """The tensor-like operands of a bound value, tuples opened."""
+    """The tensor-like operands of a bound value, with tuples unpacked."""
     if isinstance(expr, relax.Call):
         for arg in expr.args:
             yield from arg.fields if isinstance(arg, relax.Tuple) else (arg,)

@@ -1,9 +1,9 @@
-"""Sink shuffles: moves what reorders or crops the result of a product behind the elementwise operators that follow.
+"""Sink shuffles: moves the operators that reorder or crop a product's result past the elementwise operators after them.
 
 A transposed convolution is computed with the phases of its output as channels, which a reshape, a transpose and a crop
-bring to their places. With bias, scales and activation per phase in front of them, the product's kernel applies these,
-and bytes are shuffled in place of accumulators. Elementwise operators commute with any such move; constants must be the
-same for all elements of one of the product's channels, which is decided by following every element.
+then put in place. If bias, scales and activation come before these, per phase, the product's kernel applies them, and
+bytes are shuffled instead of accumulators. Elementwise operators commute with any such move; constants must be the same
+for all elements of a channel of the product, which is decided by tracing every element.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any
 import numpy as np
 from tvm import IRModule, relax
 
-from ..op.base import OPS, call_attributes, constant, constant_value, definition_of, shape_of
-from .fuse import ANCHORS, is_elementwise
+from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
+from .fuse import is_elementwise
 from .layout.forms import is_tensor, static_shape
 from .matrix_moves import MOST, axes_of
 from .rewrite import Emit, op_name, rewrite
-from .sink import DATA, MOVES
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A value as moves of another one.
+    """A value that results from moves of another one.
 
     source:   what is moved
-    moves:    the calls, first one first
-    channels: for each element, the index along the last axis of `source` where it comes from
+    moves:    the calls, in order
+    channels: for each element, the index along the last axis of `source` that it comes from
     """
 
     source: relax.Var
@@ -37,21 +38,21 @@ class Chain:
 
     @property
     def shuffles(self) -> bool:
-        """Whether it is more than reshapes."""
-        return any(op_name(move) not in MOVES for move in self.moves)
+        """Whether it contains moves other than reshapes."""
+        return any(not traits_of(move).reshapes for move in self.moves)
 
 
 def sink_shuffles(mod: IRModule) -> IRModule:
-    """`mod` with every elementwise operator behind a shuffled product computed in front of the shuffle."""
+    """`mod` with every elementwise operator on a shuffled product computed before the shuffle."""
     products: set[Any] = set()
     chains: dict[Any, Chain] = {}
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
-        if op_name(expr) in ANCHORS:
+        if traits_of(expr).kind is Kind.ACCUMULATOR:
             var = emit(expr)
             products.add(var)
             return var
-        if op_name(expr) in MOVES or op_name(expr) in _SHUFFLES:
+        if traits_of(expr).reshapes or op_name(expr) in _SHUFFLES:
             return _extended(expr, products, chains, emit)
         if not is_elementwise(expr):
             return None
@@ -74,8 +75,8 @@ def sink_shuffles(mod: IRModule) -> IRModule:
 
 def _data(expr: relax.Call) -> list[Any]:
     """The operands of an elementwise operator, without scales, zero points and tables."""
-    count = DATA[op_name(expr)][0] if op_name(expr) in DATA else len(expr.args)
-    return [arg for arg in expr.args[:count] if is_tensor(arg)]
+    traits = traits_of(expr)
+    return [arg for data in traits.data if is_tensor(arg := traits.argument(expr, data.name))]
 
 
 def _replayed(move: relax.Call, operand: relax.Expr) -> relax.Call:
@@ -83,7 +84,7 @@ def _replayed(move: relax.Call, operand: relax.Expr) -> relax.Call:
 
 
 def _extended(expr: relax.Call, products: set[Any], chains: dict[Any, Chain], emit: Emit) -> relax.Expr | None:
-    """A move of a product, or of what is moved already; None for any other."""
+    """A move of a product or of an already moved value, bound and recorded; None for any other."""
     operand = expr.args[0]
     if operand in products:
         shape = static_shape(operand)
@@ -106,7 +107,7 @@ def _transposed(channels: np.ndarray, call: relax.Call) -> np.ndarray:
 
 
 def _sliced(channels: np.ndarray, call: relax.Call) -> np.ndarray | None:
-    """None for a slice that throws most of it away: what is computed in front of that is computed in vain."""
+    """None for a slice that discards most elements: computing anything on those before it would be wasted."""
     numbers = [[int(value) for value in arg.fields] for arg in call.args[1:]]
     axes, begin, end, strides = [*numbers, [1] * len(numbers[0])][:4]
     places = [slice(None)] * channels.ndim
@@ -119,39 +120,41 @@ def _sliced(channels: np.ndarray, call: relax.Call) -> np.ndarray | None:
 
 
 def _in_front(expr: relax.Call, shape: tuple[int, ...] | None, chains: dict[Any, Chain], emit: Emit) -> Any:
-    """(an operand's chain, the operator on that chain's source); None if it cannot be computed there."""
-    name = op_name(expr)
-    qnn = definition_of(expr) is not None
+    """(an operand's chain, the operator applied to that chain's source); None if it cannot be computed there."""
     chain = next((chains[arg] for arg in _data(expr) if arg in chains), None)
-    if chain is None or not chain.shuffles or chain.channels.shape != shape or (qnn and name not in DATA):
+    if chain is None or not chain.shuffles or chain.channels.shape != shape:
         return None
-    count, axes = DATA.get(name, (len(expr.args), ()))
-    args = [_at_source(arg, chain, chains) if is_tensor(arg) else arg for arg in expr.args[:count]]
+    traits, definition = traits_of(expr), definition_of(expr)
+    attributes = {} if definition is None else call_attributes(expr)
+    args = list(expr.args)
+    for data in traits.data:
+        position = traits.index(data.name)
+        if is_tensor(args[position]):
+            args[position] = _at_source(args[position], chain, chains)
+    for parameters in (*traits.data, traits.output):
+        if parameters is None:
+            continue
+        axis = -1 if parameters.axis is None else attributes[parameters.axis]
+        for parameter in (parameters.scale, parameters.zero_point):
+            if parameter is not None:
+                args[traits.index(parameter)] = _per_channel(traits.argument(expr, parameter), axis, chain)
     if any(arg is None for arg in args):
         return None
-    if not qnn:
+    if definition is None:
         return chain, emit(relax.Call(expr.op, args, expr.attrs, expr.ty_args))
-    attributes = call_attributes(expr)
-    for position, parameter in enumerate(expr.args[count:]):
-        # A second operand's scale and zero point stand behind the first one's; what comes last belongs to the result.
-        operand = min(position // 2, len(axes)) if count == 2 else 0
-        axis = attributes[axes[operand]] if operand < len(axes) else -1
-        args.append(parameter if name == "qnn.table" else _per_channel(parameter, axis, chain))
-    attributes.update(dict.fromkeys(axes, -1))
-    if any(arg is None for arg in args):
-        return None
-    return chain, emit(OPS[name.removeprefix("qnn.")].call(*args, **attributes))
+    attributes.update({data.axis: -1 for data in traits.data if data.axis is not None})
+    return chain, emit(definition.call(*args, **attributes))
 
 
 def _at_source(operand: Any, chain: Chain, chains: dict[Any, Chain]) -> Any:
-    """An operand of the same moves in front of them, a constant per channel; None for any other."""
+    """An operand before the moves: the source if it has the same moves, a constant per channel; None for any other."""
     if operand in chains:
         return chains[operand].source if chains[operand].channels is chain.channels else None
     return _per_channel(operand, None, chain)
 
 
 def _per_channel(operand: Any, axis: int | None, chain: Chain) -> Any:
-    """A constant as one for each of the source's channels, if it is that; along an axis if it is a vector for one."""
+    """A constant as one value for each of the source's channels, None if it is not that; `axis`: that of a vector."""
     value = constant_value(operand)
     if value is None:
         return None

@@ -3,7 +3,7 @@
     with quantize.qconfig(calibrate_mode="kl_divergence"):
         integers = quantize.quantize(qnn_ext.from_onnx("model.onnx"), dataset=batches)
 
-The stages of `quantize`, each of which can be called by itself: fold → annotate → calibrate → realize.
+The stages of `quantize`, each of which can be called separately: fold → annotate → calibrate → realize.
 """
 
 from .analysis import analyze

@@ -1,4 +1,5 @@
-"""What quantization costs and where: error of each tensor and layer, and of each layer quantized alone.
+"""How much accuracy quantization costs and where: the error of each tensor and layer, and of each layer quantized
+alone.
 
 Measured on data, in simulation (float with quantization errors). SQNR is 10·log₁₀(Σ x² / Σ (x − y)²) in dB over all
 values: 6 dB are one bit.
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..build import build
+from ..compiling.build import compile_module
 from ..module import QnnModule
 from ..op.base import call_attributes, definition_of
 from ..op.observe import OBSERVE
@@ -30,9 +31,9 @@ HISTOGRAM_BINS = 128
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How close a tensor is to what it should be.
+    """How close a tensor is to its reference.
 
-    sqnr: dB, infinite when equal; cosine: of both as vectors; largest: max |x − y|
+    sqnr: dB, infinite when equal; cosine: similarity of both as vectors; largest: max |x − y|
     """
 
     sqnr: float
@@ -41,13 +42,13 @@ class Fidelity:
 
 
 class FidelityMeter:
-    """Gathers the Fidelity of a tensor over many batches."""
+    """Accumulates the Fidelity of a tensor over many batches."""
 
     def __init__(self) -> None:
         self._xx = self._yy = self._xy = self._noise = self._largest = 0.0
 
     def add(self, expected: np.ndarray, found: np.ndarray) -> None:
-        """One batch: what it should be, and what it is."""
+        """Add one batch: the reference values and the actual ones."""
         x, y = (np.asarray(array, np.float64).reshape(-1) for array in (expected, found))
         self._xx += float(x @ x)
         self._yy += float(y @ y)
@@ -82,10 +83,10 @@ def fidelity(expected: np.ndarray, found: np.ndarray) -> Fidelity:
 class SiteReport:
     """One quantized tensor.
 
-    low, high:  the real values of the smallest and the largest integer; of several scales, the widest
-    fidelity:   of the tensor, quantized, against itself
-    saturated:  share of values outside of low … high
-    counts, edges: histogram of the float values, one edge more than counts
+    low, high:  the real values of the smallest and the largest integer; if there are several scales, the widest
+    fidelity:   of the quantized tensor, against the float one
+    saturated:  share of values outside low … high
+    counts, edges: histogram of the float values, one more edge than counts
     """
 
     site: str
@@ -117,11 +118,11 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What quantization costs.
+    """How much accuracy quantization costs.
 
     sites, layers: in order of computation
     outputs:       model output → its Fidelity when the whole model is quantized
-    samples:       on how many batches it was measured
+    samples:       number of batches it was measured on
     """
 
     sites: tuple[SiteReport, ...]
@@ -131,7 +132,7 @@ class Analysis:
 
     @property
     def ranking(self) -> list[LayerReport]:
-        """The layers, the one that costs most when quantized alone first: candidates to skip."""
+        """The layers, sorted by how much each costs when quantized alone, most first: candidates to skip."""
         return sorted(self.layers, key=lambda layer: layer.alone.sqnr)
 
 
@@ -143,7 +144,7 @@ def analyze(
     samples: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> Analysis:
-    """Measure what quantizing `annotated` with these ranges costs.
+    """Measure how much accuracy quantizing `annotated` with these ranges costs.
 
     annotated: float, with qnn.observe where `realize` would quantize
     ranges:    site → range, a CalibrationTable
@@ -169,7 +170,7 @@ def analyze(
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer: the variable of its result and where that is computed, and the sites it reads."""
+    """A layer: the variable of its result, where that is computed, and the sites it reads."""
 
     name: str
     operator: str
@@ -179,7 +180,7 @@ class _Layer:
 
 
 def _layers(annotated: QnnModule, observed: Sequence[Observed]) -> list[_Layer]:
-    """The layers that asked for a site, each with everything quantized that it reads, directly or moved."""
+    """The layers that asked for a site, each with all quantized tensors that it reads, directly or through moves."""
     owners = {one.site.name: (one.site.layer, one.site.operator) for one in observed}
     carried: dict[Any, frozenset[str]] = {}
     found: dict[str, tuple[bool, _Layer]] = {}
@@ -213,7 +214,7 @@ class _Measurement:
         self._program = program
         self._layers = layers
         self._outputs = outputs
-        self._engine = build(program.module)
+        self._engine = compile_module(program.module)
         self._tensors = {name: len(outputs) + i for i, name in enumerate(program.tensors)}
         self._sites = {one.site.name: _SiteMeter(one) for one in program.sites}
         self._together = {layer.name: FidelityMeter() for layer in layers}
@@ -260,7 +261,7 @@ class _Measurement:
 
 class _SiteMeter:
     """Error, saturation and histogram of one tensor. The histogram spans the first batch and the range, and a quarter
-    more; what lies outside counts in its ends."""
+    more; values outside are counted in its end bins."""
 
     def __init__(self, observed: Observed) -> None:
         self._observed = observed

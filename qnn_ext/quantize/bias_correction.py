@@ -1,6 +1,6 @@
-"""Bias correction: what quantized weights add to a layer's results on average is taken from its bias.
+"""Bias correction: the mean error that quantized weights add to a layer's results is subtracted from its bias.
 
-E[W_q·x + b] ≠ E[W·x + b], for rounding errors of weights do not cancel: ε = E[(W_q − W)·x] per output channel. With
+E[W_q·x + b] ≠ E[W·x + b], as rounding errors of weights do not cancel: ε = E[(W_q − W)·x] per output channel. With
 b − ε in place of b the means agree again. Source: Nagel et al. 2019, Data-Free Quantization Through Weight Equalization
 and Bias Correction, section 4.2; ε is measured on data.
 """
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax
+from tvm import relax
 
-from ..build import build
+from ..compiling.build import compile_module
 from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.observe import OBSERVE
-from ..passes.rewrite import bindings_of, consumers, emit_named, op_name, plain_attrs, rewrite, substitute
+from ..passes.rewrite import Rebuild, bindings_of, consumers, op_name, rewrite
 from .annotate.families import Family, family_of
 from .config import QConfig
 from .dataset import batches
@@ -31,7 +31,7 @@ from .switchable import Observed, observations
 class _Product:
     """A product with a quantized constant weight.
 
-    index:  position of its binding in `main`; bias: that of the addition behind it, None where there is none
+    index:  position of its binding in `main`; bias: that of the following addition, None if there is none
     weight: which operand is the weight; axis: of the channels in the result, counted from the end
     error:  W_q − W
     """
@@ -46,9 +46,9 @@ class _Product:
 def correct_bias(
     annotated: QnnModule, table: Mapping[str, Range], dataset: Any, config: QConfig | None = None
 ) -> QnnModule:
-    """`annotated` with biases that make up for the mean error of its quantized weights on `dataset`.
+    """`annotated` with biases that compensate the mean error of its quantized weights on `dataset`.
 
-    table:   site → range; those of weights matter
+    table:   site → range; only those of weights matter
     dataset: as `quantize` takes it; all of it is used
 
     A layer without a bias gets one. Raises QuantizationError for a data set that is empty or does not fit.
@@ -58,7 +58,7 @@ def correct_bias(
     if not products:
         return annotated
     module = _mean_errors(annotated, products)
-    engine = build(module)
+    engine = compile_module(module)
     totals = [np.zeros(spec.shape) for spec in module.outputs]
     count = 0
     for batch in batches(dataset, annotated.inputs):
@@ -90,14 +90,14 @@ def _products(function: relax.Function, observed: Mapping[str, Observed]) -> lis
 
 
 def _channel_axis(call: relax.Call, weight: int) -> int:
-    """The axis of a product's result that has the channels of its weight, counted from the end."""
+    """The axis of a product's result that holds its weight's output channels, counted from the end."""
     if op_name(call) == "matmul":
         return -1 if weight == 1 else -2
     return str(call.attrs.out_layout or call.attrs.data_layout).index("C") - len(shape_of(call))
 
 
 def _bias_behind(var: relax.Var, bindings: list[relax.VarBinding], readers: Mapping[Any, list[int]]) -> int | None:
-    """The addition of a constant that alone reads `var`."""
+    """The addition of a constant that is the only reader of `var`."""
     if len(readers[var]) != 1 or readers[var][0] >= len(bindings):
         return None
     value = bindings[readers[var][0]].value
@@ -106,26 +106,20 @@ def _bias_behind(var: relax.Var, bindings: list[relax.VarBinding], readers: Mapp
 
 
 def _mean_errors(annotated: QnnModule, products: list[_Product]) -> QnnModule:
-    """A float module that yields E[(W_q − W)·x] of each product, one value per channel."""
-    function = annotated.ir["main"]
+    """A float module that returns E[(W_q − W)·x] of each product, one value per channel."""
+    new = Rebuild(annotated.ir["main"])
     by_index = {product.index: product for product in products}
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
     means = []
-    with builder.function("main", list(function.params), attrs=plain_attrs(function)):
-        with builder.dataflow():
-            for index, binding in enumerate(bindings_of(function)):
-                value = substitute(binding.value, environment)
-                if index in by_index:
-                    means.append(_mean_error(value, by_index[index], builder))
-                value = value.args[0] if definition_of(value) is OBSERVE else value
-                environment[binding.var] = emit_named(builder, value, binding.var.name)
-            result = builder.emit_output(relax.Tuple(means))
-        builder.emit_func_output(result)
-    ir: IRModule = relax.transform.DeadCodeElimination(["main"])(builder.get())
+    with new.main():
+        for index, binding in enumerate(new.bindings):
+            value = new.substituted(binding.value)
+            if index in by_index:
+                means.append(_mean_error(value, by_index[index], new.builder))
+            new.bind(binding.var, value.args[0] if definition_of(value) is OBSERVE else value)
+        new.result = relax.Tuple(means)
     outputs = tuple(TensorSpec(f"error {i}", shape_of(mean), "float32") for i, mean in enumerate(means))
     inputs = tuple(replace(spec, dynamic_batch=False) for spec in annotated.inputs)
-    return replace(annotated, ir=ir, inputs=inputs, outputs=outputs, notes=())
+    return replace(annotated, ir=new.live_module(), inputs=inputs, outputs=outputs, notes=())
 
 
 def _mean_error(call: relax.Call, product: _Product, builder: relax.BlockBuilder) -> Any:

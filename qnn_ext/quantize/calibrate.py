@@ -1,4 +1,4 @@
-"""Calibrate: the ranges of all sites of an annotated module: of weights from themselves, of activations from data."""
+"""Calibrate: find the ranges of all sites of an annotated module, of weights from their values, of others from data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from warnings import warn
 
-from ..build import build
+from ..compiling.build import compile_module
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from .annotate import Site, sites
@@ -26,8 +26,8 @@ def calibrate(
 ) -> CalibrationTable:
     """The range of every site of an annotated module.
 
-    dataset:  as `dataset.batches` takes it; one pass over it suffices, calibrate_chunk_by asks for more. None is
-              enough where every range is fixed, or chosen as by "global_scale", which "auto" then means
+    dataset:  as `dataset.batches` takes it; one pass over it suffices, unless calibrate_chunk_by asks for more. None
+              will do if every range is fixed, or chosen as by "global_scale", which is then what "auto" means
     config:   the QConfig, by default that of the innermost `with qconfig(...)`
     progress: show a progress bar
 
@@ -45,7 +45,7 @@ def calibrate(
 
 
 def _fixed_range(site: Site, config: QConfig) -> Range | None:
-    """The range of a weight, or the one the user fixed; None where it has to be found."""
+    """The range of a weight, or the one that the user fixed; None if it has to be found."""
     if site.role == "weight":
         if site.value is None:
             raise QuantizationError(f"site {site.name!r} is a weight, but computed at run time: fold constants first")
@@ -54,7 +54,7 @@ def _fixed_range(site: Site, config: QConfig) -> Range | None:
 
 
 def _assign(found: Sequence[Site], config: QConfig, with_data: bool) -> dict[str, Calibrator]:
-    """The calibrator of each site; sites that want the same share one. Raises QuantizationError without data."""
+    """The calibrator of each site; sites with equal settings share one. Raises QuantizationError without data."""
     shared: dict[tuple[str, Settings], Calibrator] = {}
     assigned = {}
     for site in found:
@@ -96,7 +96,7 @@ def _settings(site: Site, config: QConfig) -> Settings:
 def _collect(
     annotated: QnnModule, dataset: Any, calibrators: dict[str, Calibrator], config: QConfig, progress: bool
 ) -> None:
-    """Show the tensors of these sites to their calibrators, calibrate_chunk_by sites in each pass over the data."""
+    """Feed the tensors of these sites to their calibrators, calibrate_chunk_by sites in each pass over the data."""
     names = list(calibrators)
     size = len(names) if config.calibrate_chunk_by < 0 else config.calibrate_chunk_by
     chunks = [names[start : start + size] for start in range(0, len(names), size)]
@@ -106,12 +106,12 @@ def _collect(
         for chunk in chunks:
             instrumented = instrument(annotated, chunk)
             reader = Reader(instrumented.sites, {name: calibrators[name] for name in chunk})
-            collect(build(instrumented.module), reader, samples, workers, advance)
+            collect(compile_module(instrumented.module), reader, samples, workers, advance)
 
 
 @contextmanager
 def _progress_bar(samples: Batches, passes: int, shown: bool) -> Iterator[Callable[[], None]]:
-    """A function to call after each batch, and the bar it moves where one is wanted."""
+    """A function to call after each batch, which advances a progress bar if one is shown."""
     if not shown:
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""Channels of products with constant weights, and of what stands between them: where they are, how large they get."""
+"""Channels of products with constant weights and of the operators between them: their axes and their ranges."""
 
 from __future__ import annotations
 
@@ -8,28 +8,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..op.base import constant_value, normalize_axis, shape_of
-from ..passes.rewrite import op_name
-
-CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
-
-# f(s·x) = s·f(x) for s > 0, each value or channel by itself
-_HOMOGENEOUS = (
-    "nn.relu",
-    "nn.leakyrelu",
-    "nn.max_pool1d",
-    "nn.max_pool2d",
-    "nn.avg_pool1d",
-    "nn.avg_pool2d",
-    "nn.adaptive_avg_pool1d",
-    "nn.adaptive_avg_pool2d",
-    "mean",
-    "nn.pad",
-    "reshape",
-    "squeeze",
-    "expand_dims",
-    "permute_dims",
-)
+from ..op.base import constant_value, shape_of
+from ..op.relax_table import traits_of
+from ..op.traits import Kind, Product
 
 
 @dataclass(frozen=True)
@@ -37,7 +18,7 @@ class Weight:
     """The constant weight of a convolution or a matrix product, in float64.
 
     array:       as the model has it
-    order:       axes that bring it to (outputs, inputs of a group, taps…)
+    order:       permutation of axes that brings it to (outputs, inputs of a group, taps…)
     groups:      of the convolution
     output_axis: the channel axis of the product's result
     data_axis:   the channel axis of its data, None: the last one
@@ -51,7 +32,7 @@ class Weight:
 
     @property
     def outputs(self) -> int:
-        """How many output channels there are."""
+        """The number of output channels."""
         return int(self.array.shape[self.order[0]])
 
     def input_axis(self, ndim: int) -> int:
@@ -69,15 +50,15 @@ class Weight:
         return np.asarray(np.abs(self.by_group).max(axis=(2, 3)).reshape(-1))
 
     def input_ranges(self) -> np.ndarray:
-        """max |w| over what each input channel is multiplied with: (inputs,)."""
+        """max |w| over the weights that each input channel is multiplied by: (inputs,)."""
         return np.asarray(np.abs(self.by_group).max(axis=(1, 3)).reshape(-1))
 
     def scaled_outputs(self, factors: np.ndarray) -> Weight:
-        """Each output channel times its factor."""
+        """The weight with each output channel multiplied by its factor."""
         return self._with(self.by_group * factors.reshape(self.groups, -1, 1, 1))
 
     def scaled_inputs(self, factors: np.ndarray) -> Weight:
-        """What each input channel is multiplied with, times its factor."""
+        """The weight with the values for each input channel multiplied by its factor."""
         return self._with(self.by_group * factors.reshape(self.groups, 1, -1, 1))
 
     def _with(self, by_group: np.ndarray) -> Weight:
@@ -87,14 +68,14 @@ class Weight:
 
 def weight_of(call: Any) -> Weight | None:
     """The weight of a convolution, or of a matrix product with a constant matrix on its right; None for all else."""
-    name = op_name(call)
-    if name not in (*CONVOLUTIONS, "matmul"):
+    product = traits_of(call).product
+    if product not in (Product.CONVOLUTION, Product.MATRIX):
         return None
     array = constant_value(call.args[1])
-    if array is None or array.dtype != np.float32 or (name == "matmul" and array.ndim != 2):
+    if array is None or array.dtype != np.float32 or (product is Product.MATRIX and array.ndim != 2):
         return None
     array = array.astype(np.float64)
-    if name == "matmul":
+    if product is Product.MATRIX:
         return Weight(array, (1, 0), 1, len(shape_of(call)) - 1, None)
     layout = str(call.attrs.kernel_layout)
     taps = [i for i, letter in enumerate(layout) if letter not in "OI"]
@@ -105,40 +86,17 @@ def weight_of(call: Any) -> Weight | None:
 
 
 def is_positive_homogeneous(call: Any) -> bool:
-    """Whether f(s·x) = s·f(x) holds for every s > 0, channel by channel."""
-    name = op_name(call)
-    if name == "nn.pad":
-        return float(call.attrs.pad_value) == 0 and str(call.attrs.pad_mode) == "constant"
-    return name in _HOMOGENEOUS
+    """Whether f(s·x) = s·f(x) holds for every s > 0."""
+    traits = traits_of(call)
+    if traits.fill is not None:
+        return float(getattr(call.attrs, traits.fill)) == 0 and str(call.attrs.pad_mode) == "constant"
+    return traits.homogeneous
 
 
 def channel_axis_behind(call: relax.Call, var: relax.Var, axis: int) -> int | None:
-    """Where the channels at `axis` of the operand `var` are in the result; None where they are mixed or repeated."""
+    """The result's axis for the channels at `axis` of the operand `var`; None if they are mixed or repeated."""
+    traits = traits_of(call)
+    if traits.kind is not Kind.POINTWISE:
+        return None if traits.moved_axis is None else traits.moved_axis(call, axis)
     before, after = shape_of(var), shape_of(call)
-    name = op_name(call)
-    if name == "permute_dims":
-        axes = call.attrs.axes
-        order = list(reversed(range(len(before)))) if axes is None else [int(i) % len(before) for i in axes]
-        return order.index(axis)
-    if name == "mean":
-        reduced = (
-            {normalize_axis(int(i), len(before)) for i in call.attrs.axis} if call.attrs.axis is not None else None
-        )
-        if reduced is None or axis in reduced:
-            return None
-        return axis if bool(call.attrs.keepdims) else axis - sum(i < axis for i in reduced)
-    if name in ("reshape", "squeeze", "expand_dims"):
-        return _axis_of_same_slices(before, after, axis)
-    if len(before) == len(after) and before[axis] == after[axis]:
-        return axis
-    return None
-
-
-def _axis_of_same_slices(before: tuple[int, ...], after: tuple[int, ...], axis: int) -> int | None:
-    """The axis of `after` with as many slices as `axis` of `before`, and as many elements outside and inside of it."""
-    outside, inside = int(np.prod(before[:axis])), int(np.prod(before[axis + 1 :]))
-    for i, size in enumerate(after):
-        fits = int(np.prod(after[:i])) == outside and int(np.prod(after[i + 1 :])) == inside
-        if fits and size == before[axis]:
-            return i
-    return None
+    return axis if len(before) == len(after) and before[axis] == after[axis] else None

@@ -1,6 +1,6 @@
 """Collection: an instrumented model runs over the data, in this process or in several, and calibrators see its tensors.
 
-What is collected does not depend on how many processes there are: statistics of parts merge to those of the whole.
+The result does not depend on the number of processes: statistics of parts merge into those of the whole.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..errors import QuantizationError
-from ..host import default_threads
-from ..processes import Child
-from ..runtime import Engine
+from ..processes.children import Child
+from ..processes.cores import default_threads
+from ..running.engine import Engine
 from .calibrators import Calibrator
 
 Batch: TypeAlias = Sequence[np.ndarray]
 
-_WORTH_THREADS = 1 << 18  # elements that take longer to count than a thread takes to start on them
+_WORTH_THREADS = 1 << 18  # elements that take longer to count than a thread takes to start
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads what: the sites of each output of the model, and the calibrator of each site."""
+    """The sites of each output of the model, and the calibrator that reads each site."""
 
     sites: tuple[tuple[str, ...], ...]
     calibrators: Mapping[str, Calibrator]
 
     def read(self, engine: Engine, batches: Iterable[tuple[int, Batch]]) -> Iterator[None]:
-        """Run the model on the batches, numbered, and show its tensors to the calibrators; yields after each batch.
+        """Run the model on the numbered batches and feed its tensors to the calibrators; yields after each batch.
 
         Large tensors are counted by as many threads as the model runs on. Raises QuantizationError, InputError.
         """
@@ -70,13 +70,13 @@ def collect(
     num_workers: int = 1,
     advance: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the model over all batches; the reader's calibrators hold the statistics afterwards.
+    """Run the model over all batches; afterwards the reader's calibrators hold the statistics.
 
     engine:  the instrumented model, whose outputs are the tensors of `reader.sites`. A model with states must have one
-             worker, for there its batches belong together
+             worker, since its batches form a sequence
     advance: called after each batch
 
-    Raises QuantizationError, InputError. Whatever ends this, no process and no file is left behind.
+    Raises QuantizationError, InputError. However this ends, no process and no file is left behind.
     """
     if num_workers == 1:
         engine.reset_state()
@@ -118,7 +118,7 @@ class _Worker:
     process: Child
 
     def read_all(self, source: _Source) -> Reader:
-        """Send it batches until there are no more; what it has collected. Raises what it raised."""
+        """Send it batches until there are no more; returns what it has collected. Raises what it raised."""
         while (item := source.take()) is not None and self.send(item):
             pass
         self.send(None)
@@ -128,7 +128,7 @@ class _Worker:
         return reply
 
     def send(self, item: Any) -> bool:
-        """Whether it took this; if not it has ended, and has said why if it could."""
+        """Whether it took the item; if not, it has ended, and has reported why if it could."""
         assert self.process.stdin is not None
         try:
             pickle.dump(item, self.process.stdin, pickle.HIGHEST_PROTOCOL)
@@ -151,14 +151,14 @@ class _Worker:
 
 @contextmanager
 def _workers(engine: Engine, reader: Reader, count: int) -> Iterator[list[_Worker]]:
-    """So many processes, each with the model loaded; all ended and the model's file removed afterwards."""
+    """`count` processes, each with the model loaded; afterwards all are ended and the model's file is removed."""
     workers: list[_Worker] = []
     with tempfile.TemporaryDirectory(prefix="qnn_ext_calibrate_") as folder:
         path = Path(folder) / "model.qnn"
         engine.save(path)
         try:
             for _ in range(count):
-                # TVM imports PyTorch where it is installed: two seconds and 200 MB that a worker does without
+                # TVM imports PyTorch if it is installed: two seconds and 200 MB that a worker does not need
                 workers.append(_Worker(Child("qnn_ext.quantize.worker", folder, without=["torch"])))
             setup = (str(path), max(1, default_threads() // count), reader)
             for worker in workers:

@@ -1,4 +1,4 @@
-"""Two builds of a model side by side on the same data: outputs, and inner tensors where both name them alike."""
+"""Two builds of a model compared on the same data: outputs, and inner tensors with the same name in both."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from tvm import relax
 
-from ..build import build
+from ..compiling.build import compile_module
 from ..errors import InputError, QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..op.base import constant_value, shape_of
-from ..passes.rewrite import bindings_of, op_name
+from ..op.relax_table import traits_of
+from ..passes.rewrite import bindings_of
 from ..qparams import QParams
-from ..runtime import Engine
+from ..running.engine import Engine
 from .analysis import Fidelity, FidelityMeter
 from .dataset import batches
 from .switchable import switchable
@@ -25,13 +26,13 @@ from .switchable import switchable
 Model: TypeAlias = QnnModule | Engine
 
 _ANONYMOUS = re.compile(r"(lv|gv)\d*$")
-# what exporters and quantizers append to a tensor's name, and what tells apart tensors made of one
+# suffixes that exporters and quantizers append to a tensor's name, and those that distinguish tensors derived from one
 _SUFFIXES = re.compile(r"(_QuantizeLinear_Output|_DequantizeLinear_Output|_QuantizeLinear_Input|_quantized|_site)\d*$")
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output: its Fidelity; the share of equal values; for vectors the share of samples with the same largest."""
+    """One output: its Fidelity; the share of equal values; for vectors, the share of samples with the same arg max."""
 
     fidelity: Fidelity
     equal: float
@@ -42,7 +43,8 @@ class OutputComparison:
 class Comparison:
     """The second model against the first, in real values.
 
-    outputs: by the first model's names; tensors: inner ones both models have, in order of computation; samples: batches
+    outputs: by the first model's names; tensors: inner tensors of both models, in order of computation; samples:
+             batches
     """
 
     outputs: Mapping[str, OutputComparison]
@@ -51,14 +53,14 @@ class Comparison:
 
 
 def compare(one: Model, two: Model, dataset: Any, samples: int = 64) -> Comparison:
-    """Run both models on the first `samples` batches of `dataset` and compare what comes out, in real values.
+    """Run both models on the first `samples` batches of `dataset` and compare their results, in real values.
 
-    one, two: modules, which are built here, or engines. Inputs and outputs are matched by name, or in order where names
+    one, two: modules, which are built here, or engines. Inputs and outputs are matched by name, or by order if names
               differ; quantized ones are quantized and dequantized with their own parameters
     dataset:  real values, as `quantize` takes it, for the inputs of `one`
 
-    Inner tensors are compared where both models are modules without states. Raises InputError where inputs or outputs
-    differ in number or shape, QuantizationError for data that do not fit.
+    Inner tensors are compared if both models are modules without states. Raises InputError if inputs or outputs differ
+    in number or shape, QuantizationError for data that do not fit.
     """
     _check_ports(one, two)
     names = _common_tensors(one, two) if isinstance(one, QnnModule) and isinstance(two, QnnModule) else []
@@ -81,7 +83,7 @@ def compare(one: Model, two: Model, dataset: Any, samples: int = 64) -> Comparis
 
 
 def real_inputs(model: Model) -> list[TensorSpec]:
-    """The model's inputs as real values: float32 in place of quantized integers."""
+    """The model's inputs as real values: float32 instead of quantized integers."""
     return [replace(spec, dtype="float32", qparams=None) if spec.qparams else spec for spec in model.inputs]
 
 
@@ -110,14 +112,14 @@ def _check_ports(one: Model, two: Model) -> None:
 
 
 def _in_order(wanted: Sequence[TensorSpec], found: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
-    """`found` in the order of `wanted`, where the names are the same."""
+    """`found` in the order of `wanted`, if the names are the same."""
     by_name = {spec.name: spec for spec in found}
     names = [spec.name for spec in wanted]
     return [by_name[name] for name in names] if set(names) == set(by_name) else found
 
 
 class _OutputMeter(FidelityMeter):
-    """Fidelity, and how many values and answers are the same."""
+    """Fidelity, and how many values and arg max positions are the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +152,7 @@ class _Tensor:
 
 
 def _common_tensors(one: QnnModule, two: QnnModule) -> list[tuple[_Tensor, _Tensor]]:
-    """Tensors of both models with one name and shape."""
+    """Tensors with the same name and shape in both models."""
     if one.states or two.states:
         return []
     first, second = _tensors(one), _tensors(two)
@@ -159,7 +161,7 @@ def _common_tensors(one: QnnModule, two: QnnModule) -> list[tuple[_Tensor, _Tens
 
 
 def _tensors(module: QnnModule) -> dict[str, _Tensor]:
-    """Plain name → tensor; of several with one plain name the last."""
+    """Plain name → tensor; if several share a plain name, the last."""
     found = {}
     for binding in bindings_of(module.ir["main"]):
         if not isinstance(binding.var.ty, relax.TensorType):
@@ -177,18 +179,20 @@ def _plain(name: str) -> str:
 
 
 def _qparams_of(value: Any, dtype: str) -> QParams | None:
-    """The parameters of a quantize or requantize whose scale and zero point are constants."""
-    positions = {"qnn.quantize": (1, 2), "qnn.requantize": (3, 4)}.get(op_name(value))
-    if positions is None or dtype.startswith("float"):
+    """The parameters of an operator's result, if scale and zero point are constants."""
+    traits = traits_of(value)
+    if traits.output is None or traits.output.scale is None or dtype.startswith("float"):
         return None
-    scale, zero_point = (constant_value(value.args[i]) for i in positions)
+    scale, zero_point = (
+        constant_value(traits.argument(value, name)) for name in (traits.output.scale, traits.output.zero_point)
+    )
     if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
         return None
     return QParams(scale, zero_point, dtype)
 
 
 class _Runner:
-    """A model as a function from real inputs to real outputs and inner tensors, in and out in the order of `like`."""
+    """A model as a function from real inputs to real outputs and inner tensors, both in the order of `like`."""
 
     def __init__(self, model: Model, tensors: Sequence[_Tensor], like: Model) -> None:
         self._inputs = _in_order(like.inputs, model.inputs)
@@ -198,7 +202,7 @@ class _Runner:
         self._order = [names.index(spec.name) for spec in self._outputs]
         if isinstance(model, QnnModule):
             shown = switchable(model, [], [tensor.name for tensor in tensors]).module if tensors else model
-            model = build(shown)
+            model = compile_module(shown)
         self._engine = model
 
     def __call__(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
-"""QConfig: everything that says how a float model is quantized, and what follows from it for one layer.
+"""QConfig: all settings for quantizing a float model, and what they mean for one layer.
 
-The first 17 fields are those of Relay's quantize, under their names; the others are what Relay lacked. Defaults are
+The first 17 fields are those of Relay's quantize, under the same names; Relay had nothing like the others. Defaults are
 chosen for accuracy; `QConfig.relay()` has Relay's.
 """
 
@@ -24,9 +24,9 @@ FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu")
 class LayerConfig:
     """What a QConfig means for one layer: skips, first and last layer, overrides and "auto" resolved.
 
-    precision: "int8", "float16" or "float32"; the other fields matter for int8 only
-    dtype_input: "int8" or "uint8", symmetric: of activations; weights are symmetric
-    range:     (low, high) of the layer's data input where the user fixed it
+    precision: "int8", "float16" or "float32"; the other fields matter only for int8
+    dtype_input ("int8" or "uint8") and symmetric are those of activations; weights are always symmetric
+    range:     (low, high) of the layer's data input if the user fixed it
     """
 
     name: str
@@ -58,44 +58,44 @@ class QConfig:
     Relay's fields:
     nbit_input, nbit_weight: bits of the operands of integer products, 2 to 8
     nbit_activation: bits of tensors between layers that are no operand of a product (a residual sum): 32 keeps them
-                     as accumulators, added in float registers; 2 to 8 quantizes them too, and where dtype_activation
-                     is dtype_input their sum is one of integers
-    dtype_input:     "int8", "uint8", or "auto": what `target` multiplies fastest; int8 where symmetric
+                     as accumulators, added in float registers; 2 to 8 quantizes them too, and if dtype_activation
+                     equals dtype_input they are added as integers
+    dtype_input:     "int8", "uint8", or "auto": what `target` multiplies fastest; int8 if symmetric
     dtype_weight:    "int8"
     dtype_activation: "int32", or "int8" / "uint8" with nbit_activation of at most 8
-    calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": from data where there is some,
+    calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": from data if there are any,
                      else "global_scale"
     global_scale:    the threshold of "global_scale": real values −global_scale … global_scale
     weight_scale:    "max": the largest weight; "power2": the next power of two above it; "mse": the threshold with the
                      smallest squared error
     skip_dense_layer: whether dense layers (matmul with constant weights) stay float
     skip_conv_layers: which convolutions stay float, counted from 0 in order of computation
-    do_simulation:   stop before the integers: a float module with quantization errors
-    round_for_shift: where the scales are powers of two and requantize is a shift: whether it rounds (True) or
-                     truncates
+    do_simulation:   stop before converting to integers: a float module with quantization errors
+    round_for_shift: if scales are powers of two and requantize is a shift: whether that rounds (True) or truncates
     debug_enabled_ops: the only operators that may be quantized ("nn.conv2d", "nn.dense", "nn.batch_matmul", "add" …);
                      None: all
-    rounding:        of requantize: "TONEAREST_EVEN", "UPWARD" or "TONEAREST"; not of shifts that truncate
-    calibrate_chunk_by: how many sites one pass over the data collects, −1: all. Less memory, more passes
+    rounding:        of requantize: "TONEAREST_EVEN", "UPWARD" or "TONEAREST"; not for shifts that truncate
+    calibrate_chunk_by: how many sites are collected in one pass over the data, −1: all. Fewer take less memory and
+                     more passes
     partition_conversions: "enabled" splits `main` into quantize_prefix, integer middle and dequantize_suffix;
                      "fully_integral" also requires that the middle has no float operator
 
     Further fields:
     per_channel:     one weight scale per output channel
     symmetric:       zero point in the middle, for activations; None: False, except for "cambricon"
-    percentile:      share of values inside the range in the mode "percentile", in percent
-    bins:            bins of the histograms
+    percentile:      share of values inside the range in mode "percentile", in percent
+    bins:            number of histogram bins
     momentum:        weight of the old value in "moving_average", 0 ≤ m < 1
     first_layer, last_layer: precision of the first and the last product: "int8", "float16", "float32"
     overrides:       layer name pattern (fnmatch) → {field: value}, later patterns win: see `fields.LAYER_FIELDS`
     quantization_formula: "google": x = scale · (q − zero_point); "cambricon": x = q · 2^position
-    bias_correction: whether biases make up for the mean error of quantized weights
+    bias_correction: whether biases compensate the mean error of quantized weights
     equalize:        cross-layer equalization before ranges are taken
-    dynamic:         activations quantized at run time with the range of the tensor at hand: needs no data
+    dynamic:         quantize activations at run time with the actual range of each tensor: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
     float_functions: functions of transformers that stay float between integer products: "softmax", "layer_norm", "gelu"
-                     (in registers, behind its product). Others have their data quantized: gelu becomes a table
-    num_workers:     processes that calibrate side by side
+                     (in registers, after its product). Those not listed have their data quantized: gelu becomes a table
+    num_workers:     processes that calibrate in parallel
 
     Raises QuantizationError for values out of range and for fields that contradict each other.
     """
@@ -142,12 +142,12 @@ class QConfig:
 
     @classmethod
     def of(cls, **values: Any) -> QConfig:
-        """A QConfig of named fields. Raises QuantizationError for a name that does not exist."""
+        """A QConfig from named fields. Raises QuantizationError for unknown names."""
         return replace_fields(cls(), values)
 
     @classmethod
     def relay(cls, **values: Any) -> QConfig:
-        """Relay's own defaults: symmetric int8 per tensor, fixed range ±8, power-of-two weights, dense layers and the
+        """Relay's own defaults: symmetric per-tensor int8, fixed range ±8, power-of-two weights, dense layers and the
         first convolution in float, rounding upwards; `values` replace some of them."""
         return replace_fields(
             cls(
@@ -169,7 +169,7 @@ class QConfig:
         return self.quantization_formula == "cambricon"
 
     def enabled(self, operator: str) -> bool:
-        """Whether debug_enabled_ops lets the operator be quantized; "nn.conv2d" and "conv2d" name the same."""
+        """Whether debug_enabled_ops allows quantizing the operator; "nn.conv2d" and "conv2d" mean the same."""
         if self.debug_enabled_ops is None:
             return True
         return plain_operator(operator) in {plain_operator(name) for name in self.debug_enabled_ops}
@@ -184,7 +184,8 @@ class QConfig:
         index:          position among the convolutions of the model, counted from 0; None for other operators
         first, last:    whether it is the model's first or last product
 
-        Stronger ones last: debug_enabled_ops, skip_*, first_layer and last_layer, overrides in their order.
+        In order of increasing precedence: debug_enabled_ops, skip_*, first_layer and last_layer, overrides in their
+        order.
         """
         settings = self._settings()
         plain = plain_operator(operator)
@@ -206,7 +207,7 @@ class QConfig:
         return LayerConfig(name=name, operator=operator, **settings)
 
     def _settings(self) -> dict[str, Any]:
-        """The fields of a layer that neither a policy nor an override touches."""
+        """The fields of a layer before policies and overrides are applied."""
         settings = {name: getattr(self, name) for name in LAYER_FIELDS if hasattr(self, name)}
         return {**settings, "precision": "int8", "range": None}
 
@@ -234,7 +235,7 @@ def plain_operator(operator: str) -> str:
 
 
 def preferred_dtype(target: Any) -> str:
-    """The dtype of activations that the target multiplies fastest; uint8, x86's, where it widens both."""
+    """The activation dtype that the target multiplies fastest; uint8, as on x86, if it widens both."""
     return _native_dtype() if target is None else _dtype_for(target)
 
 
@@ -244,15 +245,15 @@ def _native_dtype() -> str:
 
 
 def _dtype_for(target: Any) -> str:
-    from ..target import make_target
-    from ..topi_int8.wanted import operand_dtypes
+    from ..targets.features import operand_dtypes
+    from ..targets.names import make_target
 
     wanted = operand_dtypes(make_target(target))
     return wanted[0] if wanted else "uint8"
 
 
 def replace_fields(config: QConfig, values: Mapping[str, Any]) -> QConfig:
-    """`config` with some fields replaced. Raises QuantizationError for a name that does not exist."""
+    """`config` with some fields replaced. Raises QuantizationError for unknown names."""
     names = [item.name for item in fields(QConfig)]
     for name in values:
         if name not in names:
@@ -264,7 +265,7 @@ _current = threading.local()
 
 
 def current_config() -> QConfig | None:
-    """The QConfig of the innermost `with qconfig(...)` of this thread, None outside of any."""
+    """The QConfig of the innermost `with qconfig(...)` of this thread, None outside any."""
     stack = getattr(_current, "stack", None)
     return stack[-1] if stack else None
 
@@ -278,9 +279,9 @@ def resolve_config(config: QConfig | None) -> QConfig:
 
 @contextmanager
 def qconfig(config: QConfig | None = None, /, **values: Any) -> Iterator[QConfig]:
-    """`with qconfig(calibrate_mode="mse") as config:` sets fields for what is quantized inside, in this thread.
+    """`with qconfig(calibrate_mode="mse") as config:` sets fields for all quantization inside it, in this thread.
 
-    Fields not named keep the value of the enclosing `with qconfig(...)`, or their default; a QConfig as first argument
+    Other fields keep the value of the enclosing `with qconfig(...)`, or their default; a QConfig as first argument
     replaces that starting point. Raises QuantizationError.
     """
     resolved = replace_fields(resolve_config(config), values)

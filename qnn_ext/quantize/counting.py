@@ -10,13 +10,13 @@ import tvm
 import tvm_ffi
 from tvm.script import tirx as T
 
-from .. import forking
-from ..target import make_target
+from ..processes import forking
+from ..targets.names import make_target
 
 LANES = 16
-"""How many values are taken at a time; an array must hold a multiple of it."""
+"""Values processed at a time; an array must have a multiple of this."""
 
-_TABLES = 4  # neighbours that fall into one bin, zeros above all, would wait for each other in one table
+_TABLES = 4  # in a single table, neighbours in the same bin, mostly zeros, would wait for each other
 
 
 @T.prim_func
@@ -49,11 +49,11 @@ def _compiled() -> Callable[..., None]:
 def count(values: np.ndarray, per_unit: float, bins: int) -> tuple[np.ndarray, int]:
     """How many values lie in each of `bins` bins, and how many are exactly 0.
 
-    values: float32 (k · LANES,), contiguous; bin i holds those with ⌊value · per_unit⌋ = i − bins / 2. All values must
-            lie within the bins: nothing is checked
+    values: float32 (k · LANES,), contiguous; bin i counts those with ⌊value · per_unit⌋ = i − bins / 2. All values must
+            lie within the bins: this is not checked
     """
     tables, zeros = np.zeros((_TABLES, bins), np.int32), np.zeros(LANES, np.int32)
-    rows = np.require(values.reshape(-1, LANES), requirements="W")  # DLPack takes no others
+    rows = np.require(values.reshape(-1, LANES), requirements="W")  # DLPack takes only writable arrays
     with _compiling:
         function = _compiled()
     function(*map(tvm_ffi.from_dlpack, (rows, tables, zeros)), per_unit)

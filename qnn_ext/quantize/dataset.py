@@ -1,7 +1,7 @@
 """Data sets for calibration: whatever yields samples becomes a checked stream of the model's own batches.
 
-Nothing is held in memory but the batch at hand: arrays in `.npy` files are mapped, folders read file by file, and
-what can be read only once (a generator) is kept in a temporary file for further passes.
+Only the current batch is held in memory: arrays in `.npy` files are mapped, folders are read file by file, and
+generators, which can be read only once, are kept in a temporary file for further passes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import InputError, QuantizationError
+from ..files.reading import Npz, read_npy
 from ..images import load_image
 from ..module import TensorSpec
-from ..reading import Npz, read_npy
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ARRAY_SUFFIXES = (".npy", ".npz")
@@ -31,8 +31,8 @@ Item = Mapping[str, Any]  # input name -> array
 class ImageFolder:
     """Photos as a data set: resized to the model's input and normalized as `qnn_ext.images` says.
 
-    normalize: "0..1", "-1..1", "imagenet", "raw", or "auto": what the input's QParams tell, else 0..1
-    limit:     use the first so many files in order of their names, None: all
+    normalize: "0..1", "-1..1", "imagenet", "raw", or "auto": derived from the input's QParams, else 0..1
+    limit:     how many files to use, sorted by name; None: all
     """
 
     path: str | os.PathLike
@@ -41,11 +41,11 @@ class ImageFolder:
 
 
 class Batches:
-    """The samples of a data set in pieces of the model's own batch size, as often as one iterates.
+    """The samples of a data set in batches of the model's own size; can be iterated repeatedly.
 
-    Each element is a list of arrays in the order of the model's inputs, of their shapes and dtypes, all finite.
-    `count` is the number of elements where it is known: from the start for arrays and lists, else after the first pass.
-    Iterating raises QuantizationError where a sample does not fit, naming it.
+    Each element is a list of arrays in the order of the model's inputs, with their shapes and dtypes, all finite.
+    `count` is the number of elements if known: from the start for arrays and lists, else after the first pass.
+    Iterating raises QuantizationError for a sample that does not fit, naming it.
     """
 
     def __init__(self, source: Callable[[], Iterable[Any]], inputs: Sequence[TensorSpec], count: int | None) -> None:
@@ -80,14 +80,14 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
 
     dataset: one of
              an array (N, …), or a dict name → array (N, …), for the whole set
-             an iterable of samples or batches: dicts name → array, arrays, or tuples of arrays in input order (of
-             longer tuples, as loaders with labels yield them, the first ones). Torch tensors are arrays too
+             an iterable of samples or batches: dicts name → array, arrays, or tuples of arrays in input order (further
+             elements, such as a loader's labels, are ignored). Torch tensors count as arrays
              a callable that returns such an iterable, called once per pass
              the path of an .npy or .npz file (arrays by input name), or of a folder of such files or of photos
              an ImageFolder
-    inputs:  of the model; a larger batch than theirs is cut, a sample without batch dimension gets one
+    inputs:  of the model; larger batches are cut to theirs, a sample without batch dimension gets one
 
-    Raises QuantizationError at once for what is no data set, and while iterating for samples that do not fit.
+    Raises QuantizationError at once for anything that is no data set, and while iterating for samples that do not fit.
     """
     if isinstance(dataset, Batches):
         return dataset
@@ -119,7 +119,7 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
 
 
 def _in_order(item: Any, inputs: Sequence[TensorSpec], index: int) -> list[Any]:
-    """What an item of the data set holds for each input."""
+    """An item's value for each input."""
     names = [spec.name for spec in inputs]
     if isinstance(item, Mapping):
         missing = [name for name in names if name not in item]
@@ -163,7 +163,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
-    """An array for the input, of its dtype and rank, the batch still of any size."""
+    """An array for the input, of its dtype and rank, with any batch size."""
     where = f"sample {index} of the data set, input {spec.name!r}"
     try:
         array = _array(value)
@@ -189,7 +189,7 @@ def _expected(spec: TensorSpec) -> str:
 
 
 def _converted(array: np.ndarray, spec: TensorSpec, where: str) -> np.ndarray:
-    """The array in the input's dtype where that loses nothing but float precision."""
+    """The array in the input's dtype, if that loses nothing but float precision."""
     wanted = np.dtype(spec.dtype)
     if array.dtype.kind == "f" and wanted.kind == "f":
         with np.errstate(over="ignore"):
@@ -205,7 +205,7 @@ def _converted(array: np.ndarray, spec: TensorSpec, where: str) -> np.ndarray:
 def _cut(
     arrays: list[np.ndarray], rest: list[np.ndarray] | None, inputs: Sequence[TensorSpec], index: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray] | None]:
-    """Pieces of the model's batch size, and what is left over for the next item."""
+    """Batches of the model's size, and the rest, left over for the next item."""
     if not all(spec.shape and spec.shape[0] for spec in inputs):
         return [arrays], None
     sizes = {array.shape[0] // spec.shape[0] for array, spec in zip(arrays, inputs, strict=True)}
@@ -227,7 +227,7 @@ def _cut(
 
 
 def _count(items: Sequence[Any], inputs: Sequence[TensorSpec]) -> int | None:
-    """How many of the model's batches items in memory hold; None where that is not plain to see."""
+    """How many of the model's batches the items in memory make; None if that is not obvious."""
     spec, samples = inputs[0], 0
     for item in items:
         first = item[0] if isinstance(item, tuple) and item else item
@@ -297,7 +297,7 @@ def _from_images(folder: ImageFolder, inputs: Sequence[TensorSpec]) -> Batches:
 
 
 class _Spool:
-    """Lets an iterator be read several times: what it yields is kept in a temporary file."""
+    """Lets an iterator be read several times by keeping what it yields in a temporary file."""
 
     def __init__(self, source: Iterator[Any], names: Sequence[str]) -> None:
         self._source = source

@@ -1,7 +1,7 @@
-"""Dynamic quantization: weights are integers, activations become integers at run time with the range they have then.
+"""Dynamic quantization: weights are integers, activations are quantized at run time with their actual range.
 
-Every tensor that a product reads gets the scale of its own smallest and largest value, per tensor and call, as ONNX's
-DynamicQuantizeLinear does it. No calibration data is needed; finding the range costs one pass over the tensor. Biases
+Every tensor that a product reads gets a scale from its own smallest and largest value, per tensor and call, as in
+ONNX's DynamicQuantizeLinear. No calibration data are needed; finding the range costs one pass over the tensor. Biases
 and everything between products stay float, in the kernels of the products.
 """
 
@@ -29,9 +29,9 @@ from .weights import weight_range
 def dynamic(folded: QnnModule, config: QConfig) -> QnnModule:
     """`folded` (float32) with integer products: dense, matmul, convolutions; or their simulation (`do_simulation`).
 
-    What `annotate` marks as operand of a product is quantized, weights with the scales that `config` asks for; marks on
-    other tensors are dropped. Raises QuantizationError when the config asks for power-of-two scales, which only
-    calibrated ranges have, or leaves nothing to quantize.
+    Tensors that `annotate` marks as operands of a product are quantized, weights with the scales that `config` asks
+    for; marks on other tensors are dropped. Raises QuantizationError if the config asks for power-of-two scales, which
+    only calibrated ranges have, or leaves nothing to quantize.
     """
     if config.power_of_two:
         raise QuantizationError(
@@ -59,7 +59,7 @@ def dynamic(folded: QnnModule, config: QConfig) -> QnnModule:
 
 
 def quantize_at_run_time(x: Any, site: Site, emit: Emit) -> Any:
-    """dequantize(quantize(x)) with the smallest scale that holds x.
+    """dequantize(quantize(x)) with the smallest scale that covers x.
 
     asymmetric: s = (max(x, 0) − min(x, 0)) / (q_high − q_low), z = saturate(rint(q_low − min(x, 0) / s))
     symmetric:  s = max |x| / (2^(bits−1) − 1), z the middle of the integers
@@ -86,7 +86,7 @@ def quantize_at_run_time(x: Any, site: Site, emit: Emit) -> Any:
 
 
 def _scale(extent: Any, steps: int, emit: Emit) -> Any:
-    """extent / steps, 1 where the extent is 0."""
+    """extent / steps, or 1 where the extent is 0."""
     flat = emit(relax.op.equal(extent, _number(0)))
     return emit(relax.op.where(flat, _number(1), emit(relax.op.divide(extent, _number(steps)))))
 

@@ -3,7 +3,7 @@
 With f(s·x) = s·f(x) for s > 0 between two layers, W₂·f(W₁·x + b) = (W₂·S)·f((S⁻¹·W₁)·x + S⁻¹·b) for any diagonal S > 0.
 Nagel et al. 2019 (Data-Free Quantization Through Weight Equalization and Bias Correction, eq. 11) choose
 s_i = √(r₁ᵢ·r₂ᵢ) / r₂ᵢ, r being the largest |w| of a channel, so that both layers end up with the range √(r₁ᵢ·r₂ᵢ).
-Depthwise layers, whose channels differ most, are both: a chain is swept until nothing moves.
+Depthwise layers, whose channels differ most, belong to two pairs: a chain is swept until nothing changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def equalize(module: QnnModule) -> QnnModule:
             relu, leaky relu, pooling, padding with zeros and moves that keep channels apart; pairs with anything else
             between them (relu6 and other clips, gelu, a second reader) stay as they are.
 
-    In exact arithmetic the function is the same; in float32 it is to rounding.
+    In exact arithmetic the function is the same; in float32, up to rounding.
     """
     function = module.ir["main"]
     bindings = bindings_of(function)
@@ -85,7 +85,7 @@ def _shared_constants(bindings: list[relax.VarBinding]) -> set[Any]:
 
 
 def _follow(start: int, axis: int, bindings: list[relax.VarBinding], readers: dict[Any, list[int]]) -> Pair | None:
-    """The pair whose producer is at `start`: from single reader to single reader to a layer with weights."""
+    """The pair whose producer is at `start`: follows single readers to a layer with weights."""
     biases: list[tuple[int, int]] = []
     index = start
     while True:
@@ -114,7 +114,7 @@ def _constant_operand(call: relax.Call) -> int | None:
 
 
 def _sweep(pairs: list[Pair], weights: dict[int, Weight]) -> dict[int, np.ndarray]:
-    """Producer -> s, the product of all sweeps; `weights` is left as they became."""
+    """Producer -> s, the product over all sweeps; updates `weights`."""
     scales = {pair.producer: np.ones(weights[pair.producer].outputs) for pair in pairs}
     for _ in range(_MOST_SWEEPS):
         moved = 0.0
@@ -132,7 +132,7 @@ def _sweep(pairs: list[Pair], weights: dict[int, Weight]) -> dict[int, np.ndarra
 def equalizing_scales(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """s = √(r₁·r₂) / r₂ for the ranges r₁ of one layer's outputs and r₂ of the next one's inputs, both (C,) and ≥ 0.
 
-    A channel with weights of zero on either side has nothing to share: s = 1.
+    A channel with only zero weights on either side has nothing to equalize: s = 1.
     """
     alive = (first > 0) & (second > 0)
     safe_first, safe_second = np.where(alive, first, 1.0), np.where(alive, second, 1.0)

@@ -1,4 +1,4 @@
-"""What values the fields of a QConfig may have, and which contradict each other: one table of rules, clear errors."""
+"""Valid values of a QConfig's fields, and which contradict each other: one table of rules, with clear errors."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ RULES: dict[str, tuple[Check, str]] = {
 
 
 def check_fields(values: Mapping[str, Any]) -> None:
-    """Raises QuantizationError when a field has no valid value, or two contradict each other."""
+    """Raises QuantizationError if a field has an invalid value, or two fields contradict each other."""
     for name, value in values.items():
         if name in RULES:
             _check(name, value, name)
@@ -162,7 +162,7 @@ def _check_overrides(overrides: Any) -> None:
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
-    """What contradicts what, each with its remedy."""
+    """The contradictions, each with its remedy."""
     cambricon = values["quantization_formula"] == "cambricon"
     dtype, bits = values["dtype_activation"], values["nbit_activation"]
     rules = [

@@ -1,9 +1,9 @@
-"""Fold: what is constant about a float model, before ranges are taken.
+"""Fold: simplifies the constant parts of a float model before its ranges are measured.
 
-constants     operators of constants are computed; those that change nothing disappear
-batch norm    as one multiplication and addition per channel: γ·(x − μ) / √(σ² + ε) + β
-affine        (x·W + b)·m + a = x·(W·m) + (b·m + a): what is linear behind a product goes into weight and bias,
-              a factor in front of it into the weight
+constants     operators on constants are computed; those that change nothing are removed
+batch norm    becomes one multiplication and addition per channel: γ·(x − μ) / √(σ² + ε) + β
+affine        (x·W + b)·m + a = x·(W·m) + (b·m + a): linear operators after a product go into weight and bias,
+              a factor before it into the weight
 """
 
 from __future__ import annotations
@@ -19,31 +19,21 @@ from tvm import IRModule, relax
 from ..module import QnnModule
 from ..op.base import constant, constant_value, normalize_axis, shape_of
 from ..op.cost import is_quick
+from ..op.relax_table import traits_of
 from ..passes.qdq_to_integer.hoist import evaluate
-from ..passes.rewrite import (
-    Emit,
-    bindings_of,
-    consumers,
-    emit_named,
-    op_name,
-    operands,
-    plain_attrs,
-    rewrite,
-    substitute,
-)
+from ..passes.rewrite import Emit, Rebuild, consumers, emit_named, op_name, operands, rewrite
 from .config import QConfig
 
-_PRODUCTS = frozenset({"matmul", *(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose"))})
 _AFFINE = ("add", "subtract", "multiply", "divide")
-# a constant may be this many elements bigger than what it is computed from
+# a constant may have this many more elements than the constants it is computed from
 _MOST_GROWTH = 4096
 
 
 def fold(module: QnnModule, config: QConfig | None = None) -> QnnModule:
-    """`module` (float32) with constants folded and every linear operator behind a product merged into it.
+    """`module` (float32) with constants folded and every linear operator after a product merged into it.
 
-    The results are those of the module up to float32 rounding. Names of layers and tensors stay. The configuration has
-    no say in it: the argument makes all stages callable alike.
+    The results are the module's up to float32 rounding. Names of layers and tensors are kept. The configuration is not
+    used: the argument only gives all stages the same signature.
     """
     mod = rewrite(_without_batch_norm(module.ir), _simplified)
     return replace(module, ir=_Affine(mod).run())
@@ -53,7 +43,7 @@ def fold(module: QnnModule, config: QConfig | None = None) -> QnnModule:
 
 
 def _simplified(value: relax.Expr, emit: Emit) -> relax.Expr | None:
-    """The value of a call of constants, or the operand of one that changes nothing."""
+    """The value of a call on constants, or the operand of one that changes nothing."""
     if not isinstance(value, relax.Call):
         return None
     folded = _computed(value)
@@ -80,7 +70,7 @@ def _unchanged(call: relax.Call) -> relax.Expr | None:
     if not call.args:
         return None
     name, first = op_name(call), call.args[0]
-    if name in ("reshape", "squeeze", "expand_dims", "flatten", "broadcast_to"):
+    if traits_of(call).reshapes or name == "broadcast_to":
         return first if _typed(call) == _typed(first) else None
     if name == "permute_dims":
         axes = call.attrs.axes
@@ -93,7 +83,7 @@ def _unchanged(call: relax.Call) -> relax.Expr | None:
 
 
 def _neutral(call: relax.Call, name: str) -> relax.Expr | None:
-    """x of x·1, x / 1, x + 0 and x − 0."""
+    """The x in x·1, x / 1, x + 0 and x − 0."""
     for position in (0, 1) if name in ("add", "multiply") else (1,):
         other, array = call.args[1 - position], constant_value(call.args[position])
         if array is None or array.dtype != np.float32 or not isinstance(other, relax.Var):
@@ -118,7 +108,7 @@ def _typed(expr: Any) -> tuple[Any, ...]:
 
 
 def _without_batch_norm(mod: IRModule) -> IRModule:
-    """Every nn.batch_norm of constant parameters as a multiplication and an addition."""
+    """The module with every nn.batch_norm with constant parameters as a multiplication and an addition."""
     results: dict[Any, list[Any]] = {}
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
@@ -147,7 +137,7 @@ def _without_batch_norm(mod: IRModule) -> IRModule:
 
 @dataclass
 class _Linear:
-    """x·(W·factor) + offset, factor and offset scalars or one value per output channel, in float64."""
+    """x·(W·factor) + offset, where factor and offset are scalars or per output channel, in float64."""
 
     factor: np.ndarray
     offset: np.ndarray
@@ -156,39 +146,33 @@ class _Linear:
 
 
 class _Affine:
-    """One walk that emits each product once, with all that is linear around it."""
+    """One walk that emits each product once, with all linear operators around it merged."""
 
     def __init__(self, mod: IRModule) -> None:
-        self._function = mod["main"]
-        self._bindings = bindings_of(self._function)
-        self._readers = consumers(self._function, self._bindings)
+        self._new = Rebuild(mod["main"])
+        self._bindings = self._new.bindings
+        self._readers = consumers(self._new.function, self._bindings)
         self._index = {binding.var: index for index, binding in enumerate(self._bindings)}
-        self._builder = relax.BlockBuilder()
-        self._environment: dict[Any, Any] = {}
 
     def run(self) -> IRModule:
-        """The module; linear operators nobody reads any more are gone."""
-        function, done = self._function, set()
-        with self._builder.function("main", list(function.params), attrs=plain_attrs(function)):
-            with self._builder.dataflow():
-                for index, binding in enumerate(self._bindings):
-                    if index in done:
-                        continue
-                    value = substitute(binding.value, self._environment)
-                    linear = self._linear(index)
-                    if linear is None:
-                        self._environment[binding.var] = emit_named(self._builder, value, binding.var.name)
-                    else:
-                        self._emit(index, self._in_front(value, binding.value), linear)
-                        done.update(linear.steps)
-                result = self._builder.emit_output(substitute(function.body.body, self._environment))
-            self._builder.emit_func_output(result)
-        return relax.transform.DeadCodeElimination(["main"])(self._builder.get())
+        """The module; linear operators that are no longer read are removed."""
+        new, done = self._new, set()
+        with new.main():
+            for index, binding in enumerate(self._bindings):
+                if index in done:
+                    continue
+                linear = self._linear(index)
+                if linear is None:
+                    new.keep(binding)
+                else:
+                    self._emit(index, self._in_front(new.substituted(binding.value), binding.value), linear)
+                    done.update(linear.steps)
+        return new.live_module()
 
     def _linear(self, index: int) -> _Linear | None:
-        """What is linear behind the binding, when that is a product with a constant weight."""
+        """The linear operators after the binding, if it is a product with a constant weight."""
         call = self._bindings[index].value
-        if op_name(call) not in _PRODUCTS or constant_value(call.args[1]) is None:
+        if traits_of(call).product is None or constant_value(call.args[1]) is None:
             return None
         if str(call.args[1].ty.dtype) != "float32" or len(shape_of(call.args[1])) < 2:
             return None
@@ -207,7 +191,7 @@ class _Affine:
         return found
 
     def _step(self, index: int, shape: Sequence[int], axis: int) -> tuple[str, np.ndarray, int] | None:
-        """The only reader of a binding, when it is linear per channel: its operator, constant and index."""
+        """The only reader of a binding, if it is linear per channel: its operator, constant and index."""
         var, readers = self._bindings[index].var, self._readers[self._bindings[index].var]
         if len(readers) != 1 or readers[0] >= len(self._bindings):
             return None
@@ -223,7 +207,7 @@ class _Affine:
         return None if values is None or not np.isfinite(values).all() else (name, values, readers[0])
 
     def _in_front(self, call: relax.Call, old: relax.Call) -> tuple[relax.Call, float]:
-        """The product on the data before a factor that only it reads, and the factor."""
+        """The product with its data before a factor that only it reads, and that factor."""
         source = self._index.get(old.args[0])
         before: Any = None if source is None else self._bindings[source].value
         if op_name(before) not in ("multiply", "divide") or len(self._readers[old.args[0]]) != 1:
@@ -236,7 +220,7 @@ class _Affine:
         if shape_of(data) != shape_of(old.args[0]) or not isinstance(data, relax.Var):
             return call, 1.0
         factor = float(array.reshape(()))
-        args = [substitute(data, self._environment), *call.args[1:]]
+        args = [self._new.substituted(data), *call.args[1:]]
         product = relax.Call(call.op, args, call.attrs, call.ty_args)
         return product, 1.0 / factor if op_name(before) == "divide" else factor
 
@@ -249,13 +233,13 @@ class _Affine:
         if (factor != 1.0).any():
             weight = _scaled(weight, factor, call)
             call = relax.Call(call.op, [call.args[0], constant(weight), *call.args[2:]], call.attrs, call.ty_args)
-        result = emit_named(self._builder, call, binding.var.name)
+        result = emit_named(self._new.builder, call, binding.var.name)
         if linear.steps and not (linear.offset == 0).all():
             shape = [1] * len(shape_of(binding.var))
             shape[_output_axis(call, len(shape))] = linear.offset.size
             offset = constant(linear.offset.astype(np.float32).reshape(shape))
-            result = emit_named(self._builder, relax.op.add(result, offset), last.var.name)
-        self._environment[last.var] = result
+            result = emit_named(self._new.builder, relax.op.add(result, offset), last.var.name)
+        self._new.environment[last.var] = result
 
 
 def _output_axis(call: relax.Call, ndim: int) -> int:
@@ -265,7 +249,7 @@ def _output_axis(call: relax.Call, ndim: int) -> int:
 
 
 def _per_channel(array: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray | None:
-    """A scalar as one value, a constant that varies along the channels only as a vector; None for any other."""
+    """A scalar as one value, a constant that varies only along the channels as a vector; None for any other."""
     full = (1,) * (len(shape) - array.ndim) + array.shape
     if len(full) != len(shape) or any(n != 1 and (i != axis or n != shape[i]) for i, n in enumerate(full)):
         return None

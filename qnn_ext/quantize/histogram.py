@@ -1,8 +1,8 @@
 """Histogram: the values of one tensor over a whole data set, counted in one pass whatever their range turns out to be.
 
 The bins lie on a fixed grid: their width is a power of two. When a larger value comes, the range doubles and pairs of
-bins merge, which loses nothing: the counts are the same as if the range had been known. So they depend neither on the
-order of the data nor on how it was shared out among processes.
+bins merge, which loses nothing: the counts are as if the range had been known from the start. So they depend neither on
+the order of the data nor on how they were divided among processes.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 from ..errors import QuantizationError
 from . import counting
 
-_BLOCK = 1 << 15  # elements that are binned at a time: what fits in the second-level cache
+_BLOCK = 1 << 15  # elements binned at a time, as many as fit in the L2 cache
 _WORTH_COMPILING = 1 << 13  # elements from which the compiled code is faster
 _MOST_COMPILED = 1 << 15  # bins on each side up to which its tables fit in the cache
-_SMALLEST_EXPONENT = -100  # a tensor whose values are all below 2^-100 is binned as if it reached that
+_SMALLEST_EXPONENT = -100  # a tensor with all values below 2^-100 is binned as if its largest were that
 
 
 class Histogram:
     """Counts of float32 values over −2^exponent … 2^exponent in 2·half bins of equal width.
 
-    bins:     at least so many bins lie between 0 and the largest magnitude
+    bins:     the least number of bins between 0 and the largest magnitude
     half:     bins on each side of 0, a power of two, 2 to 4 times `bins`
-    exponent: the smallest one with all magnitudes below 2^exponent; None until a value other than 0 has come
+    exponent: the smallest with all magnitudes below 2^exponent; None until a nonzero value has been added
     counts:   int64 (2·half,): bin i holds the values of (i − half)·width ≤ x < (i + 1 − half)·width
-    zeros:    how many values are exactly 0: they are counted in bin `half` too, and no quantization changes them
-    total:    how many values there are; low, high: the smallest and the largest, 0 when there are none
+    zeros:    how many values are exactly 0: they are also counted in bin `half`, and no quantization changes them
+    total:    the number of values; low, high: the smallest and the largest, 0 if there are none
     """
 
     def __init__(self, bins: int = 2048) -> None:
@@ -47,7 +47,7 @@ class Histogram:
 
     @property
     def centers(self) -> np.ndarray:
-        """float64 (2·half,): the middle of each bin."""
+        """float64 (2·half,): the center of each bin."""
         return (np.arange(-self.half, self.half) + 0.5) * self.width
 
     def add(self, values: np.ndarray) -> None:
@@ -71,7 +71,7 @@ class Histogram:
         self._add_small(flat[compiled:], np.float32(per_unit))
 
     def _add_small(self, flat: np.ndarray, per_unit: np.float32) -> None:
-        """What `counting.count` does, for few values or many bins."""
+        """Does what `counting.count` does, for few values or many bins."""
         self.zeros += flat.size - int(np.count_nonzero(flat))
         scaled = np.empty(min(flat.size, _BLOCK), np.float32)
         index = np.empty(scaled.size, np.intp)
@@ -83,12 +83,12 @@ class Histogram:
             self._count(index[: block.size])
 
     def _count(self, index: np.ndarray) -> None:
-        first = int(index.min()) if self.half > _BLOCK else 0  # a wide histogram has few of its bins in a block
+        first = int(index.min()) if self.half > _BLOCK else 0  # a block touches few bins of a wide histogram
         found = np.bincount(index - first if first else index)
         self.counts[first : first + found.size] += found
 
     def merge(self, other: Histogram) -> None:
-        """Add the counts of another histogram of as many bins."""
+        """Add the counts of another histogram with the same `bins`."""
         if other.half != self.half:
             raise ValueError(f"histograms of {other.half} and {self.half} bins cannot be merged")
         if not other.total:
@@ -99,7 +99,7 @@ class Histogram:
         self.zeros += other.zeros
 
     def _widen(self, low: float, high: float, count: int) -> None:
-        """Take the extremes of `count` new values, and double the range until it holds them."""
+        """Update the extremes for `count` new values, and double the range until it contains them."""
         self.low, self.high = (min(self.low, low), max(self.high, high)) if self.total else (low, high)
         self.total += count
         largest = max(-low, high)
@@ -113,14 +113,14 @@ class Histogram:
             self.exponent = exponent
 
     def magnitudes(self, zeros: bool = True) -> np.ndarray:
-        """int64 (half,): counts of |x|, bin i for i·width ≤ |x| < (i + 1)·width; without the exact zeros on request."""
+        """int64 (half,): counts of |x|, bin i for i·width ≤ |x| < (i + 1)·width, with or without exact zeros."""
         counts = self.counts[self.half :] + self.counts[: self.half][::-1]
         if not zeros:
             counts[0] -= self.zeros
         return counts
 
     def signed(self, zeros: bool = True) -> np.ndarray:
-        """A copy of `counts`; without the exact zeros on request."""
+        """A copy of `counts`, with or without exact zeros."""
         counts = self.counts.copy()
         if not zeros:
             counts[self.half] -= self.zeros
@@ -149,7 +149,7 @@ def extremes(values: np.ndarray) -> tuple[float, float]:
 
 
 def position_of_share(counts: np.ndarray, share: float) -> float:
-    """Where the cumulated counts reach `share` of their sum, in bins from the start of the first one."""
+    """Where the cumulative counts reach `share` of their sum, in bins from the start of the first one."""
     cumulated = np.cumsum(counts)
     wanted = share * cumulated[-1]
     index = min(int(np.searchsorted(cumulated, wanted)), counts.size - 1)
@@ -159,9 +159,9 @@ def position_of_share(counts: np.ndarray, share: float) -> float:
 
 
 def _halved(counts: np.ndarray, times: int) -> np.ndarray:
-    """The counts of a range doubled so often: pairs of bins become one, in the middle of as many bins."""
+    """The counts after doubling the range `times` times: pairs of bins merge, in the middle of as many bins."""
     half = counts.size // 2
-    for _ in range(min(times, half.bit_length())):  # then all are in the two bins beside 0
+    for _ in range(min(times, half.bit_length())):  # by then all are in the two bins next to 0
         merged = np.zeros_like(counts)
         merged[half // 2 : half // 2 + half] = counts.reshape(-1, 2).sum(axis=1)
         counts = merged

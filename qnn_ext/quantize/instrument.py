@@ -11,19 +11,19 @@ from tvm import relax
 from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, definition_of, shape_of
 from ..op.observe import OBSERVE
+from ..op.relax_table import traits_of
+from ..op.traits import Product
 from ..passes.layout.forms import channels_last_order
 from ..passes.layout.rules import wants_channels_last
-from ..passes.rewrite import bindings_of, op_name, operands, plain_attrs, substitute
-
-_OTHER_AXES = ("permute_dims", "reshape", "matmul", "squeeze", "expand_dims")
+from ..passes.rewrite import Rebuild, bindings_of, op_name, operands
 
 
 @dataclass(frozen=True)
 class Instrumented:
-    """A float module, and the sites that each of its outputs is the tensor of.
+    """A float module, and the sites whose tensor each of its outputs is.
 
-    Tensors of channels-first operators come with their channels last, as the kernels compute them: statistics do not
-    mind, and no transpose is needed.
+    Tensors of channels-first operators are returned channels-last, as the kernels compute them: that makes no
+    difference to statistics, and needs no transpose.
     """
 
     module: QnnModule
@@ -31,42 +31,39 @@ class Instrumented:
 
 
 def instrument(annotated: QnnModule, sites: Collection[str]) -> Instrumented:
-    """`annotated` without observers; its outputs are the tensors of these sites, then the states."""
-    main = annotated.ir["main"]
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
+    """`annotated` without observers; its outputs are the tensors of `sites`, then the states."""
+    new = Rebuild(annotated.ir["main"])
     observed: dict[Any, list[str]] = {}
     channels_first: set[Any] = set()
-    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
-        with builder.dataflow():
-            for binding in bindings_of(main):
-                value = substitute(binding.value, environment)
-                if definition_of(value) is OBSERVE:
-                    environment[binding.var] = value.args[0]
-                    name = call_attributes(value)["site"]
-                    if name in sites:
-                        observed.setdefault(value.args[0], []).append(name)
-                    continue
-                environment[binding.var] = builder.emit(value, name_hint=binding.var.name)
-                if _is_channels_first(value, channels_first):
-                    channels_first.add(environment[binding.var])
-            outputs = [_with_channels_last(var, var in channels_first, builder) for var in observed]
-            states = [substitute(state, environment) for state in _states(annotated)]
-            result = builder.emit_output(relax.Tuple([*outputs, *states]))
-        builder.emit_func_output(result)
-    ir = relax.transform.DeadCodeElimination(["main"])(builder.get())
+    with new.main():
+        for binding in new.bindings:
+            value = new.substituted(binding.value)
+            if definition_of(value) is OBSERVE:
+                new.environment[binding.var] = value.args[0]
+                name = call_attributes(value)["site"]
+                if name in sites:
+                    observed.setdefault(value.args[0], []).append(name)
+                continue
+            var = new.environment[binding.var] = new.builder.emit(value, name_hint=binding.var.name)
+            if _is_channels_first(value, channels_first):
+                channels_first.add(var)
+        outputs = [_with_channels_last(var, var in channels_first, new.builder) for var in observed]
+        states = [new.substituted(state) for state in _states(annotated)]
+        new.result = relax.Tuple([*outputs, *states])
     specs = tuple(
         TensorSpec(names[0], shape_of(output), str(output.ty.dtype))
         for output, names in zip(outputs, observed.values(), strict=True)
     )
-    return Instrumented(replace(annotated, ir=ir, outputs=specs), tuple(map(tuple, observed.values())))
+    return Instrumented(replace(annotated, ir=new.live_module(), outputs=specs), tuple(map(tuple, observed.values())))
 
 
 def _is_channels_first(value: Any, known: Collection[Any]) -> bool:
-    """Whether the kernels compute a tensor of this module's NCHW with its channels last, as far as one can foresee."""
+    """Whether the kernels will compute a tensor that is NCHW in this module with its channels last, as far as is
+    known."""
     if wants_channels_last(value, any_order=True):
         return True
-    if not isinstance(value, relax.Call) or op_name(value) in _OTHER_AXES:
+    traits = traits_of(value)
+    if traits.reshapes or traits.product is Product.MATRIX or op_name(value) == "permute_dims":
         return False
     return any(operand in known for operand in operands(value) if isinstance(operand, relax.Var))
 

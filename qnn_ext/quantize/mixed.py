@@ -17,8 +17,8 @@ _LARGEST = float(np.finfo(np.float16).max)
 def in_float16(product: relax.Call, emit: Emit) -> relax.Call:
     """A convolution or matrix product of float32 operands, computed from float16.
 
-    float32(Σ float16(x) · float16(w)): operands are rounded to float16 (beyond its range: to its largest number), the
-    sum is float32 as in tensor cores. Constants are stored in float16. Bias and activation stay float32.
+    float32(Σ float16(x) · float16(w)): operands are rounded to float16 (saturating at its largest number), the sum is
+    float32 as in tensor cores. Constants are stored in float16. Bias and activation stay float32.
     """
     operands = [_half(arg, emit) for arg in product.args[:2]]
     return rebuild(product, [*operands, *product.args[2:]], out_dtype="float32")

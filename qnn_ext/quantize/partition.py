@@ -2,7 +2,7 @@
 
     main(x) = dequantize_suffix(integer_middle(quantize_prefix(x)))
 
-`partitions` gives each as a module of its own that builds and runs by itself.
+`partitions` returns each as a separate module that can be built and run by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from ..module import QnnModule, TensorSpec
 from ..numerics.reference import domain
 from ..op.base import OPS, call_attributes, constant, constant_value
 from ..passes.inline import inlined
-from ..passes.rewrite import Emit, bindings_of, consumers, op_name, operands, plain_attrs, rewrite, substitute
+from ..passes.rewrite import (
+    Emit,
+    Rebuild,
+    bindings_of,
+    consumers,
+    op_name,
+    operands,
+    rewrite,
+    straight_line,
+    substitute,
+)
 from .config import QConfig
 
 PARTS = ("quantize_prefix", "integer_middle", "dequantize_suffix")
@@ -28,8 +38,8 @@ PARTS = ("quantize_prefix", "integer_middle", "dequantize_suffix")
 def partition_conversions(module: QnnModule, config: QConfig) -> QnnModule:
     """`module` with `main` calling `quantize_prefix`, `integer_middle` and `dequantize_suffix`.
 
-    The prefix is what is computed from the inputs up to their quantize; the suffix what is float behind the last
-    integers. With "fully_integral" QuantizationError is raised when a float operator remains between.
+    The prefix is everything computed from the inputs up to their quantize; the suffix is everything in float after the
+    last integers. With "fully_integral", raises QuantizationError if a float operator remains between them.
     """
     integral = config.partition_conversions == "fully_integral"
     if integral:
@@ -54,7 +64,7 @@ def partitions(module: QnnModule) -> dict[str, QnnModule]:
 
 
 def _by_table(mod: IRModule) -> IRModule:
-    """`mod` with every quantize of 8-bit integers just dequantized as a table from one to the other."""
+    """`mod` with every quantize of just dequantized 8-bit integers as a table from one to the other."""
     dequantized: dict[Any, relax.Call] = {}
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
@@ -81,7 +91,7 @@ def _by_table(mod: IRModule) -> IRModule:
 
 @dataclass(frozen=True)
 class _Part:
-    """One function: its bindings, what it reads from before, and what later ones read of it."""
+    """One function: its bindings, what it reads from earlier functions, and what later ones read from it."""
 
     bindings: list[relax.VarBinding]
     inputs: list[Any]
@@ -108,7 +118,7 @@ def _cut(module: QnnModule) -> _Cut:
 
 
 def _prefix(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> set[int]:
-    """What is computed from the inputs without integers, up to their quantize."""
+    """The bindings computed from the inputs without integers, up to their quantize."""
     ready = set(function.params)
     found = set()
     for index, binding in enumerate(bindings):
@@ -122,7 +132,7 @@ def _prefix(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> s
 
 
 def _used_by_quantize(bindings: Sequence[relax.VarBinding], found: set[int]) -> set[int]:
-    """Those that end in a quantize."""
+    """The bindings of `found` that lead to a quantize."""
     wanted: set[Any] = set()
     used = set()
     for index in reversed(sorted(found)):
@@ -134,7 +144,7 @@ def _used_by_quantize(bindings: Sequence[relax.VarBinding], found: set[int]) -> 
 
 
 def _suffix(function: relax.Function, bindings: Sequence[relax.VarBinding], prefix: set[int]) -> set[int]:
-    """Float operators of which nothing but float operators and the outputs are made."""
+    """Float operators whose results are used only by float operators and as outputs."""
     readers = consumers(function, bindings)
     found: set[int] = set()
     for index in reversed(range(len(bindings))):
@@ -190,13 +200,10 @@ def _function(part: _Part, name: str, cut: _Cut) -> relax.Function:
     environment: dict[Any, Any] = dict(zip(part.inputs, params, strict=True))
     body = cut.function.body.body
     last = part is cut.parts[-1]
-    with builder.function(name, params):
-        with builder.dataflow():
-            for binding in part.bindings:
-                environment[binding.var] = _bound(builder, substitute(binding.value, environment), binding.var.name)
-            result = environment.get(body, body) if last else relax.Tuple([environment[v] for v in part.outputs])
-            result = builder.emit_output(result)
-        builder.emit_func_output(result)
+    with straight_line(builder, name, params) as returns:
+        for binding in part.bindings:
+            environment[binding.var] = _bound(builder, substitute(binding.value, environment), binding.var.name)
+        returns(environment.get(body, body) if last else relax.Tuple([environment[v] for v in part.outputs]))
     return builder.get()[name]
 
 
@@ -205,24 +212,19 @@ def _bound(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
 
 
 def _with_functions(mod: IRModule, cut: _Cut) -> IRModule:
-    main = cut.function
-    builder = relax.BlockBuilder()
+    new = Rebuild(cut.function)
     names = {
-        name: builder.add_func(_function(part, name, cut), name) for name, part in zip(PARTS, cut.parts, strict=True)
+        name: new.builder.add_func(_function(part, name, cut), name)
+        for name, part in zip(PARTS, cut.parts, strict=True)
     }
-    environment: dict[Any, Any] = {}
-    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
-        with builder.dataflow():
-            for name, part in zip(PARTS, cut.parts, strict=True):
-                args = [environment.get(var, var) for var in part.inputs]
-                result = builder.emit(relax.Call(names[name], args), name_hint=name)
-                if part is not cut.parts[-1]:
-                    for position, var in enumerate(part.outputs):
-                        item = relax.TupleGetItem(result, position)
-                        environment[var] = builder.emit(item, name_hint=var.name)
-            result = builder.emit_output(result)
-        builder.emit_func_output(result)
-    return builder.get()
+    with new.main():
+        for name, part in zip(PARTS, cut.parts, strict=True):
+            call = relax.Call(names[name], [new.substituted(var) for var in part.inputs])
+            new.result = new.builder.emit(call, name_hint=name)
+            if part is not cut.parts[-1]:
+                for position, var in enumerate(part.outputs):
+                    new.bind(var, relax.TupleGetItem(new.result, position))
+    return new.module()
 
 
 def _spec(var: Any) -> TensorSpec:

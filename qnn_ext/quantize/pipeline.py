@@ -1,4 +1,4 @@
-"""quantize: fold → annotate → calibrate → realize, each stage a module that can be printed, built and run."""
+"""quantize: fold → annotate → calibrate → realize; each stage gives a module that can be printed, built and run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE, observe
-from ..passes.rewrite import Emit, bindings_of, emit_named, op_name, plain_attrs, rewrite, substitute
+from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from .annotate import annotate, sites
-from .annotate.families import FAMILIES
+from .annotate.families import quantized_operators
 from .bias_correction import correct_bias
 from .calibrate import calibrate
 from .config import QConfig, plain_operator, resolve_config
@@ -34,13 +34,13 @@ TableLike = CalibrationTable | str | os.PathLike
 class Stages(Mapping[str, QnnModule]):
     """The modules of a quantization by stage, in order, and the ranges it found.
 
-    "fold":      float, batch normalizations in the weights; with `equalize` their ranges equalized
-    "annotate":  float, `R.qnn.observe` on each tensor that is quantized
-    "calibrate": the same with the ranges found written into the observers, biases corrected where asked for
+    "fold":      float, batch normalizations folded into the weights; with `equalize`, ranges equalized
+    "annotate":  float, `R.qnn.observe` on each tensor to be quantized
+    "calibrate": the same with the ranges written into the observers, and biases corrected if requested
     "simulate":  float operators between quantize and dequantize
     "realize":   integers
 
-    Dynamic quantization has "fold" and "realize", do_simulation no "realize".
+    Dynamic quantization has only "fold" and "realize"; do_simulation has no "realize".
     """
 
     modules: Mapping[str, QnnModule]
@@ -69,17 +69,17 @@ def quantize(
     table: TableLike | None = None,
     progress: bool = False,
 ) -> QnnModule:
-    """A float model as one that computes with integers.
+    """Quantize a float model into one that computes with integers.
 
     mod:      float32, as `from_onnx`, `from_tflite`, `from_pytorch` and `from_mxnet` return it, or an IRModule
     params:   values of inputs of `main` that are weights: name → array. They become constants
     dataset:  to calibrate on, as `dataset.batches` takes it: arrays, iterables of them, a loader, a file, a folder
     config:   default: that of the innermost `with qconfig(...)`, else QConfig()
-    table:    ranges to use in place of calibration: a CalibrationTable or the path of one
+    table:    ranges to use instead of calibrating: a CalibrationTable or the path of one
     progress: show a progress bar while calibrating
 
     Raises QuantizationError: nothing to calibrate with, samples or table that do not fit, contradictory configuration.
-    Source: Relay's relay.quantize.quantize, whose arguments these are.
+    Source: Relay's relay.quantize.quantize, which has the same arguments.
     """
     return stages(mod, params, dataset, config, table, progress).result
 
@@ -92,7 +92,7 @@ def stages(
     table: TableLike | None = None,
     progress: bool = False,
 ) -> Stages:
-    """`quantize` with the modules after each stage, and the calibration table; arguments and errors are the same."""
+    """Like `quantize`, but returns the module after each stage and the calibration table; same arguments and errors."""
     config = resolve_config(config)
     _check_operators(config)
     module = float_module(mod, params)
@@ -103,7 +103,9 @@ def stages(
         modules["realize"] = dynamic(modules["fold"], config)
         return Stages(modules, CalibrationTable())
     annotated = modules["annotate"] = annotate(modules["fold"], config)
-    dataset = None if dataset is None else batches(dataset, module.inputs)  # what can be read once is read twice
+    dataset = (
+        None if dataset is None else batches(dataset, module.inputs)
+    )  # even what can be read only once is read twice
     ranges = _ranges(module, annotated, dataset, config, table, progress)
     if config.bias_correction:
         annotated = correct_bias(annotated, ranges, dataset, config)
@@ -116,7 +118,7 @@ def stages(
 
 def _check_operators(config: QConfig) -> None:
     """Raises QuantizationError when debug_enabled_ops names an operator that is never quantized."""
-    known = {plain_operator(name) for name in FAMILIES} | {"dense", "batch_matmul"}
+    known = {plain_operator(name) for name in quantized_operators()} | {"dense", "batch_matmul"}
     for name in config.debug_enabled_ops or ():
         if plain_operator(name) not in known:
             known_names = ", ".join(sorted(known))
@@ -126,7 +128,7 @@ def _check_operators(config: QConfig) -> None:
 def _ranges(
     module: QnnModule, annotated: QnnModule, dataset: Any, config: QConfig, table: TableLike | None, progress: bool
 ) -> CalibrationTable:
-    """The table given, checked, or the one calibration finds."""
+    """The given table, checked, or the one that calibration finds."""
     model = fingerprint(module)
     if table is None:
         return replace(calibrate(annotated, dataset, config, progress), model=model)
@@ -139,7 +141,7 @@ def _ranges(
 
 
 def with_ranges(annotated: QnnModule, table: CalibrationTable) -> QnnModule:
-    """`annotated` with the range of each site in its observer; ranges per channel stay in the table."""
+    """`annotated` with the range of each site in its observer; per-channel ranges stay in the table."""
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         if definition_of(value) is not OBSERVE:
@@ -159,7 +161,7 @@ def with_ranges(annotated: QnnModule, table: CalibrationTable) -> QnnModule:
 def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = None) -> QnnModule:
     """`mod` as a float QnnModule with `params` as constants.
 
-    Raises QuantizationError when it is quantized already, computes nothing in float32, or a parameter does not fit.
+    Raises QuantizationError if it is already quantized, computes nothing in float32, or a parameter does not fit.
     """
     if not isinstance(mod, (QnnModule, IRModule)):
         raise QuantizationError(
@@ -182,7 +184,7 @@ def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = N
 
 
 def bind_parameters(module: QnnModule, params: Mapping[str, Any]) -> QnnModule:
-    """`module` with the inputs named in `params` as constants. Raises QuantizationError for what does not fit."""
+    """`module` with the inputs named in `params` as constants. Raises QuantizationError for values that do not fit."""
     function = module.ir["main"]
     specs = dict(
         zip([spec.name for spec in module.inputs], zip(module.inputs, function.params, strict=False), strict=True)
@@ -204,18 +206,15 @@ def bind_parameters(module: QnnModule, params: Mapping[str, Any]) -> QnnModule:
 
 def _bound(function: relax.Function, environment: dict[Any, Any]) -> IRModule:
     """`main` with variables replaced and its result a tuple."""
-    builder = relax.BlockBuilder()
+    new = Rebuild(function)
+    new.environment.update(environment)
     attrs = {key: value for key, value in plain_attrs(function).items() if key != "num_input"}
-    with builder.function("main", [param for param in function.params if param not in environment], attrs=attrs):
-        with builder.dataflow():
-            for binding in bindings_of(function):
-                environment[binding.var] = emit_named(builder, substitute(binding.value, environment), binding.var.name)
-            body = substitute(function.body.body, environment)
-            if isinstance(body.ty, relax.TensorType):
-                body = relax.Tuple([body])
-            result = builder.emit_output(body)
-        builder.emit_func_output(result)
-    return builder.get()
+    with new.main([param for param in function.params if param not in environment], attrs):
+        for binding in new.bindings:
+            new.keep(binding)
+        body = new.substituted(function.body.body)
+        new.result = relax.Tuple([body]) if isinstance(body.ty, relax.TensorType) else body
+    return new.module()
 
 
 def _wrapped(mod: IRModule) -> QnnModule:

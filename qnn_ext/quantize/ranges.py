@@ -1,4 +1,4 @@
-"""Ranges of real values, as calibration finds them, and the QParams that follow from them."""
+"""Ranges of real values, as found by calibration, and the QParams derived from them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from ..errors import QuantizationError, QuantizationWarning
 from ..qparams import QParams, dtype_range
 
-# Thresholds that are chosen, not found: Relay divides them by 2^(bits−1), so that powers of two become shifts. The
-# threshold itself then lies one step outside.
+# Thresholds that are chosen, not measured: Relay divides them by 2^(bits−1), so that powers of two become shifts. The
+# threshold itself is then one step out of range.
 CHOSEN_METHODS = ("global_scale", "power2")
 
-_SMALLEST_SCALE = 2.0**-60  # the product of two scales must be an ordinary float32
+_SMALLEST_SCALE = 2.0**-60  # the product of two scales must be a normal float32
 
 
 @dataclass(frozen=True, eq=False)
 class Range:
     """Real values low … high, for a whole tensor or (vectors) for each slice along an axis.
 
-    method: how it was found ("minmax", "kl_divergence" …), "" when it was set by hand
-    extra:  figures for reports ("clipped": share of values outside …), JSON values; they decide nothing
+    method: how it was found ("minmax", "kl_divergence" …), "" if it was set by hand
+    extra:  figures for reports only ("clipped": share of values outside …), JSON values
 
     Raises QuantizationError for NaN, infinities, low > high and vectors of unequal length.
     """
@@ -87,7 +87,7 @@ def _shown(values: np.ndarray) -> str:
 
 
 def integer_range(dtype: str, bits: int, symmetric: bool) -> tuple[int, int]:
-    """Smallest and largest integer used: of int8 with 8 bits −127 … 127 when symmetric, else −128 … 127; unsigned
+    """Smallest and largest integer used: for int8 with 8 bits −127 … 127 when symmetric, else −128 … 127; unsigned
     dtypes use 0 … 2^bits − 1, or 1 … 2^bits − 1 when symmetric, around 2^(bits−1)."""
     if dtype_range(dtype)[0] == 0:
         return (1 if symmetric else 0), 2**bits - 1
@@ -108,13 +108,13 @@ def qparams_of(
 
     asymmetric: scale = (high − low) / (q_max − q_min) with low ≤ 0 ≤ high, zero_point = round(q_min − low / scale)
     symmetric:  scale = max(|low|, |high|) / (2^(bits−1) − 1); zero point 0, or 2^(bits−1) when unsigned
-    power_of_two: the next power of two above; the last step of the threshold may saturate
+    power_of_two: the scale is the next power of two above; the last step of the threshold may saturate
 
-    Zero is always an integer's value: padding and relu are exact. Thresholds that were chosen (CHOSEN_METHODS) are
-    divided by 2^(bits−1) as in Relay. A range that is zero everywhere gets the scale of −1 … 1 and a warning; channels
-    that are zero get the mean scale of the others. `site` is named in messages.
+    Zero is always exactly representable: padding and relu are exact. Chosen thresholds (CHOSEN_METHODS) are divided by
+    2^(bits−1) as in Relay. A range that is zero everywhere gets the scale of −1 … 1 and a warning; channels that are
+    zero get the mean scale of the others. `site` is named in messages.
 
-    axis: where the channels of a per-channel range lie. Raises QuantizationError.
+    axis: the channel axis of a per-channel range. Raises QuantizationError.
     """
     if found.per_channel and axis is None:
         raise QuantizationError(f"{_named(site)}the range has {np.size(found.low)} channels, one was expected")

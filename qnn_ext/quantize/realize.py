@@ -6,7 +6,6 @@ Weights become integer constants, biases int32 in the units of their accumulator
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,25 +15,24 @@ from tvm import IRModule, relax
 
 from .. import op as qnn
 from ..module import FloatNote, QnnModule
-from ..op.base import constant, constant_value, shape_of
+from ..op.base import constant, constant_value, definition_of, shape_of
 from ..op.compound import permute
 from ..op.observe import OBSERVE
+from ..op.relax_table import traits_named, traits_of
 from ..passes.qdq_to_integer import qdq_to_integer
 from ..passes.rewrite import Emit, op_name, rewrite
 from ..qparams import QParams, dtype_range
 from .annotate import Site, sites
-from .annotate.families import RESHAPES, Family, data_of, family_of, is_integer_resize
+from .annotate.families import Family, data_of, family_of, is_integer_resize
 from .config import QConfig
 from .partition import partition_conversions
 from .ranges import Range, integer_range, qparams_of
 from .rounding import set_rounding
 from .table import CalibrationTable
 
-_PRODUCTS = ("matmul", *(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose")))
-
 
 def realize(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -> QnnModule:
-    """`annotated` computing with integers, or simulating them in float when `config.do_simulation`.
+    """`annotated` computing with integers, or simulating them in float if `config.do_simulation`.
 
     table: the range of every site. Raises QuantizationError when one is missing or does not fit its site.
     """
@@ -43,7 +41,7 @@ def realize(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -
 
 
 def to_integers(simulation: QnnModule, config: QConfig) -> QnnModule:
-    """The integers that a simulation stands for, rounded and partitioned as the configuration says."""
+    """The integer module that a simulation stands for, rounded and partitioned as the configuration says."""
     mod, notes = qdq_to_integer(simulation.ir)
     mod = set_rounding(mod, config.rounding, config.round_for_shift)
     realized = replace(simulation, ir=mod, notes=(*simulation.notes, *(_explained(note, config) for note in notes)))
@@ -52,7 +50,7 @@ def to_integers(simulation: QnnModule, config: QConfig) -> QnnModule:
 
 def _explained(note: FloatNote, config: QConfig) -> FloatNote:
     """The note of an operator that is in float because the configuration says so."""
-    if note.operator in _PRODUCTS:
+    if traits_named(note.operator).product is not None:
         return replace(note, reason="the qconfig keeps this layer in float")
     function = next((name for name in config.float_functions if name in note.operator), None)
     return note if function is None else replace(note, reason=f"the qconfig keeps {function} in float")
@@ -78,13 +76,13 @@ def site_qparams(found: list[Site], table: Mapping[str, Range], config: QConfig)
 
 
 class _Simulation:
-    """One walk: sites are replaced, and each product's scales remembered for the bias behind it."""
+    """One walk: replaces sites, and remembers each product's scales for the following bias."""
 
     def __init__(self, found: Mapping[str, Site], parameters: Mapping[str, QParams]) -> None:
         self._sites = found
         self._parameters = parameters
         self._known: dict[Any, QParams] = {}  # variable -> how its values are quantized
-        self._accumulators: dict[Any, tuple[np.ndarray, int]] = {}  # variable -> scale of its units, channel axis
+        self._accumulators: dict[Any, tuple[np.ndarray, int]] = {}  # variable -> scale, channel axis
 
     def of(self, mod: IRModule) -> IRModule:
         """The walk."""
@@ -94,9 +92,9 @@ class _Simulation:
         name = op_name(value)
         if name == OBSERVE.relax_op.name.removeprefix("relax."):
             return self._site(value, emit)
-        if name in _PRODUCTS:
+        if definition_of(value) is None and traits_of(value).product is not None:
             return self._product(value, emit)
-        if name == "image.resize2d" and is_integer_resize(value):
+        if is_integer_resize(value):
             return self._resized(value, emit)
         if name == "add":
             return self._bias(value, emit)
@@ -147,7 +145,7 @@ class _Simulation:
         return var
 
     def _resized(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
-        """Interpolation of the integers, each result rounded to one of them."""
+        """Interpolation of the integers, each result rounded to an integer."""
         parameters = self._known.get(call.args[0])
         layout, ndim = str(call.attrs.layout), len(shape_of(call.args[0]))
         if parameters is None or parameters.per_channel or sorted(layout) != sorted("NCHW") or ndim != 4:
@@ -184,7 +182,7 @@ def quantized_weight(site: Site, parameters: QParams) -> np.ndarray:
 
 
 def _bounds(site: Site, parameters: QParams) -> tuple[np.ndarray, np.ndarray]:
-    """The real values of the smallest and the largest integer that `bits` allow."""
+    """The real values of the smallest and the largest integer that `bits` allows."""
     low, high = (np.asarray(q, np.int64) for q in integer_range(site.dtype, site.bits, site.symmetric))
     scale = parameters.scale.astype(np.float64)
     return (low - parameters.zero_point) * scale, (high - parameters.zero_point) * scale
@@ -199,21 +197,14 @@ def _channel_axis(call: relax.Call, rows: bool) -> int:
 
 
 def _axis_behind(call: Any, axis: int) -> int | None:
-    """Where a move puts the channels: an axis of equal length with as many elements before it."""
-    if op_name(call) not in (*RESHAPES, "permute_dims"):
-        return None
-    before, after = shape_of(call.args[0]), shape_of(call)
-    if op_name(call) == "permute_dims":
-        axes = [int(a) % len(before) for a in call.attrs.axes or range(len(before) - 1, -1, -1)]
-        return axes.index(axis)
-    for new, size in enumerate(after):
-        if size == before[axis] and math.prod(after[:new]) == math.prod(before[:axis]):
-            return new
-    return None
+    """The axis to which a reshape or transpose moves the channels; None for other moves."""
+    traits = traits_of(call)
+    shuffles = traits.reshapes or op_name(call) == "permute_dims"
+    return traits.moved_axis(call, axis) if shuffles and traits.moved_axis is not None else None
 
 
 def _integer_bias(bias: np.ndarray, scale: np.ndarray, axis: int, product: Any) -> tuple[Any, Any, Any, int] | None:
-    """rint(bias / scale) as int32 with its scale, zero point and axis; None when it is no bias or does not fit."""
+    """rint(bias / scale) as int32 with its scale, zero point and axis; None if it is no bias or does not fit."""
     shape = shape_of(product)
     full = (1,) * (len(shape) - bias.ndim) + bias.shape
     if len(full) != len(shape) or any(n not in (1, shape[i]) or (n > 1 and i != axis) for i, n in enumerate(full)):

@@ -1,4 +1,4 @@
-"""The analysis as a report: Markdown, the same in HTML, JSON, and a histogram with the chosen range of each tensor."""
+"""The analysis as a report: in Markdown, HTML and JSON, and a histogram of each tensor with the chosen range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import QuantizationError
-from ..storage import make_folder, replacing, write_text
+from ..files.storage import make_folder, replacing, write_text
 from .analysis import Analysis, Fidelity, SiteReport
 
 HISTOGRAMS = "histograms"
@@ -21,7 +21,7 @@ HISTOGRAMS = "histograms"
 
 @dataclass(frozen=True)
 class _Table:
-    """A heading, what it shows, and rows of text; `pictures`: a file for each row, if any."""
+    """A heading, a description, and rows of text; `pictures`: a file for each row, if any."""
 
     title: str
     explanation: str
@@ -31,10 +31,10 @@ class _Table:
 
 
 def write_report(analysis: Analysis, folder: Path, title: str, notes: Sequence[str] = ()) -> list[Path]:
-    """Write report.md, report.html, report.json and histograms/*.png to `folder`; the files written.
+    """Write report.md, report.html, report.json and histograms/*.png to `folder`; returns the files written.
 
-    title: what was quantized; notes: paragraphs under it, how it was quantized for example
-    Without matplotlib (extra "bench") there are no pictures, and the report says so. Raises QuantizationError where the
+    title: what was quantized; notes: paragraphs under it, for example how it was quantized
+    Without matplotlib (extra "bench") there are no pictures, and the report says so. Raises QuantizationError if the
     folder cannot be written to.
     """
     make_folder(folder, QuantizationError)
@@ -124,7 +124,7 @@ def _figures(found: Fidelity) -> tuple[str, str]:
 
 
 def decibel(value: float) -> str:
-    """36.1 dB; "exact" where nothing differs."""
+    """36.1 dB; "exact" if nothing differs."""
     return "exact" if value == math.inf else f"{value:.1f} dB"
 
 
@@ -176,7 +176,7 @@ def _html(title: str, notes: Sequence[str], tables: Sequence[_Table]) -> str:
 
 
 def _write_histograms(sites: Sequence[SiteReport], folder: Path) -> list[str]:
-    """A picture for each site; their names relative to `folder`, none where matplotlib is missing."""
+    """Write a picture for each site; returns their names relative to `folder`, none if matplotlib is missing."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -194,7 +194,7 @@ def _write_histograms(sites: Sequence[SiteReport], folder: Path) -> list[str]:
 
 
 def _draw(axes: Any, site: SiteReport) -> None:
-    """How often each value occurs, on a logarithmic scale; the chosen range, and in red what lies outside of it."""
+    """How often each value occurs, on a logarithmic scale; the chosen range, and in red the values outside it."""
     axes.stairs(site.counts, site.edges, fill=True, color="#4878a8")
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=0)

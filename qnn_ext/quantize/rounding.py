@@ -10,13 +10,13 @@ from ..passes.rewrite import Emit, op_name, rewrite
 
 
 def set_rounding(mod: IRModule, rounding: str, round_for_shift: bool = True) -> IRModule:
-    """`mod` whose requantizes from 32 bits round like this.
+    """`mod` with this rounding in all requantizes from 32 bits.
 
     rounding:        "TONEAREST_EVEN" (as they are), "UPWARD" or "TONEAREST"
     round_for_shift: False truncates where the quotient of the scales is 2⁻ⁿ: ⌊q / 2ⁿ⌋, an arithmetic shift, which is
                      UPWARD of q − 2ⁿ⁻¹
 
-    A quantize behind float operators in registers has no requantize: it rounds to nearest, ties to even.
+    A quantize after float operators in registers is no requantize: it rounds to nearest, ties to even.
     """
     if rounding == "TONEAREST_EVEN" and round_for_shift:
         return mod
@@ -39,7 +39,7 @@ def set_rounding(mod: IRModule, rounding: str, round_for_shift: bool = True) -> 
 
 
 def _shifts(call: relax.Call) -> np.ndarray | None:
-    """n of the quotients 2⁻ⁿ with n ≥ 0, one or one per channel; None when they are none."""
+    """n of the quotients 2⁻ⁿ with n ≥ 0, one or one per channel; None if they are not of this form."""
     scale, out_scale = constant_value(call.args[1]), constant_value(call.args[3])
     if scale is None or out_scale is None:
         return None

@@ -1,7 +1,7 @@
 """One float module that computes an annotated model with any of its tensors quantized, and shows its inner tensors.
 
-Each observed tensor x becomes x or dequantize(quantize(x)), chosen at run time by the switch of its site: what analysis
-compiles once to run the float model, the whole simulation, and every layer quantized alone.
+Each observed tensor x becomes x or dequantize(quantize(x)), chosen at run time by its site's switch: analysis compiles
+this once to run the float model, the whole simulation, and every layer quantized alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .. import op as qnn
 from ..module import QnnModule, TensorSpec
 from ..op.base import along_axis, call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE, observed_sites
-from ..passes.rewrite import bindings_of, emit_named, plain_attrs, substitute
+from ..passes.rewrite import Rebuild
 from ..qparams import QParams
 from .annotate import Site, sites
 from .config import QConfig
@@ -43,17 +43,17 @@ class Observed:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The real values of the smallest and the largest integer; of several scales, the widest."""
+        """The real values of the smallest and the largest integer; if there are several scales, the widest."""
         scale = np.asarray(self.qparams.scale, np.float64)
         low, high = ((limit - self.qparams.zero_point) * scale for limit in self.limits)
         return float(np.min(low)), float(np.max(high))
 
     def simulate(self, array: np.ndarray) -> np.ndarray:
-        """What the integers of `array` stand for."""
+        """The real values that the quantized `array` stands for."""
         return self.qparams.dequantize(np.clip(self.qparams.quantize(array), *self.limits))
 
     def saturated(self, array: np.ndarray) -> int:
-        """How many values lie outside of what the integers can say, by more than half a step."""
+        """How many values lie more than half a step outside the range of the integers."""
         axis = -1 if self.qparams.axis is None else self.qparams.axis
         scale, zero_point = (along_axis(p, axis, array.ndim) for p in (self.qparams.scale, self.qparams.zero_point))
         steps = array / scale + zero_point
@@ -74,9 +74,9 @@ def observations(annotated: QnnModule, ranges: Mapping[str, Range], config: QCon
 
 @dataclass(frozen=True)
 class Switchable:
-    """A module whose last input, `switches` (sites,) bool, says which tensors are quantized. Not there without sites.
+    """A module whose last input, `switches` (sites,) bool, says which tensors are quantized; without sites it has none.
 
-    module:  outputs are the model's, then the tensors named in `tensors`
+    module:  its outputs are the model's, then the tensors named in `tensors`
     sites:   in the order of the switches
     tensors: variables of the annotated module
     """
@@ -87,35 +87,31 @@ class Switchable:
 
 
 def switchable(annotated: QnnModule, observed: Sequence[Observed], tensors: Sequence[str]) -> Switchable:
-    """The module that computes `annotated` with switches, and shows the variables named in `tensors`."""
+    """The module that computes `annotated` with switches, and also returns the variables named in `tensors`."""
     by_site = {site.site.name: site for site in observed}
     function = annotated.ir["main"]
     switches = relax.Var(SWITCHES, relax.TensorType((len(observed),), "bool"))
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
+    new = Rebuild(function)
+    emit = new.builder.emit
     shown: dict[str, Any] = {str(param.name): param for param in function.params}
     params = [*function.params, switches] if observed else list(function.params)
-    with builder.function("main", params, attrs=plain_attrs(function)):
-        with builder.dataflow():
-            on = _split(switches, list(by_site), builder.emit)
-            for binding in bindings_of(function):
-                value = substitute(binding.value, environment)
-                if definition_of(value) is OBSERVE:
-                    name = str(call_attributes(value)["site"])
-                    data = value.args[0]
-                    value = _switched(data, by_site[name], on[name], builder.emit) if name in by_site else data
-                environment[binding.var] = shown[str(binding.var.name)] = emit_named(builder, value, binding.var.name)
-            result = substitute(function.body.body, environment)
-            fields = [builder.emit(relax.TupleGetItem(result, i)) for i in range(len(annotated.outputs))]
-            fields += [_own(shown[name], builder.emit) for name in tensors]
-            result = builder.emit_output(relax.Tuple(fields))
-        builder.emit_func_output(result)
-    ir = relax.transform.DeadCodeElimination(["main"])(builder.get())
+    with new.main(params):
+        on = _split(switches, list(by_site), emit)
+        for binding in new.bindings:
+            value = new.substituted(binding.value)
+            if definition_of(value) is OBSERVE:
+                name = str(call_attributes(value)["site"])
+                data = value.args[0]
+                value = _switched(data, by_site[name], on[name], emit) if name in by_site else data
+            shown[str(binding.var.name)] = new.bind(binding.var, value)
+        result = new.substituted(function.body.body)
+        fields = [emit(relax.TupleGetItem(result, i)) for i in range(len(annotated.outputs))]
+        new.result = relax.Tuple([*fields, *(_own(shown[name], emit) for name in tensors)])
     inputs = [replace(spec, dynamic_batch=False) for spec in annotated.inputs]
     outputs = [replace(spec, dynamic_batch=False) for spec in annotated.outputs]
     module = replace(
         annotated,
-        ir=ir,
+        ir=new.live_module(),
         inputs=(*inputs, *([TensorSpec(SWITCHES, (len(observed),), "bool")] if observed else [])),
         outputs=(
             *outputs,
@@ -137,7 +133,7 @@ def _split(switches: relax.Var, sites: Sequence[str], emit: Callable[[Any], Any]
 
 
 def _own(expr: Any, emit: Callable[[Any], Any]) -> Any:
-    """A result of its own: inputs and constants are no results of a compiled function."""
+    """A copy: a compiled function cannot return inputs and constants as results."""
     return emit(relax.op.add(expr, constant(np.zeros((), str(expr.ty.dtype)))))
 
 

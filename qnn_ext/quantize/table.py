@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import QuantizationError
+from ..files.reading import read_text
+from ..files.storage import write_text
 from ..module import QnnModule
 from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, op_name, operands
-from ..reading import read_text
-from ..storage import write_text
 from .ranges import Range
 
 FORMAT, VERSION = "qnn_ext calibration table", 1
@@ -26,8 +26,8 @@ FORMAT, VERSION = "qnn_ext calibration table", 1
 class CalibrationTable(Mapping[str, Range]):
     """Site → Range.
 
-    ranges: a weight with one scale per channel has vectors, everything else numbers
-    model:  `fingerprint` of the float model it was made for, "" for any
+    ranges: vectors for a weight with per-channel scales, numbers for everything else
+    model:  `fingerprint` of the float model that it was made for, "" for any
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class CalibrationTable(Mapping[str, Range]):
             )
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the table as JSON, a line per site, sorted. Raises QuantizationError when it cannot be written."""
+        """Write the table as JSON, one line per site, sorted. Raises QuantizationError if it cannot be written."""
         header = {"format": FORMAT, "version": VERSION, "model": self.model}
         lines = [f"  {_dumps(site)}: {_dumps(_to_json(self.ranges[site]))}" for site in sorted(self.ranges)]
         fields = [f" {_dumps(key)}: {_dumps(value)}" for key, value in header.items()]
@@ -125,7 +125,7 @@ def _listed(sites: list[str]) -> str:
 
 
 def fingerprint(module: QnnModule) -> str:
-    """16 hexadecimal digits that tell one model from another: operators, types and constants, not variable names."""
+    """16 hexadecimal digits that identify a model by operators, types and constants, but not by variable names."""
     digest = hashlib.sha256()
     function = module.ir["main"]
     for param in function.params:

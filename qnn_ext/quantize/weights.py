@@ -1,4 +1,4 @@
-"""Ranges of weights: from their values alone, one for the whole tensor or one per channel. Symmetric around zero."""
+"""Ranges of weights: from their values alone, per tensor or per channel. Symmetric around zero."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import QuantizationError
 from .ranges import Range, integer_range, qparams_of
 
-_FACTORS = np.linspace(1.0, 0.2, 41)  # of the largest weight: thresholds that the search tries
+_FACTORS = np.linspace(1.0, 0.2, 41)  # thresholds that the search tries, as factors of the largest weight
 _MOST_AT_ONCE = 1 << 20  # elements of a temporary array
 
 
@@ -23,9 +23,9 @@ def weight_range(
 ) -> Range:
     """The range −t … t of a weight.
 
-    axis: the dimension along which each slice has a t of its own; None for one t
+    axis: the dimension along which each slice has its own t; None for a single t
     mode: "max":    t = max |w|: no weight is clipped
-          "power2": t = 2^⌈log2 max |w|⌉, Relay's: where scales are powers of two, requantize is a shift
+          "power2": t = 2^⌈log2 max |w|⌉, as in Relay: if scales are powers of two, requantize is a shift
           "mse":    the t with the smallest Σ (w − dequantize(quantize(w)))², of max |w| · 1.00, 0.98 … 0.20
     bits, power_of_two: of the integers, for "mse"
 

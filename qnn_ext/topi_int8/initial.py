@@ -1,4 +1,4 @@
-"""The bias as the initial value of a kernel's accumulators, which saves the addition behind them."""
+"""The bias as the initial value of a kernel's accumulators, which saves adding it afterwards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tvm.s_tir import SBlock
 
 
 def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.ndarray:
-    """A bias per channel as the lanes of the accumulators' last two axes: (blocks, lanes), zero in padding.
+    """A per-channel bias as the lanes of the accumulators' last two axes: (blocks, lanes), zero in padding.
 
-    Each of the groups of channels is padded to its share of the blocks.
+    Each group of channels is padded to its share of the blocks.
     """
     padded = np.zeros((groups, blocks * lanes // groups), np.int32)
     padded[:, : bias.size // groups] = bias.reshape(groups, -1)
@@ -21,9 +21,9 @@ def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.n
 
 
 def with_initial(function: tirx.PrimFunc, accumulator: str, bias: Any) -> tirx.PrimFunc:
-    """`function` whose reduction block `accumulator` starts at `bias`, a parameter with the shape of its last axes.
+    """`function` with its reduction block `accumulator` starting at `bias`, a parameter of the shape of its last axes.
 
-    TE has no initial values of reductions. int32 sums wrap around, so their order does not matter.
+    TE has no initial values for reductions. int32 sums wrap around, so their order does not matter.
     """
 
     def initialized(block: SBlock) -> SBlock:

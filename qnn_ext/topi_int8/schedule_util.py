@@ -1,6 +1,6 @@
-"""Schedule steps that every integer kernel shares: fusing the epilogue, staging root blocks, going parallel.
+"""Schedule steps shared by all integer kernels: fusing the epilogue, scheduling root blocks, parallelizing.
 
-Nothing here knows an instruction or a workload; blocks are found by their place in the graph, not by their names.
+Nothing here depends on an instruction or workload; blocks are found by their place in the graph, not by name.
 """
 
 from __future__ import annotations
@@ -16,31 +16,13 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ..numerics.saturate import is_saturate
-
-# Where tasks meet after a kernel they wait for each other and fetch what the other cores have written: some 0.3 µs.
-# So a kernel goes parallel that takes about 1 µs alone. In multiply-accumulates, by how fast the kernel is:
-PARALLEL_MACS = 10_000
-"""Plain loops, about 10 per ns."""
-
-PARALLEL_MACS_DEPTHWISE = 40_000
-"""Vector code over channels, about 50 per ns."""
-
-PARALLEL_MACS_TENSORIZED = 200_000
-"""Dot-product instructions, about 150 per ns."""
-
-PARALLEL_BYTES = 16_384
-"""The same for stages that only move or transform elements, in elements written or read."""
+from ..targets.features import sharing_of
 
 TASKS = 16
-"""Parallel iterations that are enough for some cores; loops inside stay serial and keep their data at hand."""
+"""Enough parallel iterations for several cores; loops inside stay serial and keep their data in cache."""
 
-# TVM has a vector form of nearbyint but does not say so; without this, one call in an epilogue makes scalars of it all.
+# TVM can vectorize nearbyint but does not declare it; without this, one call makes the whole epilogue scalar.
 Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
-
-
-def num_threads(target: Target) -> int:
-    """Between how many threads parallel loops are shared out."""
-    return max(1, int(target.attrs.get("num-cores", 1)))
 
 
 def extent(sch: Schedule, loop: LoopRV) -> int:
@@ -54,11 +36,11 @@ def is_reduction(sch: Schedule, block: SBlockRV) -> bool:
 
 
 def inline_epilogue(sch: Schedule, accumulator: SBlockRV) -> SBlockRV:
-    """Inline every elementwise stage behind `accumulator` into the last one and return that, the output block.
+    """Inline every elementwise stage after `accumulator` into the last one and return that, the output block.
 
     Elementwise stages that feed the epilogue from the side (a residual input, a window sum times its zero point) are
-    inlined too; reductions on that road, such as a window sum, stay blocks of their own. With no stage behind it, the
-    accumulator itself is returned.
+    inlined too; reductions among them, such as a window sum, stay separate blocks. If no stage follows, the accumulator
+    itself is returned.
     """
     name = sch.get(accumulator).name_hint
     current = accumulator
@@ -90,10 +72,9 @@ def _inline_side_inputs(sch: Schedule, output: SBlockRV, accumulator: str) -> No
 
 
 def resolve_groups(sch: Schedule, output: SBlockRV, group_axis: int) -> None:
-    """Write the quotient and remainder of g·C + c by C as g and c: axis `group_axis` and c < C, the last.
+    """Simplify (g·C + c) // C to g and (g·C + c) % C to c, where g is axis `group_axis` and c < C the last one.
 
-    TVM does not, and with a tile that does not divide the channels it could not tell which part of the accumulator that
-    tile needs.
+    TVM does not, and then it cannot tell which part of the accumulator a tile needs if it does not divide the channels.
     """
     block = sch.get(output)
     group, channel = block.iter_vars[group_axis].var, block.iter_vars[-1].var
@@ -110,7 +91,7 @@ def resolve_groups(sch: Schedule, output: SBlockRV, group_axis: int) -> None:
 
 
 def saturates(block: SBlock) -> bool:
-    """Whether the block narrows to 8 bits, which CPUs do for several registers at a time."""
+    """Whether the block narrows to 8 bits, which CPUs do several registers at a time."""
     found: list[Call] = []
     tvm_ffi.structural_walk(block.body, (Call, lambda call: found.append(call)))
     return any(map(is_saturate, found))
@@ -123,39 +104,39 @@ def root_blocks(sch: Schedule, done: Sequence[SBlockRV]) -> list[SBlockRV]:
     return [block for block in blocks if sch.get(block).name_hint not in names]
 
 
-def schedule_root_blocks(sch: Schedule, done: Sequence[SBlockRV], vector: int = 16) -> None:
-    """Schedule what is left beside the kernel, such as window sums and copies, at root level."""
+def schedule_root_blocks(sch: Schedule, done: Sequence[SBlockRV], target: Target, vector: int = 16) -> None:
+    """Schedule the blocks besides the kernel, such as window sums and copies, at root level."""
     for block in root_blocks(sch, done):
-        schedule_stage(sch, block, vector)
+        schedule_stage(sch, block, target, vector)
 
 
-def schedule_stage(sch: Schedule, block: SBlockRV, vector: int = 16) -> None:
-    """Schedule one stage by itself: rows in parallel when there is enough of it, the innermost axis as vectors.
+def schedule_stage(sch: Schedule, block: SBlockRV, target: Target, vector: int = 16) -> None:
+    """Schedule one stage by itself: rows in parallel if there is enough work, the innermost axis vectorized.
 
-    A spatial innermost axis is vectorised by the largest divisor up to `vector` lanes. A reduction keeps its order of
-    loops, with the initial value set before them; LLVM vectorises integer sums over contiguous memory by itself.
+    A spatial innermost axis is vectorized by its largest divisor up to `vector` lanes. A reduction keeps its loop
+    order, with the initial value set before the loops; LLVM vectorizes integer sums over contiguous memory by itself.
     """
     loops = sch.get_loops(block)
     kinds = [iter_var.iter_type for iter_var in sch.get(block).iter_vars]
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
     reduce = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.CommReduce]
-    work = math.prod(extent(sch, loop) for loop in loops)
+    work, least = math.prod(extent(sch, loop) for loop in loops), sharing_of(target).moved_elements
     if reduce:
         sch.reorder(*spatial, *reduce)
         lanes = _run_of_sum(sch, block, reduce)
         if lanes:
-            _sum_by_lanes(sch, block, spatial, reduce[0], lanes, work)
+            _sum_by_lanes(sch, block, spatial, reduce[0], lanes, work, least)
             return
-        parallel_rows(sch, spatial, work)
+        parallel_rows(sch, spatial, work, least)
         sch.decompose_reduction(block, reduce[0])
         return
     vectorize_inner(sch, spatial[-1], vector)
     if len(spatial) > 1:
-        parallel_rows(sch, spatial[:-1], work)
+        parallel_rows(sch, spatial[:-1], work, least)
 
 
 def _run_of_sum(sch: Schedule, block: SBlockRV, reduce: Sequence[LoopRV]) -> int:
-    """Lanes for an integer sum over a single axis that holds whole vectors, 0 for other reductions."""
+    """Lanes for an integer sum over a single axis of whole vectors, 0 for other reductions."""
     update = sch.get(block).body
     integer = isinstance(update, tirx.BufferStore) and str(update.buffer.dtype) in ("int32", "int64")
     if len(reduce) != 1 or not integer or not isinstance(update.value, tirx.Add):
@@ -164,12 +145,13 @@ def _run_of_sum(sch: Schedule, block: SBlockRV, reduce: Sequence[LoopRV]) -> int
 
 
 def _sum_by_lanes(
-    sch: Schedule, block: SBlockRV, spatial: Sequence[LoopRV], run: LoopRV, lanes: int, work: int
+    sch: Schedule, block: SBlockRV, spatial: Sequence[LoopRV], run: LoopRV, lanes: int, work: int, least: float
 ) -> None:
-    """Sum a run of memory vector by vector, its lanes at the end: no element is left over, as in a loop by LLVM."""
+    """Sum a run of memory vector by vector and its lanes at the end; unlike in LLVM's loop, no elements are left
+    over."""
     _, lane = sch.split(run, [None, lanes])
     partial = sch.rfactor(lane, factor_axis=len(spatial))
-    innermost = parallel_rows(sch, sch.get_loops(block)[: len(spatial)], work)[-1]
+    innermost = parallel_rows(sch, sch.get_loops(block)[: len(spatial)], work, least)[-1]
     sch.compute_at(partial, innermost, preserve_unit_loops=True)
     lane, *_, step = sch.get_loops(partial)[-len(spatial) - 2 :]  # lanes come first in a factored block
     sch.reorder(step, lane)
@@ -181,16 +163,17 @@ def _sum_by_lanes(
     sch.unroll(last)
 
 
-def parallel_rows(sch: Schedule, loops: Sequence[LoopRV], work: int, threshold: int = PARALLEL_BYTES) -> list[LoopRV]:
-    """Fuse the outermost loops until there are tasks enough to share out, and run them in parallel.
+def parallel_rows(sch: Schedule, loops: Sequence[LoopRV], work: int, least: float) -> list[LoopRV]:
+    """Fuse the outermost loops until there are enough tasks to share out, and run them in parallel.
 
-    Nothing happens when `work` is below `threshold`. Returns the loops as they are now, outermost first.
+    Nothing happens when `work` is below `least`, a threshold of the target's `Sharing`. Returns the new loops,
+    outermost first.
     """
     count, taken = 1, 0
     while taken < len(loops) and count < TASKS:
         count *= extent(sch, loops[taken])
         taken += 1
-    if work < threshold or count == 1:
+    if work < least or count == 1:
         return list(loops)
     fused = sch.fuse(*loops[:taken]) if taken > 1 else loops[0]
     sch.parallel(fused)
@@ -198,12 +181,12 @@ def parallel_rows(sch: Schedule, loops: Sequence[LoopRV], work: int, threshold: 
 
 
 def vectorize_inner(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
-    """Vectorise a loop by a power of two that divides its extent, up to `lanes`; returns the loop outside the vector.
+    """Vectorize a loop by a power of two that divides its extent, up to `lanes`; returns the loop outside the vector.
 
-    Extents without a divisor of at least four stay scalar (None is returned): LLVM copes better with a plain loop.
+    Extents without such a divisor of at least four stay scalar (None is returned): LLVM does better with a plain loop.
     """
     width = largest_divisor(extent(sch, loop), lanes)
-    width &= -width  # the power of two in it: other vectors split badly into registers
+    width &= -width  # its largest power of two: other vectors split badly into registers
     if width < 4:
         return None
     outer, inner = sch.split(loop, [None, width])
@@ -212,12 +195,19 @@ def vectorize_inner(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
 
 
 def schedule_contraction(
-    sch: Schedule, accumulator: SBlockRV, output: SBlockRV, macs: int, vectorize: bool, strip: int = 32
+    sch: Schedule,
+    accumulator: SBlockRV,
+    output: SBlockRV,
+    macs: int,
+    target: Target,
+    vectorize: bool,
+    strip: int = 32,
 ) -> None:
-    """Schedule a product-sum without an instruction of its own: strips of output channels, epilogue right behind.
+    """Schedule a contraction that has no dedicated instruction: strips of output channels, each followed by its
+    epilogue.
 
-    `vectorize` says that neighbouring outputs read neighbouring weights; without it, each output is a sum along
-    contiguous operands, which LLVM vectorises.
+    `vectorize` states that neighbouring outputs read neighbouring weights; otherwise each output is a sum along
+    contiguous operands, which LLVM vectorizes.
     """
     kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
     spatial = kinds.count(tirx.IterVar.DataPar)
@@ -225,9 +215,9 @@ def schedule_contraction(
     *rows, channel = sch.get_loops(output) if fused else sch.get_loops(output)[:spatial]
     width = largest_divisor(extent(sch, channel), strip)
     outer, inner = sch.split(channel, [None, width])
-    tiles = parallel_rows(sch, [*rows, outer], macs, PARALLEL_MACS)
+    tiles = parallel_rows(sch, [*rows, outer], macs, sharing_of(target).plain_macs)
     if fused:
-        # Not left to LLVM, which would mask the rest of a short loop: LLVM 22 miscompiles masked int64 -> int8 stores.
+        # LLVM would mask the remainder of a short loop, and LLVM 22 miscompiles masked int64 -> int8 stores.
         (sch.vectorize if width % 4 == 0 else sch.unroll)(inner)
         sch.compute_at(accumulator, tiles[-1], preserve_unit_loops=True)
         inner = sch.get_loops(accumulator)[-len(kinds) :][spatial - 1]

@@ -1,9 +1,9 @@
 """Strategy registry: workload and target -> the implementation with the highest priority that accepts them.
 
-An implementation is a TE compute and a schedule function over `s_tir.Schedule`. `compute` yields the accumulator in its
-logical shape; the caller appends any elementwise epilogue (bias, requantize, residual add, table) as further TE stages
-and creates one PrimFunc of the whole; `schedule` inlines those stages into the last one and tiles it all together, so
-no int32 feature map is ever written to memory.
+An implementation is a TE compute and a schedule function over `s_tir.Schedule`. `compute` returns the accumulator in
+its logical shape; the caller appends any elementwise epilogue (bias, requantize, residual add, table) as further TE
+stages and creates one PrimFunc of all of them; `schedule` inlines those stages into the last one and tiles everything
+together, so no int32 feature map is ever written to memory.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Implementation:
     """One way to compute a workload.
 
     name:        shown by `profile` and `inspect`, e.g. "conv2d_nhwc_vnni.x86"
-    priority:    the highest accepting priority wins; generic fallbacks have 0
+    priority:    of the implementations that accept, the highest wins; generic fallbacks have 0
     accepts:     (workload, target) -> bool
-    pack_weight: (workload, weight) -> array as `compute` wants it; runs once, at compile time. None for workloads
+    pack_weight: (workload, weight) -> array as `compute` expects it; runs once, at compile time. None for workloads
                  whose second operand is computed at run time
     compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
-                 pads with the integer `pad_value` (in x's dtype) itself; dense and batch_matmul ignore it
+                 itself pads with the integer `pad_value` (in x's dtype); dense and batch_matmul ignore it
     schedule:    (schedule, workload, target) -> None; the PrimFunc holds this compute plus the epilogue
-    initial:     (workload, bias per channel) -> the initial values of the accumulators, an int32 array with the shape
-                 of the last axes of the block that computes them, of the name `accumulator`. None: they start at zero
-    tiles:       workload -> {legal register tile: predicted cost}, cheapest first. With one of them, the four
-                 functions above take a keyword `tile`; without that they use the first
-    variants:    (workload, tile) -> the same tile with other values of decisions whose cost is not predicted, such as
-                 the size of a task: more to choose from for who measures
+    initial:     (workload, per-channel bias) -> the initial values of the accumulators, an int32 array with the shape
+                 of the last axes of the block that computes them, named `accumulator`. None: they start at zero
+    tiles:       workload -> {legal register tile: predicted cost}, cheapest first. The four functions above take one
+                 as the keyword `tile`, by default the first
+    variants:    (workload, tile) -> the same tile with other values for decisions whose cost is not predicted, such as
+                 the size of a task: further choices for tuning
     """
 
     name: str
@@ -54,8 +54,13 @@ class Implementation:
     tiles: Callable[[Any], dict[Any, float]] | None = None
     variants: Callable[[Any, Any], list[Any]] | None = None
 
+    @property
+    def is_generic(self) -> bool:
+        """Whether it is the fallback for workloads that no other implementation accepts."""
+        return self.priority == 0
+
     def with_tile(self, tile: Any) -> Implementation:
-        """The same with a register tile of `tiles` in place of the cheapest one."""
+        """The same implementation with a register tile from `tiles` instead of the cheapest one."""
         pack_weight = self.pack_weight and partial(self.pack_weight, tile=tile)
         return replace(
             self,
@@ -67,7 +72,7 @@ class Implementation:
 
 
 def cheapest_first(costs: dict[Any, float]) -> dict[Any, float]:
-    """Tiles with their predicted cost in the order that `Implementation.tiles` gives them."""
+    """Tiles with their predicted cost, in the order that `Implementation.tiles` returns them."""
     return dict(sorted(costs.items(), key=lambda item: item[1]))
 
 
@@ -75,7 +80,7 @@ _registry: dict[type, list[Implementation]] = {}
 
 
 def register(workload_type: type, implementation: Implementation) -> Implementation:
-    """Offer `implementation` for all workloads of `workload_type`."""
+    """Register `implementation` for workloads of `workload_type`."""
     implementations = _registry.setdefault(workload_type, [])
     implementations.append(implementation)
     implementations.sort(key=lambda item: -item.priority)
@@ -89,7 +94,7 @@ _choice: ContextVar[Choice | None] = ContextVar("choice", default=None)
 
 @contextmanager
 def tiles_from(choice: Choice) -> Iterator[None]:
-    """Within the context, implementations use the tile that `choice` returns, or their cheapest where that is None."""
+    """Within the context, implementations use the tile that `choice` returns, or their cheapest if it returns None."""
     token = _choice.set(choice)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One thread: parallel loops become serial ones, for a parallel launch costs microseconds even with a single thread."""
+"""Code for one thread: parallel loops become serial, as a parallel launch costs microseconds even with one thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Workloads: what an integer kernel has to compute, as plain values. Strategies select and schedule by these alone.
 
-Shapes are static, activations NHWC, accumulators int32 (int64 where int16 activations ask for it). Zero points never
-appear here: Canonicalize has moved them into constants, and padding carries its own value.
+Shapes are static, activations NHWC, accumulators int32 (int64 if int16 activations need it). Zero points never appear
+here: Canonicalize has moved them into constants, and padding carries its own value.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Conv2dWorkload:
     its output channel o reads input channel o // multiplier.
 
     nine_bit_weights: whether int16 weights are known to be sums of two int8 values, within -256..254, as the weights
-    of uint8 models are once their zero point is subtracted
-    pairable_weights: whether no output channel has two int8 weights of -128, asked of ARM's targets only: two products
-    of a channel with int8 values then fit 16 bits, 128 · 128 + 127 · 128 < 2^15
+    of uint8 models are after subtracting their zero point
+    pairable_weights: whether no output channel has two int8 weights of -128, used by ARM targets only: the sum of two
+    products of a channel with int8 values then fits 16 bits, 128 · 128 + 127 · 128 < 2^15
     """
 
     batch: int
@@ -48,6 +48,12 @@ class Conv2dWorkload:
 
     def _out(self, size: int, axis: int, pad: int) -> int:
         return (size + pad - (self.kernel[axis] - 1) * self.dilation[axis] - 1) // self.strides[axis] + 1
+
+    @property
+    def summary(self) -> str:
+        """What it is, for users."""
+        channels = f"{self.in_channels} → {self.out_channels} channels in {self.groups} groups"
+        return f"a {'×'.join(map(str, self.kernel))} convolution of {_dtypes(self)}, {channels}"
 
     @property
     def depthwise(self) -> bool:
@@ -80,6 +86,11 @@ class DenseWorkload:
     pairable_weights: bool = False
 
     @property
+    def summary(self) -> str:
+        """What it is, for users."""
+        return f"a dense layer of {_dtypes(self)}, {self.m} rows of {self.k} → {self.n}"
+
+    @property
     def macs(self) -> int:
         return self.m * self.k * self.n
 
@@ -97,8 +108,17 @@ class BatchMatmulWorkload:
     out_dtype: str = "int32"
 
     @property
+    def summary(self) -> str:
+        """What it is, for users."""
+        return f"a product of matrices of {_dtypes(self)}, {self.batch} × {self.m} rows of {self.k} → {self.n}"
+
+    @property
     def macs(self) -> int:
         return self.batch * self.m * self.k * self.n
 
 
 Workload = Conv2dWorkload | DenseWorkload | BatchMatmulWorkload
+
+
+def _dtypes(workload: Workload) -> str:
+    return f"{workload.data_dtype} × {workload.weight_dtype} → {workload.out_dtype}"

@@ -28,7 +28,7 @@ def require() -> None:
 
 
 def python(cpu: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run the emulated Python on a CPU of QEMU's."""
+    """Run the emulated Python on one of QEMU's CPUs."""
     require()
     path = os.pathsep.join([str(SITE), str(REPOSITORY)])
     environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
@@ -37,5 +37,5 @@ def python(cpu: str, *args: object) -> subprocess.CompletedProcess[str]:
 
 
 def qnn_ext_command(cpu: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line `qnn-ext` on a CPU of QEMU's."""
+    """Run the command line `qnn-ext` on one of QEMU's CPUs."""
     return python(cpu, "-c", "from qnn_ext.cli import main; main()", *args)

@@ -1,4 +1,4 @@
-"""Counts the instructions that emulated code executes: a measure that no other load of the machine changes.
+"""Counts the instructions that emulated code executes: a measure independent of other load on the machine.
 
 with counted() as counts:
     check(workload, target)  # or an engine of `emulated`
@@ -27,7 +27,7 @@ from .emulator import Architecture
 
 @dataclass(frozen=True)
 class Block:
-    """Instructions that lie and run one behind the other."""
+    """Instructions that are contiguous and run in order."""
 
     address: int
     instructions: int
@@ -36,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Counts:
-    """The instructions of one call of a function: those of a program with one call less those of one without.
+    """The instructions of one call of a function: those of a program with one call, minus those of one without.
 
     blocks: how often each block ran, in the order they first ran
     """
@@ -69,8 +69,8 @@ class Counts:
         return self.mnemonics_of(lambda function: True)
 
     def mnemonics_of(self, chosen: Callable[[str], bool]) -> Counter[str]:
-        """How often each instruction was executed in the functions of the chosen names."""
-        # Thumb code, that of a 32-bit C library, is told by instructions of two bytes and left out
+        """How often each instruction was executed in the functions with the chosen names."""
+        # Thumb code, that of a 32-bit C library, is recognized by its two-byte instructions and left out
         blocks = [b for b in self.blocks if len(b.code) == 4 * b.instructions and chosen(self._function(b))]
         names = iter(disassembled(b"".join(block.code for block in blocks), self.arch))
         histogram: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class Counts:
 
 @contextmanager
 def counted() -> Iterator[list[Counts]]:
-    """The counts of every function call that is emulated in here."""
+    """The counts of every function call that is emulated within."""
     found: list[Counts] = []
 
     def run_counted(run: emulator.Run, program: Path, arch: Architecture) -> None:
@@ -98,7 +98,7 @@ def counted() -> Iterator[list[Counts]]:
 
 
 def executed(command: Sequence[Any], arch: Architecture, cpu: str, options: Sequence[str] = ()) -> dict[Block, int]:
-    """How often each block of instructions ran in an emulated program, start and end included."""
+    """How often each block of instructions ran in an emulated program, including start and end."""
     return _blocks(lambda plugins: emulator.run_program(command, arch, cpu, [*plugins, *options]), arch)
 
 
@@ -116,7 +116,7 @@ def _blocks(run: Callable[[list[str]], Any], arch: Architecture) -> dict[Block, 
 
 @cache
 def plugin(arch: Architecture) -> Path:
-    """The plugin, compiled for the emulator's version. Skips the test where the emulator takes none, and without a
+    """The plugin, compiled for the emulator's version. Skips the test where the emulator takes no plugins, or without a
     compiler for this machine."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
@@ -142,7 +142,7 @@ def _functions(program: Path, arch: Architecture) -> tuple[tuple[int, str], ...]
 
 
 def disassembled(code: bytes, arch: Architecture) -> list[str]:
-    """The mnemonics of instructions of four bytes each."""
+    """The mnemonics of four-byte instructions."""
     with tempfile.NamedTemporaryFile(dir=emulator.scratch()) as file:
         file.write(code)
         file.flush()

@@ -1,7 +1,7 @@
 """Runs code for ARM CPUs, 64-bit and 32-bit, under QEMU's user mode.
 
 A function is linked with `main.c`, which needs no TVM runtime, and called on arrays from a file. `engines.py` runs
-whole models this way, `count.py` counts the instructions.
+whole models this way, `count.py` counts instructions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import tvm
 import tvm_ffi.libinfo
 from tvm.target import Target
 
-from qnn_ext.host import host_architecture
-from qnn_ext.target import target_architecture
-from qnn_ext.topi_int8.features import has_feature, is_aarch64, is_arm
-from qnn_ext.topi_int8.schedule_util import num_threads
+from qnn_ext.targets import families
+from qnn_ext.targets.backend import threads_of
+from qnn_ext.targets.features import backend_of, has_feature
+from qnn_ext.targets.host import host_architecture
+from qnn_ext.targets.names import target_architecture
 
 HERE = Path(__file__).parent
 TIMEOUT = 600.0  # seconds
@@ -37,13 +38,13 @@ class EmulationError(Exception):
 
 
 class IllegalInstruction(EmulationError):
-    """The emulated CPU lacks an instruction that the program holds."""
+    """The emulated CPU lacks an instruction in the program."""
 
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """How programs for it are built and run. `prefix`: of the cross compiler's programs; `cpus`: QEMU's names and, of
-    each, the features (in LLVM's names) that code for it may use, the plainest first."""
+    """How programs for an architecture are built and run. `prefix`: of the cross compiler's programs; `cpus`: QEMU's
+    names with the features (LLVM's names) that code for each may use, the plainest first."""
 
     name: str
     prefix: str
@@ -81,23 +82,25 @@ FEATURES_32 = ("vfp4", "hwdiv-arm", "fp-armv8", "dotprod", "i8mm", "fullfp16")
 
 def emulates(target: Target) -> bool:
     """Whether code for the target runs on this machine under emulation."""
-    return is_arm(target) and target_architecture(target) != host_architecture()
+    return (
+        backend_of(target) in (families.AARCH64, families.ARM32) and target_architecture(target) != host_architecture()
+    )
 
 
 def architecture(target: Target) -> Architecture:
-    """That of an ARM target."""
-    return AARCH64 if is_aarch64(target) else ARM32
+    """The architecture of an ARM target."""
+    return AARCH64 if backend_of(target) is families.AARCH64 else ARM32
 
 
 def cpus_of(target: Target) -> list[str]:
-    """QEMU's names of the CPUs that have all the target's code may use, the plainest first."""
-    features = FEATURES if is_aarch64(target) else FEATURES_32
+    """QEMU's names of the CPUs that have every feature the target's code may use, the plainest first."""
+    features = FEATURES if backend_of(target) is families.AARCH64 else FEATURES_32
     wanted = {feature for feature in features if has_feature(target, feature)}
     return [cpu for cpu, offered in architecture(target).cpus.items() if offered is None or wanted <= offered]
 
 
 def plainest_cpu(target: Target) -> str:
-    """QEMU's name of the plainest CPU that has all the target's code may use: what it lacks, the code must not need."""
+    """QEMU's name of the plainest CPU with every feature the target's code may use: it must do without others."""
     return cpus_of(target)[0]
 
 
@@ -113,7 +116,7 @@ def require(target: Target) -> None:
 
 @cache
 def scratch() -> Path:
-    """A folder of this process for what is compiled once; gone when the process ends."""
+    """This process's folder for what is compiled once; deleted when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="qnn-ext-arm-")
     _kept.append(folder)
     return Path(folder.name)
@@ -159,8 +162,8 @@ _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # NumPy's kinds -> DLPack's type code
 
 @dataclass(frozen=True)
 class Argument:
-    """An array that a function reads as a tensor (READ) or by its address, that it fills or changes; or a number.
-    `shape`: what a tensor claims, if it is not the shape of the array."""
+    """An array that a function reads as a tensor (READ) or by address, fills, or changes; or a number. `shape`: the
+    tensor's declared shape, if it is not the array's."""
 
     kind: int
     value: np.ndarray
@@ -182,7 +185,7 @@ def integer(value: int) -> Argument:
 
 @contextmanager
 def request(arguments: Sequence[Argument]) -> Iterator[tuple[Path, Path]]:
-    """The files of a request, written, and of its result."""
+    """The written files of a request, and those of its result."""
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         asked, result = Path(name) / "request", Path(name) / "result"
         with asked.open("wb") as file:
@@ -223,11 +226,11 @@ def _run_once(run: Run, program: Path, arch: Architecture) -> None:
 
 
 runners: list[Callable[[Run, Path, Architecture], None]] = [_run_once]
-"""The last one runs programs."""
+"""The last of these commands runs programs."""
 
 
 def run_program(command: Sequence[Any], arch: Architecture, cpu: str, options: Sequence[str] = ()) -> str:
-    """Run a program on an emulated CPU; what it wrote to stdout. Raises EmulationError."""
+    """Run a program on an emulated CPU; returns what it wrote to stdout. Raises EmulationError."""
     environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     done = subprocess.run(
         [arch.emulator, "-cpu", cpu, "-L", arch.root, *options, *map(str, command)],
@@ -245,15 +248,15 @@ def run_program(command: Sequence[Any], arch: Architecture, cpu: str, options: S
 def run_function(
     executable: Any, target: Target, arguments: Sequence[Argument], cpu: str = "", function: str = "main"
 ) -> list[np.ndarray]:
-    """The arrays that a function of a compiled module fills or changes. `cpu`: an emulated one, else the plainest for
-    the target.
+    """The arrays that a function of a compiled module fills or changes. `cpu`: an emulated CPU, by default the plainest
+    for the target.
 
-    Raises EmulationError, also when the function wrote beyond an array.
+    Raises EmulationError, also when the function wrote outside an array.
     """
     arch = architecture(target)
     with tempfile.TemporaryDirectory(dir=scratch()) as folder:
         program = link(executable, function, arch, Path(folder))
-        return call(program, arguments, arch, cpu or plainest_cpu(target), tasks=num_threads(target))
+        return call(program, arguments, arch, cpu or plainest_cpu(target), tasks=threads_of(target.attrs))
 
 
 def run_kernel(

@@ -1,7 +1,7 @@
-"""Whole models on emulated ARM CPUs: `emulated(engine)` is an engine like any other.
+"""Whole models on emulated ARM CPUs: `emulated(engine)` is used like any other engine.
 
-A model that is one function (`qnn_ext.program`) needs nothing but a C library. One for TVM's virtual machine runs with
-the runtime libraries of TVM's aarch64 wheel, which `scripts.emulators` unpacks.
+A model that is one function (`qnn_ext.compiling.program`) needs only a C library. A model for TVM's virtual machine
+runs with the runtime libraries of TVM's aarch64 wheel, which `scripts.emulators` unpacks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import pytest
 from tvm.target import Target
 
 import qnn_ext
-from qnn_ext.executors import MachineExecutor, ProgramExecutor
-from qnn_ext.linking import export_library
 from qnn_ext.module import State, TensorSpec
-from qnn_ext.topi_int8.features import is_aarch64
+from qnn_ext.running.executors import MachineExecutor, ProgramExecutor
+from qnn_ext.targets import families
+from qnn_ext.targets.features import backend_of
+from qnn_ext.targets.linking import export_library
 from scripts.emulators import SITE
 
 from . import emulator
@@ -31,19 +32,18 @@ from .emulator import AARCH64, CHANGED_POINTER, READ, READ_POINTER, Argument, Em
 
 
 def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
-    """An engine built for an ARM target that runs on an emulated CPU from now on: the plainest for its target unless
-    another is named."""
+    """An engine built for an ARM target, from now on running on an emulated CPU, by default its target's plainest."""
     assert engine._built is not None
     target = Target(engine.target)
     emulator.require(target)
     cpu = cpu or emulator.plainest_cpu(target)
-    model = engine.inputs, engine.outputs, engine._states, engine._checks
+    model = engine.inputs, engine.outputs, engine._model.states, engine._model.checks
     before, weights = engine._executor, engine._built.weights
     if weights is not None:
         linked = before._module if isinstance(before, ProgramExecutor) else None
         library = replace(linked, cpu=cpu) if isinstance(linked, Program) else Program.of(engine, target, cpu)
-        engine._executor = ProgramExecutor(library, weights, engine._variant["program"], *model, engine.num_threads)
-    elif is_aarch64(target):
+        engine._executor = ProgramExecutor(library, weights, engine._variant.program, *model, engine.num_threads)
+    elif backend_of(target) is families.AARCH64:
         engine._executor = MachineExecutor(Machine(engine, cpu), *model, engine.kernels, 1)
     else:
         pytest.skip("TVM's runtime library, which this model needs, has no wheel for 32-bit ARM")
@@ -56,18 +56,18 @@ class Program:
     tasks, profile)` with addresses in this process."""
 
     path: Path
-    folder: Any  # keeps the file
+    folder: Any  # keeps the file alive
     arch: emulator.Architecture
     cpu: str
     sizes: tuple[int, int]
 
     @classmethod
     def of(cls, engine: qnn_ext.Engine, target: Target, cpu: str) -> Program:
-        """That of an engine, linked."""
+        """The linked library of an engine."""
         assert engine._built is not None and engine._built.weights is not None
         folder, arch = tempfile.TemporaryDirectory(dir=emulator.scratch()), emulator.architecture(target)
         path = emulator.link(engine._built.executable, "program", arch, Path(folder.name))
-        return cls(path, folder, arch, cpu, (engine._variant["program"]["workspace"], engine._built.weights.size))
+        return cls(path, folder, arch, cpu, (engine._variant.program.workspace, engine._built.weights.size))
 
     def __getitem__(self, name: str) -> Any:
         assert name == "program"
@@ -92,7 +92,7 @@ class Machine:
     def __init__(self, engine: qnn_ext.Engine, cpu: str) -> None:
         assert engine._built is not None
         self._cpu = cpu
-        self._results: list[TensorSpec | State] = [*engine.outputs, *engine._states]
+        self._results: list[TensorSpec | State] = [*engine.outputs, *engine._model.states]
         self._runner = _machine_runner()
         self._folder = tempfile.TemporaryDirectory(dir=emulator.scratch())
         self._library = Path(self._folder.name) / "model.so"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext.cpus import ARM_CPUS
-from qnn_ext.host import host_architecture
-from qnn_ext.target import make_target, required_features
+from qnn_ext.targets.cpus import ARM_CPUS
+from qnn_ext.targets.host import host_architecture
+from qnn_ext.targets.names import make_target, required_features
 
 from . import board
 
@@ -95,10 +95,13 @@ def test_the_command_line_runs_there(files):
     assert result["outputs"][0]["name"] == here.outputs[0].name
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a76", "neoverse-n1", "max"])
 def test_a_cpu_tells_its_features(cpu):
     """LLVM's model of a CPU has no more than the CPU itself reports, or code for `native` would not run."""
-    done = board.python(cpu, "-c", "from qnn_ext.host import *; print(host_architecture(), *sorted(host_features()))")
+    done = board.python(
+        cpu, "-c", "from qnn_ext.targets.host import *; print(host_architecture(), *sorted(host_features()))"
+    )
     architecture, *features = done.stdout.split()
     assert architecture == "aarch64"
     if cpu == "max":

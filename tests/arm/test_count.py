@@ -5,10 +5,10 @@ import pytest
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from qnn_ext.codegen import generate_code
+from qnn_ext.compiling.codegen import generate_code
 from tests.arm import emulator
 from tests.arm.count import counted, disassembled
-from tests.arm.test_emulator import WORKLOADS
+from tests.cases.products import WORKLOADS
 from tests.topi_int8.kernels import ARM_CPUS, check, cpu_target
 
 STEPS = 37

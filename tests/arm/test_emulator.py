@@ -5,19 +5,13 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from qnn_ext.codegen import generate_code
-from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload
+from qnn_ext.compiling.codegen import generate_code
 from tests.arm import emulator
+from tests.cases.products import WORKLOADS
 from tests.topi_int8.kernels import ARM_CPUS, check, cpu_target
 
-WORKLOADS = {
-    "dense": DenseWorkload(5, 19, 27, "int8", "int8"),
-    "conv2d": Conv2dWorkload(2, 9, 11, 8, 12, (3, 3), (2, 1), (1, 0, 2, 1), (1, 2), 2, "int8", "int8"),
-    "depthwise": Conv2dWorkload(1, 7, 9, 16, 16, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 16, "int8", "int8"),
-    "batch_matmul": BatchMatmulWorkload(3, 5, 12, 7, "int8", "int8"),
-}
 
-
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("cpu", ARM_CPUS)
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -7,16 +7,17 @@ import pytest
 from tvm.relax import op
 
 import qnn_ext
-from qnn_ext.executors import MachineExecutor, ProgramExecutor
 from qnn_ext.module import State
+from qnn_ext.running.executors import MachineExecutor, ProgramExecutor
 from tests.arm.engines import emulated
-from tests.program.small import small_module
+from tests.compiling.program.small import small_module
 from tests.topi_int8.kernels import ARM_CPUS, cpu_target
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 AARCH64 = [cpu for cpu in ARM_CPUS if cpu != "armv7"]
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("cpu", ARM_CPUS)
 def test_program_on_threads(cpu, threads, everything_shared, rng):
@@ -24,7 +25,7 @@ def test_program_on_threads(cpu, threads, everything_shared, rng):
     module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
     engine, oracle = emulated(qnn_ext.build(module, cpu_target(cpu, threads))), qnn_ext.Interpreter(module)
     assert isinstance(engine._executor, ProgramExecutor)
-    assert engine._variant["program"]["tasks"] == threads
+    assert engine._variant.program.tasks == threads
     for _ in range(3):
         x = rng.integers(-128, 128, module.inputs[0].shape).astype(np.int8)
         np.testing.assert_array_equal(engine(x), oracle(x))

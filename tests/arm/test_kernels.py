@@ -8,16 +8,17 @@ from tvm import relax
 
 import qnn_ext
 from qnn_ext import op
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 from tests.arm.engines import emulated
+from tests.cases.tables import DTYPES, every_byte, table
+from tests.compiling.program.small import small_module
 from tests.cpus import cpu_target
-from tests.program.small import small_module
-from tests.topi_int8.test_lookup import DTYPES, every_byte, table
 
 CPUS = ("asimd", "dotprod", "armv7")
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("rounding", ["TFLITE", "TONEAREST_EVEN"])
 @pytest.mark.parametrize("channels", [16, 20, 3])

@@ -13,16 +13,16 @@ from tvm.target import Target
 
 import qnn_ext
 from qnn_ext import op
-from qnn_ext.interpreter import interpret
-from qnn_ext.target import make_target
-from qnn_ext.topi_int8.features import contracts
+from qnn_ext.op.evaluate import interpret
+from qnn_ext.targets.features import contracts
+from qnn_ext.targets.names import make_target
 from tests.arm import emulator
 from tests.arm.engines import emulated
+from tests.cases.elementary import ELEMENTARY
+from tests.cases.operators import FILLS, ROUNDINGS, VARIANTS, Case, arrays
+from tests.cases.samples import SAMPLES
+from tests.compiling.program.small import small_module
 from tests.cpus import cpu_target
-from tests.op.test_roundtrip import SAMPLES
-from tests.passes.test_legalize_float import ELEMENTARY
-from tests.program.small import small_module
-from tests.test_build_ops import FILLS, ROUNDINGS, VARIANTS, Case, arrays
 
 CPUS = ("asimd", "armv7")
 VFPV4 = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a7", "mfloat-abi": "hard"}
@@ -44,12 +44,19 @@ def check(case: Case, target: Target, rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(engine(*inputs), expected, err_msg=fill)
 
 
+ALIKE = pytest.mark.exhaustive("SAMPLES, a third of VARIANTS, and all of them on the CPU of this machine")
+
+
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [*SAMPLES, *(pytest.param(name, marks=ALIKE if i % 3 else []) for i, name in enumerate(VARIANTS))]
+)
 def test_operator(name, cpu, rng):
     check(CASES[name], cpu_target(cpu, 1), rng)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [name for name in CASES if any(part in name for part in FLOATS)])
 def test_operator_on_a_cpu_that_contracts(name, rng):
     target = make_target(VFPV4, 1)
@@ -66,6 +73,7 @@ SCALES = {
 }
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("rounding,compute_dtype", ROUNDINGS)
 @pytest.mark.parametrize("scale", SCALES)
@@ -97,6 +105,7 @@ def _of_all_sizes(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarra
     return values.astype(np.int32)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("name", ELEMENTARY)
 def test_elementary_functions(name, cpu, rng):
@@ -107,6 +116,7 @@ def test_elementary_functions(name, cpu, rng):
     np.testing.assert_array_equal(engine(x), interpret(module.ir, [x])[0])
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_softmax(axis, cpu, rng):

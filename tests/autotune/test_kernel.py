@@ -9,7 +9,7 @@ import tvm
 from qnn_ext.autotune import space_of
 from qnn_ext.autotune.kernel import kernel_of, product
 from qnn_ext.autotune.worker import WrongResult, check
-from qnn_ext.codegen import generate_code
+from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.op.accumulate import conv2d_array, matmul_nt
 from qnn_ext.op.base import constant_value
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload

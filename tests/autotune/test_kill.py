@@ -16,7 +16,7 @@ from .conftest import NoBuilder, Pretend
 SCRIPT = """
 import sys
 from qnn_ext.autotune import GridSearchTuner, LocalBuilder, LocalRunner, log_to_file, measure_option
-from qnn_ext.processes import _started
+from qnn_ext.processes.children import _started
 from tests.autotune.conftest import small_task
 
 option = measure_option(LocalBuilder(n_parallel=1), LocalRunner(repeat=2))

@@ -10,9 +10,9 @@ import pytest
 from qnn_ext.autotune import space_of
 from qnn_ext.autotune.space import space_for
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
+from tests.cases.convolutions import conv
 from tests.cpus import cpu_target
 from tests.topi_int8.kernels import check
-from tests.topi_int8.test_conv2d import conv
 
 # fmt: off
 WORKLOADS = [

@@ -9,9 +9,9 @@ import qnn_ext
 from benchmarks.arm.__main__ import CPUS, GOALS, LayerCount, Result, main, table
 from benchmarks.arm.layers import Layer, float32_module, int8_module, layers_of, resnet50
 from qnn_ext import Interpreter
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 from tests.arm import emulator
-from tests.arm.test_models import module_of
+from tests.cases.bundled import module_of
 
 SMALL = [
     Layer(1, 6, 7, 8, 12, (3, 3), (2, 1), (1, 0, 1, 1)),

@@ -21,7 +21,7 @@ from benchmarks.turns import Times
 from benchmarks.worker import WorkerError
 from qnn_ext import TargetError
 from qnn_ext.frontends.onnx import from_onnx
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import DenseWorkload
 from tests.cuda.meaning import run
 

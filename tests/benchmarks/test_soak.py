@@ -11,6 +11,7 @@ from benchmarks.worker import computed_apart
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
 
+@pytest.mark.one_in(4)
 @linux_only
 @pytest.mark.parametrize(
     ("scenario", "scale", "most"),

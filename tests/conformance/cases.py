@@ -26,7 +26,7 @@ def family_arrays(family: str) -> zipfile.ZipFile:
 
 @dataclass(frozen=True)
 class Case:
-    """One model with the inputs of every trial and what LiteRT answers.
+    """One model with the inputs of every trial and LiteRT's outputs.
 
     name:     OPERATOR/dtype/variant
     operator: the TFLite operator the case is about, as BuiltinOperator spells it, or the custom operator's name
@@ -57,7 +57,7 @@ class Case:
             return np.lib.format.read_array(stream)
 
     def per_trial(self, keys: list[str]) -> list[list[np.ndarray]]:
-        """Arrays stacked over the trials, regrouped as one list of tensors a trial."""
+        """Arrays stacked over the trials, regrouped as one list of tensors per trial."""
         stacks = [self.array(key) for key in keys]
         return [[np.asarray(stack[t]) for stack in stacks] for t in range(self.trials)]
 
@@ -68,17 +68,17 @@ class Case:
 
     @property
     def inputs(self) -> list[list[np.ndarray]]:
-        """For every trial the inputs in model order."""
+        """The inputs of every trial, in model order."""
         return self.per_trial([f"in{i}" for i in range(self.input_count)])
 
     @property
     def reference(self) -> list[list[np.ndarray]]:
-        """For every trial the outputs of LiteRT's reference kernels, in model order."""
+        """The outputs of LiteRT's reference kernels for every trial, in model order."""
         return self.per_trial([f"ref{o}" for o in range(self.output_count)])
 
     @property
     def default(self) -> list[list[np.ndarray]]:
-        """For every trial the outputs of LiteRT's default resolver with XNNPACK, in model order."""
+        """The outputs of LiteRT's default resolver with XNNPACK for every trial, in model order."""
         if self.default_error:
             return []
         names = ["def" if o in self.default_differs else "ref" for o in range(self.output_count)]
@@ -103,7 +103,7 @@ def all_cases() -> tuple[Case, ...]:
 
 
 def load_cases(operator: str | None = None, dtype: str | None = None) -> list[Case]:
-    """The cases, all of them or those of one operator or dtype."""
+    """All cases, or those of one operator or dtype."""
     return [c for c in all_cases() if operator in (None, c.operator) and dtype in (None, c.dtype)]
 
 

@@ -1,4 +1,4 @@
-"""Runs conformance cases through qnn_ext and says how near the results are to LiteRT's reference kernels.
+"""Runs conformance cases through qnn_ext and reports how close the results are to LiteRT's reference kernels.
 
 python -m tests.conformance.check              the table, by the interpreter (the oracle)
 python -m tests.conformance.check --compiled   the table, by compiled engines; takes long
@@ -19,7 +19,7 @@ from qnn_ext import Interpreter, QnnError
 
 from .cases import Case, load_cases
 
-FLOAT_TOLERANCE = 1e-5  # of the largest value: float kernels sum in another order
+FLOAT_TOLERANCE = 1e-5  # relative to the largest value: float kernels sum in another order
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def judge(case: Case, compiled: bool = False, numerics: str = "tflite", trials: 
 
 
 def defined_part(case: Case, outputs: list[np.ndarray]) -> list[np.ndarray]:
-    """Rows behind the number of valid ones, which LiteRT leaves undefined, as the goldens have them: zero."""
+    """Rows after the valid ones, which LiteRT leaves undefined, set to zero as in the goldens."""
     counted_by = getattr(case, "counted_by", None)
     if counted_by is None:
         return outputs

@@ -9,7 +9,8 @@ from .cases import load_cases
 from .check import judge
 
 OPERATORS = sorted({case.operator for case in load_cases()})
-COMPILED_EVERY = 12  # every Nth case of an operator is compiled too: about a second each
+# of every so many cases of an operator one is compiled too, which takes about a second
+COMPILED, COMPILED_WITH_ALL = 36, 12
 
 # Case name prefix -> (the verdict some of these cases get, why LiteRT's result is not ours)
 DEVIATIONS: dict[str, tuple[str, str]] = {
@@ -34,6 +35,7 @@ def deviation(name: str) -> str | None:
     return next((kind for prefix, (kind, _) in DEVIATIONS.items() if name.startswith(prefix)), None)
 
 
+@pytest.mark.exhaustive("tests/frontends/tflite, which takes the same cases one by one")
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_operator_equals_litert(operator):
     problems = []
@@ -45,11 +47,11 @@ def test_operator_equals_litert(operator):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_compiled_operator_equals_litert(operator):
-    cases = load_cases(operator)
-    offset = OPERATORS.index(operator) % min(COMPILED_EVERY, len(cases))  # another variant for each operator
+def test_compiled_operator_equals_litert(operator, thorough):
+    cases, step = load_cases(operator), COMPILED_WITH_ALL if thorough else COMPILED
+    offset = OPERATORS.index(operator) % min(step, len(cases))  # another variant for each operator
     problems = []
-    for case in cases[offset::COMPILED_EVERY]:
+    for case in cases[offset::step]:
         verdict = judge(case, compiled=True)
         if verdict.kind not in {"exact", "float", deviation(case.name)}:
             problems.append(f"{case.name}: {verdict.kind} {verdict.detail}")

@@ -58,7 +58,7 @@ def _statement(text: str) -> str:
         assert string, operand
         expressions.append(operand[string.end() :].strip())
     ptx = "".join(_STRING.findall(template)).replace("\\n", " ").replace("\\t", " ").strip()
-    if ptx.startswith("{") and ptx.endswith("}") and ";" in ptx:  # a block with registers of its own
+    if ptx.startswith("{") and ptx.endswith("}") and ";" in ptx:  # a block with its own registers
         ptx = ptx[1:-1]
     calls = [_instruction(line.strip(), expressions) for line in ptx.split(";") if line.strip()]
     return "{ " + " ".join(calls) + " }"
@@ -70,7 +70,7 @@ def _instruction(line: str, expressions: list[str]) -> str:
         predicate, line = line.split(None, 1)
         guard = f"if ({predicate[1:]}) "
     name, _, rest = line.partition(" ") if "{" not in line.split(" ")[0] else line.partition("{")
-    if "{" in name:  # no blank between the name and its first operand
+    if "{" in name:  # no space between the name and its first operand
         name, _, rest = line.partition("{")
         rest = "{" + rest
     elif line[len(name) :].startswith("{"):

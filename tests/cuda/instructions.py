@@ -12,7 +12,8 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from qnn_ext import TargetError, cuda_compiler
+from qnn_ext import TargetError
+from qnn_ext.targets import cuda_compiler
 from qnn_ext.topi_int8 import Implementation
 from qnn_ext.topi_int8.workload import Workload
 from tests.topi_int8.kernels import EPILOGUES, operand_shapes, placeholder
@@ -23,7 +24,7 @@ _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z0-9.]+)", 
 
 
 def kernel_source(workload: Workload, target: Target, implementation: Implementation) -> str:
-    """The CUDA source of a kernel with a requantization behind it."""
+    """The CUDA source of a kernel with a requantization epilogue."""
     x_shape, w_shape = operand_shapes(workload)
     weight = np.zeros(w_shape, workload.weight_dtype)
     packed = implementation.pack_weight(workload, weight) if implementation.pack_weight else weight
@@ -43,7 +44,7 @@ def _accumulator(workload, implementation, x_shape, packed) -> te.Tensor:
 
 
 def ptx(source: str, architecture: str) -> str:
-    """The source as PTX; skips the test where nothing compiles it for that architecture."""
+    """The source as PTX; skips the test when no compiler supports that architecture."""
     try:
         return cuda_compiler.ptx(source, architecture)
     except TargetError as error:
@@ -52,7 +53,7 @@ def ptx(source: str, architecture: str) -> str:
 
 @cache
 def instructions(source: str, architecture: str) -> Counter[str]:
-    """How often each instruction is in the machine code; skips the test without compiler and disassembler."""
+    """How often each instruction occurs in the machine code; skips the test without compiler and disassembler."""
     try:
         code = cuda_compiler.machine_code(source, architecture)
     except TargetError as error:
@@ -66,5 +67,5 @@ def count(found: Counter[str], *prefixes: str) -> int:
 
 
 def spills(found: Counter[str]) -> int:
-    """Accesses to local memory: registers that did not suffice, or arrays with indices known at run time only."""
+    """Accesses to local memory: spilled registers, or arrays with run-time indices."""
     return count(found, "LDL", "STL")

@@ -1,13 +1,13 @@
-"""What scheduled CUDA kernels mean, found without a GPU: their generated source is executed on the CPU.
+"""The meaning of scheduled CUDA kernels, without a GPU: their generated source is executed on the CPU.
 
 `tests.topi_int8.kernels.check` with a CUDA target goes through here and compares with the NumPy reference.
 
-The source is the one a GPU would get, behind TVM's whole pipeline: index arithmetic, predicates, data movement through
+The source is what a GPU would get, after TVM's whole pipeline: index arithmetic, predicates, data movement through
 shared memory and registers, barriers, `__dp4a`, ldmatrix, mma.sync, WMMA, cp.async, shuffles and the float operations
-of epilogues all run. What this does not check: nvcc and the GPU themselves (float functions are those of the C
-library, exact for +, −, ·, /, fma and rounding only), instructions that ptx.h describes wrongly, races that show in
-neither of the two orders threads run in, and limits of registers, shared memory and time; test_compile.py asks ptxas
-for those.
+of epilogues all run. What this does not check: nvcc and the GPU themselves (float functions are those of the C library,
+exact for +, −, ·, /, fma and rounding only), instructions that ptx.h describes wrongly, races that show in neither of
+the two orders in which threads run, and limits on registers, shared memory and time; test_compile.py asks ptxas for
+those.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tvm import tirx
 from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
-from qnn_ext.codegen import generate_code
-from qnn_ext.cuda_compiler import source_of
+from qnn_ext.compiling.codegen import generate_code
+from qnn_ext.targets.cuda_compiler import source_of
 
 from .emulator import Array, Launch, execute
 
 HOST = {"kind": "llvm"}
 UNWRITTEN = 0x5A
-"""What outputs hold before a kernel writes them."""
+"""The content of outputs before a kernel writes them."""
 
 
 def cuda_target(arch: str = "sm_80") -> Target:
@@ -40,7 +40,7 @@ def cuda_target(arch: str = "sm_80") -> Target:
 
 @pass_instrument
 class _Split:
-    """Takes note of the module once host and device are separate functions with typed parameters."""
+    """Captures the module once host and device are separate functions with typed parameters."""
 
     module: tvm.IRModule | None = None
 
@@ -108,7 +108,7 @@ def _launch(call: tvm.ir.Call, names: dict[Any, str]) -> Launch:
 
 
 def _argument(value: Any, names: dict[Any, str]) -> str:
-    """The name of the array that an argument points to, or the constant it is."""
+    """The name of the array that an argument points to, or the constant itself."""
     return names[value.args[0]] if isinstance(value, tvm.ir.Call) else str(value)
 
 

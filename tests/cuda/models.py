@@ -11,11 +11,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from qnn_ext.build import lower_module
+from qnn_ext.compiling.build import lower_module
 from qnn_ext.module import QnnModule
 from qnn_ext.op.base import constant_value
 from qnn_ext.passes.rewrite import bindings_of, op_name
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 
 from .emulator import Array, Launch, execute
 from .meaning import UNWRITTEN, host_program, lowered
@@ -28,7 +28,7 @@ def run_model(module: QnnModule, target: str, inputs: Sequence[np.ndarray]) -> l
 
 
 def run_lowered(mod: tvm.IRModule, target: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """All outputs of `main`, those that are states included."""
+    """All outputs of `main`, including states."""
     source, functions = lowered(mod, make_target(target))
     hosts = {str(var.name_hint): function for var, function in functions.functions_items()}
     program = _Program(hosts)

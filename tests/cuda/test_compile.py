@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, candidates
 from qnn_ext.topi_int8.workload import Workload
+from tests.cases.cuda import conv
 
 from .instructions import count, instructions, kernel_source, ptx, spills
-from .test_dp4a import conv
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90"]
 WORKLOADS: dict[str, Workload] = {
@@ -29,6 +29,7 @@ def source_of(name: str, architecture: str) -> str:
     return kernel_source(workload, target, implementation)
 
 
+@pytest.mark.sampled("architecture")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_machine_code(name, architecture):

@@ -10,9 +10,8 @@ from tvm import te
 
 from qnn_ext.topi_int8 import candidates
 from qnn_ext.topi_int8.cuda import depthwise
+from tests.cases.cuda import TARGET, conv
 from tests.topi_int8.kernels import check, conv2d_reference, execute, integers, operand_shapes, placeholder
-
-from .test_dp4a import TARGET, conv
 
 WORKLOADS = {
     "3x3": conv(1, 9, 11, 32, 32, groups=32),
@@ -38,18 +37,21 @@ def kernel(workload):
     return next(item for item in candidates(workload, TARGET) if item.name == "depthwise_conv2d_nhwc.cuda")
 
 
+@pytest.mark.sampled("epilogue")
 @pytest.mark.parametrize("epilogue", ["requantize", "residual", "none"])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_depthwise(name, epilogue):
     check(WORKLOADS[name], TARGET, kernel(WORKLOADS[name]), epilogue=epilogue)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_nine_bit_weights(name):
     workload = replace(WORKLOADS[name], **NINE_BITS)
     check(workload, TARGET, kernel(workload), epilogue="none")
 
 
+@pytest.mark.sampled("epilogue")
 @pytest.mark.parametrize("epilogue", ["requantize", "residual"])
 @pytest.mark.parametrize("name", ["3x3", "two channels a thread", "multiplier 3", "many taps"])
 def test_int16_weights(name, epilogue):
@@ -60,6 +62,8 @@ def test_int16_weights(name, epilogue):
     check(workload, TARGET, kernel(workload), epilogue=epilogue)
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.sampled("weights")
 @pytest.mark.parametrize("weights", [{}, NINE_BITS], ids=["int8", "nine bits"])
 @pytest.mark.parametrize("tile", depthwise.TILES, ids=str)
 def test_all_tiles(tile, weights):
@@ -67,6 +71,7 @@ def test_all_tiles(tile, weights):
     check(workload, TARGET, kernel(workload).with_tile(tile))
 
 
+@pytest.mark.sampled("weights")
 @pytest.mark.parametrize("weights", [{}, NINE_BITS, WIDE], ids=["int8", "nine bits", "int16"])
 @pytest.mark.parametrize("fill", [("min", "min"), ("min", "max"), ("max", "min"), ("max", "max")], ids="-".join)
 def test_extremes(fill, weights):

@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.models import BUNDLED
-from qnn_ext.build import lower_module
+from qnn_ext.compiling.build import lower_module
 from qnn_ext.frontends.onnx import from_onnx
-from qnn_ext.target import make_target
-from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
+from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload
 from qnn_ext.topi_int8.cuda import dp4a
 from qnn_ext.topi_int8.cuda.products import cheapest
-from qnn_ext.topi_int8.workload import Workload
+from tests.cases.cuda import CONVOLUTIONS, TARGET, conv, kernel
 from tests.topi_int8.kernels import check
 
-TARGET = make_target("sm_61")
 
-
-def kernel(workload: Workload, name: str = "dp4a") -> Implementation:
-    return next(item for item in candidates(workload, TARGET) if f"_{name}." in item.name)
-
-
-def conv(batch, height, width, ins, outs, kernel=3, stride=1, dilation=1, groups=1, padding=None) -> Conv2dWorkload:
-    edge = dilation * (kernel - 1) // 2
-    return Conv2dWorkload(
-        batch=batch,
-        height=height,
-        width=width,
-        in_channels=ins,
-        out_channels=outs,
-        kernel=(kernel, kernel),
-        strides=(stride, stride),
-        padding=padding or (edge, edge, edge, edge),
-        dilation=(dilation, dilation),
-        groups=groups,
-        data_dtype="int8",
-        weight_dtype="int8",
-    )
-
-
-CONVOLUTIONS = {
-    "whole vectors": conv(1, 9, 7, 16, 24),
-    "first layer": conv(2, 11, 12, 3, 20, kernel=7, stride=2),
-    "1x1": conv(1, 6, 6, 32, 32, kernel=1),
-    "1x1 strided": conv(1, 8, 8, 8, 9, kernel=1, stride=2),
-    "dilation": conv(2, 5, 6, 12, 9, dilation=2),
-    "groups": conv(1, 8, 8, 32, 48, groups=4),
-    "odd groups": conv(1, 7, 7, 6, 10, groups=2),
-    "uneven": replace(conv(1, 6, 6, 16, 16), kernel=(2, 3), strides=(1, 2), padding=(0, 1, 1, 0)),
-    "larger": conv(1, 14, 14, 64, 96, padding=(0, 0, 1, 1)),
-}
-
-
+@pytest.mark.sampled("epilogue")
 @pytest.mark.parametrize("epilogue", ["requantize", "residual"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_conv2d(name, epilogue):
@@ -92,6 +53,7 @@ def test_extremes(fill):
 SHAPES = sorted({(tile.rows, tile.columns, tile.thread_rows, tile.thread_columns) for tile in dp4a.TILES})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", SHAPES[:: max(1, len(SHAPES) // 8)], ids=str)
 def test_other_tiles(shape):
     tile = next(t for t in dp4a.TILES if (t.rows, t.columns, t.thread_rows, t.thread_columns) == shape)

@@ -6,9 +6,8 @@ import pytest
 
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
 from qnn_ext.topi_int8.cuda import gemv
+from tests.cases.cuda import TARGET, conv, kernel
 from tests.topi_int8.kernels import check
-
-from .test_dp4a import TARGET, conv, kernel
 
 WORKLOADS = {
     "whole": DenseWorkload(1, 512, 64, "int8", "int8"),
@@ -22,12 +21,14 @@ WORKLOADS = {
 }
 
 
+@pytest.mark.sampled("epilogue")
 @pytest.mark.parametrize("epilogue", ["requantize", "residual", "none"])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_gemv(name, epilogue):
     check(WORKLOADS[name], TARGET, kernel(WORKLOADS[name], "gemv"), epilogue=epilogue)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("tile", gemv.TILES, ids=str)
 def test_other_tiles(tile):
     workload = DenseWorkload(2, 300, 21, "int8", "int8")

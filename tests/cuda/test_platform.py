@@ -11,14 +11,17 @@ import pytest
 import tvm_ffi
 
 import qnn_ext
-from qnn_ext import QnnError, TargetError, build, cuda_compiler, gpu, gpu_runtime, load
-from qnn_ext.build import lower_module
-from qnn_ext.codegen import generate_code
+from qnn_ext import QnnError, TargetError, build, load
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.compiling.codegen import generate_code
+from qnn_ext.compiling.describe import kernels_of
 from qnn_ext.errors import InputError
-from qnn_ext.gpu_executor import DeviceExecutor
 from qnn_ext.module import State
-from qnn_ext.passes.describe import kernels_of
-from qnn_ext.target import make_target
+from qnn_ext.running import gpu_runtime
+from qnn_ext.running.gpu_executor import DeviceExecutor
+from qnn_ext.targets import cuda_compiler
+from qnn_ext.targets import gpus as gpu
+from qnn_ext.targets.names import make_target
 
 DATA = qnn_ext.__path__[0] + "/data"
 NO_GPU = (None, "this machine has no NVIDIA driver")
@@ -168,7 +171,7 @@ def test_file_holds_binary(engine, tmp_path, compiler, monkeypatch):
     (name,) = [n for n in zipfile.ZipFile(tmp_path / "m.qnn").namelist() if n.startswith("kernels")]
     assert name == f"kernels0-{cuda_compiler.digest(source)}.zlib"
     monkeypatch.setattr(cuda_compiler, "_binaries", {})
-    from qnn_ext import artifact
+    from qnn_ext.running import artifact
 
     with artifact.opened(tmp_path / "m.qnn") as file:
         file.keep_kernels(0)

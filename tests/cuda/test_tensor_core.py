@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
 from qnn_ext.topi_int8.cuda import intrin, tensor_core
 from qnn_ext.topi_int8.cuda.products import cheapest
 from qnn_ext.topi_int8.cuda.tensor_core import IMPLEMENTATIONS, TILES, Tile
 from qnn_ext.topi_int8.workload import Workload
+from tests.cases.cuda import CONVOLUTIONS, conv
 from tests.topi_int8.kernels import EPILOGUES, Epilogue, check
 
 from .instructions import count, instructions, kernel_source, ptx, spills
-from .test_dp4a import CONVOLUTIONS, conv
 
 TURING, AMPERE = make_target("sm_75"), make_target("sm_80")
 TARGETS = {"sm_75": TURING, "sm_80": AMPERE}
@@ -27,6 +27,7 @@ def exact(workload: Workload, architecture: str = "sm_80", tile: Tile | None = N
     check(workload, TARGETS[architecture], implementation.with_tile(tile) if tile else implementation, **options)
 
 
+@pytest.mark.sampled("epilogue")
 @pytest.mark.parametrize("epilogue", ["requantize", "residual"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_conv2d(name, epilogue):
@@ -38,6 +39,7 @@ def test_conv2d_on_turing(name):
     exact(CONVOLUTIONS[name], "sm_75")
 
 
+@pytest.mark.sampled("architecture")
 @pytest.mark.parametrize("architecture", TARGETS)
 @pytest.mark.parametrize(
     ("sizes", "epilogue"),
@@ -54,6 +56,7 @@ def test_dense(sizes, epilogue, architecture):
     exact(DenseWorkload(*sizes, "int8", "int8"), architecture, epilogue=epilogue)
 
 
+@pytest.mark.sampled("architecture")
 @pytest.mark.parametrize("architecture", TARGETS)
 @pytest.mark.parametrize("sizes", [(3, 20, 24, 18), (2, 64, 64, 64), (4, 33, 7, 5)], ids=str)
 def test_batch_matmul(sizes, architecture):
@@ -78,6 +81,7 @@ def test_sums_wrap_around(monkeypatch):
 SHAPES = sorted({(tile.of_warp, tile.warp_rows, tile.warp_columns) for tile in TILES})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", SHAPES[::2], ids=str)
 def test_tiles(shape):
     """Of each shape of warps and of what they compute, the tile with the most steps in shared memory."""
@@ -85,6 +89,7 @@ def test_tiles(shape):
     exact(conv(1, 9, 13, 64, 72), tile=max(fitting, key=lambda tile: tile.stages))
 
 
+@pytest.mark.sampled("architecture")
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("architecture", TARGETS)
 def test_stages(stages, architecture):
@@ -156,6 +161,7 @@ COMPILED: dict[str, Workload] = {
 }
 
 
+@pytest.mark.sampled("architecture")
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
 @pytest.mark.parametrize("name", COMPILED)
 def test_machine_code(name, architecture):

@@ -1,1 +1,1 @@
-"""Random graphs: the engine of every CPU against the interpreter, and both against the framework. See `__main__.py`."""
+"""Random graphs: every CPU's engine against the interpreter, both against the framework. See `__main__.py`."""

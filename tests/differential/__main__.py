@@ -3,8 +3,8 @@
 python -m tests.differential --frontend tflite --graphs 1000 --seed 0    a thousand graphs, seeds 0 … 999
 python -m tests.differential --replay DIR/tflite-57.json                 one failure that --out has written
 
-Exit code 1 where anything differs, raises or dies. A seed gives the same graph everywhere. MXNet, for which there is no
-Python of today, is asked where the variable QNN_EXT_MXNET_PYTHON names an interpreter that has it (mxnet/serve.py).
+The exit code is 1 if anything differs, raises or dies. A seed gives the same graph everywhere. MXNet, which no current
+Python supports, takes part if the variable QNN_EXT_MXNET_PYTHON names an interpreter that has it (mxnet/serve.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GPUS = ("sm_75", "sm_80", "sm_90")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit code."""
+    """The command; returns its exit code."""
     options = parse(arguments)
     if options.replay:
         return replay(options)
@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def with_progress(plan: Plan, quiet: bool) -> Tally:
-    """Run the plan below a bar on stderr."""
+    """Run the plan, with a progress bar on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty()) as progress:
         bar = progress.add_task(plan.frontend, total=plan.graphs)
@@ -108,7 +108,7 @@ def show(plan: Plan, tally: Tally, seconds: float) -> None:
 
 
 def replay(options: Any) -> int:
-    """One failure again, as it is now."""
+    """Run one failure again with the current code."""
     recipe = recipe_from_json(json.loads(options.replay.read_text())["recipe"])
     with Pool(1) as pool:
         outcome = pool.judge(Task(recipe.frontend, recipe.seed, tuple(options.targets), recipe=recipe))

@@ -20,10 +20,10 @@ from .workers import Pool
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: `graphs` seeds from `seed` on. The interpreter runs every graph, and is held against the framework.
+    """What to run: `graphs` seeds from `seed` on. The interpreter runs every graph and is compared with the framework.
     Compiling takes most of a graph's time, so one in `build` of them is compiled, for one of `targets` in turn, and one
-    in `every` of those for all targets; the GPUs among them are emulated, which takes seconds, so that only these are.
-    Which graphs, follows from the seed without a period: operators come in turn as well."""
+    in `every` of those for all targets; GPUs are emulated, which takes seconds, so only these graphs run on one. The
+    seed selects the graphs aperiodically, because operators take turns by seed as well."""
 
     frontend: str
     graphs: int
@@ -52,7 +52,7 @@ class Plan:
 
 @dataclass
 class Tally:
-    """Counts of a campaign."""
+    """The counts of a campaign."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     against: dict[str, Counter[str]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def failure_as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def run(plan: Plan, progress: Callable[[Tally], None] = lambda tally: None) -> Tally:
-    """Run the campaign. Failures end up reduced in the tally, and as files in `plan.out`."""
+    """Run the campaign. Failures are reduced, kept in the tally, and written to `plan.out`."""
     tally = Tally()
     oracles = {oracle.name for oracle in frontend_of(plan.frontend).oracles}
     by_seed = {task.seed: task for task in plan.tasks()}
@@ -103,7 +103,7 @@ def run(plan: Plan, progress: Callable[[Tally], None] = lambda tally: None) -> T
             task = by_seed[outcome.recipe.seed]
             skip: tuple[str, ...] = ()
             while outcome.kind == "died" and outcome.what in oracles - set(skip):
-                tally.died_frameworks[outcome.what] += 1  # the framework's crash is no finding about qnn_ext
+                tally.died_frameworks[outcome.what] += 1  # a crash of the framework is not a finding about qnn_ext
                 skip = (*skip, outcome.what)
                 outcome = second.judge(replace(task, skip=skip, recipe=outcome.recipe))
             if outcome.failed:
@@ -120,7 +120,7 @@ def run(plan: Plan, progress: Callable[[Tally], None] = lambda tally: None) -> T
 
 
 def write_failure(folder: Path, outcome: Outcome) -> None:
-    """The model, its inputs and what is wrong, under the recipe's seed."""
+    """Writes the model, its inputs and what is wrong, named by the recipe's seed."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{outcome.recipe.frontend}-{outcome.recipe.seed}"
     stem.with_suffix(".json").write_text(json.dumps(failure_as_json(outcome), indent=1, default=str))

@@ -27,7 +27,7 @@ def reduced(outcome: Outcome, retry: Callable[[Recipe], Outcome], attempts: int 
 
 
 def smaller(recipe: Recipe) -> Iterator[Recipe]:
-    """Recipes with one step less, the last dropped first; then those of smaller shapes."""
+    """Recipes with one step fewer, dropping the last first; then those with smaller shapes."""
     if len(recipe.steps) > 1:
         for position in reversed(range(len(recipe.steps))):
             yield recipe.without(position)
@@ -37,7 +37,7 @@ def smaller(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def same_failure(one: Outcome, two: Outcome) -> bool:
-    """Whether both failed alike: for values it is enough that one oracle or target in common differs."""
+    """Whether both failed in the same way: for values, it is enough that some oracle or target differs in both."""
     if one.kind != two.kind:
         return False
     if one.kind == "mismatch":

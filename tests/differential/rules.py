@@ -1,32 +1,149 @@
-"""Where a framework's bits are no matter: each rule once, with its reason. A generator names the rule with the operator
-that begins it; what is computed from such a result is then held against the interpreter alone."""
+"""Where a framework's bits may differ from ours, and how far: each rule once, with its reason.
 
-FLOAT_SUMS = "float sums: every kernel adds in an order of its own, and rounds after each addition"
-APPROXIMATION = "float functions (exp, sin, tanh, …) are approximated, by each library to other last bits"
-FLOAT_STEPS = "float32 formulas of several steps: which are contracted to multiply-adds is the compiler's choice"
-NARROWED = "C leaves a float beyond the integer's range undefined when it is converted; ours saturates"
-SHIFTED_OUT = (
+A generator attaches a rule to the operator that it applies to, and the judge checks that every element is within the
+rule's bound. For anything computed from such a result no bound is known (`DERIVED`); most graphs therefore continue
+with other tensors (`Builder.cut`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A reason and a bound; without a bound the output is compared with the interpreter only.
+
+    steps:    how far integers may differ
+    relative: to ours, and absolute: by which floats may differ; infinities and NaN must agree
+    ends:     elements equal to our minimum or maximum may be anything, as they were clipped
+    negated:  anything is allowed where no element has the same sign as ours
+    finite:   infinite elements of ours may be the greatest finite number
+    rounding: the interpreter, run with errors of rounding and approximation, must be able to reach the result
+              (tests/fuzz/rounding.py); results computed from it are judged likewise
+    """
+
+    reason: str
+    steps: int = 0
+    relative: float = 0.0
+    absolute: float = 0.0
+    ends: bool = False
+    negated: bool = False
+    finite: bool = False
+    rounding: bool = False
+
+    @property
+    def bounded(self) -> bool:
+        return any((self.steps, self.relative, self.absolute, self.ends, self.negated, self.finite, self.rounding))
+
+    def allows(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+        """Which elements may differ this way, not considering `rounding`."""
+        if not self.bounded:
+            return np.ones(ours.shape, bool)
+        one, two = ours.astype(np.float64), theirs.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            reach = self.steps if ours.dtype.kind in "iu" else self.absolute + self.relative * np.abs(one)
+            allowed = np.abs(one - two) <= np.where(np.isfinite(one), reach, 0)
+        if self.ends and ours.size:
+            allowed |= np.isin(ours, [*_range(ours.dtype), ours.min(), ours.max()])
+        if self.negated:
+            allowed |= not (np.sign(one) * np.sign(two) > 0).any()
+        if self.finite:
+            allowed |= np.isinf(one) & (two == np.sign(one) * np.finfo(ours.dtype).max)
+        return np.asarray(allowed)
+
+    def after_quantize(self, scale: float) -> Rule:
+        """The rule for the 8-bit integers that floats under this rule are quantized to."""
+        if not (self.relative or self.absolute):
+            return DERIVED
+        return Rule(self.reason, steps=min(256, 1 + int(self.absolute / scale + 255 * self.relative)))
+
+    def after_dequantize(self, scale: float) -> Rule:
+        """The rule for the floats that integers under this rule represent."""
+        return replace(self, steps=0, absolute=self.steps * scale * (1 + 1e-6)) if self.steps else self
+
+
+def _range(dtype: np.dtype) -> Sequence[float]:
+    return (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else ()
+
+
+def bounded(rule: Rule, absolute: float, relative: float = 0.0) -> Rule:
+    """A rule about floats with a bound known in advance."""
+    return replace(rule, rounding=False, absolute=absolute, relative=relative)
+
+
+def inherited(rules: Sequence[Rule | None], own: Rule | None) -> Rule | None:
+    """The rule for a result, from those of its operands and the operator's own."""
+    found = [rule for rule in rules if rule is not None]
+    if not found:
+        return own
+    every = found if own is None else [*found, own]
+    return found[0] if all(rule.rounding for rule in every) else DERIVED
+
+
+DERIVED = Rule("computed from a result that another rule is about")
+HOSTILE = Rule("what NaN, infinities and floats beyond the integer's range become, the framework's instructions decide")
+FLOAT_SUMS = Rule("float sums: every kernel adds in an order of its own, and rounds after each addition", rounding=True)
+UNBOUNDED_SUMS = replace(FLOAT_SUMS, rounding=False)  # where the framework gives bounds
+APPROXIMATION = Rule(
+    "float functions (exp, sin, tanh, …) are approximated, by each library to other last bits", rounding=True
+)
+FLOAT_STEPS = Rule(
+    "float32 formulas of several steps: which are contracted to multiply-adds is the compiler's choice", rounding=True
+)
+NARROWED = Rule("C leaves a float beyond the integer's range undefined when it is converted; ours saturates", ends=True)
+UNDEFINED_BOUND = Rule("a clip's bound divided by the scale is no int32, to which C leaves its conversion undefined")
+SHIFTED_OUT = Rule(
     "a multiplier beyond those that LiteRT's fixed point is for (2³¹ and more, in comparisons 1 and more, in divisions "
-    "and HARD_SWISH very small ones): it shifts by more bits than there are, or by a negative number, which C leaves "
+    "very small ones): it shifts by more bits than there are, or by a negative number, which C leaves "
     "undefined; ours saturates or vanishes"
 )
-NAN_POSITION = "NaN has no order: the position that ARG_MAX finds beside one follows from the order of comparisons"
-FUSED = "optimizing, ONNX Runtime makes one QLinear operator of it, which adds the zero point before rounding; so do we"
-LARGEST = "without a fused activation LiteRT clips floats to ±FLT_MAX, so that no result is infinite; ours may be"
-PYTORCH_TAIL = (
+NAN_POSITION = Rule("NaN has no order: the position that ARG_MAX finds beside one follows from the comparisons' order")
+FUSED = Rule(
+    "optimizing, ONNX Runtime makes one QLinear operator of it, which adds the zero point before rounding; so do we"
+)
+LARGEST = Rule(
+    "without a fused activation LiteRT clips floats to ±FLT_MAX, so that no result is infinite; ours may be",
+    finite=True,
+)
+NAN_LOST = Rule("LiteRT's kernels of float MAX_POOL_2D leave NaN out, or not, each in its own way; ours keep it")
+PYTORCH_TAIL = Rule(
     "PyTorch's scalar loops for elements that fill no vector contract products and sums otherwise than its vector "
-    "loops, and add the zero point before they round: by one step where a result lies on a midpoint or beside one"
+    "loops, and add the zero point before they round",
+    steps=1,
 )
-DEPTHWISE_PAIRS = (
-    "fbgemm's depthwise kernels add pairs of products in 16 bits and saturate (vpmaddubsw), which is why PyTorch's "
-    "observers reduce the range on x86; ours are exact"
+QUANTIZED_FLOATS = Rule("float sums and approximations, quantized: by one step beside midpoints", steps=1)
+DEPTHWISE_PAIRS = Rule(
+    "fbgemm's depthwise kernels (3×3 padded by 1, 5×5 by 2, channels in eights) add the products of taps 2i and 2i + 1 "
+    "in 16 bits and saturate (vpmaddubsw), which is why PyTorch's observers reduce the range on x86; ours are exact"
 )
-RECIPROCAL = (
-    "oneDNN multiplies the sums of averages by 1/n in float32, which for some n takes midpoints to the other side; "
-    "ours divides"
+OVERFLOW = Rule("partial sums of floats beyond float32's range become infinite, or not in another order")
+UNWRITTEN = Rule(
+    "PyTorch's group_norm and instance_norm of channels-last tensors write as many samples as a group has elements; "
+    "the others hold what was in memory"
 )
-LOWEST_INT32 = (
+LAST_CHANNEL = Rule(
+    "LiteRT's reference kernel of LOCAL_RESPONSE_NORMALIZATION leaves the last channel out of its windows"
+)
+INFINITE_SCALE = Rule(
+    "a range that MXNet finds at run time to be smaller than 127.5 / FLT_MAX has an infinite scale, by which 0 becomes "
+    "NaN; of that ours make 0, oneDNN the end of the range",
+    absolute=float(127.5 / np.finfo(np.float32).max),
+)
+PADDED_ROWS = Rule(
+    "of convolutions of uint8 without groups that a residual is added to, MXNet 1.9.1 (oneDNN) computes the rows whose "
+    "windows lie within the padding wrongly, without the bias for instance"
+)
+LOWEST_INT32 = Rule(
     "without calibration MXNet's requantize takes |−2³¹|, which a sum saturates to, for −2³¹: the signs of all results "
-    "are wrong; ours are right"
+    "are wrong; ours are right",
+    negated=True,
 )
 SIGN_OF_ZERO = "−0.0 equals 0.0: which of them a minimum, maximum or rounding function gives IEEE 754 leaves open"
+ROUNDED = Rule(
+    "float32 rounding: PyTorch sums floats where ours sums integers, so that a result may lie on the other side of a "
+    "midpoint; each value lies within bounds that are derived for it (pt2e/enclosure.py)"
+)

@@ -1,4 +1,4 @@
-"""Random numbers as quantized models hold them: shapes, scales, zero points, weights and inputs, the ends included."""
+"""Random numbers as found in quantized models: shapes, scales, zero points, weights and inputs, including extremes."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ SPECIAL_FLOATS = np.array(
     ],
     np.float32,
 )
-LARGEST_INPUT = 1e6  # of the floats in graphs that are not hostile
+LARGEST_INPUT = 1e6  # for floats in graphs that are not hostile
 UNDEFINED_FLOATS = np.array([np.nan, np.inf, -np.inf, 1e10, -1e10, FLOAT32.max, FLOAT32.min], np.float32)
 
 
 class Draw:
-    """A source of random numbers in the manner that a recipe prescribes; `begin` starts a step's own sequence."""
+    """A source of random numbers as prescribed by a recipe; `begin` starts a step's own sequence."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.rng = np.random.default_rng(recipe.seed)
-        # all scales of a graph share it, so that their ratios, the multipliers, stay ordinary
+        # shared by all scales of a graph, so that their ratios, the multipliers, stay ordinary
         self.unit = 2.0 ** int(self.rng.integers(-99, 99)) if recipe.scales == "extreme" else 1.0
 
     def begin(self, seed: int) -> None:
-        """What is drawn from now on follows from `seed` alone."""
+        """Everything drawn from now on follows from `seed` alone."""
         self.rng = np.random.default_rng(seed)
 
     def chance(self, probability: float) -> bool:
@@ -57,12 +57,12 @@ class Draw:
         return int(self.rng.integers(low, high, endpoint=True))
 
     def extent(self, most: int | None = None) -> int:
-        """A dimension: often one, a prime, or beside a register's width."""
+        """A dimension: often one, a prime, or close to a register's width."""
         limit = self.recipe.size if most is None else min(most, self.recipe.size)
         return min(limit, int(self.pick([1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 19, 31, 33, 40])))
 
     def shape(self, rank: int | None = None) -> tuple[int, ...]:
-        """Extents of which no more than 4,000 elements come."""
+        """Extents with no more than 4,000 elements in total."""
         rank = self.between(1, 5) if rank is None else rank
         dims: list[int] = []
         for _ in range(rank):
@@ -72,7 +72,7 @@ class Draw:
     # ---- quantization parameters ---------------------------------------------------------------------------------
 
     def scale(self, about: float = 0.05) -> float:
-        """A scale near `about` times the graph's unit; in extreme graphs sometimes one far away from all others."""
+        """A scale near `about` times the graph's unit; in extreme graphs sometimes one far from all others."""
         if self.recipe.scales == "power_of_two":
             return float(2.0 ** np.round(np.log2(about) + self.rng.integers(-2, 2, endpoint=True)))
         value = about * float(np.exp(self.rng.normal(0, 0.7)))
@@ -81,7 +81,7 @@ class Draw:
         return float(np.float32(np.clip(value, 1e-38, 1e38)))
 
     def zero_point(self, dtype: str) -> int:
-        """Either end, the middle, or anything."""
+        """A zero point at either end, in the middle, or anywhere."""
         info = np.iinfo(dtype)
         middle = (info.min + info.max + 1) // 2
         return int(self.pick([info.min, middle, info.max, self.between(info.min, info.max), middle + 3]))
@@ -89,7 +89,7 @@ class Draw:
     # ---- values --------------------------------------------------------------------------------------------------
 
     def integers(self, dtype: str, shape: Sequence[int], low: int | None = None, high: int | None = None) -> np.ndarray:
-        """Uniform, or at the ends and zero alone, or uniform with a quarter at the ends, or all one value."""
+        """Uniform, or only the ends and zero, or uniform with a quarter at the ends, or all the same value."""
         info = np.iinfo(dtype)
         low, high = info.min if low is None else low, info.max if high is None else high
         values = self.rng.integers(low, high, tuple(shape), dtype=np.int64, endpoint=True)
@@ -104,7 +104,7 @@ class Draw:
         return np.asarray(values).astype(dtype)
 
     def floats(self, shape: Sequence[int], spread: float = 2.0) -> np.ndarray:
-        """Normal values, quantized to 1/64 in graphs whose sums shall be exact, with special ones among the others."""
+        """Normal values, quantized to 1/64 in graphs whose sums must be exact, mixed with special ones."""
         values = self.rng.normal(0, spread, tuple(shape)).astype(np.float32)
         if self.recipe.scales == "power_of_two":
             return np.asarray(np.clip(np.round(values * 64), -2048, 2048) / 64, np.float32)
@@ -123,7 +123,7 @@ class Draw:
         return self.integers(dtype, shape, low, high)
 
     def weights(self, dtype: str, shape: Sequence[int]) -> np.ndarray:
-        """Weights: sometimes only the ends and zero, sometimes all zero; −128 among those of int8 now and then."""
+        """Weights: sometimes only the ends and zero, sometimes all zero; int8 ones sometimes include −128."""
         info = np.iinfo(dtype)
         low = info.min if self.chance(0.3) else info.min + 1
         return self.integers(dtype, shape, low, info.max)

@@ -1,4 +1,4 @@
-"""Long-lived processes that judge recipes one after the other. One that dies or hangs is replaced; the run goes on."""
+"""Long-lived processes that judge recipes one after another. One that dies or hangs is replaced; the run continues."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .judge import Outcome, Task, frontend_of, judge
 from .recipe import draw_recipe
 
 TIME_LIMIT_S = 180.0
-MEMORY_LIMIT = 3 << 30  # bytes of resident memory after which a process is replaced
+MEMORY_LIMIT = 3 << 30  # bytes of resident memory above which a process is replaced
 
 
 def _work(pipe: Connection) -> None:
-    """Body of a worker: answers every task with ("stage", name) … ("done", outcome)."""
+    """The body of a worker: answers every task with ("stage", name) … ("done", outcome)."""
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)  # LiteRT and TVM log to it
+    os.dup2(silence, 2)  # LiteRT and TVM write logs to it
     while True:
         try:
             task: Task | None = pipe.recv()
@@ -60,7 +60,7 @@ class _Worker:
 
     @property
     def memory(self) -> int:
-        """Resident memory in bytes, 0 where the system does not say."""
+        """Resident memory in bytes, 0 if the system does not report it."""
         try:
             with open(f"/proc/{self.process.pid}/statm") as stream:
                 return int(stream.read().split()[1]) * resource.getpagesize()
@@ -69,7 +69,7 @@ class _Worker:
 
 
 class Pool:
-    """Judges tasks in several processes. Use as a context manager: at its end no process is left."""
+    """Judges tasks in several processes. Use it as a context manager: no process outlives it."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -88,7 +88,7 @@ class Pool:
         return next(iter(self.judge_all([task])))
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """Outcomes in the order in which they come."""
+        """Outcomes in the order in which they arrive."""
         source = iter(tasks)
         waiting = True
         while True:
@@ -103,7 +103,7 @@ class Pool:
                     yield outcome
 
     def _feed(self, source: Iterator[Task]) -> bool:
-        """Give every idle worker a task; whether there may be more."""
+        """Give every idle worker a task; returns whether there may be more."""
         while sum(1 for worker in self._workers if worker.task) < self._jobs:
             task = next(source, None)
             if task is None:

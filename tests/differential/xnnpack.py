@@ -1,4 +1,4 @@
-"""TFLite with numerics="float32", the default, against XNNPACK: graphs of 8 bits of the operators that it has."""
+"""TFLite with numerics="float32", the default, against XNNPACK: 8-bit graphs of the operators that it supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports files that ask for much, in a child with little address space: what became of each, and how long it took."""
+"""Imports files that demand excessive resources, in a child with little address space: result and time of each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-HEADROOM = 2 << 30  # bytes of address space beyond what the libraries take
-SECONDS = 20  # of one import; most take milliseconds
+HEADROOM = 2 << 30  # bytes of address space beyond the libraries'
+SECONDS = 20  # seconds of one import; most take milliseconds
 
 
 def attack(read: Callable[[Any], object], harmless: Any, files: Mapping[str, Any]) -> None:
-    """Import every file and print [name, error or nothing, seconds] of each as JSON.
+    """Import every file and print [name, error or nothing, seconds] for each as JSON.
 
-    harmless: is imported first, for the libraries, before their address space is counted
+    harmless: is imported first, so that libraries are loaded before their address space is measured
     """
     from qnn_ext import QnnError
 
@@ -37,7 +37,7 @@ def attack(read: Callable[[Any], object], harmless: Any, files: Mapping[str, Any
 
 @cache
 def results(program: Path) -> dict[str, tuple[str, float]]:
-    """What a child that runs `program`, which attacks, says of each file: name -> (error or nothing, seconds)."""
+    """The report of a child that runs `program`, a module of such files: name -> (error or nothing, seconds)."""
     folder = Path(__file__).parents[2]
     module = ".".join(program.relative_to(folder).with_suffix("").parts)
     command = [sys.executable, "-m", module]
@@ -48,7 +48,7 @@ def results(program: Path) -> dict[str, tuple[str, float]]:
 
 
 def check(found: tuple[str, float], expected: str) -> None:
-    """Whether a file was refused as expected: by a limit's name, with a part of another message, or not at all ("")."""
+    """Whether a file was refused as expected: by a limit's name, by part of another message, or not at all ("")."""
     from qnn_ext import Limits
 
     text, seconds = found

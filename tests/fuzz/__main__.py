@@ -1,4 +1,4 @@
-"""python -m tests.fuzz: import damaged model files, run some of them, report what must not happen."""
+"""python -m tests.fuzz: import damaged model files, run some of them, report failures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """1 when something failed."""
+    """Returns 1 if something failed."""
     options = arguments(argv)
     with tempfile.TemporaryDirectory(prefix="qnn-fuzz-") as scratch:
         folder = options.corpus or Path(scratch)
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check_files(options: argparse.Namespace, settings: Settings) -> int:
-    """Each file as it is, in a process of its own."""
+    """Each file unchanged, in its own process."""
     single, failed = Single(replace(settings, warm=False)), False
     for number, path in enumerate(options.check):
         verdict = single.check(Case(str(number), (), run=True), fresh=True)
@@ -87,7 +87,7 @@ def check_files(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def fuzz(options: argparse.Namespace, settings: Settings) -> int:
-    """Run, settle what was found, report."""
+    """Run, confirm and minimize findings, report."""
     form, corpus = find(options.format), Corpus(Path(settings.corpus))
     console = Console(stderr=True)
     counts: Counter[str] = Counter()
@@ -106,7 +106,7 @@ def fuzz(options: argparse.Namespace, settings: Settings) -> int:
                 if counts.total() % 50 == 0:
                     told = ", ".join(f"{count} {name}" for name, count in counts.most_common())
                     progress.update(task, description=f"{options.format}: {told}; {len(findings.by_key)} findings")
-        finally:  # what was found until Ctrl-C is not lost
+        finally:  # findings up to Ctrl-C are not lost
             seconds = time.monotonic() - begin
             single = Single(settings)
             for finding in findings.by_key.values():
@@ -128,7 +128,7 @@ def report(
     seconds: float,
     console: Console,
 ) -> None:
-    """Counts of all outcomes, the source files that refused most, then the findings."""
+    """Counts of all outcomes, the source files with the most refusals, then the findings."""
     total = counts.total()
     rate = total / seconds / options.jobs if seconds else 0.0
     if options.json:

@@ -11,17 +11,17 @@ from typing import Any
 
 from .formats import Format
 
-_SMALL = 12_000  # bytes; larger seeds are drawn in one case of fifty
+_SMALL = 12_000  # bytes; larger seeds are drawn in one of fifty cases
 _COUNTS = (1, 1, 1, 1, 2, 2, 3, 5)
 
 
 @dataclass(frozen=True)
 class Case:
-    """What makes a file.
+    """How a file is made.
 
     source:    name of the seed file
     mutations: (mutator's name, its own seed), applied in order
-    run:       whether it is also built and run, where it is accepted
+    run:       whether it is also built and run if accepted
     """
 
     source: str
@@ -34,7 +34,7 @@ class Case:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Case:
-        """The case of `to_json`."""
+        """The inverse of `to_json`."""
         return Case(data["source"], tuple((name, seed) for name, seed in data["mutations"]), data["run"])
 
 
@@ -50,14 +50,14 @@ class Corpus:
         self._small, self._large = small or large, large or small
 
     def case(self, form: Format, seed: int, number: int, run_every: int) -> Case:
-        """Case `number` of a run with this seed."""
+        """Case number `number` of a run with this seed."""
         chance = random.Random(f"{seed}/{number}")
         source = chance.choice(self._large if chance.random() < 0.02 else self._small)
         mutations = [(chance.choice(form.mutators)[0], chance.getrandbits(32)) for _ in range(chance.choice(_COUNTS))]
         return Case(source, tuple(mutations), bool(run_every) and number % run_every == 0)
 
     def content(self, form: Format, case: Case) -> bytes:
-        """The file of a case."""
+        """The file content of a case."""
         return mutated(form, self.files[case.source], case.mutations)
 
 

@@ -1,4 +1,4 @@
-"""What happens with one file: refused, imported, run with equal results; or what must not happen."""
+"""The outcome for one file: refused, imported, run with equal results; or a failure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome, one of GOOD or BAD; where it is bad, what happened, and `stack`, by which failures are the same; of
-    what is refused, the source file that refuses it."""
+    """The outcome, one of GOOD or BAD; for a bad one, what happened, and `stack`, by which equal failures are
+    recognized; for a refusal, the source file that refuses."""
 
     outcome: str
     detail: str = ""
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def check(form: Format, data: bytes, run: bool) -> Verdict:
-    """Read the file and, where asked, run what was read."""
+    """Read the file and, if requested, run the result."""
     try:
         subject = form.read(data)
     except QnnError as error:
@@ -54,7 +54,7 @@ def check(form: Format, data: bytes, run: bool) -> Verdict:
 
 
 def refusal(error: QnnError, outcome: str) -> Verdict:
-    """Messages say something in one line; running out of memory is no check."""
+    """A message must be one informative line; running out of memory does not count as a check."""
     cause: BaseException | None = error
     while isinstance(cause, QnnError):
         cause = cause.__cause__
@@ -66,7 +66,7 @@ def refusal(error: QnnError, outcome: str) -> Verdict:
 
 
 def _refusing_file(error: BaseException | None) -> str:
-    """The file of qnn_ext, with its folder, whose own check or call into a framework failed first."""
+    """The innermost qnn_ext source file, with its folder, whose own check or call into a framework failed."""
     own = ["?"]
     while error is not None:
         files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -76,7 +76,7 @@ def _refusing_file(error: BaseException | None) -> str:
 
 
 def failure(error: Exception) -> Verdict:
-    """An exception that is none of ours."""
+    """An exception that is not one of ours."""
     is_memory = isinstance(error, MemoryError) or "bad_alloc" in str(error)
     return Verdict(MEMORY if is_memory else EXCEPTION, f"{type(error).__name__}: {error}"[:500], stack_of(error))
 
@@ -88,6 +88,6 @@ def stack_of(error: BaseException) -> str:
 
 
 def innermost(frames: list[tuple[str, str]]) -> str:
-    """The last three frames, (file, function) from the outermost on, of qnn_ext; of anything where there are none."""
+    """The last three qnn_ext frames as (file, function), outermost first; any frames if there are none."""
     own = [(file, name) for file, name in frames if "qnn_ext/" in file.replace("\\", "/")] or frames
     return " < ".join(f"{Path(file).name}:{name}" for file, name in reversed(own[-3:]))

@@ -1,4 +1,4 @@
-"""Runs what was read from a file: an engine takes any values, a module gives the same compiled and interpreted."""
+"""Runs what was read from a file: an engine must take any values, a module give the same compiled and interpreted."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from qnn_ext.module import QnnModule, TensorSpec
 from .check import DIFFERENT, IMPORTED, RAN, REFUSED_LATER, Verdict, failure, refusal
 from .rounding import can_differ, is_explained
 
-_MOST_ELEMENTS = 200_000  # of all tensors of a model that is run: the interpreter is slow
+_MOST_ELEMENTS = 200_000  # elements of all tensors of a model that is run: the interpreter is slow
 _FLOATS = (0.0, -0.0, 1e-45, -1e-38, 0.5, -1.5, 1e9, -1e19, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan)
 
 
 def execute(subject: Engine | QnnModule, data: bytes) -> Verdict:
-    """Run it on ordinary and on hostile values, which the file's content `data` chooses."""
+    """Run it on ordinary and on hostile values, chosen by the file's content `data`."""
     with np.errstate(all="ignore"):
         return _check_engine(subject, data) if isinstance(subject, Engine) else _check_module(subject, data)
 
 
 def _check_engine(engine: Engine, data: bytes) -> Verdict:
-    """A loaded engine takes any values."""
+    """A loaded engine must take any values."""
     if sum(math.prod(spec.shape) for spec in (*engine.inputs, *engine.outputs)) > _MOST_ELEMENTS:
         return Verdict(IMPORTED)
     try:
@@ -74,7 +74,7 @@ def _outcome(run: Callable[[Any], dict[str, np.ndarray]], inputs: list[np.ndarra
 
 
 def _difference(found: Any, wanted: Any, module: QnnModule, inputs: list[list[np.ndarray]]) -> str:
-    """How results for the last inputs differ, "" where they are equal bit for bit, or rounding explains what is not;
+    """How results for the last inputs differ; "" where they are equal bit for bit or rounding explains the difference;
     any NaN equals any other, and 0 equals −0."""
     if isinstance(found, QnnError) or isinstance(wanted, QnnError):
         who, error = ("compiled", found) if isinstance(found, QnnError) else ("interpreted", wanted)

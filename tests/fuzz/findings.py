@@ -1,4 +1,4 @@
-"""Findings: failures that are the same by their stack, confirmed by a child of its own, minimized and written."""
+"""Findings: failures with the same stack, confirmed in a separate child process, minimized and written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .formats import Format
 class Finding:
     """Failures with one key.
 
-    case:      the one with the fewest mutations
-    count:     how many there were
+    case:      the case with the fewest mutations
+    count:     how many failures there were
     confirmed: whether the case alone, in a new process, fails in the same way
     """
 
@@ -30,7 +30,7 @@ class Finding:
     path: Path | None = None
 
     def name(self) -> str:
-        """A short file name that tells the kind and the place."""
+        """A short file name that gives the kind and the place."""
         place = re.sub(r"[^A-Za-z0-9]+", "-", self.verdict.stack.split(" < ")[0]).strip("-").lower()[:60]
         return f"{self.verdict.outcome}-{place}-{zlib.crc32(self.verdict.key.encode()):08x}"
 
@@ -53,8 +53,8 @@ class Findings:
 
 
 def minimized(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """The case with as few mutations as still fail: halves are left out, then quarters, … then single ones (Zeller's
-    delta debugging on the list of mutations)."""
+    """The case with as few mutations as still make it fail: halves are left out, then quarters, … then single ones
+    (Zeller's delta debugging on the list of mutations)."""
     mutations, parts = list(case.mutations), 2
     while len(mutations) >= 2:
         size = -(-len(mutations) // parts)
@@ -71,9 +71,9 @@ def minimized(case: Case, fails: Callable[[Case], bool]) -> Case:
 
 
 def settle(finding: Finding, check: Callable[[Case], Verdict], check_alone: Callable[[Case], Verdict]) -> None:
-    """Confirm a finding in another process, one of its own where processes die, then minimize it. Cases that need no
-    run lose it."""
-    # What only ended in an exception left nothing behind in the child that others could suffer from
+    """Confirm a finding in another process, a fresh one where processes die, then minimize it. A case that fails
+    without being run is recorded as one that need not be."""
+    # A mere exception leaves nothing behind in the child that could affect other cases
     confirm = check_alone if finding.verdict.outcome in (CRASH, TIMEOUT, MEMORY) else check
     alone = confirm(finding.case)
     finding.confirmed = alone.key == finding.verdict.key

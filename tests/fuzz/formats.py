@@ -1,4 +1,4 @@
-"""The formats: how a file of each is read, what may happen to it then, and how it is damaged."""
+"""The formats: how files of each are read, run and damaged."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Mutator = Callable[[bytes, random.Random], bytes]
 
 NAMES = ("tflite", "onnx", "pt2", "torchscript", "mxnet", "qnn")
 INSIDE = "-inside"
-"""Behind "pt2" and "torchscript": files are imported in the fuzzer's child itself, not in the process that
-`from_pytorch` starts for each. That is many times as fast, and finds what that process has to bear; whether it does
-tells a check of such a file in the format proper."""
+"""Suffix to "pt2" and "torchscript": files are imported in the fuzzer's child itself, not in the process that
+`from_pytorch` starts for each. That is many times as fast, and finds what that process must withstand; checking such a
+file in the format itself shows whether it does."""
 TORCHSCRIPT_INPUT = (1, 1, 8, 8)
-"""The shape of the one input of all TorchScript seeds: such files do not tell it."""
+"""The shape of the one input of all TorchScript seeds: such files do not record it."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Format:
     """A kind of file.
 
     read:     bytes → a QnnModule, or an Engine where the file holds one
-    mutators: by name, which cases record; names may repeat to be drawn more often
-    suffix:   of files of this kind
+    mutators: with their names, which cases record; a repeated name is drawn more often
+    suffix:   file name suffix
     run_every: build and run every Nth file, unless told otherwise
     """
 
@@ -68,7 +68,7 @@ def _tflite() -> Format:
     from .mutators import flatbuffer, raw
 
     def read(data: bytes) -> Any:
-        # which of the two arithmetics follows from the content, so that a file alone repeats what happened
+        # the content decides between the two numerics, so that a file alone repeats what happened
         return qnn_ext.from_tflite(data, numerics=("float32", "tflite")[zlib.crc32(data) % 2])
 
     return Format(read, named(flatbuffer.MUTATORS, raw.MUTATORS), ".tflite")
@@ -127,7 +127,7 @@ def _torchscript() -> Format:
 
 
 def pack_mxnet(symbol: str, params: bytes, shapes: dict[str, tuple[int, ...]]) -> bytes:
-    """An MXNet model, which is two files and the shapes of its inputs, as one."""
+    """An MXNet model, two files and the shapes of its inputs, packed as one file."""
     from .mutators import archive
 
     parts = {"symbol.json": symbol.encode(), "model.params": params, "shapes.json": json.dumps(shapes).encode()}
@@ -144,7 +144,7 @@ def _mxnet() -> Format:
             symbol, params, shapes = map(parts.read, ("symbol.json", "model.params", "shapes.json"))
         return qnn_ext.from_mxnet(symbol, params, json.loads(shapes))
 
-    change_member = archive.archive_mutators(rules)[0]  # the container is ours and stays whole
+    change_member = archive.archive_mutators(rules)[0]  # the container is our own and is not damaged
     return Format(read, named((change_member,)), ".zip")
 
 

@@ -1,4 +1,4 @@
-"""A format whose reader fails in every way, for tests of the fuzzer: the markers in a file say how."""
+"""A format whose reader fails in every possible way, for testing the fuzzer: markers in a file say how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
 
 
 def read(data: bytes) -> Any:
-    """Refuse the file, unless it has one of the markers."""
+    """Refuse the file unless it has one of the markers."""
     if b"CRASH" in data:
         ctypes.string_at(8)
     if b"HANG" in data:
@@ -41,24 +41,24 @@ def read(data: bytes) -> Any:
 
 
 def _wrong_in_the_interpreter() -> Any:
-    """A maximum that the interpreter takes for a minimum, in this process."""
+    """Makes the interpreter treat a maximum as a minimum, in this process."""
     import numpy as np
 
     import qnn_ext
-    from qnn_ext import interpreter
+    from qnn_ext.op import relax_numpy
     from tests.conformance.cases import load_cases
 
-    interpreter._NUMPY_RULES["relax.maximum"] = interpreter._binary(np.minimum)
+    relax_numpy.NUMPY_RULES["relax.maximum"] = relax_numpy._binary(np.minimum)
     return qnn_ext.from_tflite(load_cases("MAXIMUM", "int32")[0].model)
 
 
 def plant(data: bytes, chance: random.Random) -> bytes:
-    """A marker behind the data."""
+    """Appends a marker."""
     return data + chance.choice(MARKERS)
 
 
 def noise(data: bytes, chance: random.Random) -> bytes:
-    """Bytes that mean nothing in front."""
+    """Prepends meaningless bytes."""
     return bytes([chance.randrange(256)]) + data
 
 

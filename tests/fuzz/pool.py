@@ -1,4 +1,4 @@
-"""The parent's side of the children: jobs, a watchdog, the death of a child as a verdict, another in its place."""
+"""The parent's side of the children: jobs, a watchdog, turning a child's death into a verdict, and replacing it."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from . import cases
 from .check import CRASH, MEMORY, ROOT, TIMEOUT, Verdict, innermost
 from .worker import Settings
 
-_START_SECONDS = 300.0  # to import the frameworks, on a busy machine
+_START_SECONDS = 300.0  # for importing the frameworks on a busy machine
 _WALL_FACTOR = 6.0  # wall-clock time per CPU time that a file may take: children may have to wait for a core
-_MOST_GROWTH = 4 << 30  # bytes of address space after which a child is replaced
+_MOST_GROWTH = 4 << 30  # bytes of address space above which a child is replaced
 _FRAME = re.compile(r'^  File "(.+)", line \d+ in (.+)$', re.MULTILINE)
 _NO_MEMORY = re.compile(r"bad_alloc|out of memory|Cannot allocate memory|MemoryError", re.IGNORECASE)
 
 
 class WorkerError(Exception):
-    """A child does not even start."""
+    """A child failed to start."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case; `number` is None for cases that were given explicitly."""
+    """The result of a case; `number` is None for cases that were given explicitly."""
 
     number: int
     verdict: Verdict
 
 
 class Child:
-    """One child process and what is known of it."""
+    """One child process and its state."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.job: tuple[int, int] | None = None
-        self.number: int | None = None  # the file it has begun
+        self.number: int | None = None  # the file it is working on
         self.since = time.monotonic()
         self.grown, self._first = 0, 0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
-        # Append: the child empties the file for every case, and writes go to its end
+        # Append mode: the child empties the file for every case, and writes must go to its end
         descriptor = os.open(f"/proc/self/fd/{self._errors.fileno()}", os.O_WRONLY | os.O_APPEND)
         with contextlib.closing(os.fdopen(descriptor, "wb")) as errors:
             self._process = subprocess.Popen(
@@ -67,7 +67,7 @@ class Child:
 
     @property
     def stream(self) -> Any:
-        """What it writes verdicts to."""
+        """The pipe that it writes verdicts to."""
         return self._process.stdout
 
     def _first_line(self) -> str:
@@ -78,14 +78,14 @@ class Child:
         return self.stream.readline().decode().strip()
 
     def send(self, job: dict[str, Any]) -> None:
-        """Give it something to do."""
+        """Give it a job."""
         self.since = time.monotonic()
-        with contextlib.suppress(BrokenPipeError):  # it died meanwhile, which `lines` will tell
+        with contextlib.suppress(BrokenPipeError):  # it has died meanwhile, as `lines` will show
             self._process.stdin.write(json.dumps(job).encode() + b"\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
 
     def lines(self) -> list[str] | None:
-        """Whole lines that have arrived; None when it is dead."""
+        """Complete lines that have arrived; None when it is dead."""
         part = os.read(self.stream.fileno(), 1 << 16)
         if not part:
             return None
@@ -94,7 +94,7 @@ class Child:
         return [line.decode() for line in lines]
 
     def take(self, line: str) -> Result | None:
-        """Understand a line; a verdict is returned."""
+        """Interpret a line; returns the verdict if it holds one."""
         kind, _, rest = line.partition(" ")
         if kind == "+":
             self.number = int(rest)
@@ -109,18 +109,18 @@ class Child:
         return None
 
     def is_late(self) -> bool:
-        """Whether it hangs without using CPU time, for which it has a limit of its own."""
+        """Whether it hangs without using CPU time, which has its own limit."""
         return time.monotonic() - self.since > _WALL_FACTOR * self.settings.seconds
 
     def interrupt(self) -> None:
-        """Make it write its stack and end."""
+        """Make it write its stack and exit."""
         self._process.send_signal(signal.SIGPROF)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self._process.kill()
 
     def end(self) -> str:
-        """End it and return its last words."""
+        """End it and return its last output."""
         self._process.kill()
         self._process.wait()
         words = "" if self._errors.closed else self.last_words()
@@ -130,12 +130,12 @@ class Child:
         return words
 
     def last_words(self) -> str:
-        """What it wrote on stderr for its last file."""
+        """Its output on stderr for its last file."""
         self._errors.seek(0)
         return self._errors.read(200_000).decode(errors="replace").replace("\0", "")
 
     def death(self) -> Verdict:
-        """The verdict over the file on which it died."""
+        """The verdict on the file on which it died."""
         code = self._process.wait()
         words = self.end()
         stack = innermost([(file, name) for file, name in reversed(_FRAME.findall(_current_thread(words)))])
@@ -147,20 +147,20 @@ class Child:
 
 
 def _current_thread(words: str) -> str:
-    """The stack of the thread that received the signal or that runs Python; all where it is not marked."""
+    """The stack of the thread that received the signal or that runs Python; all stacks if it is not marked."""
     parts = re.split(r"^(?=(?:Current thread|Thread) 0x)", words, flags=re.MULTILINE)
     current = [part for part in parts if part.startswith("Current thread")]
     return current[0] if current else words
 
 
 class Pool:
-    """Children that work on a range of numbers; `results` yields what becomes of each."""
+    """Children that work on a range of case numbers; `results` yields the result of each."""
 
     def __init__(self, settings: Settings, jobs: int, batch: int = 50) -> None:
         self.settings, self.jobs, self.batch = settings, jobs, batch
 
     def results(self, first: int, last: int | None, until: float) -> Iterator[Result]:
-        """Verdicts as they come, from number `first` to before `last`, no more begun after the time `until`."""
+        """Verdicts as they arrive, for numbers `first` to `last` (exclusive); none is started after time `until`."""
         waiting: list[tuple[int, int]] = []
         upcoming = first
         children = [Child(self.settings) for _ in range(self.jobs)]
@@ -228,7 +228,7 @@ class Single:
         self._child: Child | None = None
 
     def check(self, case: cases.Case, fresh: bool = False) -> Verdict:
-        """The verdict over a case, in a child of its own where `fresh`."""
+        """The verdict on a case, in a new child if `fresh`."""
         if fresh:
             self.close()
         child = self._child = self._child or Child(self.settings)

@@ -1,11 +1,11 @@
-"""What rounding explains of a difference between compiled and interpreted results.
+"""Which differences between compiled and interpreted results rounding explains.
 
-Compiled code is equal to the interpreter bit for bit, but for sums of floats, which it adds in another order, and
-products within sums, which most CPUs round once where the interpreter rounds twice. How far that may go follows from
-the operator: n·u·Σ|terms| for a sum of n terms (u the unit roundoff; Higham, Accuracy and Stability of Numerical
+Compiled code equals the interpreter bit for bit, except for sums of floats, which it adds in another order, and
+products within sums, which most CPUs round once where the interpreter rounds twice. How far they may differ follows
+from the operator: n·u·Σ|terms| for a sum of n terms (u the unit roundoff; Higham, Accuracy and Stability of Numerical
 Algorithms, section 4.2). Where Σ|terms| overflows, so may a partial sum, to ±∞ or NaN, in one order and not in another.
-What becomes of it in the operators behind, tables and comparisons among them, is found by trying: the interpreter runs
-again and again, each time with such errors added to what these operators yield.
+The effect on later operators, including tables and comparisons, is found by experiment: the interpreter runs
+repeatedly, each time with such errors added to these operators' results.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from unittest import mock
 import numpy as np
 from tvm import ir, relax
 
-from qnn_ext import Interpreter, interpreter
+from qnn_ext import Interpreter
 from qnn_ext.module import QnnModule
+from qnn_ext.op import evaluate
 from qnn_ext.op.base import definition_of, has_float_rows
+from qnn_ext.op.relax_compiled import evaluate_with_tvm
 
 _LINEAR = {
     "matmul", "einsum", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose",
@@ -32,22 +34,34 @@ _LINEAR = {
 _INTERPOLATING = {"image.resize2d", "image.grid_sample", "image.affine_grid", "vision.roi_align"}
 _NORMALIZING = {"variance", "std", "nn.batch_norm", "nn.instance_norm", "nn.group_norm", "nn.rms_norm", "nn.layer_norm"}
 _RELATIVE = {"prod", "cumprod", "nn.softmax", "nn.log_softmax", "nn.attention"}
-_ROWS = ("nn.softmax", "nn.layer_norm")  # of our own formulas, exact where they apply
-_SIGNS = 6  # runs whose errors all have their largest size and random signs, beside two with one sign
+_ROWS = ("nn.softmax", "nn.layer_norm")  # computed by our own formulas, and exact where those apply
+_APPROXIMATED = {
+    "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "power", "nn.gelu", "nn.gelu_tanh",
+    "nn.silu", "nn.softmax", "nn.log_softmax",
+}  # fmt: skip
+_EXACT = {"qnn.dequantize", "qnn.fma"}
+_ULPS = 16  # by which two approximations of one function may differ
+_SIGNS = 6  # runs with errors of maximal size and random signs, besides two with all signs equal
 _STEPS = 8  # roundings of an interpolation: its position, its weights, and their products
 
 
 @dataclass(frozen=True)
 class _Error:
-    """Of one operator's result: the largest absolute error, and where a partial sum may overflow."""
+    """For one operator's result: the largest absolute error, and where a partial sum may overflow."""
 
     bound: np.ndarray
     overflows: np.ndarray
 
 
-def is_explained(module: QnnModule, inputs: Sequence[list[np.ndarray]], name: str, found: np.ndarray) -> np.ndarray:
-    """Where `found`, output `name` for the last of the inputs, which the module had one after the other, may be so."""
-    samples = [np.asarray(sample[name]) for sample in _samples(module, inputs)]
+def is_explained(
+    module: QnnModule, inputs: Sequence[list[np.ndarray]], name: str, found: np.ndarray, approximate: bool = False
+) -> np.ndarray:
+    """Where rounding explains `found`, which is output `name` for the last of the inputs that the module ran in order.
+
+    approximate: whether functions (exp, tanh, …) may be approximated differently, and sums and quotients of two rounded
+                 differently, as in frameworks; compiled code and interpreter agree on them
+    """
+    samples = [np.asarray(sample[name]) for sample in _samples(module, inputs, approximate)]
     stack = np.stack(samples).astype(np.float64)
     nan = np.isnan(stack)
     low = np.where(nan, np.inf, stack).min(0)
@@ -60,14 +74,17 @@ def is_explained(module: QnnModule, inputs: Sequence[list[np.ndarray]], name: st
     return np.asarray(inside | (np.isnan(np.asarray(found, np.float64)) & nan.any(0)))
 
 
-def _samples(module: QnnModule, inputs: Sequence[list[np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    """Outputs for the last inputs under errors of every kind."""
+def _samples(
+    module: QnnModule, inputs: Sequence[list[np.ndarray]], approximate: bool
+) -> Iterator[dict[str, np.ndarray]]:
+    """Outputs for the last inputs, with errors of every kind."""
     rng = np.random.default_rng(0)
     extreme = np.finfo(np.float32).max
     wild: list[float | None] = [None, np.inf, -np.inf, np.nan, extreme, -extreme, 0.0]
     signs: list[int | None] = [1, -1, *[None] * _SIGNS]
     for place in range(max(len(wild), len(signs))):
-        with _disturbed(rng, signs[place % len(signs)], wild[place % len(wild)], mixed=place >= len(wild)):
+        mixed = place >= len(wild)
+        with _disturbed(rng, signs[place % len(signs)], wild[place % len(wild)], mixed, approximate):
             runner = Interpreter(module)
             for values in inputs:
                 result = runner.run(values)
@@ -75,14 +92,18 @@ def _samples(module: QnnModule, inputs: Sequence[list[np.ndarray]]) -> Iterator[
 
 
 @contextlib.contextmanager
-def _disturbed(rng: np.random.Generator, sign: int | None, wild: float | None, mixed: bool) -> Iterator[None]:
-    """Within, the interpreter makes errors: of this sign, or of random ones. What may overflow becomes `wild` or stays;
-    `mixed`: each element of it becomes one or the other."""
-    evaluate = interpreter._evaluate_call
+def _disturbed(
+    rng: np.random.Generator, sign: int | None, wild: float | None, mixed: bool, approximate: bool
+) -> Iterator[None]:
+    """Within, the interpreter makes errors of this sign, or of random signs. What may overflow becomes `wild`, or stays
+    if None; `mixed`: each such element becomes a random one of zero, ±∞ and NaN."""
+    original = evaluate.evaluate_call
 
     def evaluate_with_errors(mod: Any, call: relax.Call, args: list[Any]) -> Any:
-        result = evaluate(mod, call, args)
-        error = _error(call, args, result, lambda values: evaluate(mod, call, values))
+        result = original(mod, call, args)
+        error = _error(call, args, result, lambda values: original(mod, call, values), approximate)
+        if error is None and approximate:
+            error = _approximation(call, args, result)
         if error is None:
             return result
         signs = rng.choice((-1.0, 1.0), np.shape(result)) if sign is None else sign
@@ -94,29 +115,58 @@ def _disturbed(rng: np.random.Generator, sign: int | None, wild: float | None, m
         clipped = np.where(np.isfinite(disturbed), np.clip(disturbed, finite.min, finite.max), disturbed)
         return np.where(np.isfinite(result) | error.overflows, clipped, result).astype(result.dtype)
 
-    with np.errstate(all="ignore"), mock.patch.object(interpreter, "_evaluate_call", evaluate_with_errors):
+    with np.errstate(all="ignore"), mock.patch.object(evaluate, "evaluate_call", evaluate_with_errors):
         yield
 
 
-def can_differ(call: relax.Call) -> bool:
-    """Whether an operator sums floats, or makes a product that another may sum."""
+def can_differ(call: relax.Call, approximate: bool = False) -> bool:
+    """Whether an operator sums floats, or makes a product that another may sum. approximate: includes our own formulas,
+    which compiled code shares with the interpreter."""
     if isinstance(call.op, ir.GlobalVar) or definition_of(call) is not None or not hasattr(call.op, "name"):
         return False
     name = call.op.name.removeprefix("relax.")
-    if name in _ROWS and has_float_rows(call):
+    if name in _ROWS and has_float_rows(call) and not approximate:
         return False
     return name in _LINEAR | _INTERPOLATING | _NORMALIZING | _RELATIVE | {"multiply"}
 
 
-def _error(call: relax.Call, args: list[Any], result: Any, evaluate: Any) -> _Error | None:
+def _approximation(call: relax.Call, args: list[Any], result: Any) -> _Error | None:
+    """The error bound, a few units in the last place: of the result for elementwise float operators, of the operands
+    for sums and differences; of the largest result for our own operators that sum floats."""
+    name = getattr(call.op, "name", "").removeprefix("relax.")
+    if not isinstance(result, np.ndarray) or result.dtype.kind != "f" or name in _EXACT:
+        return None
+    if definition_of(call) is not None:
+        size = np.full(result.shape, np.abs(result[np.isfinite(result)]).max(initial=0))
+    elif name in _APPROXIMATED:
+        size = np.abs(np.where(np.isfinite(result), result, 0))
+    elif name in ("add", "subtract", "divide"):
+        size = np.abs(np.where(np.isfinite(result), result, 0)) + (
+            0 if name == "divide" else sum(np.abs(np.where(np.isfinite(arg), arg, 0)) for arg in args)
+        )
+    else:
+        return None
+    ulps = 2 if name in ("add", "subtract", "divide") else _ULPS
+    return _Error(np.broadcast_to(_rounded(ulps, size, result.dtype), result.shape), np.zeros(result.shape, bool))
+
+
+def _rounded(count: float, size: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The total error of so many roundings of numbers of this size: relative to it, except for subnormal ones."""
+    limits = np.finfo(dtype)
+    least = np.where((size > 0) & (size < count * limits.tiny), float(limits.smallest_subnormal), 0.0)
+    return np.asarray(count * np.maximum(float(limits.eps) / 2 * np.asarray(size, np.float64), least))
+
+
+def _error(call: relax.Call, args: list[Any], result: Any, evaluate: Any, approximate: bool) -> _Error | None:
     """None where results are exact."""
-    if not can_differ(call) or not isinstance(result, np.ndarray) or result.dtype.kind != "f":
+    if not can_differ(call, approximate) or not isinstance(result, np.ndarray) or result.dtype.kind != "f":
         return None
     name = call.op.name.removeprefix("relax.")
     unit, most = float(np.finfo(result.dtype).eps) / 2, float(np.finfo(result.dtype).max)
     if name == "multiply":
         finite = np.isfinite(args[0]) & np.isfinite(args[1])
-        return _Error(2 * unit * np.abs(np.where(np.isfinite(result), result, 0)), finite & np.isinf(result))
+        size = np.abs(np.where(np.isfinite(result), result, 0))
+        return _Error(_rounded(2, size, result.dtype), finite & np.isinf(result))
     arrays = [np.asarray(arg) for arg in args if isinstance(arg, np.ndarray) and arg.dtype.kind == "f"]
     largest = max((float(np.abs(a[np.isfinite(a)]).max(initial=0)) for a in arrays), default=0.0)
     terms = _terms(name, args, result)
@@ -150,7 +200,7 @@ def _error(call: relax.Call, args: list[Any], result: Any, evaluate: Any) -> _Er
 
 
 def _terms(name: str, args: list[Any], result: np.ndarray) -> int:
-    """Of a sum, at most."""
+    """The largest error of a sum."""
     first = args[0][0] if isinstance(args[0], tuple) else args[0]
     if name == "matmul":
         return int(first.shape[-1])
@@ -160,7 +210,7 @@ def _terms(name: str, args: list[Any], result: np.ndarray) -> int:
 
 
 def _of_magnitudes(call: relax.Call, args: list[Any]) -> np.ndarray:
-    """The operator of the absolute values of its finite operands: Σ|terms|, ∞ where that overflows."""
+    """The operator applied to the absolute values of its finite operands: Σ|terms|, ∞ where that overflows."""
     operands: list[Any] = []
     values: list[Any] = []
     for operand, value in zip(call.args, args, strict=True):
@@ -173,7 +223,7 @@ def _of_magnitudes(call: relax.Call, args: list[Any]) -> np.ndarray:
             operands.append(relax.Tuple(variables) if isinstance(value, tuple) else variables[0])
             values.append(tuple(parts) if isinstance(value, tuple) else parts[0])
     positive = relax.Call(call.op, operands, call.attrs, call.ty_args)
-    return np.asarray(interpreter._evaluate_with_tvm(positive, values))
+    return np.asarray(evaluate_with_tvm(positive, values))
 
 
 def _magnitude(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Files that once broke something: each is refused well, or imported and run with the interpreter's results."""
+"""Files that once broke something: each is refused properly, or imported and run with the interpreter's results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A long-lived child that checks files one after the other: `python -m tests.fuzz.worker SETTINGS`, started by `pool`.
+"""A long-lived child process that checks files one after another: `python -m tests.fuzz.worker SETTINGS`, started by
+`pool`.
 
-It takes jobs as lines of JSON on stdin: {"range": [first, last]} or {"case": …}; to stdout go "+ NUMBER" when a file is
-begun, "= VERDICT" when it is done, "." when a job is. What it prints itself and the stack of a crash go to stderr.
+It takes jobs as lines of JSON on stdin: {"range": [first, last]} or {"case": …}; it writes to stdout "+ NUMBER" when it
+starts a file, "= VERDICT" when the file is done, "." when the job is. Other output, and the stack of a crash, go to
+stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from .check import failure
 
 @dataclass(frozen=True)
 class Settings:
-    """What parent and children agree on.
+    """Settings shared by parent and children.
 
     seconds: CPU time that a file may take
     memory:  bytes of address space that a file may take beyond what the libraries have
@@ -36,15 +38,15 @@ class Settings:
     seconds: float
     memory: int
     warm: bool = True
-    """Whether the corpus may be trusted to be harmless: its smallest file is then run before the limits hold."""
+    """Whether the corpus may be trusted to be harmless: its smallest file is then run before the limits apply."""
 
     def to_json(self) -> str:
-        """As a command line argument."""
+        """As a command-line argument."""
         return json.dumps(asdict(self))
 
 
 class Worker:
-    """Everything a child has while it lives."""
+    """Everything a child keeps while it lives."""
 
     def __init__(self, settings: Settings, out: TextIO) -> None:
         from .cases import Corpus
@@ -54,14 +56,14 @@ class Worker:
         self.settings, self.out, self.check = settings, out, check
         self.format = find(settings.format)
         self.corpus = Corpus(Path(settings.corpus))
-        if settings.warm:  # thread pools and caches come into being before the limits hold
+        if settings.warm:  # thread pools and caches are created before the limits apply
             check(self.format, min(self.corpus.files.values(), key=len), run=bool(settings.run_every))
 
     def serve(self, jobs: TextIO) -> None:
         """Take jobs until there are no more."""
         from .cases import Case
 
-        faulthandler.enable(all_threads=False)  # now, for TVM takes SIGSEGV for itself when it is imported
+        faulthandler.enable(all_threads=False)  # only now, because TVM takes over SIGSEGV when it is imported
         self._say("ready")
         for line in jobs:
             job = json.loads(line)
@@ -77,14 +79,14 @@ class Worker:
     def _one(self, number: int, case: Any) -> None:
         self._say(f"+ {number}")
         os.ftruncate(2, 0)
-        content = self.corpus.content(self.format, case)  # what makes files has no limits
+        content = self.corpus.content(self.format, case)  # making the file is not subject to the limits
         limit = _address_space() + self.settings.memory
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         signal.setitimer(signal.ITIMER_PROF, self.settings.seconds)
         lack: MemoryError | None = None
         try:
             verdict = self.check(self.format, content, case.run)
-        except MemoryError as error:  # so little was left that not even the verdict could be made
+        except MemoryError as error:  # too little memory was left even to build the verdict
             lack = error
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -99,7 +101,7 @@ class Worker:
 
 
 def _address_space() -> int:
-    """Bytes this process has mapped."""
+    """Bytes that this process has mapped."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
@@ -110,11 +112,11 @@ def main() -> None:
     parser.add_argument("settings", type=json.loads)
     settings = Settings(**parser.parse_args().settings)
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not look like a verdict
+    os.dup2(2, 1)  # library output must not look like a verdict
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its children
-    # When the time of a file is up, the stack is written, and then the signal's own effect ends the process
+    # When a file's time is up, the stack is written, and then the signal's default action ends the process
     faulthandler.register(signal.SIGPROF, all_threads=True, chain=True)
     Worker(settings, out).serve(sys.stdin)
 

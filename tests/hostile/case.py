@@ -1,4 +1,4 @@
-"""A case: a model of one operator, and the values it is given."""
+"""A case: a model of one operator, and its input values."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Case:
     """A model of one operator.
 
     name:      "ONNX Gather int64"
-    trials:    the inputs of one call after the other
-    framework: its own answer; None where it would end the process, or leaves the result open
+    trials:    the inputs of successive calls
+    framework: its own answer; None where it would kill the process, or leaves the result undefined
     """
 
     name: str
@@ -54,7 +54,7 @@ class Case:
 
 
 def with_each(indices: np.ndarray, values: Sequence[int] = INDICES) -> list[np.ndarray]:
-    """Copies of the indices with one of them replaced by each of the values that the dtype holds."""
+    """Copies of the indices, one of them replaced in turn by each value that fits the dtype."""
     info = np.iinfo(indices.dtype)
     found = []
     for count, value in enumerate(value for value in values if info.min <= value <= info.max):
@@ -65,7 +65,7 @@ def with_each(indices: np.ndarray, values: Sequence[int] = INDICES) -> list[np.n
 
 
 def divisors(dtype: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Dividends and divisors: extremes by zero, by −1, by each other."""
+    """Dividends and divisors: extremes divided by zero, by −1, by each other."""
     info = np.iinfo(dtype)
     low = int(info.min)
     pairs = [

@@ -1,4 +1,4 @@
-"""PyTorch: torch.export programs and TorchScript, by PyTorch's own answers."""
+"""PyTorch cases: torch.export programs and TorchScript, checked against PyTorch's own answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No operator of the kinds that hostile values matter for is forgotten: OPERATORS.md against the cases."""
+"""No operator of a kind for which hostile values matter is forgotten: OPERATORS.md against the cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_hostile import CASES
+from .cases import CASES
 
 OPERATORS = Path(__file__).parents[2] / "OPERATORS.md"
 
@@ -18,7 +18,7 @@ KINDS = re.compile(
     re.IGNORECASE,
 )
 
-# Reason -> the operators that need no case of their own
+# Reason -> operators that need no case of their own
 WITHOUT = {
     "the converter is that of an operator with cases": {
         *("CastLike", "aten.to.dtype", "aten.to.dtype_layout", "aten::to"),
@@ -63,7 +63,7 @@ WITHOUT = {
 
 
 def operators() -> list[str]:
-    """Every name in OPERATORS.md of these kinds."""
+    """Every name of these kinds in OPERATORS.md."""
     names = re.findall(r"(?<![\w`.])[A-Za-z_][\w.:]*(?=[,\n])", OPERATORS.read_text(encoding="utf-8"))
     return sorted({name for name in names if KINDS.search(name)})
 

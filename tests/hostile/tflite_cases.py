@@ -1,4 +1,4 @@
-"""TFLite: the models of tests/conformance with other inputs. LiteRT's answers to the usual ones are tested there."""
+"""TFLite: the models of tests/conformance with other inputs. For ordinary inputs LiteRT's answers are tested there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,19 @@ OPERATORS = (
         "TOPK_V2",
     ),
     *("SOFTMAX", "LOG_SOFTMAX", "FAKE_QUANT", "RELU", "RELU6", "RELU_0_TO_1", "RELU_N1_TO_1", "MAXIMUM", "MINIMUM"),
-    *("REDUCE_MAX", "REDUCE_MIN", "MAX_POOL_2D", "LOGISTIC", "TANH", "EXP", "ELU", "GELU", "HARD_SWISH", "ROUND"),
+    *(
+        "REDUCE_MAX",
+        "REDUCE_MIN",
+        "MAX_POOL_2D",
+        "LOGISTIC",
+        "TANH",
+        "EXP",
+        "ELU",
+        "GELU",
+        "HARD_SWISH",
+        "ROUND",
+        "SIGN",
+    ),
 )
 
 

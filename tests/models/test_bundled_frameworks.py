@@ -15,7 +15,8 @@ import pytest
 
 import qnn_ext
 from benchmarks.networks import quantization_step
-from qnn_ext.coverage import coverage
+from qnn_ext.compiling.coverage import coverage
+from tests.cases.bundled import import_model
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 MAX_BYTES = 200_000
@@ -87,17 +88,6 @@ def engine(imported):
         return engines[file]
 
     return get
-
-
-def import_model(path: Path) -> qnn_ext.QnnModule:
-    """The model by its frontend; the test is skipped where its framework is missing."""
-    if path.suffix == ".onnx":
-        pytest.importorskip("onnx")
-        return qnn_ext.from_onnx(path)
-    pytest.importorskip("torch")
-    if path.suffix == ".pt2":
-        return qnn_ext.from_pytorch(path)
-    return qnn_ext.from_pytorch(path, (np.zeros((1, 1, 8, 8), np.float32),), engine="x86")  # whatever tests have set
 
 
 @FILES

@@ -8,10 +8,13 @@ import pytest
 
 import qnn_ext
 from qnn_ext import Interpreter
+from tests.cpus import TARGETS
 from tests.models.real_models import REAL
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 BUNDLED = ("digits_cnn_int8", "digits_cnn_uint8", "digits_cnn_int16x8", "digits_lstm_int8")
+ALIKE = ("mobilenet_v1_0.75_192_quant", "mobilenet_v2_quantized_1x3x224x224", "tf2_mobilenet_v2_1.0_224_ptq")
+"""Large models of the same layers as mobilenet_v1_0.25_128_quant and mobilenet_v2_1.0_224_quant."""
 FLOAT = ("digits_cnn_float32", "digits_cnn_float16", "digits_cnn_dynamic")
 
 
@@ -23,7 +26,8 @@ def digits(spec: qnn_ext.TensorSpec, count: int) -> list[np.ndarray]:
     return [spec.qparams.quantize(image) if spec.qparams else image for image in images]
 
 
-@pytest.mark.parametrize("target", ["native", "skylake-avx512", "haswell", "x86-64"])
+@pytest.mark.sampled("target", whole="native")
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("numerics", ["tflite", "float32"])
 @pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_model_equals_the_oracle(name, numerics, target):
@@ -41,8 +45,12 @@ def test_float_models(name):
         np.testing.assert_allclose(engine(image), oracle(image), rtol=0, atol=1e-5)
 
 
+@pytest.mark.sampled("numerics", "golden")
 @pytest.mark.parametrize("numerics,golden", [("tflite", "ref"), ("float32", "xnnpack")])
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive("another MobileNet")] if name in ALIKE else []) for name in REAL],
+)
 def test_real_model_equals_litert(models, name, numerics, golden):
     path = models / "tflite" / f"{name}.tflite"
     engine = qnn_ext.build(qnn_ext.from_tflite(path, numerics=numerics))

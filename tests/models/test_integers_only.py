@@ -10,8 +10,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 import qnn_ext
-from qnn_ext.build import lower_module
-from qnn_ext.target import make_target
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.targets.names import make_target
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 

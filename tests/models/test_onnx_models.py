@@ -11,6 +11,7 @@ import pytest
 
 import qnn_ext
 from qnn_ext.frontends.onnx import from_onnx
+from tests.frontends.onnx.graphs import require_exact_ort
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 onnx = pytest.importorskip("onnx")
@@ -21,6 +22,8 @@ DATA = Path(qnn_ext.__file__).parent / "data"
 
 def session(content: bytes, optimized: bool):
     """ONNX Runtime: optimized, its kernels are integers; without optimizations it runs QDQ in float."""
+    if optimized:
+        require_exact_ort(onnx.load_from_string(content), optimized)
     levels = ort.GraphOptimizationLevel
     options = ort.SessionOptions()
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL

@@ -32,6 +32,7 @@ def test_equals_litert_reference_kernels(models, name):
     compare(models, name, "tflite", "ref", trials=1 if name in SLOW else 2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", REAL)
 def test_float32_numerics_equal_xnnpack(models, name):
     compare(models, name, "float32", "xnnpack", trials=1)

@@ -46,6 +46,7 @@ def float_products(module: QnnModule) -> list[str]:
     return [name for name in names if name in products]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", REAL)
 def test_real_program_equals_pytorch(models, name):
     program = load_program(models / "pytorch" / f"{name}.pt2")

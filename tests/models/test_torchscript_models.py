@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-import torch_networks as networks
 
 import qnn_ext
 from qnn_ext.frontends.pytorch import from_pytorch
+
+from . import torch_networks as networks
 
 # file -> whether it is built too; every kernel in the others occurs in these
 FILES = {
@@ -38,6 +39,7 @@ def test_files(models, name):
         np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1)(x), expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("network", "mode"), [("resnet18", "fx"), ("mobilenet_v2", "eager")])
 def test_networks(engine, mode, network):

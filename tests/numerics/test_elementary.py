@@ -8,6 +8,7 @@ import tvm
 from tvm import te
 
 from qnn_ext.numerics import elementary
+from tests.cpus import TARGETS
 
 FUNCTIONS = {
     "exp": np.exp,
@@ -18,7 +19,7 @@ FUNCTIONS = {
     "gelu": lambda x: x * (0.5 + 0.5 * np.vectorize(math.erf)(x * 0.5**0.5)),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x))),
 }
-CPUS = [tvm.target.codegen.llvm_get_system_cpu(), "skylake-avx512", "haswell", "x86-64"]
+CPUS = [tvm.target.codegen.llvm_get_system_cpu(), *TARGETS[1:]]
 
 
 def data(rng: np.random.Generator) -> np.ndarray:

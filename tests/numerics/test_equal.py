@@ -44,6 +44,7 @@ def const(value, dtype):
     return tirx.const(value.item() if hasattr(value, "item") else value, dtype)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype,zero_point", [("int8", 0), ("int8", -128), ("uint8", 255), ("int16", 5), ("int32", 0)])
 @pytest.mark.parametrize("rounding", ["TFLITE", "UPWARD", "TONEAREST"])
 def test_fixed_point(rng, rounding, dtype, zero_point):
@@ -88,6 +89,7 @@ def test_float32_to_nearest_even(rng, dtype, zero_point):
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("compute_dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rounding", ["TFLITE", "UPWARD", "TONEAREST"])
 @pytest.mark.parametrize("dtype,zero_point", [("int8", 3), ("uint8", 255), ("int32", 0)])

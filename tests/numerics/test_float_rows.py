@@ -6,7 +6,7 @@ import tvm
 from tvm import te
 
 from qnn_ext.numerics import float_rows as reference
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8.generic import float_rows
 from qnn_ext.topi_int8.generic.schedule import schedule_generic
 

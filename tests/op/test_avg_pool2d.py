@@ -50,6 +50,17 @@ def test_windows(rng, pool, strides, padding, ceil_mode, size, include):
     np.testing.assert_array_equal(channels_first, result.transpose(0, 3, 1, 2))
 
 
+def test_reciprocal():
+    """±203 / 14 are midpoints; their products with f32(1/14) lie further out."""
+    x = np.zeros((1, 2, 7, 3), np.int8)
+    x[0, :, :, 0], x[0, :, :, 1], x[0, 0, 0, 2] = 14, -14, 7
+    x[0, 0, 0, :2] = 21, -21
+    divided = evaluate(op.avg_pool2d(x, 1.0, 0, 1.0, 0, pool_size=(2, 7)))
+    multiplied = evaluate(op.avg_pool2d(x, 1.0, 0, 1.0, 0, pool_size=(2, 7), reciprocal=True))
+    assert divided.ravel().tolist() == [14, -14, 0]
+    assert multiplied.ravel().tolist() == [15, -15, 0]
+
+
 def test_dilation(rng):
     x = random_integers(rng, (1, 7, 7, 2), "uint8")
     result = evaluate(

@@ -7,9 +7,9 @@ import pytest
 from tvm import relax
 
 from qnn_ext.errors import ShapeError
-from qnn_ext.interpreter import interpret
 from qnn_ext.op import compound
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 
 RNG = np.random.default_rng(11)
 

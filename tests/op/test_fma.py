@@ -8,10 +8,10 @@ import tvm
 from tvm import relax
 
 from qnn_ext import op
-from qnn_ext.build import lower_module
-from qnn_ext.codegen import generate_code
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.errors import ShapeError
-from qnn_ext.target import make_target, required_features
+from qnn_ext.targets.names import make_target, required_features
 
 from .helpers import evaluate, var
 

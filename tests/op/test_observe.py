@@ -17,7 +17,6 @@ from .helpers import evaluate, var
 
 def test_reference_is_the_identity(rng):
     x = rng.normal(size=(3, 4)).astype(np.float32)
-    assert evaluate(op.observe(x, "x", "fc", "nn.dense", "input")) is not None
     np.testing.assert_array_equal(evaluate(op.observe(x, "x", "fc", "nn.dense", "input")), x)
 
 

@@ -29,6 +29,7 @@ def exact_rows(column, out, align_corners, half_pixel_centers):
     return result
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("align_corners", "half_pixel_centers"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(("size", "out"), [(4, 8), (7, 3), (5, 5), (1, 6), (6, 1)])
 @pytest.mark.parametrize(("dtype", "arithmetic"), [("int8", "fixed"), ("int16", "fixed"), ("uint8", "float32")])

@@ -32,6 +32,8 @@ def shape(call):
         (lambda: op.mul(ROWS, var("rhs", (N, 1), "int8"), *ONE, 1.0, 0), (N, 8)),
         (lambda: op.concatenate([ROWS, ROWS], [0.5, 0.5], [1, 1], 0.5, 1, axis=1), (N, 16)),
         (lambda: op.softmax(ROWS, *ONE), (N, 8)),
+        (lambda: op.group_norm(IMAGE, *[np.ones(4, np.float32)] * 2, *ONE, 2, axis=3), (N, 8, 8, 4)),
+        (lambda: op.instance_norm(IMAGE, *[np.ones(8, np.float32)] * 2, *ONE), (N, 8, 8, 4)),
         (lambda: op.mean(IMAGE, *ONE, axis=[1, 2]), (N, 4)),
         (lambda: op.prelu(IMAGE, var("alpha", (4,), "int8"), *ONE, 1.0, 0), (N, 8, 8, 4)),
         (lambda: op.sigmoid(ROWS, *ONE), (N, 8)),

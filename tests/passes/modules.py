@@ -9,12 +9,12 @@ import tvm
 from tvm import IRModule, relax
 
 from qnn_ext import op as qnn
-from qnn_ext.build import lower_module
-from qnn_ext.codegen import generate_code
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.compiling.codegen import generate_code
+from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.op.base import constant
-from qnn_ext.target import make_target
-
-TARGETS = ("native", "skylake-avx512", "haswell", "x86-64")
+from qnn_ext.passes import canonicalize, fold_constant_sums, fold_padding, fuse, legalize
+from qnn_ext.targets.names import make_target
 
 
 def module(inputs: Sequence[tuple[Sequence[int], str]], body: Callable) -> IRModule:
@@ -96,3 +96,76 @@ def compile_and_run(mod: IRModule, target: str, inputs: Sequence[np.ndarray]) ->
     resolved = make_target(target)
     machine = relax.VirtualMachine(generate_code(lower_module(mod, resolved), resolved), tvm.cpu())
     return [np.asarray(result.numpy()) for result in machine["main"](*map(tvm.runtime.tensor, inputs))]
+
+
+CONVOLUTIONS = {
+    "plain": {},
+    "int8_data": {"data": ((1, 7, 8, 8), "int8"), "zero_points": (-3, 0), "out": ("int8", -10)},
+    "both_zero_points_uint8": {"weight": ((12, 3, 3, 8), "uint8"), "zero_points": (7, 131)},
+    "zero_points_at_the_ends": {"weight": ((12, 3, 3, 8), "uint8"), "zero_points": (255, 0)},
+    "per_channel_weight_zero_points": {"zero_points": (11, list(range(-6, 6)))},
+    "padding_asymmetric": {"zero_points": (5, 2), "padding": (1, 0, 2, 1), "strides": (2, 1)},
+    "dilation_with_weight_zero_point": {"zero_points": (5, -9), "dilation": (2, 2), "padding": (2, 2, 2, 2)},
+    "groups_with_weight_zero_point": {"weight": ((12, 3, 3, 4), "int8"), "zero_points": (5, 9), "groups": 2},
+    "depthwise": {"weight": ((8, 3, 3, 1), "int8"), "zero_points": (5, 0), "groups": 8, "padding": (1, 1, 1, 1)},
+    "depthwise_multiplier_2_zero_point": {
+        "weight": ((16, 3, 3, 1), "uint8"),
+        "zero_points": (5, 140),
+        "groups": 8,
+        "strides": (2, 2),
+    },
+    "pointwise_batch_3": {"data": ((3, 5, 5, 8), "uint8"), "weight": ((20, 1, 1, 8), "int8"), "zero_points": (5, 1)},
+    "first_layer": {"data": ((1, 9, 9, 3), "uint8"), "weight": ((16, 3, 3, 3), "int8"), "strides": (2, 2)},
+    "one_channel_out": {"weight": ((1, 3, 3, 8), "int8")},
+    "nchw": {"data": ((2, 8, 6, 7), "uint8"), "data_layout": "NCHW", "zero_points": (5, 3)},
+    "residual": {"residual": True, "padding": (1, 1, 1, 1)},
+    "residual_int8": {
+        "data": ((1, 7, 8, 8), "int8"),
+        "out": ("int8", -4),
+        "residual": True,
+        "zero_points": (-128, 0),
+    },
+    "tflite_rounding": {"rounding": "TFLITE", "out": ("int8", 3), "residual": True},
+    "upward_rounding": {"rounding": "UPWARD", "out": ("int8", 3)},
+}
+
+
+def stages(mod, target):
+    """The module after each pass on the QNN graph."""
+    for name, step in (
+        ("padding", fold_padding),
+        ("legalize", lambda m: legalize(m, make_target(target))),
+        ("canonicalize", canonicalize),
+        ("fold", fold_constant_sums),
+        ("fuse", fuse),
+    ):
+        mod = step(mod)
+        yield name, mod
+
+
+def assert_same(actual, expected, message):
+    for a, b in zip(actual, expected, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b, err_msg=message)
+
+
+def checked_module(function, *arrays, states=()):
+    """A module of function(builder, *parameters), which gives a list of results."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"p{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(arrays)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(relax.Tuple([builder.emit(r) for r in function(builder, *params)]))
+        builder.emit_func_output(result)
+    ir = builder.get()
+    count = len(arrays) - len(states)
+    inputs = tuple(TensorSpec(f"p{i}", a.shape, str(a.dtype)) for i, a in enumerate(arrays[:count]))
+    fields = ir["main"].ret_ty.fields[: len(ir["main"].ret_ty.fields) - len(states)]
+    outputs = [TensorSpec(f"o{i}", tuple(map(int, ty.shape)), str(ty.dtype)) for i, ty in enumerate(fields)]
+    return QnnModule(ir, inputs, tuple(outputs), tuple(states))
+
+
+def run_lowered(mod, arrays, target):
+    machine = relax.VirtualMachine(generate_code(mod, target), tvm.cpu())
+    result = machine["main"](*[tvm.runtime.tensor(array) for array in arrays])
+    return [item.numpy() for item in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]

@@ -6,25 +6,10 @@ from tvm import relax
 
 import qnn_ext
 from qnn_ext import InputError, op
-from qnn_ext.module import QnnModule, State, TensorSpec
+from qnn_ext.module import State
+from tests.passes.modules import checked_module
 
 TARGETS = ("native", "x86-64")
-
-
-def module(function, *arrays, states=()):
-    """A module of function(builder, *parameters), which gives a list of results."""
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"p{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(arrays)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Tuple([builder.emit(r) for r in function(builder, *params)]))
-        builder.emit_func_output(result)
-    ir = builder.get()
-    count = len(arrays) - len(states)
-    inputs = tuple(TensorSpec(f"p{i}", a.shape, str(a.dtype)) for i, a in enumerate(arrays[:count]))
-    fields = ir["main"].ret_ty.fields[: len(ir["main"].ret_ty.fields) - len(states)]
-    outputs = [TensorSpec(f"o{i}", tuple(map(int, ty.shape)), str(ty.dtype)) for i, ty in enumerate(fields)]
-    return QnnModule(ir, inputs, tuple(outputs), tuple(states))
 
 
 def refusals(qnn_module, *values, target="native", num_threads=1):
@@ -51,12 +36,12 @@ DATA = np.arange(24, dtype=np.float32).reshape(4, 6)
 def test_index(target, value):
     indices = np.array([0, value, 3], np.int64)
     message = f"node 'g' (Gather): index {value} is out of range -4 … 3, for these inputs"
-    assert refusals(module(gather, DATA, indices), DATA, indices, target=target) == [message] * 2
+    assert refusals(checked_module(gather, DATA, indices), DATA, indices, target=target) == [message] * 2
 
 
 def test_indices_in_range_compute():
     indices = np.array([0, -4, 3, -1], np.int64)
-    qnn_module = module(gather, DATA, indices)
+    qnn_module = checked_module(gather, DATA, indices)
     for runner in (qnn_ext.build(qnn_module), qnn_ext.Interpreter(qnn_module)):
         np.testing.assert_array_equal(runner(DATA, indices), DATA[indices])
 
@@ -71,7 +56,7 @@ def test_dtypes_narrower_than_the_bounds(dtype):
 
     limit = np.iinfo(dtype).max
     expected = None if limit <= 100 else f"n: index {limit} is out of range 0 … 100, for these inputs"
-    assert refusals(module(wide, indices), indices) == [expected] * 2
+    assert refusals(checked_module(wide, indices), indices) == [expected] * 2
 
 
 def test_components_have_bounds_of_their_own():
@@ -81,8 +66,8 @@ def test_components_have_bounds_of_their_own():
         return [builder.emit(op.check_bounds(x, (0, 0), (3, 5), "n"))]
 
     message = "n: index 6 is out of range 0 … 5, for these inputs"
-    assert refusals(module(components, pairs), pairs) == [message] * 2
-    assert refusals(module(components, pairs), pairs % 5) == [None] * 2
+    assert refusals(checked_module(components, pairs), pairs) == [message] * 2
+    assert refusals(checked_module(components, pairs), pairs % 5) == [None] * 2
 
 
 @pytest.mark.parametrize("zero", [0, 3])
@@ -92,7 +77,7 @@ def test_divisor(zero):
     def divide(builder, x):
         return [relax.op.floor_divide(x, builder.emit(op.check_divisor(x, "n", zero)))]
 
-    assert refusals(module(divide, values), values) == ["n: integer division by zero, for these inputs"] * 2
+    assert refusals(checked_module(divide, values), values) == ["n: integer division by zero, for these inputs"] * 2
 
 
 def test_first_check_is_told():
@@ -102,7 +87,7 @@ def test_first_check_is_told():
         first = builder.emit(op.check_bounds(x, 0, 5, "first"))
         return [first, builder.emit(op.check_bounds(y, 0, 5, "second"))]
 
-    qnn_module = module(both, one, two)
+    qnn_module = checked_module(both, one, two)
     assert refusals(qnn_module, one, two) == ["first: index 9 is out of range 0 … 5, for these inputs"] * 2
     assert refusals(qnn_module, one - 9, two) == ["second: index 8 is out of range 0 … 5, for these inputs"] * 2
 
@@ -115,7 +100,7 @@ def test_states_stay_as_they_were():
         result = builder.emit(relax.op.add(state, builder.emit(op.check_bounds(x, 0, 5, "n"))))
         return [result, result]
 
-    qnn_module = module(count, step, total, states=[State("total", total)])
+    qnn_module = checked_module(count, step, total, states=[State("total", total)])
     for runner in (qnn_ext.build(qnn_module), qnn_ext.Interpreter(qnn_module)):
         assert runner(step) == 1
         with pytest.raises(InputError):
@@ -131,9 +116,9 @@ def test_virtual_machine(rng):
         top = builder.emit(relax.op.topk(x, 3, ret_type="indices", dtype="int64"))
         return [relax.op.take(y, builder.emit(op.check_bounds(top, 0, 4, "n")), 0)]
 
-    qnn_module = module(largest, scores, table)
+    qnn_module = checked_module(largest, scores, table)
     engine = qnn_ext.build(qnn_module)
-    assert engine._variant["program"] is None
+    assert engine._variant.program is None
     scores[0, :4] += 1
     scores[0, 7] = -1
     engine(scores, table)
@@ -143,14 +128,14 @@ def test_virtual_machine(rng):
 
 def test_file(tmp_path):
     indices = np.array([9], np.int64)
-    qnn_ext.build(module(gather, DATA, indices)).save(tmp_path / "model.qnn")
+    qnn_ext.build(checked_module(gather, DATA, indices)).save(tmp_path / "model.qnn")
     with pytest.raises(InputError, match="index 9 is out of range -4 … 3"):
         qnn_ext.load(tmp_path / "model.qnn")(DATA, indices)
 
 
 def test_threads_and_many_indices(rng):
     indices = rng.integers(0, 4, 200_000)
-    qnn_module = module(gather, DATA, indices)
+    qnn_module = checked_module(gather, DATA, indices)
     indices[123_456] = 4
     for threads in (1, 2):
         found = refusals(qnn_module, DATA, indices, num_threads=threads)

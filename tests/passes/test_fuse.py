@@ -7,10 +7,11 @@ import pytest
 from tvm import relax
 
 from qnn_ext import op as qnn
-from qnn_ext.interpreter import interpret
+from qnn_ext.numerics.annotations import COMPOSITE
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes import canonicalize, fuse
-from qnn_ext.passes.fuse import COMPOSITE, find_groups
+from qnn_ext.passes.fuse import find_groups
 from qnn_ext.passes.rewrite import bindings_of, op_name
 
 from .modules import compile_and_run, inputs_of, module

@@ -3,8 +3,8 @@
 import numpy as np
 from tvm import relax
 
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.inline import inlined
 from qnn_ext.passes.rewrite import bindings_of, op_name
 

@@ -5,9 +5,9 @@ import pytest
 from tvm import relax
 
 from qnn_ext import op as qnn
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
 from qnn_ext.op.compound import convolution, transposed_convolution
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.layout import channels_last
 from qnn_ext.passes.layout.reshapes import blocks
 from qnn_ext.passes.rewrite import bindings_of, op_name

@@ -11,18 +11,17 @@ from tvm.target import Target
 import qnn_ext
 from qnn_ext import QnnModule
 from qnn_ext import op as qnn
-from qnn_ext.build import qnn_pipeline
-from qnn_ext.interpreter import interpret
+from qnn_ext.compiling.build import qnn_pipeline
 from qnn_ext.op.base import constant, constant_value
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes import channels_last, fold_padding, legalize
 from qnn_ext.passes.inline import inlined
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize.config import preferred_dtype
-from qnn_ext.target import make_target
-from qnn_ext.topi_int8.wanted import operand_dtypes
+from qnn_ext.targets.features import operand_dtypes
+from qnn_ext.targets.names import make_target
 
-from .modules import conv_module, inputs_of, module
-from .test_pipeline import CONVOLUTIONS, assert_same, stages
+from .modules import CONVOLUTIONS, assert_same, conv_module, inputs_of, module, stages
 
 ARM = {"mtriple": "aarch64-linux-gnu", "mattr": ["+v8.2a", "+dotprod"]}
 DATA = Path(qnn_ext.__file__).parent / "data"

@@ -5,62 +5,14 @@ import pytest
 from tvm import relax
 
 from qnn_ext import op as qnn
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
-from qnn_ext.passes import canonicalize, fold_constant_sums, fold_padding, fuse, legalize
-from qnn_ext.target import make_target
+from qnn_ext.op.evaluate import interpret
+from qnn_ext.passes import legalize
+from qnn_ext.targets.names import make_target
+from tests.cpus import TARGETS
+from tests.passes.modules import CONVOLUTIONS, assert_same, stages
 
-from .modules import TARGETS, compile_and_run, conv_module, inputs_of, module, random_input
-
-CONVOLUTIONS = {
-    "plain": {},
-    "int8_data": {"data": ((1, 7, 8, 8), "int8"), "zero_points": (-3, 0), "out": ("int8", -10)},
-    "both_zero_points_uint8": {"weight": ((12, 3, 3, 8), "uint8"), "zero_points": (7, 131)},
-    "zero_points_at_the_ends": {"weight": ((12, 3, 3, 8), "uint8"), "zero_points": (255, 0)},
-    "per_channel_weight_zero_points": {"zero_points": (11, list(range(-6, 6)))},
-    "padding_asymmetric": {"zero_points": (5, 2), "padding": (1, 0, 2, 1), "strides": (2, 1)},
-    "dilation_with_weight_zero_point": {"zero_points": (5, -9), "dilation": (2, 2), "padding": (2, 2, 2, 2)},
-    "groups_with_weight_zero_point": {"weight": ((12, 3, 3, 4), "int8"), "zero_points": (5, 9), "groups": 2},
-    "depthwise": {"weight": ((8, 3, 3, 1), "int8"), "zero_points": (5, 0), "groups": 8, "padding": (1, 1, 1, 1)},
-    "depthwise_multiplier_2_zero_point": {
-        "weight": ((16, 3, 3, 1), "uint8"),
-        "zero_points": (5, 140),
-        "groups": 8,
-        "strides": (2, 2),
-    },
-    "pointwise_batch_3": {"data": ((3, 5, 5, 8), "uint8"), "weight": ((20, 1, 1, 8), "int8"), "zero_points": (5, 1)},
-    "first_layer": {"data": ((1, 9, 9, 3), "uint8"), "weight": ((16, 3, 3, 3), "int8"), "strides": (2, 2)},
-    "one_channel_out": {"weight": ((1, 3, 3, 8), "int8")},
-    "nchw": {"data": ((2, 8, 6, 7), "uint8"), "data_layout": "NCHW", "zero_points": (5, 3)},
-    "residual": {"residual": True, "padding": (1, 1, 1, 1)},
-    "residual_int8": {
-        "data": ((1, 7, 8, 8), "int8"),
-        "out": ("int8", -4),
-        "residual": True,
-        "zero_points": (-128, 0),
-    },
-    "tflite_rounding": {"rounding": "TFLITE", "out": ("int8", 3), "residual": True},
-    "upward_rounding": {"rounding": "UPWARD", "out": ("int8", 3)},
-}
-
-
-def stages(mod, target):
-    """The module after each pass on the QNN graph."""
-    for name, step in (
-        ("padding", fold_padding),
-        ("legalize", lambda m: legalize(m, make_target(target))),
-        ("canonicalize", canonicalize),
-        ("fold", fold_constant_sums),
-        ("fuse", fuse),
-    ):
-        mod = step(mod)
-        yield name, mod
-
-
-def assert_same(actual, expected, message):
-    for a, b in zip(actual, expected, strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b, err_msg=message)
+from .modules import compile_and_run, conv_module, inputs_of, module, random_input
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, relax
 
 from qnn_ext import op
-from qnn_ext.interpreter import interpret
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.passes.sink import sink_reshapes
 

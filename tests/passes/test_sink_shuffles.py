@@ -10,8 +10,8 @@ from tvm import IRModule, relax
 
 import qnn_ext
 from qnn_ext import op
-from qnn_ext.interpreter import interpret
 from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes import canonicalize, sink_shuffles
 from qnn_ext.passes.rewrite import bindings_of, op_name
 

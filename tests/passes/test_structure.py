@@ -9,14 +9,14 @@ import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 
 from qnn_ext import op as qnn
-from qnn_ext.build import lower_module, qnn_pipeline
+from qnn_ext.compiling.build import lower_module, qnn_pipeline
 from qnn_ext.errors import UnsupportedOperatorError
-from qnn_ext.interpreter import interpret
+from qnn_ext.numerics.annotations import COMPOSITE
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes import canonicalize, fold_constant_sums, fold_padding, fuse
-from qnn_ext.passes.fuse import COMPOSITE
 from qnn_ext.passes.rewrite import bindings_of, op_name
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 
 from .modules import conv_module, inputs_of, module
 

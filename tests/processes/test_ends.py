@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext import processes
 from qnn_ext.autotune.pool import Pool, WorkerError
+from qnn_ext.processes import children as processes
 
 from .ended import DATA, ROOT, ended, prepare, problem_of, survivors
 
@@ -29,6 +29,7 @@ def commands(folder):
     return prepare(folder)
 
 
+@pytest.mark.one_in(2)
 @linux_only
 @pytest.mark.parametrize(
     ("command", "number", "again"),
@@ -97,6 +98,7 @@ def redirected(name: str, redirection: str, folder) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SHORT)
 def test_a_broken_pipe_is_silent(name, commands, folder):
     done = redirected(name, "| true", folder)
@@ -108,6 +110,7 @@ def test_the_first_lines_are_read(commands, folder):
     assert (done.stdout, done.stderr) == ("{\n", "") and done.returncode in (0, 141)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["inspect", "json"])
 @pytest.mark.parametrize(
     ("redirection", "code", "lines"), [(">&-", 0, 0), ("> /dev/full", 1, 1), (">&- 2>&-", 0, 0)], ids=str
@@ -136,7 +139,7 @@ def test_an_interrupt_inside_of_tvm_stays_one(monkeypatch):
 
     module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
     with monkeypatch.context() as patched:
-        patched.setattr("qnn_ext.codegen.weave", interrupted)
+        patched.setattr("qnn_ext.compiling.codegen.weave", interrupted)
         with pytest.raises(KeyboardInterrupt):
             qnn_ext.build(module)
     qnn_ext.build(module)(np.zeros((1, 8, 8, 1), np.int8))

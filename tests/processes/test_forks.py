@@ -12,7 +12,7 @@ import pytest
 
 import qnn_ext
 from benchmarks.soak import machine_model, program_model
-from qnn_ext import gpu
+from qnn_ext.targets import gpus as gpu
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 SECONDS = 60  # after which a child that waits is ended

@@ -5,7 +5,7 @@ import pytest
 from tvm import relax
 
 import qnn_ext
-from qnn_ext.coverage import coverage
+from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import QuantizationError
 from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.dynamic import dynamic

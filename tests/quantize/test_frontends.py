@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext.coverage import coverage
+from qnn_ext.compiling.coverage import coverage
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.quantize import QConfig, quantize
 

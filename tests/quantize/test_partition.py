@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext.coverage import coverage
+from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import QuantizationError
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.passes.rewrite import bindings_of
@@ -12,7 +12,7 @@ from qnn_ext.quantize import QConfig
 from qnn_ext.quantize.partition import PARTS, partitions
 from qnn_ext.quantize.realize import realize
 
-from .test_realize import NETWORKS, prepared
+from .networks import NETWORKS, prepared
 
 
 def partitioned(name: str, mode: str):

@@ -5,8 +5,8 @@ import pytest
 from tvm import relax
 
 from qnn_ext import op as qnn
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import call_attributes, constant
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize.rounding import set_rounding
 

@@ -14,7 +14,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from qnn_ext.codegen import generate_code
+from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates
 from qnn_ext.topi_int8.workload import Workload
 from tests.arm import emulator

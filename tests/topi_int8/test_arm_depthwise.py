@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import select
+from tests.cases.depthwise import NINE_BITS, PAD, SHAPES, depthwise, describe
 
 from .kernels import ARM_CPUS, check, cpu_target
-from .test_arm_assembly import assembly, innermost_loops, stored
-from .test_depthwise_conv2d import NINE_BITS, PAD, SHAPES, depthwise, describe
+from .machine_code import assembly, innermost_loops, stored
 
 CPUS = ("asimd", "dotprod", "armv7")
 TAPS, PAIRS = "depthwise_conv2d_nhwc_sdot.arm_cpu", "depthwise_conv2d_nhwc.arm_cpu"
@@ -26,6 +26,7 @@ WEIGHTS = {
 ENDS = [("max", "min"), ("max", "max"), ("min", "min"), ("min", "max")]
 
 
+@pytest.mark.sampled("weights", "cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("workload", SHAPES, ids=describe)
@@ -36,6 +37,7 @@ def test_shapes(workload, weights, cpu):
     check(workload, target)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("fill", ENDS, ids="-".join)
@@ -45,6 +47,7 @@ def test_extremes_do_not_saturate(fill, weights, cpu):
     check(workload, cpu_target(cpu), epilogue="none", fill=fill, pad_value=-128)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("weight_dtype", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize("data_dtype", ["int8", "uint8"])
@@ -62,6 +65,7 @@ def test_int16_activations(weight_dtype, cpu):
     check(workload, cpu_target(cpu), epilogue="none", fill=("min", "min"), pad_value=-5)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("epilogue", ["none", "requantize", "residual", "fixed_point"])
 @pytest.mark.parametrize("channels", [48, 20])
@@ -70,6 +74,7 @@ def test_epilogues(channels, epilogue, cpu):
     check(workload, cpu_target(cpu), epilogue=epilogue)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("height", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 9])
@@ -104,6 +109,7 @@ def test_forced_tiles_over_taps(workload):
         check(workload, target, implementation.with_tile(tile), epilogue="none", pad_value=-128)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("fill", ENDS, ids="-".join)
 @pytest.mark.parametrize("cpu", ["dotprod", "i8mm"])
 def test_extremes_over_taps(fill, cpu):

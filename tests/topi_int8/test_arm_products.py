@@ -13,19 +13,19 @@ from tvm.ir import TensorLoad
 import qnn_ext
 from qnn_ext import op as qnn
 from qnn_ext.op.base import constant
-from qnn_ext.target import make_target
-from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, Implementation, candidates, select
+from qnn_ext.targets.names import make_target
+from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates, select
 from qnn_ext.topi_int8.arm_cpu.intrin import AARCH64, ARM32
 from qnn_ext.topi_int8.cpu import batch_matmul, conv2d, dense
 from qnn_ext.topi_int8.cpu.chains import by_step
 from qnn_ext.topi_int8.cpu.dot import DotInstruction
 from qnn_ext.topi_int8.cpu.words import on_words
 from tests.arm import emulator
-from tests.program.small import small_module
+from tests.cases.convolutions import SHAPES, conv, describe
+from tests.cases.products import BATCH_MATMUL, DENSE
+from tests.compiling.program.small import small_module
 
-from . import test_batch_matmul, test_dense
 from .kernels import ARM_CPUS, check, cpu_target
-from .test_conv2d import SHAPES, conv, describe
 
 SIGNED = {"data_dtype": "int8"}
 SAME = (1, 1, 1, 1)
@@ -44,6 +44,7 @@ CASES = {
 SINGLES = {"asimd": ("asimd", False), "armv7": ("armv7", False)}
 
 
+@pytest.mark.sampled("case")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("workload", SHAPES, ids=describe)
 def test_conv2d(workload, case):
@@ -51,6 +52,7 @@ def test_conv2d(workload, case):
     check(replace(workload, **SIGNED, pairable_weights=pairable), cpu_target(cpu))
 
 
+@pytest.mark.sampled("case")
 @pytest.mark.parametrize("case", SINGLES)
 @pytest.mark.parametrize("workload", SHAPES[::4], ids=describe)
 def test_conv2d_with_any_weights(workload, case):
@@ -59,15 +61,17 @@ def test_conv2d_with_any_weights(workload, case):
     check(workload, cpu_target(case))
 
 
+@pytest.mark.sampled("case")
 @pytest.mark.parametrize("case", {**CASES, **{f"{name}-singles": item for name, item in SINGLES.items()}})
-@pytest.mark.parametrize("m, k, n", test_dense.SHAPES)
+@pytest.mark.parametrize("m, k, n", DENSE)
 def test_dense_layers(m, k, n, case):
     cpu, pairable = CASES[case] if case in CASES else SINGLES[case.removesuffix("-singles")]
     check(DenseWorkload(m, k, n, "int8", "int8", pairable_weights=pairable), cpu_target(cpu))
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", ["dotprod", "asimd", "armv7"])
-@pytest.mark.parametrize("b, m, k, n", test_batch_matmul.SHAPES)
+@pytest.mark.parametrize("b, m, k, n", BATCH_MATMUL)
 def test_batch_matmul_of_run_time(b, m, k, n, cpu):
     workload = BatchMatmulWorkload(b, m, k, n, "int8", "int8")
     assert select(workload, cpu_target(cpu)).name.endswith(".arm_cpu")
@@ -78,7 +82,7 @@ def target_of(instruction: DotInstruction):
     """A target that has the instruction."""
     if instruction in AARCH64:
         return cpu_target("dotprod")
-    if instruction.features != (("dotprod",),):
+    if instruction.available(make_target(ARM_CPUS["armv7"], 2)):
         return cpu_target("armv7")
     target = make_target(ARMV8_32, 2)
     emulator.require(target)
@@ -111,6 +115,7 @@ def test_every_instruction(instruction):
         check(matrices, target, words)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", ["dotprod", "asimd", "armv7"])
 @pytest.mark.parametrize("weight_dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("data_dtype", ["uint8", "int16"])
@@ -121,6 +126,7 @@ def test_other_dtypes_are_widened(cpu, weight_dtype, data_dtype):
     check(DenseWorkload(5, 40, 9, data_dtype, weight_dtype), cpu_target(cpu), epilogue="none")
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", ["dotprod", "asimd", "armv7"])
 @pytest.mark.parametrize("channels", [10, 32, 100])
 @pytest.mark.parametrize("epilogue", ["residual", "fixed_point"])
@@ -129,6 +135,7 @@ def test_epilogues(cpu, channels, epilogue):
     check(workload, cpu_target(cpu), epilogue=epilogue)
 
 
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", ["dotprod", "asimd", "armv7"])
 @pytest.mark.parametrize(
     "workload",
@@ -199,7 +206,9 @@ def _source(stmt: tirx.Stmt, buffer: tirx.Buffer) -> int | None:
     return places[0] if places else None
 
 
-def test_implementations_are_values():
-    """Two of the same instruction are one: plans and tiles are cached by instructions."""
-    assert all(isinstance(item, Implementation) for item in candidates(SHAPES[0], make_target(ARM_CPUS["asimd"], 1)))
-    assert hash(AARCH64[0]) == hash(replace(AARCH64[0])) and len({*AARCH64, *ARM32}) == len(AARCH64) + len(ARM32)
+@pytest.mark.parametrize("instruction", [*AARCH64, *ARM32], ids=lambda item: item.name)
+def test_instructions_are_values(instruction):
+    """One that equals another finds what was planned for that in the caches, and no two of them are equal."""
+    workload = conv((1, 6, 5, 16), 9, (1, 1), data_dtype=instruction.data_dtype, pairable_weights=True)
+    assert conv2d.tiles(workload, replace(instruction)) is conv2d.tiles(workload, instruction)
+    assert [item for item in (*AARCH64, *ARM32) if item == instruction] == [instruction]

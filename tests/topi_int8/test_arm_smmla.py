@@ -12,16 +12,16 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 import qnn_ext
-from qnn_ext.codegen import generate_code
-from qnn_ext.interpreter import interpret
+from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates, select
 from tests.arm.engines import emulated
+from tests.cases.convolutions import SHAPES, conv, describe
+from tests.cases.products import BATCH_MATMUL, DENSE
 from tests.passes.modules import conv_module, random_input
 
-from . import test_batch_matmul, test_conv2d, test_dense
 from .kernels import ARM_CPUS, check, cpu_target, operand_shapes
-from .test_conv2d import conv, describe
 
 INT8 = {"data_dtype": "int8", "weight_dtype": "int8"}
 
@@ -54,9 +54,7 @@ def fills(pixels: int, channels: int) -> bool:
 
 
 CONVOLUTIONS = [
-    replace(shape, **INT8)
-    for shape in test_conv2d.SHAPES
-    if fills(shape.out_height * shape.out_width, shape.out_channels)
+    replace(shape, **INT8) for shape in SHAPES if fills(shape.out_height * shape.out_width, shape.out_channels)
 ]
 CONVOLUTIONS += [
     conv((1, 10, 21, 40), 48, (1, 1), strides=(3, 2), **INT8),  # 1×1 of every third row and second column
@@ -67,8 +65,8 @@ CONVOLUTIONS += [
     conv((1, 11, 13, 3), 96, (4, 6), padding=(3, 3, 2, 1), **INT8),  # two steps and two values of each row,
     conv((1, 15, 14, 3), 96, (3, 4), dilation=(3, 1), padding=(1, 1, 2, 0), **INT8),  # and lines far apart
 ]
-PRODUCTS = [dense(m, k, n) for m, k, n in test_dense.SHAPES if fills(m, n)]
-PRODUCTS += [batch_matmul(b, m, k, n) for b, m, k, n in test_batch_matmul.SHAPES if fills(m, n)]
+PRODUCTS = [dense(m, k, n) for m, k, n in DENSE if fills(m, n)]
+PRODUCTS += [batch_matmul(b, m, k, n) for b, m, k, n in BATCH_MATMUL if fills(m, n)]
 
 
 @pytest.mark.parametrize("workload", CONVOLUTIONS, ids=named)
@@ -99,6 +97,7 @@ def test_extremes_do_not_saturate(workload, fill):
     check(workload, target, smmla(workload, target), epilogue="none", fill=fill, pad_value=-128)
 
 
+@pytest.mark.sampled("epilogue")
 @pytest.mark.parametrize("channels", [10, 17, 32, 100])
 @pytest.mark.parametrize("epilogue", ["none", "residual", "fixed_point"])
 def test_epilogues(channels, epilogue):
@@ -112,6 +111,7 @@ def test_epilogues(channels, epilogue):
         check(workload, target, smmla(workload, target), epilogue=epilogue)
 
 
+@pytest.mark.sampled("epilogue")
 @pytest.mark.parametrize("channels", [50, 53, 57])
 @pytest.mark.parametrize("epilogue", ["none", "requantize", "residual", "fixed_point"])
 def test_channels_that_end_within_a_block(channels, epilogue):
@@ -150,6 +150,7 @@ def test_forced_tiles(workload):
         check(workload, target, implementation.with_tile(strips[len(strips) // 2]))
 
 
+@pytest.mark.sampled("num_threads")
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize(
     "workload",
@@ -249,6 +250,7 @@ REAL = [
 # fmt: on
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("workload", REAL, ids=named)
 def test_loops_over_k_hold_products_and_no_spills(workload):
     loops = product_loops(assembly(workload, cpu_target("i8mm", num_threads=1)))

@@ -7,26 +7,19 @@ import pytest
 from tvm import te
 
 from qnn_ext.topi_int8 import BatchMatmulWorkload, candidates
+from tests.cases.products import BATCH_MATMUL
 
 from .kernels import CPUS, check, cpu_target, execute, integers, placeholder
 
-SHAPES = [
-    (1, 1, 8, 16),
-    (3, 7, 17, 10),
-    (12, 32, 64, 32),
-    (2, 37, 64, 37),
-    (4, 16, 5, 1),
-    (1, 128, 40, 129),
-]
 
-
+@pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("b, m, k, n", SHAPES)
+@pytest.mark.parametrize("b, m, k, n", BATCH_MATMUL)
 def test_shapes(b, m, k, n, cpu):
     check(BatchMatmulWorkload(b, m, k, n, "uint8", "int8"), cpu_target(cpu))
 
 
-@pytest.mark.parametrize("b, m, k, n", SHAPES)
+@pytest.mark.parametrize("b, m, k, n", BATCH_MATMUL)
 def test_generic_fallback(b, m, k, n):
     target = cpu_target("native")
     workload = BatchMatmulWorkload(b, m, k, n, "int16", "int16", "int64")
@@ -35,6 +28,7 @@ def test_generic_fallback(b, m, k, n):
     check(workload, target, implementation, epilogue="none", fill=("min", "min"))
 
 
+@pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("fill", [("max", "min"), ("max", "max"), ("min", "min")], ids="-".join)
 @pytest.mark.parametrize("data_dtype, weight_dtype", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
@@ -42,6 +36,7 @@ def test_extremes_do_not_saturate(cpu, fill, data_dtype, weight_dtype):
     check(BatchMatmulWorkload(2, 5, 256, 24, data_dtype, weight_dtype), cpu_target(cpu), epilogue="none", fill=fill)
 
 
+@pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("epilogue", ["none", "residual", "fixed_point"])
 def test_epilogues(cpu, epilogue):

@@ -5,28 +5,19 @@ from __future__ import annotations
 import pytest
 
 from qnn_ext.topi_int8 import DenseWorkload, candidates
+from tests.cases.products import DENSE
 
 from .kernels import CPUS, check, cpu_target
 
-SHAPES = [
-    (1, 64, 16),
-    (1, 1280, 1001),
-    (1, 5, 1),
-    (2, 17, 10),
-    (13, 64, 64),
-    (31, 33, 40),
-    (197, 48, 96),  # a prime number of rows
-    (64, 256, 100),
-]
 
-
+@pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("m, k, n", SHAPES)
+@pytest.mark.parametrize("m, k, n", DENSE)
 def test_shapes(m, k, n, cpu):
     check(DenseWorkload(m, k, n, "uint8", "int8"), cpu_target(cpu))
 
 
-@pytest.mark.parametrize("m, k, n", SHAPES)
+@pytest.mark.parametrize("m, k, n", DENSE)
 def test_generic_fallback(m, k, n):
     target = cpu_target("native")
     workload = DenseWorkload(m, k, n, "int16", "int8", "int64")
@@ -35,6 +26,7 @@ def test_generic_fallback(m, k, n):
     check(workload, target, implementation, epilogue="none", fill=("min", "min"))
 
 
+@pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("fill", [("max", "min"), ("max", "max"), ("min", "min")], ids="-".join)
 @pytest.mark.parametrize("data_dtype", ["uint8", "int8"])
@@ -43,6 +35,7 @@ def test_extremes_do_not_saturate(cpu, fill, data_dtype, weight_dtype):
     check(DenseWorkload(5, 512, 40, data_dtype, weight_dtype), cpu_target(cpu), epilogue="none", fill=fill)
 
 
+@pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("epilogue", ["none", "residual", "fixed_point"])
 @pytest.mark.parametrize("n", [7, 48])

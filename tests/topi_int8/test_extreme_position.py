@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 from tvm import relax
 
-from qnn_ext.interpreter import interpret
+from qnn_ext.op.evaluate import interpret
+from tests.cpus import TARGETS
 
-from ..passes.modules import TARGETS, compile_and_run, module
+from ..passes.modules import compile_and_run, module
 
 FUNCTIONS = {"argmax": (relax.op.argmax, np.argmax), "argmin": (relax.op.argmin, np.argmin)}
 SHAPES = [(3, 8), (2, 3, 5, 21), (40, 16), (3, 1, 37), (2, 256), (4, 257), (5, 7), (9,), (0x900, 64)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_first_position(shape, name, rng):
     function, reference = FUNCTIONS[name]
-    for dtype, target in zip(("int8", "uint8", "int8", "uint8"), TARGETS, strict=True):
+    for dtype, target in zip(cycle(("int8", "uint8")), TARGETS, strict=False):  # as many as this CPU runs
         keepdims = target == TARGETS[0]
         mod = module([(shape, dtype)], lambda emit, x, k=keepdims: emit(function(x, axis=-1, keepdims=k)))
         info = np.iinfo(dtype)

@@ -7,13 +7,15 @@ import pytest
 from tvm import relax
 
 import qnn_ext
+from tests.cpus import TARGETS
 
-from ..passes.modules import TARGETS, compile_and_run, module
-from ..program.small import small_module
+from ..compiling.program.small import small_module
+from ..passes.modules import compile_and_run, module
 
 REDUCTIONS = {"max": (relax.op.max, np.max), "min": (relax.op.min, np.min)}
 
 
+@pytest.mark.sampled("target", whole="native")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", [(1, 128, 3), (4, 1, 7, 24), (3, 5, 7), (64,)])
 @pytest.mark.parametrize("name", REDUCTIONS)

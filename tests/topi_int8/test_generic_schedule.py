@@ -8,8 +8,9 @@ from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from qnn_ext.codegen import generate_code
-from qnn_ext.topi_int8.generic.schedule import SCHEDULED, schedule_generic, schedule_module
+from qnn_ext.numerics.annotations import SCHEDULED
+from qnn_ext.topi_int8.generic.schedule import schedule_generic, schedule_module
+from tests.passes.modules import run_lowered
 
 TARGETS = {
     "native": Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": 2}),
@@ -49,16 +50,10 @@ def data_for(inputs, seed=0):
     return arrays
 
 
-def run(mod, arrays, target):
-    machine = relax.VirtualMachine(generate_code(mod, target), tvm.cpu())
-    result = machine["main"](*[tvm.runtime.tensor(array) for array in arrays])
-    return [item.numpy() for item in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
-
-
 def check(mod, inputs, target):
     scheduled = schedule_module(mod, target)
     arrays = data_for(inputs)
-    for got, want in zip(run(scheduled, arrays, target), run(mod, arrays, target), strict=True):
+    for got, want in zip(run_lowered(scheduled, arrays, target), run_lowered(mod, arrays, target), strict=True):
         assert got.dtype == want.dtype and got.shape == want.shape
         if np.issubdtype(want.dtype, np.floating):
             np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
@@ -203,6 +198,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled("fuse")
 @pytest.mark.parametrize("fuse", [False, True], ids=["single", "fused"])
 @pytest.mark.parametrize("name", CASES)
 def test_results_unchanged(name, fuse):
@@ -210,6 +206,7 @@ def test_results_unchanged(name, fuse):
     check(module(build, *inputs, fuse=fuse), inputs, TARGETS["native"])
 
 
+@pytest.mark.sampled("target")
 @pytest.mark.parametrize("target", ["avx512", "avx2", "sse2"])
 @pytest.mark.parametrize(
     "name",
@@ -236,6 +233,7 @@ def runs_here(target):
     return tvm.target.codegen.llvm_cpu_has_features(feature, TARGETS["native"])
 
 
+@pytest.mark.sampled("kind")
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 13, 16, 31, 64, 65, 127, 128, 251])
 @pytest.mark.parametrize("kind", ["elementwise", "sum_rows", "sum_columns", "matmul", "concat"])
 def test_sizes(kind, size):

@@ -26,6 +26,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_numpy(case, cpu):

@@ -6,23 +6,15 @@ import numpy as np
 import pytest
 
 from qnn_ext import op as qnn
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
+from tests.cases.tables import DTYPES, every_byte, table
+from tests.cpus import TARGETS
 
-from ..passes.modules import TARGETS, compile_and_run, inputs_of, module
-
-DTYPES = [("int8", "int8"), ("int8", "uint8"), ("uint8", "int8"), ("uint8", "uint8")]
-
-
-def table(dtype: str) -> object:
-    info = np.iinfo(dtype)
-    return constant(np.random.default_rng(0).integers(info.min, info.max + 1, 256).astype(dtype))
+from ..passes.modules import compile_and_run, inputs_of, module
 
 
-def every_byte(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    return np.resize(np.arange(256, dtype=np.uint8).view(dtype), shape)
-
-
+@pytest.mark.sampled("target", whole="native")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", [(4, 64), (3, 32), (2, 8, 48), (3, 21), (1, 1000)])
 @pytest.mark.parametrize(("source", "result"), DTYPES)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from qnn_ext.build import lower_module
-from qnn_ext.interpreter import interpret
-from qnn_ext.target import make_target
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.op.evaluate import interpret
+from qnn_ext.targets.names import make_target
+from tests.cpus import TARGETS
 
-from ..passes.modules import TARGETS, compile_and_run, inputs_of, module
+from ..passes.modules import compile_and_run, inputs_of, module
 
 
 def _pool(size: tuple[int, int], channels: int, dtype: str, **attributes):

@@ -25,6 +25,7 @@ CONVENTIONS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(dtype, size, rng):

@@ -7,14 +7,15 @@ import pytest
 from tvm import relax
 
 from qnn_ext import op as qnn
-from qnn_ext.build import lower_module
-from qnn_ext.codegen import generate_code
-from qnn_ext.interpreter import interpret
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.qparams import dtype_range
-from qnn_ext.target import make_target
+from qnn_ext.targets.names import make_target
+from tests.cpus import TARGETS
 
-from ..passes.modules import TARGETS, compile_and_run, inputs_of, module
+from ..passes.modules import compile_and_run, inputs_of, module
 
 ROWS, DEPTH = 5, 24
 
@@ -41,6 +42,7 @@ def _dense(channels: int, dtype: str, zero_point: int, out_scale: float, residua
     return module([((ROWS, DEPTH), "uint8"), *([((ROWS, channels), dtype)] if residual else [])], body)
 
 
+@pytest.mark.sampled("target", whole="native")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("channels", [64, 96, 32, 48, 24, 7, 67])
 @pytest.mark.parametrize(("dtype", "residual"), [("uint8", False), ("int8", True)])
@@ -60,6 +62,7 @@ def test_zero_points_at_both_ends_and_any_magnitude(dtype, end, out_scale):
     assert np.array_equal(compile_and_run(mod, "native", inputs)[0], interpret(mod, inputs)[0])
 
 
+@pytest.mark.sampled("target", whole="native")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("end", [0, 1])

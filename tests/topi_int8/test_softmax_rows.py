@@ -8,8 +8,9 @@ import pytest
 from qnn_ext import op
 from qnn_ext.op.softmax import SOFTMAX
 from qnn_ext.topi_int8.generic.softmax_rows import rows_together
+from tests.cpus import TARGETS
 
-from ..passes.modules import TARGETS, compile_and_run, module
+from ..passes.modules import compile_and_run, module
 
 
 @pytest.mark.parametrize(

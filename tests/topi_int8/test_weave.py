@@ -9,14 +9,15 @@ from tvm import relax, tirx
 
 import qnn_ext
 from qnn_ext import op as qnn
-from qnn_ext.build import lower_module
-from qnn_ext.interpreter import interpret
+from qnn_ext.compiling.build import lower_module
 from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.numerics.annotations import WEAVE
 from qnn_ext.op.base import constant
-from qnn_ext.target import make_target
-from qnn_ext.topi_int8.cpu.weave import WEAVE
+from qnn_ext.op.evaluate import interpret
+from qnn_ext.targets.names import make_target
+from tests.cpus import TARGETS
 
-from ..passes.modules import TARGETS, compile_and_run, inputs_of, module
+from ..passes.modules import compile_and_run, inputs_of, module
 
 
 def _with_sum(emit, acc, other, channels: int):
@@ -73,6 +74,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled("target", whole="native")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_interpreter(case, target):

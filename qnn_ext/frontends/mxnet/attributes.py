@@ -38,7 +38,7 @@ def real(text: str) -> float:
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """A tuple or list of whole numbers, or one of them. Raises ModelFormatError."""
+    """A tuple or list of whole numbers, or a single one. Raises ModelFormatError."""
     values = optional_integers(text)
     if any(value is None for value in values):
         raise ModelFormatError(f"must hold integers only, found {text[:80]!r}")

@@ -9,15 +9,16 @@ from operator import index as operator_index
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax
+from tvm import relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...limits import Limits, begin_walk, check, check_elements, limited
-from ...module import FloatNote, QnnModule, TensorSpec
-from ...op.base import as_expr, constant, constant_value, shape_of
+from ...module import QnnModule, TensorSpec
+from ...op.base import constant, constant_value, shape_of
 from ...qparams import QParams
-from ..building import Builder, bind, blaming, distinct, identifier
+from ..building import blaming, distinct
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
+from .assembly import MxnetAssembly
 from .node import Node
 from .reader import DTYPES, read_params
 from .registry import CONVERTERS
@@ -25,7 +26,7 @@ from .scales import LEVELS
 from .symbol import Edge, Graph, Operator, read_symbol
 
 SUM_MODES = ("intended", "mxnet")
-# operators whose second input is the label, needed in training only
+# operators whose second input is the label, used only in training
 LABELLED = (
     "SoftmaxOutput", "Softmax", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput",
 )  # fmt: skip
@@ -43,13 +44,13 @@ def from_mxnet(
 
     symbol:   path of a `-symbol.json`, its text, or its content as a dict
     params:   path of a `.params` file, its bytes, or a dict of arrays by name
-    shapes:   input name -> shape, as {"data": (1, 3, 224, 224)}; may be left out where the symbol itself declares it
-    sum_mode: what a quantized convolution with a residual sum yields. "intended": the sum is taken in float32 and then
-              saturated to the output's dtype. "mxnet" equals MXNet 1.9.1 bit for bit, which computes in the buffer of
-              the sum's operand, so that an int8 operand clips a uint8 result at 127, half of its range. Two more of its
-              defects are in "mxnet" only: weights of a convolution with several groups (not depthwise) quantized with
-              another channel's scale, and averages that count cells beyond the padding (pooling_convention="full")
-    limits:   what the import may take, by default `qnn_ext.Limits()`
+    shapes:   input name -> shape, e.g. {"data": (1, 3, 224, 224)}; may be omitted where the symbol itself declares it
+    sum_mode: how a quantized convolution with a residual sum computes. "intended": the sum is computed in float32 and
+              then saturated to the output's dtype. "mxnet" equals MXNet 1.9.1 bit for bit, which computes in the buffer
+              of the sum's operand, so that an int8 operand clips a uint8 result at 127, half of its range. Two more of
+              its defects are in "mxnet" only: weights of a convolution with several groups (not depthwise) quantized
+              with another channel's scale, and averages that count cells beyond the padding (pooling_convention="full")
+    limits:   the limits of the import, by default `qnn_ext.Limits()`
 
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, or a
     graph MXNet itself cannot run), ShapeError (input shapes missing or wrong).
@@ -63,7 +64,7 @@ def from_mxnet(
 
 
 class Importer:
-    """State of one import: the values of all nodes so far, and the notes."""
+    """One import: the walk over a graph and the graphs fused into its operators."""
 
     def __init__(
         self, graph: Graph, params: Mapping[str, np.ndarray], shapes: Mapping[str, Any], sum_mode: str, source: str
@@ -71,36 +72,8 @@ class Importer:
         self.graph = graph
         self.params = params
         self.shapes = shapes
-        self.intended = sum_mode == "intended"
         self.source = source
-        self.notes: list[FloatNote] = []
-        self.folded: list[Operator] = []  # BatchNorm nodes that are part of the convolution before
-        self._builder = Builder()
-
-    # ---- what nodes ask for ----------------------------------------------------------------------------------------
-
-    def emit(self, expr: Any, name: str = "") -> relax.Expr:
-        """Bind an expression. Raises LimitError when the result would be too big."""
-        return bind(self._builder, as_expr(expr), name)
-
-    def sole_consumer(self, operator: Operator) -> Operator | None:
-        """The node that alone reads output 0 of `operator`; None when there are several or it is a model output."""
-        edge = (operator.index, 0)
-        within = operator.index < len(self.graph.nodes) and self.graph.nodes[operator.index] is operator
-        if not within or edge in self.graph.heads:  # a node of a subgraph has readers elsewhere
-            return None
-        readers = [node for node in self.graph.nodes[operator.index + 1 :] if edge in node.inputs]
-        return readers[0] if len(readers) == 1 else None
-
-    def run_graph(self, graph: Graph, values: dict[Edge, relax.Expr]) -> list[relax.Expr]:
-        """Convert all nodes of a graph whose variables have values already; the values of its outputs."""
-        for operator in graph.nodes:
-            if not operator.is_variable:
-                self._convert(operator, values)
-        missing = [graph.nodes[node].name for node, output in graph.heads if (node, output) not in values]
-        if missing:
-            raise ModelFormatError(f"output of node '{missing[0]}' does not exist")
-        return [values[edge] for edge in graph.heads]
+        self.assembly = MxnetAssembly(graph, params, sum_mode == "intended", self._convert_graph)
 
     # ---- the walk --------------------------------------------------------------------------------------------------
 
@@ -113,32 +86,31 @@ class Importer:
         values: dict[Edge, relax.Expr] = {
             (node.index, 0): constant(self.params[node.name]) for node in variables if node.name in self.params
         }
-        arguments = []
         for node, spec in zip(inputs, specs, strict=True):
-            var = relax.Var(identifier(spec.name) or "input", relax.TensorType(spec.shape, spec.dtype))
-            values[node.index, 0] = var
-            arguments.append(var)
-        self._builder.begin_scope(arguments)
-        self._builder._begin_dataflow_block()
-        try:
-            outputs = self.run_graph(self.graph, values)
-            result = self._builder.emit_output(relax.Tuple([self._materialize(value) for value in outputs]))
-        finally:
-            block = self._builder._end_block()
-            self._builder.end_scope()
-        body = self._builder.normalize(relax.SeqExpr([block], result))
-        function = relax.Function(arguments, body).with_attr("global_symbol", "main")
-        function = function.with_attr("num_input", len(arguments))
+            values[node.index, 0] = self.assembly.input(spec.name, spec.shape, spec.dtype)
+        outputs: list[relax.Expr] = []
+
+        def walk() -> list[relax.Expr]:
+            outputs.extend(self._convert_graph(self.graph, values))
+            return outputs
+
         return QnnModule(
-            ir=relax.transform.DeadCodeElimination(["main"])(IRModule({"main": function})),
+            ir=self.assembly.module(walk),
             inputs=tuple(specs),
             outputs=self._output_specs(outputs, values),
-            notes=tuple(self.notes),
+            notes=tuple(self.assembly.notes),
             source=self.source,
         )
 
-    def _materialize(self, value: relax.Expr) -> relax.Expr:
-        return self._builder.emit(value) if constant_value(value) is not None else value
+    def _convert_graph(self, graph: Graph, values: dict[Edge, relax.Expr]) -> list[relax.Expr]:
+        """Convert all nodes of a graph whose variables already have values; returns the values of its outputs."""
+        for operator in graph.nodes:
+            if not operator.is_variable:
+                self._convert(operator, values)
+        missing = [graph.nodes[node].name for node, output in graph.heads if (node, output) not in values]
+        if missing:
+            raise ModelFormatError(f"output of node '{missing[0]}' does not exist")
+        return [values[edge] for edge in graph.heads]
 
     def _convert(self, operator: Operator, values: dict[Edge, relax.Expr]) -> None:
         convert = CONVERTERS.get(operator.op)
@@ -148,9 +120,9 @@ class Importer:
             labels = self._labels if operator.op in LABELLED else ()
             check("operands", len(operator.inputs), "the operator")
             inputs = [self._value(edge, operator, values) for edge in operator.inputs if edge not in labels]
-            result = convert(Node(self, operator, inputs))
+            result = convert(Node(self.assembly, operator, inputs))
             for index, value in enumerate(result if isinstance(result, (list, tuple)) else [result]):
-                values[operator.index, index] = self.emit(value, operator.name if index == 0 else "")
+                values[operator.index, index] = self.assembly.emit(value, operator.name if index == 0 else "")
 
     def _value(self, edge: Edge, operator: Operator, values: Mapping[Edge, relax.Expr]) -> relax.Expr:
         if edge not in values:
@@ -161,13 +133,13 @@ class Importer:
 
     @cached_property
     def _labels(self) -> set[Edge]:
-        """Variables that nothing but a training loss reads."""
+        """Variables read only by a training loss."""
         losses = {node.inputs[1] for node in self.graph.nodes if node.op in LABELLED and len(node.inputs) == 2}
         read = {edge for node in self.graph.nodes for edge in node.inputs if node.op not in LABELLED}
         return {edge for edge in losses - read if self.graph.nodes[edge[0]].name not in self.params}
 
     def _variables(self) -> list[Operator]:
-        """The variables something reads, but for labels. Raises ModelFormatError when two have one name."""
+        """The variables that are read, except labels. Raises ModelFormatError when two have the same name."""
         read = {edge[0] for node in self.graph.nodes for edge in node.inputs} | {edge[0] for edge in self.graph.heads}
         read -= {edge[0] for edge in self._labels}
         found = [node for node in self.graph.nodes if node.is_variable and node.index in read]
@@ -216,7 +188,7 @@ class Importer:
 def _input_dtype(node: Operator) -> str:
     code = node.attrs.get("__dtype__", "0")
     try:
-        known = DTYPES.get(max(attributes.integer(code), 0))  # −1: not said, float32 then
+        known = DTYPES.get(max(attributes.integer(code), 0))  # −1: not stated, so float32
     except ModelFormatError:
         known = None
     if known is None:
@@ -225,7 +197,7 @@ def _input_dtype(node: Operator) -> str:
 
 
 def _qparams(expr: relax.Expr, edge: Edge, values: Mapping[Edge, relax.Expr]) -> QParams | None:
-    """Scale of an integer output whose range stands in outputs 1 and 2 of its node."""
+    """Scale of an integer output whose range is in outputs 1 and 2 of its node."""
     dtype = str(expr.ty.dtype)
     if edge[1] or dtype not in LEVELS:
         return None

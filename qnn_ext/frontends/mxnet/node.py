@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from tvm import relax
@@ -11,11 +11,9 @@ from tvm import relax
 from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...op.base import constant, constant_value, shape_of
 from . import attributes
+from .assembly import MxnetAssembly
 from .scales import Range
 from .symbol import Graph, Operator
-
-if TYPE_CHECKING:
-    from .importer import Importer
 
 T = TypeVar("T")
 _REQUIRED: Any = object()
@@ -24,8 +22,8 @@ _REQUIRED: Any = object()
 class Node:
     """One operator under conversion."""
 
-    def __init__(self, importer: Importer, operator: Operator, inputs: list[relax.Expr]) -> None:
-        self.importer = importer
+    def __init__(self, assembly: MxnetAssembly, operator: Operator, inputs: list[relax.Expr]) -> None:
+        self.assembly = assembly
         self.operator = operator
         self.inputs = inputs
         self.name = operator.name
@@ -55,7 +53,7 @@ class Node:
         return value
 
     def vector(self, index: int, length: int) -> np.ndarray:
-        """A parameter of one float per channel. Raises ModelFormatError when it is anything else."""
+        """A parameter with one float per channel. Raises ModelFormatError when it is anything else."""
         value = self.constant(index)
         if value.shape != (length,) or value.dtype != np.float32:
             raise self.malformed(
@@ -74,7 +72,7 @@ class Node:
     # ---- ranges of quantized tensors -------------------------------------------------------------------------------
 
     def range(self, index: int) -> Range:
-        """The real range that inputs `index` (min) and `index` + 1 (max) give. Raises UnsupportedOperatorError when it
+        """The real range given by inputs `index` (min) and `index` + 1 (max). Raises UnsupportedOperatorError when it
         is only known at run time."""
         low, high = (constant_value(self.input(i)) for i in (index, index + 1))
         if low is None or high is None:
@@ -103,7 +101,7 @@ class Node:
     # ---- attributes ------------------------------------------------------------------------------------------------
 
     def has(self, key: str) -> bool:
-        """Whether the attribute is given, and not None."""
+        """Whether the attribute is given and is not None."""
         return self.operator.attrs.get(key, "None") != "None"
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
@@ -111,7 +109,7 @@ class Node:
         return self._attribute(key, default, lambda text: text.strip('"'))
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A truth value."""
+        """A boolean."""
         return self._attribute(key, default, attributes.flag)
 
     def integer(self, key: str, default: int = _REQUIRED) -> int:
@@ -131,14 +129,14 @@ class Node:
         return self._attribute(key, _REQUIRED, attributes.optional_integers)
 
     def window(self, key: str, rank: int, default: int, least: int) -> tuple[int, ...]:
-        """`rank` numbers of at least `least`; an empty tuple stands for the default everywhere."""
+        """`rank` numbers, each at least `least`; an empty tuple means the default everywhere."""
         values = self.integers(key, ()) or (default,) * rank
         if len(values) != rank or min(values) < least:
             raise self.malformed(f"attribute {key} must be {rank} integers of at least {least}, found {values}")
         return values
 
     def choice(self, key: str, default: str, *supported: str) -> str:
-        """One of the supported texts. Raises UnsupportedOperatorError for any other."""
+        """One of the supported strings. Raises UnsupportedOperatorError for any other."""
         value = self.text(key, default)
         if value not in supported:
             raise self.unsupported(f"{key}={value}; supported are {', '.join(supported)}")
@@ -173,13 +171,13 @@ class Node:
     def fused(self, *names: str) -> Node | None:
         """An operator of the subgraph, for its attributes."""
         operator = self.subgraph.operator(*names)
-        return None if operator is None else Node(self.importer, operator, [])
+        return None if operator is None else Node(self.assembly, operator, [])
 
     # ---- building --------------------------------------------------------------------------------------------------
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
         """Bind an intermediate expression, so that its type is known."""
-        return self.importer.emit(expr)
+        return self.assembly.emit(expr)
 
     def unsupported(self, reason: str) -> UnsupportedOperatorError:
         """The error to raise when the operator is used in a way that is not implemented."""

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...files.reading import read_bytes
 from ...limits import check_elements
-from ...reading import read_bytes
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
@@ -29,17 +29,17 @@ DTYPES = {
     10: "<u4", 11: "<u8",
 }  # fmt: skip
 BFLOAT16 = 12
-_DENSE = (-1, 0)  # storage types; the others are sparse
+_DENSE = (-1, 0)  # dense storage types; the others are sparse
 
 Source = str | os.PathLike | bytes
 
 
 def read_params(source: Source | Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Arrays by name, without the "arg:" and "aux:" that `save_checkpoint` and `export` put in front.
+    """Arrays by name, without the prefixes "arg:" and "aux:" that `save_checkpoint` and `export` write.
 
     source: path or bytes of a `.params` file, or a dict of arrays with or without these prefixes
 
-    Raises ModelFormatError when the file is missing, truncated, corrupt or not a `.params` file at all.
+    Raises ModelFormatError when the file is missing, truncated, corrupt or not a `.params` file.
     """
     if isinstance(source, Mapping):
         return _without_prefix([(str(name), _as_array(name, value)) for name, value in source.items()])
@@ -83,7 +83,7 @@ def _read(data: bytes, where: str) -> dict[str, np.ndarray]:
 
 
 class _Cursor:
-    """Where reading stands in the bytes; refuses to go beyond their end."""
+    """A read position in the bytes, which refuses to go past their end."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data = data
@@ -101,7 +101,7 @@ class _Cursor:
         return int(struct.unpack("<" + code, self.take(struct.calcsize(code)))[0])
 
     def count(self, what: str, least: int) -> int:
-        """A number of items of which each takes at least `least` bytes."""
+        """An item count, where each item takes at least `least` bytes."""
         number = self.number("Q")
         if number > (len(self.data) - self.offset) // least:
             raise ModelFormatError(f"{self.where} is truncated or corrupt: it announces {number} {what}")

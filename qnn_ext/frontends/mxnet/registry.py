@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .node import Node
-
-Converter = Callable[["Node"], Any | Sequence[Any]]
+Converter = Callable[[Any], Any | Sequence[Any]]
 CONVERTERS: dict[str, Converter] = {}
 
 

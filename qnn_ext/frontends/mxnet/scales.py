@@ -1,7 +1,7 @@
 """MXNet's scales: a quantized tensor is (q, min, max), has no zero point, and q = x · S / max(|min|, |max|).
 
-S is 127.5 for int8 and 255.5 for uint8 (quantization_utils.h, kInt8Range and kUint8Range), so that the end of the range
-rounds to 128 and 256 and saturates. All arithmetic is float32, in MXNet's order.
+S is 127.5 for int8 and 255.5 for uint8 (quantization_utils.h, kInt8Range and kUint8Range), so that the ends of the
+ranges round to 128 and 256 and saturate. All arithmetic is float32, in MXNet's order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INT_MAX = F32(2147483647)  # 2³¹ in float32
 
 @dataclass(frozen=True)
 class Range:
-    """The real numbers that the integers of a tensor span."""
+    """The real range that a tensor's integers span."""
 
     low: np.float32
     high: np.float32
@@ -39,7 +39,7 @@ class Range:
 
 
 def scale_of(dtype: str, span: Range) -> np.float32:
-    """Integer steps per real unit; INT_MAX for an empty range, as GetQuantizeScale."""
+    """Integer steps per real unit; INT_MAX for an empty range, as in GetQuantizeScale."""
     if dtype not in LEVELS:
         raise ModelFormatError(f"a quantized tensor is int8, uint8 or int32, found {dtype}")
     return F32(LEVELS[dtype] / span.largest) if span.largest else INT_MAX
@@ -55,12 +55,12 @@ def out_dtype(out_type: str, span: Range | None) -> str:
 
 
 def saturate(real: np.ndarray, dtype: str) -> np.ndarray:
-    """rint and clip of constants."""
+    """rint and clip, on constants."""
     return reference.float_to_int(np.rint(real), np.int64(0), dtype)
 
 
 def round_saturate(real: relax.Expr, dtype: str) -> relax.Call:
-    """rint and clip of an expression that is in integer steps already."""
+    """rint and clip, on an expression that is already in integer steps."""
     return qnn.quantize(real, 1.0, 0, out_dtype=dtype, reciprocal=True)
 
 
@@ -71,6 +71,6 @@ def rescaled(data: relax.Expr, factor: np.ndarray | np.float32, dtype: str, axis
 
 
 def as_real(data: relax.Expr, factor: np.ndarray | np.float32 = F32(1), axis: int = 1) -> relax.Call:  # noqa: B008
-    """f32(data) · factor, a scalar or one per channel along `axis`."""
+    """f32(data) · factor, factor a scalar or one per channel along `axis`."""
     factor = np.asarray(factor, F32)
     return qnn.dequantize(data, constant(factor), 0, axis=axis if factor.ndim else 0)

@@ -1,4 +1,4 @@
-"""Reads `-symbol.json` (an nnvm graph, of any MXNet 1.x, and older ones) into nodes, checked for consistency."""
+"""Reads `-symbol.json` (an nnvm graph, from any MXNet 1.x or older) into nodes, checked for consistency."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelFormatError
-from ...reading import read_bytes
+from ...files.reading import read_bytes
 
-MAX_DEPTH = 8  # of subgraphs within subgraphs
+MAX_DEPTH = 8  # levels of nested subgraphs
 Edge = tuple[int, int]  # node, output
 
 
@@ -32,26 +32,26 @@ class Operator:
         return self.op == "null"
 
     def label(self) -> str:
-        """How messages name this node."""
+        """How messages refer to this node."""
         return f"node '{self.name}' ({self.op})"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in topological order, and the edges that are the outputs."""
+    """Nodes in topological order, and the edges that are its outputs."""
 
     nodes: tuple[Operator, ...]
     heads: tuple[Edge, ...]
 
     def operator(self, *names: str) -> Operator | None:
-        """The first node of one of these operators."""
+        """The first node with one of these operators."""
         return next((node for node in self.nodes if node.op in names), None)
 
 
 def read_symbol(source: str | os.PathLike | bytes | Mapping[str, Any]) -> Graph:
     """The graph of a `-symbol.json`: a path, the JSON text itself, or its content as a dict.
 
-    Raises ModelFormatError when it is missing, no JSON, or no consistent graph.
+    Raises ModelFormatError when it is missing, not JSON, or not a consistent graph.
     """
     if isinstance(source, Mapping):
         return _graph(source, "symbol", 0)

@@ -28,7 +28,7 @@ _ELEMENTWISE_NAMES = """
     qnn.simulated_quantize qnn.simulated_dequantize qnn.qlinear_add qnn.qlinear_mul qnn.check_bounds qnn.check_divisor
 """
 _ELEMENTWISE = {f"relax.{name}" for name in _ELEMENTWISE_NAMES.split()}
-# The first dimension of the data is the batch by the operator's definition, for data in N… layouts
+# The first dimension of the data is the batch by the operator's definition, for data in an N… layout
 _BATCHED = {
     "relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose",
     "relax.nn.conv3d_transpose", "relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d",
@@ -40,9 +40,9 @@ _BATCHED = {
 
 
 def check_batch_axis(single: QnnModule, import_double: Callable[[], QnnModule], remedy: str) -> None:
-    """Raise UnsupportedOperatorError, naming the operator, unless every sample goes its own way.
+    """Raise UnsupportedOperatorError, naming the operator, unless every sample is computed independently.
 
-    single, import_double: the same model imported for one sample, and how to import it for two
+    single, import_double: the model imported for one sample, and a function that imports it for two
     """
     try:
         try:
@@ -57,7 +57,7 @@ def check_batch_axis(single: QnnModule, import_double: Callable[[], QnnModule], 
 
 
 class _Mixed(Exception):
-    """Samples depend on each other, or it is not known that they do not."""
+    """Samples depend on each other, or cannot be shown not to."""
 
 
 class _Comparison:
@@ -163,19 +163,19 @@ def _dims(ty: Any) -> tuple[int, ...]:
 
 
 def _data_first(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-    """The data is the batch, every other argument the same for all samples."""
+    """The data has the batch dimension, and every other argument is the same for all samples."""
     return comparison.is_batched(one.args[0]) and not any(comparison.is_batched(arg) for arg in one.args[1:])
 
 
 def _elementwise(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-    """Batched arguments must have the result's rank: otherwise their first dimension meets another one."""
+    """Batched arguments must have the result's rank: otherwise broadcasting shifts their first dimension."""
     rank = len(one.ty.shape)
     tensors = [arg for arg in one.args if isinstance(getattr(arg, "ty", None), relax.TensorType)]
     return all(len(arg.ty.shape) == rank for arg in tensors if comparison.is_batched(arg))
 
 
 def _axes_but_first(name: str) -> Callable[..., bool]:
-    """The attribute's axes leave the first dimension alone; no axes at all mean every one."""
+    """The axes in the attribute exclude the first dimension; no axes at all mean all of them."""
 
     def rule(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
         rank = len(_tensor_types(one.args[0].ty)[0].shape)
@@ -194,7 +194,7 @@ def _permute(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
 
 
 def _reshape(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-    """Elements keep their order, and both sides have the batch first: each sample keeps its own."""
+    """Elements keep their order, and the batch comes first on both sides, so each sample keeps its elements."""
     return True
 
 
@@ -203,7 +203,7 @@ def _expand_dims(comparison: _Comparison, one: relax.Call, two: relax.Call) -> b
 
 
 def _matmul(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-    """Rows of the left side are samples; or both sides are stacks of matrices, one stack per sample."""
+    """Rows of the left side are samples; or both sides are stacks of matrices, one per sample."""
     left, right = (comparison.is_batched(arg) for arg in one.args[:2])
     ranks = [len(arg.ty.shape) for arg in one.args[:2]]
     if right:
@@ -220,7 +220,7 @@ def _strided_slice(comparison: _Comparison, one: relax.Call, two: relax.Call) ->
 
 
 def _take(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-    """Out of the batch along a later axis, or out of a constant table by batched indices."""
+    """Indexing the batch along a later axis, or a constant table by batched indices."""
     data, indices = (comparison.is_batched(arg) for arg in one.args[:2])
     axis = 0 if one.attrs.axis is None else int(one.attrs.axis)
     if data and not indices:

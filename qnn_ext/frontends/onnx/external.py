@@ -1,11 +1,11 @@
-"""External data files of an ONNX model: only within the model's folder, and only as many bytes as the files have.
+"""External data files of an ONNX model: only within the model's folder, and no more bytes than the files have.
 
-The folder is that of the path by which the model was opened. A model file that is itself a link, as those of Hugging
-Face's cache are (`snapshots/…/model.onnx` → `../../blobs/…`), may have its data where the file it leads to lies, by
-links in the model's folder: whoever opens that file by its own name allows as much.
+The folder is that of the path by which the model was opened. If the model file is itself a link, as in Hugging Face's
+cache (`snapshots/…/model.onnx` → `../../blobs/…`), links in the model's folder may also lead to data in the folder of
+the link's target: opening the target by its own name would allow the same.
 
-Tensors name a file and a range of it. Equal ranges are one tensor that is shared; ranges that overlap otherwise are no
-exporter's work, and would let a small file stand for any amount of memory.
+Tensors name a file and a range of it. Equal ranges are one shared tensor; no exporter writes ranges that overlap
+otherwise, which would let a small file claim any amount of memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...errors import ModelFormatError
-from ...reading import open_file
+from ...files.reading import open_file
 
-_DIGITS = 19  # of a 63-bit number
+_DIGITS = 19  # decimal digits of a 63-bit number
 
 
 class ExternalData:
-    """What the tensors of one model have read from files in its folder.
+    """What the tensors of one model have read so far from files in its folder.
 
     model: the path by which the model was opened
     """
@@ -32,15 +32,15 @@ class ExternalData:
         self._folder = model.parent.resolve()
         self._allowed = {self._folder, Path(os.path.realpath(model)).parent}
         self._read: dict[tuple[Path, int, int], bytes] = {}
-        self._ranges: dict[Path, list[tuple[int, int]]] = {}  # (offset, bytes) of what was read, sorted
+        self._ranges: dict[Path, list[tuple[int, int]]] = {}  # (offset, bytes) of each range read, sorted
 
     def read(self, entries: Mapping[str, str], size: int, label: str) -> bytes:
         """The `size` bytes of a tensor.
 
-        entries: "location", "offset" and "length" as the file has them
+        entries: "location", "offset" and "length" as written in the file
 
-        Raises ModelFormatError, which names the tensor, for a file elsewhere and for a range that is not the tensor's
-        or not in the file.
+        Raises ModelFormatError, naming the tensor, for a file elsewhere and for a range that does not fit the tensor or
+        the file.
         """
         path = self._path(entries.get("location", ""), label)
         offset, length = (self._number(entries, key, label) for key in ("offset", "length"))
@@ -82,8 +82,8 @@ class ExternalData:
         return int(text)
 
     def _path(self, location: str, label: str) -> Path:
-        """The external file: a regular file, named within the model's folder. Links must not leave the folders that are
-        allowed."""
+        """The external file: a regular file, named within the model's folder. Links must not leave the allowed
+        folders."""
         if not isinstance(location, str):
             raise ModelFormatError(f"{label}: the name of its external data file is no text")
         is_named = bool(location) and "\0" not in location and _is_inside(location)
@@ -92,7 +92,7 @@ class ExternalData:
             is_allowed = is_named and any(path.is_relative_to(folder) for folder in self._allowed)
             if is_allowed and not path.is_file():
                 raise ModelFormatError(f"{label}: external data file {path} is missing; it belongs beside the model")
-        except (OSError, RuntimeError) as error:  # a name that is too long, links that go round
+        except (OSError, RuntimeError) as error:  # an overlong name, or a cycle of links
             raise ModelFormatError(f"{label}: external data file {location[:80]!r} is none: {error}") from None
         if not is_allowed:
             raise ModelFormatError(

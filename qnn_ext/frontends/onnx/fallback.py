@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tvm
@@ -14,15 +14,14 @@ from tvm import relax, tirx
 from ...errors import UnsupportedOperatorError
 from ...limits import check_rank
 from ...op.base import constant, normalize_axis, shape_of
+from ..run_time import check_count
 from .indices import checked_inputs
-
-if TYPE_CHECKING:
-    from .node import Node
+from .node import Node
 
 # Operators of other domains that TVM's importer knows by their bare names and computes as ONNX Runtime does
 _CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormalization"}}
 
-# What TVM's importer converts, but to something else than the model says
+# What TVM's importer converts, but to something other than what the model means
 _UNSOUND = {
     "NonMaxSuppression": "the number of boxes depends on the data",
     "AllClassNMS": "the number of boxes depends on the data",
@@ -31,18 +30,18 @@ _UNSOUND = {
         "sequences of tensors are not supported",
     ),
 }
-# Attributes of which TVM's importer takes any text; (allowed values, the first of them the default)
+# Attributes for which TVM's importer accepts any text: (allowed values, the first being the default)
 _CHOICES = {
     "GridSample": {
         "mode": ("linear", "bilinear", "cubic", "bicubic", "nearest"),
         "padding_mode": ("zeros", "border", "reflection"),
     },
 }
-# Versions that TVM's importer does not tell from older ones with other inputs
+# Versions that TVM's importer does not distinguish from older ones with different inputs
 _AT_LEAST = {"TopK": 11}
 
 
-def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def convert_with_tvm(node: Node) -> list[relax.Expr]:
     """All outputs of a node by TVM's converter. Raises UnsupportedOperatorError when TVM has none or it fails."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -60,6 +59,8 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
         raise UnsupportedOperatorError("mode max is not supported")
     if node.op_type == "TopK":
         _check_top_k(node)
+    if node.op_type == "LRN" and node.attribute("size", 0) < 1:
+        raise node.malformed(f"size must be at least 1, found {node.attribute('size', 0)}")
     for name, allowed in _CHOICES.get(node.op_type, {}).items():
         if (found := node.attribute(name, allowed[0])) not in allowed:
             raise node.malformed(f"{name} must be one of {', '.join(allowed)}, found {found!r}")
@@ -68,7 +69,7 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     if node.op_type.startswith("Reduce"):
         axes = node.integers(1) if node.has_input(1) else node.attribute("axes", ())
         for axis in axes:
-            normalize_axis(axis, len(node.shape(0)))  # TVM's own check comes when the model is compiled
+            normalize_axis(axis, len(node.shape(0)))  # TVM itself only checks this when the model is compiled
     importer = onnx_frontend.ONNXGraphImporter({}, {})
     attributes = importer._parse_attr(node.operator.proto.attribute)
     attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.outputs)}
@@ -76,6 +77,7 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
     inputs.extend(checked_inputs(node))
     if node.op_type == "Trilu" and node.has_input(1) and node.is_constant(1):
         inputs[1] = _diagonal(node)
+    builder = node.assembly.builder
     functions = len(builder.get().functions)
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -95,13 +97,11 @@ def convert_with_tvm(node: Node, builder: relax.BlockBuilder) -> list[relax.Expr
 
 def _check_top_k(node: Node) -> None:
     k = node.attribute("k", 1) if node.opset < 10 else int(node.constant(1).reshape(-1)[0])
-    length = node.shape(0)[normalize_axis(node.attribute("axis", -1), len(node.shape(0)))]
-    if not 0 <= k <= length:
-        raise node.malformed(f"k must lie in 0 … {length}, found {k}")
+    check_count(k, node.shape(0)[normalize_axis(node.attribute("axis", -1), len(node.shape(0)))], node.label)
 
 
 def _diagonal(node: Node) -> relax.Expr:
-    """The number of the diagonal, within the matrix or just outside: TVM computes with it in 32 bits."""
+    """The index of the diagonal, clipped to the matrix or just outside: TVM computes with it in 32 bits."""
     rows, columns = node.shape(0)[-2:]
     return constant(np.clip(np.asarray(node.constant(1), np.int64), -rows, columns))
 

@@ -1,6 +1,6 @@
 """Nodes whose inputs are all known are computed at import, by the onnx package's reference implementation.
 
-That makes the shape arithmetic of exported models disappear. Weights that pass through DequantizeLinear stay integers.
+This removes the shape arithmetic of exported models. Weights that pass through DequantizeLinear stay integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .folding_cost import is_affordable
 from .reader import Operator
 from .tensors import NARROW
 
-# Kept as nodes: weights stay integers; drawn at random; or they hold graphs
+# Kept as nodes: those whose weights stay integers, that draw random numbers, or that hold graphs
 _NEVER = {
     "DequantizeLinear", "If", "Loop", "Scan", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
     "Bernoulli", "Multinomial", "Dropout",
@@ -49,7 +49,7 @@ def evaluate(
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             results = ReferenceEvaluator(operator.proto, opsets={"": opset}).run(None, feeds)
-    except Exception:  # not implemented there, or inputs that do not fit: the converter will say which
+    except Exception:  # not implemented there, or invalid inputs: the converter will report which
         return None
     arrays = [np.asarray(result) for result in results if result is not None]
     usable = len(arrays) == len(results) and all(array.dtype.kind in "biufV" for array in arrays)
@@ -82,7 +82,7 @@ def _narrowed(value: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def unpacked(value: np.ndarray) -> tuple[np.ndarray, str]:
-    """4- and 2-bit integers as 8-bit ones, with the name of what they were, "" for all other dtypes."""
+    """4- and 2-bit integers as 8-bit ones, with their original dtype's name, "" for all other dtypes."""
     name = value.dtype.name
     if name in NARROW.values():
         return value.astype(np.uint8 if name.startswith("u") else np.int8), name

@@ -1,6 +1,6 @@
 """What computing a node at import would cost, known from shapes and attributes before anything is allocated.
 
-Only operators whose cost is told here are computed; all others go to their converters, which take constants as well.
+Only operators with a cost rule here are folded; all others go to their converters, which take constants as well.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ...limits import exceeded, most_folded
 from ...op.base import normalize_axis
 from .reader import Operator
 
-_MOST_WORK = 2**30  # multiply-adds of one node: a second or so
-_MOST_STEPS = 2**18  # elements of what the reference implementation computes one by one, in Python
+_MOST_WORK = 2**30  # multiply-accumulates of one node: about a second
+_MOST_STEPS = 2**18  # elements that the reference implementation computes one by one, in Python
 
 Arrays = Sequence["np.ndarray | None"]
 
-# The result is as big as the inputs broadcast to each other
+# The result has the shape that the inputs broadcast to
 _BROADCASTS = {
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Div", "Equal", "Greater",
     "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum",
     "Where", "Xor",
 }  # fmt: skip
-# The result is no bigger than the biggest input
+# The result is no larger than the largest input
 _NO_GROWTH = {
     "Abs", "Acos", "Acosh", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "BitwiseNot",
     "Cast", "CastLike", "Ceil", "Celu", "Compress", "Cos", "Cosh", "CumSum", "DepthToSpace", "Det",
@@ -40,7 +40,7 @@ _NO_GROWTH = {
     "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Swish", "Tan", "Tanh", "ThresholdedRelu", "TopK", "Transpose",
     "Trilu", "Unique", "Unsqueeze",
 }  # fmt: skip
-# As above, and computed element by element
+# As above, computed element by element
 _STEP_BY_STEP = {"GatherElements", "Scatter", "ScatterElements", "ScatterND"}
 
 
@@ -59,7 +59,7 @@ def is_affordable(operator: Operator, inputs: Arrays) -> bool:
         size = _GROWTH.get(kind, _broadcast if kind in _BROADCASTS else _largest)(operator, inputs)
         work = _work(operator, inputs)
     except (IndexError, AttributeError, TypeError, ValueError):
-        return False  # inputs that do not fit: the converter says which
+        return False  # invalid inputs: the converter reports which
     if size > most_folded():
         raise exceeded("folded", size, "the result")
     return work <= _MOST_WORK
@@ -77,7 +77,7 @@ def _broadcast(operator: Operator, inputs: Any) -> int:
     return math.prod(np.broadcast_shapes(*(value.shape for value in inputs if value is not None)))
 
 
-# ---- operators that make much out of little: (operator, inputs) -> elements of the result --------------------------
+# ---- operators whose results can outgrow their inputs: (operator, inputs) -> elements of the result --------------
 
 
 def _constant_of_shape(operator: Operator, inputs: Any) -> int:
@@ -134,7 +134,7 @@ def _product(operator: Operator, inputs: Any) -> int:
 
 
 def _einsum(operator: Operator, inputs: Any) -> int:
-    """The result lies within the space of all labels."""
+    """The result is bounded by the product of all label lengths."""
     return _label_space(operator, inputs)
 
 
@@ -157,7 +157,7 @@ _GROWTH: dict[str, Callable[[Operator, Any], int]] = {
 
 
 def _work(operator: Operator, inputs: Any) -> int:
-    """Multiply-adds of a product, 0 for everything else."""
+    """Multiply-accumulates of a product, 0 for everything else."""
     if operator.op_type == "Einsum":
         return _label_space(operator, inputs)
     if operator.op_type in ("MatMul", "MatMulInteger", "Gemm"):
@@ -166,7 +166,7 @@ def _work(operator: Operator, inputs: Any) -> int:
 
 
 def _matrices(operator: Operator, inputs: Any) -> tuple[int, int, int, int]:
-    """Rows, length of the sums, columns and number of a product's matrices."""
+    """Rows, length of the sums, columns and batch count of a matrix product."""
     left, right = inputs[0].shape, inputs[1].shape
     left = (1, *left) if len(left) == 1 else left
     right = (*right, 1) if len(right) == 1 else right
@@ -176,7 +176,7 @@ def _matrices(operator: Operator, inputs: Any) -> tuple[int, int, int, int]:
 
 
 def _label_space(operator: Operator, inputs: Any) -> int:
-    """Product of the lengths of all labels; what an ellipsis stands for counts for each operand."""
+    """Product of the lengths of all labels; the dimensions of an ellipsis count once per operand."""
     terms = operator.attributes["equation"].partition("->")[0].replace(" ", "").split(",")
     lengths: Counter[str] = Counter()
     rest = 1
@@ -194,7 +194,7 @@ def _integers(value: Any) -> list[int]:
 
 
 def _aligned(*shapes: Sequence[int]) -> list[tuple[int, ...]]:
-    """The shapes with ones in front, as long as the longest."""
+    """The shapes padded with leading ones to the length of the longest."""
     rank = max(map(len, shapes))
     return [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
 

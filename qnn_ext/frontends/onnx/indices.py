@@ -1,17 +1,14 @@
-"""Inputs that TVM's ONNX importer takes as they are, and ONNX Runtime refuses if they are wrong: indices, divisors."""
+"""Inputs that TVM's ONNX importer does not check and ONNX Runtime rejects when invalid: indices, divisors."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from tvm import relax
 
 from ...op.base import normalize_axis
 from ..run_time import checked_divisor, checked_indices
-
-if TYPE_CHECKING:
-    from .node import Node
+from .node import Node
 
 _ALONG_AXIS = ("GatherElements", "Scatter", "ScatterElements")
 _OF_COMPONENTS = ("GatherND", "ScatterND")
@@ -19,7 +16,7 @@ _DIVISIONS = ("Div", "Mod")
 
 
 def checked_inputs(node: Node) -> list[relax.Expr | None]:
-    """The node's inputs; indices checked, and counted from the start."""
+    """The node's inputs, with indices checked and made non-negative."""
     inputs = list(node.inputs)
     for position, checked in _checks(node).items():
         inputs[position] = checked
@@ -27,7 +24,7 @@ def checked_inputs(node: Node) -> list[relax.Expr | None]:
 
 
 def _checks(node: Node) -> dict[int, relax.Expr]:
-    """Position of an input -> what takes its place."""
+    """Position of an input -> its replacement."""
     if node.op_type in _DIVISIONS:
         return {1: checked_divisor(node.emit, node.input(1), node.label)}
     if node.op_type in _ALONG_AXIS:
@@ -55,7 +52,7 @@ def index_input(node: Node, position: int, lengths: int | tuple[int, ...], negat
 
 
 def _unpooled_shape(node: Node) -> list[int]:
-    """What MaxPool with these attributes had for an input, or the shape that is given."""
+    """The input shape of the MaxPool with these attributes, or the shape that is given."""
     if node.has_input(2):
         return node.integers(2)
     shape, kernel = node.shape(0), node.attribute("kernel_shape")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -10,28 +10,25 @@ from tvm import relax
 from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote
 from ...op.base import constant, constant_value, shape_of
+from .assembly import OnnxAssembly
 from .reader import Operator
 from .tensors import NARROW, dtype_name
 
-if TYPE_CHECKING:
-    from .importer import Importer
-
-
-# A channel whose weights are all zero has scale 0 in some models. Integers cannot carry that, so it becomes a scale
-# that leaves every product below half a step.
+# Some models have channels whose weights are all zero, with scale 0. Integers cannot represent that, so it becomes a
+# scale that keeps every product below half a step.
 _NEGLIGIBLE_SCALE = np.float32(1e-30)
 
 
 class Node:
     """One operator under conversion.
 
-    inputs:     its inputs in order, None where an optional one is left out
+    inputs:     its inputs in order, None where an optional one is omitted
     attributes: by name, as plain Python: int, float, str, list of these, np.ndarray for tensors
-    opset:      version of the operator set of its domain that the model imports
+    opset:      version of its domain's operator set that the model imports
     """
 
-    def __init__(self, importer: Importer, operator: Operator) -> None:
-        self.importer = importer
+    def __init__(self, assembly: OnnxAssembly, operator: Operator) -> None:
+        self.assembly = assembly
         self.operator = operator
         self.name = operator.name
         self.op_type = operator.op_type
@@ -39,13 +36,13 @@ class Node:
         self.attributes = operator.attributes
         self.outputs = operator.outputs
         self.label = operator.label()
-        self.opset = importer.model.opset(operator.domain)
-        self.inputs: list[relax.Expr | None] = [importer.value(name) if name else None for name in operator.inputs]
+        self.opset = assembly.model.opset(operator.domain)
+        self.inputs: list[relax.Expr | None] = [assembly.value(name) if name else None for name in operator.inputs]
 
     # ---- inputs, attributes, outputs ---------------------------------------------------------------------------------
 
     def has_input(self, index: int) -> bool:
-        """Whether the (optional) input is there."""
+        """Whether the (optional) input is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def input(self, index: int) -> relax.Expr:
@@ -73,21 +70,21 @@ class Node:
 
     def onnx_dtype(self, index: int) -> str:
         """The input's dtype as the model names it: "int4" where `dtype` is int8 that came from 4-bit integers."""
-        return self.importer.narrow_dtypes.get(self.input_name(index)) or self.dtype(index)
+        return self.assembly.narrow_dtypes.get(self.input_name(index)) or self.dtype(index)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute's value, `default` when the node does not have it."""
         return self.attributes.get(name, default)
 
     def target_dtype(self, name: str) -> str:
-        """The dtype that an attribute names by its ONNX code; 4- and 2-bit integers are refused."""
+        """The dtype that an attribute gives by its ONNX code; 4- and 2-bit integers are refused."""
         dtype = dtype_name(self.attribute(name, 0))
         if dtype in NARROW.values():
             raise self.unsupported(f"conversion to {dtype} at run time")
         return dtype
 
     def is_constant(self, index: int) -> bool:
-        """Whether the input is there and known at import."""
+        """Whether the input is present and known at import."""
         return self.has_input(index) and constant_value(self.input(index)) is not None
 
     def constant(self, index: int) -> np.ndarray:
@@ -134,12 +131,12 @@ class Node:
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
         """Bind an intermediate expression, so that its type is known; constant subexpressions are computed now."""
-        return self.importer.emit(expr, f"{self.outputs[0]}_part" if self.outputs else "")
+        return self.assembly.emit(expr, f"{self.outputs[0]}_part" if self.outputs else "")
 
     def note(self, reason: str) -> None:
         """Record for `inspect` that this node runs in float although the model quantizes it."""
         output = self.outputs[0] if self.outputs else self.name
-        self.importer.notes.append(FloatNote(output, self.op_type, reason))
+        self.assembly.notes.append(FloatNote(output, self.op_type, reason))
 
     def unsupported(self, reason: str) -> UnsupportedOperatorError:
         """The error to raise when the operator is used in a way that is not implemented."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from ...files.reading import read_bytes
 from ...limits import check
-from ...reading import read_bytes
 from .external import ExternalData
 from .tensors import DTYPES, NARROW, dtype_name, read_tensor
 
@@ -38,7 +38,7 @@ class Operator:
     proto: Any
 
     def label(self) -> str:
-        """How messages name this node: QLinearConv 'conv1' (output 'conv1_out')."""
+        """How messages refer to this node: QLinearConv 'conv1' (output 'conv1_out')."""
         kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         output = next(filter(None, self.outputs), "")
         return f"{kind} {self.name!r} (output {output!r})" if self.name else f"{kind} #{self.index} (output {output!r})"
@@ -90,9 +90,9 @@ def require_onnx() -> Any:
 
 
 def read_model(source: str | os.PathLike | bytes | Any) -> Model:
-    """The model in a file, in bytes, or given as an onnx.ModelProto.
+    """The model from a file, from bytes, or from an onnx.ModelProto.
 
-    Raises ModelFormatError when it is none or contradicts itself, QnnError when the onnx package is missing.
+    Raises ModelFormatError when it is not a model or contradicts itself, QnnError when the onnx package is missing.
     """
     onnx = require_onnx()
     external = None
@@ -128,7 +128,7 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
         )
     opsets = {domain_name(entry.domain): int(entry.version) for entry in proto.opset_import}
     for domain, version in opsets.items():
-        if version < 1:  # no operator has a schema there that its inputs could be checked by
+        if version < 1:  # there are no operator schemas for these versions to check inputs against
             raise ModelFormatError(f"the operator set of domain {domain or 'ai.onnx'} has version {version}")
     if proto.functions:
         from onnx import inliner
@@ -153,11 +153,11 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
 
 
 def _check_inlining(proto: Any) -> None:
-    """Raises LimitError when functions that call functions would become too many nodes, or too many bytes: every call
+    """Raises LimitError when inlining nested functions would produce too many nodes or too many bytes: every call
     copies their weights."""
     functions = {(function.domain, function.name): function for function in proto.functions}
-    sizes: dict[Any, int] = {}  # nodes of a function with all it calls; 0 while it is counted
-    weights: dict[Any, int] = {}  # and its bytes
+    sizes: dict[Any, int] = {}  # nodes of a function including all it calls; 0 while being counted
+    weights: dict[Any, int] = {}  # likewise its bytes
     pending: list[Any] = [*functions]
     while pending:
         name = pending[-1]
@@ -177,7 +177,7 @@ def _check_inlining(proto: Any) -> None:
 
 
 def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    """The nodes and those of their subgraphs."""
+    """The nodes, including those of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -199,12 +199,12 @@ def read_subgraph(graph: Any, external: ExternalData | None) -> Subgraph:
 
 
 def domain_name(domain: str) -> str:
-    """A domain's name, "" for ONNX's own, which has two."""
+    """A domain's name, "" for ONNX's own, which goes by two names."""
     return "" if domain == "ai.onnx" else domain
 
 
 def _check_names(names: Iterable[Any]) -> None:
-    """Names that are no UTF-8 come out of protobuf as bytes."""
+    """Protobuf returns names that are not valid UTF-8 as bytes."""
     for name in names:
         if not isinstance(name, str):
             raise ModelFormatError(f"the name {name!r} is no text: the file is damaged")
@@ -290,7 +290,7 @@ def check_inputs(operator: Operator, version: int) -> None:
     for index, parameter in enumerate(schema.inputs):
         given = operator.inputs[index : index + 1]
         if any(given) and not any(kind.startswith("tensor(") for kind in parameter.types):
-            # TVM's importer would read on and on in a tensor, of which it takes each element for a part of a sequence
+            # TVM's importer would iterate over a tensor forever, taking each of its elements for a member of a sequence
             raise UnsupportedOperatorError(f"input {index} ('{parameter.name}') is a sequence; tensors are supported")
         if parameter.option == kinds.Variadic:
             given = operator.inputs[index:] or ("",) * (schema.min_input > index)
@@ -305,10 +305,10 @@ def check_inputs(operator: Operator, version: int) -> None:
 
 
 def check_kinds(operator: Operator, dtypes: Sequence[str]) -> None:
-    """Raise ModelFormatError where an input is of truth values, integers or floats and the operator takes none of them,
-    in whatever width and version.
+    """Raise ModelFormatError where an input is boolean, integer or float and the operator accepts no dtype of that
+    kind, at any width and in any version.
 
-    dtypes: of the inputs, "" where there is none
+    dtypes: dtypes of the inputs, "" for an absent one
     """
     taken = _kinds_taken(operator.op_type, operator.domain)
     for index, (dtype, (name, kinds)) in enumerate(zip(dtypes, taken, strict=False)):
@@ -320,7 +320,7 @@ def check_kinds(operator: Operator, dtypes: Sequence[str]) -> None:
 
 @lru_cache(maxsize=1024)
 def _kinds_taken(op_type: str, domain: str) -> list[tuple[str, list[str]]]:
-    """Of each input, by the operator's newest schema, its name and the kinds of tensors that it may be."""
+    """For each input, from the operator's newest schema: its name and the kinds of tensor it may be."""
     from onnx import defs
 
     if not defs.has(op_type, domain):
@@ -335,7 +335,7 @@ _TENSOR = re.compile(r"tensor\((\w+)\)")
 
 
 def _kind(dtype: str) -> str:
-    """Of a dtype, by its name in NumPy or ONNX."""
+    """The kind of a dtype, by its name in NumPy or ONNX."""
     if dtype == "bool":
         return "bool"
     if dtype.startswith(("int", "uint")):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .node import Node
+from typing import Any
 
 MICROSOFT = "com.microsoft"
 
@@ -20,19 +17,17 @@ class Converter:
     since:   first version of the operator set whose meaning `convert` implements
     """
 
-    convert: Callable[[Node], Any | Sequence[Any]]
+    convert: Callable[[Any], Any | Sequence[Any]]
     since: int
 
 
 CONVERTERS: dict[tuple[str, str], list[Converter]] = {}
 
 
-def converter(
-    *names: str, domain: str = "", since: int = 1
-) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
+def converter(*names: str, domain: str = "", since: int = 1) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Register the decorated function for these operators, from version `since` of their domain's operator set on."""
 
-    def register(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
+    def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         for name in names:
             entries = CONVERTERS.setdefault((domain, name), [])
             if any(entry.since == since for entry in entries):

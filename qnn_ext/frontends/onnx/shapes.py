@@ -1,4 +1,4 @@
-"""The shapes that the inputs of an ONNX model get at import: declared, given by the user, or a batch of any size."""
+"""The shapes that the inputs of an ONNX model get at import: declared, given by the user, or with an open batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Dimension = int | str | None
 
 
 class InputShapes:
-    """The inputs' shapes with every dimension decided, and whether the first one is a batch of any size.
+    """The inputs' shapes with no dimension left open, and whether the first one is a batch of any size.
 
-    shapes: input name -> shape, where a name or None stands for a batch of any size in the first place, or name of a
-            dimension -> size. Raises ShapeError for what is neither, and for dimensions that stay open.
+    shapes: input name -> shape, where a name or None in the first place stands for a batch of any size; or dimension
+            name -> size. Raises ShapeError for anything else, and for dimensions left open.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, Any] | None) -> None:
@@ -29,7 +29,7 @@ class InputShapes:
         self._check_open()
 
     def all(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
-        """The shape of every input, an open batch being `batch`."""
+        """The shape of every input, with an open batch dimension set to `batch`."""
         return {
             name: check_elements([dim if isinstance(dim, int) else batch for dim in dims], f"input '{name}'")
             for name, dims in self._dims.items()
@@ -61,7 +61,7 @@ class InputShapes:
         return wanted
 
     def _has_open_batch(self) -> bool:
-        """Whether the first dimension of every input, and no other, is left open, under one name or none."""
+        """Whether the first dimension of every input, and no other, is left open, under one common name or none."""
         firsts = [dims[0] if dims else 0 for dims in self._dims.values()]
         others = [dim for dims in self._dims.values() for dim in dims[1:]]
         named = {dim for dim in firsts if isinstance(dim, str)}
@@ -94,7 +94,7 @@ class InputShapes:
 
 
 def fixing_hint(model: Model) -> str:
-    """How a user fixes the batch size of this model."""
+    """How a user can fix the batch size of this model."""
     names = [dim for value in model.inputs for dim in (value.shape or ())[:1] if isinstance(dim, str)]
     if names:
         return f"from_onnx(..., shapes={{{names[0]!r}: 1}})"

@@ -1,4 +1,4 @@
-"""Tensors of an ONNX model as arrays of exactly their dtype, from the message itself or from an external data file."""
+"""Tensors of an ONNX model as arrays of their exact dtype, from the message itself or from an external data file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DTYPES: dict[int, Any] = {
     13: np.uint64,
     16: ml_dtypes.bfloat16,
 }
-NARROW = {21: "uint4", 22: "int4", 25: "uint2", 26: "int2"}  # kept as uint8 and int8
+NARROW = {21: "uint4", 22: "int4", 25: "uint2", 26: "int2"}  # stored as uint8 and int8
 
-# where elements stand when they are not raw bytes
+# the field that holds the elements when they are not raw bytes
 _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
 
 
 def dtype_name(code: int) -> str:
-    """The NumPy name of an element type. Raises UnsupportedOperatorError for types that no value here can have."""
+    """The NumPy name of an element type. Raises UnsupportedOperatorError for unsupported types."""
     if code in NARROW:
         return NARROW[code]
     if code not in DTYPES:
@@ -56,8 +56,8 @@ def element_type_name(code: int) -> str:
 def read_tensor(proto: Any, external: ExternalData | None) -> np.ndarray:
     """The value of a TensorProto; 4- and 2-bit integers unpacked to 8 bits.
 
-    external: the files beside the model; None when it came as bytes
-    Raises ModelFormatError when the data do not fill the shape, UnsupportedOperatorError for strings and float8.
+    external: the files beside the model; None when it came as bytes Raises ModelFormatError when the data does not fill
+    the shape, UnsupportedOperatorError for strings and float8.
     """
     label = f"tensor '{proto.name}'"
     shape = tuple(proto.dims)
@@ -90,7 +90,7 @@ def _from_bytes(raw: bytes, code: int, count: int, label: str) -> np.ndarray:
         )
     if code == 9:
         return np.frombuffer(raw, np.uint8) != 0
-    return np.frombuffer(raw, dtype)  # little endian, as the format says
+    return np.frombuffer(raw, dtype)  # little endian, as the format specifies
 
 
 def _from_field(proto: Any, count: int) -> np.ndarray:
@@ -98,7 +98,7 @@ def _from_field(proto: Any, count: int) -> np.ndarray:
     stored = getattr(proto, _FIELDS.get(code, "int32_data"))
     if code in NARROW:
         return _unpack(np.asarray(stored, np.int64).astype(np.uint8), code, count)
-    if code in (10, 16):  # the bits of 16-bit floats, in int32
+    if code in (10, 16):  # the bits of 16-bit floats, stored in int32
         return np.asarray(stored, np.int64).astype(np.uint16).view(DTYPES[code])
     if code in _FIELDS:
         return np.asarray(stored, DTYPES[code])
@@ -120,7 +120,7 @@ def _unpack(packed: np.ndarray, code: int, count: int) -> np.ndarray:
 
 
 def _bytes_of(code: int, count: int) -> int:
-    """Bytes of so many elements of a type."""
+    """The number of bytes that so many elements of a type occupy."""
     if code in NARROW:
         return -(-count * int(NARROW[code][-1]) // 8)
     return count * np.dtype(DTYPES[code]).itemsize

@@ -1,6 +1,6 @@
 """from_pytorch: TorchScript models and torch.export programs, as objects or files, to the QNN dialect.
 
-PyTorch itself is imported when a model is read, not before.
+PyTorch itself is only imported when a model is read.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ def from_pytorch(
     """Import a quantized (or float) PyTorch model.
 
     source:         path of a TorchScript archive or a `.pt2` program, its bytes, a `torch.jit.ScriptModule`, or a
-                    `torch.export.ExportedProgram`; the content decides, not the file's name
+                    `torch.export.ExportedProgram`; the kind is told from the content, not the file name
     example_inputs: arrays or tensors, in order or by name. TorchScript files carry no input shapes, so they need these
                     or `shapes`; the values do not enter the module. A program has its own inputs
     shapes:         input name -> shape: float32 inputs of TorchScript, symbolic dimensions of a program
-    engine:         TorchScript only: fbgemm, x86, onednn or qnnpack, whose arithmetic to follow. The file does not say;
-                    by default `torch.backends.quantized.engine`, which PyTorch would use itself
-    limits:         what the import may take, by default `qnn_ext.Limits()`
+    engine:         TorchScript only: the engine whose arithmetic to follow: fbgemm, x86, onednn or qnnpack. The file
+                    does not say; by default `torch.backends.quantized.engine`, which PyTorch itself would use
+    limits:         the limits of the import, by default `qnn_ext.Limits()`
 
-    Files are read and imported in a process of their own, which costs some seconds for the first: PyTorch's readers
-    crash on some damaged files, and TorchScript is a program that the import evaluates. That process knows no operators
-    that extensions register in this one: load a file that needs them with `torch.jit.load` and pass the object.
+    Files are read and imported in a separate process, which costs the first import a few seconds: PyTorch's readers
+    crash on some damaged files, and TorchScript is a program that the import evaluates. That process does not know
+    operators that extensions register in this one: load a file that needs them with `torch.jit.load` and pass the
+    object.
 
     Raises ModelFormatError (damaged file, one that crashes PyTorch, pickled module, state dictionary), LimitError
-    (beyond the limits), UnsupportedOperatorError, ShapeError, and QnnError where PyTorch is missing.
+    (beyond the limits), UnsupportedOperatorError, ShapeError, and QnnError when PyTorch is missing.
     """
     from .common import import_torch
 

@@ -1,5 +1,5 @@
 """What a child process does for `isolated`: read a PyTorch file and import it. The request comes from this package and
-holds the user's own example inputs; the file in it is what is not trusted."""
+holds the user's own example inputs; only the file in it is untrusted."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...errors import InputError, QnnError
-from ...isolation import working_on
 from ...limits import Limits, limited
 from ...module import QnnModule
+from ...processes.isolation import working_on
 from . import reader
 from .common import import_torch
 from .transfer import pack, pack_module, unpack
 
 
 def import_file(request: bytearray) -> list[Any]:
-    """The module as a message, or why there is none: {"error": class, "message": text}. Raises MemoryError."""
+    """The module as a message, or the reason there is none: {"error": class, "message": text}. Raises MemoryError."""
     torch = import_torch()
     header, (content, values) = unpack(request)
     if torch.get_num_threads() != header["threads"]:
@@ -37,7 +37,7 @@ def _unpickled(values: memoryview) -> tuple[Any, Any]:
     """The user's example inputs and shapes."""
     try:
         example_inputs, shapes = pickle.loads(values)
-    except (ImportError, AttributeError) as error:  # of a class that only the other process knows
+    except (ImportError, AttributeError) as error:  # its class is only known to the other process
         raise InputError(
             f"example_inputs hold what the process that reads the file does not know ({error}); give arrays, tensors, "
             "numbers, and tuples, lists or dictionaries of them"
@@ -60,7 +60,7 @@ def import_archive(archive: reader.Archive, example_inputs: Any, shapes: Any, en
     working_on("reading the archive")
     with quantized_engine(engine):
         module = reader.load_script(archive)
-    size = len(archive.content)  # packed weights do not say how many elements they have
+    size = len(archive.content)  # packed weights do not state how many elements they have
     return from_script_module(module, example_inputs, shapes, engine, archive.name, elements=size)
 
 
@@ -71,6 +71,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:
-    """Whether Python, PyTorch or the C++ library says that memory could not be had."""
+    """Whether Python, PyTorch or the C++ library reports an allocation failure."""
     text = str(error)
     return isinstance(error, MemoryError) or "bad_alloc" in text or "can't allocate memory" in text

@@ -11,7 +11,7 @@ from ...errors import ModelFormatError, QnnError, ShapeError
 
 
 def import_torch() -> Any:
-    """The torch module. Raises QnnError saying how to install it where it is missing."""
+    """The torch module. When it is missing, raises QnnError saying how to install it."""
     try:
         import torch
     except ImportError as error:
@@ -22,12 +22,12 @@ def import_torch() -> Any:
 def example_values(
     example_inputs: Any, shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None, names: Sequence[str]
 ) -> list[Any]:
-    """One example per input in model order: tensors as torch tensors, anything else as it was given.
+    """One example per input in model order: tensors as torch tensors, anything else as given.
 
     example_inputs: a tuple or dict of arrays, tensors or plain Python values; a lone tensor for a lone input
     shapes:         name -> shape, or one shape per input; stands for float32 zeros
 
-    Raises ShapeError when neither fits the model's inputs.
+    Raises ShapeError when what is given does not fit the model's inputs.
     """
     torch = import_torch()
     if example_inputs is not None:
@@ -78,8 +78,8 @@ def _as_shape(name: str, shape: Any) -> tuple[int, ...]:
 
 
 def check_quotient(dividend: Any, divisor: Any) -> None:
-    """Raises ModelFormatError where a tensor of integers, divided and truncated, would end the process: PyTorch uses
-    the CPU's instruction, and the least integer by −1 has no quotient."""
+    """Raises ModelFormatError where truncating integer division of a tensor would kill the process: PyTorch uses the
+    CPU's instruction, and the lowest integer divided by −1 has no quotient."""
     torch = import_torch()
     dtype = torch.result_type(dividend, divisor)
     if dtype not in (torch.int8, torch.int16, torch.int32, torch.int64):

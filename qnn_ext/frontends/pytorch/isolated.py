@@ -1,5 +1,5 @@
-"""Files of PyTorch, imported in a process of their own: PyTorch's readers crash on some damaged files, and TorchScript
-is a program that the import evaluates.
+"""PyTorch files, imported in a separate process: PyTorch's readers crash on some damaged files, and TorchScript is a
+program that the import evaluates.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from ... import errors
 from ...errors import InputError, ModelFormatError, QnnError
-from ...isolation import Bounds, Ended, call
 from ...limits import current, over
 from ...module import QnnModule
+from ...processes.isolation import Bounds, Ended, call
 from .common import import_torch
 from .reader import PROGRAM, TORCHSCRIPT, Archive
 from .transfer import pack, unpack, unpack_module
 
-_COPIES = 20  # of a file's content that an import may make: read, unpacked, packed for PyTorch, converted, sent
+_COPIES = 20  # of a file's content that an import may need: read, unpacked, packed for PyTorch, converted, sent
 _IMPORTERS = {
     TORCHSCRIPT: "qnn_ext.frontends.pytorch.torchscript.importer",
     PROGRAM: "qnn_ext.frontends.pytorch.exported.archive",
@@ -26,8 +26,8 @@ _IMPORTERS = {
 
 
 def import_file(archive: Archive, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
-    """The module of an archive. Raises what its import raises, ModelFormatError where that crashed, and LimitError
-    where it took more time or memory than it may."""
+    """The module of an archive. Raises what its import raises, ModelFormatError if that crashes, and LimitError if it
+    exceeds its time or memory limit."""
     limits, threads = current(), import_torch().get_num_threads()
     memory = limits.memory + _COPIES * len(archive.content)
     header = {
@@ -57,7 +57,7 @@ def _pickled(example_inputs: Any, shapes: Any) -> bytes:
     shapes = dict(shapes) if isinstance(shapes, Mapping) else shapes
     try:
         return pickle.dumps((example_inputs, shapes))
-    except Exception as error:  # whatever the classes of these values raise
+    except Exception as error:  # the classes of these values may raise anything
         raise InputError(
             f"example_inputs cannot be sent to the process that reads the file ({error}); give arrays, tensors, "
             "numbers, and tuples, lists or dictionaries of them"
@@ -65,7 +65,7 @@ def _pickled(example_inputs: Any, shapes: Any) -> bytes:
 
 
 def _problem(end: Ended, name: str) -> ModelFormatError:
-    """What to say about an import that has ended without a result."""
+    """The error for an import that ended without a result."""
     if end.kind in ("time", "memory"):
         limit = {"time": "seconds", "memory": "memory"}[end.kind]
         return over(limit, f"{name}: {end.doing or 'the import'}")

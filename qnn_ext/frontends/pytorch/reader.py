@@ -1,7 +1,8 @@
-"""What kind of PyTorch file is this: found out from its content, before PyTorch opens it. Nothing is unpickled here.
+"""Determines the kind of a PyTorch file from its content, before PyTorch opens it. Nothing is unpickled here.
 
 `torch.jit.save` and `torch.export.save` write archives that PyTorch reads without Python's pickle; `torch.save` writes
-pickles, which can run anything when they are opened and hold no graph anyway. Those are refused with the way out.
+pickles, which can run anything when opened and hold no graph anyway: they are refused, with advice on what to save
+instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ModelFormatError
-from ...reading import read_bytes
+from ...files.reading import read_bytes
 from .common import import_torch
 from .records import checked_names, open_archive
 
@@ -25,15 +26,15 @@ HOW_TO = (
     "in the code that makes the model, write torch.jit.trace(model.eval(), example).save(path) for eager and FX "
     "models, or torch.export.save(torch.export.export(model, (example,)), path) for PT2E models"
 )
-# functions of TorchScript that reach for files
+# TorchScript functions that access files
 _FILE_ACCESS = re.compile(rb"\b(?:aten\.save|torch\.save|from_file)\s*\(")
-# what a pickle of tensors refers to
+# the names that a pickle of tensors may refer to
 _TENSOR_GLOBALS = re.compile(r"collections OrderedDict|torch\._utils _rebuild\w*|torch(\.\w+)* \w*Storage|torch \w+")
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A PyTorch file by content.
+    """A PyTorch file, classified by its content.
 
     kind:    TORCHSCRIPT or PROGRAM
     content: its bytes
@@ -60,7 +61,7 @@ def read_archive(source: str | os.PathLike | bytes) -> Archive:
 
 
 def _kind(content: bytes) -> str:
-    """Which of both kinds of archive this is. Raises ModelFormatError when it is neither, or damaged."""
+    """Which of the two kinds of archive this is. Raises ModelFormatError when it is neither, or damaged."""
     with open_archive(content) as archive:
         records = checked_names(archive)
         files = {record.partition("/")[2]: record for record in records}
@@ -95,7 +96,7 @@ def load_script(archive: Archive) -> Any:
 
 
 def read_file(source: str | os.PathLike | bytes) -> tuple[bytes, str]:
-    """The content of a file, or the bytes themselves, and a name for messages."""
+    """The content of a file, or the given bytes, and a name for messages."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source), "the model given as bytes"
     return read_bytes(source, ModelFormatError), os.fspath(source)
@@ -116,7 +117,7 @@ def _no_archive(content: bytes) -> str:
 
 
 def _pickle_problem(content: bytes) -> str:
-    """What to say about a pickle, which is read as a list of opcodes and never executed."""
+    """The error for a pickle, which is read as a list of opcodes and never executed."""
     classes = []
     try:
         for opcode, argument, _ in pickletools.genops(content):
@@ -124,7 +125,7 @@ def _pickle_problem(content: bytes) -> str:
                 classes.append(str(argument))
             if opcode.name == "STOP" and classes:
                 break
-    except Exception:  # a damaged pickle: what was found until then decides
+    except Exception:  # a damaged pickle: what was found so far decides
         pass
     foreign = [name for name in classes if not _TENSOR_GLOBALS.fullmatch(name)]
     if classes and not foreign:

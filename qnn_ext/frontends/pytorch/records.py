@@ -1,6 +1,6 @@
-"""The records of a PyTorch archive, a zip file: what they would unpack to is checked by arithmetic, before they are.
+"""The records of a PyTorch archive (a zip file): their unpacked sizes are checked before anything is unpacked.
 
-PyTorch opens the archive with a reader of its own. What both readers could understand differently is refused: records
+PyTorch opens the archive with its own reader. Whatever the two readers could interpret differently is refused: records
 of the same name, a second directory, names that lead out of the archive.
 """
 
@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from ...errors import ModelFormatError
 from ...limits import check
 
-# PyTorch stores tensors as they are and deflates only TorchScript's code, to a sixth at best
+# PyTorch stores tensors as they are and deflates only TorchScript's code, to a sixth of its size at best
 _MOST_COMPRESSION = 32
 _MOST_RECORDS = 1 << 17
-_ENTRY, _END = b"PK\x01\x02", b"PK\x05\x06"  # how an entry of the directory begins, and what follows the last
+_ENTRY, _END = b"PK\x01\x02", b"PK\x05\x06"  # signatures of a directory entry, and of the end record
 _END_SIZE = 22
 _ENCRYPTED = 1
 
 
 def open_archive(content: bytes) -> zipfile.ZipFile:
-    """The archive, whose records can be read one by one in memory that is bounded by the size of the content.
+    """The archive; reading its records one by one takes memory bounded by the size of the content.
 
-    Raises ModelFormatError when it is damaged, unpacks to absurdly much, or can be understood in two ways; LimitError
-    when it unpacks to more than the memory limit.
+    Raises ModelFormatError when it is damaged, unpacks to an absurd size, or is ambiguous; LimitError when it unpacks
+    to more than the memory limit.
     """
     if content.count(_ENTRY) > _MOST_RECORDS:
         raise ModelFormatError(f"the zip archive has over {_MOST_RECORDS:,} records, which no model needs")
@@ -44,7 +44,7 @@ def open_archive(content: bytes) -> zipfile.ZipFile:
 
 
 def checked_names(archive: zipfile.ZipFile) -> list[str]:
-    """The names of all records, after each has been read and its checksum compared. Raises ModelFormatError."""
+    """The names of all records, after reading each and checking its checksum. Raises ModelFormatError."""
     try:
         damaged = archive.testzip()
     except Exception as error:

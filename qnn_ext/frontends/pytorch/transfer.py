@@ -1,7 +1,7 @@
-"""What travels between processes: a request with its file, and the finished module, exactly and without pickle.
+"""Messages between processes: a request with its file, and the finished module, exact and without pickle.
 
-A message is a JSON header and arrays of bytes behind it. Of a module, the structure is TVM's own JSON; big constants
-are taken out of it, which would make it slow, and travel as bytes.
+A message is a JSON header followed by arrays of bytes. A module's structure is TVM's own JSON; big constants would make
+that slow, so they are taken out and sent as bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ...op.base import constant, constant_value
 from ...qparams import QParams
 
 _LENGTH = struct.Struct("<Q")
-_SMALL = 1 << 10  # bytes of a constant that stays in the JSON
+_SMALL = 1 << 10  # size in bytes up to which a constant stays in the JSON
 
 
 def pack(header: Mapping[str, Any], blobs: Sequence[Any]) -> list[Any]:
-    """A message of a header, and of bytes or arrays, as parts to be joined."""
+    """A message made of a header and of bytes or arrays, as parts to be joined."""
     parts = [blob.reshape(-1).view(np.uint8).data if isinstance(blob, np.ndarray) else blob for blob in blobs]
     text = json.dumps({"header": header, "sizes": [len(part) for part in parts]}).encode()
     return [_LENGTH.pack(len(text)), text, *parts]
 
 
 def unpack(message: Any) -> tuple[Any, list[memoryview]]:
-    """The header and the blobs, which are views of the message. Raises ValueError when sizes do not fit."""
+    """The header and the blobs, which are views of the message. Raises ValueError when sizes do not match."""
     view = memoryview(message)
     end = _LENGTH.size + _LENGTH.unpack(view[: _LENGTH.size])[0]
     content = json.loads(bytes(view[_LENGTH.size : end]))
@@ -82,7 +82,7 @@ def unpack_module(message: Any) -> QnnModule:
 
 
 def _add(array: np.ndarray, arrays: list[np.ndarray]) -> int:
-    """The number of an array in the message."""
+    """The index of an array in the message."""
     arrays.append(np.asarray(array, order="C"))
     return len(arrays) - 1
 
@@ -109,7 +109,7 @@ def _as_spec(packed: Sequence[Any], arrays: Sequence[np.ndarray]) -> TensorSpec:
 
 @mutator
 class _TakeOut(PyExprMutator):
-    """Puts a variable in the place of every big constant."""
+    """Replaces every big constant by a variable."""
 
     def __init__(self, arrays: list[np.ndarray]) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _TakeOut(PyExprMutator):
 
 
 def _without_constants(ir: IRModule, arrays: list[np.ndarray]) -> IRModule:
-    """The module with its big constants, which are appended to `arrays`, as further last parameters of `main`."""
+    """The module with its big constants turned into extra trailing parameters of `main` and appended to `arrays`."""
     main = ir["main"]
     taken = _TakeOut(arrays)
     body = taken.visit_expr(main.body)

@@ -1,7 +1,7 @@
-"""Bounds-checked access to a FlatBuffer through the accessor classes flatc generates.
+"""Bounds-checked access to a FlatBuffer through the accessor classes that flatc generates.
 
-The generated accessors trust every offset they meet. They reach the bytes only through their `_tab` member, so putting
-a `CheckedTable` there makes each read verified: whatever points outside the file raises ModelFormatError.
+The generated accessors trust every offset. They reach the bytes only through their `_tab` member, so a `CheckedTable`
+in its place verifies each read: anything that points outside the file raises ModelFormatError.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ...errors import ModelFormatError
 
 _UINT32, _INT32, _UINT16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 
-# An honest file visits each of its bytes about once. References that share their target could otherwise describe more
-# work and memory than any machine has; 4 visits a byte leave room for names and vectors that converters share.
+# In an honest file each byte is read about once. References that share a target could otherwise describe more work and
+# memory than any machine has; 4 reads per byte leave room for names and vectors that converters share.
 _VISITS_PER_BYTE = 4
 _FREE_VISITS = 1 << 16
 
@@ -59,7 +59,7 @@ class FlatFile:
         return self._attach(accessor(), self.follow(0))
 
     def table(self, obj: Any) -> Any:
-        """Make every further read through the generated object `obj` checked; None stays None."""
+        """Make every further read through the generated object `obj` a checked one; None stays None."""
         return None if obj is None else self._attach(obj, obj._tab.Pos)
 
     def tables(self, parent: Any, field: str) -> Iterator[Any]:
@@ -110,7 +110,7 @@ class CheckedTable:
         target.Bytes, target.Pos = self.Bytes, self._file.follow(self.Pos + field)
 
     def VectorLen(self, field: int) -> int:
-        """Number of elements of a vector; each occupies at least one byte of the file."""
+        """Number of elements of a vector; each must occupy at least one byte of the file."""
         start = self._file.follow(self.Pos + field)
         length = self._file.number(_UINT32, start)
         self._file.check(start + 4, length)
@@ -135,7 +135,7 @@ class CheckedTable:
         return bytes(self.Bytes[start + 4 : start + 4 + length])
 
     def has_unread_fields(self) -> bool:
-        """Whether the table holds fields past every slot asked for so far: those of a newer schema."""
+        """Whether the table has fields beyond every slot queried so far: those of a newer schema."""
         return any(self._field(slot) for slot in range(self._highest_slot + 2, self._vtable_size, 2))
 
     def _field(self, slot: int) -> int:
@@ -146,7 +146,7 @@ class CheckedTable:
 
 
 class AbsentTable:
-    """Stands in for a table the file leaves out: every accessor then returns its field's default."""
+    """Stands in for a table that the file omits: every accessor then returns its field's default."""
 
     def Offset(self, slot: int) -> int:
         """No field is present."""
@@ -161,6 +161,6 @@ def numbers(file: FlatFile, table: Any, field: str) -> tuple[Any, ...]:
 
 
 def text(raw: bytes | None) -> str:
-    """A string field as one line of text; what is no UTF-8 or not printable shows as replacement characters."""
+    """A string field as one line of text; invalid UTF-8 and unprintable characters become replacement characters."""
     decoded = (raw or b"").decode("utf-8", errors="replace")
     return "".join(char if char.isprintable() else "\ufffd" for char in decoded)

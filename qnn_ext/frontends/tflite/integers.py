@@ -1,5 +1,5 @@
-"""Integer arithmetic that several converters build their operators from: operands without zero point, TFLite's
-fixed-point multiplication, clipping. All of it as expressions of the dialect or of ordinary Relax.
+"""Integer arithmetic shared by several converters: operands with their zero point subtracted, TFLite's fixed-point
+multiplication, clipping. All of it is expressed in the dialect or in ordinary Relax.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ INT32_MAX = (1 << 31) - 1
 
 
 def tensor_qparams(node: Node, index: int = 0) -> QParams:
-    """The input's QParams. Raises UnsupportedOperatorError unless there are some, and they are per-tensor."""
+    """The input's QParams. Raises UnsupportedOperatorError unless it has per-tensor ones."""
     return _per_tensor(node, node.qparams(index), node.tensor(index).name)
 
 
 def result_qparams(node: Node, index: int = 0) -> QParams:
-    """The output's QParams. Raises UnsupportedOperatorError unless there are some, and they are per-tensor."""
+    """The output's QParams. Raises UnsupportedOperatorError unless it has per-tensor ones."""
     return _per_tensor(node, node.output_qparams(index), node.output_tensor(index).name)
 
 
@@ -54,7 +54,7 @@ def same_dtype(node: Node, *indices: int) -> str:
 
 
 def require_dtype(node: Node, dtype: str, *supported: str) -> None:
-    """Raise UnsupportedOperatorError unless the dtype is one of those LiteRT has a kernel for."""
+    """Raise UnsupportedOperatorError unless the dtype is one that LiteRT has a kernel for."""
     if dtype not in supported:
         raise node.unsupported(f"dtype {dtype}; supported are {', '.join(supported)}")
 
@@ -95,7 +95,7 @@ def narrow(node: Node, value: relax.Expr, zero_point: int, dtype: str) -> relax.
 
 
 def activate(node: Node, value: relax.Expr) -> relax.Expr:
-    """The fused activation, also of int32 and int64 results."""
+    """Applies the fused activation, also to int32 and int64 results."""
     activation = node.options.get("fused_activation_function", "NONE")
     dtype = node.output_tensor().dtype
     if dtype not in ("int32", "int64") or activation not in ACTIVATION_RANGES:
@@ -109,7 +109,7 @@ def activate(node: Node, value: relax.Expr) -> relax.Expr:
 
 
 class Wide:
-    """An int64 expression with Python's operators; the other operand is one as well, or an int."""
+    """An int64 expression with Python's operators; the other operand is another one, or an int."""
 
     def __init__(self, node: Node, expr: relax.Expr) -> None:
         self.node = node
@@ -156,7 +156,7 @@ class Wide:
         return Wide.of(self.node, self._apply(relax.op.less, bound).expr)
 
     def not_below(self, bound: int) -> Wide:
-        """1 where the value is the bound or above, else 0."""
+        """1 where the value is at or above the bound, else 0."""
         return self.constant(1) - self.below(bound)
 
     def choose(self, one: Wide, zero: Wide) -> Wide:
@@ -173,6 +173,6 @@ class Wide:
         return (self * other + (1 << 30)) >> 31
 
     def divide_by_pot(self, exponent: Wide) -> Wide:
-        """self / 2^exponent, midpoints away from zero: half is one less for negative values."""
+        """self / 2^exponent, midpoints away from zero: for negative values the half is one less."""
         half = (self.constant(1) << exponent) >> 1
         return (self + half - self.below(0).at_most(half)) >> exponent

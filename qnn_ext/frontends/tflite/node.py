@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -14,10 +13,8 @@ from ...module import FloatNote
 from ...numerics import reference
 from ...op.base import constant_value, shape_of
 from ...qparams import QParams, dtype_range
+from .assembly import TfliteAssembly
 from .reader import Operator, Tensor
-
-if TYPE_CHECKING:
-    from .importer import Importer
 
 QUANTIZED_DTYPES = ("int8", "uint8", "int16")
 
@@ -33,8 +30,8 @@ ACTIVATION_RANGES: dict[str, tuple[float | None, float | None]] = {
 class Node:
     """One operator under conversion."""
 
-    def __init__(self, importer: Importer, operator: Operator) -> None:
-        self.importer = importer
+    def __init__(self, assembly: TfliteAssembly, operator: Operator) -> None:
+        self.assembly = assembly
         self.operator = operator
         self.options = operator.options
         self.label = operator.label()
@@ -46,22 +43,22 @@ class Node:
         return len(self.operator.inputs)
 
     def has_input(self, index: int) -> bool:
-        """Whether the (optional) input is there."""
+        """Whether the (optional) input is present."""
         return index < self.input_count and self.operator.inputs[index] >= 0
 
     def input(self, index: int) -> relax.Expr:
         """The input's value. Raises ModelFormatError when it is absent."""
-        return self.importer.value(self._input_index(index))
+        return self.assembly.value(self._input_index(index))
 
     def tensor(self, index: int) -> Tensor:
         """The input's description in the file (name, dtype, qparams); its shape may be stale after a batch change."""
-        return self.importer.tensor(self._input_index(index))
+        return self.assembly.tensor(self._input_index(index))
 
     def output_tensor(self, index: int = 0) -> Tensor:
         """An output's description in the file."""
         if index >= len(self.operator.outputs):
             raise ModelFormatError(f"{self.label}: output {index} is missing")
-        return self.importer.tensor(self.operator.outputs[index])
+        return self.assembly.tensor(self.operator.outputs[index])
 
     def _input_index(self, index: int) -> int:
         if not self.has_input(index):
@@ -69,7 +66,7 @@ class Node:
         return self.operator.inputs[index]
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """The input's shape as inferred, not as the file says."""
+        """The input's shape as inferred, not as stored in the file."""
         return shape_of(self.input(index))
 
     def dtype(self, index: int = 0) -> str:
@@ -112,7 +109,7 @@ class Node:
     @property
     def tflite_numerics(self) -> bool:
         """True when results must equal TFLite's reference kernels bit for bit."""
-        return self.importer.numerics == "tflite"
+        return self.assembly.numerics == "tflite"
 
     @property
     def rounding(self) -> str:
@@ -182,7 +179,8 @@ class Node:
         qparams = self.output_tensor().qparams
         if qparams is None or self.output_tensor().dtype not in QUANTIZED_DTYPES:
             return relax.op.clip(self.emit(expr), -np.inf if low is None else low, np.inf if high is None else high)
-        bounds = clip_bounds(qparams, low, high)
+        delegated = self.operator.name in XNNPACK_CLIPS.get(qparams.dtype, ()) and not self.tflite_numerics
+        bounds = (xnnpack_bounds if delegated else clip_bounds)(qparams, low, high)
         return expr if bounds == dtype_range(qparams.dtype) else relax.op.clip(self.emit(expr), *bounds)
 
     def in_float(self, function: Callable[..., relax.Expr], reason: str, *indices: int) -> relax.Expr:
@@ -198,7 +196,7 @@ class Node:
         result = function(*args)
         output = self.output_tensor()
         if quantized:
-            self.importer.notes.append(FloatNote(output.name, self.operator.name, reason))
+            self.assembly.notes.append(FloatNote(output.name, self.operator.name, reason))
         if output.qparams is not None and output.dtype in QUANTIZED_DTYPES:
             return self.quantize(self.emit(result), output.qparams)
         return result
@@ -207,7 +205,7 @@ class Node:
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
         """Bind an intermediate expression, so that its type is known."""
-        return self.importer.emit(expr)
+        return self.assembly.emit(expr)
 
     def unsupported(self, reason: str) -> UnsupportedOperatorError:
         """The error to raise when the operator is used in a way that is not implemented."""
@@ -216,6 +214,26 @@ class Node:
     def malformed(self, reason: str) -> ModelFormatError:
         """The error to raise when the file contradicts itself at this operator."""
         return ModelFormatError(f"{self.label}: {reason}")
+
+
+# Operators whose fused activation XNNPACK clips to. uint8 depthwise convolutions often run in TFLite's kernels.
+_CLIPPED = ("ADD", "CONV_2D", "FULLY_CONNECTED", "MAX_POOL_2D", "MUL", "SUB", "TRANSPOSE_CONV")
+XNNPACK_CLIPS = {"int8": (*_CLIPPED, "DEPTHWISE_CONV_2D"), "uint8": _CLIPPED}
+
+
+def xnnpack_bounds(qparams: QParams, low: float | None, high: float | None) -> tuple[int, int]:
+    """As `clip_bounds`, rounded as XNNPACK does."""
+    minimum, maximum = dtype_range(qparams.dtype)
+    return (
+        minimum if low is None else int(xnnpack_quantized(np.float32(low), qparams)),
+        maximum if high is None else int(xnnpack_quantized(np.float32(high), qparams)),
+    )
+
+
+def xnnpack_quantized(real: np.ndarray | np.float32, qparams: QParams) -> np.ndarray:
+    """saturate(rint(real / scale + zero point)) in float32 (xnn_qs8_quantize); midpoints depend on the zero point."""
+    shifted = real / qparams.scale.astype(np.float32) + qparams.zero_point.astype(np.float32)
+    return np.asarray(np.rint(np.clip(shifted, *dtype_range(qparams.dtype))).astype(qparams.dtype))
 
 
 def clip_bounds(qparams: QParams, low: float | None, high: float | None) -> tuple[int, int]:

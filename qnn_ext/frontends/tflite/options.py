@@ -1,6 +1,6 @@
 """The builtin options of a TFLite operator as a plain dict, decoded by reflection over the schema's accessor classes.
 
-Not here: what an option means to an operator; the converters know that.
+What an option means to an operator is for the converters to know.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from .flatbuffer import AbsentTable, FlatFile, numbers, text
 
-# Fields the schema types as enums: the generated accessors only show integers.
+# Fields that the schema types as enums: the generated accessors only return integers.
 _ENUM_OF_FIELD = {
     "padding": "Padding",
     "fused_activation_function": "ActivationFunctionType",
@@ -38,7 +38,7 @@ _DTYPE_FIELDS = {
     "key_dtype",
     "value_dtype",
 }
-# Operators whose options class is not called after them.
+# Operators whose options class is not named after them.
 _SHARED_OPTIONS = {
     "Pool2DOptions": ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"),
     "ReducerOptions": ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL"),
@@ -51,7 +51,7 @@ _SHARED_OPTIONS = {
 
 
 def require_schema() -> Any:
-    """The `tflite` schema package; QnnError with the remedy when it is not installed."""
+    """The `tflite` schema package. Raises QnnError with the pip command when it is not installed."""
     try:
         import tflite
     except ImportError as error:
@@ -83,8 +83,8 @@ def dtype_name(tensor_type: int) -> str:
 def read_options(file: FlatFile, operator: Any, name: str) -> dict[str, Any]:
     """Every field of the builtin options of `operator` (a checked schema accessor) called `name`.
 
-    Absent fields, and all fields when the file leaves the options out, have the schema's defaults; operators that have
-    no options give {}. Raises ModelFormatError when the file carries another operator's options.
+    Absent fields, and all fields when the file leaves the options out, get the schema's defaults; operators without
+    options give {}. Raises ModelFormatError when the file carries another operator's options.
     """
     expected = _options_class(name)
     for union in ("BuiltinOptions", "BuiltinOptions2"):

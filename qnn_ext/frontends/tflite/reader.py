@@ -1,7 +1,7 @@
 """Reads a .tflite file into plain frozen values: subgraphs, tensors with QParams and constant data, operators.
 
-The file is not trusted. Whatever is returned is consistent: indices are in range, constants have the bytes their shape
-asks for, operators come in an order that can run. Not here: what an operator computes, or which ones are supported.
+The file is not trusted. What is returned is consistent: indices are in range, constants have as many bytes as their
+shape requires, operators come in an executable order. Not here: what an operator computes, or which ones are supported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ModelFormatError, QnnError
-from ...reading import read_bytes
+from ...files.reading import read_bytes
 from .flatbuffer import FlatFile, numbers, text
 from .options import enum_name, read_options, require_schema
 from .tensors import Tensor, read_buffer, read_tensor
@@ -43,13 +43,13 @@ class Operator:
     output_name: str = ""
 
     def label(self) -> str:
-        """How messages name this operator: CONV_2D #12 (output 'MobilenetV1/Conv2d_0/Relu6')."""
+        """How messages refer to this operator: CONV_2D #12 (output 'MobilenetV1/Conv2d_0/Relu6')."""
         return f"{self.name} #{self.index} (output '{self.output_name}')"
 
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """Tensors and the operators on them, in an order in which they can run."""
+    """Tensors and the operators on them, in an executable order."""
 
     index: int
     name: str
@@ -61,7 +61,7 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """A named entry point: names for some inputs and outputs (tensor indices) of a subgraph."""
+    """A named entry point: names of some inputs and outputs (tensor indices) of a subgraph."""
 
     signature_key: str
     inputs: dict[str, int]
@@ -71,7 +71,7 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A whole file; subgraph 0 is the one that runs."""
+    """A whole file; subgraph 0 is the main one."""
 
     version: int
     description: str
@@ -89,8 +89,9 @@ class _OperatorCode:
 def read_model(source: str | os.PathLike | bytes) -> Model:
     """Read a .tflite file given by path, or its bytes. Constants are read-only views of those bytes.
 
-    Raises ModelFormatError when the source is missing, no TFLite file, truncated or corrupt; UnsupportedOperatorError
-    when it needs a newer schema, sparse tensors or an unknown dtype; QnnError when the schema package is missing.
+    Raises ModelFormatError when the source is missing, not a TFLite file, truncated or corrupt;
+    UnsupportedOperatorError when it needs a newer schema, sparse tensors or an unknown dtype; QnnError when the schema
+    package is missing.
     """
     schema = require_schema()
     where = "the model given as bytes" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
@@ -128,7 +129,7 @@ def _read_model(file: FlatFile, root: Any) -> Model:
 
 
 def _in(place: str, function: Any, *args: Any) -> Any:
-    """Call `function`; errors of ours name `place` first."""
+    """Call `function`; our errors are prefixed with `place`."""
     try:
         return function(*args)
     except QnnError as error:
@@ -136,7 +137,7 @@ def _in(place: str, function: Any, *args: Any) -> Any:
 
 
 def _read_code(table: Any) -> _OperatorCode:
-    # Codes above 127 live in the newer field, while the older one then holds a placeholder; readers take the larger.
+    # Codes above 127 live in the newer field, while the older one holds a placeholder; readers take the larger value.
     code = max(table.BuiltinCode(), table.DeprecatedBuiltinCode())
     return _OperatorCode(code, text(table.CustomCode()), table.Version())
 
@@ -189,7 +190,7 @@ def _read_operator(
 
 
 def _custom_options(file: FlatFile, table: Any) -> bytes:
-    # Files over 2 GB keep the bytes past the end of the flatbuffer; offsets 0 and 1 mean "not there".
+    # Files over 2 GB store the data after the end of the flatbuffer; offsets 0 and 1 mean "none".
     start, size = table.LargeCustomOptionsOffset(), table.LargeCustomOptionsSize()
     if start > 1:
         file.check(start, size)
@@ -207,7 +208,7 @@ def _check_indices(what: str, indices: Iterable[int], tensors: tuple[Tensor, ...
 
 
 def _check_order(subgraph: Subgraph) -> None:
-    """Each tensor gets its value once, and before it is read."""
+    """Each tensor must be assigned exactly once, before it is read."""
     ready = {t.index for t in subgraph.tensors if t.data is not None or t.is_variable}
 
     def define(indices: tuple[int, ...], what: str) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .node import Node
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,17 +15,17 @@ class Converter:
     max_version: the newest operator version whose meaning `convert` implements
     """
 
-    convert: Callable[[Node], Any | Sequence[Any]]
+    convert: Callable[[Any], Any | Sequence[Any]]
     max_version: int
 
 
 CONVERTERS: dict[str, Converter] = {}
 
 
-def converter(*names: str, max_version: int) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
-    """Register the decorated function for these operators (custom operators by their custom code)."""
+def converter(*names: str, max_version: int) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """Register the decorated function for these operators (custom operators go by their custom code)."""
 
-    def register(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
+    def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         for name in names:
             if name in CONVERTERS:
                 raise ValueError(f"two converters for {name}")

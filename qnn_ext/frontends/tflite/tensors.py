@@ -1,4 +1,4 @@
-"""Tensors of a .tflite file: shape, dtype, QParams and constant data, each verified against the bytes present."""
+"""Tensors of a .tflite file: shape, dtype, QParams and constant data, each verified against the bytes in the file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from .options import dtype_name, enum_name
 
 MAX_RANK = 32  # NumPy 1's limit
 
-# The scale of a channel whose weights are all zero is 0 in some files. Integers cannot carry that, so it becomes a
-# scale that leaves every product below half a step: the result is the same, and products of it stay normal float32.
+# Some files have channels whose weights are all zero, with scale 0. Integers cannot represent that, so it becomes a
+# scale that keeps every product below half a step: the result is the same, and products with it stay normal float32
+# numbers.
 _NEGLIGIBLE_SCALE = np.float32(1e-30)
 
 
@@ -42,14 +43,14 @@ class Tensor:
     is_variable: bool
 
     def label(self) -> str:
-        """How messages name this tensor."""
+        """How messages refer to this tensor."""
         return f"tensor {self.index} '{self.name}'"
 
 
 def read_buffer(file: FlatFile, table: Any) -> np.ndarray:
     """The bytes of a buffer as a read-only uint8 view of the file, empty when it holds none."""
     start, size = table.Offset(), table.Size()
-    if start > 1:  # past the end of the flatbuffer, for files over 2 GB; offsets 0 and 1 mean "not there"
+    if start > 1:  # after the end of the flatbuffer, in files over 2 GB; offsets 0 and 1 mean "none"
         file.check(start, size)
         return np.frombuffer(file.data, np.uint8, size, start)
     return table.DataAsNumpy() if table.DataLength() else np.empty(0, np.uint8)
@@ -60,7 +61,7 @@ def read_tensor(
 ) -> Tensor:
     """Decode one checked schema Tensor.
 
-    used:     some operator or the graph refers to it; the quantization of an unused one is dropped when it is nonsense
+    used:     an operator or the graph refers to it; nonsensical quantization of an unused tensor is dropped
     computed: it is a graph input or an operator's output, so an empty buffer does not make it an empty constant
     """
     name = text(table.Name())
@@ -111,7 +112,7 @@ def _read_data(
     file: FlatFile, raw: np.ndarray, shape: tuple[int, ...], dtype: str, computed: bool
 ) -> np.ndarray | None:
     count = math.prod(shape)
-    if count == 0 or raw.size == 0:  # no data vouch for the sizes
+    if count == 0 or raw.size == 0:  # there is no data to confirm the sizes
         check_elements([max(dim, 1) for dim in shape], "a tensor")
     if raw.size == 0 and (computed or count > 0):
         return None
@@ -138,7 +139,7 @@ def _read_data(
 
 
 def _unpack_int4(raw: np.ndarray, count: int) -> np.ndarray:
-    """Two's complement nibbles, the low one first, as int8."""
+    """Two's complement nibbles, low nibble first, as int8."""
     low = (raw << 4).view(np.int8) >> 4
     high = raw.view(np.int8) >> 4
     return np.stack([low, high], axis=1).reshape(-1)[:count]
@@ -147,7 +148,7 @@ def _unpack_int4(raw: np.ndarray, count: int) -> np.ndarray:
 def _read_qparams(file: FlatFile, table: Any, shape: tuple[int, ...], dtype: str, constant: bool) -> QParams | None:
     dtype = "int8" if dtype == "int4" else dtype
     if table is None or dtype not in INTEGER_DTYPES:
-        return None  # a float tensor may carry the range seen in training; it is not quantized
+        return None  # a float tensor may carry its range from training; that does not make it quantized
     if (details := enum_name("QuantizationDetails", table.DetailsType())) != "NONE":
         raise UnsupportedOperatorError(f"quantization scheme {details} is not supported: use per-tensor or per-channel")
     if table.ScaleLength() == 0:
@@ -170,7 +171,7 @@ def _read_qparams(file: FlatFile, table: Any, shape: tuple[int, ...], dtype: str
 
 
 def _vector(file: FlatFile, table: Any, field: str) -> np.ndarray:
-    """A copied vector, so that no QParams keeps the file's bytes alive."""
+    """A vector, copied so that QParams do not keep the file's bytes alive."""
     length = getattr(table, field + "Length")()
     file.charge(8 * length)
     return np.array(getattr(table, field + "AsNumpy")()) if length else np.empty(0)

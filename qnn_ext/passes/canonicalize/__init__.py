@@ -1,4 +1,4 @@
-"""Canonicalize: rewrites QNN operators to integer primitives. What the math is, the same for every target.
+"""Canonicalize: rewrites QNN operators to integer primitives: the math, which is the same for every target.
 
     conv2d, dense, batch_matmul      the four terms T1 − T2 − T3 + T4 over `*_accumulate` and sums
     conv2d_transpose                 one convolution over all phases of its output, interleaved

@@ -32,7 +32,7 @@ def canonicalize_unary(call: relax.Call, emit: Emit) -> relax.Expr:
 
 @canonical("qnn.concatenate")
 def canonicalize_concatenate(call: relax.Call, emit: Emit) -> relax.Expr:
-    """Each input in the result's QParams, then R.concat."""
+    """Each input requantized to the result's QParams, then R.concat."""
     data, scales, zero_points, out_scale, out_zero = split_arguments(list(call.args))
     attributes = call_attributes(call)
     axis, rounding = attributes["axis"], attributes["rounding"]
@@ -62,7 +62,7 @@ def canonicalize_concatenate(call: relax.Call, emit: Emit) -> relax.Expr:
 
 
 def _concatenate_table(dtype: str, values: list[np.ndarray | None], out_dtype: str) -> np.ndarray:
-    """TFLite's float rescaling of one input is a function of a single value, so a table holds it exactly."""
+    """TFLite's float rescaling of an input is a function of a single value, so a table can represent it exactly."""
     if any(value is None for value in values) or dtype == "int32":
         raise UnsupportedOperatorError("qnn.concatenate: rounding TFLITE takes 8- or 16-bit data and constant QParams")
     scale, zero_point, out_scale, out_zero = (value.reshape(()) for value in values)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Operators that only need another layout before they can be computed: avg_pool2d."""
+"""Operators that only need a different layout before they can be computed: avg_pool2d."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rules import canonical
 
 @canonical("qnn.avg_pool2d")
 def canonicalize_avg_pool2d(call: relax.Call, emit: Emit) -> relax.Expr | None:
-    """NHWC, which the kernels compute; other layouts are transposed around it."""
+    """The pool in NHWC, the kernels' layout, with transposes around it for other layouts."""
     attributes = call_attributes(call)
     layout = attributes["layout"]
     if layout == "NHWC":

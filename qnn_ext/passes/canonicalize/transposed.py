@@ -1,7 +1,7 @@
 """conv2d_transpose as an ordinary convolution.
 
-Constant weights: over all output phases at once, see numerics/phases.py. Weights or zero points computed at run time:
-over the data with zeros between its pixels, the kernel turned around.
+With constant weights: over all output phases at once, see numerics/phases.py. With run-time weights or zero points:
+over the data with zeros between its pixels, with the kernel reversed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _interleave(phased: relax.Expr, phases: Pair, groups: int, emit: Emit) -> re
     return emit(relax.op.reshape(shuffled, (batch, height * sh, width * sw, groups * out)))
 
 
-# ---- weights or zero points known at run time only ---------------------------------------------------------------
+# ---- run-time weights or zero points -----------------------------------------------------------------------------
 
 
 def _by_zeros(data: relax.Expr, call: relax.Call, attributes: dict[str, Any], size: Pair, emit: Emit) -> relax.Expr:
@@ -141,7 +141,7 @@ def _shifted(data: relax.Expr, zero_point: relax.Expr, axis: int, emit: Emit) ->
 
 
 def _zeros_between(data: relax.Expr, axis: int, step: int, emit: Emit) -> relax.Expr:
-    """step − 1 zeros between neighbours along an axis."""
+    """The data with step − 1 zeros between neighbours along an axis."""
     if step == 1:
         return data
     shape = [int(dim) for dim in data.ty.shape]

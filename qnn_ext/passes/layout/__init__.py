@@ -1,12 +1,12 @@
-"""Layout: whole graphs from channels first (NCHW) to channels last (NHWC), which the kernels compute.
+"""Layout: converts whole graphs from channels first (NCHW) to channels last (NHWC), the kernels' layout.
 
-A forward walk. Each operator that has a layout reads its data with the channels last; operators that do not care work
-on whatever order of axes their data has, with their axes renamed; a transpose of the model only renames the axes of
-what is there. Only where an operator needs its operand in the order of the model, or the model ends, that order is
-made, once per value. Explicit transposes between NCHW and NHWC so cancel with each other and with those of this pass.
+This is a forward walk. Each operator with a layout reads its data channels last; layout-agnostic operators work on
+whatever axis order their data has, with their axes renumbered; a transpose in the model only renumbers the axes of
+existing values. The model's own order is restored only where an operator needs its operand in it, and for the model's
+outputs, once per value. So explicit transposes between NCHW and NHWC cancel with each other and with this pass's own.
 
-Results are bit-identical: an operator whose float sum would be added in another order keeps the order of the model,
-unless the caller lets float convolutions add in `any_order`.
+Results are bit-identical: an operator whose float sums would be added in a different order keeps the model's layout,
+unless the caller allows float convolutions to add in `any_order`.
 """
 
 from __future__ import annotations
@@ -15,37 +15,32 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from ..rewrite import bindings_of, emit_named, op_name, plain_attrs
+from ..rewrite import Rebuild, emit_named, op_name
 from . import rules
 from .forms import Forms, static_shape
 from .reshapes import reshape_rule  # noqa: F401  (registers its rules)
 
 
 def channels_last(mod: IRModule, any_order: bool = False) -> IRModule:
-    """`mod` with every operator in NCHW (NCW, NCDHW) that has a channels-last variant in that; others follow.
+    """`mod` with every operator in NCHW (NCW, NCDHW) that has a channels-last variant converted to it; others follow.
 
-    Modules without such operators are returned as they are. Inputs and outputs keep their layout.
+    Modules without such operators are returned unchanged. Inputs and outputs keep their layout.
     """
-    bindings = bindings_of(mod["main"])
-    if not any(rules.wants_channels_last(binding.value, any_order) for binding in bindings):
+    new = Rebuild(mod["main"])
+    if not any(rules.wants_channels_last(binding.value, any_order) for binding in new.bindings):
         return mod
-    main = mod["main"]
-    builder = relax.BlockBuilder()
-    forms = Forms(builder.emit, any_order)
-    with builder.function("main", list(main.params), attrs=plain_attrs(main)):
-        with builder.dataflow():
-            for binding in bindings:
-                _visit(binding, forms, builder)
-            result = builder.emit_output(forms.original(main.body.body))
-        builder.emit_func_output(result)
-    return relax.transform.DeadCodeElimination(["main"])(builder.get())
+    forms = Forms(new.builder.emit, any_order)
+    with new.main():
+        for binding in new.bindings:
+            _visit(binding, forms, new.builder)
+        new.result = forms.original(new.function.body.body)
+    return new.live_module()
 
 
 def _visit(binding: relax.VarBinding, forms: Forms, builder: relax.BlockBuilder) -> None:
     value, var = binding.value, binding.var
-    rule = rules.RULES.get(op_name(value)) if static_shape(var) is not None or op_name(value) == "split" else None
-    if isinstance(value, relax.TupleGetItem):
-        rule = rules.tuple_item
+    known = static_shape(var) is not None or op_name(value) == "split" or isinstance(value, relax.TupleGetItem)
+    rule = rules.rule_of(value) if known else None
     found: Any = rule(value, forms) if rule is not None else None
     for expr, order in found or [(forms.original(value), None)]:
         forms.define(var, emit_named(builder, expr, var.name), order)

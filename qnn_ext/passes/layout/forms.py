@@ -1,7 +1,7 @@
-"""The forms of each value: the orders of axes in which it exists, and how another one is made.
+"""The forms of each value: the axis orders in which it exists, and how to create another one.
 
-A form of x is an expression that equals x.transpose(order), together with that order. All orders are equally good: the
-order of the model is one among them.
+A form of x is an expression that equals x.transpose(order), together with that order. No order is special: the model's
+order is just one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def channels_last_order(ndim: int) -> Order:
 
 
 def static_shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor whose dimensions are all known, else None."""
+    """The shape of a tensor if all its dimensions are known, else None."""
     ty = value.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return None
@@ -43,32 +43,32 @@ class Forms:
         self._forms: dict[Any, dict[Order | None, Any]] = {}
         self._unshaped: dict[Any, Any] = {}  # variable bound to a reshape -> what it reshapes
 
-    # ---- what there is -------------------------------------------------------------------------------------------
+    # ---- existing forms ------------------------------------------------------------------------------------------
 
     def define(self, var: Any, expr: Any, order: Order | None) -> None:
-        """`expr` is `var` with its axes in that order; None: as it was, the only form of what is no tensor."""
+        """Record `expr` as `var` with its axes in that order; None: the original one, the only form of non-tensors."""
         if order is None and static_shape(var) is not None:
             order = tuple(range(len(shape_of(var))))
         self._forms.setdefault(var, {}).setdefault(order, expr)
 
     def of(self, value: Any) -> dict[Order, Any]:
-        """All forms of a tensor, the first one the order it was computed in."""
+        """All forms of a tensor, first the order it was computed in."""
         if value not in self._forms:
             self.define(value, value, None)
         return self._forms[value]  # type: ignore[return-value]
 
     def preferred(self, value: Any) -> Order:
-        """The form to go on with: channels last where that exists, else the one it was computed in."""
+        """The form to continue with: channels last if that exists, else the one it was computed in."""
         last = channels_last_order(len(shape_of(value)))
         return last if last in self.of(value) else next(iter(self.of(value)))
 
     def cost(self, value: Any, order: Order) -> int:
-        """Bytes to move for this form."""
+        """Bytes that must be moved to create this form."""
         if constant_value(value) is not None or self._free_source(value, order) is not None:
             return 0
         return math.prod(shape_of(value)) * np.dtype(str(value.ty.dtype)).itemsize
 
-    # ---- what is made --------------------------------------------------------------------------------------------
+    # ---- new forms -----------------------------------------------------------------------------------------------
 
     def get(self, value: Any, order: Order) -> Any:
         """`value` with its axes in that order."""
@@ -83,13 +83,13 @@ class Forms:
         return forms[order]
 
     def _free_source(self, value: Any, order: Order) -> Order | None:
-        """A form from which this one differs only by where dimensions of 1 stand."""
+        """An existing form that differs from this one only in the positions of dimensions of 1."""
         shape = shape_of(value)
         wide = [axis for axis in order if shape[axis] != 1]
         return next((o for o in self.of(value) if [axis for axis in o if shape[axis] != 1] == wide), None)
 
     def aligned(self, value: Any, order: Order) -> Any:
-        """An operand of a broadcasting operator whose result has this order: axes missing in front are added."""
+        """An operand of a broadcasting operator whose result has this order, with missing leading axes added."""
         shape, ndim = shape_of(value), len(order)
         if len(shape) == ndim:
             return self.get(value, order)
@@ -104,7 +104,7 @@ class Forms:
         return self.transpose(self.reshape(self.original(value), full), order)
 
     def original(self, expr: Any) -> Any:
-        """An expression of the old module with its variables as they were."""
+        """An expression of the old module, with its variables in their original form."""
         if isinstance(expr, relax.Var):
             shape = static_shape(expr)
             if shape is not None:
@@ -117,7 +117,7 @@ class Forms:
         return expr
 
     def _fields(self, var: Any) -> Any:
-        """A variable that is no tensor of known shape; a tuple of tensors in another order field by field."""
+        """A variable that is not a tensor of known shape; a tuple of tensors in another order, field by field."""
         order, expr = next(iter(self._forms[var].items()))
         if order is None:
             return expr
@@ -128,7 +128,7 @@ class Forms:
     # ---- moves in the new module ---------------------------------------------------------------------------------
 
     def transpose(self, expr: Any, axes: Sequence[int]) -> Any:
-        """expr.transpose(axes); a reshape where only dimensions of 1 change their places."""
+        """expr.transpose(axes); a reshape if only dimensions of 1 change their positions."""
         shape = shape_of(expr)
         wide = [axis for axis in axes if shape[axis] != 1]
         if wide == sorted(wide):

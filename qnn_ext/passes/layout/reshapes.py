@@ -1,4 +1,4 @@
-"""reshape and its relatives on data whose axes are in another order: flatten, squeeze, split and merged channels."""
+"""reshape and related operators on data with a different axis order: flatten, squeeze, split and merged channels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 
 from ...op.base import constant_value, shape_of
+from ...op.relax_table import RELAX
 from .forms import Form, Forms, Order, channels_last_order
 from .rules import layout_rule
 
@@ -15,7 +16,7 @@ Block = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def blocks(before: tuple[int, ...], after: tuple[int, ...]) -> list[Block]:
-    """The finest pairs (axes before, axes after) of equal numbers of elements, axes of 1 left out.
+    """The finest pairs (axes before, axes after) with equal numbers of elements, leaving out axes of 1.
 
     (2, 6, 4, 1) -> (2, 2, 3, 4): (0)-(0), (1)-(1, 2), (2)-(3).
     """
@@ -31,7 +32,7 @@ def blocks(before: tuple[int, ...], after: tuple[int, ...]) -> list[Block]:
 
 
 def _result_order(order: Order, shape: tuple[int, ...], pairs: list[Block], ndim: int) -> Order | None:
-    """The order of the result's axes if data in that order is reshaped in place; None where it would be torn apart."""
+    """The order of the result's axes if data in that order is reshaped in place; None if that would break it up."""
     wide = [axis for axis in order if shape[axis] != 1]
     result: list[int] = []
     while wide:
@@ -44,9 +45,9 @@ def _result_order(order: Order, shape: tuple[int, ...], pairs: list[Block], ndim
 
 
 def _with_ones(wide: list[int], ndim: int, original: bool = False) -> Order:
-    """A complete order: axes of 1 stand where they make it channels last, or the order of the model, if they can.
+    """A complete order, with axes of 1 placed so that it is channels last or the model's order, if possible.
 
-    original: try that first, for the data has the order of the model
+    original: try the model's order first, because the data has it
     """
     candidates = [channels_last_order(ndim), tuple(range(ndim))]
     for candidate in reversed(candidates) if original else candidates:
@@ -55,9 +56,9 @@ def _with_ones(wide: list[int], ndim: int, original: bool = False) -> Order:
     return (*(axis for axis in range(ndim) if axis not in wide), *wide)
 
 
-@layout_rule("reshape", "flatten", "squeeze", "expand_dims", "nn.batch_flatten")
+@layout_rule(*(name for name, traits in RELAX.items() if traits.reshapes))
 def reshape_rule(call: relax.Call, forms: Forms) -> list[Form] | None:
-    """A reshape in place, if the axes that it merges stand side by side; else of the data in an order where they do."""
+    """A reshape in place, if the axes that it merges are adjacent; otherwise of the data in an order where they are."""
     data = call.args[0]
     shape, result = shape_of(data), tuple(int(dim) for dim in call.ty.shape)
     if constant_value(data) is not None or 0 in shape:
@@ -80,12 +81,12 @@ def reshape_rule(call: relax.Call, forms: Forms) -> list[Form] | None:
 
 
 def _in_turn(order: Order, owners: dict[tuple[int, ...], tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The groups of axes after, in the order in which they begin."""
+    """The groups of axes after the reshape, in the order in which they begin."""
     return sorted(owners, key=lambda outs: order.index(outs[0]))
 
 
 def _grouped(order: Order, owners: dict[tuple[int, ...], tuple[int, ...]], shape: tuple[int, ...]) -> bool:
-    """Whether the axes of each group stand side by side."""
+    """Whether the axes of each group are adjacent."""
     flat = [axis for outs in _in_turn(order, owners) for axis in outs]
     return flat == [axis for axis in order if shape[axis] != 1]
 

@@ -1,14 +1,14 @@
 """qdq_to_integer: turns dequantize → float operator → quantize islands into integer operators.
 
-QDQ graphs (ONNX QDQ, PyTorch PT2E) say what a quantized model computes in float. Two steps make integers of them:
+QDQ graphs (ONNX QDQ, PyTorch PT2E) describe a quantized model in float. Two steps turn them into integers:
 
     hoist     quantize(move(x)) = move(quantize(x)) for operators that move values or keep their order, so that the
-              quantization stands right behind what computes
+              quantization comes right after the computation
     integers  a forward walk that carries each dequantized tensor as integers with scale and zero point for as long
               as operators have an integer rule. A product of two such tensors is an int32 accumulator, itself a tensor
               with a scale, dequantized in the kernel's epilogue; functions of one 8-bit tensor become tables
 
-What has no rule runs in float on dequantized values, which is what the model says; every such operator is reported.
+Operators without a rule run in float on dequantized values, as the model specifies; each of them is reported.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ for _module in pkgutil.iter_modules(__path__):
 def qdq_to_integer(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
     """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
 
-    `main` is a straight line of dataflow bindings. Modules without qnn.quantize and qnn.dequantize come back unchanged.
+    `main` is a straight line of dataflow bindings. Modules without qnn.quantize and qnn.dequantize stay unchanged.
     """
     return Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod)).run()

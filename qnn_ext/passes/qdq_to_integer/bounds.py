@@ -1,4 +1,4 @@
-"""Integer rules of the two bounds of every island: where a tensor starts and stops being real."""
+"""Integer rules for the two boundaries of every island: where a tensor becomes real and where it stops being real."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tvm import relax
 
 from ... import op as qnn
 from ...op.base import call_attributes, constant, constant_value
+from .context import Context, dequantized
 from .hoist import Quantize
 from .rules import integer_rule
 from .tensors import NARROW, Mapped, Quantized
-from .walker import Context, dequantized
 
 
 @integer_rule("qnn.dequantize")
@@ -26,7 +26,7 @@ def _dequantize(call: relax.Call, context: Context) -> Any:
 
 @integer_rule("qnn.quantize")
 def _quantize(call: relax.Call, context: Context) -> Any:
-    """quantize of what is known as integers: nothing at all, a requantize, or a table."""
+    """quantize of a value known as integers: nothing at all, a requantize, or a table."""
     quantize, tensor = Quantize(call), context.known(call.args[0])
     if not quantize.per_tensor or tensor is None:
         return None
@@ -41,8 +41,8 @@ def _quantize(call: relax.Call, context: Context) -> Any:
     same_scale, same_zero_point = _compare(quantize, tensor)
     if same_scale and same_zero_point and tensor.dtype == quantize.out_dtype:
         return tensor.data
-    # ONNX Runtime folds the scales of an accumulator into one multiplier; PyTorch, which multiplies by 1 / scale,
-    # rounds after each. With equal scales both are exact
+    # ONNX Runtime folds an accumulator's scales into one multiplier; PyTorch, which multiplies by 1 / scale, rounds
+    # after each multiplication. With equal scales both are exact.
     wide = tensor.dtype in ("int32", "int64") and not quantize.attributes["reciprocal"]
     if (wide or same_scale) and quantize.attributes["rounding"] == "TONEAREST_EVEN":
         target = (quantize.scale, quantize.zero_point)
@@ -51,7 +51,7 @@ def _quantize(call: relax.Call, context: Context) -> Any:
 
 
 def _compare(quantize: Quantize, tensor: Quantized) -> tuple[bool, bool]:
-    """Whether scale and zero point of the tensor are those it is quantized to, so that float32 keeps every integer."""
+    """Whether the tensor's scale and zero point equal those it is quantized to, so that float32 keeps every integer."""
     if not tensor.per_tensor or tensor.constants is None or quantize.out_dtype not in NARROW:
         return False, False
     wanted = constant_value(quantize.scale), constant_value(quantize.zero_point)

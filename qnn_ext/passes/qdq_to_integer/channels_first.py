@@ -1,6 +1,6 @@
-"""Channels first: operators with the channels last, of TFLite, between transposes to and from the layout rules know.
+"""Channels first: puts TFLite's channels-last operators between transposes from and to the layout that the rules know.
 
-The transposes move integers like any other move does, and `passes.layout` makes them cancel.
+The transposes move integers like any other move, and `passes.layout` makes them cancel.
 """
 
 from __future__ import annotations
@@ -10,43 +10,44 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from ...op.base import constant, constant_value
+from ...op.base import constant, constant_value, definition_of
+from ...op.relax_table import traits_of
+from ...op.traits import Kind, Product
 from ..layout.rules import rebuild
-from ..rewrite import Emit, op_name, rewrite
-
-_POOLS = tuple(f"nn.{kind}{rank}d" for kind in ("avg_pool", "adaptive_avg_pool") for rank in (1, 2, 3))
-_CONVOLUTIONS = tuple(f"nn.conv{rank}d" for rank in (1, 2, 3))
+from ..rewrite import Emit, rewrite
 
 
 def channels_first(mod: IRModule) -> IRModule:
     """`mod` with convolutions, average pools and interpolating resizes in NCHW (NCW, NCDHW); max pools, which only
-    compare, in any layout."""
+    compare values, stay in any layout."""
     return rewrite(mod, _rule)
 
 
 def _rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
-    name = op_name(value)
-    if name in _CONVOLUTIONS:
+    traits = traits_of(value)
+    if definition_of(value) is not None:
+        return None
+    if traits.product is Product.CONVOLUTION:
         layout, kernel = str(value.attrs.data_layout), str(value.attrs.kernel_layout)
         wanted, first = _first(layout), _first(kernel, "OI")
         if (layout, kernel) == (wanted, first) or set(kernel) != set(first):
             return None
         args = [_arranged(value.args[0], layout, wanted, emit), _arranged(value.args[1], kernel, first, emit)]
         changes = {"data_layout": wanted, "out_layout": wanted, "kernel_layout": first}
-    elif name in _POOLS or name == "image.resize2d":
+    elif traits.layouts and traits.kind is not Kind.SELECTION:
         layout = str(value.attrs.layout)
         wanted = _first(layout)
         if layout == wanted or set(layout) != set(wanted):
             return None
         args = [_arranged(value.args[0], layout, wanted, emit), *value.args[1:]]
-        changes = {"layout": wanted} if name == "image.resize2d" else {"layout": wanted, "out_layout": wanted}
+        changes = dict.fromkeys(traits.layouts, wanted)
     else:
         return None
     return _arranged(emit(rebuild(value, args, **changes)), wanted, layout, emit)
 
 
 def _first(layout: str, leading: str = "NC") -> str:
-    """The layout with these two axes first and the spatial ones behind: NHWC → NCHW, OHWI → OIHW."""
+    """The layout with these two axes first, followed by the spatial ones: NHWC → NCHW, OHWI → OIHW."""
     return leading + "".join(axis for axis in layout if axis not in leading)
 
 

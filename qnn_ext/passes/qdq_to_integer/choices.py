@@ -1,4 +1,4 @@
-"""Integer rules of operators that choose between two tensors: integers of equal scale choose as the reals do."""
+"""Integer rules of operators that select from two tensors: with equal scales, integers compare like the reals."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import relax
 
+from .context import Context
 from .rules import integer_rule
 from .tables import tabulate
-from .walker import Context
 
 
 @integer_rule("maximum", "minimum")

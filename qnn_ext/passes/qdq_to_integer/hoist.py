@@ -3,31 +3,32 @@
     quantize(reshape(x)) = reshape(quantize(x))        quantize(max_pool(x)) = max_pool(quantize(x))
     quantize(relu(x)) = max(quantize(x), zero_point)   quantize(concat(a, b)) = concat(quantize(a), quantize(b))
 
-All exact, because quantize is monotone and works on each element by itself. A value may be replaced by its integers
-only where every reader quantizes it alike: `_demands` finds these from the results backwards, then one walk forwards
-rewrites. Both take time linear in the number of bindings.
+All of these are exact, because quantize is monotone and elementwise. A value may be replaced by its integers only if
+every reader quantizes it in the same way: `_demands` finds such values in a backward walk, then a forward walk rewrites
+them. Both take time linear in the number of bindings.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax
 
-from ...interpreter import interpret
 from ...op.base import OPS, call_attributes, constant, constant_value, shape_of
 from ...op.cost import is_quick
-from ..rewrite import bindings_of, consumers, emit_named, op_name, operands, plain_attrs, substitute
+from ...op.evaluate import interpret
+from ...op.relax_table import traits_of
+from ..layout.rules import rebuild
+from ..rewrite import Rebuild, consumers, emit_named, op_name, operands, substitute
 
-# folded constants may be this much bigger than what they are made of
+# elements by which a folded constant may exceed its operands
 _MOST_GROWTH = 4096
 
 
 class Quantize:
-    """One quantize to be moved: its parameters, and how it applies to another tensor."""
+    """A quantize to be moved: its parameters, and its application to another tensor."""
 
     def __init__(self, call: relax.Call) -> None:
         self.scale, self.zero_point = call.args[1:]
@@ -52,53 +53,35 @@ class Quantize:
         return np.asarray(OPS["quantize"].reference(array.astype(np.float32), *args, **self.attributes))
 
     def bounds(self, low: float, high: float) -> tuple[int, int]:
-        """The integers that two real numbers become."""
+        """The integers that two real numbers are quantized to."""
         first, last = (int(self.value(np.float32(bound)).item()) for bound in (low, high))
         return first, last
 
 
 # ---- operators that can work on integers instead -----------------------------------------------------------------
 
-# the value of a binding -> the operands that are its data, or None when this one cannot be moved over
-DataOf = Callable[[Any], "list[Any] | None"]
-# (call, its data as integers, the quantize) -> the call on integers
-OnIntegers = Callable[[relax.Call, list[Any], Quantize], Any]
 
-
-def _first(call: relax.Call) -> list[Any]:
-    return [call.args[0]]
-
-
-def _fields(call: relax.Call) -> list[Any] | None:
-    return list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else None
-
-
-def _nearest(call: relax.Call) -> list[Any] | None:
-    return [call.args[0]] if call.attrs.method == "nearest_neighbor" else None
-
-
-def _both(call: relax.Call) -> list[Any]:
-    return list(call.args)
+def _data_of(value: Any) -> list[Any] | None:
+    """The data operands of an operator that quantize can be moved past, None for any other."""
+    if isinstance(value, relax.TupleGetItem):
+        return [value.tuple_value]
+    traits = traits_of(value)
+    if not traits.carries and traits.clips is None:
+        return None
+    data = traits.operands(value)
+    return data if all(isinstance(item.ty, relax.TensorType) for item in data) else None
 
 
 def _on_integers(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
-    """The same call; `data` in place of the leading arguments, or of the fields of the first."""
-    if isinstance(call.args[0], relax.Tuple):
-        return relax.Call(call.op, [relax.Tuple(data), *call.args[1:]], call.attrs, call.ty_args)
-    return relax.Call(call.op, [*data, *call.args[len(data) :]], call.attrs, call.ty_args)
-
-
-def _relu(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
-    return _clipped(data[0], 0.0, np.inf, quantize)
-
-
-def _relu6(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
-    return _clipped(data[0], 0.0, 6.0, quantize)
-
-
-def _clip(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
-    low, high = (float(bound.value) for bound in call.args[1:])
-    return _clipped(data[0], low, high, quantize)
+    """The call on its data as integers."""
+    traits = traits_of(call)
+    if traits.clips is not None:
+        return _clipped(data[0], *traits.clips(call), quantize)
+    moved = traits.with_operands(call, data)
+    if traits.fill is None or call.attrs.pad_mode != "constant":
+        return moved
+    fill = int(quantize.value(np.float32(float(getattr(call.attrs, traits.fill)))).item())
+    return rebuild(moved, moved.args, **{traits.fill: float(fill)})
 
 
 def _clipped(data: Any, low: float, high: float, quantize: Quantize) -> Any:
@@ -106,72 +89,26 @@ def _clipped(data: Any, low: float, high: float, quantize: Quantize) -> Any:
     return data if bounds == (limits.min, limits.max) else relax.op.clip(data, *bounds)
 
 
-def _pad(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
-    if call.attrs.pad_mode != "constant":
-        return _on_integers(call, data, quantize)
-    fill = int(quantize.value(np.float32(float(call.attrs.pad_value))).item())
-    widths = [int(width) for width in call.attrs.pad_width]
-    return relax.op.nn.pad(data[0], widths, pad_mode="constant", pad_value=fill)
-
-
-def _where(call: relax.Call, data: list[Any], quantize: Quantize) -> Any:
-    return relax.op.where(call.args[0], *data)
-
-
-_UNARY_MOVES = (
-    "reshape", "flatten", "nn.batch_flatten", "permute_dims", "squeeze", "expand_dims", "broadcast_to",
-    "strided_slice", "flip", "tile", "repeat", "take", "gather_elements", "gather_nd", "split",
-    "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min",
-)  # fmt: skip
-_OVER: dict[str, tuple[DataOf, OnIntegers]] = {
-    **dict.fromkeys(_UNARY_MOVES, (_first, _on_integers)),
-    "concat": (_fields, _on_integers),
-    "stack": (_fields, _on_integers),
-    "image.resize2d": (_nearest, _on_integers),
-    "maximum": (_both, _on_integers),
-    "minimum": (_both, _on_integers),
-    "where": (lambda call: [call.args[1], call.args[2]], _where),
-    "nn.relu": (_first, _relu),
-    "nn.relu6": (_first, _relu6),
-    "clip": (_first, _clip),
-    "nn.pad": (_first, _pad),
-}
-
-
-def _data_of(value: Any) -> list[Any] | None:
-    """The data operands of an operator that can be moved over, None for any other."""
-    if isinstance(value, relax.TupleGetItem):
-        return [value.tuple_value]
-    rule = _OVER.get(op_name(value))
-    return None if rule is None else rule[0](value)
-
-
 # ---- the two walks -----------------------------------------------------------------------------------------------
 
 
 def hoist_quantize(mod: IRModule) -> IRModule:
-    """`mod` with every per-tensor quantize as close behind a computation as it can be, equal ones merged."""
+    """`mod` with every per-tensor quantize as close to the computation before it as possible, and equal ones merged."""
     return _Hoist(mod["main"]).run()
 
 
 class _Hoist:
     def __init__(self, function: relax.Function) -> None:
-        self._function = function
-        self._bindings = bindings_of(function)
-        self._wanted = _demands(function, self._bindings)
-        self._builder = relax.BlockBuilder()
-        self._environment: dict[Any, Any] = {}
+        self._new = Rebuild(function)
+        self._wanted = _demands(function, self._new.bindings)
+        self._builder, self._environment = self._new.builder, self._new.environment
         self._integers: dict[Any, dict[Any, Any]] = {}  # tensor -> key of a quantize -> its integers
 
     def run(self) -> IRModule:
-        function = self._function
-        with self._builder.function("main", list(function.params), attrs=plain_attrs(function)):
-            with self._builder.dataflow():
-                for binding in self._bindings:
-                    self._visit(binding)
-                result = self._builder.emit_output(substitute(function.body.body, self._environment))
-            self._builder.emit_func_output(result)
-        return relax.transform.DeadCodeElimination(["main"])(self._builder.get())
+        with self._new.main():
+            for binding in self._new.bindings:
+                self._visit(binding)
+        return self._new.live_module()
 
     def _visit(self, binding: relax.VarBinding) -> None:
         value, var = binding.value, binding.var
@@ -191,7 +128,7 @@ class _Hoist:
         return _folded(emit_named(self._builder, expr, name), expr)
 
     def _data_of(self, value: Any) -> list[Any] | None:
-        """The operands to quantize instead of the result, None when the result has to be quantized."""
+        """The operands to quantize instead of the result, None if the result has to be quantized."""
         if isinstance(value, relax.TupleGetItem) and value.tuple_value not in self._wanted:
             return None
         return _data_of(value)
@@ -200,10 +137,10 @@ class _Hoist:
         if isinstance(value, relax.TupleGetItem):
             return relax.TupleGetItem(parts[0], value.index)
         rest = substitute(value, self._environment)
-        return _OVER[op_name(value)][1](rest, parts, quantize)
+        return _on_integers(rest, parts, quantize)
 
     def _quantized(self, tensor: Any, quantize: Quantize, name: str) -> Any:
-        """The integers of a tensor: as they came over an operator, or by a quantize of their own."""
+        """The integers of a tensor: from moving its quantize past an operator, or else from a new quantize."""
         real = self._environment.get(tensor, tensor)
         array = constant_value(real)
         if array is not None:
@@ -215,7 +152,7 @@ class _Hoist:
 
 
 def _demands(function: relax.Function, bindings: list[relax.VarBinding]) -> dict[Any, Quantize]:
-    """Variable -> the quantize that all its readers apply to it, directly or behind operators that move values."""
+    """Variable -> the quantize that all its readers apply to it, directly or after operators that move values."""
     readers = consumers(function, bindings)
     data = [set(_data_of(binding.value) or []) for binding in bindings]
     wanted: dict[Any, Quantize] = {}
@@ -242,14 +179,14 @@ def _demand(reader: relax.VarBinding, var: Any, data: set[Any], wanted: dict[Any
 
 
 def _has_integers(binding: relax.VarBinding) -> bool:
-    """A float tensor, or a tuple of them whose maker can work on integers."""
+    """Whether it binds a tensor, or a tuple from an operator that can work on integers."""
     if isinstance(binding.var.ty, relax.TupleType):
-        return op_name(binding.value) == "split"
+        return traits_of(binding.value).carries
     return isinstance(binding.var.ty, relax.TensorType)
 
 
 def _folded(bound: Any, expr: Any) -> Any:
-    """The value of a call whose operands are all constant, when it is not much bigger than they are."""
+    """The value of a call whose operands are all constant, if it is not much bigger than they are."""
     name = op_name(expr)
     if not name or name == "qnn.dequantize" or not isinstance(bound.ty, relax.TensorType):
         return bound
@@ -273,7 +210,7 @@ def evaluate(call: relax.Call) -> np.ndarray:
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([parameter(field) for field in arg.fields])
         array = constant_value(arg)
-        if array is None or array.ndim == 0:  # scalars stay: some operators want them known
+        if array is None or array.ndim == 0:  # scalars stay constants, as some operators require
             return arg
         params.append(relax.Var(f"p{len(params)}", arg.ty))
         arrays.append(array)

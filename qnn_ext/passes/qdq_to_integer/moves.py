@@ -1,109 +1,64 @@
-"""Integer rules of operators that move values: they work on the integers as on the reals."""
+"""Integer rules of operators that move values: they work on integers as they do on reals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from ...numerics.windows import axis_counts
+from ...op import axes
 from ...op.base import as_expr, constant, constant_value, normalize_axis, shape_of
+from ...op.relax_table import traits_of
+from ...op.traits import Kind
+from .context import Context
 from .hoist import evaluate
 from .rules import integer_rule
 from .tensors import Mapped, Quantized
-from .walker import Context
 
-# (call, channel axis) -> the axis the channels have afterwards; None when they are torn apart
-AxisRule = Callable[[relax.Call, int], "int | None"]
-
-_MOST_GROWN = 2**22  # elements that a constant may become at import
+_MOST_GROWN = 2**22  # elements that a constant may grow to at import
 
 TORN = "it tears apart the channels that have scales of their own"
 
 
-def _permuted(call: relax.Call, axis: int) -> int | None:
-    ndim = len(shape_of(call.args[0]))
-    axes = [int(a) % ndim for a in call.attrs.axes] if call.attrs.axes is not None else list(range(ndim))[::-1]
-    return axes.index(axis)
-
-
-def _reshaped(call: relax.Call, axis: int) -> int | None:
-    """The dimension of the same size with as many elements before it."""
-    before, after = shape_of(call.args[0]), shape_of(call)
-    for new, size in enumerate(after):
-        if size == before[axis] and math.prod(after[:new]) == math.prod(before[:axis]):
-            return new
-    return None
-
-
-def _untouched(call: relax.Call, axis: int) -> int | None:
-    """Operators that leave the channel dimension as it is, when its length and position have not changed."""
-    before, after = shape_of(call.args[0]), shape_of(call)
-    touched = {int(a) % len(before) for a in _axes(call)}
-    return axis if len(before) == len(after) and axis not in touched and before[axis] == after[axis] else None
-
-
-def _axes(call: relax.Call) -> list[Any]:
-    if len(call.args) > 1 and isinstance(call.args[1], relax.Tuple):  # strided_slice
-        return [field.value if hasattr(field, "value") else field for field in call.args[1].fields]
-    axis = getattr(call.attrs, "axis", None)
-    return [] if axis is None else [axis]
-
-
-def _broadcast(call: relax.Call, axis: int) -> int | None:
-    before, after = shape_of(call.args[0]), shape_of(call)
-    new = axis + len(after) - len(before)
-    return new if after[new] == before[axis] else None
-
-
-def _reduced(call: relax.Call, axis: int) -> int | None:
-    ndim = len(shape_of(call.args[0]))
-    axes = range(ndim) if call.attrs.axis is None else [normalize_axis(int(a), ndim) for a in call.attrs.axis]
-    if axis in axes:
-        return None
-    return axis if call.attrs.keepdims else axis - sum(a < axis for a in axes)
-
-
-_AXIS_RULES: dict[str, AxisRule] = {
-    "permute_dims": _permuted,
-    **dict.fromkeys(("reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims"), _reshaped),
-    **dict.fromkeys(("strided_slice", "flip", "repeat", "take", "gather_elements", "split"), _untouched),
-    "broadcast_to": _broadcast,
-    "max": _reduced,
-    "min": _reduced,
-    **dict.fromkeys(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"), lambda call, axis: axis if axis < 2 else None),
-    "image.resize2d": lambda call, axis: axis if axis < 2 else None,
-}
-# these compare values: of a function of integers, not of the integers themselves
-_ORDERED = frozenset({"nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min"})
-
-
-@integer_rule(
-    "permute_dims", "reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims", "broadcast_to",
-    "strided_slice", "flip", "tile", "repeat", "gather_elements", "gather_nd", *sorted(_ORDERED),
-)  # fmt: skip
+@integer_rule(Kind.MOVE, Kind.SELECTION)
 def move(call: relax.Call, context: Context) -> Any:
-    """The same operator on the integers; scales per channel move with their axis."""
+    """The same operator on the integers; per-channel scales move with their axis."""
     tensor = context.known(call.args[0])
     if tensor is None:
         return None
-    name = str(call.op.name).removeprefix("relax.")
+    traits = traits_of(call)
     moved = relax.Call(call.op, [tensor.data, *map(context.value, call.args[1:])], call.attrs, call.ty_args)
-    if isinstance(tensor, Mapped):
-        return None if name in _ORDERED else Mapped(context.emit(moved), tensor.values, tensor.cheap)
+    if traits.kind is Kind.SELECTION and traits.layouts and _has_empty_window(call):
+        return context.refuse("a window of it sees nothing but padding, which is −∞ and no integer")
+    if isinstance(tensor, Mapped):  # the order is that of the function's values, not of the integers
+        return None if traits.kind is Kind.SELECTION else Mapped(context.emit(moved), tensor.values, tensor.cheap)
     axis = tensor.channel_axis
     if axis is not None:
-        rule = _AXIS_RULES.get(name)
-        axis = None if rule is None else rule(call, axis)
+        axis = None if traits.moved_axis is None else traits.moved_axis(call, axis)
         if axis is None:
             return context.refuse(TORN)
     return tensor.moved(_fold(moved, context), axis)
 
 
+def _has_empty_window(call: relax.Call) -> bool:
+    """Whether a pooling has windows that contain only padding, which dilation and ceil_mode can cause."""
+    attributes, layout = call.attrs, str(call.attrs.layout)
+    before, after = shape_of(call.args[0]), shape_of(call)
+    for position, axis in enumerate(axis for axis, letter in enumerate(layout) if letter in "DHW"):
+        kernel, stride, low, dilation = (
+            int(values[position])
+            for values in (attributes.pool_size, attributes.strides, attributes.padding, attributes.dilation)
+        )
+        if not axis_counts(before[axis], after[axis], kernel, stride, low, 0, dilation, False).all():
+            return True
+    return False
+
+
 def _fold(call: relax.Call, context: Context) -> Any:
-    """The call bound to a variable, or its value when its data is constant and does not grow much."""
+    """The call bound to a variable, or its value if its data is constant and does not grow much."""
     tensors = [arg for arg in call.args if isinstance(getattr(arg, "ty", None), relax.TensorType)]
     arrays = [constant_value(arg) for arg in tensors]
     bound = context.emit(call)
@@ -123,7 +78,7 @@ def _resize(call: relax.Call, context: Context) -> Any:
 
 @integer_rule("take")
 def _take(call: relax.Call, context: Context) -> Any:
-    """Rows of a table. Where each has a scale of its own, the scales are looked up beside them."""
+    """Rows of a table. If each row has its own scale, the scales are looked up along with them."""
     tensor, axis = context.quantized(call.args[0]), call.attrs.axis
     if tensor is None or axis is None or tensor.channel_axis != normalize_axis(int(axis), len(tensor.shape)):
         return move(call, context)
@@ -142,7 +97,7 @@ def _take(call: relax.Call, context: Context) -> Any:
 
 @integer_rule("nn.pad")
 def _pad(call: relax.Call, context: Context) -> Any:
-    """Padding with a value that the integers can say: the zero point for 0."""
+    """Padding with a value that the integers can represent: the zero point for 0."""
     tensor = context.quantized(call.args[0])
     if tensor is None:
         return None
@@ -164,7 +119,7 @@ def _pad(call: relax.Call, context: Context) -> Any:
 
 @integer_rule("concat", "stack")
 def _join(call: relax.Call, context: Context) -> Any:
-    """Tensors side by side; joined along an existing axis they may have differing scales, which become a vector."""
+    """Joined tensors; if joined along an existing axis, they may have different scales, which become a vector."""
     if not isinstance(call.args[0], relax.Tuple):
         return None
     tensors = [context.quantized(field) for field in call.args[0].fields]
@@ -194,13 +149,13 @@ def _split(call: relax.Call, context: Context) -> Any:
     if tensor is None:
         return None
     axis = tensor.channel_axis
-    if axis is not None and axis == normalize_axis(int(call.attrs.axis), len(tensor.shape)):
+    if axis is not None and axes.divided(call, axis) is None:
         return context.refuse(TORN)
     parts = context.emit(relax.Call(call.op, [tensor.data], call.attrs, call.ty_args))
     return [tensor.moved(context.emit(relax.TupleGetItem(parts, i)), axis) for i in range(len(parts.ty.fields))]
 
 
-# ---- operators whose result depends on the order of values alone -------------------------------------------------
+# ---- operators whose result depends only on the order of values --------------------------------------------------
 
 
 def _comparable(call: relax.Call, context: Context) -> Quantized | None:
@@ -218,7 +173,7 @@ def _extreme_position(call: relax.Call, context: Context) -> Any:
 
 @integer_rule("sort", "argsort")
 def _sort(call: relax.Call, context: Context) -> Any:
-    """In int32: TVM's runtime sorts no narrower integers."""
+    """In int32, because TVM's runtime does not sort narrower integers."""
     tensor = _comparable(call, context)
     if tensor is None:
         return None

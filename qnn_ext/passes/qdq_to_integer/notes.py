@@ -5,37 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...op.relax_table import traits_of
+from ...op.traits import Kind
 from ..rewrite import operands
 from .tensors import Mapped, Quantized
 
-# on quantized data these run in registers, in the kernel that made it or that quantizes the result
-_ELEMENTWISE = frozenset({
-    "add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "sqrt", "rsqrt", "sign",
-    "square", "exp", "log", "tanh", "sigmoid", "erf", "power", "clip", "floor", "ceil", "round", "astype",
-    "where", "nn.relu", "nn.relu6", "nn.leakyrelu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.softplus",
-    "nn.prelu", "nn.selu", "greater", "greater_equal", "less", "less_equal", "equal", "not_equal",
-})  # fmt: skip
-# these move values, or do not look at them
-_MOVES = frozenset({
-    "reshape", "flatten", "permute_dims", "squeeze", "expand_dims", "broadcast_to", "strided_slice", "take",
-    "concat", "split", "stack", "tile", "repeat", "flip", "nn.batch_flatten", "shape_of", "zeros", "ones",
-    "full", "arange", "gather_elements", "gather_nd", "nn.pad",
-    "zeros_like", "ones_like", "full_like",
-})  # fmt: skip
-# the products whose share of integer work users look at, whatever their operands are
-_PRODUCTS = frozenset({
-    "matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose",
-    "nn.conv3d_transpose", "nn.attention", "nn.attention_bias",
-})  # fmt: skip
+# Operators that nobody expects to run on integers: they move values, do not read them, or run in registers, in the
+# kernel that computes their data or that quantizes their result.
+_SILENT = (Kind.MOVE, Kind.JOIN, Kind.POINTWISE, Kind.CREATION)
 
 NOT_QUANTIZED = "the model does not quantize both of its operands"
 
 
 def reason_for(name: str, call: Any, known: Callable[[Any], Quantized | Mapped | None]) -> str | None:
-    """Why the operator stays in float, None when nobody would expect integers of it."""
-    if name in _PRODUCTS:
+    """Why the operator stays in float, None if nobody would expect it to run on integers."""
+    if name.startswith("qnn."):
+        return None
+    kind = traits_of(call).kind
+    if kind is Kind.PRODUCT:  # it counts in the integer coverage that users see, whatever its operands are
         return NOT_QUANTIZED
-    if name.startswith("qnn.") or name in _MOVES or name in _ELEMENTWISE:
+    if kind in _SILENT:
         return None
     found = [tensor for tensor in map(known, operands(call)) if tensor is not None]
     if not found:

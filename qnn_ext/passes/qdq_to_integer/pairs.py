@@ -1,7 +1,7 @@
 """Integer rules of sums and products of two 8-bit tensors that are quantized again.
 
-Between quantize operators that divide, as ONNX writes them, they are computed as ONNX Runtime's QLinearAdd and
-QLinearMul do. All others need no rule: dequantize, operator and quantize become one kernel with 8-bit operands.
+Between quantize operators that divide, as in ONNX, they are computed like ONNX Runtime's QLinearAdd and QLinearMul.
+All others need no rule: dequantize, operator and quantize become one kernel with 8-bit operands.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ...numerics.reference import fused_multiply_add
 from ...op.base import shape_of
 from ...op.qlinear import adds_lhs_first
 from .bounds import constants_of
+from .context import Context
 from .hoist import Quantize
 from .products import add_bias
 from .rules import integer_rule
 from .tables import tabulate
 from .tensors import Quantized
-from .walker import Context
 
 
 @integer_rule("add")
@@ -41,7 +41,7 @@ def _multiply(call: relax.Call, context: Context) -> Any:
 
 
 def _operands(call: relax.Call, context: Context) -> tuple[Quantized, Quantized, Quantize] | None:
-    """Two tensors of one 8-bit dtype that are quantized to it again by a division."""
+    """Two tensors with the same 8-bit dtype, if the result is quantized to it again by a division."""
     one, two = (context.quantized(arg) for arg in call.args)
     quantize = context.quantize_behind()
     if one is None or two is None or quantize is None or quantize.attributes["reciprocal"]:

@@ -1,8 +1,8 @@
-"""Integer rules of averages: sums of 8- and 16-bit data, then divided by the number of cells.
+"""Integer rules of averages: sums of 8- and 16-bit data, divided by the number of cells.
 
-Windows are summed in float32, cell by cell, as PyTorch and ONNX Runtime do it, for their sums decide many ties; whole
-axes, whose order of summation is nobody's contract, in integers. Between ONNX's quantize operators the results are
-those of ONNX Runtime's own kernels: a global average is one multiplier, as in `qnn.mean`.
+Windows are summed in float32, cell by cell, as in PyTorch and ONNX Runtime, because these sums decide many ties; whole
+axes, whose order of summation no framework guarantees, are summed in integers. Between ONNX's quantize operators the
+results are those of ONNX Runtime's own kernels: a global average uses a single multiplier, as in `qnn.mean`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ...op import compound
 from ...op.avg_pool2d import pool_output_size
 from ...op.base import constant, normalize_axis, shape_of
 from .bounds import constants_of
+from .context import Context
 from .products import signed
 from .rules import integer_rule
 from .tensors import NARROW, Quantized
-from .walker import Context
 
 _MOST = 1 << 31  # sums are int32
 
 
 def _summands(expr: Any, count: int, context: Context) -> Quantized | None:
-    """The operand as integers that `count` of can be added up in int32."""
+    """The operand as integers, if `count` of them can be added up in int32."""
     tensor = context.quantized(expr)
     if tensor is None or tensor.dtype not in NARROW:
         return None
@@ -41,7 +41,7 @@ def _summands(expr: Any, count: int, context: Context) -> Quantized | None:
 
 
 def _units(total: Any, tensor: Quantized, count: int, axis: int | None) -> Quantized:
-    """A sum of `count` raw integers as a tensor: its zero point is `count` times as big."""
+    """A sum of `count` raw integers as a tensor: its zero point is `count` times as large."""
     assert tensor.constants is not None
     scale, zero_point = tensor.constants
     zero = constant((zero_point * count).astype(np.int32))
@@ -77,7 +77,7 @@ def _average_pool(call: relax.Call, context: Context) -> Any:
         axis_counts(sizes[i], out[i], kernel[i], strides[i], low[i], high[i], dilation[i], attributes.count_include_pad)
         for i in range(rank)
     ]
-    # with ceil_mode windows hang over the padding; there, too, stand zero points
+    # with ceil_mode, windows extend past the padding; those cells are zero points too
     if any(reach[i] > high[i] for i in range(rank)) and tensor.one_zero_point is None:
         return context.refuse("its windows reach beyond channels whose zero points differ")
     pooled = _as_onnx_runtime(tensor, kernel, context, strides, padding, dilation, attributes)
@@ -97,7 +97,7 @@ def _real_sums(
     attributes: Any,
     context: Context,
 ) -> Any:
-    """Σ over windows, the real values one by one in float32 as in PyTorch: the sums decide many ties."""
+    """Σ over windows of the real values, one by one in float32 as in PyTorch: the sums decide many ties."""
     assert tensor.constants is not None
     ndim = len(tensor.shape)
     total = qnn.pool_sum(
@@ -120,7 +120,7 @@ def _as_onnx_runtime(
     dilation: Sequence[int],
     attributes: Any,
 ) -> Quantized | None:
-    """Between quantize operators that divide, as ONNX writes them: QLinearAveragePool sums reals one by one."""
+    """Between quantize operators that divide, as in ONNX: QLinearAveragePool, which sums reals one by one."""
     quantize = context.quantize_behind()
     if quantize is None or quantize.attributes["reciprocal"] or tensor.vectors or tensor.constants is None:
         return None
@@ -149,7 +149,7 @@ def _divided(total: Quantized, counts: Sequence[np.ndarray], context: Context) -
 
 
 def _over(real: Any, counts: Sequence[np.ndarray], context: Context) -> Any:
-    """Sums over windows divided by the cells that each has; `counts` along the spatial axes."""
+    """Sums over windows divided by each window's number of cells; `counts` are along the spatial axes."""
     cells = counts[0]
     for axis_cells in counts[1:]:
         cells = cells[..., None] * axis_cells
@@ -167,7 +167,7 @@ def _window_sums(
     high: Sequence[int],
     context: Context,
 ) -> Any:
-    """Σ over windows of 1 to 3 spatial dimensions, the padding filled with the zero point: int32, channels second."""
+    """Σ over windows of 1 to 3 spatial dimensions, with padding filled by the zero point: int32, channels second."""
     n, c, *sizes = shape_of(tensor.data)
     data, emit, pad = tensor.data, context.emit, tensor.one_zero_point or 0
     groups = c
@@ -177,7 +177,7 @@ def _window_sums(
             *((1, *values) for values in (kernel, strides, dilation)),
         )
         low, high = (0, *low), (0, *high)
-    if len(sizes) == 3:  # the cells of a window along the depth stand beside each other, as channels of one group
+    if len(sizes) == 3:  # a window's cells along the depth are laid side by side, as channels of one group
         if low[0] or high[0]:
             widths = [0, 0, 0, 0, low[0], high[0], 0, 0, 0, 0]
             data = emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=pad))
@@ -263,10 +263,10 @@ def _adaptive_windows(size: int, out: int) -> list[tuple[int, int]]:
 def _side_by_side(
     tensor: Quantized, windows: Sequence[Sequence[tuple[int, int]]], kernel: Sequence[int], context: Context
 ) -> Quantized:
-    """The cells of all windows in a row, each window filled up to the largest with zero points."""
+    """The cells of all windows in a row, each window padded with zero points to the size of the largest."""
     data, ndim = tensor.data, len(tensor.shape)
     for axis, (cells, length) in enumerate(zip(windows, kernel, strict=True), start=2):
-        filler = shape_of(data)[axis]  # the position of one more cell, which is a zero point
+        filler = shape_of(data)[axis]  # the position of an additional cell, which is a zero point
         widths = [0] * (2 * ndim)
         widths[2 * axis + 1] = 1
         data = context.emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=tensor.one_zero_point or 0))

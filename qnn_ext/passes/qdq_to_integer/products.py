@@ -1,4 +1,4 @@
-"""Integer rules of products: convolutions, transposed convolutions, matrix products, and the bias behind them.
+"""Integer rules of products: convolutions, transposed convolutions, matrix products, and the bias after them.
 
 A product of x = (q_x − z_x)·s_x and w = (q_w − z_w)·s_w is an int32 accumulator with scale s_x·s_w and no zero point.
 """
@@ -13,16 +13,16 @@ from tvm import relax
 from ... import op as qnn
 from ...op import compound
 from ...op.base import along_axis, as_expr, constant, constant_value, normalize_axis
+from .context import Context
 from .notes import NOT_QUANTIZED
 from .rules import integer_rule
 from .tensors import NARROW, Quantized
-from .walker import Context
 
 
 def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tuple[Quantized, Quantized] | None:
-    """Both operands as integers the product takes.
+    """Both operands as integers that the product accepts.
 
-    rows, columns: the axes of x and of w that end up in the result and may have scales of their own
+    rows, columns: the axes of x and of w that end up in the result and may have per-channel scales
     """
     x, w = context.quantized(call.args[0]), context.quantized(call.args[1])
     if x is None or w is None:
@@ -37,6 +37,8 @@ def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tu
         return context.refuse(f"its weight has scales along axis {w.channel_axis}, and not one per output channel")
     if w.vectors and constant_value(w.data) is None and w.constants is None:
         return context.refuse("its weight has a scale per channel that is computed at run time")
+    if not _has_product_scale(x, w):
+        return context.refuse("the product of its scales is beyond what float32 holds in full")
     return signed(x, context), signed(w, context)
 
 
@@ -66,17 +68,27 @@ def _product_scale(x: Quantized, w: Quantized, context: Context) -> Any:
     return context.emit(relax.op.multiply(scalar, as_expr(w.scale)))
 
 
+def _has_product_scale(x: Quantized, w: Quantized) -> bool:
+    """Whether f32(s_x · s_w), if known, is always a normal number: otherwise the sum would lose its digits."""
+    one, two = constant_value(as_expr(x.scale)), constant_value(as_expr(w.scale))
+    if one is None or two is None:
+        return True
+    product = _scalar_or_vector(one).astype(np.float64) * _scalar_or_vector(two)
+    limits = np.finfo(np.float32)
+    return bool(((product >= limits.tiny) & (product <= limits.max)).all())
+
+
 def _scalar_or_vector(scale: np.ndarray) -> np.ndarray:
     return (scale.reshape(()) if scale.size == 1 else scale).astype(np.float32)
 
 
 def _single_zero_point(x: Quantized) -> Any:
-    """The zero point of data whose scales may be a vector, but whose zero points are all one."""
+    """The zero point of data whose scales may be a vector, but whose zero points are all equal."""
     return x.zero_point if x.per_tensor else constant(np.int32(x.one_zero_point or 0))
 
 
 def _accumulator(x: Quantized, w: Quantized) -> str:
-    """int64 where 16-bit data could overflow int32, as TFLite's 16x8 kernels."""
+    """int64 where 16-bit data could overflow int32, as in TFLite's 16x8 kernels."""
     return "int64" if x.dtype == "int16" or w.dtype == "int16" else "int32"
 
 
@@ -114,6 +126,9 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
     if operands is None:
         return None
     x, w = operands
+    known = constant_value(w.data) is not None and w.constants is not None and x.constants is not None
+    if not known and any(t.dtype == "int16" and t.one_zero_point != 0 for t in (x, w)):
+        return context.refuse("its weight or a zero point is computed at run time, and int16 − zero point is no int16")
     if w.vectors and groups > 1:
         repeated = _over_groups(w, groups)
         if repeated is None:
@@ -136,7 +151,7 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
 
 
 def _over_groups(w: Quantized, groups: int) -> Quantized | None:
-    """Scales over the O / groups channels of a group, repeated for all groups."""
+    """Scales for the O / groups channels of a group, repeated for all groups."""
     parameters = w.constants
     if parameters is None:
         return None
@@ -173,9 +188,9 @@ def add_bias(call: relax.Call, context: Context) -> Any:
 def _integer_bias(acc: Quantized, expr: Any, context: Context) -> np.ndarray | None:
     """The bias as int32 in the accumulator's units.
 
-    A quantized one is what it is: ONNX Runtime, too, adds it as integers, whatever its scale says; ours must agree to
-    1e-5, for exporters multiply the two scales in differing precision. One of floats ONNX Runtime rounds where the
-    result is quantized (by a division, as ONNX does it): rint(b / f32(s_x·s_w)).
+    A quantized bias is used unchanged: ONNX Runtime also adds it as integers, whatever its scale; here the scales must
+    agree to 1e-5, because exporters multiply the two scales in different precisions. A float bias is rounded, as in
+    ONNX Runtime, if the result is quantized (by a division, as in ONNX): rint(b / f32(s_x·s_w)).
     """
     tensor = context.quantized(expr)
     if tensor is not None:
@@ -192,7 +207,7 @@ def _integer_bias(acc: Quantized, expr: Any, context: Context) -> np.ndarray | N
 
 
 def _along_channels(bias: np.ndarray, acc: Quantized) -> bool:
-    """Whether the bias has one value for each channel, or a single one."""
+    """Whether the bias has one value per channel, or a single one."""
     axis = normalize_axis(acc.axis, len(acc.shape))
     shape = (1,) * (len(acc.shape) - bias.ndim) + bias.shape
     return all(size == 1 or (i == axis and size == acc.shape[i]) for i, size in enumerate(shape))

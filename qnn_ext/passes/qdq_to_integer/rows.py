@@ -13,17 +13,18 @@ from tvm import relax
 from ... import op as qnn
 from ...op import compound
 from ...op.base import constant, constant_value, normalize_axis, shape_of
+from ..rewrite import op_name
 from .bounds import constants_of
+from .context import Context
 from .products import signed
 from .rules import integer_rule
 from .tensors import NARROW, Mapped, Quantized
-from .walker import Context
 
 # ---- softmax -----------------------------------------------------------------------------------------------------
 
 
 def _logits(expr: Any, context: Context) -> Quantized | None:
-    """The operand as integers with one scale; a constant added to all of a row changes nothing."""
+    """The operand as integers with one scale; a constant added to a whole row changes nothing."""
     tensor = context.known(expr)
     if isinstance(tensor, Mapped) and tensor.slope is not None:
         return signed(Quantized(tensor.data, constant(np.float32(tensor.slope)), constant(np.int32(0))), context)
@@ -45,7 +46,7 @@ def _to_quantized(call: relax.Call, context: Context, operator: Callable[..., re
         return context.refuse(f"its result is quantized to {quantize.out_dtype}")
     assert tensor.constants is not None
     scale, zero_point = constants_of(quantize)
-    unsigned = quantize.out_dtype == "uint16"  # the kernels write int16: 2¹⁵ lower
+    unsigned = quantize.out_dtype == "uint16"  # the kernels write int16, which is 2¹⁵ lower
     offset = np.int32(1 << 15 if unsigned else 0)
     data = context.emit(
         operator(
@@ -64,7 +65,7 @@ def _to_quantized(call: relax.Call, context: Context, operator: Callable[..., re
 
 @integer_rule("nn.softmax")
 def _softmax(call: relax.Call, context: Context) -> Any:
-    """Between ONNX's quantize operators (they divide) of one 8-bit dtype as ONNX Runtime's QLinearSoftmax."""
+    """Between ONNX's quantize operators (which divide) with the same 8-bit dtype: ONNX Runtime's QLinearSoftmax."""
     tensor, quantize = context.quantized(call.args[0]), context.quantize_behind()
     narrow = tensor is not None and quantize is not None and tensor.dtype == quantize.out_dtype in ("int8", "uint8")
     if narrow and quantize is not None and not quantize.attributes["reciprocal"]:
@@ -80,41 +81,42 @@ def _log_softmax(call: relax.Call, context: Context) -> Any:
 # ---- normalizations ----------------------------------------------------------------------------------------------
 
 
-def _normalized(
-    call: relax.Call, rows: Sequence[int], context: Context, epsilon: float, centered: bool = True
-) -> Any | None:
-    """The data, seen as `rows` × everything else, with mean 0 and variance 1: real values in the data's shape."""
+def _countable(call: relax.Call, rows: Sequence[int], context: Context) -> Quantized | None:
+    """The data of a normalization over `rows`, where their exact sums fit into the integers of qnn.normalize."""
     tensor = context.quantized(call.args[0])
     if tensor is None or tensor.dtype not in NARROW:
         return None
     if tensor.vectors or tensor.constants is None:
         return context.refuse("its data has more than one scale, or one computed at run time")
+    limits = np.finfo(np.float32)
+    if not limits.tiny <= float(tensor.constants[0].item()) ** 2 <= limits.max:
+        return context.refuse("the square of its scale is beyond what float32 holds in full")
     shape, tensor = tensor.shape, signed(tensor, context)
-    assert tensor.constants is not None
     count = math.prod(shape) // math.prod(rows)
     if (count * (np.iinfo(tensor.dtype).max - np.iinfo(tensor.dtype).min)) ** 2 >= 1 << 63:
         return context.refuse(f"the variance of {count} {tensor.dtype} values does not fit into int64")
-    data = compound.reshape(tensor.data, (*rows, count), context.emit)
-    real = context.emit(qnn.normalize(data, *tensor.constants, epsilon=epsilon, centered=centered))
-    return compound.reshape(real, shape, context.emit)
+    return tensor
+
+
+def _normalized(
+    call: relax.Call, rows: Sequence[int], context: Context, epsilon: float, centered: bool = True
+) -> Any | None:
+    """The data, viewed as `rows` × everything else, with mean 0 and variance 1: real values in the data's shape."""
+    tensor = _countable(call, rows, context)
+    if tensor is None:
+        return None
+    assert tensor.constants is not None
+    return compound.normalized_rows(tensor.data, *tensor.constants, rows, epsilon, centered, context.emit)
 
 
 def _affine(real: Any, weight: Any, bias: Any, shape: Sequence[int], context: Context) -> Any:
-    """real · weight + bias, both in `shape` and left out where they are neutral."""
-    if weight is not None and not _is_all(weight, 1.0):
-        real = context.emit(relax.op.multiply(real, compound.reshape(context.value(weight), shape, context.emit)))
-    if bias is not None and not _is_all(bias, 0.0):
-        real = context.emit(relax.op.add(real, compound.reshape(context.value(bias), shape, context.emit)))
-    return real
-
-
-def _is_all(expr: Any, value: float) -> bool:
-    array = constant_value(expr)
-    return array is not None and bool((array == value).all())
+    """real · weight + bias, both in `shape`."""
+    weight, bias = (None if parameter is None else context.value(parameter) for parameter in (weight, bias))
+    return compound.affine(real, weight, bias, shape, context.emit)
 
 
 def _trailing(call: relax.Call, axes: Sequence[Any]) -> int | None:
-    """How many last axes the operator normalizes over, None when they are not the last ones."""
+    """The number of trailing axes that the operator normalizes over, None if it normalizes over others."""
     ndim = len(shape_of(call.args[0]))
     found = sorted(normalize_axis(int(axis), ndim) for axis in axes)
     return len(found) if found == list(range(ndim - len(found), ndim)) else None
@@ -145,24 +147,42 @@ def _rms_norm(call: relax.Call, context: Context) -> Any:
 
 @integer_rule("nn.group_norm", "nn.instance_norm")
 def _group_norm(call: relax.Call, context: Context) -> Any:
-    """Each sample's channels in groups, a group being a row; for instance norm a group is one channel."""
+    """Each sample's channels in groups, where each group is a row; for instance norm, a group is one channel."""
     shape, attributes = shape_of(call.args[0]), call.attrs
     axis = normalize_axis(int(attributes.channel_axis), len(shape))
     axes = sorted(normalize_axis(int(a), len(shape)) for a in attributes.axes)
     if axis != 1 or axes != list(range(2, len(shape))):
         return context.refuse("its channels are not the second axis, or it normalizes over some of the others only")
-    groups = int(getattr(attributes, "num_groups", shape[1]))
-    real = _normalized(call, (shape[0], groups), context, float(attributes.epsilon))
-    if real is None:
+    rows, epsilon = (shape[0], int(getattr(attributes, "num_groups", shape[1]))), float(attributes.epsilon)
+    tensor, quantize = _countable(call, rows, context), context.quantize_behind()
+    if tensor is None:
         return None
-    weight = call.args[1] if attributes.scale else None
-    bias = call.args[2] if attributes.center else None
-    return _affine(real, weight, bias, (shape[1], *(1,) * (len(shape) - 2)), context)
+    assert tensor.constants is not None
+    weight = call.args[1] if attributes.scale else constant(np.ones(shape[1], np.float32))
+    bias = call.args[2] if attributes.center else constant(np.zeros(shape[1], np.float32))
+    if quantize is None or quantize.out_dtype not in NARROW or quantize.attributes["rounding"] != "TONEAREST_EVEN":
+        real = compound.normalized_rows(tensor.data, *tensor.constants, rows, epsilon, True, context.emit)
+        column = (shape[1], *(1,) * (len(shape) - 2))
+        gamma, beta = (compound.reshape(context.value(vector), column, context.emit) for vector in (weight, bias))
+        return context.emit(qnn.fma(real, gamma, beta))
+    grouped = op_name(call) == "nn.group_norm"
+    operator = partial(qnn.group_norm, num_groups=rows[1]) if grouped else qnn.instance_norm
+    result = operator(
+        tensor.data,
+        context.value(weight),
+        context.value(bias),
+        *tensor.constants,
+        *constants_of(quantize),
+        epsilon=epsilon,
+        reciprocal=quantize.attributes["reciprocal"],
+        out_dtype=quantize.out_dtype,
+    )
+    return Quantized(context.emit(result), quantize.scale, quantize.zero_point)
 
 
 @integer_rule("nn.batch_norm")
 def _batch_norm(call: relax.Call, context: Context) -> Any:
-    """In inference arithmetic on each element, for the epilogue of the kernel that made the data."""
+    """In inference, elementwise arithmetic, for the epilogue of the kernel that computes the data."""
     if context.known(call.args[0]) is None or bool(call.attrs.training):
         return None
     shape, axis = shape_of(call.args[0]), int(call.attrs.axis)

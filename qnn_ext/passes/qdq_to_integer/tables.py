@@ -1,7 +1,7 @@
-"""Integer rules of functions of one tensor: evaluated now for every integer it can hold.
+"""Integer rules of functions of one tensor: evaluated now for every integer value it can have.
 
-sigmoid(x), x · clip(x + 3, 0, 6) / 6, gelu(x): whatever chain of elementwise operators follows one 8- or 16-bit tensor
-is a table of its values, and with the quantize behind it a table of integers.
+sigmoid(x), x · clip(x + 3, 0, 6) / 6, gelu(x): any chain of elementwise operators on one 8- or 16-bit tensor is a table
+of its values, and together with the quantize after it a table of integers.
 """
 
 from __future__ import annotations
@@ -12,25 +12,16 @@ from tvm import relax
 
 from ...numerics.reference import domain
 from ...op.base import constant, constant_value, shape_of
+from ...op.relax_table import traits_of
+from ...op.traits import Kind
+from .context import Context, dequantized
 from .hoist import evaluate
 from .rules import integer_rule
 from .tensors import NARROW, Mapped, Quantized
-from .walker import Context, dequantized
-
-# operators that take no longer than a look-up
-_CHEAP = frozenset({
-    "add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "abs", "square", "clip", "nn.relu",
-    "nn.relu6", "nn.leakyrelu", "floor", "ceil", "round", "sign", "where",
-    "greater", "greater_equal", "less", "less_equal", "equal", "not_equal",
-})  # fmt: skip
-_COSTLY = (
-    "power", "sqrt", "rsqrt", "exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "asinh", "acosh", "atanh", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.softplus", "nn.selu",
-)  # fmt: skip
 
 
 def as_mapped(expr: Any, context: Context) -> Mapped | None:
-    """An operand as a function of its integers, None when it is none or has scales per channel."""
+    """An operand as a function of integers, None if it is not one or has per-channel scales."""
     tensor = context.known(expr)
     if not isinstance(tensor, Quantized):
         return tensor
@@ -41,9 +32,12 @@ def as_mapped(expr: Any, context: Context) -> Mapped | None:
     return Mapped(tensor.data, dequantized(domain(tensor.dtype), *tensor.constants))
 
 
-@integer_rule(*sorted(_CHEAP - {"add", "multiply", "maximum", "minimum", "where"}), *_COSTLY)
+@integer_rule(Kind.POINTWISE)
 def tabulate(call: relax.Call, context: Context) -> Mapped | None:
-    """The call as a function of the one tensor its operands are functions of; other operands must be scalars."""
+    """The call as a function of the one tensor that its operands are functions of; other operands must be scalars."""
+    is_cheap = traits_of(call).cheap
+    if is_cheap is None:
+        return None
     sources: list[Mapped] = []
     args: list[Any] = []
     for arg in call.args:
@@ -62,5 +56,5 @@ def tabulate(call: relax.Call, context: Context) -> Mapped | None:
     data = sources[0].data
     if shape_of(call) != shape_of(data):
         return None
-    cheap = str(call.op.name).removeprefix("relax.") in _CHEAP and all(source.cheap for source in sources)
+    cheap = is_cheap and all(source.cheap for source in sources)
     return Mapped(data, evaluate(relax.Call(call.op, args, call.attrs, call.ty_args)), cheap)

@@ -1,4 +1,4 @@
-"""What the walk knows of a real tensor: that it is integers with a scale, or a function of such integers."""
+"""What the walk knows about a real tensor: that it is integers with a scale, or a function of such integers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...op.base import as_expr, constant_value, normalize_axis, shape_of
 
-# what products, sums and tables take
+# dtypes that products, sums and tables accept
 NARROW = ("int8", "uint8", "int16", "uint16")
 
 
@@ -47,29 +47,29 @@ class Quantized:
 
     @property
     def channel_axis(self) -> int | None:
-        """The axis of the vectors, counted from 0; None when per-tensor."""
+        """The axis of the vectors, counted from 0; None if per-tensor."""
         return normalize_axis(self.axis, len(self.shape)) if self.vectors else None
 
     @property
     def constants(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Scale and zero point as arrays, None when computed at run time."""
+        """Scale and zero point as arrays, None if computed at run time."""
         scale, zero_point = constant_value(as_expr(self.scale)), constant_value(as_expr(self.zero_point))
         return None if scale is None or zero_point is None else (scale, zero_point)
 
     @property
     def one_zero_point(self) -> int | None:
-        """The zero point, when it is a constant and the same everywhere."""
+        """The zero point, if it is constant and the same everywhere."""
         zero_point = constant_value(as_expr(self.zero_point))
         if zero_point is None or (zero_point != zero_point.flat[0]).any():
             return None
         return int(zero_point.flat[0])
 
     def moved(self, data: Any, axis: int | None = None) -> Quantized:
-        """The same scale and zero point for other integers; `axis` where the vectors now run elsewhere."""
+        """The same scale and zero point for other integers; `axis` if the vectors now run along another one."""
         return replace(self, data=data, axis=self.axis if axis is None else axis)
 
     def same_parameters(self, other: Quantized) -> bool:
-        """Whether both are per-tensor constants of equal value and dtype."""
+        """Whether both are per-tensor constants with equal values and dtypes."""
         mine, theirs = self.constants, other.constants
         return (
             mine is not None
@@ -87,7 +87,7 @@ class Mapped:
 
     data:   8- or 16-bit integer expression
     values: array with one entry per integer, in ascending order
-    cheap:  made of arithmetic only, so that where real values are needed the operators are as fast as a table
+    cheap:  whether it is only arithmetic, so that for real values the operators are as fast as a table
     """
 
     data: Any
@@ -96,12 +96,12 @@ class Mapped:
 
     @property
     def as_table(self) -> bool:
-        """Whether real values come out of a table, and not of the model's own operators."""
+        """Whether real values are looked up in a table, rather than computed by the model's own operators."""
         return not self.cheap and len(self.values) == 256 and self.values.dtype == np.float32
 
     @property
     def slope(self) -> float | None:
-        """s, when the function is s·q + c with s > 0."""
+        """s, if the function is s·q + c with s > 0."""
         values = self.values.astype(np.float64)
         steps = np.arange(len(values))
         slope = (values[-1] - values[0]) / steps[-1]

@@ -1,8 +1,8 @@
 """Clusters: which operators become one kernel, so that only the last one's result is ever a tensor in memory.
 
-A cluster is a head (a product, a pool, a float function) with the pointwise operators behind it up to the last point
-where a single value leaves, as `passes.fuse` takes them; branches that meet again are inside. Pointwise operators
-without such a head are clusters among themselves. Values inside a cluster stay in registers and are not quantized.
+A cluster is a head (a product, a pool, a float function) with the pointwise operators after it, up to the last point
+that only a single value leaves, as `passes.fuse` groups them; branches that meet again are inside. Pointwise operators
+without such a head form clusters of their own. Values inside a cluster stay in registers and are not quantized.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...op.base import shape_of
+from ...op.relax_table import traits_of
+from ...passes.fuse import MAX_POINTWISE
 from ...passes.rewrite import bindings_of, consumers, op_name, operands
-from .families import RESHAPES, Family, data_of, family_of, is_constant
-
-_MOST_POINTWISE = 16  # in one kernel: it also dequantizes its operands
+from .families import Family, data_of, family_of, is_constant
 
 
 @dataclass(frozen=True)
 class Cluster:
     """Indices of bindings that are computed together.
 
-    head: the operator they stand behind, None for pointwise operators alone
-    members: all of them, ascending, head included; end: the one whose result leaves
+    head: the operator that the others follow, None for pointwise operators alone
+    members: all of them, ascending, head included; end: the one whose result leaves the cluster
     """
 
     head: int | None
@@ -35,12 +35,12 @@ class Cluster:
 
 
 class Graph:
-    """The bindings of `main`, their families, who reads whom, and their clusters.
+    """The bindings of `main`, their families, their readers, and their clusters.
 
     float_functions: see QConfig
     separate_sums: whether sums of two tensors read both of them quantized, and no accumulator in registers
-    integers_only: whether a kernel may only hold what has an integer form: a bias and a clip behind a product or a
-                   sum of two tensors, and functions of one tensor, which become tables
+    integers_only: whether a kernel may contain only operators with an integer form: a bias and a clip after a product
+                   or a sum of two tensors, and functions of one tensor, which become tables
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Graph:
 
     @property
     def clusters(self) -> list[Cluster]:
-        """All clusters, in the order in which their results exist."""
+        """All clusters, in the order in which their results become available."""
         return sorted(set(self._cluster.values()), key=lambda cluster: cluster.end)
 
     def cluster_of(self, index: int) -> Cluster:
-        """The cluster that computes a binding. Moves are in none, unless they stand inside one."""
+        """The cluster that computes a binding. Moves belong to none, unless they are inside one."""
         return self._cluster[index]
 
     def in_cluster(self, index: int) -> bool:
@@ -78,7 +78,7 @@ class Graph:
         return index in self._cluster
 
     def root(self, expr: Any) -> Any | None:
-        """The float32 variable whose values an operand has, moved or as they are; None for constants and integers."""
+        """The float32 variable whose values an operand holds, moved or unchanged; None for constants and integers."""
         while isinstance(expr, relax.Var) and expr in self.index:
             index = self.index[expr]
             if self.families[index] is not Family.MOVE or is_constant(data_of(self.values[index])):
@@ -100,8 +100,8 @@ class Graph:
     # ---- finding clusters ----------------------------------------------------------------------------------------
 
     def _find_clusters(self) -> None:
-        """Products first, later ones before earlier: of two that meet in a sum the later takes it. Only when each head
-        has what is behind it do they take what comes from the side, and only then pointwise operators among themselves.
+        """Products first, later ones before earlier: if two meet in a sum, the later one takes it. Only after each head
+        has taken what follows it do heads take side branches; the remaining pointwise operators are clustered last.
         """
         indices = [index for index in range(len(self.bindings)) if self._is_tensor(index)]
         products = [index for index in reversed(indices) if self.families[index] is Family.PRODUCT]
@@ -134,7 +134,7 @@ class Graph:
         pending = set(self.readers(head))
         while pending:
             following = min(pending)
-            if len(region) > _MOST_POINTWISE or not self._fits(following, size, region, head):
+            if len(region) > MAX_POINTWISE or not self._fits(following, size, region, head):
                 break
             region.add(following)
             if pending == {following} and self.families[following] is Family.POINTWISE:
@@ -143,12 +143,13 @@ class Graph:
         return closed
 
     def _fits(self, index: int, size: int, region: set[int], head: int) -> bool:
-        """Whether a reader can be computed in the kernel: pointwise in the same shape, or a reshape on the way."""
+        """Whether a reader can be computed in the kernel: a pointwise operator of the same shape, or a reshape before
+        it."""
         if index >= len(self.bindings) or index in self._taken or not self._is_tensor(index):
             return False
         if _size(self.bindings[index].var) != size:
             return False
-        if self.names[index] in RESHAPES:
+        if traits_of(self.values[index]).reshapes:
             return True
         if self.families[index] is not Family.POINTWISE:
             return False
@@ -158,24 +159,25 @@ class Graph:
         return not self._integers_only or len(own) == 1 or self._is_bound(index) or self._is_bias(index, region, head)
 
     def _is_bound(self, index: int) -> bool:
-        return self.names[index] in ("nn.relu", "nn.relu6", "clip")
+        return traits_of(self.values[index]).clips is not None
 
     def _is_bias(self, index: int, region: set[int], head: int) -> bool:
-        """Whether a constant is added to a product as it is."""
-        plain = self.families[head] is Family.PRODUCT and all(self.names[i] in RESHAPES for i in region - {head})
+        """Whether this adds a constant directly to a product's result."""
+        reshaped = all(traits_of(self.values[i]).reshapes for i in region - {head})
+        plain = self.families[head] is Family.PRODUCT and reshaped
         return plain and self.names[index] == "add" and any(map(is_constant, self.values[index].args))
 
     def _tensors(self, index: int) -> list[Any]:
         return [v for v in operands(self.values[index]) if isinstance(v, relax.Var) and is_float(v)]
 
     def _with_sides(self, tail: list[int], head: int | None) -> set[int]:
-        """`tail` and the pointwise operators on other tensors that only it reads."""
+        """`tail`, and the pointwise operators on other tensors that are read only by it."""
         inside = set(tail)
         size = _size(self.bindings[max(tail)].var)
         pending = [var for index in tail if index != head for var in self._tensors(index)]
         while pending and not self._separate_sums:
             index = self.index.get(pending.pop())
-            if index is None or index in inside or index in self._taken or len(inside) > _MOST_POINTWISE:
+            if index is None or index in inside or index in self._taken or len(inside) > MAX_POINTWISE:
                 continue
             plain = self.families[index] is Family.POINTWISE and _size(self.bindings[index].var) == size
             if plain and self.readers(index) <= inside:

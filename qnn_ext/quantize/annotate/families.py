@@ -1,28 +1,30 @@
-"""What quantization makes of each operator: one registry, operator -> family.
+"""How quantization treats each operator, derived from its traits.
 
-A family says what happens to values, not how: an operator nobody registered computes in float, between tensors that
-others may quantize.
+A family says what happens to values, not how: an operator without traits computes in float, between tensors that others
+may quantize.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
 from tvm import ir, relax
 
+from ...op.relax_table import RELAX, traits_of
+from ...op.traits import Kind, Traits
 from ...passes.rewrite import op_name
 
 
 class Family(Enum):
     """How an operator works on quantized tensors.
 
-    PRODUCT:   multiplies integers and adds them up: both operands are quantized, the result is an int32 accumulator
-    SUM:       averages and sums over positions: on integers where its data is quantized
-    POINTWISE: each element by itself: in the kernel of what comes before it, or on integers
-    MOVE:      moves values or keeps their order: its integers are those of its data
-    JOIN:      several tensors in one: shares one scale with those that only it reads
+    PRODUCT:   multiplies and accumulates integers: both operands are quantized, the result is an int32 accumulator
+    SUM:       averages and sums over positions: on integers if its data is quantized
+    POINTWISE: each element by itself: in the kernel of the preceding operator, or on integers
+    MOVE:      moves values or preserves their order: its integers are those of its data
+    JOIN:      combines several tensors: shares one scale with those that only it reads
     FLOAT:     everything else
     """
 
@@ -34,102 +36,63 @@ class Family(Enum):
     FLOAT = "float"
 
 
-# a call, and the functions that shall stay float -> its family
-FamilyRule = Callable[[relax.Call, Sequence[str]], Family]
-FAMILIES: dict[str, FamilyRule] = {}
+# the families that follow from the operator's kind alone
+_OF_KIND = {
+    Kind.MOVE: Family.MOVE,
+    Kind.SELECTION: Family.MOVE,
+    Kind.JOIN: Family.JOIN,
+    Kind.SUM: Family.SUM,
+    Kind.ROWS: Family.SUM,
+}
 
 
-def family_rule(*names: str) -> Callable[[FamilyRule], FamilyRule]:
-    """Register the decorated rule for these operators."""
-
-    def register(rule: FamilyRule) -> FamilyRule:
-        for name in names:
-            if name in FAMILIES:
-                raise ValueError(f"two families for {name}")
-            FAMILIES[name] = rule
-        return rule
-
-    return register
-
-
-def always(family: Family, *names: str) -> None:
-    """Register operators that are of one family whatever their attributes are."""
-    family_rule(*names)(lambda call, float_functions: family)
-
-
-always(
-    Family.PRODUCT,
-    *(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose")),
-)
-always(
-    Family.SUM,
-    "mean", "sum", *(f"nn.{kind}avg_pool{rank}d" for kind in ("", "adaptive_") for rank in (1, 2, 3)),
-)  # fmt: skip
-always(
-    Family.POINTWISE,
-    "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "negative", "abs", "sign", "square",
-    "sqrt", "rsqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "round", "clip",
-    "nn.relu", "nn.relu6", "nn.leakyrelu", "nn.prelu", "nn.silu", "nn.selu", "nn.softplus",
-)  # fmt: skip
-RESHAPES = ("reshape", "flatten", "nn.batch_flatten", "squeeze", "expand_dims")
-always(
-    Family.MOVE,
-    *RESHAPES,
-    "permute_dims", "broadcast_to", "strided_slice", "dynamic_strided_slice", "split", "flip", "tile", "repeat",
-    "take", "gather_elements", "gather_nd", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "max", "min",
-)  # fmt: skip
-always(Family.JOIN, "concat", "stack")
+def family_of(value: Any, float_functions: Sequence[str]) -> Family:
+    """The family of a bound value; the `float_functions` of a QConfig stay float."""
+    if isinstance(value, relax.TupleGetItem):
+        return Family.MOVE
+    traits = traits_of(value)
+    if traits.function is not None:
+        return _family_of_function(traits, float_functions)
+    if traits.product is not None:
+        return Family.PRODUCT if all(len(arg.ty.shape) for arg in traits.operands(value)) else Family.FLOAT
+    if traits.fill is not None and not _fills_with_zeros(value, traits.fill):
+        return Family.JOIN  # the fill value joins the data's values, and needs an integer of the same scale
+    if is_integer_resize(value):
+        return Family.MOVE
+    if traits.kind is Kind.POINTWISE:
+        return Family.POINTWISE if traits.quantizable else Family.FLOAT
+    return _OF_KIND.get(traits.kind, Family.FLOAT)
 
 
-@family_rule("matmul")
-def _matmul(call: relax.Call, float_functions: Sequence[str]) -> Family:
-    return Family.PRODUCT if all(len(arg.ty.shape) for arg in call.args) else Family.FLOAT
+def _family_of_function(traits: Traits, float_functions: Sequence[str]) -> Family:
+    """If it stays float, a pointwise function is computed in the preceding kernel; otherwise its data are quantized,
+    and a pointwise function becomes a table."""
+    if traits.function not in float_functions:
+        return Family.SUM
+    return Family.POINTWISE if traits.kind is Kind.POINTWISE else Family.FLOAT
 
 
-@family_rule("nn.pad")
-def _pad(call: relax.Call, float_functions: Sequence[str]) -> Family:
-    """Padding with zeros has an integer at any scale, as have mirrored values; another value joins the others."""
-    zero = str(call.attrs.pad_mode) != "constant" or float(call.attrs.pad_value) == 0.0
-    return Family.MOVE if zero else Family.JOIN
+def _fills_with_zeros(call: relax.Call, fill: str) -> bool:
+    """Whether a pad fills with zeros, which have an integer at any scale, or with mirrored values."""
+    return str(call.attrs.pad_mode) != "constant" or float(getattr(call.attrs, fill)) == 0.0
 
 
-@family_rule("image.resize2d")
-def _resize(call: relax.Call, float_functions: Sequence[str]) -> Family:
-    """Mean values of neighbours lie between them: they are rounded to the integers of the image."""
-    nearest = str(call.attrs.method) == "nearest_neighbor"
-    return Family.MOVE if nearest or is_integer_resize(call) else Family.FLOAT
+def quantized_operators() -> set[str]:
+    """The names of all operators that can be quantized."""
+    pointwise = {name for name, traits in RELAX.items() if traits.quantizable}
+    others = {name for name, traits in RELAX.items() if traits.kind in _OF_KIND or traits.product or traits.function}
+    return pointwise | others | {"image.resize2d"}
 
 
-def is_integer_resize(call: relax.Call) -> bool:
-    """Whether an image.resize2d is what qnn.resize_bilinear computes: of whole images, positions of a known rule."""
+def is_integer_resize(call: Any) -> bool:
+    """Whether a call is an image.resize2d that qnn.resize_bilinear computes: of whole images, by a known rule for
+    coordinates. Averages of neighbours lie between them and are rounded to integers of the image's scale."""
+    if op_name(call) != "image.resize2d":
+        return False
     attributes = call.attrs
     plain = str(attributes.method) == "linear" and all(float(bound.value) == 0.0 for bound in attributes.roi)
     modes = ("half_pixel", "align_corners", "asymmetric")
     return plain and str(attributes.coordinate_transformation_mode) in modes
-
-
-@family_rule("nn.softmax", "nn.log_softmax")
-def _softmax(call: relax.Call, float_functions: Sequence[str]) -> Family:
-    return Family.FLOAT if "softmax" in float_functions else Family.SUM
-
-
-@family_rule("nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.instance_norm")
-def _normalization(call: relax.Call, float_functions: Sequence[str]) -> Family:
-    return Family.FLOAT if "layer_norm" in float_functions else Family.SUM
-
-
-@family_rule("nn.gelu", "nn.gelu_tanh")
-def _gelu(call: relax.Call, float_functions: Sequence[str]) -> Family:
-    """In float it is computed in the kernel before it; else its data is quantized, which makes a table of it."""
-    return Family.POINTWISE if "gelu" in float_functions else Family.SUM
-
-
-def family_of(value: Any, float_functions: Sequence[str]) -> Family:
-    """The family of a bound value."""
-    if isinstance(value, relax.TupleGetItem):
-        return Family.MOVE
-    rule = FAMILIES.get(op_name(value))
-    return Family.FLOAT if rule is None else rule(value, float_functions)
 
 
 def data_of(value: Any) -> Any:

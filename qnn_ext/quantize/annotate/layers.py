@@ -1,4 +1,4 @@
-"""The layers of a model as a configuration names them: products first of all, and what else can be quantized."""
+"""The layers of a model as a configuration names them: mainly products, and whatever else can be quantized."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Layer:
 
     @property
     def is_product(self) -> bool:
-        """Whether it multiplies integers and adds them up."""
+        """Whether it multiplies and accumulates integers."""
         return self.family is Family.PRODUCT
 
     @property
     def is_join(self) -> bool:
-        """Whether it puts tensors side by side."""
+        """Whether it joins tensors."""
         return self.family is Family.JOIN
 
 
 def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
-    """The layers in order of computation. Raises QuantizationError for patterns and indices that name none."""
+    """The layers in order of computation. Raises QuantizationError for patterns and indices that match no layer."""
     floats = normalizations(graph) if "layer_norm" in config.float_functions else set()
     clusters = [c for c in graph.clusters if _family(graph, c) is not Family.FLOAT and c not in floats]
     clusters.sort(key=lambda cluster: cluster.end if cluster.head is None else cluster.head)
@@ -79,7 +79,7 @@ def _operator(graph: Graph, cluster: Cluster) -> str:
 
 
 def _name(graph: Graph, cluster: Cluster) -> str:
-    """The model's name: that of the head, or of the first operator behind it whose name is not a mere number."""
+    """The layer's name in the model: that of the head, or of the first operator after it whose name is not a number."""
     members = [i for i in cluster.members if cluster.head is None or i >= cluster.head]
     if cluster.head is None:
         members = [cluster.end]
@@ -88,7 +88,7 @@ def _name(graph: Graph, cluster: Cluster) -> str:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names; one that came before gets a number."""
+    """The names, made unique by numbering repeated ones."""
     taken: set[str] = set()
     result = []
     for name in names:
@@ -102,7 +102,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def weight_axis(call: Any, operator: str, position: int) -> int | None:
-    """The axis of a product's constant operand that has one scale per output channel; None: one scale for all."""
+    """The axis of a product's constant operand with one scale per output channel; None: one scale for all."""
     ndim = len(call.args[position].ty.shape)
     if operator.startswith("nn.conv"):
         return str(call.attrs.kernel_layout).index("O")

@@ -1,7 +1,7 @@
 """Normalizations written out in single operators: x − mean(x), x / √Σx², exp(x) / Σ exp(x), layer norm before ONNX 17.
 
-Their sums scale the very values they are made of, so an error of a sum is an error of every value. As their operators
-in one piece (nn.layer_norm, nn.softmax) they stay float.
+Their sums scale the very values that they are computed from, so an error in a sum is an error in every value. Like the
+corresponding single operators (nn.layer_norm, nn.softmax), they stay float.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _SUMS = ("mean", "sum")
 def normalizations(graph: Graph) -> set[Cluster]:
     """The clusters of pointwise operators and sums that are parts of a normalization.
 
-    A sum belongs to one when pointwise operators alone lead from it to one that also reads what it is a sum of, as it
-    is or a pointwise function of it.
+    A sum belongs to one if pointwise operators alone lead from it to an operator that also reads the summed tensor or a
+    pointwise function of it.
     """
     found: set[Cluster] = set()
     for cluster in graph.clusters:
@@ -35,7 +35,7 @@ def normalizations(graph: Graph) -> set[Cluster]:
 
 
 def _headless(graph: Graph, expr: Any) -> Cluster | None:
-    """The cluster of pointwise operators alone that makes an operand."""
+    """The cluster of pointwise operators alone that computes an operand."""
     root = graph.root(expr)
     index = graph.index.get(root)
     if index is None or not graph.in_cluster(index) or graph.cluster_of(index).head is not None:
@@ -44,13 +44,13 @@ def _headless(graph: Graph, expr: Any) -> Cluster | None:
 
 
 def _roots(graph: Graph, cluster: Cluster | None) -> Iterator[Any]:
-    """What a cluster of pointwise operators reads."""
+    """The tensors that a cluster of pointwise operators reads."""
     for _, operand in [] if cluster is None else graph.external(cluster):
         yield graph.root(operand)
 
 
 def _paths(graph: Graph, start: Cluster, roots: set[Any]) -> set[Cluster]:
-    """The clusters of pointwise operators behind `start` that read one of the roots, and those on the way to them."""
+    """The clusters of pointwise operators after `start` that read one of the roots, and those on the way to them."""
     behind: dict[Cluster, list[Cluster]] = {}
     pending = [start]
     while pending:
@@ -66,7 +66,7 @@ def _paths(graph: Graph, start: Cluster, roots: set[Any]) -> set[Cluster]:
 
 
 def _behind(graph: Graph, index: int) -> Iterator[Cluster]:
-    """The clusters of pointwise operators that read a binding, moved or as it is."""
+    """The clusters of pointwise operators that read a binding, moved or unchanged."""
     for reader in sorted(graph.readers(index)):
         if reader >= len(graph.bindings):
             continue

@@ -1,4 +1,4 @@
-"""Which tensors are quantized: what each layer asks for, and the marks that follow from it."""
+"""Which tensors are quantized: what each layer requests, and the resulting marks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 
 from ...module import QnnModule
 from ...op.observe import observe
-from ...passes.rewrite import emit_named, op_name, plain_attrs, substitute
+from ...passes.rewrite import Rebuild
 from ..config import LayerConfig, QConfig
 from ..mixed import in_float16
 from .clusters import Cluster, Graph
@@ -18,10 +18,10 @@ from .layers import Layer, layers_of, weight_axis
 
 
 def annotate(module: QnnModule, config: QConfig) -> QnnModule:
-    """`module` (folded, float32) with a `R.qnn.observe` on each tensor that shall be quantized.
+    """`module` (folded, float32) with an `R.qnn.observe` on each tensor to be quantized.
 
-    Layers the configuration keeps in float get none; those in float16 get casts around them. Raises QuantizationError
-    for patterns and indices of the configuration that name no layer.
+    Layers that the configuration keeps in float get none; those in float16 get casts around them. Raises
+    QuantizationError for patterns and indices of the configuration that match no layer.
     """
     integral = config.partition_conversions == "fully_integral"
     graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral)
@@ -33,7 +33,7 @@ def annotate(module: QnnModule, config: QConfig) -> QnnModule:
 
 @dataclass(frozen=True)
 class _Mark:
-    """The attributes of one `observe`; range: of a layer whose data input it is and whose range the user fixed."""
+    """The attributes of one `observe`; range: fixed by the user for the layer whose data input this is."""
 
     layer: Layer
     role: str
@@ -70,7 +70,7 @@ def _format(config: LayerConfig, role: str) -> tuple[str, int, bool]:
 
 
 class _Wishes:
-    """What the layers ask for, root by root: a tensor that several ask for is quantized as the first of them says."""
+    """What the layers request, root by root: a tensor requested by several is quantized as the first of them says."""
 
     def __init__(self, graph: Graph, layers: list[Layer], config: QConfig) -> None:
         self._graph = graph
@@ -101,12 +101,12 @@ class _Wishes:
         return self._weights
 
     def _is_integer(self, expr: Any) -> bool:
-        """Whether the values of an operand are made by operators on integers, or quantized for another reader."""
+        """Whether an operand is computed by operators on integers, or quantized for another reader."""
         root = self._graph.root(expr)
         return root is not None and (root in self._marks or self._graph.index.get(root) in self._on_integers)
 
     def _want(self, expr: Any, layer: Layer, role: str, data: bool = False) -> None:
-        """Ask for a tensor to be quantized; data: whether it is the layer's data input, whose range may be fixed."""
+        """Request that a tensor be quantized; data: whether it is the layer's data input, whose range may be fixed."""
         root = self._graph.root(expr)
         if root is None:
             return
@@ -135,10 +135,10 @@ class _Wishes:
                 self._want(operand, layer, "activation")
 
     def _is_float_stream(self, expr: Any) -> bool:
-        """Whether a float function reads the tensor, too: it then stays float unless 8 bits are asked for everywhere.
+        """Whether a float function also reads the tensor: it then stays float unless 8 bits are requested everywhere.
 
-        The residual stream of a transformer, read by layer normalizations and sums alone, gathers the rounding errors
-        of all layers and has outliers: ViT-B/32 has 12 dB with 8 bits there, 30 dB without.
+        A transformer's residual stream, read only by layer normalizations and sums, accumulates the rounding errors of
+        all layers and has outliers: ViT-B/32 reaches 12 dB with 8 bits there, 30 dB without.
         """
         config, graph = self._config, self._graph
         if config.nbit_activation <= 8 or config.partition_conversions == "fully_integral":
@@ -147,8 +147,8 @@ class _Wishes:
         return any(index < len(graph.families) and graph.families[index] is Family.FLOAT for index in readers)
 
     def _is_shared(self, expr: Any) -> bool:
-        """Whether a join's field is quantized by itself: because others read it, too, or integers are computed of it
-        on the way. If not it gets the scale of the join's result."""
+        """Whether a join's field is quantized by itself: because others read it too, or operators on the way compute on
+        its integers. If not, it gets the scale of the join's result."""
         root = self._graph.root(expr)
         while isinstance(expr, relax.Var):
             if len(self._graph.readers_of[expr]) > 1:
@@ -156,7 +156,7 @@ class _Wishes:
             if root is None or expr.same_as(root):
                 return False
             value = self._graph.values[self._graph.index[expr]]
-            if op_name(value) == "image.resize2d" and is_integer_resize(value):
+            if is_integer_resize(value):
                 return True
             expr = data_of(value)
         return False
@@ -173,7 +173,7 @@ class _Wishes:
 
 
 def _data(graph: Graph, cluster: Cluster) -> list[Any]:
-    """What a pool or a join reads; empty for products, whose operands are not alike, and for pointwise operators."""
+    """The data of a pool or a join; empty for products, whose operands differ in role, and for pointwise operators."""
     if cluster.head is None or graph.families[cluster.head] is Family.PRODUCT:
         return []
     first = graph.values[cluster.head].args[0]
@@ -186,35 +186,30 @@ def _marked(
     activations: dict[Any, _Mark],
     half: set[int],
 ) -> IRModule:
-    """The module with its marks, each right behind the variable it is for, weights before their product; the products
-    `half` in float16."""
-    function = graph.function
-    builder = relax.BlockBuilder()
-    environment: dict[Any, Any] = {}
+    """The module with its marks, each right after the variable it is for, weights before their product; the products in
+    `half` are in float16."""
+    new = Rebuild(graph.function)
 
-    def mark(old: Any, new: Any) -> None:
-        environment[old] = new
-        if old in activations:
-            name = str(old.name)
-            environment[old] = builder.emit(activations[old].of(name, new), name_hint=f"{name}_site")
+    def mark(var: Any, value: Any) -> None:
+        new.environment[var] = value
+        if var in activations:
+            name = str(var.name)
+            new.environment[var] = new.builder.emit(activations[var].of(name, value), name_hint=f"{name}_site")
 
     def observed(index: int, position: int, operand: Any) -> Any:
         if (index, position) not in weights:
             return operand
         name, weight, axis = weights[index, position]
-        return builder.emit(weight.of(name, operand, axis), name_hint=name.replace(".", "_"))
+        return new.builder.emit(weight.of(name, operand, axis), name_hint=name.replace(".", "_"))
 
-    with builder.function("main", list(function.params), attrs=plain_attrs(function)):
-        with builder.dataflow():
-            for param in function.params:
-                mark(param, param)
-            for index, binding in enumerate(graph.bindings):
-                value = substitute(binding.value, environment)
-                if graph.families[index] is Family.PRODUCT:
-                    args = [observed(index, position, arg) for position, arg in enumerate(value.args)]
-                    value = relax.Call(value.op, args, value.attrs, value.ty_args)
-                    value = in_float16(value, builder.emit) if index in half else value
-                mark(binding.var, emit_named(builder, value, binding.var.name))
-            result = builder.emit_output(substitute(function.body.body, environment))
-        builder.emit_func_output(result)
-    return builder.get()
+    with new.main():
+        for param in graph.function.params:
+            mark(param, param)
+        for index, binding in enumerate(graph.bindings):
+            value = new.substituted(binding.value)
+            if graph.families[index] is Family.PRODUCT:
+                args = [observed(index, position, arg) for position, arg in enumerate(value.args)]
+                value = relax.Call(value.op, args, value.attrs, value.ty_args)
+                value = in_float16(value, new.builder.emit) if index in half else value
+            mark(binding.var, new.bind(binding.var, value))
+    return new.module()

@@ -1,4 +1,4 @@
-"""Site: one tensor that is quantized, as annotate decided and every later stage reads it."""
+"""Site: one tensor to be quantized, as decided by annotate and read by all later stages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Site:
     """A tensor to be quantized.
 
     name:      unique: that of the variable for activations, "<layer>.weight" for weights
-    layer, operator: the first layer that asks for it
+    layer, operator: the first layer that requests it
     role:      "input" (operand of an integer product), "activation" or "weight"
     dtype, bits, symmetric, axis: of the integers; axis: the dimension with a scale per slice, None per-tensor
     value:     the constant of a weight, None for activations
     calibrate_mode, percentile: how its range is found
-    range:     (low, high) where the user fixed it
+    range:     (low, high) if the user fixed it
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What all calibrators share: their settings, how they collect, and the registry by `calibrate_mode`."""
+"""What all calibrators share: their settings, how they collect, and their registry by `calibrate_mode`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..ranges import Range
 
 @dataclass(frozen=True)
 class Settings:
-    """What a calibrator has to know: the integers a range is for, and the figures of its own method.
+    """What a calibrator has to know: the integers that a range is for, and the parameters of its method.
 
     dtype, bits, symmetric, power_of_two: of the QParams, as `ranges.qparams_of` takes them
     bins, percentile, momentum, global_scale: see QConfig
@@ -33,17 +33,17 @@ class Settings:
 
 
 class Statistic(Protocol):
-    """What is kept of the values of one site. Statistics of two parts of the data merge to that of the whole."""
+    """What is recorded of one site's values. Statistics of two parts of the data merge into that of the whole."""
 
     def merge(self, other: Any) -> None:
-        """Add what another statistic of the same kind has seen."""
+        """Add the values that another statistic of the same kind has seen."""
 
 
 Kept = TypeVar("Kept", bound=Statistic)
 
 
 class Calibrator(ABC, Generic[Kept]):
-    """Gathers statistics of any number of sites, array by array, and turns each into a Range.
+    """Collects statistics of any number of sites, array by array, and turns each into a Range.
 
     needs_data: whether `collect` must have been called for a site before `threshold`
     """
@@ -56,11 +56,11 @@ class Calibrator(ABC, Generic[Kept]):
         self.statistics: dict[str, Kept] = {}
 
     def collect(self, site: str, array: np.ndarray, batch: int | None = None) -> None:
-        """Take in the values of one site for one batch of data.
+        """Add the values of one site for one batch of data.
 
-        array: float tensor of any shape; batch: position in the data set, by default one after the last of this site
+        array: float tensor of any shape; batch: position in the data set, by default one after this site's last
 
-        Raises QuantizationError naming the site when there are NaN or infinities.
+        Raises QuantizationError naming the site if there are NaN or infinities.
         """
         array = np.asarray(array)
         if not array.size:
@@ -97,15 +97,15 @@ class Calibrator(ABC, Generic[Kept]):
 
     @abstractmethod
     def _add(self, statistic: Kept, array: np.ndarray, batch: int | None) -> None:
-        """Take one array into the statistic."""
+        """Add one array to the statistic."""
 
     @abstractmethod
     def _range(self, statistic: Kept) -> Range:
-        """The range that follows from the statistic."""
+        """The range derived from the statistic."""
 
 
 class HistogramCalibrator(Calibrator[Histogram]):
-    """A calibrator that decides on the histogram of all values."""
+    """A calibrator that decides by the histogram of all values."""
 
     def _new(self) -> Histogram:
         return Histogram(self.settings.bins)
@@ -114,8 +114,10 @@ class HistogramCalibrator(Calibrator[Histogram]):
         statistic.add(array)
 
     def _clipped(self, statistic: Histogram, low: float, high: float) -> Range:
-        """A range within the extremes of the data, with the share of the values outside."""
-        low, high = sorted((max(low, statistic.low), min(high, statistic.high)))  # one bin may hold both, crossed
+        """A range within the extremes of the data, with the share of values outside it."""
+        low, high = sorted(
+            (max(low, statistic.low), min(high, statistic.high))
+        )  # if both are in one bin, they may be swapped
         return Range(low, high, self.mode, {"clipped": clipped_share(statistic, low, high)})
 
 
@@ -126,7 +128,7 @@ class Extremes:
         self.batches: dict[int, tuple[float, float]] = {}
 
     def add(self, array: np.ndarray, batch: int | None) -> None:
-        """Take one array; raises QuantizationError for NaN and infinities."""
+        """Add one array; raises QuantizationError for NaN and infinities."""
         low, high = extremes(array)
         index = len(self.batches) if batch is None else batch
         known = self.batches.get(index, (low, high))
@@ -142,7 +144,7 @@ class Extremes:
 
 
 class ExtremesCalibrator(Calibrator[Extremes]):
-    """A calibrator that decides on the extremes of each batch alone."""
+    """A calibrator that decides by the extremes of each batch alone."""
 
     def _new(self) -> Extremes:
         return Extremes()
@@ -152,7 +154,7 @@ class ExtremesCalibrator(Calibrator[Extremes]):
 
 
 def clipped_share(statistic: Histogram, low: float, high: float) -> float:
-    """The share of the values that lie outside low … high, to the precision of a bin."""
+    """The share of values outside low … high, to the precision of a bin."""
     if not statistic.total or not statistic.width:
         return 0.0
     centers = statistic.centers
@@ -176,7 +178,7 @@ def calibrator(mode: str) -> Callable[[type[Calibrator]], type[Calibrator]]:
 
 
 def make_calibrator(mode: str, settings: Settings | None = None) -> Calibrator:
-    """The calibrator of a `calibrate_mode`. Raises QuantizationError when there is none of that name."""
+    """The calibrator of a `calibrate_mode`. Raises QuantizationError if there is none of that name."""
     if mode not in CALIBRATORS:
         raise QuantizationError(f"calibrate_mode must be one of {', '.join(map(repr, CALIBRATORS))}, found {mode!r}")
     return CALIBRATORS[mode](settings)

@@ -1,7 +1,7 @@
 """How much a distribution loses when its bins are merged to few levels: the measure of kl_divergence and entropy.
 
 `reference_divergence` is the recipe as NVIDIA describes it (8-bit Inference with TensorRT, GTC 2017); `divergences`
-gives the same for many windows of a histogram at once, from cumulated sums.
+computes the same for many windows of a histogram at once, from cumulative sums.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MOST_AT_ONCE = 1 << 20  # elements of a temporary array
 
 
 def merge_to_levels(counts: np.ndarray, levels: int) -> np.ndarray:
-    """`counts` merged to so many levels and spread again evenly over those of its bins that are not empty.
+    """`counts` merged to `levels` levels, each spread evenly again over its non-empty bins.
 
     Level l holds the bins ⌊l·n/levels⌋ ≤ i < ⌊(l + 1)·n/levels⌋. With two levels [1,0,2,3, 5,3,1,7] becomes
     [2,0,2,2, 4,4,4,4].
@@ -31,10 +31,10 @@ def merge_to_levels(counts: np.ndarray, levels: int) -> np.ndarray:
 def reference_divergence(counts: np.ndarray, start: int, stop: int, levels: int) -> float:
     """KL(P‖Q) for the window start ≤ i < stop of a histogram.
 
-    P: the window, with what lies outside added to its first and last bin, as clipping does
+    P: the window, with counts outside it added to its first and last bin, as clipping does
     Q: the window alone, merged to `levels`
 
-    Both are normalized; infinite where Q has nothing and P has something.
+    Both are normalized; infinite if Q is zero where P is not.
     """
     inside = counts[start:stop].astype(np.float64)
     p = inside.copy()
@@ -50,10 +50,10 @@ def reference_divergence(counts: np.ndarray, start: int, stop: int, levels: int)
 
 
 def divergences(counts: np.ndarray, starts: np.ndarray, stops: np.ndarray, levels: int) -> np.ndarray:
-    """`reference_divergence` of each window starts[k] … stops[k], equal but for the order of float64 sums.
+    """`reference_divergence` of each window starts[k] … stops[k], equal except for the order of float64 sums.
 
-    With S the count and c the number of used bins of a level, Q is S/c in all of them: what is summed over bins in the
-    definition is a sum over levels, whose terms are differences of cumulated sums.
+    With S the count and c the number of non-empty bins of a level, Q is S/c in each of them: the definition's sum over
+    bins becomes a sum over levels, whose terms are differences of cumulative sums.
     """
     rows = max(1, _MOST_AT_ONCE // (levels + 1))
     cumulated = _Cumulated(counts)
@@ -65,7 +65,7 @@ def divergences(counts: np.ndarray, starts: np.ndarray, stops: np.ndarray, level
 
 
 class _Cumulated:
-    """Sums over the bins before each: of the counts n, of [n > 0], of n·ln n."""
+    """For each bin, sums over the bins before it: of the counts n, of [n > 0], of n·ln n."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self.counts = counts.astype(np.float64)

@@ -1,4 +1,4 @@
-"""entropy: both ends of the range by KL divergence, for data that lie unevenly around zero."""
+"""entropy: both ends of the range by KL divergence, for data distributed unevenly around zero."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..ranges import Range
 from .base import HistogramCalibrator, calibrator
 from .divergence import divergences
 
-_CANDIDATES = 512  # thresholds that are compared at a time
+_CANDIDATES = 512  # thresholds compared at a time
 _MOVES = 8
 
 
@@ -17,8 +17,8 @@ _MOVES = 8
 class Entropy(HistogramCalibrator):
     """The window low … high around 0 with the smallest KL(P‖Q), Q having 2^bits levels.
 
-    As kl_divergence, on the signed histogram: the end that gains more moves to its best place while the other stays,
-    until neither gains. Symmetric ranges get the larger of the two ends from `qparams_of`.
+    Like kl_divergence, but on the signed histogram: the end that gains more moves to its best position while the other
+    stays, until neither gains. For symmetric ranges, `qparams_of` takes the larger of the two ends.
     """
 
     def _range(self, statistic: Histogram) -> Range:
@@ -52,7 +52,7 @@ def _best_window(statistic: Histogram, levels: int) -> tuple[int, int]:
 
 
 def _candidates(low: int, high: int) -> np.ndarray:
-    """Whole numbers from low to high, both included, not too many; none if low > high."""
+    """A limited number of integers from low to high, both included; none if low > high."""
     if low > high:
         return np.zeros(0, np.int64)
     return np.unique(np.linspace(low, high, min(high - low + 1, _CANDIDATES)).round().astype(np.int64))

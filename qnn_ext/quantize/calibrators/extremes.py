@@ -8,7 +8,7 @@ from .base import Extremes, ExtremesCalibrator, calibrator
 
 @calibrator("minmax")
 class MinMax(ExtremesCalibrator):
-    """The smallest and the largest value of all: nothing is clipped, one outlier decides."""
+    """The smallest and the largest of all values: nothing is clipped, a single outlier decides."""
 
     def _range(self, statistic: Extremes) -> Range:
         batches = statistic.in_order()
@@ -17,7 +17,7 @@ class MinMax(ExtremesCalibrator):
 
 @calibrator("moving_average")
 class MovingAverage(ExtremesCalibrator):
-    """The extremes of the batches, averaged: r ← momentum · r + (1 − momentum) · extreme, from the first batch on.
+    """A moving average of the batches' extremes: r ← momentum · r + (1 − momentum) · extreme, from the first batch on.
 
     Source: quantization-aware training of TensorFlow and PyTorch (MovingAverageMinMaxObserver, whose averaging_constant
     is 1 − momentum).

@@ -15,8 +15,8 @@ class KlDivergence(HistogramCalibrator):
     """TensorRT's recipe on the histogram of |x|: of all thresholds the one with the smallest KL(P‖Q).
 
     levels: 2^(bits − 1) of each sign when symmetric, so 128 for 8 bits; when asymmetric, 2^bits if all values have one
-    sign. The range is −t … t, cut to the extremes of the data. Exact zeros, half of what a relu gives, do not count:
-    no threshold changes them, and they would drown the others.
+    sign. The range is −t … t, cut to the extremes of the data. Exact zeros, half of a relu's results, do not count: no
+    threshold changes them, and they would outweigh the others.
 
     Source: S. Migacz, 8-bit Inference with TensorRT, GTC 2017.
     """

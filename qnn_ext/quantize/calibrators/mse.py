@@ -1,4 +1,4 @@
-"""mse: the range with the smallest expected squared error, of rounding and clipping together."""
+"""mse: the range with the smallest expected squared error from rounding and clipping together."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Error: TypeAlias = Callable[[float, float], float]
 
 @calibrator("mse")
 class MeanSquaredError(HistogramCalibrator):
-    """Minimizes Σ n(x) · (x − dequantize(quantize(x)))² over low and high, x being the middles of the bins.
+    """Minimizes Σ n(x) · (x − dequantize(quantize(x)))² over low and high, where x are the centers of the bins.
 
-    Symmetric: one threshold. Asymmetric: upper and lower end in turns until neither moves. Exact zeros have no error.
+    Symmetric: one threshold. Asymmetric: upper and lower end in turn until neither moves. Exact zeros have no error.
     """
 
     def _range(self, statistic: Histogram) -> Range:
@@ -38,7 +38,7 @@ class MeanSquaredError(HistogramCalibrator):
         return self._clipped(statistic, *_descend(error, min(low, 0.0), max(high, 0.0)))
 
     def _error(self, statistic: Histogram) -> Error:
-        """The sum of squared errors, up to a constant factor, that the range low … high makes."""
+        """The sum of squared errors of the range low … high, up to a constant factor."""
         settings = self.settings
         counts = statistic.signed(zeros=False)
         used = np.flatnonzero(counts)
@@ -56,7 +56,7 @@ class MeanSquaredError(HistogramCalibrator):
 
 
 def _descend(error: Error, low: float, high: float) -> tuple[float, float]:
-    """The best ends at or within low … high, one after the other; an end at 0 stays there."""
+    """The best ends within low … high, improved in turn; an end at 0 stays there."""
     best_low, best_high = low, high
     for _ in range(_ROUNDS):
         before = best_low, best_high
@@ -70,7 +70,7 @@ def _descend(error: Error, low: float, high: float) -> tuple[float, float]:
 
 
 def _best_factor(error: Callable[[float], float]) -> float:
-    """Of the factors up to 1 that are tried the one with the smallest error, the largest of several."""
+    """Of the factors tried, up to 1, the one with the smallest error; of equals, the largest."""
     coarse = np.arange(_OCTAVES * _COARSE + 1) / _COARSE
     near = coarse[int(np.argmin([error(float(factor)) for factor in np.exp2(-coarse)]))]
     fine = near + np.arange(1 - _FINE // _COARSE, _FINE // _COARSE) / _FINE

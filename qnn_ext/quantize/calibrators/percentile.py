@@ -1,4 +1,4 @@
-"""percentile: a range that holds a given share of the values."""
+"""percentile: a range that contains a given share of the values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .base import HistogramCalibrator, calibrator
 class Percentile(HistogramCalibrator):
     """The range with `percentile` percent of the values inside.
 
-    symmetric:  −t … t, where so many values have |x| ≤ t
-    asymmetric: half of what is left out lies on each side
+    symmetric:  −t … t, where that share of the values has |x| ≤ t
+    asymmetric: half of the excluded values lie on each side
 
     Exact to a fraction of a bin. Source: ONNX Runtime's PercentileCalibrater; Relay's mode of that name with 99.999.
     """

@@ -1,7 +1,7 @@
 """Depthwise conv2d on ARM without dot products: int16 weights, smlal and smlal2 (vmlal) into int32.
 
-Where no weight is -128, smull and smlal add the products of two taps in 16 bits, and saddw widens their sum (vmull,
-vmlal, vaddw): 19 instructions for the nine taps of eight channels instead of 18 and the widening of activations.
+If no weight is -128, smull and smlal add the products of two taps in 16 bits, and saddw widens their sum (vmull, vmlal,
+vaddw): 19 instructions for the nine taps of eight channels instead of 18 plus the widening of activations.
 """
 
 from __future__ import annotations
@@ -10,27 +10,31 @@ from functools import partial
 
 from tvm.target import Target
 
+from ...targets.backend import Backend
+from ...targets.families import AARCH64, ARM32
+from ...targets.features import backend_of
 from ..cpu.depthwise_conv2d import Registers, compute, initial, pack_weight, schedule
-from ..features import is_aarch64, is_arm32
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 
-AARCH64 = Registers(lanes=8, columns=(4, 3, 5, 6, 7), pairs="llvm.aarch64.neon.smull", weight_dtype="int16")
-ARM32 = Registers(lanes=8, columns=(2, 3), pairs="llvm.arm.neon.vmulls", weight_dtype="int16")
+REGISTERS = {
+    AARCH64: Registers(lanes=8, columns=(4, 3, 5, 6, 7), pairs="llvm.aarch64.neon.smull", weight_dtype="int16"),
+    ARM32: Registers(lanes=8, columns=(2, 3), pairs="llvm.arm.neon.vmulls", weight_dtype="int16"),
+}
 
 
-def _accepts(workload: Conv2dWorkload, target: Target, wide: bool) -> bool:
-    fits = is_aarch64(target) if wide else is_arm32(target)
+def _accepts(workload: Conv2dWorkload, target: Target, backend: Backend) -> bool:
+    fits = backend_of(target) is backend
     return workload.depthwise and workload.out_dtype == "int32" and fits
 
 
-for _registers in (AARCH64, ARM32):
+for _backend, _registers in REGISTERS.items():
     register(
         Conv2dWorkload,
         Implementation(
             name="depthwise_conv2d_nhwc.arm_cpu",
             priority=10,
-            accepts=partial(_accepts, wide=_registers is AARCH64),
+            accepts=partial(_accepts, backend=_backend),
             compute=partial(compute, registers=_registers),
             schedule=partial(schedule, registers=_registers),
             pack_weight=partial(pack_weight, registers=_registers),

@@ -2,9 +2,9 @@
 
     acc[n, y, x, c] = Σ_{g,s,t} data[n, y·sh + (4g + t)·dh, x·sw + s·dw, c] · w[4g + t, s, c],   t < 4
 
-The input is padded, and what a row of register tiles reads is turned: four rows of a channel become neighbours. All
-rows of a tile read the same groups of four, with their weights shifted; with a 3×3 window, four input rows serve two
-output rows. x86 turns registers instead, which takes ARM several instructions for every vector.
+The input is padded, and the rows that a row of register tiles reads are transposed: four rows of a channel become
+neighbours. All rows of a tile read the same groups of four, with shifted weights; with a 3×3 window, four input rows
+serve two output rows. x86 transposes in registers instead, which would take ARM several instructions per vector.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ...numerics.annotations import OPERAND, has
+from ...targets.families import AARCH64
+from ...targets.features import offers, sharing_of
 from ..cpu import depthwise_conv2d
 from ..cpu.depthwise_conv2d import padded, part_columns, reach, vectorize_epilogue
 from ..cpu.microkernel import round_up
-from ..features import has_feature, is_aarch64
-from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, largest_divisor, schedule_root_blocks
+from ..schedule_util import extent, inline_epilogue, largest_divisor, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
-from .depthwise_conv2d import AARCH64
+from .depthwise_conv2d import REGISTERS
 from .tap_intrin import LANES, TAPS, tap_intrin, turn_intrin
 
 CHANNELS = 8
@@ -35,23 +37,23 @@ CHANNELS = 8
 QUADS = CHANNELS // LANES
 MAX_ROWS = 4
 ACCUMULATORS = 16
-"""Registers of a tile's accumulators, of 32: of larger tiles, LLVM was seen to spill them."""
+"""Registers for a tile's accumulators, out of 32: in larger tiles, LLVM was seen to spill them."""
 
 LIVE = 24
-"""Registers of its accumulators and of four channels of a row of its activations, which LLVM loads early."""
+"""Registers for a tile's accumulators and for four channels of a row of its activations, which LLVM loads early."""
 
 HELD = 26
-"""Registers for accumulators and for what all tiles of a row read: weights, bias and scales. LLVM loads these before
-the loop over tiles, and those too many again for every tile; the other registers are for activations."""
+"""Registers for accumulators and for values that all tiles of a row read: weights, bias and scales. LLVM loads these
+before the loop over tiles, and any that do not fit again for every tile; the other registers are for activations."""
 
 LOOP, COPY = 6, 3
 """Instructions to go to the next tile, and to copy a vector of activations."""
 
 UNROLLED_DOTS = 480
-"""Dot products of a tile that are written out; of more, groups of rows are a loop."""
+"""The most dot products of a tile that are unrolled; beyond that, groups of rows are a loop."""
 
 UNROLLED_COLUMNS = 8
-"""Columns that are turned in one go."""
+"""Columns that are transposed together."""
 
 TASK_ROWS = 8
 TASK_CHANNELS = 64
@@ -71,7 +73,7 @@ class Plan:
 
     tile:     register tile
     groups:   groups of four input rows that a tile reads
-    vector:   channels that are turned together
+    vector:   channels that are transposed together
     channels: output channels, a multiple of `vector`
     tiles:    tiles in height and in width
     """
@@ -83,7 +85,7 @@ class Plan:
     tiles: tuple[int, int]
 
     def rows_read(self, workload: Conv2dWorkload) -> int:
-        """Rows of each group that are read: with one group, not those that only weights of zero multiply."""
+        """Rows of each group that are read: with a single group, rows with only zero weights are skipped."""
         needed = (self.tile.rows - 1) * workload.strides[0] + workload.kernel[0]
         return needed if self.groups == 1 else TAPS
 
@@ -103,7 +105,7 @@ def plan(workload: Conv2dWorkload, tile: TapTile | None = None) -> Plan:
 
 
 def _vector(workload: Conv2dWorkload) -> int:
-    """16, or 8 where the last 16 channels would be half empty."""
+    """16, or 8 if the last 16 channels would be half empty."""
     return 8 if 1 <= workload.out_channels % 16 <= 8 else 16
 
 
@@ -123,20 +125,20 @@ def tiles(workload: Conv2dWorkload) -> dict[TapTile, float]:
 
 
 def _columns_read(workload: Conv2dWorkload, columns: int) -> int:
-    """Columns of the input that a number of neighbouring output columns read."""
+    """Number of input columns that `columns` neighbouring output columns read."""
     (_, stride), (_, dilation) = workload.strides, workload.dilation
     return len({x * stride + s * dilation for x in range(columns) for s in range(workload.kernel[1])})
 
 
 def cost(workload: Conv2dWorkload, layout: Plan) -> float:
-    """Instructions of one image without its epilogue, whose constants need registers, too."""
+    """Instructions for one image without its epilogue, whose constants also need registers."""
     tile = layout.tile
     steps, pixels = layout.groups * workload.kernel[1], tile.rows * tile.columns
     constants = QUADS * (steps * tile.rows + 2)
     held = max(0, HELD - QUADS * pixels) if layout.tiles[1] > 1 else 0
     loads = max(0, constants - held) + QUADS * layout.groups * _columns_read(workload, tile.columns)
     each = QUADS * pixels * (steps + 1) + loads + pixels + LOOP  # accumulators are set to the bias, outputs are stored
-    each += 2 * pixels if workload.out_width % tile.columns else 0  # conditions, and LLVM makes two loops of it
+    each += 2 * pixels if workload.out_width % tile.columns else 0  # conditions, for which LLVM makes two loops
     turned = layout.groups * layout.width(workload) * (layout.rows_read(workload) + 3)
     copied = tile.rows * workload.strides[0] * layout.width(workload) * COPY
     rows, vectors = workload.batch * layout.tiles[0], layout.channels // layout.vector
@@ -144,8 +146,8 @@ def cost(workload: Conv2dWorkload, layout: Plan) -> float:
 
 
 def other_cost(workload: Conv2dWorkload) -> float:
-    """The same of the kernel for CPUs without sdot, which widens products in pairs or activations."""
-    layout = depthwise_conv2d.plan(workload, AARCH64)
+    """The same for the kernel for CPUs without sdot, which widens products in pairs, or activations."""
+    layout = depthwise_conv2d.plan(workload, REGISTERS[AARCH64])
     taps = workload.kernel[0] * workload.kernel[1]
     columns = _columns_read(workload, layout.columns)
     loads = workload.kernel[0] * columns * (1 if layout.pairs else 2) / layout.columns + taps / layout.columns
@@ -218,12 +220,13 @@ def _staged(workload: Conv2dWorkload, height: int, width: int) -> bool:
 
 
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: TapTile | None = None) -> None:
-    """Tasks of rows × channels, each pads its own input; a row of tiles is turned and walked over."""
+    """Tasks of rows × channels: each pads its own input, then transposes and processes it one row of tiles at a
+    time."""
     layout = plan(workload, tile)
     accumulator, turned = sch.get_sblock("depthwise"), sch.get_sblock("turned")
     output = inline_epilogue(sch, accumulator)
-    pads = [block for block in sch.get_producers(turned) if sch.get(block).name_hint == "pad"]
-    schedule_root_blocks(sch, [accumulator, output, turned, *pads], vector=64)
+    pads = [block for block in sch.get_producers(turned) if has(sch, block, OPERAND)]
+    schedule_root_blocks(sch, [accumulator, output, turned, *pads], target, vector=64)
 
     n, y, column, c = sch.get_loops(output)
     task_rows, task_vectors = _task(layout)
@@ -232,7 +235,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: TapT
     channel_outer, vector, part, lane = sch.split(c, [None, task_vectors, layout.vector // CHANNELS, CHANNELS])
     sch.reorder(n, row_outer, channel_outer, vector, band, part, column_outer, row, column, lane)
     task = sch.fuse(n, row_outer, channel_outer)
-    if workload.macs >= PARALLEL_MACS_DEPTHWISE and extent(sch, task) > 1:
+    if workload.macs >= sharing_of(target).depthwise_macs and extent(sch, task) > 1:
         sch.parallel(task)
 
     sch.compute_at(accumulator, column_outer, preserve_unit_loops=True)
@@ -275,10 +278,10 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, workload: Con
 
 
 def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
-    if not (workload.depthwise and workload.out_dtype == "int32" and is_aarch64(target)):
+    if not (workload.depthwise and workload.out_dtype == "int32" and offers(target, AARCH64.product("sdot"))):
         return False
     bytes_only = workload.data_dtype == workload.weight_dtype == "int8"
-    return bytes_only and has_feature(target, "dotprod") and next(iter(tiles(workload).values())) < other_cost(workload)
+    return bytes_only and next(iter(tiles(workload).values())) < other_cost(workload)
 
 
 register(

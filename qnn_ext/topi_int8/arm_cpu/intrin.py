@@ -1,4 +1,4 @@
-"""Dot products of ARM CPUs, 64-bit and 32-bit: sdot, and what NEON without it multiplies 8 and 16 bits with.
+"""Dot products of ARM CPUs, 64-bit and 32-bit: sdot, and NEON's 8- and 16-bit multiplications for CPUs without it.
 
     sdot     s8 · s8, four products a lane: sdot acc.4s, w.16b, x.4b[i]
     pairs    s8 · s8 where no weight is −128: a product is within ±127·128, so two of them sum in 16 bits:
@@ -6,8 +6,8 @@
     singles  s8 · s8: every product is widened by itself, in four
     wide     activations and weights of 16 bits, with exact widening from any 8 bits: smlal acc.4s, w.4h, x.h[i]
 
-Activations come with one load for a chain of steps, and are broadcast from there. There is nothing of unsigned bytes:
-legalization makes activations and weights signed.
+Activations for a chain of steps come from one load, and are broadcast from its register. Nothing here takes unsigned
+bytes: legalization makes activations and weights signed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 from tvm.script import tirx as T
-from tvm.target import Target
 
-from ..cpu.core import ARM, Core
+from ...targets.backend import Backend
+from ...targets.families import AARCH64 as BACKEND_64
+from ...targets.families import ARM32 as BACKEND_32
 from ..cpu.dot import DotInstruction
-from ..features import is_aarch64, is_arm32
 
 LANES = 4
 """int32 in a register."""
@@ -36,29 +36,19 @@ SINGLE_TILES = frozenset([(2, 3), (3, 2), (2, 2), *((1, n) for n in range(1, 5))
 
 @dataclass(frozen=True)
 class ArmInstruction(DotInstruction):
-    """An instruction, or a few in a row, on registers of 16 bytes; 64-bit CPUs have 32 of these, 32-bit ones 16."""
-
-    @property
-    def core(self) -> Core:
-        """ARM's."""
-        return ARM
+    """An instruction, or a sequence of a few, on 16-byte registers; 64-bit CPUs have 32 of these, 32-bit ones 16."""
 
     @property
     def granule(self) -> int:
         """Four activations."""
         return 4
 
-    def available(self, target: Target) -> bool:
-        """Whether the target's CPU has the instruction."""
-        architecture = is_aarch64(target) if self.registers == 32 else is_arm32(target)
-        return architecture and super().available(target)
-
     def _call(self, name: str, dtype: str, *operands: Any) -> Any:
         return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *operands, dtype=dtype)
 
     def _activations(self, A: Any, step: int) -> tuple[Any, int, int]:
-        """A load of activations of at least eight bytes, of one step in a lane each; how many lanes that are, and which
-        of them is `step`'s: of all, or where they fill no register, of the last two that it is one of."""
+        """A load of at least eight bytes of activations, with one step per lane; the number of lanes, and which of them
+        is `step`'s. It covers all steps, or if these do not fill a register, two steps, of which `step` is one."""
         dtype, item = self.word_dtype, np.dtype(self.data_dtype).itemsize
         size = self.span * item
         if size % 8:
@@ -77,7 +67,9 @@ class ArmInstruction(DotInstruction):
     def _broadcast(self, A: Any, step: int, lanes: int) -> Any:
         """The activations of one step, in every lane."""
         vector, size, lane = self._activations(A, step)
-        return T.Shuffle([vector] * -(-lanes // size), [lane] * lanes)  # a shuffle has no more lanes than it is given
+        return T.Shuffle(
+            [vector] * -(-lanes // size), [lane] * lanes
+        )  # a shuffle cannot have more lanes than its inputs
 
 
 @dataclass(frozen=True)
@@ -86,12 +78,12 @@ class Sdot(ArmInstruction):
 
     def operands(self, pixels: int, blocks: int) -> int:
         """A register of activations for every pixel, one of weights for every block, and two to order loads; 32-bit
-        code, which finds elements in half of the registers only, uses twice as many."""
+        code, which can address elements in only half of the registers, uses twice as many."""
         least = (pixels if self.chain > 1 else 1) + blocks
         return least + 2 if self.registers == 32 else 2 * least
 
     def instructions(self, pixels: int, blocks: int) -> float:
-        """By element; weights come two registers at a time."""
+        """Products by element; weights are loaded two registers at a time."""
         return pixels * blocks + pixels / self.chain + blocks / 2
 
     def updates(self, A: Any, B: Any, C: Any) -> list[Any]:
@@ -106,7 +98,7 @@ class Sdot(ArmInstruction):
 
 @dataclass(frozen=True)
 class Pairs(ArmInstruction):
-    """Two products a lane at a time in 16 bits, and two such sums where no weight is −128.
+    """Two products per lane at a time in 16 bits, with sums of two of them if no weight is −128.
 
     sums: the LLVM intrinsic that adds neighbours
     """
@@ -115,19 +107,20 @@ class Pairs(ArmInstruction):
     safe: bool = True
 
     def takes(self, data_dtype: str, weight_dtype: str, pairable_weights: bool = False) -> bool:
-        """Whether two products do not leave 16 bits."""
+        """Whether the sum of two products fits 16 bits."""
         return super().takes(data_dtype, weight_dtype) and (self.safe or pairable_weights)
 
     def operands(self, pixels: int, blocks: int) -> int:
-        """LLVM puts all products of two steps before their sums, to wait for none, and loads weights ahead: of 64-bit
-        tiles, those of which no register was seen to be spilled, whatever the order for a CPU."""
+        """LLVM puts all products of two steps before their sums, to avoid waiting, and loads weights ahead. On 64-bit
+        CPUs, this admits tiles for which no register was seen to be spilled, whichever CPU's scheduling order is
+        used."""
         if self.registers == 16:
             return pixels * blocks + blocks * self.chain // 2 + 3
         fits = (pixels, blocks) in (SINGLE_TILES if self.safe else PAIR_TILES)
         return 0 if fits else self.registers
 
     def instructions(self, pixels: int, blocks: int) -> float:
-        """Per step: two of them share the weights' register, and the last instruction unless they are single."""
+        """Per step: two steps share the register of weights, and the last instruction unless products are single."""
         return pixels * blocks * (2 if self.safe else 1.5) + pixels * (1 + 1 / self.chain) + blocks / 4
 
     def _add_neighbours(self, before: Any, terms: Any) -> Any:
@@ -137,9 +130,9 @@ class Pairs(ArmInstruction):
         return before + self._call(self.sums, "int32x4", terms)
 
     def _two_broadcast(self, A: Any, step: int) -> Any:
-        """The activations of a step in every lane of the lower half of a register, those of the next in the upper half.
+        """The activations of a step in every lane of a register's lower half, those of the next in its upper half.
 
-        On 64-bit CPUs a table lookup: LLVM finds no smlal2 where halves are broadcast by themselves.
+        On 64-bit CPUs a table lookup: LLVM does not find smlal2 if the halves are broadcast separately.
         """
         if self.registers == 16:
             halves = [self._broadcast(A, step + half, LANES) for half in range(2)]
@@ -197,11 +190,11 @@ def _half(vector: Any, half: int) -> Any:
 
 
 def _of_architecture(
-    prefix: str, registers: int, chains: tuple[Sequence[int], Sequence[int], Sequence[int]], multiply: str, sums: str
+    prefix: str, backend: Backend, chains: tuple[Sequence[int], Sequence[int], Sequence[int]], multiply: str, sums: str
 ) -> list[DotInstruction]:
-    """The instructions of 64-bit or 32-bit ARM, fastest first. chains: of sdot, of pairs and singles, of wide, the
-    longest of each first."""
-    neon, llvm, byte, short = (("neon",),), f"llvm.{prefix}.neon", "int8", "int16"
+    """The instructions of 64-bit or 32-bit ARM, fastest first. chains: those of sdot, of pairs and singles, and of
+    wide, each longest first."""
+    smlal, llvm, byte, short = backend.product("smlal"), f"llvm.{prefix}.neon", "int8", "int16"
     dot, product, total = f"{llvm}.sdot.v4i32.v16i8", f"{llvm}.{multiply}.v8i16", f"{llvm}.{sums}.v4i32.v8i16"
 
     def name(kind: str, span: int) -> str:
@@ -209,19 +202,19 @@ def _of_architecture(
 
     found: list[DotInstruction] = []
     for n in chains[0]:
-        found.append(Sdot(name("sdot", 4 * n), (("dotprod",),), LANES, 4, byte, byte, dot, True, registers, n))
+        found.append(Sdot(name("sdot", 4 * n), backend.product("sdot"), LANES, 4, byte, byte, dot, True, backend, n))
     for safe in (False, True):
         for n in chains[1]:
             kind = name("singles" if safe else "pairs", 2 * n)
-            pairs = Pairs(kind, neon, LANES, 2, byte, byte, product, True, registers, n, sums=total, safe=safe)
+            pairs = Pairs(kind, smlal, LANES, 2, byte, byte, product, True, backend, n, sums=total, safe=safe)
             found.append(pairs)
     for n in chains[2]:
         wide = f"{llvm}.{multiply}.v4i32"
-        found.append(Wide(name("wide", n), neon, LANES, 1, short, short, wide, True, registers, n))
+        found.append(Wide(name("wide", n), smlal, LANES, 1, short, short, wide, True, backend, n))
     return found
 
 
-# For longer chains a CPU has not registers enough. Three steps, rows of nine values as first layers have them, take two
-# loads of eight bytes that overlap: more than a chain of two.
-AARCH64 = _of_architecture("aarch64", 32, ((4, 2, 3, 1), (4, 2), (8, 4)), "smull", "saddlp")
-ARM32 = _of_architecture("arm", 16, ((2, 1), (2,), (4,)), "vmulls", "vpadals")
+# CPUs do not have enough registers for longer chains. Three steps, as in the rows of nine values of first layers, take
+# two overlapping loads of eight bytes: more than a chain of two.
+AARCH64 = _of_architecture("aarch64", BACKEND_64, ((4, 2, 3, 1), (4, 2), (8, 4)), "smull", "saddlp")
+ARM32 = _of_architecture("arm", BACKEND_32, ((2, 1), (2,), (4,)), "vmulls", "vpadals")

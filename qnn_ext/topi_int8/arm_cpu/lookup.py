@@ -1,7 +1,7 @@
-"""Tables of 256 bytes read 16 lanes at a time on 64-bit ARM: the table lies in sixteen registers.
+"""Lookups in tables of 256 bytes, 16 lanes at a time, on 64-bit ARM: the table is in sixteen registers.
 
-tbl   the bytes of four registers by an index into their 64, 0 where it points elsewhere
-tbx   the same, but what points elsewhere stays: three times, with indices 64 lower each time
+tbl   looks up an index in the 64 bytes of four registers, 0 if it is out of range
+tbx   the same, but keeps the old value if out of range: used three times, with indices 64 lower each time
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ QUARTER = 4 * BYTES
 
 
 def looked_up(load: TensorLoad) -> Expr:
-    """table[q − lowest q] for a vector of 8-bit q as such instructions; any other load as it is."""
+    """table[q − lowest q] for a vector of 8-bit q as such instructions; other loads are unchanged."""
     found = byte_lookup(load)
     if found is None or found.lanes % 8:
         return load

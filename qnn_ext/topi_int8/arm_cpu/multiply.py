@@ -1,8 +1,8 @@
-"""TFLite's fixed-point multiplication with the instructions that it was made after.
+"""TFLite's fixed-point multiplication with the instructions that it was modelled on.
 
-sshl            x · 2^up, where any shift goes up
+sshl            x · 2^up, if any shift is to the left
 sqrdmulh        ⌊x · multiplier / 2³¹ + ½⌋; its only sum beyond int32 has two factors of −2³¹, and multipliers are ≥ 0
-and, ssra       one less where that is negative and shifted down: srshl rounds midpoints up, TFLite away from zero
+and, ssra       one less if that is negative and shifted right: srshl rounds midpoints up, TFLite away from zero
 srshl           ⌊x · 2^down + ½⌋
 """
 

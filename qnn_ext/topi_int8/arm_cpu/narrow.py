@@ -1,4 +1,4 @@
-"""Saturating narrowing and rounding of float vectors on ARM, where LLVM takes several instructions or a library call.
+"""Saturating narrowing, and rounding of float vectors, on ARM, where LLVM uses several instructions or library calls.
 
 aarch64   fcvtns         four floats to int32, midpoints to even
           sqxtn, sqadd, sqxtn or sqxtun   to int16; the zero point, exact wherever that lies in 8 bits; to 8 bits
@@ -18,7 +18,8 @@ from tvm.target import Target
 
 from ...numerics.multiply import is_multiply
 from ...numerics.saturate import is_saturate, rounded_operand, widened, zero_point
-from ..features import contracts, has_feature, is_aarch64
+from ...targets.families import AARCH64
+from ...targets.features import backend_of, contracts, has_feature
 from .multiply import multiply
 from .vectors import LANES, call_llvm, joined, lanes_of, registers
 
@@ -39,8 +40,8 @@ _BYTES = {
 
 
 def finish_for_arm(body: tirx.Stmt, target: Target) -> tirx.Stmt:
-    """A kernel with its saturating narrowing and its rounding of float32 as ARM has them."""
-    wide = is_aarch64(target)
+    """A kernel with its saturating narrowing and its rounding of float32 as ARM instructions."""
+    wide = backend_of(target) is AARCH64
     body = tvm_ffi.structural_map(body, (tvm.ir.Call, partial(_integers, wide=wide, fenced=contracts(target))))
     if wide or has_feature(target, "fp-armv8"):
         return tvm_ffi.structural_map(body, (tvm.ir.Call, _converted)) if wide else body
@@ -48,7 +49,7 @@ def finish_for_arm(body: tirx.Stmt, target: Target) -> tirx.Stmt:
 
 
 def _integers(call: Expr, wide: bool, fenced: bool) -> Expr:
-    """The operators of saturating narrowing and of TFLite's multiplication as instructions; others as they are."""
+    """The operators of saturating narrowing and of TFLite's multiplication as instructions; others are unchanged."""
     if is_multiply(call):
         return multiply(call, wide)
     if not is_saturate(call):
@@ -61,7 +62,7 @@ def narrow_saturated(call: Expr, wide: bool, fenced: bool) -> Expr | None:
     """The operator of saturating narrowing for vectors of whole registers; None for others.
 
     wide:   whether the CPU is a 64-bit one
-    fenced: whether products contract with what is added to them
+    fenced: whether products would be contracted with additions that follow
     """
     dtype, lanes = str(call.ty.dtype).partition("x")[0], lanes_of(call)
     if lanes % LANES or dtype not in ("int8", "uint8"):
@@ -83,7 +84,7 @@ def narrow_saturated(call: Expr, wide: bool, fenced: bool) -> Expr | None:
 
 
 def _converted(call: Expr) -> Expr:
-    """lrint of float32 vectors as fcvtns; other operators as they are."""
+    """lrint of float32 vectors as fcvtns; other operators are unchanged."""
     real = rounded_operand(call)
     if real is None or lanes_of(call) % LANES:
         return call
@@ -92,7 +93,7 @@ def _converted(call: Expr) -> Expr:
 
 
 def _without_calls(call: Expr) -> Expr:
-    """lrint and nearbyint of float32 without calls of the C library; other operators as they are."""
+    """lrint and nearbyint of float32 without calls of the C library; other operators are unchanged."""
     real = rounded_operand(call)
     if real is not None:
         return rounded(real).astype(call.ty.dtype)
@@ -103,7 +104,7 @@ def _without_calls(call: Expr) -> Expr:
 def rounded(x: Expr) -> Expr:
     """The nearest integer to float32 x, midpoints to even, as a float: |x| + 2²³ has no fraction left.
 
-    Larger x, infinities and NaN stay what they are, and so does the sign of 0.
+    Larger x, infinities and NaN are unchanged, and so is the sign of 0.
     """
     dtype = str(x.ty.dtype)
     var = tirx.Var("real", x.ty)
@@ -118,10 +119,10 @@ def _nearest(part: Expr) -> Expr:
 
 
 def _nearest_in_range(part: Expr, fenced: bool) -> Expr:
-    """rint(x) for |x| < 2²²; beyond, something of the same sign that is at least as large, for it will be clipped.
+    """rint(x) for |x| < 2²²; beyond that, a value of the same sign that is at least as large, since it will be clipped.
 
-    As integers, the bits of the sums are in the order of the sums; those of negative sums are negative. A product is
-    fenced by a maximum where it would contract with the sum.
+    The sums' bits, read as integers, have the same order as the sums; those of negative sums are negative. A product is
+    fenced by a maximum if it would be contracted with the sum.
     """
     if fenced:
         part = call_llvm(

@@ -1,7 +1,7 @@
 """smmla (i8mm) as a TensorIntrin: a dot product that spans two pixels.
 
-One instruction multiplies 2 × 8 activations by 2 × 8 weights and adds to 2 × 2 int32. A block of eight channels is four
-of them, which share their activations:
+One instruction multiplies 2 × 8 activations by 2 × 8 weights and adds to 2 × 2 int32. A block of eight channels takes
+four instructions, which share their activations:
 
     C[quad, pixel, lane] += Σ_k A[pixel, k] · B[quad, lane, k],   quad < 4, pixel, lane < 2, k < 8
 
@@ -15,11 +15,9 @@ from functools import cache
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
-from tvm.target import Target
 
-from ..cpu.core import ARM, Core
+from ...targets.families import AARCH64
 from ..cpu.dot import DotInstruction
-from ..features import is_aarch64
 
 PIXELS = 2
 """Pixels that one instruction spans."""
@@ -47,30 +45,21 @@ class PairInstruction(DotInstruction):
         return _register(self)
 
     @property
-    def core(self) -> Core:
-        """The cores that have it."""
-        return ARM
-
-    @property
     def accumulator_axes(self) -> int:
         """Quads, pixels and lanes."""
         return 3
 
-    def available(self, target: Target) -> bool:
-        """Whether the target's CPU has the instruction."""
-        return is_aarch64(target) and super().available(target)
-
 
 SMMLA = PairInstruction(
     name="smmla",
-    features=(("i8mm",),),
+    product=AARCH64.product("smmla"),
     lanes=CHANNELS,
     depth=DEPTH,
     data_dtype="int8",
     weight_dtype="int8",
     llvm="llvm.aarch64.neon.smmla.v4i32.v16i8",
     accumulates=True,
-    registers=32,
+    backend=AARCH64,
 )
 
 
@@ -120,7 +109,7 @@ def _implement(instruction: PairInstruction):
 
 @cache
 def _register(instruction: PairInstruction) -> str:
-    """Done at the first use: TVM reads TVMScript slowly."""
+    """Register at first use: TVM parses TVMScript slowly."""
     name = f"qnn_ext.arm_cpu.{instruction.name}"
     TensorIntrin.register(name, _describe(), _implement(instruction), override=True)
     return name

@@ -1,7 +1,7 @@
 """dense and batch_matmul with smmla: rows of activations in pairs, staged as (…, K/8, rows, 8).
 
 Weights are packed to (panels of a tile's blocks, K/8, block, quad, lane, 8), zero where N or K were padded: at compile
-time, or of an operand that is computed at run time, inside the kernel.
+time, or inside the kernel if the operand is computed at run time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ...numerics.annotations import OPERAND
+from ...targets.features import caches_of, sharing_of
 from ..cpu.batch_matmul import inline_operands, order_output, reads_in_order
 from ..cpu.dense import Plan, strip_of
 from ..cpu.microkernel import Domain, Tile, other_strips, round_up
@@ -40,7 +42,7 @@ Workload = DenseWorkload | BatchMatmulWorkload
 
 @lru_cache(maxsize=4096)
 def plan(workload: Workload, tile: Tile | None = None) -> Plan:
-    """Padded sizes for a register tile, the cheapest one unless given."""
+    """Padded sizes for a register tile, by default the cheapest."""
     tile = tile or next(iter(tiles(workload)))
     domain = _domain(workload)
     blocks = round_up(domain.blocks, tile.blocks)
@@ -90,7 +92,7 @@ def compute_batch(
 
 
 def _place(workload: Workload, m: Any, n: Any) -> tuple[Any, ...]:
-    """Where the accumulators hold row m, column n."""
+    """The index of row m, column n in the accumulators."""
     return place_of(m, workload.m, n // CHANNELS, n, workload.n)
 
 
@@ -104,7 +106,7 @@ def _product(workload: Workload, layout: Plan, x: te.Tensor, w: te.Tensor, name:
         m = tirx.min(m, workload.m - 1) if layout.rows > workload.m else m
         return _within(step * DEPTH + k, workload.k, layout.run, lambda k: x(*outer, m, k))
 
-    data = te.compute((*batch, layout.run // DEPTH, layout.rows, DEPTH), staged, name="pad")
+    data = te.compute((*batch, layout.run // DEPTH, layout.rows, DEPTH), staged, name="pad", attrs={OPERAND: True})
 
     def sums(*index):
         *outer, m, block, quad, lane = index
@@ -142,9 +144,9 @@ def schedule(sch: Schedule, workload: DenseWorkload, target: Target, tile: Tile 
     """Fuse the epilogue, stage x, tile pairs of rows × blocks of N into registers, tensorize, run tiles in parallel."""
     accumulator, stage = sch.get_sblock("dense"), sch.get_sblock("pad")
     output = inline_epilogue(sch, accumulator)
-    schedule_root_blocks(sch, [accumulator, output, stage], vector=64)
+    schedule_root_blocks(sch, [accumulator, output, stage], target, vector=64)
     layout = plan(workload, tile)
-    _schedule(sch, workload, layout, accumulator, output, stage)
+    _schedule(sch, workload, target, layout, accumulator, output, stage)
 
 
 def schedule_batch(sch: Schedule, workload: BatchMatmulWorkload, target: Target, tile: Tile | None = None) -> None:
@@ -152,15 +154,16 @@ def schedule_batch(sch: Schedule, workload: BatchMatmulWorkload, target: Target,
     accumulator, stage, pack = (sch.get_sblock(name) for name in ("batch_matmul", "pad", "pack"))
     output = inline_epilogue(sch, accumulator)
     inline_operands(sch, accumulator, output, pack)
-    schedule_root_blocks(sch, [accumulator, output, stage, pack], vector=64)
-    _schedule_pack(sch, workload, pack)
-    order_output(sch, output)
-    _schedule(sch, workload, plan(workload, tile), accumulator, output, stage)
+    schedule_root_blocks(sch, [accumulator, output, stage, pack], target, vector=64)
+    _schedule_pack(sch, workload, pack, target)
+    order_output(sch, accumulator, output)
+    _schedule(sch, workload, target, plan(workload, tile), accumulator, output, stage)
 
 
 def _schedule(
     sch: Schedule,
     workload: Workload,
+    target: Target,
     layout: Plan,
     accumulator: SBlockRV,
     output: SBlockRV,
@@ -169,30 +172,30 @@ def _schedule(
     count, matrices = layout.rows // layout.tile.columns, getattr(workload, "batch", 1)
     *batch, step, row, values = sch.get_loops(stage)
     sch.reorder(*batch, row, step, values)
-    parallel_rows(sch, [*batch, row], layout.rows * layout.run * matrices)
+    parallel_rows(sch, [*batch, row], layout.rows * layout.run * matrices, sharing_of(target).moved_elements)
     copy_steps(sch, step, values, workload.k // DEPTH)
-    strip = layout.tile.strip or strip_for(workload.n, count, strip_of(workload, layout), matrices)
+    strip = layout.tile.strip or strip_for(workload.n, count, strip_of(workload, layout, caches_of(target)), matrices)
     schedule_tile(sch, accumulator, output, layout.tile, pixel_axes=1, macs=workload.macs, strip=strip)
 
 
-def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV) -> None:
-    """Eight values at a time where neighbours in k lie side by side in memory."""
+def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV, target: Target) -> None:
+    """Pack eight values at a time if neighbours in k are adjacent in memory."""
     side_by_side = reads_in_order(sch, pack)
     batch, panel, step, *columns, values = sch.get_loops(pack)
     sch.reorder(batch, panel, *columns, step, values)
-    parallel_rows(sch, [batch, panel], workload.batch * workload.n * workload.k)
+    parallel_rows(sch, [batch, panel], workload.batch * workload.n * workload.k, sharing_of(target).moved_elements)
     if side_by_side:
         copy_steps(sch, step, values, workload.k // DEPTH)
 
 
 def strips(workload: Workload, tile: Tile) -> list[Tile]:
-    """A tile with all its strips."""
+    """A tile with every strip size that it can have."""
     return other_strips(tile, plan(workload, tile).rows // tile.columns)
 
 
 def _accepts(workload: Workload, target: Target) -> bool:
-    """Whether the CPU has smmla and the workload fills it: of a single row, or of half a block of columns, more of it
-    would be wasted than it saves."""
+    """Whether the CPU has smmla and the workload fills it: with a single row, or half a block of columns, it would
+    waste more than it saves."""
     fits = workload.out_dtype == "int32" and workload.m > 1 and 2 * workload.n > CHANNELS
     return fits and SMMLA.available(target) and SMMLA.takes(workload.data_dtype, workload.weight_dtype)
 

@@ -1,7 +1,7 @@
-"""What the kernels with smmla share: accumulators of pairs of pixels, staged activations, and the choice of a tile.
+"""What the smmla kernels share: accumulators of pixel pairs, staged activations, and the choice of a tile.
 
-Activations are staged as (…, K/8, pixel, 8): the eight values of neighbouring pixels are neighbours in memory, so that
-both pixels of an instruction come with one load, and those of two pairs with one instruction.
+Activations are staged as (…, K/8, pixel, 8): eight values each of neighbouring pixels are adjacent in memory, so that
+one load brings both pixels of an instruction, and one instruction loads two pairs.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ..strategy import cheapest_first
 from .smmla import CHANNELS, DEPTH, LANES, PIXELS, QUADS, SMMLA
 
 LOOP, TILE, ADDRESSES = 3.0, 15.0, 2.0
-"""Instructions beside loads and products: of a turn along k, around a tile, and for each pixel of it."""
+"""Instructions besides loads and products: per iteration along k, around a tile, and for each of its pixels."""
 
 UNROLLED = 3
-"""Steps along k in a turn of the loop, at most."""
+"""The most steps along k in one iteration of the loop."""
 
 AROUND, ROOM, PRESSURE = 8.0, 12, 0.08
-"""Where one turn is all, LLVM keeps weights, first values and scales in registers from tile to tile, or finds no room
-and loads them: instructions around a tile; accumulators that leave room; instructions of each accumulator for each one
-beyond. Fitted to tiles of 1×1 convolutions of 8, 16 and 24 channels."""
+"""If there is only one iteration, LLVM keeps weights, initial values and scales in registers from tile to tile, or
+loads them if there is no room: instructions around a tile; accumulators that leave room; instructions per accumulator
+for each one beyond that. Fitted to tiles of 1×1 convolutions of 8, 16 and 24 channels."""
 
 HALF_STORE = 0.5
-"""Instructions for each pixel of a tile with an odd block, which is stored by itself."""
+"""Instructions for each pixel of a tile with an odd block, which is stored separately."""
 
 
 class Steps:
-    """The reduction over `run` values of a pixel: `turn` steps of eight in each turn of the loop.
+    """The reduction over `run` values of a pixel: `turn` steps of eight in each iteration of the loop.
 
-    axes: the te.reduce_axis, outermost first; step, k: which eight, and which of them
+    axes: the te.reduce_axis, outermost first; step, k: which eight values, and which of these
     """
 
     def __init__(self, run: int) -> None:
@@ -62,7 +62,7 @@ def accumulators(outer: Sequence[int], pixels: int, blocks: int, sums: Callable[
 
 
 def place_of(pixel: Any, pixels: int, block: Any, channel: Any, channels: int) -> tuple[Any, ...]:
-    """(pair, block, quad, pixel, lane) of a pixel and a channel of a block, for accumulators of so many of both."""
+    """(pair, block, quad, pixel, lane) of a pixel and a channel of a block, in accumulators of these extents."""
     position = lane_of(channel, channels, CHANNELS)
     return pixel // PIXELS, block, position // LANES, lane_of(pixel, pixels, PIXELS), position % LANES
 
@@ -93,17 +93,17 @@ def tiles_of(domain: Domain) -> dict[Tile, float]:
 
 
 def _registers(tile: Tile) -> int:
-    """Registers of a tile: block by block, its four weights meet pair after pair, which stay for the next block."""
+    """Registers of a tile: for block after block, its four weight registers multiply all pairs, which stay loaded."""
     pairs = tile.rows * tile.columns // PIXELS
     operands = 1 + QUADS if tile.blocks == 1 else pairs + (QUADS if pairs > 1 else 1)
     return QUADS * pairs * tile.blocks + operands
 
 
 def _cost(tile: Tile, domain: Domain) -> float:
-    """Predicted instructions per register of accumulators, with its share of what is wasted."""
+    """Predicted instructions per register of accumulators, with its share of wasted work."""
     pixels = tile.rows * tile.columns
     products = QUADS * pixels // PIXELS * tile.blocks
-    # Two registers a load: weights, and pairs of pixels that are neighbours.
+    # Each load fills two registers, of weights or of neighbouring pixel pairs.
     loads = QUADS // 2 * tile.blocks + tile.rows * -(-tile.columns // (2 * PIXELS))
     step = float(products + loads)
     if domain.steps <= UNROLLED:
@@ -120,13 +120,13 @@ def _cost(tile: Tile, domain: Domain) -> float:
 def strip_for(channels: int, tiles: int, strip: int, images: int = 1) -> int:
     """The size of strips of the first pixel axis, `strip` unless channels end within a block.
 
-    Then strips alone are shared out between threads, and the last panel of channels is code of its own.
+    In that case only strips are shared out between threads, and the last panel of channels gets separate code.
     """
     return strip if channels % CHANNELS == 0 else min(strip, largest_divisor(tiles, max(1, tiles * images // TASKS)))
 
 
 def copy_steps(sch: Schedule, step: LoopRV, values: LoopRV, whole: int) -> None:
-    """Copy steps of eight values as vectors; `whole` steps without the condition of a last one that is not full."""
+    """Copy steps of eight values as vectors; `whole` steps do without the condition needed for a partial last one."""
     sch.vectorize(values)
     if 0 < whole < extent(sch, step):
         sch.loop_partition(step, [whole, None])
@@ -135,7 +135,7 @@ def copy_steps(sch: Schedule, step: LoopRV, values: LoopRV, whole: int) -> None:
 def schedule_tile(
     sch: Schedule, accumulator: SBlockRV, output: SBlockRV, tile: Tile, pixel_axes: int, **options: Any
 ) -> None:
-    """`schedule_microkernel` with smmla, and the steps of a turn along k unrolled."""
+    """`schedule_microkernel` with smmla, with the steps of an iteration along k unrolled."""
     name = sch.get(accumulator).name_hint
     schedule_microkernel(sch, accumulator, output, SMMLA, tile, pixel_axes, **options)
     within = sch.get_loops(sch.get_sblock(f"{name}_update_o"))[-2 - pixel_axes]  # pixels and blocks are inside

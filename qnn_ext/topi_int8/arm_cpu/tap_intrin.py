@@ -1,9 +1,9 @@
-"""Rows turned into taps, and dot products over them, as TensorIntrins.
+"""Transposing rows into taps, and dot products over them, as TensorIntrins.
 
     D[lane, t] = A[t · step, lane]              a vector of channels of four rows; st4 stores it interleaved
     C[lane] += Σ_t A[lane, t] · B[lane, t]      sdot: four taps of one channel in each int32 lane
 
-t < 4. The rows are turned once for all output rows and columns that read them.
+t < 4. The rows are transposed once for all output rows and columns that read them.
 """
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
@@ -22,8 +22,8 @@ SDOT = "llvm.aarch64.neon.sdot.v4i32.v16i8"
 
 @cache
 def turn_intrin(lanes: int, rows: int, step: int) -> str:
-    """The TensorIntrin that turns `rows` rows, at most four and `step` of A apart, of a vector of channels, the last
-    one in place of those that lack; registered at the first use."""
+    """The TensorIntrin that transposes `rows` rows of a vector of channels, at most four and `step` rows of A apart;
+    the last one replaces missing rows. Registered at first use."""
     name = f"qnn_ext.arm_cpu.turn.{lanes}.{rows}.{step}"
     TensorIntrin.register(name, _describe_turn(lanes, rows, step), _implement_turn(lanes, rows, step), override=True)
     return name
@@ -74,7 +74,7 @@ def _implement_turn(lanes: int, rows: int, step: int):
 
 @cache
 def tap_intrin() -> str:
-    """The TensorIntrin of sdot over taps; registered at the first use."""
+    """The TensorIntrin of sdot over taps; registered at first use."""
 
     @T.prim_func(s_tir=True)
     def meaning(

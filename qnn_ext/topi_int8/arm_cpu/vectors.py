@@ -1,4 +1,4 @@
-"""Long vectors of TIR as ARM's registers of four 32-bit values, and back: LLVM does not split calls of instructions."""
+"""Long TIR vectors as ARM registers of four 32-bit values, and back: LLVM does not split calls of its intrinsics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from tvm import tirx
 
 Expr = Any
-LANES = 4  # of a register of 32-bit values
+LANES = 4  # 32-bit values in a register
 
 
 def lanes_of(x: Expr) -> int:
-    """How many values an expression has."""
+    """The number of lanes of an expression."""
     return int(str(x.ty.dtype).partition("x")[2] or 1)
 
 
 def registers(var: tirx.Var, lanes: int) -> list[Expr]:
-    """A vector of 32-bit values as registers; the last one repeats what fills it up."""
+    """A vector of 32-bit values as registers; the last one is filled up by repetition."""
     if lanes == LANES:
         return [var]
     return [
@@ -32,10 +32,10 @@ def joined(parts: Sequence[Expr], lanes: int) -> Expr:
 
 
 def shuffle(values: Sequence[Expr], order: Sequence[int]) -> Expr:
-    """The values of some vectors, which count on from one to the next, in an order."""
+    """The values of some vectors, numbered consecutively from one to the next, in the given order."""
     return tirx.Shuffle(list(values), [tirx.const(lane, "int32") for lane in order])
 
 
 def call_llvm(dtype: str, name: str, *args: Expr) -> Expr:
-    """LLVM's intrinsic, which has no effect beside its value."""
+    """A call of an LLVM intrinsic without side effects."""
     return tirx.call_llvm_pure_intrin(dtype, name, *args)

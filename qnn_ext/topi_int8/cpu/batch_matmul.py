@@ -1,8 +1,9 @@
 """batch_matmul: dense with a second operand that is computed at run time and packed inside the kernel.
 
 The pack stage turns y (B, N, K) into words (B, N/lanes, K/depth, lanes), zero where N or K were padded; everything
-behind that is the tile of dense, once per matrix of the batch. Stages in front of the operands, such as the moves that
-split heads, are inlined: the kernel reads the tensors behind them, in whatever order their axes are.
+after it is the tile of dense, once per matrix of the batch. Stages that produce the operands, such as the moves that
+split
+heads, are inlined: the kernel reads their source tensors directly, whatever the order of their axes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ...numerics.annotations import OPERAND, has
+from ...targets.features import caches_of, sharing_of
 from ..generic.block import read_block, stride_of, uses
 from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation
@@ -82,9 +85,9 @@ def schedule(
     accumulator, pack = sch.get_sblock("batch_matmul"), sch.get_sblock("pack")
     output = inline_epilogue(sch, accumulator)
     inline_operands(sch, accumulator, output, pack)
-    schedule_root_blocks(sch, [accumulator, output, pack], vector=64)
-    _schedule_pack(sch, workload, pack)
-    order_output(sch, output)
+    schedule_root_blocks(sch, [accumulator, output, pack], target, vector=64)
+    _schedule_pack(sch, workload, pack, target)
+    order_output(sch, accumulator, output)
     layout = plan(workload, instruction, tile)
     schedule_microkernel(
         sch,
@@ -94,29 +97,30 @@ def schedule(
         layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        strip=strip_of(workload, layout),
+        strip=strip_of(workload, layout, caches_of(target)),
     )
 
 
 def inline_operands(sch: Schedule, accumulator: SBlockRV, output: SBlockRV, pack: SBlockRV) -> None:
-    """Inline the stages in front of the operands into what reads them: the product, its packing, sums of rows.
+    """Inline the stages that produce the operands into their readers: the product, its packing, sums of rows.
 
-    The instruction takes values as they lie in memory, so a stage that computes what the product reads stays.
+    The instruction takes values as they lie in memory, so stages that compute the values it reads are kept.
     """
-    kept = {sch.get(block).name_hint for block in (accumulator, output, pack)} | {"pad"}
+    kept = {sch.get(block).name_hint for block in (accumulator, output, pack)}
     product = sch.get(accumulator).name_hint
     for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
         readers = {sch.get(reader).name_hint for reader in sch.get_consumers(block)}
-        if sch.get(block).name_hint in kept or is_reduction(sch, block) or not readers:
+        stays = sch.get(block).name_hint in kept or has(sch, block, OPERAND)
+        if stays or is_reduction(sch, block) or not readers:
             continue
         if product not in readers or isinstance(sch.get(block).body.value, TensorLoad):
             sch.compute_inline(block)
 
 
-def order_output(sch: Schedule, output: SBlockRV) -> None:
-    """The loops of an output that was moved in the order of the product: batch axes, rows, columns."""
-    view = read_block(sch, output)
-    rows = [load.indices[1] for load in view.loads if load.source.name == "batch_matmul"] if view else []
+def order_output(sch: Schedule, accumulator: SBlockRV, output: SBlockRV) -> None:
+    """Put the loops of a transposed output in the order of the product: batch axes, rows, columns."""
+    view, sums = read_block(sch, output), sch.get(accumulator).writes[0].source
+    rows = [load.indices[1] for load in view.loads if load.source.same_as(sums)] if view else []
     if view is None or not rows:
         return
     *outer, column = view.loops
@@ -124,15 +128,15 @@ def order_output(sch: Schedule, output: SBlockRV) -> None:
     sch.reorder(*(loop.rv for loop in outer if loop.rv not in row), *row, column.rv)
 
 
-def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV) -> None:
-    """Vectors of lanes where neighbours in n lie side by side in memory; else rows in order, word by word."""
+def _schedule_pack(sch: Schedule, workload: BatchMatmulWorkload, pack: SBlockRV, target: Target) -> None:
+    """Pack by vectors of lanes if neighbours in n are adjacent in memory; else rows in order, word by word."""
     side_by_side = reads_in_order(sch, pack)
     batch, block, ko, lane = sch.get_loops(pack)
     if side_by_side:
         sch.vectorize(lane)
     else:
         sch.reorder(batch, block, lane, ko)
-    parallel_rows(sch, [batch, block], workload.batch * workload.n * workload.k)
+    parallel_rows(sch, [batch, block], workload.batch * workload.n * workload.k, sharing_of(target).moved_elements)
 
 
 def reads_in_order(sch: Schedule, block: SBlockRV) -> bool:

@@ -1,12 +1,12 @@
-"""The order of dot products that share loads: steps along k outside, accumulators inside.
+"""Ordering dot products that share loads: steps along k outside, accumulators inside.
 
 An instruction of several steps (`dot.DotInstruction.chain`) updates its accumulator several times in a row, and a tile
-is a row of such instructions. Done in that order each update waits for the one before, and the weights of all steps are
-alive together, more than there are registers. In the order made here,
+is a row of such instructions. In that order each update waits for the previous one, and the weights of all steps are
+live at once, more than there are registers. In the order made here,
 
     for step in chain: for pixel in tile: for block in tile: C[pixel, block] += A[pixel, step] · B[step, block]
 
-updates of one accumulator are as far apart as possible, and weights are read when they are needed.
+updates of the same accumulator are as far apart as possible, and weights are read when they are needed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tvm.ir import TensorLoad
 
 
 def by_step(sequence: tirx.SeqStmt) -> tirx.SeqStmt:
-    """`sequence`, with every run of accumulator updates in order of how many came before on the same accumulator.
+    """`sequence` with every run of accumulator updates sorted by how many updates of the same accumulator precede each.
 
-    That changes no result: an update reads no accumulator but its own. Numbers bound between them, parts of addresses,
+    That changes no result: an update reads no accumulator but its own. Values bound between them, parts of addresses,
     come first.
     """
     ordered: list[tirx.Stmt] = []
@@ -41,7 +41,7 @@ def by_step(sequence: tirx.SeqStmt) -> tirx.SeqStmt:
 
 
 def _ordered(run: list[tirx.BufferStore]) -> list[tirx.BufferStore]:
-    """The updates by rank: how many came before on the same accumulator."""
+    """The updates by rank: how many earlier ones update the same accumulator."""
     seen: Counter[int] = Counter()
     ranks = []
     for update in run:
@@ -52,8 +52,8 @@ def _ordered(run: list[tirx.BufferStore]) -> list[tirx.BufferStore]:
 
 
 def _is_update(stmt: tirx.Stmt) -> bool:
-    """Whether a statement changes an element, a register of accumulators, at a constant place of a small buffer of
-    vectors, and reads of that buffer nothing else."""
+    """Whether a statement updates one element, a register of accumulators, at a constant index of a small buffer of
+    vectors, and reads no other element of that buffer."""
     if not isinstance(stmt, tirx.BufferStore) or len(stmt.indices) != 1 or not isinstance(stmt.indices[0], tirx.IntImm):
         return False
     own = [load for load in _loads(stmt.value) if load.source.same_as(stmt.buffer)]

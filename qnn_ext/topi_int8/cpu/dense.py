@@ -1,8 +1,8 @@
 """dense: rows of activations × packed weights (N/lanes, K/depth, lanes, depth), the same tile as convolution.
 
-K that is no multiple of the instruction's depth is padded in a copy of the activations. Rows that fill up the last tile
-repeat the last row, so that they need no copy; N is padded in the packed weights alone. A single row (GEMV) is a tile
-of one row and several blocks.
+If K is no multiple of the instruction's depth, it is padded in a copy of the activations. Rows that fill up the last
+tile repeat the last row, so they need no copy; N is padded only in the packed weights. A single row (GEMV) is a tile of
+one row and several blocks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ...numerics.annotations import OPERAND
+from ...targets.backend import Caches
+from ...targets.features import caches_of
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first
@@ -49,7 +52,7 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruction, tile: Tile | None = None) -> Plan:
-    """Padded sizes for a register tile, the cheapest one unless given."""
+    """Padded sizes for a register tile, by default the cheapest."""
     if tile is None:
         tile = next(iter(tiles(workload, instruction)))
     domain = _domain(workload, instruction)
@@ -71,7 +74,7 @@ def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstr
     run = round_up(workload.k, instruction.span)
     blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
     ragged = is_ragged(workload.n, instruction)
-    return Domain(1, workload.m, blocks, run // instruction.depth, True, ragged)  # no tile asks for a copy
+    return Domain(1, workload.m, blocks, run // instruction.depth, True, ragged)  # no tile needs a copy
 
 
 def stage(
@@ -85,7 +88,7 @@ def stage(
         value, zero = x(*indices).astype(instruction.data_dtype), tirx.const(0, instruction.data_dtype)
         return tirx.if_then_else(indices[-1] < workload.k, value, zero) if layout.run > workload.k else value
 
-    return te.compute((*x.shape[:-1], layout.run), padded, name="pad")
+    return te.compute((*x.shape[:-1], layout.run), padded, name="pad", attrs={OPERAND: True})
 
 
 def row_of(m: Any, workload: DenseWorkload | BatchMatmulWorkload, layout: Plan) -> Any:
@@ -143,7 +146,7 @@ def schedule(
     """Fuse the epilogue, tile rows × blocks of N into registers, tensorize, run tiles in parallel."""
     accumulator = sch.get_sblock("dense")
     output = inline_epilogue(sch, accumulator)
-    schedule_root_blocks(sch, [accumulator, output], vector=64)
+    schedule_root_blocks(sch, [accumulator, output], target, vector=64)
     layout = plan(workload, instruction, tile)
     tiles_by_panel = layout.rows // layout.tile.columns
     weight_bytes = layout.blocks * instruction.vector_bytes * layout.run // instruction.depth
@@ -155,19 +158,19 @@ def schedule(
         layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        strip=strip_of(workload, layout),
-        prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks, instruction.core),
+        strip=strip_of(workload, layout, caches_of(target)),
+        prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks, caches_of(target)),
     )
 
 
-def strip_of(workload: DenseWorkload | BatchMatmulWorkload, layout: Plan) -> int:
-    """How many tiles of rows pass by each panel of weights together."""
-    tile_bytes = layout.tile.columns * workload.k
-    return layout.tile.strip or strip_size(layout.rows // layout.tile.columns, tile_bytes, workload.n * workload.k)
+def strip_of(workload: DenseWorkload | BatchMatmulWorkload, layout: Plan, caches: Caches) -> int:
+    """How many tiles of rows go through the panels of weights together."""
+    count, tile_bytes = layout.rows // layout.tile.columns, layout.tile.columns * workload.k
+    return layout.tile.strip or strip_size(count, tile_bytes, workload.n * workload.k, caches)
 
 
 def strips(workload: DenseWorkload | BatchMatmulWorkload, tile: Tile, instruction: DotInstruction) -> list[Tile]:
-    """A tile with all its strips."""
+    """A tile with every strip size that it can have."""
     return other_strips(tile, plan(workload, instruction, tile).rows // tile.columns)
 
 

@@ -1,10 +1,10 @@
-"""Depthwise conv2d of CPUs as vectors over channels: every lane is one channel, taps are unrolled, the epilogue fused.
+"""Depthwise conv2d on CPUs, vectorized over channels: every lane is one channel, taps are unrolled, epilogue fused.
 
     acc[n, y, x, c] = Σ_{r,s} data[n, y·sh + r·dh, x·sw + s·dw, c] · w[r, s, c]
 
-No intrinsic is needed: for products of widened 8- and 16-bit values LLVM emits what the CPU has. What counts is that a
+No intrinsic is needed: for products of widened 8- and 16-bit values LLVM emits what the CPU has. What matters is that a
 tile of neighbouring pixels is unrolled, so that activations are shared between taps and weights stay in registers, and
-that padding is done piecewise, just before its rows are used. What differs between CPUs, `Registers` says.
+that rows are padded piecewise, just before they are used. `Registers` holds what differs between CPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ..schedule_util import PARALLEL_MACS_DEPTHWISE, extent, inline_epilogue, largest_divisor, schedule_root_blocks
+from ...numerics.annotations import OPERAND
+from ...targets.features import sharing_of
+from ..schedule_util import extent, inline_epilogue, largest_divisor, schedule_root_blocks
 from ..workload import Conv2dWorkload
 from .microkernel import round_up
 
@@ -29,18 +31,18 @@ MAX_UNROLLED_TAPS = 49
 TASK_ROWS = 8
 TASK_CHANNELS = 64
 LANES = (16, 8)
-"""Channels that a vector may have; those longer than a register become several."""
+"""Channels that a vector may have; one longer than a register takes several."""
 
 
 @dataclass(frozen=True)
 class Registers:
-    """What of a CPU the kernel depends on.
+    """The properties of a CPU that the kernel depends on.
 
-    lanes:        most channels that are computed together
+    lanes:        the most channels computed together
     columns:      pixels that a register tile may have: the most that divide a row, else the first
-    pairs:        LLVM's name of the product of two vectors of eight int8 as int16. With it, where weights allow that,
+    pairs:        LLVM's name of the product of two vectors of eight int8 as int16. With it, where the weights allow,
                   products of two taps are added in 16 bits
-    weight_dtype: of packed weights, where it is not that of the model
+    weight_dtype: dtype of packed weights, if it is not the model's
     """
 
     lanes: int
@@ -71,7 +73,7 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def plan(workload: Conv2dWorkload, registers: Registers) -> Plan:
-    """Choose vectors and tiles: whole vectors without a copy if possible, else a copy that makes them whole."""
+    """Choose vectors and tiles: whole vectors without a copy if possible, else a copy padded to whole vectors."""
     channels, width = workload.out_channels, workload.out_width
     must_stage = any(workload.padding) or workload.multiplier > 1
     fitting = [size for size in registers.columns if width % size == 0]
@@ -118,9 +120,9 @@ def _tap_by_tap(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor) -> Any:
 
 
 def _in_pairs(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor, multiply: str) -> Any:
-    """Two taps at a time: |a·v + b·w| ≤ 2 · 128 · 127 < 2¹⁵, so that their sum is widened once.
+    """Two taps at a time: |a·v + b·w| ≤ 2 · 128 · 127 < 2¹⁵, so only their sum is widened.
 
-    Taps of all rows are one sequence where it is unrolled; else each row is one, and its last tap may be alone.
+    If the sequence is unrolled, it has the taps of all rows; else each row is one, and its last tap may be unpaired.
     """
     height, width = workload.kernel
     flat = height > 1 and _unrolled(workload)
@@ -148,7 +150,7 @@ def initial(workload: Conv2dWorkload, bias: np.ndarray, registers: Registers) ->
 
 
 def _read(workload: Conv2dWorkload, data: te.Tensor, at: tuple[Any, ...], kh: Any, kw: Any) -> Any:
-    """What an output reads at one tap."""
+    """The value that an output reads at one tap."""
     n, y, column, c = at
     row = y * workload.strides[0] + kh * workload.dilation[0]
     return data[n, row, column * workload.strides[1] + kw * workload.dilation[1], c]
@@ -159,7 +161,7 @@ def _unrolled(workload: Conv2dWorkload) -> bool:
 
 
 def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int) -> te.Tensor:
-    """The activations with room for whole tiles and vectors."""
+    """The activations, padded to whole tiles and vectors."""
     height = reach(workload.out_height, workload.strides[0], workload.kernel[0], workload.dilation[0])
     width = reach(layout.width, workload.strides[1], workload.kernel[1], workload.dilation[1])
     return padded(workload, x, pad_value, (height, width, layout.channels))
@@ -181,7 +183,7 @@ def padded(workload: Conv2dWorkload, x: te.Tensor, pad_value: int, size: tuple[i
         value = x[n, y - top, column - left, c // workload.multiplier]
         return tirx.if_then_else(tirx.all(*inside), value, padding) if inside else value
 
-    return te.compute((workload.batch, height, width, channels), staged, name="pad")
+    return te.compute((workload.batch, height, width, channels), staged, name="pad", attrs={OPERAND: True})
 
 
 def reach(outputs: int, stride: int, kernel: int, dilation: int) -> int:
@@ -190,14 +192,14 @@ def reach(outputs: int, stride: int, kernel: int, dilation: int) -> int:
 
 
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, registers: Registers) -> None:
-    """Tasks of rows × channels, each pads its own input, then walks one vector of channels over all its pixels."""
+    """Tasks of rows × channels: each pads its own input, then takes one vector of channels over all its pixels."""
     layout = plan(workload, registers)
     accumulator = sch.get_sblock("depthwise")
     output = inline_epilogue(sch, accumulator)
     done = [accumulator, output]
     if layout.staged:
         done.append(sch.get_sblock("pad"))
-    schedule_root_blocks(sch, done, vector=64)
+    schedule_root_blocks(sch, done, target, vector=64)
 
     n, y, column, c = sch.get_loops(output)
     task_rows, task_channels = _task(workload, layout)
@@ -207,7 +209,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, registers:
     channel_outer, vector, lane = sch.split(c, [None, task_channels // lanes, lanes])
     sch.reorder(n, row_outer, channel_outer, vector, row, column_outer, column, lane)
     task = sch.fuse(n, row_outer, channel_outer)
-    if workload.macs >= PARALLEL_MACS_DEPTHWISE and extent(sch, task) > 1:
+    if workload.macs >= sharing_of(target).depthwise_macs and extent(sch, task) > 1:
         sch.parallel(task)
 
     sch.compute_at(accumulator, column_outer, preserve_unit_loops=True)
@@ -219,7 +221,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, registers:
 
 
 def part_columns(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload) -> None:
-    """The columns inside the image are a loop of their own, which asks for its rows only."""
+    """Make the columns inside the image a separate loop, whose only conditions are on rows."""
     column = sch.get_loops(pad)[-2]
     left, across = workload.padding[1], extent(sch, column)
     sizes = [left, min(workload.width, across - left), max(0, across - left - workload.width)]
@@ -229,7 +231,7 @@ def part_columns(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload) -> None
 
 
 def vectorize_epilogue(sch: Schedule, column: LoopRV, lane: LoopRV, lanes: int) -> None:
-    """Vectors must not cross the last channel: a predicate that differs between lanes would make them scalars."""
+    """Vectorize the epilogue. Vectors must not cross the last channel: a predicate per lane would make them scalar."""
     if lanes >= 4:
         outer, vector = sch.split(lane, [None, lanes])
         sch.reorder(outer, column, vector)

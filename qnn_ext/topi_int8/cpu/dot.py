@@ -1,9 +1,10 @@
-"""Dot-product instructions as TensorIntrins: every one adds, in each int32 lane, a short dot product.
+"""Dot-product instructions as TensorIntrins: each adds a short dot product to every int32 lane.
 
     C[lane] += Σ_s Σ_k A[s · depth + k] · B[s, lane, k],   s < chain, k < depth
 
-A is a run of neighbouring activations, of which `depth` at a time are broadcast to all lanes; B is as many packed
-weight vectors. Kernels never name an instruction: it says itself what it needs and what code it becomes.
+A is a run of neighbouring activations, `depth` of which at a time are broadcast to all lanes; B holds the matching
+packed weight vectors. Kernels never name an instruction: the instruction itself says what it needs and what code it
+becomes.
 """
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
@@ -18,15 +19,15 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from ..features import has_feature
-from .core import X86, Core
+from ...targets.backend import Backend, Product
+from ...targets.features import offers
 
 
 class Reduction(NamedTuple):
     """The axes of a reduction, as an instruction takes them, and what they index.
 
-    axes: the te.reduce_axis, outermost first; k: the activation, `step` and `inner`: the weight's place in packed
-    weights (…, K/depth, lanes, depth)
+    axes: the te.reduce_axis, outermost first; k: the activation's index; `step` and `inner`: the weight's position in
+    packed weights (…, K/depth, lanes, depth)
     """
 
     axes: list[Any]
@@ -39,27 +40,27 @@ class Reduction(NamedTuple):
 class DotInstruction:
     """A dot-product instruction.
 
-    features:     sets of LLVM features of which the CPU must have one whole
+    product:      the backend's entry for this kind of product, which says what a CPU must have, and its registers
     lanes:        int32 accumulators in one vector register, the width of a block of output channels
     depth:        products summed per lane in one step
     data_dtype:   dtype of the broadcast activations in memory
     weight_dtype: dtype of the packed weights in memory
     llvm:         the LLVM intrinsic
     accumulates:  whether the instruction adds to its accumulator itself (vpdpbusd) or not (vpmaddwd)
-    registers:    vector registers the CPU has
+    backend:      the family of CPUs that have it
     chain:        steps that share one load of activations
-    words:        whether the weights are packed at run time, as integers of `depth` neighbours in k, see `words`
+    words:        whether the weights are packed at run time, into integers of `depth` neighbours in k, see `words`
     """
 
     name: str
-    features: tuple[tuple[str, ...], ...]
+    product: Product
     lanes: int
     depth: int
     data_dtype: str
     weight_dtype: str
     llvm: str
     accumulates: bool
-    registers: int
+    backend: Backend
     chain: int = 1
     words: bool = False
 
@@ -69,23 +70,23 @@ class DotInstruction:
         return _register(self)
 
     @property
-    def core(self) -> Core:
-        """The cores that have it."""
-        return X86
+    def registers(self) -> int:
+        """Vector registers the CPU has."""
+        return self.product.registers.count
 
     @property
     def span(self) -> int:
-        """Activations that one load brings; reductions are padded to a multiple."""
+        """Activations covered by one load; reductions are padded to a multiple of it."""
         return self.depth * self.chain
 
     @property
     def granule(self) -> int:
-        """The span of the shortest chain there is of the same instruction."""
+        """The span of the shortest chain of the same instruction."""
         return self.span
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of the weights of one step: a vector register on x86."""
+        """Bytes of one step's weights: a vector register on x86."""
         return self.lanes * self.depth * np.dtype(self.weight_dtype).itemsize
 
     @property
@@ -100,34 +101,35 @@ class DotInstruction:
 
     @property
     def word_dtype(self) -> str:
-        """dtype of `depth` weights of a lane as one integer."""
+        """dtype of an integer that holds `depth` weights of a lane."""
         return f"int{8 * self.vector_bytes // self.lanes}"
 
     def operands(self, pixels: int, blocks: int) -> int:
-        """Registers that a tile needs beside its accumulators: one weight per block, activation temporaries."""
+        """Registers that a tile needs besides its accumulators: one weight per block, activation temporaries."""
         return blocks + (1 if self.accumulates else 2)
 
     def instructions(self, pixels: int, blocks: int) -> float:
-        """Instructions of one step of a tile: products, and loads of their operands."""
+        """Instructions for one step of a tile: products, and loads of their operands."""
         return pixels * blocks * (1 if self.accumulates else 2) + pixels / self.chain + blocks
 
     def available(self, target: Target) -> bool:
         """Whether the target's CPU has the instruction."""
-        return any(all(has_feature(target, feature) for feature in together) for together in self.features)
+        return offers(target, self.product)
 
     def takes(self, data_dtype: str, weight_dtype: str, pairable_weights: bool = False) -> bool:
-        """Whether operands of these dtypes reach the instruction unchanged or by exact widening.
+        """Whether operands of these dtypes can be used by the instruction unchanged or after exact widening.
 
-        pairable_weights: as of the workloads
+        pairable_weights: as in the workloads
         """
         if self.data_dtype == "int16":
             return data_dtype in ("uint8", "int8", "int16") and weight_dtype in ("uint8", "int8")
         return (data_dtype, weight_dtype) == (self.data_dtype, self.weight_dtype)
 
     def fits(self, run: int) -> bool:
-        """Whether a reduction of `run` neighbouring values is one for this length of the chain.
+        """Whether this length of chain suits a reduction over `run` neighbouring values.
 
-        Where it is padded in any case, a little more padding than a shorter chain needs costs less than its loads.
+        If it is padded in any case, slightly more padding than a shorter chain needs costs less than that chain's
+        loads.
         """
         padded, least = -(-run // self.span) * self.span, -(-run // self.granule) * self.granule
         return padded == least or (run != least and 16 * (padded - least) <= least)
@@ -155,9 +157,9 @@ class DotInstruction:
         return T.reinterpret(vector, dtype=f"{self.weight_dtype}x{size}") if self.words else vector
 
     def updates(self, A: Any, B: Any, C: Any) -> list[Any]:
-        """The new values of the accumulators, one after the other: expressions that read the buffers.
+        """The successive new values of the accumulators, as expressions that read the buffers.
 
-        One expression each: a vector bound by `let` would be spilled to a workspace.
+        Each is a single expression: a vector bound by `let` would be spilled to a workspace.
         """
         word = T.reinterpret(A.vload([0], f"{self.data_dtype}x{self.depth}"), dtype="int32")
         operand, accumulator = f"{self.weight_dtype}x{self.lanes * self.depth}", f"int32x{self.lanes}"
@@ -178,9 +180,9 @@ def _weight_form(instruction: DotInstruction) -> tuple[str, tuple[int, ...]]:
 
 
 def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], position: Any) -> Any:
-    """A weight as int32: B[place, position], or of a word B[place] the part at `position`, sign-extended.
+    """A weight as int32: B[place, position], or the sign-extended part at `position` of a word B[place].
 
-    Kernels and the instruction's description both say it so, for `tensorize` to recognise.
+    Kernels and the instruction's description both use this form, so that `tensorize` recognizes it.
     """
     if not instruction.words:
         return B[(*place, position)].astype("int32")
@@ -243,7 +245,7 @@ def _describe(instruction: DotInstruction):
 
 
 def _implement(instruction: DotInstruction):
-    """The instruction as a TensorIntrin's code."""
+    """The instruction as the implementation of a TensorIntrin."""
     lanes, span, data_dtype = instruction.lanes, instruction.span, instruction.data_dtype
     weight_dtype, weight_shape = _weight_form(instruction)
     weights = tuple(slice(0, size) for size in weight_shape)
@@ -268,7 +270,7 @@ def _implement(instruction: DotInstruction):
 
 @cache
 def _register(instruction: DotInstruction) -> str:
-    """Done at the first use: TVM reads TVMScript slowly, seconds for all instructions where PyTorch is loaded."""
+    """Register at first use: TVM parses TVMScript slowly, seconds for all instructions when PyTorch is loaded."""
     name = f"qnn_ext.cpu.{instruction.name}" + (".words" if instruction.words else "")
     TensorIntrin.register(name, _describe(instruction), _implement(instruction), override=True)
     return name

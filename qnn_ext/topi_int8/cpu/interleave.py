@@ -1,10 +1,10 @@
-"""Interleaving of a window's rows, so that all values under a window are one run of memory, as a TensorIntrin.
+"""Interleaving the rows of a window as a TensorIntrin, so that all values under the window are one run of memory.
 
     B[(x·rows + r)·channels + c] = A[r·step, x·channels + c],   r < rows, c < channels
 
-Every vector of B is one shuffle of a piece of each row. After some vectors a column begins with a vector again: over
-such periods goes a loop. The last vector may overlap the one before, and pieces end where A ends, so nothing outside A
-is read nor outside B written.
+Every vector of B is one shuffle of a piece of each row. After some vectors a column again begins where a vector does; a
+loop runs over such periods. The last vector may overlap the previous one, and pieces end where A ends, so nothing
+outside A is read and nothing outside B is written.
 """
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
@@ -20,7 +20,7 @@ VECTOR = 64
 """Bytes that are written together; LLVM splits them where registers are narrower."""
 
 PERIOD = 32
-"""Vectors of a period at most: each is code."""
+"""The most vectors in a period, as each adds code."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,24 @@ class Interleaving:
 
     @property
     def period(self) -> int:
-        """Bytes of B after which a column begins with a vector."""
+        """Bytes of B after which a column and a vector begin together again."""
         return lcm(VECTOR, self.column)
 
     @property
     def piece(self) -> int:
         """Bytes of a row that are loaded for one vector of B: a power of two."""
-        columns = (VECTOR - 2) // self.column + 2  # as many as VECTOR bytes may touch
+        columns = (VECTOR - 2) // self.column + 2  # the most that VECTOR bytes can touch
         return 1 << (columns * self.channels - 1).bit_length()
 
     @property
     def legal(self) -> bool:
-        """Whether B holds a vector, A and what it gives to a period a piece, and the code is short."""
+        """Whether B holds a whole vector, A and its part of a period hold a whole piece, and the code is short."""
         holds = self.length >= VECTOR and min(self.width, self.period // self.rows) >= self.piece
         return holds and self.period <= PERIOD * VECTOR
 
     def shuffle(self, start: int, width: int) -> tuple[int, list[int]]:
-        """For the vector at `start` in B, where its pieces start in rows of `width` bytes, and its bytes in them."""
+        """For the vector at `start` in B: where its pieces start in rows of `width` bytes, and its bytes' indices
+        there."""
         first = min(start // self.column * self.channels, width - self.piece)
         indices = []
         for position in range(start, start + VECTOR):
@@ -101,7 +102,7 @@ def _implement(interleaving: Interleaving):
     piece, loops = f"uint8x{interleaving.piece}", length // period
 
     def write_vector(A, B, start, line, base):
-        """The vector at `start` behind the column `base`, from rows that have `line` bytes there."""
+        """Write the vector at `start` from column `base` on, out of rows with `line` bytes there."""
         first, indices = interleaving.shuffle(start, line)
         pieces = [A.vload([row * step, base * channels + first], dtype=piece) for row in range(rows)]
         T.buffer_store(B, T.Shuffle(pieces, indices), [T.ramp(base * column + start, 1, VECTOR)])

@@ -1,4 +1,4 @@
-"""Reads of tables of 256 bytes by vectors of 8-bit values, which some CPUs do in registers."""
+"""Lookups of vectors of 8-bit values in tables of 256 bytes, which some CPUs do in registers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENTRIES = 256
 
 @dataclass(frozen=True)
 class Lookup:
-    """table[q − lowest q] for a vector of 8-bit q: `index`; `dtype` of the table's entries."""
+    """table[q − lowest q] for a vector of 8-bit q, the `index`; `dtype`: of the table's entries."""
 
     table: tirx.Buffer
     dtype: str
@@ -30,7 +30,7 @@ class Lookup:
 
 
 def byte_lookup(load: TensorLoad) -> Lookup | None:
-    """The lookup that a load is, None for other loads and for single values."""
+    """The lookup that a load performs; None for other loads and for single values."""
     table = load.source
     dtype, _, lanes = str(load.ty.dtype).partition("x")
     is_table = dtype in ("int8", "uint8") and [str(size) for size in table.shape] == [str(ENTRIES)]
@@ -39,7 +39,7 @@ def byte_lookup(load: TensorLoad) -> Lookup | None:
 
 
 def _byte_index(index: Expr) -> Expr | None:
-    """The 8-bit q of an index q − lowest q in 32 bits."""
+    """The 8-bit q in a 32-bit index q − lowest q."""
     offset = 0
     if isinstance(index, tirx.Add | tirx.Sub):
         constant = index.b.value if isinstance(index.b, tirx.Broadcast) else index.b

@@ -1,9 +1,9 @@
-"""The register tile under all kernels of CPUs: some pixels × some blocks of output channels, tensorized.
+"""The register tile behind all CPU kernels: some pixels × some blocks of output channels, tensorized.
 
     for tile: for k: for pixel in tile: for block in tile: C[pixel, block, :] += A[pixel, k] · B[block, k, :]
 
-The tile's accumulators live in vector registers over the whole reduction, and the epilogue runs on them before they
-reach memory. Convolution, dense and batch_matmul differ only in how A is addressed.
+The tile's accumulators stay in vector registers for the whole reduction, and the epilogue runs on them before anything
+is written to memory. Convolution, dense and batch_matmul differ only in how A is addressed.
 """
 
 from __future__ import annotations
@@ -19,28 +19,61 @@ from tvm.ir import Expr, PrimType, TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..schedule_util import PARALLEL_MACS_TENSORIZED, TASKS, extent, parallel_rows, saturates
-from .core import X86, Core
+from ...numerics.annotations import PARTITION, PREFETCH, WEAVE
+from ...targets.backend import Caches
+from ..schedule_util import TASKS, extent, parallel_rows, saturates
 from .dot import DotInstruction
-from .prefetch import PREFETCH
-from .weave import WEAVE
 
-DOT_LATENCY = 4  # cycles
-UNROLLED = 128  # dot products and loads of activations in a loop over k that LLVM unrolls as a whole
-LOOP, TILE, ADDRESSES, EPILOGUE = 3.0, 15.0, 2.0, 10.0  # instructions on ARM
-AHEAD = 64  # dot products that the CPU has in view
-RAGGED_EPILOGUE = 40  # cycles, of a vector whose lanes are stored one by one
+# The cycle model, for x86. Unless stated otherwise, all values are cycles, fitted by benchmarks/tiles.py to every legal
+# tile of the products of seven networks.
+DOT_LATENCY = 4
+"""Until another dot product may add to the same accumulator."""
+EPILOGUE_CYCLES = 1.5
+"""For an accumulator's epilogue, partly hidden by the next tile's dot products."""
+BEHIND_DOT = 0.1
+"""For each accumulator of the tile: less of a large tile's epilogue overlaps."""
+ENTRY = 2.0
+"""To enter the loop over k, once a tile."""
+PART_NARROWED, STORE = 0.3, 0.1
+"""If narrowing to 8 bits does not fill a register; for each store."""
+LOOP_OVERHEAD = 0.5
+"""Per iteration of the loop over k, on a core with two ports for dot products."""
+COPIED_STEP = 0.1
+"""To copy the activations that a dot product reads."""
+RAGGED_EPILOGUE = 40
+"""For a vector whose lanes are stored one by one."""
+
+ONE_PORT, TWO_PORTS = 0.75, 0.25
+"""Shares of the cores with one and with two ports for full dot products in the prediction; no unit."""
+
+UNROLLED = 128
+"""The most dot products and loads of activations in a loop over k that LLVM fully unrolls."""
+
+AHEAD = 64
+"""Dot products that the CPU can look ahead."""
+
+# The instruction-count model, for ARM
+LOOP, TILE, ADDRESSES, EPILOGUE = 3.0, 15.0, 2.0, 10.0
+"""Per iteration of the loop over k; around a tile; for the address of a row of pixels; per accumulator's epilogue."""
+
+# The share of a cache that one operand may take
+STRIP_SHARE = 2
+"""A strip takes half of the cache that it stays in, as weights do of the one that they come from."""
+NEAR_SHARE = 16
+"""Weights of at most a sixteenth of the L2 cache are there when needed."""
+AHEAD_SHARE = 4
+"""Prefetches are a quarter of the L2 cache ahead, because of memory latency."""
 
 LONG_EPILOGUE = 4
-"""Operations on floats from which on an epilogue takes long: a requantization has two, a sum behind it four more."""
+"""Float operations from which on an epilogue counts as long: a requantization has two, a sum after it four more."""
 
 
 @dataclass(frozen=True)
 class Tile:
     """Rows × columns of output pixels × blocks of output channels held in registers.
 
-    strip: how many tiles along the first pixel axis pass by each panel of weights together, a divisor of all there are;
-           0: as the sizes of the caches suggest
+    strip: how many tiles along the first pixel axis go through the panels of weights together, a divisor of their
+           count; 0: chosen by the cache sizes
     """
 
     rows: int
@@ -50,7 +83,7 @@ class Tile:
 
 
 def other_strips(tile: Tile, count: int) -> list[Tile]:
-    """The tile with each strip that divides `count` tiles along the first pixel axis."""
+    """The tile with every strip that divides `count` tiles along the first pixel axis."""
     return [replace(tile, strip=size) for size in range(1, count + 1) if count % size == 0]
 
 
@@ -59,19 +92,19 @@ PACKED = 4
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is not below `value`."""
+    """The smallest multiple of `multiple` that is at least `value`."""
     return -(-value // multiple) * multiple
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What a register tile has to cover, as far as its cost depends on it.
+    """What a register tile has to cover, as far as the tile's cost depends on it.
 
     rows, columns, blocks: output pixels, and channel blocks of one group
     steps:        instructions along the reduction, per accumulator
     copied:       whether the activations are staged anyway, padded to whole tiles
-    ragged:       whether the channels end within a vector so that only a tile of all blocks has a vector epilogue
-    line:         with a value, the columns are image lines of that many pixels one behind the other
+    ragged:       whether the channels end within a vector, so that only a tile of all blocks has a vectorized epilogue
+    line:         if set, the columns are successive image lines of that many pixels
     """
 
     rows: int
@@ -85,8 +118,8 @@ class Domain:
     def takes(self, tile: Tile) -> bool:
         """Whether a tile can cover it.
 
-        Of lines, a tile must hold whole ones or divide one, or TVM cannot tell which part of the accumulator it needs;
-        and it must divide the columns.
+        With lines, a tile must hold whole lines or divide one, or TVM cannot tell which part of the accumulator it
+        needs; and it must divide the columns.
         """
         return not self.line or (
             self.columns % tile.columns == 0 and 0 in (self.line % tile.columns, tile.columns % self.line)
@@ -99,7 +132,7 @@ def is_ragged(channels: int, instruction: DotInstruction) -> bool:
 
 
 def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
-    """Every tile that fits the registers and the domain: accumulators and what their products need beside them."""
+    """Every tile that fits the domain and whose accumulators and operands fit the registers."""
     tiles = []
     for block in range(1, min(domain.blocks, 8) + 1):
         most = _most_pixels(block, instruction)
@@ -109,7 +142,7 @@ def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
 
 
 def _most_pixels(blocks: int, instruction: DotInstruction) -> int:
-    """How many pixels a tile of so many blocks may have."""
+    """The most pixels that a tile of `blocks` blocks may have."""
     return max((n for n in range(1, instruction.registers) if _fits(n, blocks, instruction)), default=0)
 
 
@@ -119,29 +152,30 @@ def _fits(pixels: int, blocks: int, instruction: DotInstruction) -> bool:
 
 
 def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
-    """Predicted cycles, or instructions, per vector of accumulators: its dot products and epilogue, and its share of
-    what is wasted."""
-    vector = _instructions(tile, domain, instruction) if instruction.core.counts else _cycles(tile, domain, instruction)
+    """Predicted cycles, or instructions, per vector of accumulators: its dot products, its epilogue and its share of
+    wasted work."""
+    predict = _instructions if instruction.backend.counts else _cycles
+    vector = predict(tile, domain, instruction)
     pixels, blocks = domain.rows * domain.columns, domain.blocks
     padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns) * round_up(blocks, tile.blocks)
     divides = domain.rows % tile.rows == 0 and domain.columns % tile.columns == 0
-    # A copy of the activations, with room for whole tiles, if nothing else asks for one.
-    copy = 0.0 if domain.copied or divides else 0.1 * domain.steps / blocks
+    # A copy of the activations, padded to whole tiles, unless they are copied anyway.
+    copy = 0.0 if domain.copied or divides else COPIED_STEP * domain.steps / blocks
     return vector * padded / (pixels * blocks) + copy
 
 
 def _cycles(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
-    """Predicted cycles per vector of accumulators of a tile on a core of x86.
+    """Predicted cycles per vector of accumulators of a tile on an x86 core.
 
     Constants are fitted to all tiles of the products of seven networks, see benchmarks/tiles.py.
     """
     dots = tile.rows * tile.columns * tile.blocks
-    # Instructions behind the last dot product wait for it; the next tile's overlap them as far as the CPU looks ahead,
-    # which is not far in a large tile. Entering the loop over k costs a small one more, and so does narrowing to 8 bits
-    # where it fills no register; four or two registers are stored together, and what is left.
+    # Instructions after the last dot product wait for it; the next tile's overlap them as far as the CPU looks ahead,
+    # which is not far in a large tile. Entering the loop over k costs small tiles more, and so does narrowing to 8 bits
+    # that fills no register; registers are stored by four or two together, then the rest.
     stores = tile.blocks // PACKED + (tile.blocks % PACKED + 1) // 2
-    narrowing = (0.3 if tile.blocks % PACKED else 0.0) + 0.1 * stores / tile.blocks
-    epilogue = 1.5 + 0.1 * dots + 2.0 / dots + narrowing
+    narrowing = (PART_NARROWED if tile.blocks % PACKED else 0.0) + STORE * stores / tile.blocks
+    epilogue = EPILOGUE_CYCLES + BEHIND_DOT * dots + ENTRY / dots + narrowing
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
     return domain.steps * _step_cost(tile, domain, instruction) + epilogue
@@ -150,32 +184,32 @@ def _cycles(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
 def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
     """Cycles per dot product in the loop over k, by what limits it: dot products, loads, or the chain of additions.
 
-    On a core with one full dot product and one full load a cycle, and one with two of each and a cycle's half of
+    For a core with one full dot product and one full load per cycle, and for one with two of each and half a cycle of
     overhead that it cannot hide; in units of the dot products alone. Weights that do not stay in L1 load at half speed.
-    A loop that LLVM unrolls as a whole, where weights stay in registers from tile to tile, has no overhead, and the CPU
+    A loop that LLVM fully unrolls, with weights staying in registers from tile to tile, has no overhead, and the CPU
     sees the next tiles' chains.
     """
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
     panel = domain.steps * tile.blocks * instruction.vector_bytes
-    weights = tile.blocks if panel <= instruction.core.l1_bytes // 2 else 2 * tile.blocks
-    latency, overhead = float(DOT_LATENCY), 0.5
+    weights = tile.blocks if panel <= instruction.backend.caches.l1_bytes // STRIP_SHARE else 2 * tile.blocks
+    latency, overhead = float(DOT_LATENCY), LOOP_OVERHEAD
     stay = domain.rows * domain.columns > pixels and domain.steps * tile.blocks + dots < instruction.registers
     if stay and domain.steps * (dots + pixels) <= UNROLLED:
         weights, overhead = 0, 0.0
         latency /= max(1.0, AHEAD / (dots * domain.steps))
     single = max(dots, pixels / 2 + weights, latency) / dots
     double = (max(dots / 2, (pixels + weights) / 2, latency) + overhead) / (dots / 2)
-    return 0.75 * single + 0.25 * double
+    return ONE_PORT * single + TWO_PORTS * double
 
 
 def _instructions(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
-    """Predicted instructions per vector of accumulators of a tile."""
+    """Predicted instructions per vector of a tile's accumulators."""
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks
     step = instruction.instructions(pixels, tile.blocks) + LOOP / instruction.chain
     around = TILE + pixels * ADDRESSES  # loops over tiles, addresses of rows
-    # Four registers narrow to 8 bits in four instructions and a store, fewer in as many.
+    # Four registers narrow to 8 bits in four instructions and a store, fewer registers in just as many.
     epilogue = EPILOGUE + (1.0 if tile.blocks % PACKED else 0.0)
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
@@ -183,37 +217,37 @@ def _instructions(tile: Tile, domain: Domain, instruction: DotInstruction) -> fl
 
 
 def lane_of(channel: Any, channels: int, lanes: int) -> Any:
-    """channel % lanes: where the epilogue reads a block of lanes.
+    """channel % lanes: the lane of a block that the epilogue reads.
 
-    A single channel would always read lane 0; then compute_at drops the other lanes and tensorize refuses what is left.
-    So its index is a zero that TVM does not see through (LLVM does): the number of bits set in an index, over 2¹⁶.
+    A single channel would always read lane 0; then compute_at drops the other lanes and tensorize refuses the rest.
+    So its index is a zero that TVM does not simplify (LLVM does): the number of bits set in an index, over 2¹⁶.
     """
     return channel % lanes if channels > 1 else tirx.popcount(channel) >> tirx.const(16, "int32")
 
 
-def strip_size(count: int, tile_bytes: int, weight_bytes: int, least: int = 1, core: Core = X86) -> int:
-    """How many of `count` neighbouring pixel tiles, each reading `tile_bytes`, one strip takes.
+def strip_size(count: int, tile_bytes: int, weight_bytes: int, caches: Caches, least: int = 1) -> int:
+    """How many of `count` neighbouring pixel tiles, each reading `tile_bytes`, form one strip.
 
-    All weights pass by each strip, so a strip should stay in L1 while they come from L2, or in L2 while they come from
-    L3. Weights that are larger than all activations pass once: one strip for all. `least` is the smallest strip that is
+    Each strip goes through all weights, so it should stay in L1 while they come from L2, or in L2 while they come from
+    L3. Weights larger than all activations are read only once: one strip for all. `least` is the smallest strip that is
     worth its overlap with the next.
     """
     if weight_bytes > count * tile_bytes:
         return count
-    cache = core.l1_bytes if weight_bytes <= core.l2_bytes // 2 else core.l2_bytes
-    wanted = min(count, max(1, least, cache // 2 // tile_bytes))
+    cache = caches.l1_bytes if weight_bytes <= caches.l2_bytes // STRIP_SHARE else caches.l2_bytes
+    wanted = min(count, max(1, least, cache // STRIP_SHARE // tile_bytes))
     return next(size for size in range(wanted, count + 1) if count % size == 0)
 
 
-def panel_ahead(tile: Tile, tiles: int, weight_bytes: int, blocks: int, core: Core = X86) -> int:
-    """Bytes from the weights in use to those that are fetched meanwhile: the next panel, or further where panels are
-    small, for memory is slow to answer. Behind the last weights lie the next kernel's. 0: not worth it.
+def panel_ahead(tile: Tile, tiles: int, weight_bytes: int, blocks: int, caches: Caches) -> int:
+    """Bytes from the weights in use to those prefetched meanwhile: the next panel, or further ahead if panels are
+    small, because of memory latency. After the last weights come the next kernel's. 0: not worth it.
 
-    tiles: how many register tiles pass by each panel; weight_bytes: those of all `blocks`
+    tiles: how many register tiles use each panel; weight_bytes: those of all `blocks`
     """
-    if not core.prefetches or tiles == 1 or weight_bytes <= core.l2_bytes // 16:
+    if tiles == 1 or weight_bytes <= caches.l2_bytes // NEAR_SHARE:
         return 0
-    return max(weight_bytes // blocks * tile.blocks, core.l2_bytes // 4)
+    return max(weight_bytes // blocks * tile.blocks, caches.l2_bytes // AHEAD_SHARE)
 
 
 def schedule_microkernel(
@@ -233,12 +267,12 @@ def schedule_microkernel(
 
         for strip of pixels: stage the activations; for panel of channels: for tile in strip: the register tile
 
-    The output's axes are (batch..., pixels..., channel), where a batch of one may be missing, `pixel_axes` of them
-    pixels: rows and columns, or columns alone. If `grouped`, the channels are two axes, groups in front. The
-    accumulator's are (batch..., pixels..., block, lane, reduction..., depth), padded to multiples of the tile, so it
-    needs no predicate, which tensorize would refuse; the output gets them where the tile does not divide. `strip`
-    divides the tiles along the first pixel axis; `stages` are the blocks that copy the activations strip by strip, the
-    last one first. `prefetch`: how many bytes of weights ahead, see `panel_ahead`.
+    The output's axes are (batch..., pixels..., channel); a batch of one may be missing, and `pixel_axes` of them are
+    pixels: rows and columns, or columns alone. If `grouped`, the channels are two axes, groups first. The accumulator's
+    axes are (batch..., pixels..., block, lane, reduction..., depth), padded to multiples of the tile, so it needs no
+    predicates, which tensorize would refuse; the output has them where the tile does not divide it. `strip` divides the
+    number of tiles along the first pixel axis; `stages` are the blocks that copy the activations strip by strip, last
+    one first. `prefetch`: how many bytes of weights ahead, see `panel_ahead`.
     """
     *outer, channel = sch.get_loops(output)
     groups = [outer.pop()] if grouped else []
@@ -258,28 +292,28 @@ def schedule_microkernel(
     tasks = math.prod(extent(sch, loop) for loop in tiles[:before])
     split_off = _ends_within_a_block(sch, output, panel_size, instruction) and (stages or tasks >= TASKS)
     if split_off:
-        sch.annotate(panel, "pragma_loop_partition_hint", 1)
+        sch.annotate(panel, PARTITION, 1)
     if not stages:
         shared = tiles[:before] if split_off else tiles
-        innermost = [*parallel_rows(sch, shared, macs, PARALLEL_MACS_TENSORIZED), *tiles[len(shared) :]][-1]
+        innermost = [*parallel_rows(sch, shared, macs, instruction.backend.sharing.dot_macs), *tiles[len(shared) :]][-1]
     else:
-        task = parallel_rows(sch, [sch.fuse(*batch, strips)], macs, PARALLEL_MACS_TENSORIZED)[0]
+        task = parallel_rows(sch, [sch.fuse(*batch, strips)], macs, instruction.backend.sharing.dot_macs)[0]
         innermost = tiles[-1]
     sch.compute_at(accumulator, innermost, preserve_unit_loops=True)
     if not divides and pixel_axes == 2 and sch.get(innermost).kind == tirx.ForKind.SERIAL:
-        sch.annotate(innermost, "pragma_loop_partition_hint", 1)
+        sch.annotate(innermost, PARTITION, 1)
     for stage in stages:
         sch.compute_at(stage, task, preserve_unit_loops=True)
     reduction = _tensorize(sch, accumulator, instruction, pixel_axes)
-    if prefetch:
+    if prefetch and instruction.backend.prefetches:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
-    steps = _single(sch, reduction) if instruction.core.weaves else 0
+    steps = _single(sch, reduction) if instruction.backend.weaves else 0
     _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, steps, bool(split_off))
 
 
 def _ends_within_a_block(sch: Schedule, output: SBlockRV, panel: int, instruction: DotInstruction) -> bool:
-    """Whether the channels end within a block of the last of several panels: code of its own for that panel leaves
-    whole vectors to the others. Only where blocks are several registers; else vectors of a part of one do."""
+    """Whether the channels end within a block of the last of several panels: with separate code for that panel, the
+    others keep whole vectors. Only if blocks are several registers; otherwise vectors of part of a block suffice."""
     channels = int(sch.get(output).iter_vars[-1].dom.extent)
     return instruction.accumulator_axes > 1 and channels > panel and channels % instruction.lanes != 0
 
@@ -293,7 +327,7 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction
     tile, lanes = loops[first - pixel_axes - 1 : first], loops[first:spatial]
     inner = len(loops) - instruction.reduction_axes
     reduction, depths = loops[spatial:inner], loops[inner:]
-    if len(lanes) > 1:  # a tile has more weights than pairs of pixels, which stay while block comes after block
+    if len(lanes) > 1:  # a tile has more weights than pixel pairs, so the pairs stay in registers from block to block
         tile = [tile[-1], *tile[:-1]]
     sch.reorder(*reduction, *tile, *lanes, *depths)
     initial = sch.decompose_reduction(accumulator, reduction[0])
@@ -315,12 +349,12 @@ def _vectorize_epilogue(
     steps: int,
     split_off: bool = False,
 ) -> None:
-    """Vectorise over channels, several registers at a time where they narrow to 8 bits together, and unroll the pixels:
-    at constant offsets, LLVM finds the accumulators in registers. Long epilogues are woven into the loop over k where
-    that has `steps` enough, see `weave`. `split_off`: whether a last panel that is not full is code of its own.
+    """Vectorize over channels, several registers at a time where they narrow to 8 bits together, and unroll the pixels:
+    at constant offsets, LLVM keeps the accumulators in registers. Long epilogues are woven into the loop over k if it
+    has enough `steps`, see `weave`. `split_off`: whether a partial last panel gets separate code.
 
-    No vector crosses the last channel. What is left is unrolled: LLVM would make a masked loop of it, and LLVM 22
-    writes eight bytes where one is due when such a loop narrows int64 to int8 and one lane remains.
+    No vector crosses the last channel. The remainder is unrolled: LLVM would make it a masked loop, and LLVM 22 writes
+    eight bytes instead of one when such a loop narrows int64 to int8 and one lane remains.
     """
     channels, panel = int(sch.get(output).iter_vars[-1].dom.extent), extent(sch, channel)
     together = PACKED * lanes if saturates(sch.get(output)) else lanes
@@ -352,7 +386,7 @@ def _vectorize_epilogue(
 
 
 def _loops_of(sch: Schedule, channel: LoopRV, lanes: int, together: int) -> list[LoopRV]:
-    """A loop over channels as one after the other of 4, 2 and 1 registers, if so many are `together`, and the rest."""
+    """Split a loop over channels into loops of 4, 2 and 1 registers, up to `together`, and the rest."""
     sizes, left = [], extent(sch, channel)
     while left >= lanes:
         sizes.append(next(size for size in (together, 2 * lanes, lanes) if size <= min(left, together)))
@@ -361,13 +395,13 @@ def _loops_of(sch: Schedule, channel: LoopRV, lanes: int, together: int) -> list
 
 
 def _single(sch: Schedule, loops: list[LoopRV]) -> int:
-    """The extent of the innermost loop where it is the only one with more than one iteration, 0 elsewhere."""
+    """The extent of the innermost loop if no other has more than one iteration, else 0."""
     *outer, last = (extent(sch, loop) for loop in loops)
     return last if all(size == 1 for size in outer) else 0
 
 
 def _float_operations(block: SBlock) -> int:
-    """How many operations on floats a block's expression has."""
+    """The number of float operations in a block's expression."""
     found: list[Any] = []
     tvm_ffi.structural_walk(block.body, (Expr, found.append))
     operations = [node for node in found if not isinstance(node, (tirx.Var, tirx.FloatImm, TensorLoad))]

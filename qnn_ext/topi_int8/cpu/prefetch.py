@@ -1,7 +1,7 @@
-"""Prefetching of weights: while one panel is in use, the next comes into L2 from L3 or memory.
+"""Prefetching weights: while one panel is in use, the next is fetched into L2 from L3 or memory.
 
-Hardware prefetchers see each panel's first pass as several new streams, and are late for all of them; a model's weights
-do not stay in L2 between two runs.
+To hardware prefetchers, each panel's first pass is several new streams, and they are late for all of them; a model's
+weights do not stay in L2 between two runs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-PREFETCH = "qnn_prefetch"
-"""Annotation of a loop: every vector that its body loads is prefetched so many bytes ahead."""
+from ...numerics.annotations import PREFETCH, annotation_of
 
 VECTOR_BYTES = 16
-"""Weights are vectors of this size at least; activations are loaded by a few bytes."""
+"""Weights are vectors of at least this size; activations are loaded a few bytes at a time."""
 
 INTO_L2 = 2  # the locality of llvm.prefetch
 
 
 def prefetching(loop: tirx.For) -> tirx.For:
-    """The loop with prefetches of what it loads, where it is annotated."""
-    ahead = loop.annotations.get(PREFETCH)
+    """The loop, with prefetches of the weights it loads wherever it is annotated."""
+    ahead = annotation_of(loop, PREFETCH)
     if ahead is None:
         return loop
     loads: list[TensorLoad] = []
@@ -35,7 +34,7 @@ def prefetching(loop: tirx.For) -> tirx.For:
 
 
 def _is_weight(load: TensorLoad) -> bool:
-    """Whether a load is of a whole vector, and no accumulator: those have constant places."""
+    """Whether a load reads a whole vector and is not of an accumulator: those have constant indices."""
     index = load.indices[0]
     if not isinstance(index, tirx.Ramp) or isinstance(index.base, tirx.IntImm):
         return False

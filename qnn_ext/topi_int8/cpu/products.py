@@ -1,4 +1,4 @@
-"""Registers convolution, dense and batch_matmul for the dot-product instructions of an architecture."""
+"""Registers convolution, dense and batch_matmul kernels for the dot-product instructions of an architecture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOWEST_PRIORITY = 10
 
 
 def register_products(instructions: Sequence[DotInstruction], architecture: str) -> None:
-    """Offer the kernels with each of the instructions, of which the first is the fastest."""
+    """Register the kernels with each of the instructions, of which the first is the fastest."""
     for priority, instruction in enumerate(reversed(instructions), LOWEST_PRIORITY):
         register(Conv2dWorkload, conv2d.implementation(instruction, architecture, priority))
         register(DenseWorkload, dense.implementation(instruction, architecture, priority))

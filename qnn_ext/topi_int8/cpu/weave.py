@@ -1,7 +1,7 @@
 """Software pipelining of register tiles: a tile's epilogue runs between the dot products of the next one.
 
-Dot products use half of a core's vector units, most of an epilogue the other half; but a CPU looks ahead some dozens of
-vector instructions only, less than either is long. So where a schedule marks it,
+Dot products use half of a core's vector units, and most of an epilogue the other half; but a CPU looks ahead only some
+dozens of vector instructions, fewer than either has. So where a schedule marks it,
 
     for tile: {for k: dots(tile, k)}; for part: epilogue(tile, part)
 
@@ -22,14 +22,13 @@ from typing import Any, TypeGuard
 import tvm_ffi
 from tvm import ir, tirx
 
-WEAVE = "qnn_weave"
-"""Annotation of the loop over the parts of an epilogue that may be computed among the next tile's dot products."""
+from ...numerics.annotations import WEAVE, annotation_of
 
 MOST_STEPS = 16
 """Steps along k between two parts of the epilogue, at most: about as far as a CPU looks ahead."""
 
 FEWEST_TILES = 4
-"""With less, the first and the last, which stay alone, are most of them."""
+"""With fewer, most are the first and the last, which are not pipelined."""
 
 CACHE_LINE = 64
 """Bytes."""
@@ -38,7 +37,7 @@ Expr = Any
 
 
 def weave(body: tirx.Stmt, serial: bool) -> tirx.Stmt:
-    """Lowered loops with every marked epilogue woven into its tile loop. `serial`: no threads share parallel loops."""
+    """Lowered loops with every marked epilogue woven into its tile loop. `serial`: parallel loops run on one thread."""
     if _is_marked(body):
         return _unrolled(body)
     if isinstance(body, tirx.For):
@@ -55,8 +54,8 @@ def weave(body: tirx.Stmt, serial: bool) -> tirx.Stmt:
 class _Tile:
     """The loops over all register tiles, outermost first, and what they compute.
 
-    allocated: buffers in the loops; bound: values bound in the loops; initial: what sets the accumulators;
-    reduction: the loop over k; epilogue: the loop over its parts
+    allocated: buffers in the loops; bound: values bound in the loops; initial: statements that initialize the
+    accumulators; reduction: the loop over k; epilogue: the loop over the epilogue's parts
     """
 
     loops: list[tirx.For]
@@ -68,7 +67,7 @@ class _Tile:
 
 
 def _tile(loop: tirx.For, serial: bool) -> _Tile | None:
-    """The tile loops from `loop` on inwards; None if it is none, or more is in it than one tile's computation."""
+    """The tile loops from `loop` inwards; None if it is not one, or contains more than one tile's computation."""
     loops: list[tirx.For] = []
     allocated: list[tirx.Stmt] = []
     bound: list[tirx.Bind] = []
@@ -122,12 +121,13 @@ def _pipelined(tile: _Tile) -> tirx.Stmt:
 
 
 def _initial(tile: _Tile, known: Mapping[Any, Any]) -> list[tirx.Stmt]:
-    """What sets the accumulators."""
+    """The statements that initialize the accumulators."""
     return [_copy(store, known) for store in tile.initial]
 
 
 def _aligned(like: tirx.Var) -> tuple[tirx.Var, list[tirx.Stmt]]:
-    """A buffer of the same shape that starts on a cache line, and its memory: code generation aligns to 16 bytes."""
+    """A buffer of the same shape aligned to a cache line, and its allocation: code generation aligns to 16 bytes
+    only."""
     dtype = like.ty.dtype
     spare = CACHE_LINE // tvm_ffi.dtype(str(dtype)).itemsize - 1
     size = math.prod(int(extent) for extent in like.ty.shape)
@@ -140,7 +140,7 @@ def _aligned(like: tirx.Var) -> tuple[tirx.Var, list[tirx.Stmt]]:
 
 
 def _at(tile: _Tile, index: Expr, replaced: Mapping[Any, Any] | None = None) -> tuple[dict, list[tirx.Stmt]]:
-    """Variables of the tile loops at tile number `index`: a replacement of each, and statements that bind these."""
+    """The tile loops' variables at tile number `index`: a replacement for each, and statements that bind these."""
     known: dict[Any, Any] = dict(replaced or {})
     bound: list[tirx.Stmt] = []
 
@@ -159,7 +159,7 @@ def _at(tile: _Tile, index: Expr, replaced: Mapping[Any, Any] | None = None) -> 
 
 
 def _dots(tile: _Tile, known: Mapping[Any, Any], start: Expr, steps: int) -> tirx.Stmt:
-    """The dot products of some steps along k."""
+    """The dot products of `steps` steps along k."""
     if steps == 0:
         return tirx.Evaluate(_int32(0))
     loop = tile.reduction
@@ -171,7 +171,7 @@ def _dots(tile: _Tile, known: Mapping[Any, Any], start: Expr, steps: int) -> tir
 
 
 def _part(tile: _Tile, known: Mapping[Any, Any], part: Expr) -> tirx.Stmt:
-    """A part of the epilogue."""
+    """One part of the epilogue."""
     loop = tile.epilogue
     number = tirx.Var("number", loop.loop_var.ty)
     where = tirx.Bind(number, loop.min + tirx.Cast(str(loop.loop_var.ty.dtype), part))
@@ -179,7 +179,7 @@ def _part(tile: _Tile, known: Mapping[Any, Any], part: Expr) -> tirx.Stmt:
 
 
 def _copy(node: Any, replaced: Mapping[Any, Any]) -> Any:
-    """A statement or expression with variables replaced, and with new ones for those that it defines itself."""
+    """A statement or expression with variables replaced, and new variables for those that it defines itself."""
     known = dict(replaced)
 
     def define(var: tirx.Var) -> None:
@@ -197,7 +197,7 @@ def _copy(node: Any, replaced: Mapping[Any, Any]) -> Any:
 
 
 def _unrolled(loop: tirx.For) -> tirx.Stmt:
-    """A marked loop that stays behind its dot products: at constant places, accumulators are found in registers."""
+    """A marked loop left after its dot products, unrolled: at constant indices, accumulators stay in registers."""
     start = int(loop.min)
     numbers = range(start, start + int(loop.extent))
     dtype = loop.loop_var.ty.dtype
@@ -205,7 +205,7 @@ def _unrolled(loop: tirx.For) -> tirx.Stmt:
 
 
 def _is_marked(stmt: tirx.Stmt) -> TypeGuard[tirx.For]:
-    return isinstance(stmt, tirx.For) and WEAVE in stmt.annotations
+    return annotation_of(stmt, WEAVE) is not None
 
 
 def _is_constant(loop: tirx.For) -> bool:
@@ -224,7 +224,7 @@ def _statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:
 
 
 def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """One after the other; TVM refuses a sequence of one."""
+    """The statements as one; TVM refuses a sequence of a single statement."""
     flat = [stmt for statement in statements for stmt in _statements(statement)]
     return tirx.SeqStmt(flat) if len(flat) > 1 else flat[0]
 

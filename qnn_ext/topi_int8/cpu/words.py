@@ -1,7 +1,7 @@
-"""The dot products of `dot` on weights that a kernel packs at run time: integers of `depth` neighbours in k each.
+"""The dot products of `dot` on weights that a kernel packs at run time, into integers of `depth` neighbours in k each.
 
-Bytes of several rows go together into words by shifts and ors of whole vectors, whatever the order of the source in
-memory; interleaved byte by byte they would be scalar code. In memory both forms are the same.
+Bytes of several rows are combined into words by shifts and ors of whole vectors, whatever the memory order of the
+source; interleaving them byte by byte would be scalar code. In memory both forms are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .dot import DotInstruction
 
 
 def on_words(instruction: DotInstruction) -> DotInstruction:
-    """The same instruction on words."""
+    """The same instruction, with weights as words."""
     return replace(instruction, words=True)
 
 

@@ -1,8 +1,8 @@
-"""Copies from global to shared memory that do not wait: cp.async of sm_80 and later, also where an image is padded.
+"""Asynchronous copies from global to shared memory: cp.async of sm_80 and later, also where an image is padded.
 
-A schedule asks for them by a software pipeline with an asynchronous stage. TVM then writes commits and waits; the
-copies themselves it turns into cp.async only behind an option, and only those that have nothing or zeros in place of
-what lies outside the image. Here that is any value: a thread either starts a copy or stores the value itself.
+A schedule requests them by software pipelining with an asynchronous stage. TVM then emits commits and waits; the copies
+themselves it turns into cp.async only if an option is set, and only if nothing or zeros replace values outside the
+image. Here any value can: a thread either starts a copy or stores the value itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 def asynchronous(body: tirx.Stmt) -> tirx.Stmt:
-    """`body` of a kernel, vectorized, with cp.async for what TVM has marked as asynchronous."""
+    """The vectorized `body` of a kernel, with cp.async for copies that TVM has marked as asynchronous."""
 
     def copies(scope: tirx.AttrStmt) -> tirx.Stmt:
         if scope.attr_key != _SCOPE:
@@ -63,7 +63,7 @@ def _copy(store: tirx.BufferStore) -> tirx.Stmt:
 
 
 def _function(size: int) -> str:
-    cache = "cg" if size == 16 else "ca"  # by way of L1 or not; .cg exists for 16 bytes only
+    cache = "cg" if size == 16 else "ca"  # .cg bypasses L1, and exists only for 16 bytes
     return f"""
 __forceinline__ __device__ void qnn_copy_{size}(void* to, const void* source, int inside, int other) {{
   unsigned int address = __cvta_generic_to_shared(to);
@@ -77,7 +77,7 @@ __forceinline__ __device__ void qnn_copy_{size}(void* to, const void* source, in
 
 
 def _address(buffer: Any, indices: Any) -> Any:
-    """Of the first element of a vector."""
+    """The address of the first element of a vector."""
     return tirx.address_of(tirx.BufferLoad(buffer, [_first(index) for index in indices]))
 
 

@@ -2,14 +2,14 @@
 
     acc[n, y, x, c] = Σ_{r,s} data[n, y·sh + r·dh, x·sw + s·dw, c // multiplier] · w[r, s, c]
 
-There are two bytes to move for each output and few products to hide that behind, so each thread reads every value it
-needs once, as 32-bit words of four channels with padding decided per word, and keeps values, weights and accumulators
-in registers; taps are unrolled. Windows of neighbouring threads overlap in the cache. Neighbouring threads have
-neighbouring channels, so a warp reads and writes whole lines of memory.
+Each output moves two bytes and has few products to hide their latency, so each thread reads every value it needs once,
+as 32-bit words of four channels with padding decided per word, and keeps values, weights and accumulators in registers;
+taps are unrolled. Windows of neighbouring threads overlap in the cache. Neighbouring threads have neighbouring
+channels, so a warp reads and writes whole lines of memory.
 
-Weights may be int16, as those of uint8 models are once their zero point is subtracted. nvcc joins two taps of a channel
-in an IDP.2A there, as it joins four of int8 weights in an IDP.4A; bytes take more instructions to arrange for that, so
-that int8 weights would gain nothing, even without the sum of each window that they would need beside the product.
+Weights may be int16, as in uint8 models after subtracting their zero point. For these, nvcc combines two taps of a
+channel in an IDP.2A, as it combines four taps of int8 weights in an IDP.4A; but arranging bytes for that takes more
+instructions, so int8 weights would gain nothing, even without the sum of each window that they would additionally need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ..features import is_cuda
+from ...targets.families import CUDA
+from ...targets.features import backend_of
 from ..schedule_util import inline_epilogue, largest_divisor
 from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
@@ -54,12 +55,12 @@ TILES = [Tile(rows, columns) for rows in (1, 2, 4) for columns in (1, 2, 4, 7, 8
 
 
 def lanes_of(workload: Conv2dWorkload) -> int:
-    """Channels of a thread: whole words, or what divides the channels."""
+    """Channels per thread: whole words, or a divisor of the number of channels."""
     return math.gcd(workload.out_channels, LANES)
 
 
 def _padded(workload: Conv2dWorkload, tile: Tile) -> tuple[int, int]:
-    """Rows and columns of the output, filled up to whole tiles."""
+    """Rows and columns of the output, rounded up to whole tiles."""
     return (
         -(-workload.out_height // tile.rows) * tile.rows,
         -(-workload.out_width // tile.columns) * tile.columns,
@@ -73,14 +74,14 @@ def _reach(outputs: int, workload: Conv2dWorkload, axis: int) -> int:
 
 @lru_cache(maxsize=4096)
 def tiles(workload: Conv2dWorkload) -> dict[Tile, float]:
-    """The tiles whose values fit registers with their predicted cost, cheapest first."""
+    """The tiles whose values fit the registers, with their predicted cost, cheapest first."""
     costs = {tile: tile_cost(tile, workload) for tile in TILES if _registers(tile, workload) <= REGISTERS}
     costs = costs or {Tile(1, 1): tile_cost(Tile(1, 1), workload)}
     return cheapest_first(costs)
 
 
 def _rows_held(tile: Tile, workload: Conv2dWorkload) -> int:
-    """Rows of the input that a thread holds at a time: all for several rows of output, which share them, else one."""
+    """Input rows that a thread holds at a time: all, if several output rows share them, else one."""
     return _reach(tile.rows, workload, 0) if tile.rows > 1 else 1
 
 
@@ -134,7 +135,7 @@ def compute(
 
 
 def _pad(workload: Conv2dWorkload, x: te.Tensor, pad_value: int, out_height: int, out_width: int) -> te.Tensor:
-    """The image with its padding, and with what tiles behind its end read; x itself where that is all."""
+    """The padded image, including what tiles beyond its end read; x itself if nothing has to be added."""
     top, left = workload.padding[:2]
     rows, columns = _reach(out_height, workload, 0), _reach(out_width, workload, 1)
     padding = tirx.const(pad_value, x.dtype)
@@ -151,7 +152,7 @@ def _pad(workload: Conv2dWorkload, x: te.Tensor, pad_value: int, out_height: int
 
 
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile | None = None) -> None:
-    """Threads over channels and tiles of pixels, everything they need in registers."""
+    """Threads over channels and tiles of pixels, with everything they need in registers."""
     tile = tile or best_tile(workload)
     product = sch.get_sblock(ACCUMULATOR)
     output = inline_epilogue(sch, product)
@@ -162,7 +163,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     weight = sch.cache_read(product, 1, "local")
     sch.compute_inline(sch.get_sblock(DATA))
 
-    # By the output's loops where tiles fill it, for then sums that stand beside the product stay beside it
+    # By the output's loops if tiles fill it, since then sums computed beside the product stay beside it
     whole = _padded(workload, tile) == (workload.out_height, workload.out_width)
     leading, following = (output, product) if whole else (product, output)
     n, y, x, c = sch.get_loops(leading)[:4]
@@ -195,9 +196,9 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
 
 
 def _bind(sch: Schedule, pixels: LoopRV, channels: LoopRV) -> LoopRV:
-    """Threads of a block: up to a warp of neighbouring channels, times tiles of pixels, as many as divide them all.
+    """Threads of a block: up to a warp of neighbouring channels, times a number of pixel tiles that divides them all.
 
-    More channels where there are no such pixels. Whole blocks need no predicate on what threads load.
+    More channels if there is no such number. Whole blocks need no predicate on what threads load.
     """
     counts = [int(sch.get(loop).extent) for loop in (pixels, channels)]
     across = largest_divisor(counts[1], WARP)
@@ -217,7 +218,7 @@ def _bind(sch: Schedule, pixels: LoopRV, channels: LoopRV) -> LoopRV:
 
 
 def _load(sch: Schedule, block: SBlockRV, lanes: int) -> None:
-    """Words of neighbouring channels, all loops around them unrolled, so that they become registers."""
+    """Load words of neighbouring channels, with all loops around them unrolled, so that they become registers."""
     loops = sch.get_loops(block)[-len(sch.get(block).iter_vars) :]
     for loop in loops[:-1]:
         sch.unroll(loop)
@@ -227,7 +228,7 @@ def _load(sch: Schedule, block: SBlockRV, lanes: int) -> None:
 
 def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
     return (
-        is_cuda(target)
+        backend_of(target) is CUDA
         and workload.depthwise
         and workload.data_dtype in ("int8", "uint8")
         and workload.weight_dtype in ("int8", "uint8", "int16")

@@ -1,14 +1,14 @@
-"""conv2d, dense and batch_matmul with DP4A: for GPUs without tensor cores, and for products that do not fill those.
+"""conv2d, dense and batch_matmul with DP4A: for GPUs without tensor cores, and for products that do not fill these.
 
-A block of threads computes `rows` × `columns` of the product of `gemm`, `depth` bytes of k at a time. Both operands
-come through registers into shared memory, 16 bytes a load where memory allows it, and lie there as words of four k,
-the words of neighbouring rows side by side:
+A block of threads computes `rows` × `columns` of the product of `gemm`, `depth` bytes of k at a time. Both operands are
+copied through registers into shared memory, 16 bytes per load if their layout allows it, and are stored there as words
+of four k, with the words of neighbouring rows side by side:
 
     shared[k / 4][quarter][thread][row of the quarter][k % 4]
 
-so that each thread reads four of its rows by one instruction of 16 bytes, and neighbouring threads neighbouring 16
-bytes: no bank is asked twice. A thread's own tile are 4×4 to 8×8 accumulators in registers: per word of A or B it
-multiplies 4 or 8 times. The epilogue runs on them and stores four bytes at once.
+so that each thread reads four of its rows with one 16-byte instruction, and neighbouring threads read neighbouring 16
+bytes: there are no bank conflicts. A thread's own tile is 4×4 to 8×8 accumulators in registers: each word of A or B is
+used 4 or 8 times. The epilogue runs on them and stores four bytes at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from ..features import is_cuda
+from ...numerics.annotations import OPERAND, has
+from ...targets.families import CUDA
+from ...targets.features import backend_of
 from ..schedule_util import inline_epilogue
 from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Conv2dWorkload, Workload
@@ -34,8 +36,8 @@ from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
 from .products import register_products
 
-QUARTER = 4  # rows of a thread that one load of 16 bytes brings
-BYTES = 16  # of the widest load
+QUARTER = 4  # rows of a thread in one 16-byte load
+BYTES = 16  # in the widest load
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ TILES = [
     for depth in (16, 32, 64)
     if 64 <= rows // thread_rows * (columns // thread_columns) <= 256
 ]
-MULTIPROCESSORS = 64  # of a middling GPU: what tiles are chosen for where nothing is measured
-RESIDENT = 512  # threads of a multiprocessor that hide the latency of memory from each other
+MULTIPROCESSORS = 64  # of a mid-range GPU, for which tiles are chosen without tuning
+RESIDENT = 512  # threads of a multiprocessor that hide each other's memory latency
 
 
 @lru_cache(maxsize=4096)
@@ -78,10 +80,10 @@ def tiles(workload: Workload) -> dict[Tile, float]:
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
-    """Instructions that the busiest multiprocessor issues, in units of a warp's.
+    """Warp instructions that the busiest multiprocessor issues.
 
     In each step of four k a thread multiplies once per accumulator, loads its rows and columns from shared memory, and
-    has its share of the copies into it; a step's barriers cost what few warps cannot hide. Blocks run in waves.
+    does its share of the copies into it; a step's barriers cost what few warps cannot hide. Blocks run in waves.
     """
     padded = tile.block.pad(sizes)
     blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
@@ -152,7 +154,7 @@ def multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile) -
 
 @dataclass(frozen=True)
 class Operand:
-    """The stages of an operand on its way: memory → `loaded` (registers) → `shared` → `own` (a thread's registers)."""
+    """The stages of an operand: memory → `loaded` (registers) → `shared` → `own` (a thread's registers)."""
 
     loaded: SBlockRV
     shared: SBlockRV
@@ -160,12 +162,12 @@ class Operand:
 
 
 def stage(sch: Schedule, product: SBlockRV, index: int, run: int) -> Operand:
-    """Give an operand of the product its stages, and compute there what gathers or pads it."""
+    """Give an operand of the product its stages, and compute its gathering or padding there."""
     shared = sch.cache_read(product, index, "shared")
     own = sch.cache_read(product, index, "local")
     loaded = sch.cache_read(shared, 0, "local")
     for producer in sch.get_producers(loaded):
-        if sch.get(producer).name_hint in (gemm.DATA, gemm.WEIGHT):
+        if has(sch, producer, OPERAND):
             sch.compute_inline(producer)
     if run > 1:
         split_runs(sch, loaded, run)
@@ -173,9 +175,10 @@ def stage(sch: Schedule, product: SBlockRV, index: int, run: int) -> Operand:
 
 
 def split_runs(sch: Schedule, block: SBlockRV, run: int) -> None:
-    """Write k of a block as k // run and k % run, and what is computed from it by these.
+    """Express k of a block, and everything computed from it, by k // run and k % run.
 
-    TVM keeps channel and column of a window as one remainder of k, and would not see that a run is one of memory.
+    TVM keeps channel and column of a window as one remainder of k, and would not see that a run is contiguous in
+    memory.
     """
     *axes, k = (iter_var.var for iter_var in sch.get(block).iter_vars)
     sch.transform_block_layout(block, tirx.IndexMap([*axes, k], [*axes, k // run, k % run], None))
@@ -230,9 +233,9 @@ def _vectorize(sch: Schedule, block: SBlockRV, lanes: int, loop: LoopRV | None =
 
 
 def takes(workload: Workload, target: Target) -> bool:
-    """Whether a product is one of int8 on a GPU, and none channel by channel."""
+    """Whether a product is of int8, on a GPU, and not depthwise."""
     int8 = workload.data_dtype == workload.weight_dtype == "int8" and workload.out_dtype == "int32"
-    return is_cuda(target) and int8 and not (isinstance(workload, Conv2dWorkload) and workload.depthwise)
+    return backend_of(target) is CUDA and int8 and not (isinstance(workload, Conv2dWorkload) and workload.depthwise)
 
 
 register_products("dp4a", priority=10, accepts=takes, tiles=tiles, schedule=schedule)

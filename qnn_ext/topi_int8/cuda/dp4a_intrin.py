@@ -1,7 +1,7 @@
 """DP4A as a TensorIntrin: c += Σ_{i<4} a[i] · b[i] of int8, all three in registers (sm_61 on).
 
-TVM's own takes a and b from shared memory and adds to c behind the instruction. From registers, where vector loads have
-put them, a thread reads each value once for a whole row or column of its tile.
+TVM's own takes a and b from shared memory and adds to c after the instruction. With operands in registers, filled by
+vector loads, a thread reads each value once for a whole row or column of its tile.
 """
 
 from __future__ import annotations

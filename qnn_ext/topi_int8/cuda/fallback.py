@@ -1,6 +1,6 @@
 """Products of any integer dtypes on a GPU: the plain computes of `generic`, a thread for each element of the result.
 
-The fallback (priority 0) below the kernels with DP4A and tensor cores, for int16 activations above all.
+The fallback (priority 0) below the kernels with DP4A and tensor cores, mainly for int16 activations.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import Any
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from ..features import is_cuda
+from ...numerics.annotations import OPERAND, has
+from ...targets.families import CUDA
+from ...targets.features import backend_of
 from ..generic import batch_matmul, conv2d, dense
 from ..schedule_util import inline_epilogue
 from ..strategy import Implementation, register
@@ -20,11 +22,11 @@ from .generic import bind_blocks
 
 def _schedule_of(name: str) -> Any:
     def schedule(sch: Schedule, workload: Any, target: Target) -> None:
-        """The sum of each element in one thread, with the epilogue and what pads the data."""
+        """Compute the sum of each element in one thread, with the epilogue and the padding of the data."""
         accumulator = sch.get_sblock(name)
         inline_epilogue(sch, accumulator)
         for producer in sch.get_producers(accumulator):
-            if sch.get(producer).name_hint == "pad":
+            if has(sch, producer, OPERAND):
                 sch.compute_inline(producer)
         bind_blocks(sch)
 
@@ -41,7 +43,7 @@ for _type, _module, _name, _accumulator in (
         Implementation(
             name=_name,
             priority=0,
-            accepts=lambda workload, target: is_cuda(target),
+            accepts=lambda workload, target: backend_of(target) is CUDA,
             compute=_module.compute,
             schedule=_schedule_of(_accumulator),
             pack_weight=getattr(_module, "pack_weight", None),

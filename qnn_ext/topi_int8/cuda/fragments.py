@@ -1,8 +1,8 @@
-"""Fragments of a warp become registers: buffers (…, lane, register) of scope "warp" are (…, 1, register) of "local".
+"""Fragments of a warp become registers: buffers (…, lane, register) of scope "warp" become (…, 1, register) of "local".
 
-What a thread reads and writes of them is under its own lane, as the layouts of `intrin.py` and the loops of
-`tensor_core.py` are made, so the lane's index may go. TVM's own pass (LowerWarpMemory) would have to prove that, where
-indices are flat and strength-reduced already, and shuffles between lanes where it cannot.
+By design of the layouts in `intrin.py` and the loops in `tensor_core.py`, a thread reads and writes only its own lane,
+so the lane's index can be dropped. TVM's own pass (LowerWarpMemory) would have to prove that on indices that are
+already flat and strength-reduced, and shuffles between lanes where it cannot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCOPE = "warp"
 
 
 def in_registers(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`function`, scheduled and with blocks, with registers for fragments."""
+    """`function`, which is scheduled and still has blocks, with registers for fragments."""
     registers: dict[Any, Any] = {}
 
     def declare(block: SBlock) -> None:

@@ -2,22 +2,22 @@
 
 What the kernels of this folder have in common, whatever their instruction:
 
-    b   groups of a convolution, matrices of a batch_matmul, 1 else
+    b   groups of a convolution, matrices of a batch_matmul, else 1
     m   pixels of all images, (image, row, column) as one number; rows of x
     n   output channels of a group; rows of the second operand
     k   taps and channels of the window, (r, s, c) as one number; columns of x
 
-A is no tensor in memory. It is a stage "data" whose index expressions gather the values of the image; a schedule
-inlines it into the copy to shared memory. k runs over the whole window without gaps, so no product is by padding
-but at its end, and every aligned run of k, as long as divides the channels of a group, is a run of memory: 16 bytes
-where the channels are a multiple of 16. Of a first layer's three channels words of four are made beforehand, in memory:
-finding a byte costs as much as finding four, and each is in several windows. Stride, dilation and groups are but other
+A is not a tensor in memory. It is a stage "data" whose index expressions gather the values of the image; a schedule
+inlines it into the copy to shared memory. k runs over the whole window without gaps, so only products at its end are
+by padding, and every aligned run of k whose length divides the channels of a group is contiguous in memory: 16 bytes if
+the channels are a multiple of 16. A first layer's three channels are padded to words of four beforehand, in memory:
+locating one byte costs as much as four, and each is in several windows. Stride, dilation and groups only change the
 expressions.
 
-All three sizes are padded to multiples of the tile, so that products need no predicate: rows behind the last one read
-the last one again, B is zero behind the last k and n. Behind "gemm", the stage "logical" has the workload's own shape.
+All three sizes are padded to multiples of the tile, so that products need no predicate: rows after the last one read
+the last one again, B is zero after the last k and n. After "gemm", the stage "logical" has the workload's own shape.
 
-Activations are channels last: the pipeline turns models in NCHW to NHWC as a whole (`passes.layout`), so a layout such
+Activations are channels-last: the pipeline converts NCHW models to NHWC as a whole (`passes.layout`), so a layout such
 as NCHW4c, which other runtimes use for DP4A, would only add transposes.
 """
 
@@ -35,21 +35,17 @@ from tvm.ir import Range, TensorLoad, TensorRegion
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir.schedule import SBlockRV
 
+from ...numerics.annotations import OPERAND
 from ..schedule_util import resolve_groups
 from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
 
 ACCUMULATOR = "gemm"
-DATA = "data"
-"""The stage that gathers A; there is none where A is x itself."""
-
 WORD = 4
-"""Bytes that a thread loads at least at once, as long as they are aligned."""
-
-WEIGHT = "weight"
-"""The stage that pads the second operand of a batch_matmul; constant weights are padded when they are packed."""
+"""The least bytes that a thread loads at once, if they are aligned."""
 
 Columns = Callable[[Any], Any]
-"""Where in the accumulator a column n is: a permutation of the columns of a tile, for who wants other neighbours."""
+"""The position of column n in the accumulator: a permutation of the columns within a tile, for kernels
+that need other columns side by side."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class Gemm:
 
 @dataclass(frozen=True)
 class BlockSize:
-    """What a block of threads computes at a time: rows of m and columns of n, `depth` values of k by step."""
+    """What a block of threads computes at a time: rows of m and columns of n, with `depth` values of k per step."""
 
     rows: int
     columns: int
@@ -95,27 +91,27 @@ def gemm_of(workload: Workload) -> Gemm:
 
 
 def channels_of(workload: Conv2dWorkload) -> int:
-    """Channels of a group, of which a tap of the window takes so many of k: padded where `_widen` pads them."""
+    """Channels of a group, the extent of k for one tap of the window: padded if `_widen` pads them."""
     channels = workload.in_channels // workload.groups
     return -(-channels // WORD) * WORD if _widens(workload) else channels
 
 
 def _widens(workload: Conv2dWorkload) -> bool:
-    """Whether pixels of no whole words are worth a copy of the image: each is in several windows."""
+    """Whether padding pixels to whole words is worth a copy of the image: each pixel is in several windows."""
     overlapping = math.prod(workload.kernel) >= 2 * math.prod(workload.strides)
     return workload.groups == 1 and workload.in_channels % WORD != 0 and overlapping
 
 
 def run_of(workload: Workload) -> int:
-    """How many values of A, from a k that is a multiple of so many on, lie side by side in memory and are aligned: a
-    power of two up to 16. Rows of x begin at multiples of it as well."""
+    """How many values of A, starting at a k that is a multiple of that number, are contiguous and aligned in memory: a
+    power of two up to 16. Rows of x also begin at multiples of it."""
     if isinstance(workload, Conv2dWorkload):
         return math.gcd(channels_of(workload), 16)
     return math.gcd(workload.k, 16)
 
 
 def guarded(workload: Workload) -> bool:
-    """Whether some values of A are not in memory because a window reaches into the image's padding."""
+    """Whether some values of A are not in memory because a window extends into the image's padding."""
     return isinstance(workload, Conv2dWorkload) and any(workload.padding)
 
 
@@ -143,7 +139,7 @@ def compute(
 ) -> te.Tensor:
     """The accumulator in the workload's shape: (N, OH, OW, OC), (M, N) or (B, M, N) int32.
 
-    w: the packed weights, or the second operand of a batch_matmul as it is
+    w: the packed weights, or the unchanged second operand of a batch_matmul
     columns: see `Columns`; the same as for `pack_weight`, the identity for batch_matmul
     """
     gemm = gemm_of(workload)
@@ -151,9 +147,9 @@ def compute(
     if isinstance(workload, Conv2dWorkload):
         data = _windows(workload, padded, x, pad_value)
     else:
-        data = _rows(workload, x, gemm.m, padded.m, padded.k, DATA)
+        data = _rows(workload, x, gemm.m, padded.m, padded.k, "data")
     if isinstance(workload, BatchMatmulWorkload):
-        w = _rows(workload, w, gemm.n, padded.n, padded.k, WEIGHT)
+        w = _rows(workload, w, gemm.n, padded.n, padded.k, "weight")
     k = te.reduce_axis((0, padded.k), "k")
     lead = len(data.shape) == 3
 
@@ -176,8 +172,8 @@ def _windows(workload: Conv2dWorkload, padded: Gemm, x: te.Tensor, pad_value: in
 
     def window(b, m, k):
         image, y, column = pixel(workload, clamp(m, gemm.m, padded.m))
-        # By the number of the run, not by k: it shows that one condition holds for all of a run. Behind the last k,
-        # where B is zero, any value will do: that of a row which is there.
+        # By the number of the run, not by k: this shows that one condition holds for a whole run. After the last k,
+        # where B is zero, any value will do, such as that of an existing row.
         tap = k // run // (channels // run)
         r = clamp(tap // taps_in_row, workload.kernel[0], -(-padded.k // (channels * taps_in_row)))
         s = tap % taps_in_row if taps_in_row > 1 else 0
@@ -187,21 +183,21 @@ def _windows(workload: Conv2dWorkload, padded: Gemm, x: te.Tensor, pad_value: in
         value = x[image, row, column, b * channels + k // run % (channels // run) * run + k % run]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(pad_value, x.dtype)) if inside else value
 
-    return te.compute((gemm.batch, padded.m, padded.k), window, name=DATA)
+    return te.compute((gemm.batch, padded.m, padded.k), window, name="data", attrs={OPERAND: True})
 
 
 def _widen(workload: Conv2dWorkload, x: te.Tensor) -> te.Tensor:
-    """The image with whole words of channels, in memory: a kernel of its own, for all windows that a pixel is in."""
+    """The image with whole words of channels, in memory: a separate kernel, shared by all windows of a pixel."""
 
     def word(n, y, column, c):
-        value = x[n, y, column, tirx.min(c, workload.in_channels - 1)]  # read in any case, which asks for no branch
+        value = x[n, y, column, tirx.min(c, workload.in_channels - 1)]  # always read, which needs no branch
         return tirx.if_then_else(c < workload.in_channels, value, tirx.const(0, x.dtype))
 
     return te.compute((workload.batch, workload.height, workload.width, channels_of(workload)), word, name="words")
 
 
 def _rows(workload: Workload, x: te.Tensor, rows: int, padded_rows: int, padded_depth: int, name: str) -> te.Tensor:
-    """x (..., rows, k) with the last row repeated and k filled up with zeros, or x itself where that is all."""
+    """x (..., rows, k) with the last row repeated and k padded with zeros, or x itself if nothing has to be added."""
     depth, run = gemm_of(workload).k, run_of(workload)
     if (rows, depth) == (padded_rows, padded_depth):
         return x
@@ -212,11 +208,11 @@ def _rows(workload: Workload, x: te.Tensor, rows: int, padded_rows: int, padded_
         inside = k // run < depth // run
         return tirx.if_then_else(inside, value, tirx.const(0, x.dtype)) if padded_depth > depth else value
 
-    return te.compute((*x.shape[:-2], padded_rows, padded_depth), padded, name=name)
+    return te.compute((*x.shape[:-2], padded_rows, padded_depth), padded, name=name, attrs={OPERAND: True})
 
 
 def clamp(index: Any, size: int, padded: int) -> Any:
-    """The index, or the last one behind the end: such rows are computed and not used."""
+    """The index, or the last one if it is past the end: such rows are computed but not used."""
     return tirx.min(index, size - 1) if padded > size else index
 
 
@@ -241,7 +237,7 @@ def _logical(workload: Workload, gemm: Gemm, acc: te.Tensor, columns: Columns) -
 
 
 def _place(workload: Conv2dWorkload, n: Any, y: Any, x: Any, c: Any) -> tuple[Any, Any, Any]:
-    """(b, m, n) of an output of a convolution."""
+    """(b, m, n) of an output element of a convolution."""
     m = (n * workload.out_height + y) * workload.out_width + x
     if workload.groups == 1:
         return 0, m, c
@@ -250,10 +246,10 @@ def _place(workload: Conv2dWorkload, n: Any, y: Any, x: Any, c: Any) -> tuple[An
 
 
 def as_gemm(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
-    """Loops over (b, m, n) for the output block, whatever its shape, and its reads and writes by them; no b if it is 1.
+    """Give the output block, whatever its shape, loops over (b, m, n), and reads and writes by them; no b if it is 1.
 
-    The output has the workload's shape, or for products without `columns` another order of its elements, such as heads
-    put side by side again: there the coordinates are those under which it reads the accumulator.
+    The output has the workload's shape, or for products without `columns` another order of its elements, such as merged
+    heads: then the coordinates are those at which it reads the accumulator.
     """
     variables = [iter_var.var for iter_var in sch.get(output).iter_vars]
     if isinstance(workload, Conv2dWorkload):
@@ -263,6 +259,8 @@ def as_gemm(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
     else:
         place = tuple(_accumulator_indices(sch, output))
     axes = [axis for axis in place if not isinstance(axis, (int, tirx.IntImm))]
+    if len(axes) == 2 and gemm_of(workload).batch > 1:  # the only row, of every product
+        axes.insert(1, tirx.const(0, "int32"))
     sch.transform_block_layout(output, tirx.IndexMap(variables, axes, None))
     if isinstance(workload, Conv2dWorkload):
         if workload.groups > 1:
@@ -277,9 +275,9 @@ def _accumulator_indices(sch: Schedule, output: SBlockRV) -> list[Any]:
 
 
 def _resolve_rows(sch: Schedule, output: SBlockRV) -> None:
-    """Write the row m of the accumulator as m where it was put together again from its image, row and column.
+    """Simplify the accumulator's row to m where it is recomposed from its image, row and column.
 
-    TVM does not always, and could not tell then which rows a tile needs.
+    TVM does not always do so, and then cannot tell which rows a tile needs.
     """
     block = sch.get(output)
     rows = block.iter_vars[-2].var
@@ -297,12 +295,12 @@ def _resolve_rows(sch: Schedule, output: SBlockRV) -> None:
 def stage_output(
     sch: Schedule, workload: Workload, output: SBlockRV, block: BlockSize, run: int, permuted: int
 ) -> list[SBlockRV]:
-    """The output block, behind `as_gemm`, as two over whole tiles: the epilogue into registers, and what stores those.
+    """Split the output block, after `as_gemm`, in two over whole tiles: the epilogue into registers, and their store.
 
-    The loops of both, (b, m, n) without b where it is 1, have the padded extents, so any tile of them is a whole one;
-    what lies behind the last row or column is neither computed nor stored. Where `run` neighbours in n belong to one
-    thread, all or none of gcd(run, n) aligned ones are stored, and can be as one vector. `permuted`: how many columns
-    `Columns` permutes among themselves, all of which the epilogue says it reads: TVM finds too many by itself.
+    The loops of both, (b, m, n) without b if it is 1, have the padded extents, so all tiles are whole; nothing beyond
+    the last row or column is computed or stored. If `run` neighbours in n belong to one thread, all or none of each
+    gcd(run, n) aligned ones are stored, so they can be stored as one vector. `permuted`: how many columns `Columns`
+    permutes among themselves, all of which the epilogue declares to read: TVM on its own finds too many.
     """
     gemm = gemm_of(workload)
     padded = block.pad(gemm)

@@ -1,8 +1,8 @@
-"""Products of a few rows: dense of batch 1 to 4, and convolutions whose image is a pixel, as in squeeze-and-excitation.
+"""Products of a few rows: dense of batch 1 to 4, and convolutions of one-pixel images, as in squeeze-and-excitation.
 
-Nothing is read twice but x, so memory decides: the threads of a warp, or a part of one, read neighbouring 16 bytes of
-one row of the weights until its end, multiply them by x with DP4A, and add up what each of them has by shuffles. Each
-read of the weights serves all rows of x. A tile of `dp4a` or of tensor cores would have rows for 16 and more.
+Only x is read more than once, so memory bandwidth decides: the threads of a warp, or of part of one, read neighbouring
+16 bytes of one row of the weights until its end, multiply them by x with DP4A, and add up their sums by shuffles. Each
+read of the weights serves all rows of x. A tile of `dp4a` or of tensor cores would have 16 rows or more.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ...numerics.annotations import OPERAND, has
 from ..schedule_util import inline_epilogue
 from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Workload
@@ -22,7 +23,7 @@ from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
 from .products import register_products
 
-ROWS = 4  # of x: beyond, the same weights are worth a tile in shared memory
+ROWS = 4  # of x: with more, it pays to have tiles of the weights in shared memory
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ def tiles(workload: Workload) -> dict[Tile, float]:
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
-    """Bytes that are read, padding included, and what shuffles cost in bytes' time, on the part of the GPU that works.
+    """Bytes that are read, padding included, and the cost of shuffles in bytes, over the share of the GPU in use.
 
-    More threads an output make more threads in all, each with fewer loads behind one another. Blocks of 128 spread
-    over the multiprocessors and still fill them.
+    More threads per output make more threads in all, each with fewer successive loads. Blocks of 128 spread over the
+    multiprocessors and still fill them.
     """
     padded = tile.block.pad(sizes)
     bytes_read = padded.batch * padded.n * padded.k
@@ -62,7 +63,7 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
 
 
 def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:
-    """Threads that share an output side by side, sums by shuffles, the epilogue behind them."""
+    """Adjacent threads share an output, with sums by shuffles, followed by the epilogue."""
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
     gemm.as_gemm(sch, workload, output)
@@ -96,7 +97,7 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> N
     for operand, together in zip(operands, runs, strict=True):
         sch.compute_at(operand, step, preserve_unit_loops=True)
         for producer in sch.get_producers(operand):
-            if sch.get(producer).name_hint in (gemm.DATA, gemm.WEIGHT):
+            if has(sch, producer, OPERAND):
                 sch.compute_inline(producer)
         outer, vector = sch.split(sch.get_loops(operand)[-1], [None, together])
         sch.unroll(outer)
@@ -115,7 +116,7 @@ def _accepts(workload: Workload, target: Target) -> bool:
 
 register_products(
     "gemv",
-    priority=40,  # above tensor cores, which would multiply by rows of padding
+    priority=40,  # above tensor cores, which would mostly multiply rows of padding
     accepts=_accepts,
     tiles=tiles,
     schedule=schedule,

@@ -1,8 +1,8 @@
-"""The GPU schedule of every PrimFunc without a kernel of its own: a thread for each element of the result, or for four.
+"""The GPU schedule of every PrimFunc without a dedicated kernel: a thread for each element of the result, or for four.
 
-Producers that cost little are computed again where they are read. A reduction runs inside the thread that reads its
-result, the terms of every sum in their order; only where the order does not matter, as for integers and extremes, and
-where neighbouring terms lie side by side, the threads of a warp share one. What is no TE compute: nests.py.
+Cheap producers are recomputed where they are read. A reduction runs inside the thread that reads its result, with the
+terms of every sum in order; only if the order does not matter, as for integers and extremes, and neighbouring terms are
+adjacent in memory, do the threads of a warp share one. For anything that is no TE compute, see nests.py.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tvm.ir import IRModule
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ...numerics.tir import KEEP
+from ...numerics.annotations import KEEP, SCHEDULED, is_scheduled
 from ..generic.block import Block, blocks_of, distinct_loads, read_block, stride_of
-from ..generic.schedule import SCHEDULED, attempt, inline_producers
+from ..generic.schedule import attempt, inline_producers
 from .nests import bind_nests
 
 THREADS = 256
-FEW_THREADS = 64  # of a block where there are no more than MANY elements, so that every multiprocessor gets some
+FEW_THREADS = 64  # per block if there are at most MANY elements, so that every multiprocessor gets some
 MANY = 1 << 16
 VECTOR = 4  # bytes that a thread stores at once
 WARP = 32
@@ -39,9 +39,9 @@ def schedule_module(mod: IRModule) -> IRModule:
 
 def schedule_generic(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with all its loops bound to threads."""
-    if func.attrs and func.attrs.get(SCHEDULED):
+    if is_scheduled(func):
         return func
-    if func.body.block.name_hint == "root":  # else it is a single nest
+    if func.body.block.name_hint == "root":  # otherwise it is a single nest
         sch = attempt(Schedule(func), lambda trial: inline_producers(trial, conditions=True))
         bind_blocks(sch)
         func = sch.mod["main"]
@@ -49,10 +49,10 @@ def schedule_generic(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def bind_blocks(sch: Schedule) -> None:
-    """Bind every block of TE under the root that has no threads yet, readers before what they read."""
+    """Bind every TE block under the root that has no threads yet, readers before their producers."""
     for block in reversed(blocks_of(sch)):
         current = read_block(sch, block.rv)
-        if current is not None:  # else it moved into its reader
+        if current is not None:  # otherwise it moved into its reader
             _bind(sch, current)
 
 
@@ -92,7 +92,7 @@ def bind_elements(sch: Schedule, block: Block, vector: int = 1) -> LoopRV:
 
 
 def _fuse_spatial(sch: Schedule, block: Block) -> LoopRV:
-    """All spatial loops as one, in front of the reduction."""
+    """Fuse all spatial loops into one, outside the reduction."""
     spatial, reduce = ([loop.rv for loop in loops] for loops in (block.spatial, block.reduce))
     if not spatial:
         return sch.add_unit_loop(reduce[0] if reduce else block.rv)
@@ -107,7 +107,10 @@ def _first_reduction(sch: Schedule, block: SBlockRV) -> LoopRV:
 
 
 def _is_vector(block: Block) -> bool:
-    """Whether VECTOR neighbours of the result can be computed as one: bytes from rows that hold whole vectors."""
+    """Whether VECTOR neighbours of the result can be computed as one vector: bytes, in rows of whole vectors. Not for
+    booleans: TVM reads four of them as CUDA's ushort4, which has eight bytes."""
+    if any(str(load.ty.dtype) == "bool" for load in block.loads):
+        return False
     if block.reduce or block.store is None or block.conditional or not block.loops:
         return False
     inner = block.loops[-1]
@@ -118,7 +121,7 @@ def _is_vector(block: Block) -> bool:
 
 
 def _belongs_inside(sch: Schedule, producer: SBlockRV, reader: Block) -> bool:
-    """Whether a reduction belongs into the thread that reads its result: each element is read once."""
+    """Whether a reduction belongs in the thread that reads its result, since each element is read once."""
     block = read_block(sch, producer)
     if block is None or not block.reduce or block.store is None or KEEP in block.node.annotations:
         return False
@@ -130,9 +133,9 @@ def _belongs_inside(sch: Schedule, producer: SBlockRV, reader: Block) -> bool:
 
 
 def _shares_warp(block: Block) -> bool:
-    """Whether the order of the terms does not matter and they lie side by side in memory, long enough for a warp.
+    """Whether the terms may be in any order, are adjacent in memory, and are enough for a warp.
 
-    Values of 32 bits only: TVM exchanges others through shared memory, without the barriers it takes since Volta.
+    Only 32-bit values: TVM exchanges others through shared memory, without the barriers needed since Volta.
     """
     if not block.reduce or block.store is None or prod(loop.extent for loop in block.reduce) < LONG_REDUCTION:
         return False
@@ -150,7 +153,7 @@ def _bind_warps(sch: Schedule, block: Block) -> None:
     reduce = [loop.rv for loop in block.reduce]
     row = _fuse_spatial(sch, block)
     term = sch.fuse(*reduce) if len(reduce) > 1 else reduce[0]
-    if rows % SHARED_ROWS == 0:  # a predicate would part the threads that exchange values
+    if rows % SHARED_ROWS == 0:  # a predicate would separate the threads that exchange values
         row, warp = sch.split(row, [None, SHARED_ROWS])
         sch.bind(warp, "threadIdx.y")
     sch.bind(row, "blockIdx.x")

@@ -1,13 +1,13 @@
 """Tensor-core instructions of sm_80 and later as TensorIntrins: m16n8k32 of int8, its operands loaded by ldmatrix.
 
-A fragment is a matrix that is spread over the registers of a warp's 32 lanes. Schedules see it as a buffer
+A fragment is a matrix distributed over the registers of a warp's 32 lanes. Schedules see it as a buffer
 (..., lane, register) of scope "warp", and the functions below say where an element is ("Matrix Fragments for
-mma.m16n8k32" in the PTX ISA, two instructions side by side). `fragments.py` turns such a buffer into one of registers
-that every lane has for itself, so implementations name registers without a lane.
+mma.m16n8k32" in the PTX ISA, two instructions side by side). `fragments.py` turns such a buffer into registers private
+to each lane, so implementations name registers without a lane.
 
-TVM has intrinsics of the same instructions. They are not used: TVM's pass for scope "warp" (LowerWarpMemory) leaves
-int8 operands in an array of all lanes, that is in local memory, reads accumulators with shuffles where it fails to see
-that the lane is the thread's own, and their description of B is another than what they load.
+TVM has intrinsics for the same instructions. They are not used: TVM's pass for scope "warp" (LowerWarpMemory) leaves
+int8 operands in an array of all lanes, that is, in local memory, reads accumulators with shuffles if it fails to see
+that the lane is the thread's own, and their description of B differs from what they load.
 """
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
@@ -20,14 +20,14 @@ from tvm.script import tirx as T
 
 LANES = 32
 M, N, K = 16, 16, 32
-"""What one intrinsic multiplies."""
+"""The extents that one intrinsic multiplies."""
 
 M16N8K32, M8N8K16 = "m16n8k32", "m8n8k16"
 """The instructions: of sm_80, and of sm_75."""
 
 PAD = 16
-"""Bytes behind each row of shared memory. Rows of 32, 64 or 128 bytes then begin in banks that are 12, 20 or 4 apart
-modulo 32, so the eight rows of 16 bytes that ldmatrix reads at a time are in different banks."""
+"""Padding bytes after each row of shared memory. Rows of 32, 64 or 128 bytes then begin in banks that are 12, 20 or 4
+apart modulo 32, so the eight rows of 16 bytes that ldmatrix reads at a time are in different banks."""
 
 
 def operand_a(i: Any, k: Any) -> tuple[Any, Any]:
@@ -36,7 +36,7 @@ def operand_a(i: Any, k: Any) -> tuple[Any, Any]:
 
 
 def operand_b(j: Any, k: Any) -> tuple[Any, Any]:
-    """Lane and register of element (j, k) of B, 16 × 32 bytes: the two columns of eight one after the other."""
+    """Lane and register of element (j, k) of B, 16 × 32 bytes: first one group of eight columns, then the other."""
     return 4 * (j % 8) + k % 16 // 4, 8 * (j // 8) + k // 16 * 4 + k % 4
 
 
@@ -46,7 +46,7 @@ def accumulator(i: Any, j: Any) -> tuple[Any, Any]:
 
 
 def _a_address(lane: Any, stride: Any) -> Any:
-    """The row of 16 bytes whose address a lane gives: matrices are rows 0–7 and 8–15 of k < 16, then of k ≥ 16."""
+    """The row of 16 bytes whose address a lane provides: matrices are rows 0–7 and 8–15 of k < 16, then of k ≥ 16."""
     return stride * (lane % 16) + 16 * (lane // 16)
 
 
@@ -129,7 +129,7 @@ def multiply(instruction: str) -> str:
 
     The small instruction's operands are quarters of the large one's: A's register is one of four, B's one of two.
     """
-    parts = 1 if instruction == M16N8K32 else 2  # along i and k; there are two columns of instructions in any case
+    parts = 1 if instruction == M16N8K32 else 2  # along i and k; there are always two columns of instructions
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle) -> None:

@@ -1,7 +1,7 @@
-"""The last pass on TIR of a GPU's kernels: what numerics say in LLVM's intrinsics, as CUDA's functions.
+"""The last pass on the TIR of GPU kernels: operations that numerics express by LLVM's intrinsics, as CUDA functions.
 
-Each of them rounds once, as the formulas ask: __fmul_rn is a product that no compiler contracts with a sum,
-__float2int_rn takes midpoints to even numbers. Flags of the compiler that break the rest: compiler.py.
+Each of them rounds once, as the formulas require: __fmul_rn is a product that no compiler contracts with a sum,
+__float2int_rn rounds midpoints to even. `targets/cuda_compiler.py` omits the compiler flags that would break the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FUNCTIONS = {
 
 
 def lower_for_cuda(body: tirx.Stmt) -> tirx.Stmt:
-    """The body of a kernel in what TVM's code generation for CUDA knows."""
+    """The body of a kernel in terms that TVM's CUDA code generation knows."""
     body = tvm_ffi.structural_map(body, [(tirx.Cast, _widened), (tirx.Max, _product), (tirx.Broadcast, _bytes)])
     return tvm_ffi.structural_map(body, (tvm.ir.Call, _called))
 
@@ -44,7 +44,7 @@ def _widened(cast: tirx.Cast) -> Expr:
 
 
 def _product(node: tirx.Max) -> Expr:
-    """A fenced product as one that is rounded by itself."""
+    """A fenced product as one that is rounded separately."""
     product = fenced_product(node)
     if product is None:
         return node
@@ -52,17 +52,24 @@ def _product(node: tirx.Max) -> Expr:
 
 
 def _bytes(node: tirx.Broadcast) -> Expr:
-    """A constant in 8 or 16 bytes as 32-bit lanes: TVM gives CUDA's int2 and int4 as many values as there are bytes."""
+    """One value in 4, 8 or 16 bytes as 32-bit lanes: TVM would pass CUDA's int2 and int4 one value per byte, and takes
+    only constants."""
     kind, _, lanes = str(node.ty.dtype).partition("x")
-    if kind not in ("int8", "uint8") or lanes not in ("8", "16") or not isinstance(node.value, tirx.IntImm):
+    constant = isinstance(node.value, tirx.IntImm)
+    if kind not in ("int8", "uint8") or lanes not in ("4", "8", "16") or (constant and lanes == "4"):
         return node
-    word = int.from_bytes(bytes([int(node.value) % 256] * 4), "little", signed=True)
-    return tirx.reinterpret(node.ty.dtype, tirx.Broadcast(tirx.const(word, "int32"), int(lanes) // 4))
+    if constant:
+        word = tirx.const(int.from_bytes(bytes([int(node.value) % 256] * 4), "little", signed=True), "int32")
+    else:
+        word = (node.value.astype("uint8").astype("uint32") * tirx.const(0x01010101, "uint32")).astype("int32")
+    return tirx.reinterpret(node.ty.dtype, word if lanes == "4" else tirx.Broadcast(word, int(lanes) // 4))
 
 
 def _called(call: Expr) -> Expr:
     if is_saturate(call):
         return narrowed(call)
+    if _name(call) == "tirx.rsqrt":  # CUDA's rsqrtf is not correctly rounded; the quotient is, as on CPUs
+        return tirx.const(1.0, call.ty.dtype) / tirx.sqrt(call.args[0])
     if _name(call) != _LLVM:
         return call
     args = list(call.args[1:])
@@ -87,11 +94,3 @@ def _names() -> dict[int, dict[str, str]]:
 
 
 _numbered: dict[int, dict[str, str]] = {}
-
-
-def _inverse_root(call: Expr) -> Expr:
-    """CUDA's rsqrtf is no correctly rounded function; the quotient is, as on CPUs."""
-    return tirx.const(1.0, call.ty.dtype) / tirx.sqrt(call.args[0])
-
-
-tirx.register_intrin_lowering("tirx.rsqrt", target="cuda", f=_inverse_root, level=11)

@@ -1,7 +1,7 @@
-"""Threads for what is no TE compute: loop nests whose outermost loop is parallel, and the rest on a single thread.
+"""Threads for everything that is no TE compute: nests with a parallel outermost loop; the rest runs on a single thread.
 
-Non-maximum suppression, cumulative sums and scatters are such. A parallel iteration becomes a thread; what it allocates
-becomes memory of that thread.
+Examples are non-maximum suppression, cumulative sums and scatters. A parallel iteration becomes a thread; its
+allocations become that thread's local memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stmt = Any
 
 
 def bind_nests(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with threads for each part under its root block that has none yet."""
+    """`func` with threads for each part of its root block that has none yet."""
     realize = func.body
     if not isinstance(realize, SBlockRealize):
         return func
@@ -71,7 +71,7 @@ def _bound_loop(tag: str, extent: int, body: Any) -> tirx.For:
 
 
 def _own_memory(statement: Stmt) -> Stmt:
-    """What a thread allocates, in its local memory."""
+    """A thread's allocations, placed in its local memory."""
     local: dict[tirx.Buffer, tirx.Buffer] = {}
 
     def allocate(node: tirx.AllocBuffer) -> None:

@@ -1,4 +1,4 @@
-"""Registers a method for convolution, dense and batch_matmul, which are one and the same product to it: see `gemm`."""
+"""Registers a method for convolution, dense and batch_matmul, which it treats as the same product: see `gemm`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def register_products(
     schedule: Callable[[Schedule, Any, Target, Any], None],
     columns_of: Callable[[Any, Any], gemm.Columns | None] = lambda workload, tile: None,
 ) -> dict[type, Implementation]:
-    """Offer the method, "dp4a" say, as "conv2d_dp4a.cuda" and so on; returns what it is for each type of workload.
+    """Register a method, such as "dp4a", as "conv2d_dp4a.cuda" and so on; returns the implementation for each workload.
 
     tiles:      workload -> its tiles with their predicted cost, cheapest first; a tile's `block` is its `BlockSize`
     schedule:   (schedule, workload, target, tile) -> None

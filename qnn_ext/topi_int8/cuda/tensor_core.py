@@ -2,21 +2,21 @@
 
 A block of warps computes a tile of the product of `gemm`, `depth` of k at a time:
 
-    memory → shared memory   16 bytes a copy where channels allow; the windows of a convolution are gathered here. From
-                             sm_80 on copies do not wait (`copies.py`): while one step is multiplied, the next ones come
+    memory → shared memory   16 bytes per copy if channels allow; the windows of a convolution are gathered here. From
+                             sm_80 on, copies are asynchronous (`copies.py`): they overlap the products of earlier steps
     shared memory → warps    ldmatrix, fragments of 16 × 32 bytes; rows are padded against bank conflicts (`intrin.PAD`)
-    warps                    mma.sync m16n8k32, on sm_75 four of m8n8k16; a warp's accumulators are registers throughout
+    warps                    mma.sync m16n8k32, on sm_75 four of m8n8k16; accumulators stay in a warp's registers
     epilogue                 on these registers; int32 never leaves them
 
-Of eight columns a lane has two neighbours, so a row of int8 would be stored two bytes at a time. Weights are packed
-with the columns of a warp's tile permuted such that a lane's are all neighbours, see `columns_of`: it stores up to 16
-bytes at once. The second operand of batch_matmul is packed nowhere, and its results are stored by pairs.
+Of eight columns a lane has two adjacent ones, so a row of int8 would be stored two bytes at a time. Weights are packed
+with the columns of a warp's tile permuted such that a lane's are all adjacent, see `columns_of`: it stores up to 16
+bytes at once. The second operand of batch_matmul is never packed, and its results are stored in pairs.
 
 Exact in any order of the sums: int32 accumulators wrap around (mma.sync without .satfinite).
 
-Not used: wgmma of sm_90. TVM 0.27 can write the instruction (`T.ptx.wgmma`, of s8 as well), but schedules have nothing
-for it: its operands lie in shared memory in swizzled layouts named by descriptors, its accumulators are spread over 128
-threads. mma.sync reaches some 60 % of an H100's peak. sm_72 has tensor cores for WMMA only and takes DP4A.
+Not used: wgmma of sm_90. TVM 0.27 can emit the instruction (`T.ptx.wgmma`, also for s8), but schedules do not support
+it: its operands are in shared memory in swizzled layouts given by descriptors, its accumulators spread over 128
+threads. mma.sync reaches some 60 % of an H100's peak. sm_72 has tensor cores only for WMMA and uses DP4A.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from ...gpu import version_of
+from ...numerics.annotations import OPERAND, has
+from ...targets.families import SHARED_BYTES
+from ...targets.gpus import version_of
 from ..schedule_util import extent, inline_epilogue
 from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Workload
@@ -46,13 +48,12 @@ from .products import cheapest, register_products
 OLDEST = 75  # with mma.sync of int8 and ldmatrix
 ASYNCHRONOUS = 80  # with cp.async and m16n8k32
 VECTOR = 16  # bytes of the widest access
-SHARED_BYTES = 48 << 10  # what every GPU gives a block without being asked
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's rows and columns of the product and its depth, the k of a step; its warps along rows and columns; how
-    many steps are in shared memory at a time."""
+    """A block's rows and columns of the product and its depth, the extent of k per step; its warps along rows and
+    columns; how many steps are in shared memory at a time."""
 
     rows: int
     columns: int
@@ -80,7 +81,7 @@ class Tile:
 
     @property
     def legal(self) -> bool:
-        """Whether a warp's tile fits its registers, the block's its shared memory, and all threads copy alike."""
+        """Whether a warp's tile fits its registers and the block's its shared memory, and all threads copy equally."""
         rows, columns = self.of_warp
         fits = 16 <= rows <= 64 and 16 <= columns <= 64 and self.shared_bytes <= SHARED_BYTES
         copies = self.threads * VECTOR
@@ -97,13 +98,13 @@ TILES = [
 
 # ---- choice ----------------------------------------------------------------------------------------------------------
 
-# Cycles of a multiprocessor of sm_80, for whose 108 tiles are chosen where nothing is measured.
+# Rates per cycle, and cycles, of a multiprocessor of sm_80, for whose 108 tiles are chosen without tuning.
 MULTIPROCESSORS = 108
 PRODUCTS = 2048  # multiply-accumulates of its tensor cores
 SHARED_RATE = 128  # bytes to and from shared memory
 MEMORY_RATE = 40  # bytes from L2, if all ask
 GATHER = 0.25  # for a copy of a run: some 30 instructions, 128 lanes
-LATENCY = 600  # until what is asked for from L2 has come
+LATENCY = 600  # until data requested from L2 arrive
 START = 1500  # launch, first copies, last stores of a block
 EPILOGUE = 0.25  # per element: some 30 instructions, 128 lanes
 RESIDENT = 16  # warps at a time: 65536 registers, some 128 for each thread
@@ -118,11 +119,11 @@ def tiles(workload: Workload) -> dict[Tile, float]:
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:
-    """Cycles of the busiest multiprocessor, where A is gathered in runs of so many bytes.
+    """Cycles of the busiest multiprocessor, if A is gathered in runs of `run` bytes.
 
     Blocks that it holds at a time share its units: a step takes as long as the busiest of tensor cores, shared memory,
-    L2 and the lanes that find what to copy, which single bytes of a first layer keep busiest by far. Where few blocks
-    share it, a step takes at least the latency of memory, less what the stages hide.
+    L2 and the lanes that compute copy addresses, by far the busiest for single bytes of a first layer. If few blocks
+    share it, a step takes at least the memory latency, less what the stages hide.
     """
     padded = tile.block.pad(sizes)
     blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
@@ -145,7 +146,7 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:
 
 
 def columns_of(workload: Workload, tile: Tile) -> Callable[[Any], Any] | None:
-    """The place of channel n among the columns of a warp's tile, None where it is n itself.
+    """The position of channel n among the columns of a warp's tile, None if it is n itself.
 
     Of every eight columns lane t has 2t and 2t + 1. Channels t·w/4 … (t + 1)·w/4 − 1 of a tile of w are put there.
     """
@@ -157,7 +158,7 @@ def columns_of(workload: Workload, tile: Tile) -> Callable[[Any], Any] | None:
 
 
 def run_of(workload: Workload, tile: Tile) -> int:
-    """How many neighbours in n a lane has."""
+    """The number of neighbours in n that a lane has."""
     return 2 if isinstance(workload, BatchMatmulWorkload) else tile.of_warp[1] // 4
 
 
@@ -182,7 +183,7 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> N
 def _bind(sch: Schedule, write: SBlockRV, tile: Tile) -> tuple[LoopRV, LoopRV, LoopRV]:
     """Blocks and warps for the tiles of the output. Returns the loops over a warp's rows and columns, and over warps.
 
-    Blocks beside each other share their rows, of which there are more than of columns: L2 has them once.
+    Neighbouring blocks share their rows, of which there are more than columns: these are in L2 only once.
     """
     *batch, m, n = sch.get_loops(write)
     rows, columns = tile.of_warp
@@ -226,7 +227,8 @@ def _multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, 
 
 
 def _pipeline(sch: Schedule, step: LoopRV, tile: Tile, version: int) -> None:
-    """Copy the operands of later steps, the first two statements of a step, while this one is multiplied, the third."""
+    """Overlap copying the operands of later steps, a step's first two statements, with this step's product, its
+    third."""
     if extent(sch, step) < tile.stages:
         return
     sch.annotate(step, "software_pipeline_stage", [0, 0, tile.stages - 1])
@@ -236,7 +238,7 @@ def _pipeline(sch: Schedule, step: LoopRV, tile: Tile, version: int) -> None:
 
 
 def _load(sch: Schedule, block: SBlockRV, operand: str) -> None:
-    """Fragments of an operand by ldmatrix."""
+    """Load fragments of an operand with ldmatrix."""
     *_, row, k = sch.get_loops(block)
     rows, row = sch.split(row, [None, intrin.M])
     steps, k = sch.split(k, [None, intrin.K])
@@ -247,7 +249,7 @@ def _load(sch: Schedule, block: SBlockRV, operand: str) -> None:
 
 
 def _lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[Any, Any]], width: int) -> None:
-    """What a block writes as fragments of 16 × width: (..., row, column) is (..., tile, tile, lane, register)."""
+    """Lay out a block's result as fragments of 16 × width: (..., row, column) is (..., tile, tile, lane, register)."""
 
     def layout(*indices: Any) -> list[Any]:
         *outer, i, j = indices
@@ -258,9 +260,9 @@ def _lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[A
 
 
 def _copy(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
-    """An operand's copy to shared memory by all threads, `run` bytes at a time, and what gathers or pads it there."""
+    """Schedule an operand's copy to shared memory, with its gathering or padding, by all threads, `run` bytes each."""
     for producer in sch.get_producers(block):
-        if sch.get(producer).name_hint in (gemm.DATA, gemm.WEIGHT):
+        if has(sch, producer, OPERAND):
             sch.compute_inline(producer)
     *_, row, k = sch.get_loops(block)
     threads = [tile.warp_rows, tile.warp_columns, intrin.LANES]
@@ -276,7 +278,7 @@ def _copy(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
 def _write(
     sch: Schedule, workload: Workload, epilogue: SBlockRV, write: SBlockRV, row: LoopRV, column: LoopRV, tile: Tile
 ) -> None:
-    """A lane's rows and columns of the output, in the order of `intrin.accumulator`, each run of them as vectors."""
+    """Store a lane's rows and columns of the output, in the order of `intrin.accumulator`, each run as vectors."""
     run = run_of(workload, tile)
     tiles_, half, group = sch.split(row, [None, 2, 8])
     runs, quad, column = sch.split(column, [None, 4, run])
@@ -296,7 +298,7 @@ def _write(
 
 
 def _accepts(workload: Workload, target: Target) -> bool:
-    """Products of int8 that fill tiles at least by a quarter: with less DP4A computes as much as is of use."""
+    """Whether it is an int8 product that fills at least a quarter of a tile: for smaller ones DP4A is as good."""
     if not takes(workload, target) or version_of(str(target.attrs["arch"])) < OLDEST:
         return False
     sizes = gemm.gemm_of(workload)

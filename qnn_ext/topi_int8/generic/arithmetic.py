@@ -16,7 +16,7 @@ Sign = Callable[[Expr, Expr], Expr]
 
 
 def _from_the_right(axis: int, operand: Operand) -> int:
-    """An axis of an operand that may lack axes of the result in front, as an axis of the result."""
+    """An axis of an operand, which may lack leading axes of the result, as an axis of the result."""
     ndim = len(operand.shape)
     return axis % ndim - ndim if ndim else -1
 

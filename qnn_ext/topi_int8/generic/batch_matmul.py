@@ -6,7 +6,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from ..features import is_cuda
+from ...targets.features import backend_of
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
@@ -24,11 +24,11 @@ def compute(workload: BatchMatmulWorkload, x: te.Tensor, y: te.Tensor, pad_value
 
 
 def schedule(sch: Schedule, workload: BatchMatmulWorkload, target: Target) -> None:
-    """Fuse the epilogue behind a strip of columns, run rows in parallel."""
+    """Fuse the epilogue after each strip of columns, run rows in parallel."""
     accumulator = sch.get_sblock("batch_matmul")
     output = inline_epilogue(sch, accumulator)
-    schedule_root_blocks(sch, [accumulator, output])
-    schedule_contraction(sch, accumulator, output, workload.macs, vectorize=False)
+    schedule_root_blocks(sch, [accumulator, output], target)
+    schedule_contraction(sch, accumulator, output, workload.macs, target, vectorize=False)
 
 
 register(
@@ -36,7 +36,7 @@ register(
     Implementation(
         name="batch_matmul.generic",
         priority=0,
-        accepts=lambda workload, target: not is_cuda(target),
+        accepts=lambda workload, target: not backend_of(target).grid,
         compute=compute,
         schedule=schedule,
     ),

@@ -55,7 +55,7 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One block of a scheduled function as it stands at the moment."""
+    """One block of a function, in its current schedule."""
 
     rv: Any
     node: SBlock
@@ -112,14 +112,14 @@ class Block:
         return max(prod(int(size) for size in buffer.shape) for buffer in buffers)
 
     def computes_in(self, dtype: str) -> bool:
-        """Whether values, as opposed to indices, of this type are loaded, stored or converted to."""
+        """Whether values, as opposed to indices, are loaded or stored in this dtype or converted to it."""
         values = [*(store.value for store in self.stores), *self.loads]
         values += [node for node in self.nodes if isinstance(node, tirx.Cast)]
         return any(str(value.ty.dtype) == dtype for value in values)
 
     @property
     def narrows(self) -> bool:
-        """Whether it saturates to 8 bits, which CPUs do for several registers at a time."""
+        """Whether it saturates to 8 bits, which CPUs do several registers at a time."""
         return any(_call_name(node) == SATURATE for node in self.nodes)
 
     @property
@@ -140,7 +140,7 @@ def blocks_of(sch: Schedule) -> list[Block]:
 
 
 def read_block(sch: Schedule, rv: Any, below: Any = None) -> Block | None:
-    """The view of one block, or None if it is not plain; with `below`, of its loops inside that loop only.
+    """The view of one block, or None if it is not plain; with `below`, only of its loops inside that loop.
 
     Loops of extent 1 that drive no iterator alone, as `compute_at` leaves them, are skipped.
     """
@@ -178,8 +178,8 @@ def expressions(root: Any) -> list[Expr]:
 
 
 def expanded_size(root: Any, buffer: Any = None, producer: int = 0) -> int:
-    """Nodes below a statement or expression if every `let` were written out wherever its variable occurs: TVM's code
-    generation simplifies as many.
+    """Nodes below a statement or expression if every `let` were expanded wherever its variable occurs: TVM's code
+    generation simplifies that many.
 
     producer: what each load of `buffer` counts for
     """
@@ -191,7 +191,7 @@ def expanded_size(root: Any, buffer: Any = None, producer: int = 0) -> int:
 def _expanded_size(
     nodes: list[Expr], values: dict[tirx.Var, Expr], known: dict[tirx.Var, int], buffer: Any, producer: int
 ) -> int:
-    """values: of the variables; known: what they have come to so far"""
+    """values: those of the variables; known: their sizes found so far"""
     size = len(nodes)
     for node in nodes:
         if isinstance(node, TensorLoad) and buffer is not None and node.source.same_as(buffer):

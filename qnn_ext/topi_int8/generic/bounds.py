@@ -1,7 +1,7 @@
-"""What the results of operators cannot exceed, from the dtypes and constants they start from.
+"""Bounds on the results of operators, from the dtypes and constants they start from.
 
-An accumulator of 8-bit products leaves most of int32 unused; a requantization that knows need not clip before it
-converts. Integers wrap beyond int32, so a bound is one only below it.
+An accumulator of 8-bit products leaves most of int32 unused; a requantization that knows this need not clip before it
+converts. Integers wrap beyond int32, so only smaller bounds are valid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .elementwise import Operand
 
 
 def bound_of(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]) -> float | None:
-    """What the absolute results of the operator cannot exceed; None where nothing is known but their dtype."""
+    """A bound on the operator's absolute results; None if nothing but their dtype is known."""
     bound = _bound(name, operands, attributes)
     return bound if bound is not None and bound < 2.0**31 else None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ...op.check import DIVISOR
+from ...module import DIVISOR
 from ...qparams import dtype_range
 from .elementwise import Constants, Expr, Operand
 from .reduce import reduced
@@ -31,7 +31,7 @@ def first_violation(
     kind: str,
     first: int,
 ) -> te.Tensor:
-    """No comparison per element where the least and the greatest value tell as much."""
+    """Compares the least and the greatest value, which say as much as a comparison per element."""
     values, before = (o.tensor if o.tensor is not None else constants.add(o.value) for o in (data, status))
     if 0 in data.shape or (kind == DIVISOR and not _is_value(low[0], data.dtype)):
         return te.compute(out_shape, lambda i: before[i], name="status")

@@ -10,7 +10,8 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from ..features import is_cuda
+from ...numerics.annotations import OPERAND
+from ...targets.features import backend_of
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
@@ -52,15 +53,15 @@ def _pad(workload: Conv2dWorkload, x: te.Tensor, pad_value: int) -> te.Tensor:
         return tirx.if_then_else(inside, x[n, y - top, column - left, c], tirx.const(pad_value, workload.data_dtype))
 
     shape = (workload.batch, height + top + bottom, width + left + right, workload.in_channels)
-    return te.compute(shape, padded, name="pad")
+    return te.compute(shape, padded, name="pad", attrs={OPERAND: True})
 
 
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
-    """Fuse the epilogue behind a strip of output channels, run rows in parallel."""
+    """Fuse the epilogue after each strip of output channels, run rows in parallel."""
     accumulator = sch.get_sblock("conv2d")
     output = inline_epilogue(sch, accumulator)
-    schedule_root_blocks(sch, [accumulator, output])
-    schedule_contraction(sch, accumulator, output, workload.macs, vectorize=workload.groups == 1)
+    schedule_root_blocks(sch, [accumulator, output], target)
+    schedule_contraction(sch, accumulator, output, workload.macs, target, vectorize=workload.groups == 1)
 
 
 register(
@@ -68,7 +69,7 @@ register(
     Implementation(
         name="conv2d_nhwc.generic",
         priority=0,
-        accepts=lambda workload, target: not is_cuda(target),
+        accepts=lambda workload, target: not backend_of(target).grid,
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,

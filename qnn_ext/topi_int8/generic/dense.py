@@ -7,7 +7,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from ..features import is_cuda
+from ...targets.features import backend_of
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import DenseWorkload
@@ -30,11 +30,11 @@ def compute(workload: DenseWorkload, x: te.Tensor, w: te.Tensor, pad_value: int)
 
 
 def schedule(sch: Schedule, workload: DenseWorkload, target: Target) -> None:
-    """Fuse the epilogue behind a strip of columns, run rows in parallel."""
+    """Fuse the epilogue after each strip of columns, run rows in parallel."""
     accumulator = sch.get_sblock("dense")
     output = inline_epilogue(sch, accumulator)
-    schedule_root_blocks(sch, [accumulator, output])
-    schedule_contraction(sch, accumulator, output, workload.macs, vectorize=True)
+    schedule_root_blocks(sch, [accumulator, output], target)
+    schedule_contraction(sch, accumulator, output, workload.macs, target, vectorize=True)
 
 
 register(
@@ -42,7 +42,7 @@ register(
     Implementation(
         name="dense.generic",
         priority=0,
-        accepts=lambda workload, target: not is_cuda(target),
+        accepts=lambda workload, target: not backend_of(target).grid,
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,

@@ -1,6 +1,6 @@
-"""TE computes of the elementwise QNN operators and of the Relax operators an integer epilogue contains.
+"""TE computes of the elementwise QNN operators and of the Relax operators in integer epilogues.
 
-Each rule takes a `Stage` (where operands are read and constants become tensors) and yields one element's expression,
+Each rule takes a `Stage` (where operands are read and constants become tensors) and returns one element's expression,
 so that a chain of them inlines into the kernel that starts it.
 """
 
@@ -21,7 +21,7 @@ from ...numerics.multiply import multiplied
 from ...numerics.saturate import saturated
 from ...numerics.wrapping import KINDS, wrapped
 from ...qparams import dtype_range
-from ..features import on_arm, on_gpu
+from ...targets.features import current_backend
 
 Expr = Any
 
@@ -49,7 +49,7 @@ class Constants:
 class Operand:
     """One argument of an operator: a te.Tensor computed before, or a constant array; the other is None.
 
-    bound: what the absolute values cannot exceed, where more is known than the dtype says; see `largest`
+    bound: a bound on the absolute values, if more is known than the dtype; see `largest`
     """
 
     tensor: Any
@@ -66,17 +66,17 @@ class Operand:
 
     @property
     def largest(self) -> float:
-        """What the absolute values cannot exceed; infinity for floats of which nothing is known."""
+        """A bound on the absolute values; infinity for floats about which nothing is known."""
         if self.bound is not None:
             return self.bound
         if self.value is not None:
             return float(np.abs(self.value.astype(np.float64)).max(initial=0.0))
-        return (
-            math.inf if "float" in self.dtype else float(max(-dtype_range(self.dtype)[0], dtype_range(self.dtype)[1]))
-        )
+        if self.dtype == "bool":
+            return 1.0
+        return math.inf if "float" in self.dtype else float(max(map(abs, dtype_range(self.dtype))))
 
     def constant(self) -> np.ndarray:
-        """The value, where the kernel needs it at compile time. Raises UnsupportedOperatorError otherwise."""
+        """The value, needed at compile time. Raises UnsupportedOperatorError if it is not constant."""
         if self.value is None:
             raise UnsupportedOperatorError("scales and zero points of this operator must be constant")
         return self.value
@@ -90,8 +90,8 @@ class Stage:
         self.indices = tuple(indices)
 
     def read(self, operand: Operand, immediate: bool = True) -> Expr:
-        """The operand's element, broadcast from the right as in NumPy; of a constant scalar the number itself, if it
-        may be an `immediate`."""
+        """The operand's element, with NumPy's broadcasting; for a constant scalar the number itself, if it may be an
+        `immediate`."""
         if operand.value is not None and operand.value.size == 1:
             if not immediate:
                 return _element(self.constants.add(operand.value.reshape(1)), [0])
@@ -116,7 +116,7 @@ class Stage:
         return _element(operand.tensor, index)
 
     def shifted(self, data: Operand, zero_point: Operand, axis: int) -> Expr:
-        """data − zero_point in int32, of int64 data in int64."""
+        """data − zero_point in int32, or in int64 for int64 data."""
         wide = "int64" if data.dtype == "int64" else "int32"
         x = self.read(data).astype(wide)
         if zero_point.value is not None and not zero_point.value.any():
@@ -125,16 +125,16 @@ class Stage:
 
 
 def shifted_limit(data: Operand, zero_point: Operand) -> float:
-    """What |data − zero_point| cannot exceed."""
+    """A bound on |data − zero_point|."""
     return data.largest + zero_point.largest
 
 
 def defined(x: Expr, limit: float) -> Expr:
-    """A sum, difference or product of integers, whose absolute value cannot exceed `limit`; wrapping where it might."""
+    """A sum, difference or product of integers with absolute values up to `limit`; wraps if that might overflow."""
     dtype = tir.dtype_of(x)
     if not isinstance(x, KINDS) or "int" not in dtype or limit <= dtype_range(dtype)[1]:
         return x
-    return wrapped(x, "int64" if on_gpu() else "int128")  # CUDA has no int128
+    return wrapped(x, current_backend().widest_integer)
 
 
 def _element(tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
@@ -195,7 +195,7 @@ def _quantize(
 
 @rule("qnn.dequantize")
 def _dequantize(stage: Stage, data: Operand, scale: Operand, zero_point: Operand, *, axis, out_dtype) -> Expr:
-    # fenced, for an addition behind it must not contract with this multiplication
+    # fenced, as a following addition must not contract with this multiplication
     real = tir.fence(
         stage.shifted(data, zero_point, axis).astype("float32") * stage.parameter(scale, axis).astype("float32")
     )
@@ -245,7 +245,7 @@ def rescaled(
     """saturate(round(x · in_scale / out_scale) + zero_point): the twin of op.requantize.rescale.
 
     narrow: x has at most 17 bits, so that adding a zero point cannot overflow int32
-    limit: what |x| cannot exceed, where that is known
+    limit: a bound on |x|, if known
     """
     if in_scale.size == 1 and out_scale.size == 1 and in_scale[0] == out_scale[0]:
         if narrow or limit < 2.0**30:
@@ -265,7 +265,8 @@ def rescaled(
 
 def fixed(stage: Stage, x: Expr, fp: FixedPoint, zero_point: Expr, axis: int, rounding: str, out_dtype: str) -> Expr:
     """saturate(x · fp + zero_point) by an integer rounding rule."""
-    if rounding == "TFLITE" and on_arm() and tir.dtype_of(x) == "int32" and isinstance(zero_point, tirx.IntImm):
+    doubled = rounding == "TFLITE" and tir.dtype_of(x) == "int32" and current_backend().doubles
+    if doubled and isinstance(zero_point, tirx.IntImm):
         product = multiplied_tflite(stage, x, fp, axis)
         if out_dtype in ("int8", "uint8"):
             return saturated(product, int(zero_point), out_dtype)
@@ -275,9 +276,9 @@ def fixed(stage: Stage, x: Expr, fp: FixedPoint, zero_point: Expr, axis: int, ro
 
 
 def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int) -> Expr:
-    """x · fp of int32 x by TFLite's rounding, as int32 on ARM and as int64 elsewhere."""
+    """x · fp of int32 x with TFLite's rounding, as int32 if the CPU has such a multiplication, else as int64."""
     multiplier = stage.along(fp.multiplier, axis)
-    if not on_arm():
+    if not current_backend().doubles:
         return tir.multiply_tflite(x, multiplier, stage.along(fp.shift, axis), bool((fp.shift > 0).any()))
     up, down = (limit(fp.shift, 0).astype(np.int32) for limit in (np.maximum, np.minimum))
     return multiplied(
@@ -288,7 +289,7 @@ def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int) -> Expr:
 def _requantize_dynamic(
     stage: Stage, x: Expr, input_scale: Operand, output_scale: Operand, zero_point: Expr, axis: int, out_dtype: str
 ) -> Expr:
-    """Scales known at run time only: the float32 rule, dividing per element."""
+    """For scales known only at run time: the float32 rule, dividing per element."""
     scales = [stage.parameter(scale, axis) for scale in (input_scale, output_scale)]
     wide = "float64" if any(tir.dtype_of(scale) == "float64" for scale in scales) else "float32"
     multiplier = (scales[0].astype(wide) / scales[1].astype(wide)).astype("float32")
@@ -324,7 +325,7 @@ def _subtract(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
 
 @rule("multiply")
 def _multiply(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
-    if "float" in lhs.dtype:  # TVM's simplifier makes 0 of NaN · 0 where it sees the 0
+    if "float" in lhs.dtype:  # TVM's simplifier turns NaN · 0 into 0 if it sees the 0
         factors = [stage.read(factor, immediate=factor.value is None or factor.value.any()) for factor in (lhs, rhs)]
         return tir.fence(factors[0] * factors[1])
     product = stage.read(lhs) * stage.read(rhs)

@@ -1,7 +1,7 @@
 """The first position of the largest or smallest value: argmax and argmin.
 
-In a row of 8-bit values, value and position are one 16-bit key, the position in its low byte, so that the smallest key
-of a row decides both; x86 finds the smallest of eight in one instruction. All others take TVM's reduction.
+In a row of 8-bit values, value and position form one 16-bit key, with the position in the low byte, so that the
+smallest key of a row decides both; x86 finds the smallest of eight in one instruction. Other cases use TVM's reduction.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..features import on_gpu
+from ...targets.features import current_backend
 from .nest import nest
 from .rows import unravel
 
 LANES = (16, 8)
 MOST_POSITIONS = 256
-PARALLEL_ELEMENTS = 1 << 17  # that are worth threads
 
 Expr = Any
 
 
 def has_keys(dtype: str, shape: Sequence[int]) -> bool:
-    """Whether the rows of such a tensor have 16-bit keys and fill vectors of them, which GPUs do not have."""
+    """Whether rows of such a tensor have 16-bit keys and fill vectors of them, which GPUs do not have."""
     fit = len(shape) > 1 and LANES[-1] <= shape[-1] <= MOST_POSITIONS
-    return fit and dtype in ("int8", "uint8") and not on_gpu()
+    return fit and dtype in ("int8", "uint8") and not current_backend().grid
 
 
 def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
@@ -41,8 +40,8 @@ def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
 
 
 def searched_position(x: te.Tensor, axis: int | None, largest: bool, keepdims: bool) -> te.Tensor:
-    """int64 positions along any axis or, for None, in the whole tensor. TVM finds no position, −1, where all values
-    are what its search starts from, the least or greatest of their dtype: the first one then."""
+    """int64 positions along any axis or, for None, in the whole tensor. TVM finds no position, −1, if all values equal
+    its search's initial value, the least or greatest of their dtype; the first position is used then."""
     found = (topi.argmax if largest else topi.argmin)(x, axis, keepdims)
     return te.compute(found.shape, lambda *i: tirx.max(found(*i), tirx.const(0, found.dtype)), name="position")
 
@@ -50,7 +49,7 @@ def searched_position(x: te.Tensor, axis: int | None, largest: bool, keepdims: b
 def _nest(ins: list[Any], outs: list[Any], shape: list[int], keepdims: bool, largest: bool) -> Any:
     data, positions = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
     *leading, inner = shape[:-1]
-    loop = T.parallel if prod(shape) >= PARALLEL_ELEMENTS else T.serial
+    loop = T.parallel if prod(shape) >= current_backend().sharing.position_elements else T.serial
     with IRBuilder() as builder, loop(0, prod(leading)) as outer, T.serial(0, inner) as last:
         indices = [*unravel(outer, leading), last]
         positions[(*indices, 0) if keepdims else tuple(indices)] = _position(data, indices, shape[-1], largest)
@@ -58,7 +57,7 @@ def _nest(ins: list[Any], outs: list[Any], shape: list[int], keepdims: bool, lar
 
 
 def _position(data: Any, indices: list[Expr], length: int, largest: bool) -> Expr:
-    """The position in the smallest key; the last vector overlaps the one before."""
+    """The position in the smallest key; the last vector overlaps the previous one."""
     dtype = str(data.dtype)
     lanes = next(lanes for lanes in LANES if lanes <= length)
     turned = (0x80 if dtype == "int8" else 0) ^ (0xFF if largest else 0)

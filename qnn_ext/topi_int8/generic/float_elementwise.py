@@ -1,9 +1,9 @@
 """Elementwise rules of ordinary Relax operators on floats: the float tails of integer kernels.
 
-Every operation is rounded by itself, so that a kernel equals the interpreter bit for bit: the four operations, the
-square root and what is made of them are exact IEEE arithmetic; exp, erf, tanh and the activations made of them are
-those of numerics/elementary.py; log and pow, and all functions of float64, are calls of the C library. Infinities and
-NaN are computed with alike.
+Every operation is rounded separately, so that a kernel equals the interpreter bit for bit: the four basic operations,
+the square root and everything composed of them are exact IEEE arithmetic; exp, erf, tanh and activations that use them
+are those of numerics/elementary.py; log and pow, and all functions of float64, are calls of the C library. The same
+holds for infinities and NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLOAT_RULES: set[str] = set()
 
 
 def float_rule(name: str, function: Callable[..., Expr]) -> None:
-    """function(*elements, **attributes) -> expression, for the Relax operator of that name on floats."""
+    """Register function(*elements, **attributes) -> expression for the Relax operator of that name on floats."""
 
     def build(stage: Stage, *operands: Operand, **attributes: object) -> Expr:
         return function(*(stage.read(operand) for operand in operands), **attributes)
@@ -38,7 +38,7 @@ def _const(value: float, like: Expr) -> Expr:
 
 
 def _elementary(name: str, of_float64: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
-    """The function of numerics/elementary.py for float32; another one for the other floats."""
+    """The function of numerics/elementary.py for float32; `of_float64` for other floats."""
     function = getattr(elementary, name.removeprefix("nn."))
     return lambda x: function(x, elementary.TIR) if tir.dtype_of(x) == "float32" else of_float64(x)
 
@@ -54,7 +54,7 @@ def _gelu(x: Expr) -> Expr:
 
 
 def _gelu_tanh(x: Expr) -> Expr:
-    """½·x · (1 + tanh(√(2/π)·x · (1 + 0.044715·x·x))), multiplied from the left to the right."""
+    """½·x · (1 + tanh(√(2/π)·x · (1 + 0.044715·x·x))), multiplied from left to right."""
     cubic = _const(1.0, x) + tir.fence(_const(0.044715, x) * x * x)
     inner = _const(math.sqrt(2.0 / math.pi), x) * x * cubic
     return tir.fence(_const(0.5, x) * x * (_const(1.0, x) + tirx.tanh(inner)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import te, tirx
 
 from ...numerics import elementary, tir
+from ...numerics.annotations import KEEP
 from ...numerics.float_rows import LANES
 from .elementwise import Constants, Expr, Operand
 from .stages import stages
@@ -16,7 +17,7 @@ Combine = Callable[[Expr, Expr], Expr]
 
 
 class _Rows:
-    """Reductions over one axis of float32 elements: sixteen side by side, then halves with halves."""
+    """Reductions over one axis of float32 elements: sixteen in parallel, then pairwise by halves."""
 
     def __init__(self, shape: Sequence[int], axis: int = -1) -> None:
         self.axis = axis % len(shape)
@@ -32,7 +33,7 @@ class _Rows:
         return [*indices[: self.axis], *indices[self.axis + 1 :]]
 
     def reduce(self, element: Element, combine: Combine, reduction: Callable[..., Expr], name: str) -> te.Tensor:
-        """One number for each row; `combine` is of two numbers what `reduction` is of an axis."""
+        """One number for each row; `combine` does for two numbers what `reduction` does for an axis."""
         whole, rest = divmod(self.length, LANES)
         k = te.reduce_axis((0, whole), "k")
 
@@ -53,7 +54,7 @@ class _Rows:
                 terms = [low if high is None else combine(low, high) for low, high in pairs]
             return terms[0]
 
-        return te.compute((*self.before, *self.after), row, name=name, attrs={tir.KEEP: True})
+        return te.compute((*self.before, *self.after), row, name=name, attrs={KEEP: True})
 
     def sum(self, element: Element, name: str) -> te.Tensor:
         return self.reduce(element, lambda a, b: a + b, te.sum, name)
@@ -73,13 +74,13 @@ def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
-    """fma((x − mean) / √(variance + ε), γ, β), the variance from the deviations."""
+    """fma((x − mean) / √(variance + ε), γ, β), with the variance computed from the deviations."""
     shape = [int(size) for size in x.shape]
     const = elementary.TIR.const
     count = const(shape[-1])
     rows = _Rows(shape)
     total = rows.sum(x, "row_total")
-    mean = te.compute(shape[:-1], lambda *i: total(*i) / count, name="row_mean", attrs={tir.KEEP: True})
+    mean = te.compute(shape[:-1], lambda *i: total(*i) / count, name="row_mean", attrs={KEEP: True})
 
     def deviation(*i: Expr) -> Expr:
         return x(*i) - mean(*i[:-1])
@@ -89,7 +90,7 @@ def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) 
         shape[:-1],
         lambda *i: const(1.0) / tirx.sqrt(squares(*i) / count + const(epsilon)),
         name="row_inverse",
-        attrs={tir.KEEP: True},
+        attrs={KEEP: True},
     )
     return te.compute(
         shape,

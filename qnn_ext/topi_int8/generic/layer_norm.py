@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import te, tirx
 
 from ...numerics import fixed_point, tir, tir_gemmlowp
+from ...numerics.annotations import KEEP
 from ...numerics.layer_norm import MEAN_BITS, OUT_BITS, variance_guard
 from ...numerics.tir_gemmlowp import RowStages, i64
 from .elementwise import Constants, Expr, Operand, Stage
@@ -34,9 +35,11 @@ def _layer_norm(
         centered = (x(r, c).astype("int64") * i64(1 << MEAN_BITS) - mean(r, 0)).astype("int32")
         return tir.multiply_tflite(centered, inverse(r, 0), exponent(r, 0)).astype("int32")
 
-    unweighted = te.compute(shape, normalized, name="normalized", attrs={tir.KEEP: True})
+    unweighted = te.compute(shape, normalized, name="normalized", attrs={KEEP: True})
 
-    def weighted(r: Expr, c: Expr) -> Expr:  # int64, then cut off: int32 wraps in TFLite, but must not overflow in LLVM
+    def weighted(
+        r: Expr, c: Expr
+    ) -> Expr:  # int64, then truncated: int32 wraps in TFLite, but must not overflow in LLVM
         stage = Stage(constants, (r, c))
         product = unweighted(r, c).astype("int64") * stage.read(weight).astype("int64")
         return (product + stage.read(bias).astype("int64")).astype("int32")
@@ -50,7 +53,7 @@ def _layer_norm(
         half = tirx.Select(wide > i64(0), i64(1 << (MEAN_BITS - 1)), i64(-(1 << (MEAN_BITS - 1))))
         return tirx.truncdiv(wide + half, i64(1 << MEAN_BITS)).astype("int32")
 
-    units = te.compute(shape, rounded, name="units", attrs={tir.KEEP: True})
+    units = te.compute(shape, rounded, name="units", attrs={KEEP: True})
     return te.compute(
         shape,
         lambda r, c: tir.saturate(tir.multiply_tflite(units(r, c), multiplier, shift), "int16"),

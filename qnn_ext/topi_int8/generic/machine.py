@@ -1,4 +1,4 @@
-"""What the generic schedule knows of a CPU, and the tile of accumulators that suits its registers."""
+"""What the generic schedule knows about a CPU, and the tile of accumulators that suits its registers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from ..features import has_feature, is_aarch64, is_arm
+from ...targets.backend import threads_of
+from ...targets.features import backend_of, caches_of, has_any, registers_of
 
 MOST_ROWS, MOST_VECTORS = 8, 4
 FEWEST_SUMS = 8  # independent sums that hide the latency of a multiply-add
@@ -14,40 +15,46 @@ FEWEST_SUMS = 8  # independent sums that hide the latency of a multiply-add
 
 @dataclass(frozen=True)
 class Machine:
-    """What of a CPU the schedule depends on.
+    """The properties of a CPU that the schedule depends on.
 
     threads:        whether kernels may run in parallel
+    operations:     the least number of simple operations for which they do
     register_bytes: the size of the vector register file
-    vectors:        accumulators side by side during a reduction that shares no loads between rows
-    byte_lanes:     lengths of explicit vectors where 32-bit values become bytes, the best first
-    lookups:        whether tables of bytes are read by whole registers
+    cache_bytes:    bytes that stay in the L2 cache beside everything else
+    vectors:        parallel accumulators during a reduction that shares no loads between rows
+    byte_lanes:     lengths of explicit vectors for narrowing 32-bit values to bytes, best first
+    lookups:        whether byte tables are read a whole register at a time
     """
 
     threads: bool
+    operations: float
     register_bytes: int
-    vectors: int = 4
-    byte_lanes: tuple[int, ...] = (64, 32)
-    lookups: bool = False
+    cache_bytes: int
+    vectors: int
+    byte_lanes: tuple[int, ...]
+    lookups: bool
 
 
 def machine_of(target: Target) -> Machine:
     """The CPU of an LLVM target."""
-    threads = int(target.attrs.get("num-cores", 0)) != 1
-    if is_arm(target):
-        # A vector of the longest kind is four registers already. Four or two registers of 32-bit values become one of
-        # bytes, in instructions that LLVM does not find in loops.
-        wide = is_aarch64(target)
-        return Machine(threads, (32 if wide else 16) * 16, 1, byte_lanes=(16, 8), lookups=wide)
-    size = next((size for name, size in (("avx512f", 32 * 64), ("avx", 16 * 32)) if has_feature(target, name)), 16 * 16)
-    return Machine(threads, size, lookups=has_feature(target, "avx512vbmi"))
+    backend, registers = backend_of(target), registers_of(target)
+    return Machine(
+        threads=threads_of(target.attrs) > 1,
+        operations=backend.sharing.operations,
+        register_bytes=registers.count * registers.bytes,
+        cache_bytes=caches_of(target).l2_bytes // 2,
+        vectors=backend.chains,
+        byte_lanes=backend.byte_lanes,
+        lookups=has_any(target, backend.lookups),
+    )
 
 
 def product_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
-    """(rows, vectors) of the accumulators of a matrix product with so many rows and vectors of columns.
+    """(rows, vectors) of the accumulators of a matrix product with `rows` rows and `vectors` vectors of columns.
 
-    Both divide what there is. Each step of the sum loads one value a row and one vector a column and multiplies all
-    pairs: the tile with the most products per load wins, among those that fit into the registers, as soon as it has
-    sums enough to hide their latency.
+    The tile divides both. Each step of the sum loads one value per row and one vector per column and multiplies all
+    pairs: among the tiles that fit the registers and have enough sums to hide their latency, the one with the most
+    products per load wins.
     """
 
     def merit(tile: tuple[int, int]) -> tuple[int, float, int]:

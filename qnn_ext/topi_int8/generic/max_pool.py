@@ -1,6 +1,6 @@
-"""Maximum pooling of integers without a padded copy: a cell beyond the edge counts as the nearest one inside.
+"""Maximum pooling of integers without a padded copy: a cell beyond the edge is read as the nearest one inside.
 
-That one is in the window too, so it changes no maximum. All cells of a window are one expression: the maximum so far
+That cell is in the window too, so it changes no maximum. All cells of a window form one expression: the running maximum
 stays in a register.
 """
 
@@ -20,7 +20,7 @@ MOST_CELLS = 25
 def has_cells_inside(
     size: Sequence[int], out_size: Sequence[int], pool_size: Sequence[int], strides: Sequence[int], pad: Sequence[int]
 ) -> bool:
-    """Whether every window has a cell inside; `pad` is what lies before the first row and column."""
+    """Whether every window has a cell inside; `pad`: the padding before the first row and column."""
     axes = zip(size, out_size, pool_size, strides, pad, strict=True)
     return all(before < pool and (out - 1) * stride - before < length for length, out, pool, stride, before in axes)
 
@@ -32,7 +32,7 @@ def max_pool2d(
     batch, height, width, channels = (int(extent) for extent in x.shape)
 
     def inside(index: Expr, tap: int, axis: int, length: int) -> Expr:
-        """Where the tap of a window reads."""
+        """The index that a window's tap reads."""
         place = index * strides[axis] + tap - pad[axis]
         if tap < pad[axis]:
             place = tirx.max(place, 0)

@@ -1,4 +1,4 @@
-"""TE stages of moves (permute_dims, reshape and its kind): chains of them become one, with plain indices."""
+"""TE stages of moves (permute_dims, reshape and the like): chains of them become one, with simple indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Source = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Moves:
-    """The stages of one kernel that only move elements, and what each of them reads."""
+    """The stages of one kernel that only move elements, and the elements that each of them reads."""
 
     def __init__(self) -> None:
         self._read: dict[te.Tensor, tuple[te.Tensor, Source]] = {}  # stage -> tensor, indices of an element in that

@@ -1,4 +1,4 @@
-"""Stages written as loop nests, where a TE expression cannot say what is computed."""
+"""Stages written as loop nests, for computations that a TE expression cannot describe."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def nest(
 ) -> te.Tensor:
     """The stage that `body(input buffers, [output buffer])` computes.
 
-    Its buffers are compact and begin at their address; left to itself, TE gives them an offset that is known at run
-    time only, which a program over one workspace cannot use. They have no layout, as TE's have none: FuseTIR takes a
-    buffer with one for another type.
+    Its buffers are compact and start at offset zero; by default, TE gives them an offset known only at run time, which
+    a program over one workspace cannot use. Like TE's own, they have no layout: FuseTIR takes a buffer with one for a
+    different type.
     """
     ins = [tirx.decl_buffer(tensor.shape, tensor.dtype, tensor.op.name, layout=None) for tensor in tensors]
     outs = [tirx.decl_buffer(shape, dtype, name, layout=None)]

@@ -1,4 +1,4 @@
-"""qnn.non_max_suppression as a loop nest: how often it runs depends on the data, so it is no TE compute."""
+"""qnn.non_max_suppression as a loop nest: its number of iterations depends on the data, so it is no TE compute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _non_max_suppression(
     score_threshold: float,
     iou_threshold: float,
 ) -> te.Tensor:
-    """Classes run in parallel. Each takes the best box left `max_boxes` times: no sorting, results in score order."""
+    """Classes run in parallel. Each takes the best remaining box `max_boxes` times: no sorting, results by score."""
     tensors = [
         operand.tensor if operand.tensor is not None else constants.add(operand.value) for operand in (boxes, scores)
     ]

@@ -52,7 +52,7 @@ def _normalize(
         deviation = n * x(*i).astype(wide)
         if total is not None:
             deviation = deviation - rows.of(total, i)
-        # fenced, for an addition behind it must not contract with this multiplication
+        # fenced, as a following addition must not contract with this multiplication
         return tir.fence(deviation.astype("float32") * rows.of(factors, i))
 
     return rows.elements(element, "normalize")

@@ -29,7 +29,7 @@ def pool_sum(
     def real(n: Expr, positions: list[Expr], c: Expr) -> Expr:
         stage = Stage(constants, (n, *positions, c))
         shifted = data.tensor(n, *positions, c).astype("int32") - stage.parameter(zero_point, -1)
-        # fenced, for the sum must not contract with this multiplication
+        # fenced, as the sum must not contract with this multiplication
         return tir.fence(shifted.astype("float32") * stage.parameter(scale, -1).astype("float32"))
 
     def cell(n: Expr, *rest: Expr) -> Expr:

@@ -29,13 +29,14 @@ def avg_pool2d(
     compute_dtype: str,
     out_dtype: str,
     count_include_pad: bool,
+    reciprocal: bool,
     **layout: object,
 ) -> te.Tensor:
-    """NHWC only: Canonicalize brings it there."""
+    """NHWC only: Canonicalize converts to it."""
     _, height, width, _ = data.shape
     counts = window_counts((height, width), out_shape[1:3], pool_size, strides, padding, dilation, count_include_pad)
     if (counts == counts.flat[0]).all():
-        counts = counts.flat[0]  # to divide by a constant is to multiply
+        counts = counts.flat[0]  # division by a constant becomes a multiplication
     top, left = padding[:2]
     zero = int(input_zero_point.constant().reshape(()))
     r, s = te.reduce_axis((0, pool_size[0]), "r"), te.reduce_axis((0, pool_size[1]), "s")
@@ -49,7 +50,7 @@ def avg_pool2d(
         inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
         return tirx.if_then_else(inside, data.tensor(n, row, column, c).astype("int32"), tirx.const(zero, "int32"))
 
-    # cells outside count as the zero point: Σ (q − z) is then Σ over the window − z · (number of cells of the window)
+    # cells outside count as the zero point, so Σ (q − z) is the sum over the window − z · (number of its cells)
     total = te.compute(out_shape, lambda n, y, x, c: te.sum(cell(n, y, x, c), axis=[r, s]), name="pool_sum")
     cells = pool_size[0] * pool_size[1]
     in_scale, out_scale = (scale.constant().reshape(-1) for scale in (input_scale, output_scale))
@@ -61,7 +62,7 @@ def avg_pool2d(
         zero_point = stage.parameter(output_zero_point, -1)
         if rounding == "TFLITE":
             return tir.saturate(_divide_half_away(shifted + count * tirx.const(zero, "int32"), count), out_dtype)
-        if rounding == "TONEAREST_EVEN" and in_scale[0] == out_scale[0]:
+        if rounding == "TONEAREST_EVEN" and in_scale[0] == out_scale[0] and not reciprocal:
             real = shifted.astype("float32") / count.astype("float32")
             return tir.round_to_int(real, zero_point, out_dtype)
         scale = out_scale[0] * counts.astype(out_scale.dtype)

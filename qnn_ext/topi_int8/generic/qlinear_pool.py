@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import te, tirx
 
 from ...numerics import tir
-from ...op.qlinear_pool import pooled_cells
+from ...numerics.windows import pooled_cells
 from .elementwise import Constants, Expr, Operand, Stage
 from .pool_sum import pool_sum
 from .stages import stages

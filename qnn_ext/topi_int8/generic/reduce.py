@@ -41,7 +41,7 @@ def _axes(axis: tuple[int, ...], ndim: int) -> tuple[int, ...]:
 
 
 def sum_dtype(dtype: str, count: int, zero_point: int = 0) -> str:
-    """int32 if that holds every sum of `count` differences to zero_point, and of the values themselves; else int64."""
+    """int32 if it holds every sum of `count` values, with and without zero_point subtracted; else int64."""
     low, high = dtype_range(dtype)
     largest = max(abs(value - shift) for value in (low, high) for shift in (0, zero_point))
     return "int32" if count * largest < 1 << 31 else "int64"

@@ -1,7 +1,7 @@
-"""Kernels of qnn.resize_bilinear. Where each output row and column reads is known at compile time.
+"""Kernels of qnn.resize_bilinear. The positions that each output row and column reads are known at compile time.
 
-Where the fractions have few bits, all sums are exact: integers then serve the float32 arithmetic, too, in the narrowest
-type that holds them.
+If the fractions have few bits, all sums are exact: then integers, in the narrowest type that holds them, also serve for
+float32 arithmetic.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...numerics import tir
+from ...numerics.annotations import KEEP
 from ...numerics.taps import FRACTION_BITS, Taps, bilinear_taps
 from ...qparams import dtype_range
-from ..features import on_gpu
+from ...targets.features import current_backend
 from .elementwise import Constants, Expr, Operand
 from .nest import nest
 from .stages import stages
 
 FLOAT32_HOLDS = ("uint16", "int16")  # integer types of which float32 represents every value
 LANES = (32, 16, 8)  # vectors of channels
-PARALLEL_ELEMENTS = 1 << 16  # results that are worth threads
 
 
 @stages("qnn.resize_bilinear")
@@ -47,7 +47,7 @@ def _resize_bilinear(
     )
     dtype = str(data.dtype)
     if dtype != "float32" and all((taps.lower == taps.upper).all() for taps in (rows, columns)):
-        # weights of one element: they add up to 1 within float32's precision, and its value is an integer
+        # both weights are of the same element: they add up to 1 within float32's precision, and its value is an integer
         rows, columns = (replace(taps, fraction=np.zeros_like(taps.fraction)) for taps in (rows, columns))
     down, across = (_dyadic(taps, arithmetic) for taps in (rows, columns))
     if dtype != "float32" and down is not None and across is not None:
@@ -68,7 +68,7 @@ class _Weights:
 
     @property
     def rest(self) -> np.ndarray:
-        """What the lower neighbour weighs."""
+        """The weight of the lower neighbour."""
         return (1 << self.bits) - self.fraction
 
     @property
@@ -82,7 +82,7 @@ class _Weights:
 
 
 def _dyadic(taps: Taps, arithmetic: str) -> _Weights | None:
-    """Fractions as integers, if so many bits suffice."""
+    """The fractions as integers, if few enough bits suffice."""
     exact = taps.fraction.astype(np.float64) * (1.0 if arithmetic == "fixed" else float(1 << FRACTION_BITS))
     if (exact != np.rint(exact)).any():
         return None
@@ -124,7 +124,7 @@ def _integer(
         return ((total + half) >> shift).astype(dtype)
 
     lanes = next((lanes for lanes in LANES if lanes <= shape[3] and lanes * np.iinfo(wide).bits <= 512), 0)
-    if lanes and not on_gpu():
+    if lanes and not current_backend().grid:
         body = partial(_nest, shape=shape, wide=wide, lanes=lanes, rounded=rounded)
         return nest(shape, [data, *taps[0], *taps[1]], body, dtype=dtype, name="resize")
     (upper_row, lower_row, above, below), (left_column, right_column, left, right) = taps
@@ -146,15 +146,15 @@ def _integer(
 def _nest(
     ins: list[Any], outs: list[Any], shape: tuple[int, ...], wide: str, lanes: int, rounded: Callable[[Expr], Expr]
 ) -> Any:
-    """Each row of the result from one row of sums along columns, which stays in the first cache level.
+    """Each row of the result from one row of sums along columns, which stays in the L1 cache.
 
-    The channels of a pixel are whole vectors; the last overlaps the one before, for any number of channels.
+    The channels of a pixel are processed as whole vectors, the last overlapping the previous one if they do not divide.
     """
     data, upper_row, lower_row, above, below, left_column, right_column, left, right = map(T.buffer_proxy, ins)
     result = T.buffer_proxy(outs[0])
     _, height, width, channels = shape
     pixels = int(ins[0].shape[2])
-    rows = T.parallel if prod(shape) >= PARALLEL_ELEMENTS else T.serial
+    rows = T.parallel if prod(shape) >= current_backend().sharing.resized_elements else T.serial
     starts = [min(start, channels - lanes) for start in range(0, channels, lanes)]
     with IRBuilder() as builder, rows(0, shape[0] * height) as row:
         image, y = row // height, row % height
@@ -184,10 +184,8 @@ def _float32(constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows
         def value(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
             return data(n, row(y), x, c).astype("float32") * weight(y)
 
-        # a stage of its own, because several columns of the result read it
-        return te.compute(
-            (batch, height, int(data.shape[2]), channels), value, name="resize_row", attrs={tir.KEEP: True}
-        )
+        # a separate stage, because several columns of the result read it
+        return te.compute((batch, height, int(data.shape[2]), channels), value, name="resize_row", attrs={KEEP: True})
 
     weighted_rows = [weighted(*tap) for tap in row_taps]
 
@@ -212,7 +210,7 @@ def _float32(constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows
 def _float_taps(
     constants: Constants, lower: np.ndarray, lower_weight: np.ndarray, upper: np.ndarray, upper_weight: np.ndarray
 ) -> list[tuple[te.Tensor, te.Tensor]]:
-    """[(index, weight) of the lower neighbour, of the upper one]."""
+    """[(index, weight) of the lower neighbour, (index, weight) of the upper one]."""
     return [
         (constants.add(index), constants.add(weight))
         for index, weight in ((lower, lower_weight), (upper, upper_weight))

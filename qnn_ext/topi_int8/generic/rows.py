@@ -1,7 +1,7 @@
-"""Rows that several stages share: softmax, normalizations, pooling and what is computed from its result.
+"""Rows that several stages share: softmax, normalizations, pooling and stages that follow it.
 
 If the last stages of a function agree on their leading axes, one task can compute all of them for one row. That keeps
-what they exchange in the first cache level and launches threads once instead of once per stage.
+the data they exchange in the L1 cache and launches threads once instead of once per stage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def shared_rows(blocks: Sequence[Block], wanted: int) -> tuple[int, int]:
 
 
 def _shared_axes(blocks: Sequence[Block], wanted: int) -> int:
-    """The fewest leading axes, shared by all blocks, that give `wanted` rows; 0 if what they share gives fewer."""
+    """The fewest leading axes, shared by all blocks, that give `wanted` rows; 0 if the shared axes give fewer."""
     written = [store.buffer for block in blocks for store in block.stores]
     limit = min(_leading_spatial(block) for block in blocks)
     axes = 0
@@ -72,6 +72,6 @@ def fuse_rows(sch: Schedule, blocks: Sequence[Block], axes: int) -> Any:
 
 
 def unravel(index: Any, sizes: Sequence[int]) -> list[Any]:
-    """The indices into leading axes of these sizes of row number `index`."""
+    """The indices of row number `index` into leading axes of these sizes."""
     inside = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     return [index // stride % size for stride, size in zip(inside, sizes, strict=True)]

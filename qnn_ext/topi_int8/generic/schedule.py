@@ -1,8 +1,8 @@
-"""The CPU schedule of every PrimFunc without a kernel of its own: elementwise, layout, pooling, softmax, float layers.
+"""The CPU schedule of every PrimFunc without a dedicated kernel: elementwise, layout, pooling, softmax, float layers.
 
-It inlines what costs nothing to recompute, keeps each innermost loop long, contiguous and free of conditions, which
-LLVM then vectorizes remainder included, keeps the accumulators of reductions in registers and spreads large work over
-threads. It never fails and never changes a result: a step that does not apply is skipped, and the terms of every
+It inlines producers that are cheap to recompute, keeps each innermost loop long, contiguous and free of conditions, so
+that LLVM vectorizes it, remainder included, keeps the accumulators of reductions in registers, and spreads large work
+over threads. It never fails and never changes a result: a step that does not apply is skipped, and the terms of every
 sum keep their order.
 """
 
@@ -20,7 +20,7 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
-from ...numerics.tir import KEEP
+from ...numerics.annotations import KEEP, PARTITION, SCHEDULED, is_scheduled
 from ..schedule_util import largest_divisor
 from .block import Block, Loop, blocks_of, distinct_loads, expanded_size, is_table, read_block, stride_of, uses
 from .machine import Machine, machine_of, product_tile
@@ -28,20 +28,15 @@ from .rows import fuse_rows, shared_rows
 
 _log = logging.getLogger(__name__)
 
-SCHEDULED = "tirx.is_scheduled"
-
-PARALLEL_COST = 1 << 18  # simple operations, 1 to 3 µs of vector code
 CHEAP_BODY = 6  # simple operations that are cheaper to repeat than to store and load
 MAX_BODY = 400  # expression nodes; bounds compile time when inlining makes expressions grow
-MAX_EXPANDED = 1 << 22  # the same with every `let` written out, as TVM simplifies them: exp of exp of exp; 0.1 s
-PARTITION = "pragma_loop_partition_hint"
-LANES = (64, 32, 16, 8)  # vector lengths; those longer than a register of the target become several
-CACHE_BYTES = 1 << 19  # what stays in the second cache level beside the rest
+MAX_EXPANDED = 1 << 22  # the same with every `let` expanded, as TVM simplifies them: exp of exp of exp; 0.1 s
+LANES = (64, 32, 16, 8)  # vector lengths; those longer than a register of the target take several registers
 UNROLL = 16  # longest loop to unroll
 SHORT_REDUCTION = 64  # terms that LLVM unrolls; it then vectorizes the loop around them, whatever its extent
 EXTREMES = 128  # independent extremes of a whole tensor, in several registers to hide latency
 CHAINS = 8  # independent sums that hide the latency of a strictly sequential one
-PARALLEL_GRAINS = 64  # parallel iterations that are enough to balance any number of threads
+GRAINS = 64  # enough parallel iterations to balance any number of threads
 
 
 def schedule_module(mod: IRModule, target: Target) -> IRModule:
@@ -55,7 +50,7 @@ def schedule_module(mod: IRModule, target: Target) -> IRModule:
 
 def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """`func` scheduled for the CPU `target`; blocks that are not plain TE (sort, scatter, calls) stay as they are."""
-    if func.attrs and func.attrs.get(SCHEDULED):
+    if is_scheduled(func):
         return func
     machine = machine_of(target)
     sch = attempt(Schedule(func), inline_producers)
@@ -80,8 +75,8 @@ def attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
 
 def _schedule_blocks(sch: Schedule, machine: Machine) -> Schedule:
     blocks = blocks_of(sch)
-    shared, axes = shared_rows(blocks, PARALLEL_GRAINS) if blocks else (0, 0)
-    if shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= PARALLEL_COST:
+    shared, axes = shared_rows(blocks, GRAINS) if blocks else (0, 0)
+    if shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= machine.operations:
         fused = attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, machine))
         if fused is not sch:
             sch, blocks = fused, blocks[:-shared]
@@ -122,7 +117,7 @@ def _narrow_indices(sch: Schedule) -> Schedule:
 
 
 def inline_producers(sch: Schedule, conditions: bool = False) -> None:
-    """Inline injective blocks into their readers, last producer first, so that each one meets its final readers.
+    """Inline injective blocks into their readers, last producer first, so that each sees its final readers.
 
     conditions: whether a producer with conditions may move into a reduction
     """
@@ -148,7 +143,7 @@ def _worth_inlining(sch: Schedule, block: Block, conditions: bool) -> bool:
     evaluations = 0
     for reader in readers:
         if reader is None or (reader.reduce and block.conditional and not conditions):
-            return False  # a condition inside a reduction, say of padding, keeps it from being vectorized
+            return False  # a condition inside a reduction, for example for padding, prevents vectorization
         if _would_contract(block, reader):
             return False
         loads = distinct_loads(reader, block.store.buffer)
@@ -163,7 +158,7 @@ def _worth_inlining(sch: Schedule, block: Block, conditions: bool) -> bool:
 
 
 def _would_contract(producer: Block, reader: Block) -> bool:
-    """Whether a product of floats would meet an addition, which LLVM contracts to one operation that rounds once."""
+    """Whether a product of floats would feed an addition: LLVM contracts both to one operation that rounds once."""
     store = producer.stores[0]
     if not isinstance(store.value, tirx.Mul) or "float" not in str(store.value.ty):
         return False
@@ -173,7 +168,7 @@ def _would_contract(producer: Block, reader: Block) -> bool:
 
 
 def _moves_data_only(block: Block) -> bool:
-    """A transpose, reshape, slice or broadcast: one load, no arithmetic on it."""
+    """Whether it is a transpose, reshape, slice or broadcast: one load, without arithmetic on it."""
     return block.store is not None and isinstance(block.store.value, TensorLoad)
 
 
@@ -190,7 +185,7 @@ def _schedule_injective(sch: Schedule, block: Block, machine: Machine) -> None:
     fused = sch.fuse(*(loop.rv for loop in trailing)) if count > 1 else trailing[0].rv
     if (block.narrows or (machine.lookups and block.tables)) and not conditioned:
         fused = _vectorize_bytes(sch, block, fused, [loop.extent for loop in trailing], machine)
-    if machine.threads and block.total_cost >= PARALLEL_COST:
+    if machine.threads and block.total_cost >= machine.operations:
         if prod(loop.extent for loop in outer) > 1:
             outer = _parallel(sch, outer)
         elif count > 1 or not conditioned:
@@ -203,11 +198,11 @@ def _schedule_injective(sch: Schedule, block: Block, machine: Machine) -> None:
 
 
 def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extents: list[int], machine: Machine) -> LoopRV:
-    """Explicit vectors of as many values as the machine narrows; other extents and loads are left to LLVM. The loop
-    outside.
+    """Explicit vectors of as many values as the machine narrows; other extents and loads are left to LLVM. Returns the
+    loop outside the vector.
 
-    `extents` are those of the loops that `loop` was fused from. A vector must lie within rows or hold whole ones: TVM
-    cannot tell otherwise that it is contiguous, and gathers.
+    `extents` are those of the loops that `loop` was fused from. A vector must lie within rows or hold whole ones, or
+    TVM cannot tell that it is contiguous, and gathers.
     """
     rows = [prod(extents[index:]) for index in range(1, len(extents))]
     fitting = [lanes for lanes in machine.byte_lanes if prod(extents) % lanes == 0]
@@ -228,7 +223,7 @@ def _depends_on(loop: Loop, variables: list[tirx.Var]) -> bool:
 def _parallel(sch: Schedule, loops: list[Loop]) -> list[Loop]:
     """Run as many leading loops as it takes to occupy the threads in parallel, fused; return the others."""
     count, extent = 0, 1
-    while count < len(loops) and extent < PARALLEL_GRAINS:
+    while count < len(loops) and extent < GRAINS:
         extent *= loops[count].extent
         count += 1
     head = [loop.rv for loop in loops[:count]]
@@ -281,7 +276,7 @@ def _schedule_reduction(sch: Schedule, block: Block, machine: Machine) -> None:
     else:
         outer, tile = _chains(sch, block)
     sch.reorder(*(loop.rv for loop in outer), *(loop.rv for loop in block.reduce), *(loop.rv for loop in tile))
-    if machine.threads and outer and block.total_cost >= PARALLEL_COST:
+    if machine.threads and outer and block.total_cost >= machine.operations:
         _parallel(sch, outer)
     for loop in tile:
         if loop.extent <= UNROLL:
@@ -308,7 +303,8 @@ def _is_lone_extreme(block: Block) -> bool:
 
 
 def _schedule_lone_extreme(sch: Schedule, block: Block) -> None:
-    """Independent extremes side by side in registers, then those of one register, then the extreme of those."""
+    """First independent extremes in several registers, then their extremes in one register, then the extreme of
+    those."""
     reduction = sch.fuse(*(loop.rv for loop in block.reduce)) if len(block.reduce) > 1 else block.reduce[0].rv
     extremes = gcd(block.iterations, EXTREMES)
     for lanes in (extremes, LANES[-1]) if extremes > LANES[-1] else (extremes,):
@@ -333,7 +329,7 @@ def _vector_loop(block: Block) -> Loop | None:
 
 
 def _register_tile(sch: Schedule, block: Block, vector: Loop, machine: Machine) -> tuple[list[Loop], list[Loop]]:
-    """(outer loops, [rows,] [vectors,] lanes): rows are tiled where several of them share what they load.
+    """(outer loops, [rows,] [vectors,] lanes): rows are tiled if several of them share their loads.
 
     An extent that no vector length divides stays one inner loop, which LLVM vectorizes, remainder included.
     """
@@ -349,24 +345,24 @@ def _register_tile(sch: Schedule, block: Block, vector: Loop, machine: Machine) 
     registers = machine.register_bytes * 8 // (lanes * _widest(block))
     rows, vectors = product_tile(wide[-2].extent, vector.extent // lanes, registers)
     outer, tile = _split(sch, block.spatial, {vector.var: [vectors, lanes], wide[-2].var: [rows]})
-    return _cheapest_order(block, outer, wide[-2].var, vector.var), tile
+    return _cheapest_order(block, outer, wide[-2].var, vector.var, machine.cache_bytes), tile
 
 
-def _cheapest_order(block: Block, outer: list[Loop], row: tirx.Var, vector: tirx.Var) -> list[Loop]:
-    """The loops outside a tile of a product: what does not stay in cache should pass by as seldom as possible.
+def _cheapest_order(block: Block, outer: list[Loop], row: tirx.Var, vector: tirx.Var, cache: int) -> list[Loop]:
+    """The loops outside a tile of a product: operands that do not stay in cache should be read as rarely as possible.
 
-    Rows outermost read the operand of the vectors once for each tile of rows, vectors outermost the operand of the
-    rows once for each strip of vectors.
+    With rows outermost, the vectors' operand is read once for each tile of rows; with vectors outermost, the rows'
+    operand is read once for each strip of vectors.
     """
     strips = [loop for loop in outer if loop.var.same_as(vector)]
     others = [loop for loop in outer if not loop.var.same_as(vector)]
     shared = [loop for loop in others if not _moves(block, loop.var, vector)]
-    if not strips or len(shared) < len(others):  # a batch of products: each has operands of its own
+    if not strips or len(shared) < len(others):  # a batch of products: each has its own operands
         return outer
     rows_bytes = sum(_bytes(load) for load in block.loads if _uses(load, row))
     vectors_bytes = sum(_bytes(load) for load in block.loads if _uses(load, vector))
-    again = (prod(loop.extent for loop in others) - 1) * (vectors_bytes if vectors_bytes > CACHE_BYTES else 0)
-    instead = (strips[0].extent - 1) * (rows_bytes if rows_bytes > CACHE_BYTES else 0)
+    again = (prod(loop.extent for loop in others) - 1) * (vectors_bytes if vectors_bytes > cache else 0)
+    instead = (strips[0].extent - 1) * (rows_bytes if rows_bytes > cache else 0)
     return strips + others if instead < again else outer
 
 
@@ -398,7 +394,7 @@ def _widest(block: Block) -> int:
 
 
 def _rows_share_loads(block: Block, row: tirx.Var, vector: tirx.Var) -> bool:
-    """A matrix product: one operand moves along the rows only, the other along the vector only."""
+    """Whether it is a matrix product: one operand moves only along the rows, the other only along the vector."""
     moves = [
         (stride_of(load.indices, row) != "none", stride_of(load.indices, vector) != "none") for load in block.loads
     ]
@@ -406,7 +402,7 @@ def _rows_share_loads(block: Block, row: tirx.Var, vector: tirx.Var) -> bool:
 
 
 def _reduces_contiguous_integers(block: Block) -> bool:
-    """Integer sums may be reordered, so LLVM vectorizes them along a contiguous reduction loop by itself."""
+    """Whether it sums integers along memory: these may be reordered, so LLVM vectorizes the reduction by itself."""
     if block.store is None or "float" in str(block.store.value.ty):
         return False
     strides = [stride_of(load.indices, block.reduce[-1].var) for load in block.loads]
@@ -414,7 +410,7 @@ def _reduces_contiguous_integers(block: Block) -> bool:
 
 
 def _chains(sch: Schedule, block: Block) -> tuple[list[Loop], list[Loop]]:
-    """(outer loops, [chains]): several sequential sums side by side, each in its own order."""
+    """(outer loops, [chains]): several sequential sums in parallel, each in its own order."""
     wide = [loop for loop in block.spatial if loop.extent > 1]
     factor = largest_divisor(wide[-1].extent, CHAINS) if wide else 1
     if factor == 1 or block.conditional or block.store is None:
@@ -423,7 +419,7 @@ def _chains(sch: Schedule, block: Block) -> tuple[list[Loop], list[Loop]]:
 
 
 def _split(sch: Schedule, loops: list[Loop], factors: dict[tirx.Var, list[int]]) -> tuple[list[Loop], list[Loop]]:
-    """Split each loop whose iterator is in `factors` into these inner parts; (what stays outside, the inner parts)."""
+    """Split each loop whose iterator is in `factors` into these inner parts; returns (outer loops, inner parts)."""
     outer, inner = [], []
     for loop in loops:
         parts = [factor for factor in factors.get(loop.var, []) if factor > 1]

@@ -1,4 +1,4 @@
-"""Elementwise rules of qnn.simulated_quantize and qnn.simulated_dequantize; the dtype is a number at run time."""
+"""Elementwise rules of qnn.simulated_quantize and qnn.simulated_dequantize; the dtype is given by a run-time number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """TE computes of qnn.softmax and qnn.log_softmax, the twins of numerics/softmax.py.
 
-Stages: the row's maximum; a table of exponentials over the steps below it; their sum; what the sum makes of the row
-(a reciprocal or a logarithm, one number each); the results. Rows may lie along any axis.
+Stages: the row's maximum; a table of exponentials over the steps below it; their sum; its reciprocal or logarithm, one
+number per row; the results. Rows may be along any axis.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rows:
         return te.compute(self.shape, value, name=name)
 
     def of(self, row: te.Tensor, indices: Sequence[Expr]) -> Expr:
-        """The row's number at an element."""
+        """The number of an element's row."""
         return row(*self._moved(indices, 0))
 
     def _moved(self, indices: Sequence[Expr], position: Expr) -> list[Expr]:
@@ -51,7 +51,7 @@ class Rows:
 
 
 def _steps_below_max(data: te.Tensor, rows: Rows) -> Callable[..., Expr]:
-    """d = max(row) − x as int32: what the tables of exponentials are indexed with."""
+    """d = max(row) − x as int32: the index into the tables of exponentials."""
     high = rows.reduce(te.max, data, "row_max")
     return lambda *i: rows.of(high, i).astype("int32") - data(*i).astype("int32")
 
@@ -71,7 +71,7 @@ def _exponentials(
 
 
 def _sum(exps: te.Tensor, rows: Rows, largest: int) -> te.Tensor:
-    """Σ of exponentials of at most `largest` in a type that holds it."""
+    """Σ of exponentials of at most `largest`, in a type that can hold it."""
     dtype = "int32" if rows.length * largest < 1 << 31 else "int64"
     return rows.reduce(te.sum, lambda *i: exps(*i).astype(dtype), "row_sum")
 

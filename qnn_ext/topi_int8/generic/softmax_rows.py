@@ -1,7 +1,7 @@
 """ONNX Runtime's softmax of bytes along the last axis, several rows at a time.
 
-The sum of a row is sequential, one rounding after another: those of several rows side by side hide its latency. The
-exponentials that they look up stay in the first cache level for the division.
+A row's sum is sequential, one rounding after another: summing several rows in parallel hides its latency. The
+exponentials that they look up stay in the L1 cache for the division.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..features import on_gpu
+from ...targets.features import current_backend
 from .nest import nest
 from .rows import unravel
 
 MOST_ROWS = 8
-SUMS = 3  # side by side: they hide the latency of an addition, and LLVM does not make them a vector of strided loads
-CACHE_BYTES = 1 << 15  # of exponentials
-PARALLEL_ELEMENTS = 1 << 14  # that are worth threads
+SUMS = 3  # in parallel: enough to hide an addition's latency, and few enough that LLVM makes no vector of strided loads
 
 Expr = Any
 Finish = Callable[[Expr, Expr], Expr]
 
 
 def rows_together(shape: Sequence[int]) -> int:
-    """How many neighbouring rows are summed side by side; 1 if no number divides them, they are too long, or each has a
-    thread of a GPU to itself."""
-    if on_gpu():
+    """How many neighbouring rows are summed in parallel, with their exponentials in the L1 cache; 1 if no such number
+    divides them, they are too long, or each has its own GPU thread."""
+    backend = current_backend()
+    if backend.grid:
         return 1
     rows = shape[-2] if len(shape) > 1 else 1
-    fitting = min(MOST_ROWS, CACHE_BYTES // (4 * shape[-1]))
+    fitting = min(MOST_ROWS, backend.caches.l1_bytes // (4 * shape[-1]))
     return next((count for count in range(fitting, 1, -1) if rows % count == 0), 1)
 
 
@@ -49,7 +48,7 @@ def _nest(ins: list[Any], outs: list[Any], shape: list[int], together: int, fini
     data, table, result = (T.buffer_proxy(buffer) for buffer in (*ins, *outs))
     *leading, rows, length = shape
     groups = rows // together
-    loop = T.parallel if prod(shape) >= PARALLEL_ELEMENTS else T.serial
+    loop = T.parallel if prod(shape) >= current_backend().sharing.softmax_elements else T.serial
     with IRBuilder() as builder, loop(0, prod(leading) * groups) as group:
         outer = unravel(group // groups, leading)
         exps = T.buffer_proxy(T.decl_buffer([together, length], "float32", scope="global"))

@@ -1,6 +1,6 @@
-"""Registry of the QNN operators that are a kernel of their own: several TE stages, scheduled by the generic scheduler.
+"""Registry of the QNN operators that form separate kernels: several TE stages, scheduled by the generic scheduler.
 
-A rule takes (Constants, result shape, *Operand, **attributes) and yields the result tensor. Elementwise rules may
+A rule takes (Constants, result shape, *Operand, **attributes) and returns the result tensor. Elementwise rules may
 follow it.
 """
 

@@ -1,4 +1,4 @@
-"""TE computes of the zero-point terms: window_sum and row_sum. Their kernels compute them beside the product."""
+"""TE computes of the zero-point terms: window_sum and row_sum. Kernels compute them alongside the product."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Depthwise conv2d on x86 where depthwise_conv2d_taps does not apply: CPUs without VNNI, wide or signed activations.
 
-LLVM emits vpmaddwd, and vpdpwssd where the CPU has it.
+LLVM emits vpmaddwd, or vpdpwssd if the CPU has it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from functools import partial
 
 from tvm.target import Target
 
+from ...targets.families import I686, X86
+from ...targets.features import backend_of, has_feature
 from ..cpu.depthwise_conv2d import Registers, compute, pack_weight, schedule
-from ..features import has_feature, is_x86
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 
 
 def _accepts(workload: Conv2dWorkload, target: Target, wide: bool) -> bool:
     fits = has_feature(target, "avx512bw") == wide
-    return workload.depthwise and workload.out_dtype == "int32" and is_x86(target) and fits
+    return workload.depthwise and workload.out_dtype == "int32" and backend_of(target) in (X86, I686) and fits
 
 
 for _wide in (False, True):

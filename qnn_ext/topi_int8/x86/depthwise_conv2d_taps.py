@@ -21,37 +21,37 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
+from ...targets.backend import threads_of
+from ...targets.families import X86
+from ...targets.features import sharing_of
 from ..cpu.dot import DotInstruction
 from ..cpu.microkernel import round_up
-from ..schedule_util import extent, inline_epilogue, num_threads, schedule_root_blocks
+from ..schedule_util import extent, inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS
 from .tap_intrin import TAPS, tap_intrin, two_pass_intrin
 
-STAGED_BYTES = 20 * 1024
-"""What a task may stage: it shares the L1 cache with the output."""
+STAGED_BYTES = X86.caches.l1_bytes * 5 // 8
+"""Bytes that a task may stage: they share the L1 cache with the output."""
 
 FETCH = 2
-"""Cycles to fetch a cache line from the L2 cache, in those to copy a vector."""
+"""Cycles to fetch a cache line from the L2 cache, in units of those to copy a vector."""
 
 FOREIGN = 50
 """Cycles to fetch a cache line from another core's cache."""
 
 DEEP = 4
-"""From so many channels per pixel on, convolutions around this one rather share out channels than pixels: the weights
-of a pointwise one are larger than the activations."""
-
-PARALLEL_MACS = 60_000
-"""Some 1 µs of one thread, as for the kernels of schedule_util: about 60 multiply-accumulates per ns."""
+"""From this many channels per pixel on, neighbouring convolutions share out channels rather than pixels: the weights of
+a pointwise one are larger than the activations."""
 
 
 @dataclass(frozen=True)
 class TapTile:
     """Register tile: rows × columns of pixels, where a column is as many neighbours as fill a vector of channels.
 
-    band, vectors: tiles in height and vectors of channels of one task, divisors of all there are; 0: what a model of
-                   the task's costs suggests
+    band, vectors: tiles in height and vectors of channels of one task, divisors of their totals; 0: chosen by a model
+                   of the task's costs
     """
 
     rows: int
@@ -91,7 +91,7 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: TapTile | None = None) -> Plan:
-    """Sizes for a register tile, the cheapest one unless given."""
+    """Sizes for a register tile, by default the cheapest."""
     tile = tile or next(iter(tiles(workload, instruction)))
     lanes = instruction.lanes
     channels = workload.out_channels
@@ -108,7 +108,7 @@ def plan(workload: Conv2dWorkload, instruction: DotInstruction, tile: TapTile | 
 def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> dict[TapTile, float]:
     """The legal register tiles with their predicted cost, cheapest first."""
     one = plan(workload, instruction, TapTile(1, 1))
-    # With dilation the rows of a tile would be `dilation` apart, and TVM would not see which accumulators it needs.
+    # With dilation the rows of a tile would be `dilation` apart, and TVM could not tell which accumulators it needs.
     costs = {
         tile: _cost(workload, plan(workload, instruction, tile))
         for rows in range(1, min(4 if workload.dilation[0] == 1 else 1, one.tiles[0]) + 1)
@@ -120,7 +120,7 @@ def tiles(workload: Conv2dWorkload, instruction: DotInstruction) -> dict[TapTile
 
 
 def tasks(workload: Conv2dWorkload, tile: TapTile, instruction: DotInstruction) -> list[TapTile]:
-    """A tile with all sizes of tasks."""
+    """A tile with every task size that it can have."""
     layout = plan(workload, instruction, tile)
     return [
         replace(tile, band=band, vectors=vectors)
@@ -204,12 +204,14 @@ def compute(
 
 
 def _room(layout: Plan) -> int:
-    """Tiles in height with those beyond the image that the last task may compute, so that no tile needs a condition."""
+    """Tiles in height, including those below the image that the last task may compute, so that no tile is
+    conditional."""
     return 2 * layout.tiles[0]
 
 
 def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int, lanes: int) -> te.Tensor:
-    """The input padded, (N, phases, blocks, columns, rows, lanes): every column of a vector of channels is one run."""
+    """The padded input, (N, phases, blocks, columns, rows, lanes): every column of a vector of channels is
+    contiguous."""
     top, left = workload.padding[:2]
     phases, channels = workload.dilation[0], workload.out_channels
     stride, dilation = workload.strides[1], workload.dilation[1]
@@ -241,15 +243,15 @@ def _stage(workload: Conv2dWorkload, layout: Plan, x: te.Tensor, pad_value: int,
 def schedule(
     sch: Schedule, workload: Conv2dWorkload, target: Target, instruction: DotInstruction, tile: TapTile | None = None
 ) -> None:
-    """Tasks stage their input, then walk over the register tiles of one vector of channels after the other."""
+    """Tasks stage their input, then process the register tiles of one vector of channels after the other."""
     layout = plan(workload, instruction, tile)
     accumulator, pad = sch.get_sblock("depthwise"), sch.get_sblock("pad")
     output = inline_epilogue(sch, accumulator)
-    schedule_root_blocks(sch, [accumulator, output, pad], vector=64)
+    schedule_root_blocks(sch, [accumulator, output, pad], target, vector=64)
 
     n, y, column, channel = sch.get_loops(output)
-    parallel = workload.macs >= PARALLEL_MACS
-    task = _task(workload, layout, instruction.lanes, num_threads(target) if parallel else 1)
+    parallel = workload.macs >= sharing_of(target).tap_macs
+    task = _task(workload, layout, instruction.lanes, threads_of(target.attrs) if parallel else 1)
     width = instruction.lanes if layout.pixels == 1 else workload.out_channels
     row_outer, band, row, phase = sch.split(y, [None, task[0], layout.rows, workload.dilation[0]])
     column_outer, column_tile, column = sch.split(column, [None, task[1], layout.columns * layout.pixels])
@@ -267,7 +269,7 @@ def schedule(
 
 
 def _schedule_stage(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload, layout: Plan) -> None:
-    """Row by row, reading along memory; the columns inside the image are a loop of their own, without a condition."""
+    """Stage row by row, reading along memory; columns inside the image get a separate loop, without a condition."""
     block, column, row, lane = sch.get_loops(pad)[-4:]
     lanes = extent(sch, lane)
     vector = math.gcd(workload.out_channels, lanes)
@@ -279,7 +281,7 @@ def _schedule_stage(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload, layo
         sch.unroll(pixel)
     across, image = extent(sch, column), layout.tiles[1] * layout.columns * layout.pixels
     if across < (image - layout.pixels) * workload.strides[1] + 1:
-        return  # several tasks in a row of the image: which columns are inside depends on the task
+        return  # with several tasks per row of the image, the task determines which columns are inside
     left, inside = workload.padding[1], workload.width - (layout.pixels - 1) * workload.strides[1]
     parts = [size for size in (left, min(inside, across - left)) if size > 0]
     if sum(parts) < across:
@@ -291,9 +293,9 @@ def _schedule_stage(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload, layo
 def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> tuple[int, int, int]:
     """Tiles in height and width and vectors of channels of one task: its staged input should stay in the L1 cache.
 
-    A task reads its edges again, and cache lines of which it takes a part are fetched again. Several threads take equal
-    runs of tasks, rows outermost; the last rows of tasks may lie beyond the image. A thread reads what others have
-    written unless it takes the same rows, or of deep images the same channels, as in the convolution before.
+    Neighbouring tasks read their shared edges and partly used cache lines twice. Several threads take equal runs of
+    tasks, rows outermost; the last rows of tasks may lie below the image. A thread reads what others have written
+    unless it takes the same rows, or for deep images the same channels, as in the preceding convolution.
     """
     step = layout.rows * workload.strides[0], layout.columns * layout.pixels * workload.strides[1]
     reach = layout.groups * TAPS, (workload.kernel[1] - 1) * workload.dilation[1] + 1
@@ -322,8 +324,8 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> t
 
 @lru_cache(maxsize=4096)
 def _foreign_share(rows: int, height: int, images: int, threads: int) -> float:
-    """What part of its input a thread finds written by others, where threads take equal runs of bands of `rows` rows
-    and each wrote an equal run of all rows."""
+    """The share of a thread's input that other threads wrote, if threads take equal runs of bands of `rows` rows and
+    each wrote an equal run of all rows."""
     bands, total = -(-height // rows), images * height
     foreign = 0.0
     for thread in range(threads):
@@ -353,7 +355,7 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, step: int, in
 
 
 def _vectorize_epilogue(sch: Schedule, pixels: list[LoopRV], lane: LoopRV, lanes: int) -> None:
-    """Vectors must not cross the last channel: a predicate that differs between lanes would make them scalars."""
+    """Vectorize the epilogue. Vectors must not cross the last channel: a predicate per lane would make them scalar."""
     for loop in pixels:
         sch.unroll(loop)
     if lanes >= 4:

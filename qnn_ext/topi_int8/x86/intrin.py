@@ -1,64 +1,31 @@
-"""Dot-product instructions of x86. `vpmaddubsw` is absent on purpose: it saturates."""
+"""Dot-product instructions of x86."""
 
 from __future__ import annotations
 
+from ...targets.families import X86
 from ..cpu.dot import DotInstruction
+
+
+def _instruction(name: str, depth: int, dtypes: tuple[str, str], llvm: str, accumulates: bool) -> DotInstruction:
+    product = X86.product(name)
+    return DotInstruction(
+        name=name,
+        product=product,
+        lanes=product.registers.lanes(32),
+        depth=depth,
+        data_dtype=dtypes[0],
+        weight_dtype=dtypes[1],
+        llvm=llvm,
+        accumulates=accumulates,
+        backend=X86,
+    )
+
 
 # Fastest first.
 INSTRUCTIONS = (
-    DotInstruction(
-        name="vpdpbusd_512",
-        features=(("avx512vnni", "avx512bw"),),
-        lanes=16,
-        depth=4,
-        data_dtype="uint8",
-        weight_dtype="int8",
-        llvm="llvm.x86.avx512.vpdpbusd.512",
-        accumulates=True,
-        registers=32,
-    ),
-    DotInstruction(
-        name="vpdpbusd_256",
-        features=(("avxvnni",), ("avx512vnni", "avx512vl")),  # one instruction, two encodings
-        lanes=8,
-        depth=4,
-        data_dtype="uint8",
-        weight_dtype="int8",
-        llvm="llvm.x86.avx512.vpdpbusd.256",
-        accumulates=True,
-        registers=16,
-    ),
-    DotInstruction(
-        name="vpmaddwd_512",
-        features=(("avx512bw",),),
-        lanes=16,
-        depth=2,
-        data_dtype="int16",
-        weight_dtype="int16",
-        llvm="llvm.x86.avx512.pmaddw.d.512",
-        accumulates=False,
-        registers=32,
-    ),
-    DotInstruction(
-        name="vpmaddwd_256",
-        features=(("avx2",),),
-        lanes=8,
-        depth=2,
-        data_dtype="int16",
-        weight_dtype="int16",
-        llvm="llvm.x86.avx2.pmadd.wd",
-        accumulates=False,
-        registers=16,
-    ),
-    DotInstruction(
-        name="pmaddwd_128",
-        features=(("sse2",),),
-        lanes=4,
-        depth=2,
-        data_dtype="int16",
-        weight_dtype="int16",
-        llvm="llvm.x86.sse2.pmadd.wd",
-        accumulates=False,
-        registers=16,
-    ),
+    _instruction("vpdpbusd_512", 4, ("uint8", "int8"), "llvm.x86.avx512.vpdpbusd.512", True),
+    _instruction("vpdpbusd_256", 4, ("uint8", "int8"), "llvm.x86.avx512.vpdpbusd.256", True),
+    _instruction("vpmaddwd_512", 2, ("int16", "int16"), "llvm.x86.avx512.pmaddw.d.512", False),
+    _instruction("vpmaddwd_256", 2, ("int16", "int16"), "llvm.x86.avx2.pmadd.wd", False),
+    _instruction("pmaddwd_128", 2, ("int16", "int16"), "llvm.x86.sse2.pmadd.wd", False),
 )

@@ -1,7 +1,7 @@
-"""Tables of 256 bytes read 64 lanes at a time with AVX512-VBMI: the table lies in four registers.
+"""Lookups in tables of 256 bytes, 64 lanes at a time, with AVX512-VBMI: the table is in four registers.
 
-vpermi2b  two registers of table by the low seven bits of the index, once for each half of the table
-vpmovb2m, vpblendmb  the half that the highest bit asks for
+vpermi2b  looks up the low seven bits of the index in two registers, once for each half of the table
+vpmovb2m, vpblendmb  select the half by the highest bit
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BYTES = 64
 
 
 def looked_up(load: TensorLoad) -> Expr:
-    """table[q − lowest q] for a vector of 8-bit q as such instructions; any other load as it is."""
+    """table[q − lowest q] for a vector of 8-bit q as such instructions; other loads are unchanged."""
     found = byte_lookup(load)
     if found is None or found.lanes not in (16, 32, 64):
         return load

@@ -3,9 +3,9 @@
     vpackssdw   two registers of int32 to one of int16
     vpaddsw     the zero point, saturating; the sum is exact wherever it lies in the 8-bit range
     vpackuswb   two registers of int16 to one of uint8; vpacksswb for int8
-    vpermd      packs work within lanes of 128 bits; four bytes at a time go to their places
+    vpermd      packs work within 128-bit lanes; this moves four bytes at a time to their final positions
 
-That is 7 instructions for 64 values, where LLVM takes 4 × (addition, maximum, vpmovusdb of two operations, store).
+That is 7 instructions for 64 values, where LLVM needs 4 × (addition, maximum, vpmovusdb of two operations, store).
 """
 
 from __future__ import annotations

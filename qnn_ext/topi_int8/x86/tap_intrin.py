@@ -2,8 +2,8 @@
 
     C[lane] += Σ_t A[t, lane] · B[lane, t],   t < 4
 
-A holds one vector of channels of four neighbouring rows, B the packed weights. VNNI wants the four bytes of a lane side
-by side, so A is transposed on its way to the instruction; several dot products of the same A share that by themselves.
+A holds one vector of channels of four neighbouring rows, B the packed weights. VNNI needs the four bytes of a lane side
+by side, so A is transposed on its way to the instruction; LLVM shares that among dot products with the same A.
 """
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
@@ -38,9 +38,10 @@ def _describe(lanes: int):
 
 
 def _transposition(lanes: int) -> tuple[list[int], list[int]]:
-    """Shuffles of groups of four channels and then of bytes within 128 bits: four rows of lanes to lanes of taps.
+    """Shuffles, first of groups of four channels, then of bytes within 128 bits, from four rows of lanes to lanes of
+    taps.
 
-    In two steps, because a CPU without VBMI has no single instruction for it; where it has one, LLVM merges them.
+    In two steps, because a CPU without VBMI has no single instruction for it; if the CPU has one, LLVM merges them.
     """
     quads = [row * lanes // 4 + quad for quad in range(lanes // 4) for row in range(TAPS)]
     taps = [quad * 16 + row * 4 + lane for quad in range(lanes // 4) for lane in range(4) for row in range(TAPS)]
@@ -151,9 +152,9 @@ def _implement_two_passes(lanes: int, llvm: str, columns: int, step: int):
 
 @cache
 def two_pass_intrin(instruction: DotInstruction, columns: int, step: int) -> str:
-    """The same for two weights and a row of pixels, each `step` columns of A behind the other.
+    """The same for two weights and a row of pixels, each `step` columns of A after the previous one.
 
-    The second weight, what int8 cannot hold of the first, is skipped where it is zero in all channels and taps.
+    The second weight, the part of the weight that does not fit int8, is skipped if it is zero in all channels and taps.
     """
     name = f"qnn_ext.x86.two_pass.{instruction.name}.{columns}.{step}"
     meaning = _describe_two_passes(instruction.lanes, columns, step)
@@ -165,7 +166,7 @@ def two_pass_intrin(instruction: DotInstruction, columns: int, step: int) -> str
 
 @cache
 def tap_intrin(instruction: DotInstruction) -> str:
-    """The TensorIntrin of an instruction of depth four that adds to its accumulator; registered at the first use."""
+    """The TensorIntrin of an instruction of depth four that adds to its accumulator; registered at first use."""
     name = f"qnn_ext.x86.taps.{instruction.name}"
     TensorIntrin.register(
         name, _describe(instruction.lanes), _implement(instruction.lanes, instruction.llvm), override=True

@@ -16,7 +16,7 @@ INTEGERS = ("int32", "int64")
 
 @dataclass(frozen=True)
 class Pair:
-    """Shapes, zero points and scales of one binary operator."""
+    """The shapes, zero points and scales of one binary operator."""
 
     x: tuple[int, ...] = (2, 3, 4, 5)
     y: tuple[int, ...] = (2, 3, 4, 5)
@@ -59,7 +59,7 @@ COMPARISONS = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_E
 
 
 def numeric_range(operator: str, dtype: str, second: bool) -> dict[str, Any]:
-    """Values of an operand so that results stay defined: divisors positive, powers representable."""
+    """Operand values for which results are defined: divisors positive, powers representable."""
     divides = second and operator in ("DIV", "FLOOR_DIV", "FLOOR_MOD")
     if dtype == "float32":
         if operator == "POW":
@@ -81,12 +81,12 @@ def few_values(dtype: str, q: Q | None) -> dict[str, Any]:
     if q is None:
         return {"low": 0, "high": 1} if dtype == "bool" else {"low": -2, "high": 2}
     info = np.iinfo(dtype)
-    reach = 40 if dtype == "int16" else 3  # LiteRT compares multiples of 1/256, some twenty int16 steps here
+    reach = 40 if dtype == "int16" else 3  # LiteRT compares multiples of 1/256, about twenty int16 steps here
     return {"low": max(info.min, q.zero_point - reach), "high": min(info.max, q.zero_point + reach)}
 
 
 def output_end(operator: str, where: tuple[str, str, str]) -> str:
-    """Where a product's or quotient's zero point lies, so that results of the usual sign do not all saturate."""
+    """A product's or quotient's zero point, placed so that results of the usual sign do not all saturate."""
     ends = [w for w in where[:2] if w in ("low", "high")]
     if operator == "SQUARED_DIFFERENCE" or (len(ends) == 2 and ends[0] == ends[1]):
         return "low"
@@ -149,7 +149,7 @@ def output_q(operator: str, dtype: str, pair: Pair) -> Q | None:
 
 
 def binary(operator: str, dtype: str, variant: str, pair: Pair, *, out: str = "", **options: Any) -> Spec:
-    """One binary case. `out` is the output dtype where it is not the inputs'."""
+    """One binary case. `out` is the output dtype if it differs from the inputs'."""
     name = f"{operator}/{dtype}/{variant}"
     graph = Graph()
     indices = []

@@ -55,7 +55,7 @@ class Q:
 
 @dataclass(frozen=True)
 class Feed:
-    """Values an input takes: uniform in [low, high]; floats on a grid of `step`; or exactly `values` in every trial."""
+    """Values of an input: uniform in [low, high]; floats on a grid of `step`; or exactly `values` in every trial."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -68,7 +68,7 @@ class Feed:
 
 
 def zero_point(dtype: str, where: str) -> int:
-    """The zero point of an activation: "low" and "high" are the dtype's ends, "mid" its centre, "odd" beside it."""
+    """The zero point of an activation: "low" and "high" are the dtype's ends, "mid" its centre, "odd" next to it."""
     if dtype == "int16":
         return 0
     offset = 0 if dtype == "int8" else 128
@@ -76,7 +76,7 @@ def zero_point(dtype: str, where: str) -> int:
 
 
 def activation(dtype: str, scale: float = 0.05, where: str = "odd") -> Q | None:
-    """Usual quantization of an activation of that dtype; int16 gets a scale 256 times finer; None for floats."""
+    """The usual quantization of an activation of this dtype; int16 gets a scale 256 times finer; None for floats."""
     if dtype not in ("int8", "uint8", "int16"):
         return None
     return Q(scale / 256 if dtype == "int16" else scale, zero_point(dtype, where))
@@ -277,16 +277,16 @@ class Graph(Subgraph):
 
 @dataclass
 class Spec:
-    """A case to record: its name OPERATOR/dtype/variant, the model, and how it is run."""
+    """A case to record: its name OPERATOR/dtype/variant, the model, and how to run it."""
 
     name: str
     graph: Graph
     trials: int = 4
     stateful: bool = False
     kernels: str = "reference"
-    """Which kernels give the reference; "builtin" where the reference kernel is at fault."""
+    """Which kernels give the reference; "builtin" where the reference kernel is wrong."""
     unsound: str = ""
-    """Why no golden is recorded although LiteRT runs the model: its kernel is at fault."""
+    """Why no golden is recorded although LiteRT runs the model: its kernel is wrong."""
     counted_by: int | None = None
     """The output that says how many rows (dimension 1) of the others are defined; the rest is recorded as zero."""
     uniform: bool = False
@@ -298,7 +298,7 @@ class Spec:
 
 
 def rng_for(name: str) -> np.random.Generator:
-    """A generator seeded by the case's name, so that adding a case leaves every other one as it is."""
+    """A generator seeded by the case's name, so that adding a case leaves the others unchanged."""
     return np.random.default_rng(list(name.encode()))
 
 

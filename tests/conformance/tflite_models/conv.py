@@ -11,7 +11,7 @@ from .weights import FLOAT_KINDS, INTEGER_KINDS, Kind, add_weights, near_zero
 
 @dataclass(frozen=True)
 class Window:
-    """One convolution: shapes, window, and where the zero points lie."""
+    """One convolution: shapes, window, and positions of the zero points."""
 
     h: int = 5
     w: int = 6

@@ -24,7 +24,7 @@ class Dense:
     out_where: str = "odd"
     gain: float = 1.0
     depth: int = 0
-    """Length of a row of weights where the input's last dimension is not it."""
+    """The length of a weight row where it is not the input's last dimension."""
 
 
 DENSE_VARIANTS = {

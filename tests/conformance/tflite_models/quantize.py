@@ -14,7 +14,7 @@ QUANTIZED = ("int8", "uint8", "int16")
 def one(
     name: str, operator: str, x: int, graph: Graph, shape: tuple[int, ...], dtype: str, q: Q | None, **options
 ) -> Spec:
-    """A one-operator model around an input that exists already."""
+    """A one-operator model around an existing input."""
     graph.op(operator, [x], [graph.output(shape, dtype, q)], **options)
     return Spec(name, graph)
 
@@ -30,7 +30,7 @@ def every_value(graph: Graph, dtype: str, q: Q | None, positive: bool = False) -
 
 
 def rounding_values(scale: float, zero_point: int, low: int, high: int) -> np.ndarray:
-    """Floats on and next to the ties between quantized values, beyond both ends, and signed zeros."""
+    """Floats on and next to the ties between quantized values, beyond both ends, plus signed zeros."""
     steps = np.linspace(low - 5, high + 5, 400).round() - zero_point
     ties = (np.concatenate([steps, steps + 0.5]) * scale).astype(np.float32)
     near = np.concatenate([np.nextafter(ties, np.float32(-np.inf)), np.nextafter(ties, np.float32(np.inf))])
@@ -38,7 +38,7 @@ def rounding_values(scale: float, zero_point: int, low: int, high: int) -> np.nd
 
 
 def quantize_specs() -> Iterator[Spec]:
-    """QUANTIZE from float; then requantization between every two integer types with several parameters."""
+    """QUANTIZE from float; then requantization between every pair of integer types with several parameters."""
     for dtype in QUANTIZED:
         info = np.iinfo(dtype)
         for scale in (0.05, 1 / 255, 0.3713):
@@ -98,7 +98,7 @@ def dequantize_specs() -> Iterator[Spec]:
 
 
 def dequantized_constant_specs() -> Iterator[Spec]:
-    """A constant through DEQUANTIZE into an ADD, as float16 and weight-only models have it."""
+    """A constant through DEQUANTIZE into an ADD, as in float16 and weight-only models."""
     for dtype in ("float16", "int8"):
         name = f"DEQUANTIZE/{dtype}/constant_then_add"
         graph, rng = Graph(), rng_for(name)
@@ -127,7 +127,7 @@ def fake_quant_specs() -> Iterator[Spec]:
 
 
 def cast_specs() -> Iterator[Spec]:
-    """CAST between every two dtypes, values within the range that both hold or wrap as integers do."""
+    """CAST between every pair of dtypes, with values that both can hold, or that wrap as integers do."""
     from ai_edge_litert.schema_py_generated import TensorType
 
     dtypes = ("float32", "int32", "int64", "uint8", "int8", "int16", "bool", "float16", "uint32", "float64")

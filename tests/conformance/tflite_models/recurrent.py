@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF: float, hybrid and integer; their state stays between invocations."""
+"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF: float, hybrid and integer; their state persists between invocations."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LstmBuilder:
         return self.graph.const(np.round(reals / scale), dtype, Q(scale))
 
     def gates(self, build, skip: bool = False) -> list[int]:
-        """One operand a gate; -1 for all where `skip`, for the input gate where it is coupled (CIFG)."""
+        """One operand per gate; -1 for all if `skip`, and for the input gate if it is coupled (CIFG)."""
         return [-1 if skip or (self.layer.cifg and g == "input") else build(g) for g in GATES]
 
     def bias(self, scale: float) -> int:
@@ -88,7 +88,7 @@ class LstmBuilder:
         return self.vector(self.layer.cells, unit, "int64" if self.mode == "int16" else "int32", 0.5)
 
     def output_q(self) -> Q | None:
-        """Output quantization: that of the hidden state, or another where a projection comes between."""
+        """Output quantization: that of the hidden state, or another one after a projection."""
         if self.mode == "int16":
             return Q(1 / 32768)
         return (OUTPUT if self.layer.outputs else HIDDEN) if self.integer else None
@@ -243,7 +243,7 @@ def lstm_specs() -> Iterator[Spec]:
 def svdf_specs() -> Iterator[Spec]:
     """SVDF in every mode."""
     for variant, layer in SVDF_VARIANTS.items():
-        if layer.act != "relu6":  # integer kernels know RELU only
+        if layer.act != "relu6":  # integer kernels support RELU only
             yield svdf("int8", variant, replace(layer, act="relu"), time_dtype="int16")
         yield svdf("float32", variant, layer)
         yield svdf("hybrid", variant, layer)

@@ -59,7 +59,7 @@ def reduction(operator: str, dtype: str, variant: str, mode: str = "") -> Spec:
     x = graph.input(shape, dtype, activation(dtype, in_scale, in_where), **limits)
     y = graph.output(reduced_shape(shape, axes, keep), dtype, activation(dtype, out_scale, out_where))
     graph.op(operator, [x, graph.const(axes, "int32")], [y], keepDims=keep)
-    # The reference resolver's SUM reads int8 as if it were uint8; the builtin kernel is sound.
+    # The reference resolver's SUM reads int8 as if it were uint8; the builtin kernel is right.
     kernels = "builtin" if (operator, dtype) == ("SUM", "int8") else "reference"
     unsound = "LiteRT reads and writes beyond the 16-bit tensors" if (operator, dtype) == ("SUM", "int16") else ""
     return Spec(f"{operator}/{dtype}/{mode}{variant}", graph, kernels=kernels, unsound=unsound)

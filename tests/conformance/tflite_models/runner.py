@@ -24,7 +24,7 @@ NOT_REGISTERED = "Didn't find op for builtin opcode"
 
 @dataclass
 class Recording:
-    """What was recorded of one case; an error text stands where LiteRT refused it."""
+    """The recording of one case, or an error text where LiteRT refused it."""
 
     model: bytes
     inputs: list[list[np.ndarray]]
@@ -36,7 +36,7 @@ class Recording:
 
 
 def invoke(model: bytes, trials: list[list[np.ndarray]], kernels: str, stateful: bool) -> list[list[np.ndarray]]:
-    """Outputs of every trial. Stateful models start from reset variables and keep their state from trial to trial."""
+    """Outputs of every trial. Stateful models start from reset variables and keep their state between trials."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     kind = OpResolverType[KERNELS[kernels]]
@@ -55,7 +55,7 @@ def invoke(model: bytes, trials: list[list[np.ndarray]], kernels: str, stateful:
 
 
 def child(pipe: Connection, log: str, model: bytes, trials: list, kernels: str, stateful: bool) -> None:
-    """Body of the child process: sends (outputs, "") or (None, message)."""
+    """The body of the child process: sends (outputs, "") or (None, message)."""
     descriptor = os.open(log, os.O_WRONLY)
     os.dup2(descriptor, 2)
     try:
@@ -91,7 +91,7 @@ def same(one: list[list[np.ndarray]], two: list[list[np.ndarray]]) -> bool:
 
 
 def define(trials: list[list[np.ndarray]], counted_by: int | None) -> list[list[np.ndarray]]:
-    """Sets rows that LiteRT leaves undefined to zero: those from the count on that output `counted_by` gives."""
+    """Sets rows that LiteRT leaves undefined to zero: those from the count in output `counted_by` on."""
     if counted_by is not None:
         for outputs in trials:
             count = int(outputs[counted_by].reshape(-1)[0])

@@ -22,7 +22,7 @@ def variable(graph: Subgraph, name: str) -> int:
 
 
 def initialize(graph: Graph, initial: dict[str, tuple[np.ndarray, Q | None]]) -> None:
-    """Calls once a subgraph that assigns every variable its first value."""
+    """CALL_ONCE of a subgraph that assigns every variable its first value."""
     init = graph.subgraph("init")
     for name, (value, q) in initial.items():
         init.op("ASSIGN_VARIABLE", [variable(init, name), init.const(value, q=q)], [])
@@ -67,7 +67,7 @@ def streaming_convolution(dtype: str) -> Spec:
 
 
 def two_variables() -> Spec:
-    """Two variables read, mixed and written crosswise."""
+    """Two variables that are read, mixed and written crosswise."""
     graph = Graph()
     x = graph.input((3,), "float32")
     initialize(graph, {n: (np.full(3, v, "float32"), None) for n, v in (("a", 1.0), ("b", -2.0))})
@@ -85,7 +85,7 @@ def two_variables() -> Spec:
 
 
 def variable_specs() -> Iterator[Spec]:
-    """Streaming models: several invocations, the state kept."""
+    """Streaming models: several invocations that keep the state."""
     for dtype in ("int8", "int16", "float32"):
         yield accumulator(dtype)
         yield streaming_convolution(dtype)

@@ -25,7 +25,7 @@ class Unary:
         (0.021, "high", 0.043, "high"),
     )
     fixed: tuple[float, str] | None = None
-    """The output's 8-bit scale and zero point where the operator prescribes them; int16 then has 1/32768."""
+    """The output's 8-bit scale and zero point where the operator prescribes them; int16 then has the scale 1/32768."""
 
 
 SAME_SCALE = ((0.05, "odd", 0.05, "odd"), (0.0371, "low", 0.0371, "low"), (0.021, "mid", 0.021, "mid"))

@@ -1,6 +1,7 @@
 """The operator version a converter writes, by operator, dtypes, ranks and options (TensorFlow's op_version rules).
 
-LiteRT refuses a version above what its kernels know, and importers may refuse an unknown one, so cases carry real ones.
+LiteRT refuses versions above what its kernels know, and importers may refuse unknown ones, so cases carry real
+versions.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 
 def at_version(version: int, operators: str) -> dict[str, int]:
-    """The same version for every operator of a space separated list."""
+    """The same version for every operator of a space-separated list."""
     return dict.fromkeys(operators.split(), version)
 
 
@@ -104,7 +105,7 @@ def special_version(
 def small_version(
     operator: str, ins: list[str], outs: list[str], facts: dict[str, Any], options: dict[str, Any]
 ) -> int:
-    """One rule each."""
+    """One rule per operator."""
     if operator == "GATHER" and options.get("batchDims"):
         return 5
     if operator == "BROADCAST_TO":

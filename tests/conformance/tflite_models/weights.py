@@ -96,7 +96,7 @@ def add_weights(
 
 
 def near_zero(q: Q | None, gain: float) -> dict[str, float]:
-    """Input limits: two steps around the zero point where the multiplier is so large that more would saturate."""
+    """Input limits: two steps around the zero point where the multiplier is so large that wider ones would saturate."""
     return {"low": q.zero_point - 2, "high": q.zero_point + 2} if q is not None and gain > 50 else {}
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..builder import Builder, Registry, Value, beyond_int32
 from ..recipe import Case, Recipe
+from ..rules import Rule
 from ..values import LARGEST_INPUT
 
 Edge = list[int]
@@ -27,7 +29,7 @@ class Nodes:
     def add(
         self, op: str, name: str, inputs: Sequence[Edge] = (), outputs: int = 1, subgraph: Any = None, **attrs: Any
     ) -> int:
-        """A node's index. Attributes are written as MXNet writes them, all as text."""
+        """Adds a node; returns its index. Attributes are written as in MXNet, all as text."""
         node = {"op": op, "name": name, "inputs": list(inputs)}
         if attrs:
             node["attrs"] = {key: str(value) for key, value in attrs.items()}
@@ -48,8 +50,8 @@ class Nodes:
 
 
 class MXNetBuilder(Builder):
-    """`Value.key` is the node's index; `Value.scale` the larger end of the range of a quantized tensor, 0 where the
-    model computes it at run time."""
+    """`Value.key` is the node's index; `Value.scale` is the larger end of a quantized tensor's range, 0 if the model
+    computes it at run time."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
@@ -74,7 +76,7 @@ class MXNetBuilder(Builder):
         return self.scale(about)
 
     def calibrated(self, low_too: bool = True, about: float = 4.0) -> dict[str, Any]:
-        """Attributes of a calibrated range; what is read from them is float32."""
+        """Attributes of a calibrated range; they are read back as float32."""
         high = self.limit(about)
         low = -high if self.draw.chance(0.4) else -float(np.float32(high * self.draw.rng.uniform(0, 1.5)))
         return {"min_calib_range": repr(low if low_too else 0.0), "max_calib_range": repr(high)}
@@ -87,12 +89,12 @@ class MXNetBuilder(Builder):
         shape: Sequence[int],
         dtype: str,
         largest: float | None = None,
-        accident: str = "",
+        accident: Rule | None = None,
         steady: bool = True,
         subgraph: Any = None,
         **attrs: Any,
     ) -> Value:
-        """Adds an operator; of three outputs where the result is quantized, that is where `largest` is given."""
+        """Adds an operator; with three outputs where the result is quantized, that is, where `largest` is given."""
         outputs = 1 if largest is None else TRIPLE
         index = self.graph.add(op, self.name("n"), inputs, outputs, subgraph, **attrs)
         return self.keep(op, index, shape, dtype, sources, largest, accident=accident, steady=steady)
@@ -102,7 +104,7 @@ class MXNetBuilder(Builder):
         return self.quantize(self.fresh("float32", shape), dtype)
 
     def quantize(self, x: Value, dtype: str | None = None) -> Value:
-        """Calibrated for values as inputs have them, `auto` as often as by name."""
+        """Calibrated for the values of inputs; the dtype is `auto` as often as named."""
         dtype = dtype or self.draw.pick(["int8", "uint8"])
         attrs = self.calibrated(low_too=dtype == "int8")
         attrs["out_type"] = "auto" if dtype == "uint8" and self.draw.chance(0.3) else dtype
@@ -133,14 +135,17 @@ def largest_of(attrs: Mapping[str, Any]) -> float:
 
 
 def make(recipe: Recipe) -> Case:
-    """The case of a recipe. Quantized results are dequantized at the end, as MXNet's models do: no others run there."""
+    """The case of a recipe. Quantized results are dequantized at the end, as in MXNet's models: no others run there."""
     builder = MXNetBuilder(recipe)
     for step in recipe.steps:
         builder.draw.begin(step.seed)
         GENERATORS[step.operator](builder)
     for value in builder.results():
         if value.quantized:
-            builder.node("_contrib_dequantize", [data(value), *ends(value)], [value], value.shape, "float32")
+            step = (value.scale or 0.0) / {"int8": 127, "uint8": 255}.get(value.dtype, 2**31 - 1)
+            accident = value.accident.after_dequantize(step) if value.accident else None
+            source, inputs = replace(value, accident=None), [data(value), *ends(value)]
+            builder.node("_contrib_dequantize", inputs, [source], value.shape, "float32", accident=accident)
     names = [builder.graph.nodes[value.key]["name"] for value in builder.inputs]
     symbol = builder.graph.json([data(value) for value in builder.results()])
     symbol["attrs"] = {"mxnet_version": ["int", 10901]}

@@ -1,4 +1,4 @@
-"""Asks MXNet, which runs in a process with a Python of its own."""
+"""Asks MXNet, which runs in a process with its own Python."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SERVER = Path(__file__).with_name("serve.py")
 
 
 class Server:
-    """One process, started again after it died."""
+    """One process, restarted after it dies."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, message: bytes) -> bytes:
-        """The answer. Raises FrameworkRefuses when the process dies of the message."""
+        """The answer. Raises FrameworkRefuses when the message kills the process."""
         if self._process is None:
             command = [os.environ["QNN_EXT_MXNET_PYTHON"], str(SERVER)]
             environment = {**os.environ, "MXNET_SUBGRAPH_BACKEND": "NONE", "OMP_NUM_THREADS": "1"}
@@ -38,7 +38,7 @@ class Server:
             if len(size) == 8:
                 return self._process.stdout.read(int.from_bytes(size, "little"))
         except BrokenPipeError:
-            pass  # told below
+            pass  # reported below
         status = self._process.wait()
         self._process = None
         raise FrameworkRefuses(f"MXNet ended with {status}")

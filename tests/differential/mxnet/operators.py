@@ -1,4 +1,4 @@
-"""Quantized operators as `quantize_model_mkldnn` writes them, with what oneDNN fuses into them."""
+"""Quantized operators as `quantize_model_mkldnn` writes them, with the operators that oneDNN fuses into them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Value
-from ..rules import APPROXIMATION, LOWEST_INT32, NARROWED, RECIPROCAL
+from ..rules import APPROXIMATION, INFINITE_SCALE, LOWEST_INT32, NARROWED, PADDED_ROWS, QUANTIZED_FLOATS, bounded
 from .builder import GENERATORS, Edge, MXNetBuilder, Nodes, data, ends, largest_of
 
 generates = GENERATORS.generates
@@ -17,13 +17,13 @@ TWO_EXTENTS = 40
 
 @generates("_contrib_quantize_v2")
 def quantize(b: MXNetBuilder) -> None:
-    """Of inputs, or of what was dequantized; without a calibrated range it is found at run time."""
+    """On inputs, or on dequantized tensors; without a calibrated range it is found at run time."""
     x = b.take(("float32",), rank=(1, 2, 3, 4))
     if b.draw.chance(0.8):
         b.quantize(x)
         return
     dtype = "int8"  # without a range, MXNet's uint8 takes 0 … max only
-    accident = b.undefined
+    accident = b.undefined or INFINITE_SCALE
     b.node("_contrib_quantize_v2", [data(x)], [x], x.shape, dtype, 0.0, accident, out_type=dtype)
 
 
@@ -42,7 +42,7 @@ def flatten(b: MXNetBuilder) -> None:
 
 @generates("_contrib_quantized_act")
 def relu(b: MXNetBuilder) -> None:
-    """Of int8: MXNet reads uint8 results with the scale of int8."""
+    """On int8 only: MXNet reads uint8 results with int8's scale."""
     x = b.take_q(dtypes=("int8",))
     b.node("_contrib_quantized_act", [data(x), *ends(x)], [x], x.shape, "int8", x.scale, act_type="relu")
 
@@ -63,15 +63,13 @@ def pooling(b: MXNetBuilder) -> None:
         size = [(-(-span // s) if full else span // s) + 1 for span, s in zip(spans, stride, strict=True)]
         attrs |= {"kernel": tuple(kernel), "stride": tuple(stride), "pad": tuple(pad)}
         attrs |= {"pooling_convention": "full" if full else "valid", "count_include_pad": b.draw.chance(0.5)}
-    count = int(np.prod(image)) if everything else 1
-    accident = RECIPROCAL if kind == "avg" and count > 12 and count % 2 == 0 else ""  # odd counts have no midpoints
     shape = (n, c, *size)
-    b.node("_contrib_quantized_pooling", [data(x), *ends(x)], [x], shape, x.dtype, x.scale, accident, **attrs)
+    b.node("_contrib_quantized_pooling", [data(x), *ends(x)], [x], shape, x.dtype, x.scale, **attrs)
 
 
 @generates("_contrib_quantized_concat")
 def concat(b: MXNetBuilder) -> None:
-    """Of two or three tensors; those of both dtypes have different ranges, or MXNet does not run it."""
+    """On two or three tensors; tensors of different dtypes need different ranges, or MXNet does not run it."""
     x = b.take_q()
     axis = b.draw.between(1, len(x.shape) - 1)
     parts = [x]
@@ -88,7 +86,7 @@ def concat(b: MXNetBuilder) -> None:
 
 
 def quantized_sum(b: MXNetBuilder, calibrated: bool) -> Value:
-    """Of two tensors of one shape."""
+    """On two tensors of the same shape."""
     x = b.take_q()
     y = x if b.draw.chance(0.1) else b.quantized_input(x.shape)
     attrs = b.calibrated() if calibrated else {}
@@ -106,7 +104,7 @@ def add(b: MXNetBuilder) -> None:
 
 @generates("_contrib_requantize")
 def requantize(b: MXNetBuilder) -> None:
-    """Of a sum in int32; its range calibrated, or found at run time."""
+    """On an int32 sum; its range is calibrated, or found at run time."""
     x = quantized_sum(b, calibrated=False)
     attrs: dict[str, Any] = {}
     dtype = "int8"
@@ -114,13 +112,13 @@ def requantize(b: MXNetBuilder) -> None:
         dtype = b.draw.pick(["int8", "uint8"])
         attrs = b.calibrated(low_too=dtype == "int8")
         attrs["out_type"] = "auto" if dtype == "uint8" else "int8"
-    largest, accident = (largest_of(attrs), "") if attrs else (0.0, LOWEST_INT32)
+    largest, accident = (largest_of(attrs), None) if attrs else (0.0, LOWEST_INT32)
     b.node("_contrib_requantize", [data(x), *ends(x)], [x], x.shape, dtype, largest, accident, **attrs)
 
 
 @generates("_contrib_quantized_embedding")
 def embedding(b: MXNetBuilder) -> None:
-    """Indices are floats, and those outside are clipped."""
+    """Indices are floats, and out-of-range ones are clipped."""
     rows, width = b.draw.extent(), b.draw.extent()
     x = b.fresh("float32", b.draw.shape(b.draw.between(1, 3)))
     table = b.draw.weights("int8", (rows, width))
@@ -140,7 +138,7 @@ def batch_norm(b: MXNetBuilder) -> None:
     attrs |= {"eps": b.draw.pick([1e-5, 1e-3, 0.02]), "fix_gamma": "False"}
     inputs = [data(x), *vectors, *ends(x)]
     largest = largest_of(attrs)
-    accident = NARROWED if max(x.scale or 0.0, 1.0) / largest >= 2.0**16 else ""
+    accident = NARROWED if max(x.scale or 0.0, 1.0) / largest >= 2.0**16 else None
     b.node("_contrib_quantized_batch_norm", inputs, [x], x.shape, "int8", largest, accident, **attrs)
 
 
@@ -154,7 +152,7 @@ def statistics(b: MXNetBuilder, channels: int) -> list[Edge]:
 
 # ---- fused products ----------------------------------------------------------------------------------------------
 
-# what oneDNN computes behind a convolution: the operator, its attributes, whether results are never negative
+# what oneDNN fuses after a convolution: the operator, its attributes, whether results are never negative
 BEHIND_CONVOLUTION: dict[str, tuple[str, dict[str, Any], bool]] = {
     "relu": ("Activation", {"act_type": "relu"}, True),
     "relu6": ("clip", {"a_min": 0.0, "a_max": 6.0}, True),
@@ -171,7 +169,7 @@ BEHIND_DENSE: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 
 def float_weights(b: MXNetBuilder, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights that MXNet quantizes itself, of one scale or of one for each channel; some channels all zero."""
+    """Weights that MXNet quantizes itself, with one scale or one per channel; some channels are all zero."""
     scales = np.array([b.draw.scale(0.1) for _ in range(shape[0])]) if b.draw.chance(0.7) else b.draw.scale(0.1)
     if b.draw.chance(0.1):
         scales = scales * (b.draw.rng.random(shape[0]) < 0.8)
@@ -181,7 +179,7 @@ def float_weights(b: MXNetBuilder, shape: tuple[int, ...]) -> np.ndarray:
 
 @generates("_sg_mkldnn_conv")
 def convolution(b: MXNetBuilder) -> None:
-    """With a bias, batch normalization, activation and residual sum, or without; in groups, strided, dilated."""
+    """With or without bias, batch normalization, activation and residual sum; grouped, strided, dilated."""
     x = b.take_q(rank=4)
     n, c, *image = x.shape
     kernel = [b.draw.pick([1, 1, 2, 3]) for _ in image]
@@ -213,13 +211,14 @@ def convolution(b: MXNetBuilder) -> None:
     dtype = "uint8" if positive else "int8"
     sources = [x, total] if total else [x]
     heads = sub.json([[last, 0, 0]])
-    b.node("_sg_mkldnn_conv", inputs, sources, shape, dtype, largest_of(attrs), subgraph=heads, **attrs)
+    padded = PADDED_ROWS if total and x.dtype == "uint8" and groups == 1 and pad[0] >= kernel[0] else None
+    b.node("_sg_mkldnn_conv", inputs, sources, shape, dtype, largest_of(attrs), padded, subgraph=heads, **attrs)
 
 
 def _activation_and_sum(
     b: MXNetBuilder, sub: Nodes, last: int, attrs: dict[str, Any], total: Value | None
 ) -> tuple[int, bool]:
-    """[relu] → [sum] → [activation]; whether the result is never negative."""
+    """[relu] → [sum] → [activation]; returns whether the result is never negative."""
     if total is not None:
         if b.draw.chance(0.3):
             last = sub.add("Activation", "early", [[last, 0, 0]], act_type="relu")
@@ -253,28 +252,28 @@ def dense(b: MXNetBuilder) -> None:
     attrs: dict[str, Any] = {"quantized": "True"}
     if each:
         attrs["channel_wise_quantize"] = "True"
-    positive, accident = False, ""
+    positive, approximated = False, False
     if b.draw.chance(0.5):
         kind = b.draw.pick(list(BEHIND_DENSE))
         op, options, positive = BEHIND_DENSE[kind]
         last = sub.add(op, "act", [[last, 0, 0]], **options)
         attrs["with_eltwise"] = "True"
-        accident = APPROXIMATION if kind in ("sigmoid", "tanh") else ""
+        approximated = kind in ("sigmoid", "tanh")
     shape = (x.shape[0], units) if flat else (*x.shape[:-1], units)
-    finish: Callable[..., Value] = lambda dtype, largest: b.node(  # noqa: E731
-        "_sg_mkldnn_fully_connected", inputs, [x], shape, dtype, largest, accident,
+    finish: Callable[..., Value] = lambda dtype, largest, rule: b.node(  # noqa: E731
+        "_sg_mkldnn_fully_connected", inputs, [x], shape, dtype, largest, rule if approximated else None,
         subgraph=sub.json([[last, 0, 0]]), **attrs,
     )  # fmt: skip
     if b.draw.chance(0.3):
         attrs["enable_float_output"] = "True"
-        finish("float32", None)
+        finish("float32", None, bounded(APPROXIMATION, 2e-6, 2e-5))
     else:
         attrs |= b.calibrated(about=spread * 2 + 1e-30)
-        finish("uint8" if positive else "int8", largest_of(attrs))
+        finish("uint8" if positive else "int8", largest_of(attrs), QUANTIZED_FLOATS)
 
 
 def _dense_inputs(b: MXNetBuilder, x: Value, weight: np.ndarray, bias: np.ndarray | None, each: bool) -> list[Edge]:
-    """Float parameters where each channel has a scale, else integers with their ranges."""
+    """Float parameters with per-channel scales, else integers with their ranges."""
     if each:
         parameters = [b.param(weight)] + ([b.param(bias)] if bias is not None else [])
         return [data(x), *parameters, *ends(x)]

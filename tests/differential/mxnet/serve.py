@@ -1,4 +1,4 @@
-"""Runs models in MXNet 1.9.1 for client.py, by messages on standard input and output; for Python 3.8:
+"""Runs models in MXNet 1.9.1 for client.py, through messages on standard input and output; for Python 3.8:
 
     pip install mxnet==1.9.1 numpy==1.23.5
 
@@ -27,7 +27,7 @@ def answer(message):
     }
     trials = sorted({key.split("/")[0] for key in arrays if "/" in key}, key=int)
     results = {}
-    for trial in trials:  # each in an executor of its own: sums without calibration are wrong from the second call on
+    for trial in trials:  # each in its own executor: sums without calibration are wrong from the second call on
         inputs = {
             k.split("/")[1]: mx.nd.array(v, dtype=v.dtype) for k, v in arrays.items() if k.startswith(trial + "/")
         }
@@ -45,7 +45,7 @@ def main():
         with np.load(io.BytesIO(sys.stdin.buffer.read(int.from_bytes(size, "little")))) as message:
             try:
                 results = answer(message)
-            except Exception as error:  # MXNet refuses the model
+            except Exception as error:  # MXNet rejects the model
                 lines = str(error).strip().splitlines()
                 results = {"error": np.array(lines[-1] if lines else type(error).__name__)}
         stream = io.BytesIO()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from ..builder import Builder, Registry, Value
 from ..recipe import Case, Recipe
-from ..rules import FLOAT_SUMS
+from ..rules import FLOAT_SUMS, Rule, bounded
 
 BYTES = ("int8", "uint8")
 MICROSOFT = "com.microsoft"
@@ -60,33 +61,37 @@ class OnnxBuilder(Builder):
         zero: int = 0,
         *,
         domain: str = "",
-        accident: str = "",
+        accident: Rule | None = None,
         steady: bool = True,
         extra: Sequence[Value] = (),
+        island: bool = False,
+        keeps: bool = False,
         **attributes: Any,
     ) -> Value:
-        """Adds a node of one output. `extra`: tensors whose faults the result inherits too."""
+        """Adds a node of one output. `extra`: further tensors whose rules the result inherits."""
         sources = [value for value in inputs if isinstance(value, Value)]
         names = [value.key if isinstance(value, Value) else value for value in inputs]
         key = self.name()
         self.nodes.append(helper.make_node(operator, names, [key], f"{operator}_{key}", domain=domain, **attributes))
-        return self.keep(operator, key, shape, dtype, [*sources, *extra], scale, zero, accident, steady)
+        return self.keep(operator, key, shape, dtype, [*sources, *extra], scale, zero, accident, steady, island, keeps)
 
     def dequantized(self, value: Value) -> Value:
-        """Behind a DequantizeLinear. Only a step of an island: `quantized` follows."""
+        """The tensor after a DequantizeLinear. It is only a step of an island: `quantized` follows."""
         return self.node("DequantizeLinear", [value, *self.qparams(value)], value.shape, "float32")
 
     def quantized(self, value: Value, dtype: str, scale: float, zero: int | None = None) -> Value:
-        """Behind a QuantizeLinear."""
+        """The tensor after a QuantizeLinear."""
         zero = self.draw.zero_point(dtype) if zero is None else zero
         scale = float(np.float32(np.clip(scale, 1e-37, 1e37)))
         parameters = [self.const(scale, "float32"), self.const(zero, dtype)]
-        return self.node("QuantizeLinear", [value, *parameters], value.shape, dtype, scale, zero)
+        accident = value.accident.after_quantize(scale) if value.accident else None
+        inputs = [replace(value, accident=None), *parameters]
+        return self.node("QuantizeLinear", inputs, value.shape, dtype, scale, zero, accident=accident)
 
-    @property
-    def sums(self) -> str:
-        """The rule for float sums of products, which in some graphs are exact."""
-        return "" if self.exact else FLOAT_SUMS
+    def sums(self, depth: int, largest: float) -> Rule | None:
+        """The rule for float sums of `depth` products of up to `largest`, which in some graphs are exact: n·u·Σ|terms|
+        for either side."""
+        return None if self.exact else bounded(FLOAT_SUMS, 2 * depth * 2.0**-24 * depth * largest)
 
 
 def make(recipe: Recipe) -> Case:

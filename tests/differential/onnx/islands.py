@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..builder import Value, beyond_int32
-from ..rules import APPROXIMATION, FLOAT_STEPS, FUSED, NARROWED
+from ..rules import APPROXIMATION, FLOAT_STEPS, FUSED, HOSTILE, Rule, bounded
 from ..values import LARGEST_INPUT
 from .builder import BYTES, GENERATORS, MICROSOFT, OnnxBuilder, element
 from .quantized import convolution, result, weight_dtype, windows
@@ -16,7 +16,7 @@ EVERY = (*BYTES, "int32", "int64", "float32")
 
 
 def anything(b: OnnxBuilder, rank: tuple[int, ...] = (1, 2, 3, 4)) -> Value:
-    """A tensor of any dtype, a quantized one most often."""
+    """A tensor of any dtype, most often a quantized one."""
     if b.draw.chance(0.7):
         return b.take(BYTES, rank, quantized=True)
     return b.take(("float32", "int32", "int64"), rank)
@@ -24,7 +24,7 @@ def anything(b: OnnxBuilder, rank: tuple[int, ...] = (1, 2, 3, 4)) -> Value:
 
 @generates("QuantizeLinear")
 def quantize(b: OnnxBuilder) -> None:
-    """Also the operator of com.microsoft, which has the same name."""
+    """Also com.microsoft's operator of the same name."""
     x, dtype = b.take(("float32",)), b.draw.pick(INTEGERS)
     scale, zero = b.draw.scale(), b.draw.zero_point(dtype)
     domain = MICROSOFT if b.draw.chance(0.3) else ""
@@ -41,7 +41,7 @@ def dequantize(b: OnnxBuilder) -> None:
 
 
 def weight(b: OnnxBuilder, dtype: str, shape: tuple[int, ...], axis: int) -> tuple[Value, np.ndarray]:
-    """A constant behind a DequantizeLinear, per channel now and then; its scales."""
+    """A constant after a DequantizeLinear, sometimes per channel; and its scales."""
     per_channel = dtype == "int8" and b.draw.chance(0.5)
     count = shape[axis] if per_channel else 1
     scales = np.array([b.draw.scale(0.01) for _ in range(count)], np.float32)
@@ -63,9 +63,11 @@ def conv(b: OnnxBuilder, name: str) -> None:
         size = [(n - 1) * s + k for n, s, k in zip(x.shape[2:], stride, kernel, strict=True)]
         shape, attributes = (x.shape[0], w_shape[1], *size), {"strides": stride}
     w, scales = weight(b, weight_dtype(b, x), w_shape, 0 if name == "Conv" else 1)
-    y = b.node(name, [b.dequantized(x), w], shape, "float32", accident=b.sums, **attributes)
+    depth = int(np.prod(w_shape[1:] if name == "Conv" else (w_shape[0], *w_shape[2:])))
+    sums = b.sums(depth, real(x) * 255 * float(scales.max()))
+    y = b.node(name, [b.dequantized(x), w], shape, "float32", accident=sums, island=True, **attributes)
     if b.draw.chance(0.4):
-        y = b.node("Relu", [y], shape, "float32")
+        y = b.node("Relu", [y], shape, "float32", island=True, keeps=True)
     b.quantized(y, x.dtype, result(b, x, scales, int(np.prod(w_shape[1:])))[0])
 
 
@@ -77,7 +79,9 @@ def matmul(b: OnnxBuilder, name: str) -> None:
     w_shape = (columns, x.shape[-1]) if transposed else (x.shape[-1], columns)
     w, scales = weight(b, weight_dtype(b, x), w_shape, 0 if transposed else 1)
     options = {"transB": int(transposed)} if name == "Gemm" else {}
-    y = b.node(name, [b.dequantized(x), w], (*x.shape[:-1], columns), "float32", accident=b.sums, **options)
+    sums = b.sums(x.shape[-1], real(x) * 255 * float(scales.max()))
+    shape = (*x.shape[:-1], columns)
+    y = b.node(name, [b.dequantized(x), w], shape, "float32", accident=sums, island=True, **options)
     b.quantized(y, x.dtype, result(b, x, scales, x.shape[-1])[0])
 
 
@@ -87,14 +91,17 @@ def arithmetic(b: OnnxBuilder, name: str) -> None:
     y = b.take(BYTES, quantized=True, shape=x.shape) if b.draw.chance(0.7) else b.fresh(x.dtype, x.shape[-1:], True)
     assert x.scale is not None and y.scale is not None
     scale = b.scale(0.08) if name != "Mul" else x.scale * y.scale * 99 * b.draw.scale(1)
-    total = b.node(name, [b.dequantized(x), b.dequantized(y)], x.shape, "float32", accident=FUSED)
+    largest = real(x) * real(y) if name == "Mul" else real(x) + real(y)
+    accident = bounded(FUSED, 2.0**-22 * largest)
+    total = b.node(name, [b.dequantized(x), b.dequantized(y)], x.shape, "float32", accident=accident, island=True)
     b.quantized(total, x.dtype, scale)
 
 
+APPROXIMATED, STEPPED = bounded(APPROXIMATION, 2e-6, 2e-5), bounded(FLOAT_STEPS, 2e-6, 2e-6)
 UNARY = {
-    "Relu": "", "Clip": "", "Abs": "", "Neg": "", "Floor": "", "Sigmoid": APPROXIMATION, "Tanh": APPROXIMATION,
-    "Exp": APPROXIMATION, "Erf": APPROXIMATION, "LeakyRelu": FLOAT_STEPS, "HardSigmoid": FLOAT_STEPS,
-    "HardSwish": FLOAT_STEPS, "Elu": APPROXIMATION, "Softmax": APPROXIMATION,
+    "Relu": None, "Clip": None, "Abs": None, "Neg": None, "Floor": None, "Sign": None, "Sigmoid": APPROXIMATED,
+    "Tanh": APPROXIMATED, "Exp": APPROXIMATED, "Erf": APPROXIMATED, "LeakyRelu": STEPPED, "HardSigmoid": STEPPED,
+    "HardSwish": STEPPED, "Elu": APPROXIMATED, "Softmax": APPROXIMATED,
 }  # fmt: skip
 
 
@@ -104,7 +111,7 @@ def unary(b: OnnxBuilder, name: str) -> None:
     inputs: list[Value | str] = [b.dequantized(x)]
     if name == "Clip":
         inputs += [b.const(-1.0, "float32"), b.const(2.5, "float32")]
-    y = b.node(name, inputs, x.shape, "float32", accident=UNARY[name], steady=name != "Softmax")
+    y = b.node(name, inputs, x.shape, "float32", accident=UNARY[name], steady=name != "Softmax", island=True)
     b.quantized(y, x.dtype, b.draw.scale(0.02) if name in ("Sigmoid", "Tanh", "Softmax") else b.scale())
 
 
@@ -114,7 +121,7 @@ def pool(b: OnnxBuilder, name: str) -> None:
     size, attributes = windows(b, x.shape[2:], dilate=False)
     y = b.node(
         name, [b.dequantized(x)], (*x.shape[:2], *size), "float32", **attributes,
-        accident="" if name == "MaxPool" else FLOAT_STEPS,
+        accident=None if name == "MaxPool" else mean(x), island=True,
     )  # fmt: skip
     b.quantized(y, x.dtype, x.scale or 1.0, x.zero)
 
@@ -122,16 +129,27 @@ def pool(b: OnnxBuilder, name: str) -> None:
 @generates("GlobalAveragePool")
 def global_pool(b: OnnxBuilder) -> None:
     x = b.take(BYTES, rank=4, quantized=True)
-    y = b.node("GlobalAveragePool", [b.dequantized(x)], (*x.shape[:2], 1, 1), "float32", accident=FLOAT_STEPS)
+    y = b.node("GlobalAveragePool", [b.dequantized(x)], (*x.shape[:2], 1, 1), "float32", accident=mean(x), island=True)
     b.quantized(y, x.dtype, x.scale or 1.0)
 
 
 # ---- moves -------------------------------------------------------------------------------------------------------
 
 
+def real(x: Value) -> float:
+    """A bound on the real values of an 8-bit quantized tensor."""
+    return 255 * (x.scale or 0.0)
+
+
+def mean(x: Value) -> Rule:
+    """The rule for averages over an image."""
+    cells = int(np.prod(x.shape[2:])) + 2
+    return bounded(FLOAT_STEPS, 2 * cells * 2.0**-24 * real(x))
+
+
 def moved(b: OnnxBuilder, name: str, x: Value, shape: object, *constants: str, **attributes: object) -> None:
     """An operator whose result holds x's values."""
-    b.node(name, [x, *constants], shape, x.dtype, x.scale, x.zero, **attributes)  # type: ignore[arg-type]
+    b.node(name, [x, *constants], shape, x.dtype, x.scale, x.zero, keeps=True, **attributes)  # type: ignore[arg-type]
 
 
 @generates("Identity", "Dropout")
@@ -163,7 +181,7 @@ def transpose(b: OnnxBuilder) -> None:
 
 @generates("Gather")
 def gather(b: OnnxBuilder) -> None:
-    """Constant indices or those of an input, which leave the tensor in hostile graphs alone."""
+    """Indices, constant or from an input; they are out of range in hostile graphs only."""
     x = anything(b)
     axis, count = b.draw.between(0, len(x.shape) - 1), b.draw.between(1, 6)
     most = x.shape[axis]
@@ -207,8 +225,10 @@ def depth(b: OnnxBuilder, name: str) -> None:
 def resize(b: OnnxBuilder) -> None:
     x = b.take((*BYTES,), rank=4, quantized=True)
     sizes = (*x.shape[:2], b.draw.between(1, 9), b.draw.between(1, 9))
-    coordinates = b.draw.pick(["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
-    nearest = b.draw.pick(["floor", "ceil", "round_prefer_floor"])
+    coordinates = b.draw.pick(
+        ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners", "half_pixel_symmetric"]
+    )
+    nearest = b.draw.pick(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
     b.node(
         "Resize", [x, "", "", b.const(sizes, "int64")], sizes, x.dtype, x.scale, x.zero, mode="nearest",
         coordinate_transformation_mode=coordinates, nearest_mode=nearest,
@@ -217,14 +237,14 @@ def resize(b: OnnxBuilder) -> None:
 
 @generates("Cast")
 def cast(b: OnnxBuilder) -> None:
-    """From float to integer only where C defines it, but for hostile graphs."""
+    """From float to integer only where C defines it, except in hostile graphs."""
     x = anything(b)
     dtype = b.draw.pick(["int8", "uint8", "int32", "int64", "float32", "bool"])
     narrow = x.dtype == "float32" and dtype != "bool"
     if narrow and not b.recipe.hostile:
         dtype = "bool"
         narrow = False
-    b.node("Cast", [x], x.shape, dtype, accident=NARROWED if narrow else "", to=element(dtype))
+    b.node("Cast", [x], x.shape, dtype, accident=HOSTILE if narrow else None, to=element(dtype))
 
 
 @generates("CumSum")

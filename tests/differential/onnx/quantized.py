@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Value, beyond_int32
-from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS
+from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, NARROWED, bounded
 from .builder import BYTES, GENERATORS, MICROSOFT, OnnxBuilder
 
 generates = GENERATORS.generates
@@ -15,7 +15,7 @@ Geometry = tuple[tuple[int, ...], dict[str, Any]]
 
 
 def weights(b: OnnxBuilder, dtype: str, shape: tuple[int, ...], channels: int) -> tuple[list[str], np.ndarray]:
-    """Names of weights, scale (of each channel, now and then) and zero point; the scales."""
+    """Names of weights, scale (sometimes per channel) and zero point; and the scales."""
     per_channel = b.draw.chance(0.5)
     count = channels if per_channel else 1
     scales = np.array([b.draw.scale(0.01) for _ in range(count)], np.float32)
@@ -26,7 +26,7 @@ def weights(b: OnnxBuilder, dtype: str, shape: tuple[int, ...], channels: int) -
 
 
 def result(b: OnnxBuilder, x: Value, scales: Any, depth: int) -> tuple[float, int]:
-    """Scale and zero point so that a product's results neither vanish nor all saturate."""
+    """Scale and zero point with which a product's results neither vanish nor all saturate."""
     assert x.scale is not None
     scale = x.scale * float(np.median(scales)) * 74 * float(np.sqrt(depth)) * 1.5 * float(np.exp(b.draw.rng.normal()))
     if b.recipe.scales == "extreme" and b.draw.chance(0.2):
@@ -37,7 +37,7 @@ def result(b: OnnxBuilder, x: Value, scales: Any, depth: int) -> tuple[float, in
 
 
 def weight_dtype(b: OnnxBuilder, x: Value) -> str:
-    """uint8 data takes either, int8 data int8."""
+    """The weights' dtype: either for uint8 data, int8 for int8 data."""
     return "int8" if x.dtype == "int8" else b.draw.pick(["int8", "int8", "uint8"])
 
 
@@ -70,7 +70,7 @@ def convolution(b: OnnxBuilder, x: Value) -> tuple[tuple[int, ...], tuple[int, .
 
 @generates("QLinearConv")
 def qlinear_conv(b: OnnxBuilder) -> None:
-    """Over one to three dimensions, with a bias now and then."""
+    """Over one to three dimensions, sometimes with a bias."""
     x = b.take(BYTES, rank=(3, 4, 4, 4, 5), quantized=True)
     w_shape, shape, attributes = convolution(b, x)
     names, scales = weights(b, weight_dtype(b, x), w_shape, w_shape[0])
@@ -146,7 +146,7 @@ def dynamic_quantize_matmul(b: OnnxBuilder) -> None:
 
 @generates("DynamicQuantizeLinear")
 def dynamic_quantize(b: OnnxBuilder) -> None:
-    """Its first output; the scale multiplies what follows in no graph."""
+    """Its first output; no graph uses the scale in what follows."""
     x = b.take(("float32",))
     value = b.node("DynamicQuantizeLinear", [x], x.shape, "uint8", accident=b.undefined)
     b.nodes[-1].output.extend([b.name("scale"), b.name("zero")])
@@ -209,11 +209,13 @@ def binary(b: OnnxBuilder, name: str) -> None:
     largest = 255 * x.scale * (255 * y.scale) if name == "QLinearMul" else 255 * (x.scale + y.scale)
     shape = np.broadcast_shapes(x.shape, y.shape)
     accident = beyond_int32(largest, scale)
+    if name == "QLinearMul" and x.scale * y.scale > np.finfo(np.float32).max:
+        accident = NARROWED  # the infinite product of the scales
     b.node(name, inputs, shape, x.dtype, float(np.float32(scale)), zero, domain=MICROSOFT, accident=accident)
 
 
 def rescaled(b: OnnxBuilder, name: str, x: Value, shape: Any, about: float = 0.05, **options: Any) -> Value:
-    """An operator on x with scale and zero point of its result behind."""
+    """An operator on x, followed by the scale and zero point of its result."""
     scale, zero = b.scale(about), b.draw.zero_point(x.dtype)
     inputs = [x, *b.qparams(x), b.const(scale, "float32"), b.const(zero, x.dtype)]
     accident = beyond_int32((x.scale or 0.0) * 255, scale)
@@ -322,6 +324,7 @@ def attention(b: OnnxBuilder) -> None:
 
 @generates("DynamicQuantizeLSTM")
 def lstm(b: OnnxBuilder) -> None:
+    """A state that crosses a midpoint becomes another integer, and the next state differs by some hundredths."""
     steps, batch, depth, hidden = (b.draw.between(1, 4), b.draw.between(1, 3), b.draw.extent(), b.draw.extent())
     x = b.take(("float32",), rank=3, shape=(steps, batch, depth))
     w, r = (b.const(b.draw.weights("int8", (1, extent, 4 * hidden))) for extent in (depth, hidden))
@@ -329,13 +332,13 @@ def lstm(b: OnnxBuilder) -> None:
     inputs = [x, w, r, "", "", "", "", "", scale, zero, scale, zero]
     b.node(
         "DynamicQuantizeLSTM", inputs, (steps, 1, batch, hidden), "float32", domain=MICROSOFT, hidden_size=hidden,
-        accident=APPROXIMATION, steady=False,
+        accident=bounded(APPROXIMATION, 0.02), steady=False,
     )  # fmt: skip
 
 
 @generates("QEmbedLayerNormalization")
 def embed(b: OnnxBuilder) -> None:
-    """Tokens within the vocabulary, or any in hostile graphs."""
+    """Tokens within the vocabulary, or anything in hostile graphs."""
     batch, length, depth, words = b.draw.between(1, 2), b.draw.extent(9), b.draw.extent(), 11
     high = None if b.recipe.hostile else words - 1
     tokens = b.fresh("int32", (batch, length), low=None if b.recipe.hostile else 0, high=high)

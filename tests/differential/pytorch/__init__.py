@@ -34,7 +34,7 @@ quantized::conv_transpose1d quantized::conv_transpose2d quantized::prelu
 
 
 class Program(torch.nn.Module):
-    """The steps of a recipe in order; tensors by their numbers."""
+    """A module that runs the steps of a recipe in order; tensors go by number."""
 
     def __init__(self, steps: list[tuple[Callable[..., Any], tuple[int, ...]]], outputs: list[int]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def make(recipe: Recipe) -> Case:
 
 
 def tensors(case: Case, values: list[np.ndarray]) -> list[torch.Tensor]:
-    """One trial's inputs as PyTorch takes them."""
+    """One trial's inputs as PyTorch expects them."""
     made = []
     for array, qparams in zip(values, case.facts["quantized"], strict=True):
         tensor = torch.from_numpy(np.ascontiguousarray(array))
@@ -73,7 +73,7 @@ def tensors(case: Case, values: list[np.ndarray]) -> list[torch.Tensor]:
 
 
 def load(case: Case) -> QnnModule:
-    """Traced and imported, for the engine that PyTorch runs it with."""
+    """Traced and imported, for the engine with which PyTorch runs it."""
     engine = "fbgemm"
     torch.backends.quantized.engine = engine
     example = tuple(tensors(case, case.trials[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch.ao.nn.quantized as nnq
 import torch.nn.functional as F
 
 from ..builder import Builder, Registry, Value, beyond_int32
-from ..rules import DEPTHWISE_PAIRS, FLOAT_STEPS, FLOAT_SUMS, NARROWED, PYTORCH_TAIL
+from ..rules import DEPTHWISE_PAIRS, HOSTILE, NARROWED, OVERFLOW, PYTORCH_TAIL, QUANTIZED_FLOATS, UNWRITTEN, Rule
 from ..values import LARGEST_INPUT
 
 GENERATORS = Registry()
@@ -22,7 +23,7 @@ Q = ("uint8",)
 
 
 class TorchBuilder(Builder):
-    """Steps in the order of the recipe; inputs get their numbers when all are known."""
+    """Steps in the order of the recipe; inputs are numbered once all are known."""
 
     def __init__(self, recipe: Any) -> None:
         super().__init__(recipe)
@@ -41,10 +42,10 @@ class TorchBuilder(Builder):
         shape: Sequence[int],
         scale: float | None,
         zero: int = 0,
-        accident: str = "",
+        accident: Rule | None = None,
         steady: bool = True,
     ) -> Value:
-        """A call; quantized where it has a scale."""
+        """A call, whose result is quantized if it has a scale."""
         self.count += 1
         key = f"t{self.count}"
         self.steps.append((function, [value.key for value in operands], key))
@@ -61,7 +62,7 @@ class TorchBuilder(Builder):
         return steps, order
 
     def take_q(self, rank: int | Sequence[int] = (1, 2, 3, 4), **rest: Any) -> Value:
-        """A quantized tensor; a third of new ones fill PyTorch's vectors, without the tail that a rule exempts."""
+        """A quantized tensor; a third of new ones fill PyTorch's vectors, with no tail that a rule would exempt."""
         ranks = [rank] if isinstance(rank, int) else list(rank)
         if not rest and self.draw.chance(0.3):
             shape = self.draw.shape(self.draw.pick(ranks))
@@ -73,8 +74,10 @@ class TorchBuilder(Builder):
 
 
 def weight(b: TorchBuilder, shape: tuple[int, ...], per_channel: bool) -> tuple[Any, float, float]:
-    """A quantized weight, and the median and the largest of its scales."""
-    values = torch.from_numpy(b.draw.weights("int8", shape))
+    """A quantized weight, and the median and the largest of its scales; sometimes 7-bit, as PyTorch's observers produce
+    on x86."""
+    integers = b.draw.weights("int8", shape)
+    values = torch.from_numpy(integers // 2 if b.draw.chance(0.3) else integers)
     if not per_channel:
         scale = b.draw.scale(0.01)
         return torch._make_per_tensor_quantized_tensor(values, scale, 0), scale, scale
@@ -85,7 +88,7 @@ def weight(b: TorchBuilder, shape: tuple[int, ...], per_channel: bool) -> tuple[
 
 
 def product_scale(b: TorchBuilder, x: Value, w_scale: float, depth: int) -> float:
-    """So that results neither vanish nor all saturate."""
+    """A scale with which results neither vanish nor all saturate."""
     assert x.scale is not None
     scale = x.scale * w_scale * 74 * np.sqrt(depth) * float(np.exp(b.draw.rng.normal()))
     if b.exact:
@@ -94,16 +97,26 @@ def product_scale(b: TorchBuilder, x: Value, w_scale: float, depth: int) -> floa
 
 
 def largest_product(x: Value, w_scale: float, depth: int) -> float:
-    """A bound of the sums of a product with weights of that largest scale, and of their bias."""
+    """A bound on a product's sums with weights of at most this scale, and on their bias."""
     return (x.scale or 1.0) * w_scale * 255 * (127 * depth + 2)
 
 
-LANES = 64  # of PyTorch's vectors of 8-bit integers, where it has AVX-512
+LANES = 64  # size of PyTorch's vectors of 8-bit integers, with AVX-512
 
 
-def tail(shape: Sequence[int]) -> str:
-    """`PYTORCH_TAIL` where elements remain that fill no vector."""
-    return PYTORCH_TAIL if int(np.prod(shape)) % LANES else ""
+def tail(shape: Sequence[int], beyond: Rule | None = None) -> Rule | None:
+    """`PYTORCH_TAIL` where elements remain that do not fill a vector, combined with the rule `beyond`."""
+    if int(np.prod(shape)) % LANES == 0:
+        return beyond
+    return PYTORCH_TAIL if beyond is None else replace(PYTORCH_TAIL, ends=True)
+
+
+def saturates(weights: np.ndarray) -> bool:
+    """Whether sums of two products of consecutive taps with activations of up to 255 may overflow 16 bits."""
+    taps = weights.reshape(len(weights), -1).astype(np.int64)
+    pairs = np.stack([taps[:, :-1:2], taps[:, 1::2]])
+    highest, lowest = 255 * np.maximum(pairs, 0).sum(0), 255 * np.minimum(pairs, 0).sum(0)
+    return bool((highest > 2**15 - 1).any() or (lowest < -(2**15)).any())
 
 
 @generates("quantized::conv2d", "quantized::conv2d_relu")
@@ -123,7 +136,7 @@ def conv2d(b: TorchBuilder, name: str) -> None:
     module.scale, module.zero_point = product_scale(b, x, w_scale, depth), b.draw.zero_point("uint8")
     size = [(e + 2 * padding - kernel) // stride + 1 for e in (h, w)]
     accident = beyond_int32(largest_product(x, w_most, depth), module.scale)
-    if groups == c == channels and c % 8 == 0 and kernel == 3:
+    if groups == c == channels and c % 8 == 0 and (kernel, padding) == (3, 1) and saturates(made.int_repr().numpy()):
         accident = DEPTHWISE_PAIRS
     b.step(name, module, [x], (n, channels, *size), module.scale, module.zero_point, accident)
 
@@ -161,7 +174,9 @@ def matmul(b: TorchBuilder) -> None:
     scale, zero = product_scale(b, x, y.scale or 1.0, x.shape[-1]), b.draw.zero_point("uint8")
     function = lambda a, c, s=scale, z=zero: ops.matmul(a, c, s, z)  # noqa: E731
     shape = (*x.shape[:-1], y.shape[-1])
-    b.step("quantized::matmul", function, [x, y], shape, scale, zero, "" if b.exact else FLOAT_SUMS)
+    largest = 255 * (x.scale or 1.0) * 255 * (y.scale or 1.0) * x.shape[-1]
+    accident = OVERFLOW if largest >= np.finfo(np.float32).max else None if b.exact else QUANTIZED_FLOATS
+    b.step("quantized::matmul", function, [x, y], shape, scale, zero, accident)
 
 
 BINARY = ("quantized::add", "quantized::add_relu", "quantized::mul", "quantized::mul_relu")
@@ -179,7 +194,7 @@ def binary(b: TorchBuilder, name: str) -> None:
     call = lambda a, c, s=scale, z=zero: function(a, c, s, z)  # noqa: E731
     largest = 255 * (x.scale or 1.0) * (255 * (y.scale or 1.0) if "mul" in name else 1)
     largest += 0.0 if "mul" in name else 255 * (y.scale or 1.0)
-    b.step(name, call, [x, y], x.shape, scale, zero, tail(x.shape) or beyond_int32(largest, scale))
+    b.step(name, call, [x, y], x.shape, scale, zero, tail(x.shape, beyond_int32(largest, scale)))
 
 
 @generates("quantized::cat", "quantized::cat_relu")
@@ -192,7 +207,8 @@ def cat(b: TorchBuilder, name: str) -> None:
     call = lambda a, c, s=scale, z=zero: function([a, c], axis, s, z)  # noqa: E731
     shape = [n + y.shape[a] if a == axis else n for a, n in enumerate(x.shape)]
     largest = 255 * max(x.scale or 1.0, y.scale or 1.0)
-    b.step(name, call, [x, y], shape, scale, zero, PYTORCH_TAIL if axis else beyond_int32(largest, scale))
+    beyond = beyond_int32(largest, scale)
+    b.step(name, call, [x, y], shape, scale, zero, tail((1,), beyond) if axis else beyond)
 
 
 TABLES: dict[str, Callable[[float, int], Callable[[Any], Any]]] = {
@@ -216,17 +232,19 @@ SAME: dict[str, Callable[[Any], Any]] = {
 def table(b: TorchBuilder, name: str) -> None:
     x = b.take_q()
     scale, zero = b.target()
-    beyond = tail(x.shape) or beyond_int32(max(1.2, 255 * (x.scale or 1.0)), scale)
-    accident, steady = (FLOAT_SUMS, False) if name.endswith("softmax") else (beyond, True)
+    beyond = tail(x.shape, beyond_int32(max(1.2, 255 * (x.scale or 1.0)), scale))
+    accident, steady = (QUANTIZED_FLOATS, False) if name.endswith("softmax") else (beyond, True)
     b.step(name, TABLES[name](scale, zero), [x], x.shape, scale, zero, accident, steady)
 
 
 @generates(*SAME)
 def same(b: TorchBuilder, name: str) -> None:
-    """The result's scale is the operand's."""
+    """For operators whose result has the operand's scale."""
     x = b.take_q()
     shape = (int(np.prod(x.shape)),) if name == "aten::flatten" else x.shape
-    b.step(name, SAME[name], [x], shape, x.scale, x.zero, FLOAT_STEPS if "threshold" in name else "")
+    beyond = beyond_int32(1.0, x.scale or 1.0) is not None  # for the number that a threshold inserts
+    accident = replace(QUANTIZED_FLOATS, ends=beyond) if "threshold" in name else None
+    b.step(name, SAME[name], [x], shape, x.scale, x.zero, accident)
 
 
 SCALARS = ("quantized::add_scalar", "quantized::add_scalar_relu", "quantized::mul_scalar", "quantized::mul_scalar_relu")
@@ -234,11 +252,11 @@ SCALARS = ("quantized::add_scalar", "quantized::add_scalar_relu", "quantized::mu
 
 @generates(*SCALARS)
 def scalar(b: TorchBuilder, name: str) -> None:
-    """Scale and zero point of the result follow from the number: float from there on, as nothing else may depend on
-    them."""
+    """Scale and zero point of the result follow from the number: the value is float from there on, as nothing else may
+    depend on them."""
     x, number = b.take_q(), float(b.draw.pick([0.5, -0.25, 3.0, 0.0]))
     function = getattr(ops, name.split("::")[1])
-    b.step(name, lambda a: torch.dequantize(function(a, number)), [x], x.shape, None, accident="")
+    b.step(name, lambda a: torch.dequantize(function(a, number)), [x], x.shape, None)
 
 
 @generates("quantized::instance_norm", "quantized::layer_norm", "quantized::group_norm")
@@ -253,7 +271,10 @@ def norm(b: TorchBuilder, name: str) -> None:
             a, list(x.shape[1:]), torch.ones(x.shape[1:]), torch.zeros(x.shape[1:]), 1e-5, scale, zero
         ),
     }
-    b.step(name, calls[name], [x], x.shape, scale, zero, FLOAT_SUMS)
+    groups = {"quantized::instance_norm": c, "quantized::group_norm": 1}.get(name)
+    written = x.shape[0] if groups is None else int(np.prod(x.shape[1:])) // groups
+    accident = QUANTIZED_FLOATS if x.shape[0] <= written else UNWRITTEN
+    b.step(name, calls[name], [x], x.shape, scale, zero, accident)
 
 
 @generates("aten::max_pool2d", "aten::avg_pool2d")
@@ -271,8 +292,9 @@ def quantize(b: TorchBuilder) -> None:
     x = b.take(("float32",))
     scale, zero = b.draw.scale(), b.draw.zero_point("uint8")
     call = lambda a: torch.quantize_per_tensor(a, scale, zero, torch.quint8)  # noqa: E731
-    outside = x not in b.inputs or b.recipe.hostile or LARGEST_INPUT / scale >= 2.0**31
-    b.step("aten::quantize_per_tensor", call, [x], x.shape, scale, zero, NARROWED if outside else tail(x.shape))
+    beyond = NARROWED if x not in b.inputs or LARGEST_INPUT / scale >= 2.0**31 else None
+    accident = HOSTILE if b.recipe.hostile else tail(x.shape, beyond)
+    b.step("aten::quantize_per_tensor", call, [x], x.shape, scale, zero, accident)
 
 
 @generates("aten::dequantize")

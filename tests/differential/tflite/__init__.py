@@ -14,9 +14,9 @@ from . import elementwise, moves, products, recurrent, windows  # noqa: F401  (t
 from .builder import GENERATORS, make
 
 EXCLUDED = {"TFLite_Detection_PostProcess": "LiteRT sorts equal scores unstably; tests/conformance has its cases"}
-ROUND_OTHERWISE = {  # in the builtin kernels
+ROUND_OTHERWISE = {  # in LiteRT's builtin kernels
     "ADD", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "DIV", "FULLY_CONNECTED", "LOGISTIC", "MEAN", "MUL",
-    "QUANTIZE", "RESIZE_BILINEAR", "SUB", "SUM", "TANH", "TRANSPOSE_CONV",
+    "QUANTIZE", "RESIZE_BILINEAR", "SOFTMAX", "SUB", "SUM", "TANH", "TRANSPOSE_CONV",
 }  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def load(case: Case, numerics: str = "tflite") -> QnnModule:
 
 
 def run_litert(case: Case, kernels: str) -> list[list[np.ndarray]]:
-    """LiteRT's outputs of every trial; in a process of its own where scales are extreme, which aborts LiteRT."""
+    """LiteRT's outputs of every trial; in its own process where scales are extreme, which makes LiteRT abort."""
     if case.facts["scales"] == "extreme":
         outputs, error = isolated(case.content, case.trials, kernels, case.stateful)
         if outputs is None:
@@ -38,8 +38,8 @@ def run_litert(case: Case, kernels: str) -> list[list[np.ndarray]]:
 
 
 def run_reference(case: Case) -> list[list[np.ndarray]]:
-    """The reference kernels, or the builtin ones without XNNPACK where these have no kernel, unless operators round
-    otherwise there."""
+    """The reference kernels, or, where there is none, the builtin ones without XNNPACK, unless the operators round
+    differently there."""
     try:
         return run_litert(case, "reference")
     except FrameworkRefuses as error:
@@ -48,8 +48,8 @@ def run_reference(case: Case) -> list[list[np.ndarray]]:
         return run_litert(case, "builtin")
 
 
-# Operators that XNNPACK has for 8 bits, and those that only move values, whichever kernel does: the others LiteRT runs
-# beside it by the builtin kernels, whose rounding numerics="float32" is not about
+# Operators that XNNPACK has for 8 bits, and those that only move values, in whichever kernel: LiteRT runs the others in
+# its builtin kernels, whose rounding numerics="float32" does not reproduce
 XNNPACK = {
     "ADD", "CONCATENATION", "CONV_2D", "DEPTHWISE_CONV_2D", "EXPAND_DIMS", "FULLY_CONNECTED", "MAX_POOL_2D", "MUL",
     "PACK", "PAD", "RESHAPE", "SLICE", "SPLIT", "SQUEEZE", "STRIDED_SLICE", "SUB", "TRANSPOSE", "UNPACK",
@@ -65,11 +65,11 @@ def run_xnnpack(case: Case) -> list[list[np.ndarray]]:
 
 
 def of_xnnpack(case: Case) -> bool:
-    """Whether XNNPACK computes all that rounds. Its scales have bounds, beyond which builtin kernels stand in, as they
-    do for some depthwise convolutions of uint8, which then equal numerics="tflite" bit for bit."""
+    """Whether XNNPACK computes everything that rounds. It limits scales, and beyond its limits builtin kernels stand
+    in, as they do for some uint8 depthwise convolutions, which then equal numerics="tflite" bit for bit."""
     dtypes = {array.dtype.name for array in case.trials[0]}
     operators = XNNPACK - {"DEPTHWISE_CONV_2D"} if "uint8" in dtypes else XNNPACK
-    return case.operators.keys() <= operators and dtypes <= {"int8", "uint8"} and case.facts["scales"] == "ordinary"
+    return case.operators.keys() <= operators and dtypes <= {"int8", "uint8"} and case.facts["scales"] != "extreme"
 
 
 FRONTEND = Frontend(

@@ -1,21 +1,19 @@
-"""A TFLite graph under construction: operators take tensors that are there already, or new inputs."""
+"""A TFLite graph under construction: operators take existing tensors or new inputs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tests.conformance.tflite_models.builder import Graph, Q
 
+from .. import builder as common
 from ..recipe import Case, Recipe
-from ..rules import NARROWED, SHIFTED_OUT
-from ..values import Draw
+from ..rules import HOSTILE, NARROWED, SHIFTED_OUT, UNDEFINED_BOUND, Rule, inherited
 
-TRIALS = 3
 QUANTIZED = ("int8", "uint8", "int16")
 
 
@@ -27,30 +25,30 @@ class Value:
     shape: tuple[int, ...]
     dtype: str
     q: Q | None
-    accident: str = ""
+    accident: Rule | None = None
     steady: bool = True
 
+    @property
+    def key(self) -> int:
+        return self.index
 
-class Builder:
-    """Collects one model. `draw` is the source of everything random."""
+
+class Builder(common.Builder):
+    """Collects one model. `draw` is the source of all randomness."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.draw, self.graph = recipe, Draw(recipe), Graph()
-        self.values: list[Value] = []
-        self.used: set[int] = set()
-        self.limits: dict[int, tuple[int | None, int | None]] = {}
-        self.inputs: list[Value] = []
-        self.operators: Counter[str] = Counter()
+        super().__init__(recipe)
+        self.graph = Graph()
         self.stateful = False
 
     # ---- tensors -------------------------------------------------------------------------------------------------
 
     def dtype(self, options: Sequence[str] = QUANTIZED) -> str:
-        """The graph's dtype where the operator has it, else one that it has."""
-        return self.recipe.dtype if self.recipe.dtype in options and self.draw.chance(0.8) else self.draw.pick(options)
+        """The graph's dtype where the operator supports it, else one that it supports."""
+        return super().dtype(options)
 
     def q(self, dtype: str, about: float = 0.05, *, scale: float | None = None) -> Q | None:
-        """Quantization of an activation; int16 has no zero point and a scale 256 times finer; None where none is."""
+        """The quantization of an activation; int16 has no zero point and a scale 256 times finer; or None."""
         if dtype not in QUANTIZED:
             return None
         scale = self.draw.scale(about) * self.draw.unit if scale is None else scale
@@ -70,7 +68,8 @@ class Builder:
         q = q or (self.q(dtype) if quantized else None)
         index = self.graph.input(shape, dtype, q)
         self.limits[index] = (low, high)
-        self.inputs.append(self._keep(Value(index, tuple(shape), dtype, q)))
+        self.inputs.append(Value(index, tuple(shape), dtype, q))
+        self.values.append(self.inputs[-1])
         return self.inputs[-1]
 
     def take(
@@ -80,7 +79,7 @@ class Builder:
         where: Callable[[Value], bool] = lambda value: True,
         shape: Sequence[int] | None = None,
     ) -> Value:
-        """A tensor of such a dtype and rank that is there, the newest most often, or a new input of that shape."""
+        """An existing tensor of one of these dtypes and ranks, most often the newest, or a new input of that shape."""
         ranks = range(1, 6) if rank is None else [rank] if isinstance(rank, int) else rank
         found = [
             v
@@ -97,7 +96,7 @@ class Builder:
         return self.fresh(self.dtype(dtypes), wanted)
 
     def const(self, array: Any, dtype: str | None = None, q: Q | None = None) -> int:
-        """A constant's index."""
+        """Adds a constant; returns its index."""
         return self.graph.const(array, dtype, q)
 
     def operand(self, dtype: str, shape: Sequence[int], q: Q | None, constant: bool) -> Value:
@@ -116,15 +115,15 @@ class Builder:
         dtypes: Sequence[str],
         qs: Sequence[Q | None],
         *,
-        accident: str = "",
+        accident: Rule | None = None,
         steady: bool = True,
         **options: Any,
     ) -> list[Value]:
         """Adds an operator with several outputs."""
         sources = [value for value in inputs if isinstance(value, Value)]
-        accident = next((value.accident for value in sources if value.accident), accident)
         accident = accident or shifted_out([value.q for value in sources], qs[0] if qs else None)
         accident = accident or beyond_int32(options.get("act", "none"), qs[0] if qs else None)
+        accident = inherited([value.accident for value in sources], accident)
         steady = steady and all(value.steady for value in sources)
         made = [
             Value(self.graph.tensor(shape, dtype, q), tuple(int(n) for n in shape), dtype, q, accident, steady)
@@ -134,7 +133,8 @@ class Builder:
         indices = [value.index if isinstance(value, Value) else value for value in inputs]
         self.graph.op(operator, indices, [value.index for value in made], **options)
         self.operators[operator] += 1
-        return [self._keep(value) for value in made]
+        self.place(made, accident)
+        return made
 
     def one(
         self,
@@ -148,48 +148,48 @@ class Builder:
         """Adds an operator with one output."""
         return self.emit(operator, inputs, [shape], [dtype], [q], **options)[0]
 
-    def _keep(self, value: Value) -> Value:
-        self.values.append(value)
-        return value
+    @property
+    def may_be_nan(self) -> bool:
+        """Whether floats computed so far may be NaN or infinite."""
+        return self.recipe.hostile or bool(self.operators.keys() & UNBOUNDED)
+
+    def narrowed(self, x: Value, beyond: bool) -> Rule | None:
+        """The rule for floats that become integers, some of which may be `beyond` the range."""
+        if x.dtype != "float32":
+            return None
+        if self.may_be_nan if x not in self.inputs else self.recipe.hostile:
+            return HOSTILE
+        return NARROWED if beyond or x not in self.inputs else None
 
     # ---- the finished case ---------------------------------------------------------------------------------------
 
     def case(self) -> Case:
-        """What no operator reads becomes an output."""
-        results = [value for value in self.values if value.index not in self.used and value not in self.inputs]
-        self.graph.packed.outputs = [value.index for value in results]
-        self.draw.begin(self.recipe.seed)
-        trials = [[self._feed(value) for value in self.inputs] for _ in range(TRIALS)]
-        return Case(
-            content=self.graph.build(),
-            trials=trials,
-            operators=self.operators,
-            accidents=[value.accident for value in results],
-            steady=[value.steady for value in results],
-            stateful=self.stateful,
-            facts={"scales": self.recipe.scales},
-        )
-
-    def _feed(self, value: Value) -> np.ndarray:
-        return self.draw.array(value.dtype, value.shape, *self.limits[value.index])
+        """Tensors that no operator reads become outputs."""
+        self.graph.packed.outputs = [value.index for value in self.results()]
+        return replace(super().case(self.graph.build(), scales=self.recipe.scales), stateful=self.stateful)
 
 
-MOST_MULTIPLIER = 2.0**22  # with the bits by which ADD and the comparisons shift before
+UNBOUNDED = {  # whose results may be NaN, or infinite, with differences that are NaN
+    "DIV", "EXP", "FLOOR_DIV", "FLOOR_MOD", "L2_NORMALIZATION", "LOG", "MUL", "POW", "REDUCE_PROD", "RSQRT", "SQRT",
+    "SQUARE", "SQUARED_DIFFERENCE",
+}  # fmt: skip
+MOST_MULTIPLIER = 2.0**22  # with the bits by which ADD and the comparisons shift first
+MOST_WIDE_MULTIPLIER = 2.0**14  # for 64-bit sums, as in 16-bit products
 
 
-def shifted_out(sources: Sequence[Q | None], result: Q | None) -> str:
-    """`SHIFTED_OUT` where the scales make such a multiplier."""
+def shifted_out(sources: Sequence[Q | None], result: Q | None, most: float = MOST_MULTIPLIER) -> Rule | None:
+    """`SHIFTED_OUT` where the scales make a multiplier of `most` or more."""
     scales = [float(np.max(q.scale)) for q in sources if q is not None]
     if not scales:
-        return ""
+        return None
     largest = max(max(scales), float(np.prod(scales))) / (result.scale if result is not None else 1.0)
-    return SHIFTED_OUT if largest >= MOST_MULTIPLIER else ""
+    return SHIFTED_OUT if largest >= most else None
 
 
-def beyond_int32(act: str, result: Q | None) -> str:
-    """`NARROWED` where the bound of a fused activation, divided by the scale, is no int32."""
+def beyond_int32(act: str, result: Q | None) -> Rule | None:
+    """`UNDEFINED_BOUND` where the bound of a fused activation, divided by the scale, does not fit into int32."""
     bounded = act in ("relu6", "relu_n1_to_1") and result is not None
-    return NARROWED if bounded and 6 / result.scale >= 2.0**30 else ""  # type: ignore[union-attr]
+    return UNDEFINED_BOUND if bounded and 6 / result.scale >= 2.0**30 else None  # type: ignore[union-attr]
 
 
 Generator = Callable[[Builder], Any]
@@ -197,7 +197,7 @@ GENERATORS: dict[str, Generator] = {}
 
 
 def generates(*names: str) -> Callable[[Generator], Generator]:
-    """Register the decorated function for these operators; one registered for several gets the name as well."""
+    """Register the decorated function for these operators; one registered for several is also passed the name."""
 
     def register(function: Generator) -> Generator:
         for name in names:

@@ -1,4 +1,4 @@
-"""Operators that move or make values: their result holds the operand's integers."""
+"""Operators that move or create values: their result holds the operand's integers."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def split_v(b: Builder) -> None:
 
 @generates("GATHER")
 def gather(b: Builder) -> None:
-    """Constant indices, or those of an input, which leave the tensor in hostile graphs alone."""
+    """Indices, constant or from an input; they are out of range in hostile graphs only."""
     x = b.take(EVERY, rank=(1, 2, 3, 4))
     axis = b.draw.between(0, len(x.shape) - 1)
     count, most = b.draw.between(1, 6), x.shape[axis] - 1
@@ -248,7 +248,7 @@ def batch_to_space(b: Builder) -> None:
     moved(b, "BATCH_TO_SPACE_ND", x, (n, *size, c), block, crops)
 
 
-# ---- values that are made ----------------------------------------------------------------------------------------
+# ---- created values ----------------------------------------------------------------------------------------------
 
 
 @generates("SHAPE")
@@ -290,7 +290,7 @@ def range_(b: Builder) -> None:
 
 @generates("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 def variable(b: Builder, name: str) -> None:
-    """A variable of the last call's value: each of the names generates all four operators."""
+    """A variable holding the last call's value: each of the names generates all four operators."""
     if b.stateful:
         return
     b.stateful = True

@@ -1,4 +1,4 @@
-"""Convolutions and matrix products: per tensor and per channel, 8 and 16 bits, hybrid, odd windows."""
+"""Convolutions and matrix products: per tensor and per channel, 8 and 16 bits, hybrid, unusual windows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ import numpy as np
 from tests.conformance.tflite_models.builder import Q
 
 from ..rules import NARROWED
-from .builder import Builder, Value, generates, shifted_out
+from .builder import MOST_MULTIPLIER, MOST_WIDE_MULTIPLIER, Builder, Value, generates, shifted_out
 from .elementwise import activation
 
 DTYPES = ("int8", "int8", "uint8", "int16")
 
 
 def quantized(value: Value) -> bool:
-    """Products of TFLite want quantized operands."""
+    """TFLite's products need quantized operands."""
     return value.q is not None
+
+
+def most_multiplier(x: Value) -> float:
+    """The multiplier of a sum of products at and above which LiteRT's arithmetic is undefined."""
+    return MOST_WIDE_MULTIPLIER if x.dtype == "int16" else MOST_MULTIPLIER
 
 
 def weights(
     b: Builder, x: Value, shape: tuple[int, ...], axis: int, with_bias: bool, **options: Any
 ) -> tuple[list[int], Q, dict[str, Any]]:
-    """Indices of weight and bias, the output's quantization, and the options that name the bias' dtype."""
+    """Indices of weight and bias, the output's quantization, and the options that name the bias's dtype."""
     draw, channels = b.draw, shape[axis]
     dtype = "uint8" if x.dtype == "uint8" else "int8"
     per_channel = dtype == "int8" and draw.chance(0.6)
@@ -41,8 +46,8 @@ def weights(
     if draw.recipe.scales == "power_of_two":
         scale = 2.0 ** np.round(np.log2(scale))
     q = Q(float(np.float32(np.clip(scale, 1e-37, 1e37))), 0 if x.dtype == "int16" else draw.zero_point(x.dtype))
-    accident = shifted_out([Q(x.q.scale * scales.max())], q)
-    if x.q.scale * scales.max() / q.scale * top * top * depth >= 2.0**31:  # before it is clipped
+    accident = shifted_out([Q(x.q.scale * scales.max())], q, most_multiplier(x))
+    if x.q.scale * scales.max() / q.scale * top * top * depth >= 2.0**31:  # before clipping
         accident = NARROWED
     options = {"accident": accident}
     if not with_bias:
@@ -112,7 +117,7 @@ def depthwise(b: Builder) -> None:
     operands, q, options = weights(b, x, shape, 3, True)
     options.pop("quantizedBiasType", None)
     options.update(window_options(geometry, padding), act=act8(b), depthMultiplier=multiplier)
-    if x.dtype == "int16":  # the schema has no dtype of the bias for it: 64 bits
+    if x.dtype == "int16":  # the schema has no bias dtype for it: 64 bits
         operands[1] = b.const(b.draw.integers("int64", (c * multiplier,), -(2**30), 2**30), q=Q(1.0))
     b.one("DEPTHWISE_CONV_2D", [x, *operands], (n, *size, c * multiplier), x.dtype, q, **options)
 
@@ -161,4 +166,5 @@ def batch_matmul(b: Builder) -> None:
     scale = x.q.scale * y.q.scale * reach[0] * reach[1] * 2.5 * float(np.sqrt(depth)) / reach[2] * b.draw.scale(1.0)
     zero = 0 if x.dtype == "int16" else b.draw.zero_point(x.dtype)
     q = Q(float(np.float32(np.clip(scale, 1e-37, 1e37))), zero)
-    b.one("BATCH_MATMUL", [x, y], (*x.shape[:-2], rows, columns), x.dtype, q, adjX=adj_x, adjY=adj_y)
+    accident = shifted_out([x.q, y.q], q, most_multiplier(x))
+    b.one("BATCH_MATMUL", [x, y], (*x.shape[:-2], rows, columns), x.dtype, q, adjX=adj_x, adjY=adj_y, accident=accident)

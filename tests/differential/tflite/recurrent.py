@@ -1,4 +1,4 @@
-"""Layers with a state: LSTM and SVDF, their parameters in the ranges that converters give them."""
+"""Stateful layers: LSTM and SVDF, with parameters in the ranges that converters produce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .builder import Builder, generates
 @generates("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def lstm(b: Builder) -> None:
     """The layer of the conformance models in random sizes, with int8 activations. A projection to more outputs than
-    there are cells is left out: LiteRT's results of the second sequence then depend on what else the layer holds."""
+    there are cells is left out: LiteRT's results for the second sequence then depend on what else the layer
+    contains."""
     b.stateful = True
     flag, cells = b.draw.chance, b.draw.extent()
     layer = Lstm(

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
-from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, NAN_POSITION, SHIFTED_OUT
+from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, LAST_CHANNEL, NAN_LOST, NAN_POSITION, SHIFTED_OUT
 from .builder import MOST_MULTIPLIER, QUANTIZED, Builder, generates
 from .elementwise import activation
 from .products import windows
@@ -19,11 +19,13 @@ def pool(b: Builder, name: str) -> None:
     x = b.take(("float32",) if name == "L2_POOL_2D" else ANY, rank=4)
     n, h, w, c = x.shape
     geometry, padding, size = windows(b, h, w)
-    if padding == "VALID":  # windows of pools have no dilation
+    if padding == "VALID":  # pooling windows have no dilation
         size = [(e - k) // s + 1 for e, (k, s, _) in zip((h, w), geometry, strict=True)]
     (kh, sh, _), (kw, sw, _) = geometry
     exact = x.dtype != "float32" or name == "MAX_POOL_2D"
-    accident = "" if exact else FLOAT_SUMS
+    accident = None if exact else FLOAT_SUMS
+    if x.dtype == "float32" and name == "MAX_POOL_2D" and b.recipe.hostile:
+        accident = NAN_LOST
     b.one(
         name, [x], (n, *size, c), x.dtype, x.q, padding=padding, strideH=sh, strideW=sw, filterHeight=kh,
         filterWidth=kw, act=activation(b) if name != "L2_POOL_2D" else "none", accident=accident,
@@ -39,7 +41,7 @@ def resize(b: Builder, name: str) -> None:
     options = {"alignCorners": corners, "halfPixelCenters": b.draw.chance(0.5) and not corners}
     shape = (x.shape[0], *size, x.shape[3])
     exact = name != "RESIZE_BILINEAR" or x.dtype != "float32"
-    b.one(name, [x, b.const(size, "int32")], shape, x.dtype, x.q, accident="" if exact else FLOAT_STEPS, **options)
+    b.one(name, [x, b.const(size, "int32")], shape, x.dtype, x.q, accident=None if exact else FLOAT_STEPS, **options)
 
 
 @generates("L2_NORMALIZATION")
@@ -47,7 +49,7 @@ def l2_normalization(b: Builder) -> None:
     x = b.take(("int8", "uint8", "float32"), rank=(2, 3, 4))
     q = {"int8": Q(1 / 128, 0), "uint8": Q(1 / 128, 128)}.get(x.dtype)
     exact = x.dtype != "float32"
-    b.one("L2_NORMALIZATION", [x], x.shape, x.dtype, q, accident="" if exact else FLOAT_SUMS, steady=exact)
+    b.one("L2_NORMALIZATION", [x], x.shape, x.dtype, q, accident=None if exact else FLOAT_SUMS, steady=exact)
 
 
 @generates("LOCAL_RESPONSE_NORMALIZATION")
@@ -55,7 +57,7 @@ def local_response(b: Builder) -> None:
     x = b.take(("float32",), rank=4)
     b.one(
         "LOCAL_RESPONSE_NORMALIZATION", [x], x.shape, x.dtype, None, radius=b.draw.between(1, 4), bias=1.0, alpha=0.5,
-        beta=0.5, accident=FLOAT_SUMS, steady=False,
+        beta=0.5, accident=LAST_CHANNEL, steady=False,
     )  # fmt: skip
 
 
@@ -64,7 +66,7 @@ def softmax(b: Builder) -> None:
     x = b.take(ANY, rank=(1, 2, 3, 4))
     q = {"int8": Q(1 / 256, -128), "uint8": Q(1 / 256, 0), "int16": Q(1 / 32768, 0)}.get(x.dtype)
     beta = b.draw.pick([1.0, 1.0, 0.5, 2.0])
-    b.one("SOFTMAX", [x], x.shape, x.dtype, q, beta=beta, accident=APPROXIMATION if x.dtype == "float32" else "")
+    b.one("SOFTMAX", [x], x.shape, x.dtype, q, beta=beta, accident=APPROXIMATION if x.dtype == "float32" else None)
 
 
 @generates("LOG_SOFTMAX")
@@ -72,11 +74,11 @@ def log_softmax(b: Builder) -> None:
     x = b.take(("int8", "uint8", "float32"), rank=(1, 2, 3, 4))
     q = {"int8": Q(16 / 256, 127), "uint8": Q(16 / 256, 255)}.get(x.dtype)
     exact = x.dtype != "float32"
-    b.one("LOG_SOFTMAX", [x], x.shape, x.dtype, q, accident="" if exact else FLOAT_SUMS, steady=exact)
+    b.one("LOG_SOFTMAX", [x], x.shape, x.dtype, q, accident=None if exact else FLOAT_SUMS, steady=exact)
 
 
 def axes_of(b: Builder, shape: tuple[int, ...]) -> tuple[list[int], bool, tuple[int, ...]]:
-    """Axes to reduce, negative ones among them, whether they are kept, and the result's shape."""
+    """Axes to reduce, some negative, whether they are kept, and the result's shape."""
     chosen = [a for a in range(len(shape)) if b.draw.chance(0.5)] or [b.draw.between(0, len(shape) - 1)]
     keep = b.draw.chance(0.5)
     result = tuple(1 if a in chosen else n for a, n in enumerate(shape) if keep or a not in chosen)
@@ -100,11 +102,11 @@ def reduction(b: Builder, name: str) -> None:
     if q is not None and not name.startswith("REDUCE_M") and b.draw.chance(0.6):
         q = b.q(x.dtype, 0.2 if name == "SUM" else 0.05)
     exact = x.dtype != "float32" or name.startswith("REDUCE_M")
-    accident = "" if exact else FLOAT_SUMS
+    accident = None if exact else FLOAT_SUMS
     if name == "REDUCE_PROD" and x.q is not None and q is not None:
         count = int(np.prod([x.shape[axis] for axis in axes]))
-        each = np.log2(x.q.scale) - np.log2(q.scale) / max(1, count)  # of one multiplication
-        accident = SHIFTED_OUT if each >= np.log2(MOST_MULTIPLIER) - 8 else ""
+        each = np.log2(x.q.scale) - np.log2(q.scale) / max(1, count)  # from one multiplication
+        accident = SHIFTED_OUT if each >= np.log2(MOST_MULTIPLIER) - 8 else None
     b.one(
         name,
         [x, b.const(axes, "int32")],
@@ -131,7 +133,7 @@ def arg(b: Builder, name: str) -> None:
     index = b.draw.pick(["int32", "int64"])
     shape = tuple(n for a, n in enumerate(x.shape) if a != axis)
     signed = axis - len(x.shape) if b.draw.chance(0.3) else axis
-    accident = NAN_POSITION if x.dtype == "float32" and (x not in b.inputs or b.recipe.hostile) else ""
+    accident = NAN_POSITION if x.dtype == "float32" and b.may_be_nan else None
     output_type = 2 if index == "int32" else 4
     b.one(name, [x, b.const(signed, "int32")], shape, index, None, outputType=output_type, accident=accident)
 
@@ -148,7 +150,7 @@ def cumsum(b: Builder) -> None:
         x.shape,
         x.dtype,
         None,
-        accident="" if exact else FLOAT_SUMS,
+        accident=None if exact else FLOAT_SUMS,
         steady=exact,
         **options,
     )
@@ -164,7 +166,7 @@ def topk(b: Builder) -> None:
 
 @generates("ONE_HOT")
 def one_hot(b: Builder) -> None:
-    """Indices outside the depth are ordinary here: they give the off value. LiteRT narrows 64 bits to 32 before."""
+    """Indices outside the depth are ordinary here: they give the off value. LiteRT first narrows 64 bits to 32."""
     indices = b.take(("int32",), rank=(1, 2, 3))
     depth = b.draw.between(1, 7)
     dtype = str(b.draw.pick(["float32", "int32", "int64", "int8", "uint8"]))

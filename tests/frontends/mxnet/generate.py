@@ -1,10 +1,10 @@
-"""Writes data/*.npz.xz: small models and what MXNet answers. Run with an interpreter that has mxnet 1.9.1 (Python 3.8):
+"""Writes data/*.npz.xz: small models and MXNet's outputs. Run with an interpreter that has mxnet 1.9.1 (Python 3.8):
 
     pip install mxnet==1.9.1 numpy==1.23.5 scipy==1.10.1
     python tests/frontends/mxnet/generate.py
 
-An archive holds per case "<case>/symbol" and "<case>/params" (the files' bytes), "<case>/x" and "<case>/y", and for
-quantized networks "<case>/y_fp32", the float network's answer. Where MXNet cannot run a graph there is no y.
+For each case an archive holds "<case>/symbol" and "<case>/params" (the files' bytes), "<case>/x" and "<case>/y", and
+for quantized networks "<case>/y_fp32", the float network's output. Where MXNet cannot run a graph there is no y.
 """
 
 import io
@@ -18,7 +18,7 @@ import zlib
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE"  # run the graph as it is written
+os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE"  # run the graph as written
 
 import mxnet as mx
 import numpy as np
@@ -209,7 +209,7 @@ FUSED_FLOAT = (
 
 
 def operators():
-    """Quantized operators written by hand: ranges as MXNet's own quantizer sets them."""
+    """Quantized operators written by hand: with ranges as MXNet's own quantizer sets them."""
     for left in ("int8", "uint8"):
         for right in ("int8", "uint8"):
             for calibrated in (True, False):
@@ -219,7 +219,7 @@ def operators():
                 name = "add_{}_{}_{}".format(left, right, "calibrated" if calibrated else "int32")
                 if calibrated:
                     yield name, dequantize(result)
-                else:  # no operator but requantize reads int32
+                else:  # only requantize reads int32
                     again = sym.contrib.requantize(*result, min_calib_range=-3.1, max_calib_range=2.9)
                     yield name + "_requantized", dequantize(again)
                     unsigned = sym.contrib.requantize(*result, min_calib_range=0, max_calib_range=2.9, out_type="auto")
@@ -247,7 +247,7 @@ def operators():
 
 
 def float_operators():
-    """Float operators as Gluon networks contain them, each in its forms."""
+    """Float operators as in Gluon networks, each in all its forms."""
     data = DATA_INPUT
     for kind in ("relu", "sigmoid", "tanh", "softrelu", "softsign"):
         yield "activation_" + kind, sym.Activation(data, act_type=kind)
@@ -414,7 +414,7 @@ def write(name, arrays):
     path = DATA / (name + ".npz.xz")
     plain = io.BytesIO()
     np.savez(plain, **arrays)
-    path.write_bytes(lzma.compress(plain.getvalue(), preset=9))  # one stream: the cases resemble each other
+    path.write_bytes(lzma.compress(plain.getvalue(), preset=9))  # one stream: the cases are similar
     cases = len([key for key in arrays if key.endswith("/x")])
     print(f"{path.name:12} {cases:4d} cases {path.stat().st_size:8,d} bytes")
 

@@ -1,4 +1,4 @@
-"""The archives that generate.py writes: models around one operator each, with MXNet's answers."""
+"""The archives that generate.py writes: models around one operator each, with MXNet's outputs."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ BUILT = (
 )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("archive", "name"), CASES, ids=[f"{archive}-{name}" for archive, name in CASES])
 def test_equals_mxnet(archive, name):
     golden = load(archive)[name]
@@ -102,6 +103,7 @@ def test_intended_sum_is_nearer_to_the_float_sum():
     np.testing.assert_array_equal(np.minimum(wide, clipped.max()), clipped)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", load("float"))
 def test_float_operators(name):
     """Float operators are TVM's own: equal up to the order of float32 sums."""

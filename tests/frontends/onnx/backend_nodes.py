@@ -73,14 +73,14 @@ def run_case(case: Any) -> Result:
 def _data_sets(case: Any, module: Any) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
     for inputs, outputs in case.data_sets:
         arrays = [_held(value) for value in inputs]
-        # inputs of the graph that the module does not read, and their order, are the model's
+        # unused inputs and input order follow the model's graph
         names = [value.name for value in case.model.graph.input]
         by_name = dict(zip(names, arrays, strict=True))
         yield [by_name[spec.name] for spec in module.inputs], [_held(value) for value in outputs]
 
 
 def _held(value: Any) -> np.ndarray:
-    """An array as qnn_ext holds it: integers of 4 and 2 bits in 8."""
+    """An array as qnn_ext holds it: 4- and 2-bit integers in 8 bits."""
     import onnx
 
     array = onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
@@ -101,7 +101,7 @@ def _difference(actual: np.ndarray, wanted: np.ndarray, rtol: float, atol: float
 
 
 def main() -> int:
-    """Run everything and print a table; 1 when a case fails."""
+    """Run everything and print a table; returns 1 if a case fails."""
     results = [run_case(case) for case in cases().values()]
     by_outcome = {outcome: [r for r in results if r.outcome == outcome] for outcome in ("pass", "refused", "fail")}
     for outcome in ("refused", "fail"):

@@ -1,4 +1,4 @@
-"""Tiny ONNX files that ask for much: name -> (file, limit that refuses it or part of another message).
+"""Tiny ONNX files that demand excessive resources: name -> (file, limit that refuses it or part of another message).
 
 Run as a program it imports them all, see `tests.frontends.explosions`.
 """
@@ -35,20 +35,20 @@ def model(
 
 
 def added(*nodes: Any, constants: Sequence[Any], shape: Sequence[int] = (1, 8)) -> bytes:
-    """y = x + Σ k, where the nodes make k of constants."""
+    """y = x + Σ k, where the nodes compute k from constants."""
     return model(
         [*nodes, node("ReduceSum", ["k"], ["z"], keepdims=0), node("Add", ["x", "z"], ["y"])], constants, shape
     )
 
 
 def doubled(name: str, times: int) -> list[Any]:
-    """k: a tensor concatenated with itself, again and again."""
+    """k: a tensor concatenated with itself, repeatedly."""
     values = [name, *(f"t{i}" for i in range(times - 1)), "k"]
     return [node("Concat", [before] * 2, [after], axis=0) for before, after in pairwise(values)]
 
 
 def calls(depth: int) -> list[Any]:
-    """Functions of which each calls the one before twice."""
+    """Functions each of which calls the previous one twice."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     found = []
     for level in range(depth):
@@ -59,7 +59,7 @@ def calls(depth: int) -> list[Any]:
 
 
 def weighty(times: int) -> bytes:
-    """A function with a megabyte of weights, called again and again."""
+    """A function with a megabyte of weights, called repeatedly."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     weights = node("Constant", [], ["c"], value=const("", np.ones(1 << 18), np.float32))
     body = [weights, node("ReduceSum", ["c"], ["t"], keepdims=0), node("Add", ["a", "t"], ["b"])]
@@ -87,6 +87,19 @@ def lstm(steps: int) -> bytes:
 def ranged(count: int) -> bytes:
     return added(node("Range", ["a", "b", "c"], ["i"]), node("Cast", ["i"], ["k"], to=FLOAT),
                  constants=[const("a", 0), const("b", count), const("c", 1)])  # fmt: skip
+
+
+def windowed(operator: str, **attributes: Any) -> bytes:
+    """A convolution, its constants quantized if it is, or a pooling."""
+    weight = const("w", np.ones((1, 1, 2, 2)), np.int8 if operator == "QLinearConv" else np.float32)
+    if operator != "QLinearConv":
+        return model([node(operator, ["x", "w"][: 1 + (operator == "Conv")], ["y"], **attributes)], [weight], IMAGE)
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node(operator, ["q", "s", "z", "w", "s", "z", "s", "z"], ["r"], **attributes),
+        node("DequantizeLinear", ["r", "s", "z"], ["y"]),
+    ]
+    return model(nodes, [weight, const("s", 0.1, np.float32), const("z", 0, np.int8)], IMAGE)
 
 
 def resized(sizes: Sequence[int], mode: str) -> bytes:
@@ -174,6 +187,15 @@ CASES: dict[str, tuple[bytes, str]] = {
         ),
         "padding",
     ),
+    "stride of a quantized window": (windowed("QLinearConv", strides=[2**31 - 1] * 2), "strides"),
+    "stride of a convolution": (windowed("Conv", strides=[2**31 - 1] * 2), "strides"),
+    "negative dilation": (windowed("MaxPool", kernel_shape=[2, 2], dilations=[-1, -1]), "dilation"),
+    "negative dilation inside of a formula": (windowed("LpPool", kernel_shape=[2, 2], dilations=[-1, -1]), "dilation"),
+    "negative window": (windowed("AveragePool", kernel_shape=[-1, -1]), "pool_size"),
+    "empty tensor of absurd dimensions": (
+        model([node("Tile", ["x", "s"], ["y"])], [const("s", [2**60, 0])]),
+        "damaged",
+    ),
     "weights of calls": (weighty(5000), "memory"),
     "calls of calls": (model([node("f39", ["x"], ["y"], domain="own")], functions=calls(40)), "expressions"),
     "parts": (
@@ -185,7 +207,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "dimensions": (model([node("Unsqueeze", ["x", "s"], ["y"])], [const("s", range(1, 5000))]), "up to 32"),
     "dimensions of a shape": (model([node("Reshape", ["x", "s"], ["y"])], [const("s", [1] * 9999 + [8])]), "up to 32"),
     "input": (model([node("Neg", ["x"], ["y"])], shape=(1 << 31, 1 << 31)), "cannot be computed"),
-    # honest, but not to be computed at import: an hour in NumPy, or gigabytes of windows
+    # harmless, but too costly to compute at import: an hour in NumPy, or gigabytes of windows
     "convolved constant": (
         added(
             node("Conv", ["a", "w"], ["k"], pads=[32] * 4),

@@ -12,6 +12,8 @@ import pytest
 import qnn_ext
 from qnn_ext.module import QnnModule
 
+from .graphs import require_exact_ort
+
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
@@ -38,7 +40,7 @@ def full_range(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray:
 
 
 def ends(dtype: Any) -> tuple[int, int, int]:
-    """Zero points worth testing: both ends of the dtype and one between."""
+    """Zero points worth testing: both ends of the dtype and one in between."""
     info = np.iinfo(dtype)
     return int(info.min), (info.min + info.max + 1) // 2 + 7, int(info.max)
 
@@ -52,9 +54,9 @@ def single_op(
     node_opset: int | None = None,
     **attributes: Any,
 ) -> tuple[Any, dict[str, np.ndarray]]:
-    """The model of one node and what to feed it. inputs: arrays, `Constant`s or None; outputs: their dtypes.
+    """The model of one node and its input values. inputs: arrays, `Constant`s or None; outputs: their dtypes.
 
-    node_opset: the attribute of QLinearSoftmax of the name "opset"
+    node_opset: QLinearSoftmax's attribute named "opset"
     """
     if node_opset is not None:
         attributes["opset"] = node_opset
@@ -81,6 +83,7 @@ def _element(dtype: Any) -> int:
 
 def run_ort(model: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
     """ONNX Runtime's results on the CPU, one thread."""
+    require_exact_ort(model)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4

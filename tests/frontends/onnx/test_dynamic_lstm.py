@@ -35,6 +35,7 @@ def lstm_inputs(rng, dtype, directions, *, per_column=False, states=True, bias=T
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype,per_column", [(np.int8, True), (np.uint8, False)])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_lstm(direction, dtype, per_column, rng):

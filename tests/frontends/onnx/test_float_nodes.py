@@ -79,6 +79,7 @@ def as_array(value) -> np.ndarray:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", list(cases()))
 def test_node(case):
     proto = onnx.ModelProto()

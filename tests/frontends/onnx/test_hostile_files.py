@@ -9,8 +9,8 @@ import qnn_ext
 from qnn_ext import Interpreter, QnnError
 
 from .graphs import integer_model, model, node, value
+from .networks import cnn, transformer
 from .single_op import MICROSOFT, const, single_op
-from .test_dynamic_batch import cnn, transformer
 
 
 def imported(nodes, shape, dtype=np.float32, constants=None, opset=21):

@@ -148,6 +148,18 @@ def test_an_unknown_operator_is_named():
         from_onnx(proto)
 
 
+REFUSED = [
+    ("LRN", {"x": ((1, 3, 4, 4),)}, {"size": 0}, "size must be at least 1, found 0"),
+    ("CumSum", {"x": ((),), "axis": np.asarray(0)}, {}, "a scalar has no axis"),
+]
+
+
+@pytest.mark.parametrize("operator, inputs, attributes, message", REFUSED)
+def test_what_no_data_has_is_refused(operator, inputs, attributes, message):
+    with pytest.raises(QnnError, match=f"{operator}.*{message}"):
+        from_onnx(one_node(operator, inputs, 14, **attributes))
+
+
 def test_bad_operands_name_the_node():
     proto = model([node("Add", ["x", "z"], ["y"], "sum")], [value("x", (3,)), value("z", (4,))], [value("y", None)])
     with pytest.raises(QnnError, match="Add 'sum'"):

@@ -55,6 +55,15 @@ def test_binary_many_qparams(op, dtype, rng):
         ms(op, operands(rng, dtype, [(50, 1000)] * 2, zeros, scales), dtype)
 
 
+@pytest.mark.parametrize("shape", [(5, 1), ()])
+def test_a_sum_whose_zero_points_cancel_it(shape):
+    """Terms of 10⁶, of which 1.4 remains: where A is broadcast, B's part of the zero points is added last."""
+    a, b = np.full(shape, 29, np.int8), np.full((5, 9), 127, np.int8)
+    scales = [const(scale) for scale in (1.8237326e8, 2.8182424e13, 3.2732877e9)]
+    zeros = [const(zero, np.int8) for zero in (3, 127, 0)]
+    ms("QLinearAdd", [a, scales[0], zeros[0], b, scales[1], zeros[1], scales[2], zeros[2]], np.int8)
+
+
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
 def test_binary_with_qparams_of_run_time(op, rng):
     ms(op, operands(rng, np.uint8, [(2, 3, 40), (3, 1)], (3, 130, 7), dynamic=True), np.uint8)

@@ -1,4 +1,5 @@
-"""Nearest neighbours whose positions lie beside integers, where float32 decides: as ONNX Runtime takes them."""
+"""Nearest neighbours whose positions lie beside integers and midpoints, where the last bit decides: as ONNX Runtime
+takes them."""
 
 import numpy as np
 import pytest
@@ -8,26 +9,41 @@ import qnn_ext
 
 ort = pytest.importorskip("onnxruntime")
 
+COORDINATES = ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners", "half_pixel_symmetric"]
+NEAREST = ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]
 
-@pytest.mark.parametrize("nearest", ["floor", "ceil", "round_prefer_floor"])
-@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
+
+def compare(length, size, opset, op="Resize", **attributes):
+    """`size`: the result's length, or a float for a scale."""
+    x_info, y_info = (
+        helper.make_tensor_value_info(name, TensorProto.INT8, (1, 1, 2, n)) for name, n in (("x", length), ("y", None))
+    )
+    scaled = isinstance(size, float)
+    target = np.array([1, 1, 1 if scaled else 2, size], np.float32 if scaled else np.int64)
+    inputs = ["x", "target"] if opset <= 10 else ["x", "", "target"] if scaled else ["x", "", "", "target"]
+    node = helper.make_node(op, inputs, ["y"], mode="nearest", **attributes)
+    graph = helper.make_graph([node], "resize", [x_info], [y_info], [numpy_helper.from_array(target, "target")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4 + (opset > 10) * 5)
+    content = model.SerializeToString()
+    x = np.arange(2 * length, dtype=np.int8).reshape(1, 1, 2, length)
+    (expected,) = ort.InferenceSession(content).run(None, {"x": x})
+    np.testing.assert_array_equal(qnn_ext.Interpreter(qnn_ext.from_onnx(content))(x), expected)
+
+
+@pytest.mark.parametrize("nearest", NEAREST)
+@pytest.mark.parametrize("coordinates", COORDINATES)
 def test_nearest_neighbours(coordinates, nearest):
-    for length, size in [(14, 2), (7, 3), (23, 10), (21, 22), (29, 13)]:
-        values = {
-            kind: helper.make_tensor_value_info(kind, TensorProto.INT8, (1, 1, 2, n))
-            for kind, n in (("x", length), ("y", size))
-        }
-        node = helper.make_node(
-            "Resize",
-            ["x", "", "", "sizes"],
-            ["y"],
-            mode="nearest",
-            coordinate_transformation_mode=coordinates,
-            nearest_mode=nearest,
-        )
-        sizes = numpy_helper.from_array(np.array([1, 1, 2, size], np.int64), "sizes")
-        graph = helper.make_graph([node], "resize", [values["x"]], [values["y"]], [sizes])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9).SerializeToString()
-        x = np.arange(2 * length, dtype=np.int8).reshape(1, 1, 2, length)
-        (expected,) = ort.InferenceSession(model).run(None, {"x": x})
-        np.testing.assert_array_equal(qnn_ext.Interpreter(qnn_ext.from_onnx(model))(x), expected)
+    """Midpoints missed by a bit (28 · 1.2, 20 → 6), lengths that are no integers before (6 · 0.6), 20 · 0.7 = 14 in
+    float32, one element, and a scale that leaves the length."""
+    for length, size in [
+        (14, 2), (7, 3), (23, 10), (21, 22), (29, 13), (20, 6), (44, 26), (11, 0.1), (28, 1.2), (6, 0.6), (20, 0.7),
+        (4, 1.2),
+    ]:  # fmt: skip
+        compare(length, size, 19, coordinate_transformation_mode=coordinates, nearest_mode=nearest)
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.99, 1.0, 1.04, 2.5])
+def test_before_version_11(scale):
+    compare(23, scale, 10)
+    if scale >= 1:
+        compare(23, scale, 9, op="Upsample")

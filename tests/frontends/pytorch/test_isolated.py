@@ -22,10 +22,10 @@ from qnn_ext.frontends.pytorch.child import import_archive
 from qnn_ext.frontends.pytorch.reader import read_archive
 from qnn_ext.frontends.pytorch.torchscript.evaluate import where
 from qnn_ext.frontends.pytorch.transfer import pack_module, unpack, unpack_module
-from qnn_ext.isolation import Ended
 from qnn_ext.limits import limited
 from qnn_ext.module import FloatNote, QnnModule, State, TensorSpec
 from qnn_ext.op.base import constant
+from qnn_ext.processes.isolation import Ended
 from qnn_ext.qparams import QParams
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

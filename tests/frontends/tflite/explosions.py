@@ -1,4 +1,4 @@
-"""Tiny .tflite files that ask for much: name -> (file, limit that refuses it or part of another message).
+"""Tiny .tflite files that demand excessive resources: name -> (file, limit that refuses it or part of another message).
 
 Run as a program it imports them all, see `tests.frontends.explosions`.
 """
@@ -35,7 +35,7 @@ def const(sketch: Sketch, value: Any, dtype: Any = np.int32) -> int:
 
 
 def model(fill: Callable[[Sketch, int], int], shape: Sequence[int] = (1, 8), dtype: int = FLOAT) -> bytes:
-    """A model of x: `fill` adds operators and gives the tensor that is the output."""
+    """A model of x: `fill` adds operators and returns the output tensor."""
     sketch = Sketch()
     x = sketch.tensor(tuple(shape), dtype, name="x")
     y = fill(sketch, x)
@@ -44,7 +44,7 @@ def model(fill: Callable[[Sketch, int], int], shape: Sequence[int] = (1, 8), dty
 
 
 def call(sketch: Sketch, code: int, inputs: Sequence[int], table: Any = None, dtype: int = FLOAT) -> int:
-    """An operator; its result, of a shape that is left open."""
+    """Adds an operator; returns its result, whose shape is left open."""
     y = sketch.tensor((), dtype)
     sketch.operator(code, list(inputs), [y], table)
     return y
@@ -76,7 +76,7 @@ def made(code: int, *operands: Any, table: Any = None, out: int = FLOAT) -> byte
 def chain(
     code: int, times: int, *operands: Any, table: Any = None, twice: bool = False, of: int | None = None
 ) -> bytes:
-    """The same operator again and again on x, or on a constant of `of` elements."""
+    """The same operator repeated on x, or on a constant of `of` elements."""
 
     def fill(sketch: Sketch, x: int) -> int:
         k = x if of is None else const(sketch, f32(1, of), np.float32)
@@ -151,7 +151,7 @@ def variable(shape: Sequence[int]) -> bytes:
 
 
 def sparse(rows: int) -> bytes:
-    """Weights of which only the sizes are in the file."""
+    """Weights that the file only gives the sizes of."""
 
     def fill(sketch: Sketch, x: int) -> int:
         w = const(sketch, f32(1), np.float32)
@@ -186,7 +186,7 @@ def subgraphs(code: int, table: Any) -> bytes:
 
 
 def sliced(times: int) -> bytes:
-    """Cut in two and joined, the parts twice each: elements double."""
+    """Split in two and joined, with each part twice: the elements double."""
 
     def fill(sketch: Sketch, x: int) -> int:
         axis = const(sketch, 1)
@@ -200,7 +200,7 @@ def sliced(times: int) -> bytes:
 
 
 def unpacked(parts: int) -> bytes:
-    """As many results as the operator has rows."""
+    """As many results as the unpacked axis has elements."""
 
     def fill(sketch: Sketch, x: int) -> int:
         results = [sketch.tensor((), FLOAT) for _ in range(parts)]
@@ -216,7 +216,7 @@ def resized(name: str, sizes: Sequence[int]) -> bytes:
 
 
 def picked(rows: int) -> bytes:
-    """A constant row taken again and again."""
+    """A constant row gathered repeatedly."""
     return made(OPS.GATHER, f32(1, 1 << 15), np.zeros(rows, np.int32), table=options("Gather"))
 
 

@@ -19,7 +19,7 @@ def pack(model: schema.ModelT) -> bytes:
 def quantization(
     scale: list[float], zero_point: list[int] | None = None, axis: int = 0
 ) -> schema.QuantizationParametersT:
-    """Quantization parameters; vectors that are empty stay out of the file."""
+    """Quantization parameters; empty vectors are left out of the file."""
     params = schema.QuantizationParametersT()
     params.scale, params.zeroPoint = scale or None, zero_point or None
     params.quantizedDimension = axis
@@ -27,7 +27,7 @@ def quantization(
 
 
 class Sketch:
-    """A model with one subgraph under construction. `self.model` is open to any change before `bytes()`."""
+    """A model with one subgraph under construction. `self.model` may be changed freely before `bytes()`."""
 
     def __init__(self) -> None:
         self.model = schema.ModelT()
@@ -47,7 +47,7 @@ class Sketch:
         quant: schema.QuantizationParametersT | None = None,
         name: str | None = None,
     ) -> int:
-        """Add a tensor, constant when it has data; its index."""
+        """Add a tensor, constant when it has data; returns its index."""
         tensor = schema.TensorT()
         tensor.shape, tensor.type, tensor.quantization = list(shape), dtype, quant
         tensor.name = name or f"t{len(self.graph.tensors)}"
@@ -91,7 +91,7 @@ class Sketch:
 
 
 def conv_sketch() -> Sketch:
-    """int8 per-channel CONV_2D with RELU6, then RESHAPE, and a signature: the common case in some 2 kB."""
+    """int8 per-channel CONV_2D with RELU6, then RESHAPE, and a signature: the common case in about 2 kB."""
     sketch = Sketch()
     x = sketch.tensor((1, 4, 4, 2), quant=quantization([0.5], [-3]), name="image")
     weights = np.arange(-27, 27, dtype=np.int8).reshape(3, 3, 3, 2)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
 
 OPERATORS = (
     "LOGISTIC TANH HARD_SWISH ELU RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 LEAKY_RELU PRELU EXP LOG SQRT RSQRT ABS NEG SIGN "
@@ -54,6 +55,16 @@ def test_neg_negates_real_values_in_float32():
 
 def test_relu_on_equal_parameters_is_a_clip():
     np.testing.assert_array_equal(unary("RELU6", "int8", [-128, 0, 5, 127], (0.1, 0), (0.1, 0)), [0, 0, 5, 60])
+
+
+def test_the_sign_of_nan_is_nan():
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    from tests.conformance.tflite_models import builder, runner
+
+    graph, values = builder.Graph(), np.float32([np.nan, -2, 0, 3])
+    graph.op("SIGN", [graph.input((4,), "float32")], [graph.output((4,), "float32")])
+    ((expected,),) = runner.invoke(graph.build(), [[values]], "builtin", stateful=False)
+    np.testing.assert_array_equal(Interpreter(from_tflite(graph.build()))(values), expected)
 
 
 def test_what_litert_has_no_kernel_for_is_refused():

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
 
 import qnn_ext
 from qnn_ext.errors import InputError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.tflite_models.builder import Graph
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
 
 OPERATORS = "ADD SUB MUL DIV SQUARED_DIFFERENCE MAXIMUM MINIMUM POW SQUARE FLOOR_DIV FLOOR_MOD ADD_N"
 

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of
 
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+
+from .oracle_cases import assert_equals_reference, cases_of
 
 
 @pytest.mark.parametrize(

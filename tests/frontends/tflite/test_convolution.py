@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
-from schema_models import conv_sketch
 
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
+from .schema_models import conv_sketch
 
 EVERY = cases_of("CONV_2D DEPTHWISE_CONV_2D")
 # XNNPACK takes 8-bit convolutions, but not uint8 depthwise ones

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant_value
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
 
 EVERY = cases_of("FULLY_CONNECTED BATCH_MATMUL")
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from flatbuffers import flexbuffers
-from oracle_cases import assert_equals_reference, run_case
 
 from qnn_ext.errors import ModelFormatError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, run_case
 
 NAME = "TFLite_Detection_PostProcess"
 CASES = load_cases(NAME)

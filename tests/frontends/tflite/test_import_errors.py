@@ -9,11 +9,12 @@ from typing import Any
 import ai_edge_litert.schema_py_generated as schema
 import numpy as np
 import pytest
-from schema_models import TYPES, Sketch, conv_sketch, pack, quantization
 
 from qnn_ext import Interpreter, QnnError, from_tflite
 from qnn_ext.errors import LimitError, ModelFormatError, ShapeError, UnsupportedOperatorError
 from tests.conformance.cases import load_cases
+
+from .schema_models import TYPES, Sketch, conv_sketch, pack, quantization
 
 OPS = schema.BuiltinOperator
 QUANT = quantization([0.5], [0])

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of
 
 import qnn_ext
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, cases_of
 
 NAME = "UNIDIRECTIONAL_SEQUENCE_LSTM"
 BUNDLED = Path(qnn_ext.__file__).parent / "data"

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of
 from tvm import relax
 
 from qnn_ext.frontends.tflite.converters.normalization import inverse_sqrt
 from qnn_ext.frontends.tflite.integers import Wide
-from qnn_ext.interpreter import interpret
 from qnn_ext.numerics import gemmlowp
 from qnn_ext.op.base import constant_value
+from qnn_ext.op.evaluate import interpret
+
+from .oracle_cases import assert_equals_reference, cases_of
 
 
 @pytest.mark.parametrize("case", cases_of("L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION"))

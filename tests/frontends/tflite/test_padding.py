@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of
 
 import qnn_ext
 from tests.conformance.tflite_models.builder import Graph
+
+from .oracle_cases import assert_equals_reference, cases_of
 
 
 @pytest.mark.parametrize(

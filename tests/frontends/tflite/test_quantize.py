@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
 
 EVERY = cases_of("DEQUANTIZE FAKE_QUANT CAST")
 
@@ -33,7 +34,8 @@ def test_quantize_equals_litert(case, numerics):
 def test_narrow_range_is_refused_as_in_litert():
     (case,) = (c for c in load_cases("FAKE_QUANT") if c.name == "FAKE_QUANT/float32/bits8_signed")
     from ai_edge_litert import schema_py_generated as schema
-    from schema_models import pack
+
+    from .schema_models import pack
 
     model = schema.ModelT.InitFromPackedBuf(case.model)
     model.subgraphs[0].operators[0].builtinOptions.narrowRange = True

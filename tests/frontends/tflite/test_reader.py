@@ -10,11 +10,12 @@ from pathlib import Path
 import flatbuffers
 import numpy as np
 import pytest
-from schema_models import TYPES, Sketch, conv_sketch, quantization, schema, signature
 
 from qnn_ext.errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.options import _DTYPE_FIELDS, _ENUM_OF_FIELD, _fields
 from qnn_ext.frontends.tflite.reader import read_model
+
+from .schema_models import TYPES, Sketch, conv_sketch, quantization, schema, signature
 
 ROOT = Path(__file__).parents[3]
 REAL = sorted((ROOT.parent / "shared" / "models" / "tflite").glob("*.tflite"))

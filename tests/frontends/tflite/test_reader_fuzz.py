@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from schema_models import conv_sketch
 
 from qnn_ext.errors import QnnError
 from qnn_ext.frontends.tflite.reader import Model, Tensor, read_model
+
+from .schema_models import conv_sketch
 
 CASES = int(os.environ.get("QNN_FUZZ_CASES", "1500"))
 SECONDS_PER_CASE = 2.0  # a hang guard: a case takes about a millisecond, more on a busy machine

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
 
 SUM = cases_of("SUM")
 INT8_SUM = [p for p in SUM if p.id.startswith("SUM/int8/")]

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
 
 EVERY = cases_of("RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR")
 

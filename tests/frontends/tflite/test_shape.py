@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of
 
 from qnn_ext.errors import ModelFormatError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, cases_of
 
 EVERY = cases_of(
     "RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE CONCATENATION SPLIT SPLIT_V PACK UNPACK TILE BROADCAST_TO "

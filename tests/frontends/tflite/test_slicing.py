@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of
 
 from qnn_ext import InputError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, cases_of
 
 
 @pytest.mark.parametrize("case", cases_of("SLICE STRIDED_SLICE GATHER GATHER_ND ONE_HOT TOPK_V2"))

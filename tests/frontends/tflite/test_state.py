@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of
 
 import qnn_ext
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
@@ -11,6 +10,8 @@ from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
 from tests.conformance.tflite_models.builder import Graph
 from tests.conformance.tflite_models.streaming import initialize, variable
+
+from .oracle_cases import assert_equals_reference, cases_of
 
 
 @pytest.mark.parametrize("case", cases_of("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"))

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from oracle_cases import assert_equals_reference, cases_of, run_case
 
 from qnn_ext.numerics.phases import phase_weight, tap_counts
 from tests.conformance.cases import load_cases
+
+from .oracle_cases import assert_equals_reference, cases_of, run_case
 
 
 @pytest.mark.parametrize("case", cases_of("TRANSPOSE_CONV"))

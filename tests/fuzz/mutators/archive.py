@@ -1,4 +1,4 @@
-"""Damage to zip archives: their members' content, each by its kind, names, order, compression and sizes."""
+"""Damage to zip archives: their members' content (by kind), names, order, compression and sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import raw, tree
 
 Mutator = Callable[[bytes, random.Random], bytes]
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-_BOMB = 1 << 24  # bytes of zeros, which deflate to a thousandth
+_BOMB = 1 << 24  # bytes of zeros, which deflate to a thousandth of their size
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Member:
 
 @dataclass(frozen=True)
 class Rules:
-    """How members are damaged: the first pattern found in a name decides; None: such members stay as they are."""
+    """How members are damaged: the first pattern found in a name decides; None leaves such members unchanged."""
 
     by_name: tuple[tuple[str, Mutator | None], ...]
 
     def mutator(self, name: str) -> Mutator | None:
-        """That of a member."""
+        """The mutator for a member."""
         return next((mutator for pattern, mutator in self.by_name if re.search(pattern, name)), raw.anything)
 
 
 def members(data: bytes) -> list[Member]:
-    """All files; zipfile.BadZipFile and its likes where there is no archive (any more)."""
+    """All files; raises zipfile.BadZipFile and the like where there is no archive (any more)."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return [Member(info.filename, archive.read(info), info.compress_type) for info in archive.infolist()]
 
@@ -58,7 +58,7 @@ def archive_mutators(rules: Rules) -> tuple[Mutator, ...]:
     """Mutators of archives whose members are damaged by these rules."""
 
     def change_member(data: bytes, chance: random.Random) -> bytes:
-        """The content of a member; small kinds of members as often as frequent ones."""
+        """Damages the content of a member; rare kinds of members as often as common ones."""
         files = _read(data)
         groups: dict[Mutator, list[int]] = {}
         for index, file in enumerate(files):
@@ -73,7 +73,7 @@ def archive_mutators(rules: Rules) -> tuple[Mutator, ...]:
         return packed(files)
 
     def change_members(data: bytes, chance: random.Random) -> bytes:
-        """A member is missing, twice there, renamed, has another's content, another compression, or is a bomb."""
+        """A member is removed, duplicated, renamed, gets another's content or compression, or becomes a zip bomb."""
         files = _read(data)
         free = [index for index, file in enumerate(files) if rules.mutator(file.name) is not None]
         if not free:
@@ -103,12 +103,12 @@ def archive_mutators(rules: Rules) -> tuple[Mutator, ...]:
             files[place] = replace(file, content=bytes(_BOMB), method=zipfile.ZIP_DEFLATED)
         return packed(files)
 
-    # Headers are mostly refused at once: as often as it takes to see that they are
+    # Damaged headers are mostly refused at once, so they are drawn only often enough to test that
     return (change_member,) * 20 + (change_members, change_header)
 
 
 def _read(data: bytes) -> list[Member]:
-    """The members, none where the mutations before this one left no archive."""
+    """The members; none where earlier mutations left no archive."""
     try:
         return members(data)
     except Exception:  # zipfile raises a dozen types on damaged archives

@@ -1,4 +1,4 @@
-"""Damage to source code, such as that of TorchScript: mostly it is code again, of other operators and operands."""
+"""Damage to source code such as TorchScript's: mostly the result is again code, with other operators and operands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METHOD = re.compile(rb"^  def ", re.MULTILINE)
 
 @cache
 def _functions() -> list[bytes]:
-    """Operators of PyTorch that qnn_ext converts, as TorchScript calls them."""
+    """Operators of PyTorch that qnn_ext converts, by their TorchScript names."""
     from qnn_ext.frontends.pytorch.torchscript.registry import CONVERTERS
 
     kinds = sorted(kind for kind in CONVERTERS if not kind.startswith("prim::"))
@@ -25,13 +25,13 @@ def _functions() -> list[bytes]:
 
 
 def change_code(data: bytes, chance: random.Random) -> bytes:
-    """Another number, operand, operator or line; seldom anything in any place."""
+    """Another number, operand, operator or line; rarely anything anywhere."""
     action = chance.choice((_number, _number, _number, _operand, _operand, _function, _function, _line, _token))
     return action(data, chance)
 
 
 def _replaced(pattern: re.Pattern[bytes], data: bytes, chance: random.Random) -> tuple[bytes, bytes, bytes]:
-    """What is before, at and behind a place of a method that matches; whole texts without methods are one."""
+    """The text before, at and after a matching place in a method; a text without methods counts as one method."""
     start = next((match.start() for match in _METHOD.finditer(data)), 0)
     places = [match.span() for match in pattern.finditer(data, start)]
     begin, end = chance.choice(places) if places else (len(data), len(data))

@@ -1,4 +1,4 @@
-"""Damage to FlatBuffers: their tables, vectors and offsets as they lie in the file, and TFLite's models as trees of
+"""Damage to FlatBuffers: their tables, vectors and offsets as laid out in the file; and TFLite models as trees of
 values, which stay valid files that make no sense."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _OPERATORS = sorted(value for name, value in vars(schema.BuiltinOperator).items(
 
 def sites(data: bytes) -> dict[str, list[int]]:
     """Positions by kind: "slot" (16 bits of a vtable), "field" (32 bits of a table), "offset" (a field or element that
-    leads to another table, vector or string) and "length" (of a vector or string). No schema tells which field is an
-    offset; whatever could be one is followed."""
+    points to another table, vector or string) and "length" (of a vector or string). Without a schema to say which
+    fields are offsets, whatever could be one is followed."""
     found: dict[str, list[int]] = {"slot": [], "field": [], "offset": [], "length": []}
     if len(data) < 8:
         return found
@@ -51,7 +51,7 @@ def _leads_somewhere(data: bytes, place: int) -> bool:
 
 
 def _table_sites(data: bytes, position: int) -> list[tuple[str, int]]:
-    """Those of a table, [] where there is none."""
+    """The positions in a table; [] where there is none."""
     if position + 4 > len(data):
         return []
     vtable = position - struct.unpack_from("<i", data, position)[0]
@@ -71,7 +71,7 @@ def _table_sites(data: bytes, position: int) -> list[tuple[str, int]]:
 
 
 def _vector_sites(data: bytes, position: int) -> list[tuple[str, int]]:
-    """Those of a vector or string, [] where there is none."""
+    """The positions in a vector or string; [] where there is none."""
     if position + 4 > len(data):
         return []
     count = struct.unpack_from("<I", data, position)[0]
@@ -86,7 +86,7 @@ def _vector_sites(data: bytes, position: int) -> list[tuple[str, int]]:
 
 
 def bend_offset(data: bytes, chance: random.Random) -> bytes:
-    """An offset leads where another one leads, or near or far from where it did."""
+    """An offset points where another one does, or near or far from where it did."""
     places = sites(data)["offset"]
     if not places:
         return data
@@ -99,7 +99,7 @@ def bend_offset(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_length(data: bytes, chance: random.Random) -> bytes:
-    """A vector or string says that it is longer or shorter."""
+    """A vector or string claims another length."""
     places = sites(data)["length"]
     if not places:
         return data
@@ -108,7 +108,7 @@ def change_length(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_field(data: bytes, chance: random.Random) -> bytes:
-    """A scalar of a table."""
+    """Changes a scalar of a table."""
     places = sites(data)["field"]
     if not places:
         return data
@@ -117,7 +117,7 @@ def change_field(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_slot(data: bytes, chance: random.Random) -> bytes:
-    """A vtable: a field is absent, or where another one is, or outside."""
+    """In a vtable, a field becomes absent, or lies where another one does, or outside."""
     places = sites(data)["slot"]
     if not places:
         return data
@@ -136,11 +136,11 @@ def _with_number(data: bytes, place: int, code: str, value: int) -> bytes:
 
 
 def change_model(data: bytes, chance: random.Random) -> bytes:
-    """Another value in a field of the model: also where the file leaves the default. A valid file again."""
+    """Another value in a field of the model, including fields left at their default. The file stays valid."""
     try:
         tree = schema.ModelT.InitFromPackedBuf(bytearray(data), 0)
     except Exception:
-        return data  # damaged by the mutations before, in a way that the schema's own code does not survive
+        return data  # damaged by earlier mutations in a way that the schema's own code does not survive
     objects: dict[str, list[Any]] = {}
     for found in _objects(tree):
         objects.setdefault(type(found).__name__, []).append(found)
@@ -151,7 +151,7 @@ def change_model(data: bytes, chance: random.Random) -> bytes:
     try:
         builder.Finish(tree.Pack(builder), IDENTIFIER)
     except Exception:
-        return data  # a value that the field cannot hold
+        return data  # the field cannot hold the value
     return bytes(builder.Output())
 
 
@@ -192,13 +192,13 @@ def _change(owner: Any, objects: dict[str, list[Any]], chance: random.Random) ->
 
 
 def _fitting(owner: Any, field: str, chance: random.Random, old: int) -> int:
-    """An integer; small where the field is an enum or an index, as most are."""
+    """An integer; a small one where the field is an enum or an index, as most are."""
     small = chance.random() < 0.5 or field in ("type", "builtinOptionsType", "fusedActivationFunction", "padding")
     return chance.randrange(24) if small else values.integer(chance, old)
 
 
 def _changed_vector(old: Any, chance: random.Random) -> Any:
-    """A vector of numbers or tables with an element changed, left out, doubled or swapped."""
+    """A vector of numbers or tables with an element changed, removed, duplicated or swapped."""
     items = old.tolist() if isinstance(old, np.ndarray) else list(old)
     if chance.random() < 0.1:
         return None
@@ -225,7 +225,7 @@ def _changed_vector(old: Any, chance: random.Random) -> Any:
 
 
 def change_buffer(data: bytes, chance: random.Random) -> bytes:
-    """A number within a constant, of 1 to 8 bytes, or all of it."""
+    """Replaces a number of 1 to 8 bytes within a constant, or all of it."""
     try:
         tree = schema.ModelT.InitFromPackedBuf(bytearray(data), 0)
     except Exception:
@@ -242,7 +242,7 @@ def change_buffer(data: bytes, chance: random.Random) -> bytes:
 
 
 def changed_constant(content: bytes, chance: random.Random) -> bytes:
-    """A constant of as many bytes with one number replaced, or, seldom, all of them."""
+    """A constant of the same size with one number replaced, or rarely all of them."""
     width = chance.choice([width for width in (1, 2, 4, 4, 8) if len(content) >= width])
     start = width * chance.randrange(len(content) // width)
     new = values.word(chance, content[start : start + width])

@@ -1,4 +1,4 @@
-"""Damage to pickles: the numbers and texts in them, so that the unpickler gets through to what is made of them."""
+"""Damage to the numbers and strings in pickles, so that the unpickler still reaches whatever uses them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MEMORY = ("BINGET", "LONG_BINGET")
 
 
 def change_pickle(data: bytes, chance: random.Random) -> bytes:
-    """An integer, a float, a truth value, or what an earlier value is taken from; sometimes bytes anywhere."""
+    """Changes an integer, a float, a boolean, or a reference to an earlier value; sometimes bytes anywhere."""
     places = [] if chance.random() < 0.15 else _places(data)
     if not places:
         return raw.anything(data, chance)
     name, argument, place = chance.choice(places)
     body, size = place + 1, struct.calcsize(_INTEGERS.get(name, "<B"))
-    if name in _INTEGERS:  # as one of 32 or 64 bits
+    if name in _INTEGERS:  # as a 32- or 64-bit integer
         new = values.integer(chance, argument)
         if chance.random() < 0.8:
             encoded = b"J" + (new % (1 << 32)).to_bytes(4, "little")
@@ -39,7 +39,7 @@ def change_pickle(data: bytes, chance: random.Random) -> bytes:
 
 
 def _places(data: bytes) -> list[tuple[str, object, int]]:
-    """(opcode, its argument, its position) of all that can be changed; up to where the pickle is damaged already."""
+    """(opcode, argument, position) of everything that can be changed, up to where the pickle is already damaged."""
     known = (*_INTEGERS, *_MEMORY, "BINFLOAT", "NEWTRUE", "NEWFALSE", "NONE", "BINUNICODE")
     found: list[tuple[str, object, int]] = []
     try:

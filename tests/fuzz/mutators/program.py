@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ _NUMBERS = ("as_int", "as_float", "as_bool", "as_ints", "as_floats", "as_scalar_
 
 @cache
 def _targets() -> list[str]:
-    """Operators that qnn_ext converts, as programs name them."""
+    """Operators that qnn_ext converts, by their names in programs."""
     from qnn_ext.frontends.pytorch.exported import from_exported_program  # noqa: F401  (fills the registry)
     from qnn_ext.frontends.pytorch.exported.registry import CONVERTERS
 
@@ -23,7 +24,7 @@ def _targets() -> list[str]:
 
 
 def change_program(data: bytes, chance: random.Random) -> bytes:
-    """One of these in the graph; every third time anything in the tree."""
+    """Changes one of these in the graph; one time in three, anything in the tree."""
     if chance.random() < 0.35:
         return tree.change_text(data, chance)
     try:
@@ -31,7 +32,7 @@ def change_program(data: bytes, chance: random.Random) -> bytes:
         graph = program["graph_module"]["graph"]
         nodes = [node for node in graph["nodes"] if isinstance(node, dict)]
     except (ValueError, RecursionError, KeyError, TypeError):
-        return tree.change_text(data, chance)  # damaged by the mutations before
+        return tree.change_text(data, chance)  # damaged by earlier mutations
     action = chance.choice((_change_argument, _change_argument, _change_target, _change_operand, _change_shape))
     action(graph, nodes, chance)
     return json.dumps(program).encode("utf-8", "surrogatepass")
@@ -78,15 +79,15 @@ def _resized(old: list[Any], chance: random.Random) -> list[Any]:
 
 
 def _change_operand(graph: Any, nodes: list[Any], chance: random.Random) -> None:
-    """Another tensor as an operand or output."""
+    """Puts another tensor in as an operand or output."""
     places = [item for item in _arguments([nodes, graph.get("outputs")]) if "as_tensor" in item]
     if places:
         place, other = chance.choice(places), chance.choice(places)
-        place["as_tensor"] = dict(other["as_tensor"]) if isinstance(other["as_tensor"], dict) else other["as_tensor"]
+        place["as_tensor"] = copy.deepcopy(other["as_tensor"])  # which may contain `place`
 
 
 def _change_shape(graph: Any, nodes: list[Any], chance: random.Random) -> None:
-    """What the program says of a tensor: sizes, strides, offset, dtype."""
+    """Changes a tensor's metadata in the program: sizes, strides, offset, dtype."""
     tensors = graph.get("tensor_values")
     described = [item for item in tensors.values() if isinstance(item, dict)] if isinstance(tensors, dict) else []
     if not described:

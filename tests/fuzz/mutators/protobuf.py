@@ -1,4 +1,4 @@
-"""Damage to ONNX models by way of onnx's own message classes: the result is a valid protobuf that makes no sense."""
+"""Damage to ONNX models through onnx's own message classes: the result is a valid protobuf that makes no sense."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _operators() -> list[tuple[str, str]]:
 
 
 def change_message(data: bytes, chance: random.Random) -> bytes:
-    """Another value of a field, present or not, of some message; or messages removed, doubled, swapped."""
+    """Another value for a field, present or not, of some message; or messages removed, duplicated, swapped."""
     model = _parsed(data)
     if model is None:
         return data
@@ -43,7 +43,7 @@ def change_message(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_constant(data: bytes, chance: random.Random) -> bytes:
-    """A number of a tensor, or a dimension, or its dtype."""
+    """Changes an element of a tensor, a dimension, or its dtype."""
     model = _parsed(data)
     tensors = [message for message in _messages(model) if message.DESCRIPTOR.name == "TensorProto"] if model else []
     if not tensors:
@@ -78,7 +78,7 @@ def change_operator(data: bytes, chance: random.Random) -> bytes:
     else:
         names = [*(name for other in nodes for name in (*other.input, *other.output)), ""]
         names += [tensor.name for tensor in model.graph.initializer]
-        names = sorted({name for name in names if isinstance(name, str)})  # what is no UTF-8 comes as bytes
+        names = sorted({name for name in names if isinstance(name, str)})  # invalid UTF-8 comes back as bytes
         place = chance.randrange(len(node.input) + 1)
         inputs = [name for name in node.input if isinstance(name, str)]
         inputs[place : place + chance.randrange(2)] = [chance.choice(names)][: chance.choice((0, 1, 1))]
@@ -88,7 +88,7 @@ def change_operator(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_opset(data: bytes, chance: random.Random) -> bytes:
-    """The operator set's version."""
+    """Changes the operator set's version."""
     model = _parsed(data)
     if model is None or not model.opset_import:
         return data
@@ -97,7 +97,7 @@ def change_opset(data: bytes, chance: random.Random) -> bytes:
 
 
 def _parsed(data: bytes) -> Any:
-    """None where mutations before this one left no protobuf."""
+    """None where earlier mutations left no valid protobuf."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -144,7 +144,7 @@ def _change(message: Any, messages: dict[str, list[Any]], chance: random.Random)
 def _set(message: Any, field: Any, old: Any, chance: random.Random, messages: dict[str, list[Any]]) -> None:
     try:
         setattr(message, field.name, _value(field, old, chance, messages))
-    except (ValueError, UnicodeEncodeError):  # no value of a closed enum, a text that is no UTF-8
+    except (ValueError, UnicodeEncodeError):  # not a value of a closed enum, or invalid UTF-8
         message.ClearField(field.name)
 
 
@@ -157,7 +157,7 @@ def _change_element(items: Any, field: Any, messages: dict[str, list[Any]], chan
         return
     place, other = chance.randrange(len(items)), chance.randrange(len(items))
     no_text = _KINDS[field.type] == "string" and bytes in (type(items[place]), type(items[other]))
-    if action == "remove" or no_text:  # what is no UTF-8 comes as bytes, and cannot be set again
+    if action == "remove" or no_text:  # invalid UTF-8 comes back as bytes, and cannot be set again
         del items[place]
     elif action == "double":
         items.append(items[place])

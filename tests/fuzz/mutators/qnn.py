@@ -1,5 +1,5 @@
-"""Damage to `.qnn` files: what checksums tell of, and, with checksums made anew, what they do not, for whoever alters a
-file can write those too. Machine code is trusted and stays as it is behind a right checksum."""
+"""Damage to `.qnn` files: damage that checksums detect, and, with checksums recomputed, damage that they do not, since
+whoever alters a file can write those too. Machine code is trusted and is left alone where its checksum is right."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import io
 import random
 
 from qnn_ext import ArtifactError
-from qnn_ext.container import MANIFEST, Reader, Writer
+from qnn_ext.files.container import MANIFEST, Reader, Writer
 
 from . import archive, raw, tree
 
 
 def change_content(data: bytes, chance: random.Random) -> bytes:
-    """The description, the states or the weights, under new checksums."""
+    """Damages the description, the states or the weights, with new checksums."""
     contents = _contents(data)
     free = sorted(name for name in contents if not name.endswith(".so"))
     if not free:
@@ -25,7 +25,7 @@ def change_content(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_members(data: bytes, chance: random.Random) -> bytes:
-    """A member is missing, has another's content or another name, under new checksums."""
+    """A member is removed, or gets another's content or another name, with new checksums."""
     contents = _contents(data)
     free = sorted(name for name in contents if not name.endswith(".so"))
     if not free:
@@ -41,7 +41,7 @@ def change_members(data: bytes, chance: random.Random) -> bytes:
 
 
 def _contents(data: bytes) -> dict[str, bytes]:
-    """All members unpacked, none where the mutations before this one left no container."""
+    """All members unpacked; none where earlier mutations left no container."""
     try:
         reader = Reader(io.BytesIO(data))
         return {name: reader.read(name) for name in reader.names()}

@@ -1,4 +1,4 @@
-"""Damage to bytes, whatever they mean."""
+"""Damage to bytes, regardless of what they mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .values import word
 
 
 def flip_bits(data: bytes, chance: random.Random) -> bytes:
-    """One to eight bits anywhere."""
+    """Flips one to eight bits anywhere."""
     result = bytearray(data)
     for _ in range(chance.randint(1, 8) if data else 0):
         result[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
@@ -16,7 +16,7 @@ def flip_bits(data: bytes, chance: random.Random) -> bytes:
 
 
 def overwrite_word(data: bytes, chance: random.Random) -> bytes:
-    """An integer or a float of 1 to 8 bytes, mostly where such a value is aligned."""
+    """Overwrites an integer or a float of 1 to 8 bytes, mostly at an aligned position."""
     width = chance.choice((1, 2, 4, 4, 8))
     if len(data) < width:
         return data
@@ -27,24 +27,24 @@ def overwrite_word(data: bytes, chance: random.Random) -> bytes:
 
 
 def truncate(data: bytes, chance: random.Random) -> bytes:
-    """Nothing after some place."""
+    """Truncates the file somewhere."""
     return data[: chance.randrange(len(data) + 1)]
 
 
 def remove(data: bytes, chance: random.Random) -> bytes:
-    """A stretch is left out."""
+    """Removes a stretch."""
     start, length = chance.randrange(len(data) + 1), chance.choice((1, 2, 4, 8, 16, 64))
     return data[:start] + data[start + length :]
 
 
 def fill(data: bytes, chance: random.Random) -> bytes:
-    """A stretch of zeros or ones."""
+    """Fills a stretch with zeros or ones."""
     start, length = chance.randrange(len(data) + 1), chance.randint(1, 64)
     return data[:start] + bytes([chance.choice((0, 255))]) * len(data[start : start + length]) + data[start + length :]
 
 
 def splice(data: bytes, chance: random.Random) -> bytes:
-    """A stretch is copied over another of the same length, or put in between."""
+    """Copies a stretch over another of the same length, or inserts it elsewhere."""
     length = chance.choice((1, 4, 8, 16, 32, 64, 256))
     source, target = chance.randrange(len(data) + 1), chance.randrange(len(data) + 1)
     end = target + (length if chance.random() < 0.7 else 0)

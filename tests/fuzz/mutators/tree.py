@@ -1,4 +1,4 @@
-"""Damage to JSON: other values, keys and structures, and texts that are no JSON any more."""
+"""Damage to JSON: other values, keys and structures, and texts that are no longer JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRUCTURES: tuple[Any, ...] = (None, [], {}, 3, -1, 0.5, True, "x", [[0, 0, 0]]
 
 
 def change_tree(data: bytes, chance: random.Random) -> bytes:
-    """One or two places of the tree changed; broken text stays as it is."""
+    """One or two places of the tree changed; text that is already broken is left alone."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):
@@ -33,12 +33,12 @@ def change_tree(data: bytes, chance: random.Random) -> bytes:
 
 
 def change_text(data: bytes, chance: random.Random) -> bytes:
-    """Mostly the tree, seldom the bytes it is written in."""
+    """Damages mostly the tree, rarely its bytes."""
     return change_tree(data, chance) if chance.random() < 0.9 else raw.anything(data, chance)
 
 
 def _sites(value: Any) -> Iterator[tuple[Any, Any]]:
-    """(container, key or index) of everything in the tree but the root."""
+    """(container, key or index) of everything in the tree except the root."""
     waiting = [value]
     while waiting:
         container = waiting.pop()
@@ -65,7 +65,7 @@ def _change(tree: Any, chance: random.Random) -> None:
         container[key] = json.loads(json.dumps(chance.choice(_STRUCTURES)))
     elif action < 0.24:
         other, place = chance.choice(group)
-        container[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(old)  # one may hold the other
+        container[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(old)  # one may contain the other
     elif action < 0.3 and isinstance(container, list):
         container.insert(key, json.loads(json.dumps(old)))
     elif action < 0.36 and isinstance(container, dict):
@@ -87,7 +87,7 @@ def _value(old: Any, texts: list[str], chance: random.Random) -> Any:
 
 
 def _digits_changed(text: str, chance: random.Random) -> str:
-    """A number within the text replaced: "(3, 3)" → "(3, -1)"."""
+    """Replaces a number within the text: "(3, 3)" → "(3, -1)"."""
     places = [place for place, char in enumerate(text) if char.isdigit()]
     if not places:
         return text[: chance.randrange(len(text) + 1)]

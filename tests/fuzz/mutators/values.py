@@ -1,4 +1,4 @@
-"""Numbers and texts that mean something to whoever reads them: limits, near misses, nothing, far too much."""
+"""Numbers and strings likely to matter to a reader: limits, near misses, empty values, excessive ones."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ TEXTS = (
 
 
 def integer(chance: random.Random, old: int) -> int:
-    """Another integer: a remarkable one, or one that the old one leads to."""
+    """Another integer: a notable one, or one derived from the old one."""
     near = (old + 1, old - 1, 2 * old, old // 2, -old, old ^ (1 << chance.randrange(8)))
     return chance.choice(INTEGERS) if chance.random() < 0.6 else chance.choice(near)
 
 
 def real(chance: random.Random, old: float) -> float:
-    """Another number, remarkable or of another magnitude."""
+    """Another number, notable or of another magnitude."""
     return chance.choice(FLOATS) if chance.random() < 0.7 else old * chance.choice((-1.0, 1e-3, 1e3, 1e10, 1e-10))
 
 
 def text(chance: random.Random, others: list[str]) -> str:
-    """One of `others`, texts of the same file, or a remarkable one."""
+    """One of `others` (strings from the same file), or a notable one."""
     return chance.choice(others) if others and chance.random() < 0.7 else chance.choice(TEXTS)
 
 
 def word(chance: random.Random, old: bytes) -> bytes:
-    """As many bytes as `old`, which has 1, 2, 4 or 8: an integer or a float in another's place."""
+    """As many bytes as `old` has (1, 2, 4 or 8), holding another integer or float."""
     if len(old) in (2, 4, 8) and chance.random() < 0.3:
         code = {2: "<e", 4: "<f", 8: "<d"}[len(old)]
         value = chance.choice(FLOATS)

@@ -1,7 +1,7 @@
 """The built-in seed files of each format: the bundled models and small ones around one operator each.
 
-They are written by a child process, for the frameworks that make some of them take seconds to import and are not
-needed in the parent.
+A child process writes them, since the frameworks behind some of them take seconds to import and are not needed in the
+parent.
 """
 
 from __future__ import annotations

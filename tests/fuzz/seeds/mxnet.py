@@ -1,4 +1,4 @@
-"""The models around one operator each that the frontend is tested with, and the bundled network."""
+"""The single-operator models that the frontend is tested with, and the bundled network."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Quantized operators of ONNX and ONNX Runtime, the networks the frontend is tested with, the bundled ones, and the
-node tests that the onnx package brings for all operators qnn_ext knows."""
+onnx package's node tests for all operators that qnn_ext knows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def quantized() -> Iterator[tuple[str, Any]]:
 
 
 def _single(name: str, domain: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-    """A model of one node; arrays of more than one dimension without a sign or of floats are inputs."""
+    """A model of one node; unsigned or float arrays of more than one dimension become inputs."""
     names, values, constants = [], [], []
     for index, item in enumerate(inputs):
         names.append("" if item is None else f"in{index}")
@@ -102,7 +102,7 @@ def qdq() -> Any:
 
 
 def node_tests() -> Iterator[tuple[str, bytes]]:
-    """Small node tests of known operators, as they are and with all inputs but the first as constants."""
+    """Small node tests of known operators, unchanged, and with all inputs but the first as constants."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():  # the generators overflow and divide by 0
@@ -130,7 +130,7 @@ def _is_accepted(model: bytes) -> bool:
 
 
 def _with_constants(case: Any) -> bytes | None:
-    """None where there is but one input, or where one is no tensor."""
+    """None where there is only one input, or where one is not a tensor."""
     values = case.data_sets[0][0] if case.data_sets else []
     graph = case.model.graph
     if len(graph.input) < 2 or not all(isinstance(value, (np.ndarray, onnx.TensorProto)) for value in values):

@@ -15,14 +15,14 @@ Tensor = torch.Tensor
 
 
 def _quantized(x: Tensor, scale: float = 0.05, zero: int = 3) -> Tensor:
-    """Through int8 and back, as PT2E writes it."""
+    """Quantize to int8 and back, as PT2E writes it."""
     ops = torch.ops.quantized_decomposed
     stored = ops.quantize_per_tensor.default(x, scale, zero, -128, 127, torch.int8)
     return ops.dequantize_per_tensor.default(stored, scale, zero, -128, 127, torch.int8)
 
 
 class _Products(torch.nn.Module):
-    """A convolution and a dense layer with integer weights, activations quantized between."""
+    """A convolution and a dense layer with integer weights, with activations quantized in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,9 @@ def _exported(module: torch.nn.Module, shapes: tuple[tuple[int, ...], ...]) -> b
     generator = torch.Generator().manual_seed(1)
     example = tuple(torch.randn(shape, generator=generator) for shape in shapes)
     program = torch.export.export(module.eval(), example)
-    program._example_inputs = None  # a pickle of no use here
+    program._example_inputs = None  # a pickle, useless here
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # contains file names of this machine
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     return buffer.getvalue()

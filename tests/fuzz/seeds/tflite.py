@@ -1,4 +1,4 @@
-"""One conformance model of each operator and dtype, once as it is and once without the shapes of what it computes, so
+"""One conformance model of each operator and dtype, once unchanged and once without the shapes of computed tensors, so
 that only an operator's own checks stop a mutation."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def single_operators() -> list[Case]:
 
 
 def open_shapes(model: bytes) -> bytes:
-    """The model without the shapes of what it computes."""
+    """The model without the shapes of computed tensors."""
     tree = schema.ModelT.InitFromPackedBuf(bytearray(model), 0)
     for graph in tree.subgraphs:
         for index in {int(index) for operator in graph.operators for index in operator.outputs}:

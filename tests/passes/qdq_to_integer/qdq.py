@@ -11,9 +11,9 @@ from tvm import IRModule, relax
 
 from qnn_ext import build
 from qnn_ext import op as qnn
-from qnn_ext.interpreter import interpret
 from qnn_ext.module import FloatNote, QnnModule, TensorSpec
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.qdq_to_integer import qdq_to_integer
 from qnn_ext.passes.rewrite import bindings_of, op_name
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.qdq_to_integer import qdq_to_integer
 from qnn_ext.passes.qdq_to_integer.hoist import hoist_quantize
 

@@ -7,6 +7,7 @@ import pytest
 
 from qnn_ext import Interpreter
 from qnn_ext.frontends.onnx import from_onnx
+from tests.frontends.onnx.graphs import require_exact_ort
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -72,6 +73,7 @@ class Model:
         graph = helper.make_graph(self.nodes, "qdq", self.inputs, [output], self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         model = onnx.shape_inference.infer_shapes(model)
+        require_exact_ort(model, optimized=True)
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         (expected,) = ort.InferenceSession(model.SerializeToString(), options).run(None, self.arrays)

@@ -209,7 +209,16 @@ def float_cases() -> dict[str, tuple[Case, str]]:
     def wide(g: Graph, x):
         return g.emit(R.matmul(g.qdq(x, *IN["uint8"]), g.dq(integers((12, 7), "int16").astype(np.int32), 1e-4, 0)))
 
+    def scaled(scale):
+        def model(g: Graph, x):
+            return g.emit(R.matmul(g.dq(g.q(x, 0.1, 3), scale, 3), g.dq(integers((12, 7)), scale, 0)))
+
+        return model, [ROWS]
+
+    beyond = "the product of its scales is beyond what float32 holds in full"
     return {
+        "tiny scales": (scaled(1e-20), beyond),
+        "huge scales": (scaled(1e20), beyond),
         "sum over scales": (scales_along(0), "its weight has scales along axis 0, and not one per output channel"),
         "one side": ((one_side, [ROWS]), "the model does not quantize both of its operands"),
         "int32": ((wide, [ROWS]), "its operands are uint8 and int32; products take 8 and 16 bits"),

@@ -49,8 +49,26 @@ NORMS: dict[str, Case] = {
     ),
     "layer_norm-two-axes": rows(lambda x: R.nn.layer_norm(x, parameter(5, 48), parameter(5, 48), [-2, -1])),
     "rms_norm": rows(lambda x: R.nn.rms_norm(x, parameter(48), [-1])),
-    "group_norm": rows(lambda x: R.nn.group_norm(x, parameter(6), parameter(6), 3, 1, [2, 3]), IMAGE),
-    "instance_norm": rows(lambda x: R.nn.instance_norm(x, parameter(6), parameter(6), 1, [2, 3]), IMAGE),
+}
+
+
+def group_norm(x, **attributes):
+    return R.nn.group_norm(x, parameter(6), parameter(6), 3, 1, [2, 3], **attributes)
+
+
+def instance_norm(x, **attributes):
+    return R.nn.instance_norm(x, parameter(6), parameter(6), 1, [2, 3], **attributes)
+
+
+GROUPS: dict[str, Case] = {
+    **{f"group_norm-{d}": rows(group_norm, IMAGE, d, reciprocal="int" in d) for d in PARAMETERS},
+    **{f"instance_norm-{d}": rows(instance_norm, IMAGE, d, reciprocal="16" in d) for d in PARAMETERS},
+    "group_norm-plain": rows(lambda x: group_norm(x, epsilon=0.1, center=False, scale=False), IMAGE),
+    "instance_norm-volume": rows(
+        lambda x: R.nn.instance_norm(x, parameter(6), parameter(6), 1, [2, 3, 4]), IMAGE.reshape(2, 6, 3, 3, 8)
+    ),
+    "group_norm-float": rows(group_norm, IMAGE, quantized=False),
+    "instance_norm-float": rows(instance_norm, IMAGE, "int16", quantized=False),
 }
 
 
@@ -72,6 +90,18 @@ def test_normalization(name):
     assert set(outcome.floats()) <= {"qnn.normalize", "multiply", "add", "reshape"}
 
 
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups(name):
+    """One operator between dequantize and quantize; normalized integers where the result is read as floats."""
+    function, inputs = GROUPS[name]
+    outcome = check(function, *inputs, compiled=False, share=0.03 if "int16" in name else 2e-3)
+    assert not outcome.notes
+    operator, how = name.split("-")
+    assert ("qnn.normalize" if how == "float" else f"qnn.{operator}") in outcome.operators
+    allowed = {"qnn.normalize", "qnn.fma", "reshape"} if how == "float" else {f"qnn.{operator}"}
+    assert set(outcome.floats()) <= allowed
+
+
 def test_batch_norm_behind_a_convolution():
     weight = RNG.integers(-99, 99, (8, 6, 3, 3)).astype(np.int8)
 
@@ -85,8 +115,21 @@ def test_batch_norm_behind_a_convolution():
 
 
 def test_kernels():
-    function, inputs = together([*SOFTMAX.values(), *NORMS.values()])
+    function, inputs = together([*SOFTMAX.values(), *NORMS.values(), *GROUPS.values()])
     run(function, *inputs)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 6e26])
+def test_rows_of_extreme_scales(scale):
+    """Rows of one value have no deviation, whatever the square of their scale is."""
+
+    def model(g: Graph, q):
+        return g.emit(R.nn.layer_norm(g.dq(q, scale, 3), parameter(4), parameter(4), [-1]))
+
+    outcome = run(model, np.full((3, 4), 3, np.uint8))
+    assert np.isfinite(outcome.got[0]).all()
+    np.testing.assert_array_equal(outcome.got[0], outcome.expected[0])
+    assert [note.reason for note in outcome.notes] == ["the square of its scale is beyond what float32 holds in full"]
 
 
 def test_notes():

@@ -1,4 +1,4 @@
-"""Activation, LeakyReLU, clip, softmax and other functions of one tensor, in float32; _contrib_quantized_act."""
+"""Activation, LeakyReLU, clip, softmax and other unary functions, in float32; _contrib_quantized_act."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def convert_softmax_output(node: Node) -> relax.Expr:
 
 @converter("_contrib_quantized_act")
 def convert_quantized_act(node: Node) -> list[relax.Expr]:
-    """relu of integers; the range stays as it is. (MXNet itself reads a uint8 result with the scale of int8.)"""
+    """relu of integers; the range is unchanged. (MXNet itself reads a uint8 result with int8's scale.)"""
     node.choice("act_type", "relu", "relu")
     data = node.input(0)
     if node.dtype(0) != "uint8":

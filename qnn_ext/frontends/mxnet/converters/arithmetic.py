@@ -65,7 +65,7 @@ REDUCTIONS: dict[str, Callable[..., relax.Expr]] = {
 
 @converter(*BINARY)
 def convert_binary(node: Node) -> relax.Expr:
-    """Two tensors, broadcast as in NumPy."""
+    """On two tensors, broadcast as in NumPy."""
     function, second = BINARY[node.operator.op], node.input(1)
     if function is relax.op.divide:
         second = checked_divisor(node.emit, second, node.label)
@@ -74,7 +74,7 @@ def convert_binary(node: Node) -> relax.Expr:
 
 @converter(*SCALAR)
 def convert_scalar(node: Node) -> relax.Expr:
-    """A tensor and a number, in the tensor's dtype."""
+    """On a tensor and a number, in the tensor's dtype."""
     function, reverse = SCALAR[node.operator.op]
     if not node.dtype(0).startswith("float"):
         raise node.unsupported(f"data of dtype {node.dtype(0)}; float32 is supported")
@@ -91,7 +91,7 @@ def convert_sum_of_all(node: Node) -> relax.Expr:
 
 @converter(*REDUCTIONS)
 def convert_reduction(node: Node) -> relax.Expr:
-    """Over `axis`, over all others with `exclude`, over everything without."""
+    """Reduces over `axis`, or over all other axes with `exclude`, or over everything when no axis is given."""
     if not node.dtype(0).startswith("float"):
         raise node.unsupported(f"data of dtype {node.dtype(0)}; float32 is supported")
     rank = len(node.shape(0))
@@ -108,8 +108,8 @@ def convert_reduction(node: Node) -> relax.Expr:
 def convert_quantized_add(node: Node) -> list[relax.Expr]:
     """saturate(rint(f32(f32(a)·m_a) + f32(f32(b)·m_b))), m = s_out / s_in.
 
-    With operands of both dtypes MXNet first rescales the uint8 one to int8, where it saturates. The output is int32
-    without calibration, spanning the sum of both ranges.
+    With operands of both dtypes MXNet first rescales the uint8 one to int8, which saturates. Without calibration the
+    output is int32 and spans the sum of both ranges.
     """
     dtypes = (node.dtype(0), node.dtype(1))
     if any(dtype not in ("int8", "uint8") for dtype in dtypes) or node.shape(0) != node.shape(1):

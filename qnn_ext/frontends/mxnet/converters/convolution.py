@@ -47,7 +47,7 @@ def read_geometry(node: Node, data: tuple[int, ...], weight: tuple[int, ...]) ->
 
 
 def check_channels(node: Node, data: tuple[int, ...], weight: tuple[int, ...], groups: int) -> None:
-    """Raise ModelFormatError unless OI… weights fit the data."""
+    """Raise ModelFormatError unless the OI… weights match the data."""
     if weight[1] * groups != data[1] or weight[0] % groups:
         raise node.malformed(f"weight {weight} with {groups} groups does not fit data {data}")
 
@@ -79,7 +79,7 @@ class _Inputs:
     weight: np.ndarray
     bias: np.ndarray | None
     total: int | None  # index of the sum's other operand
-    ranges: int  # index of the data's min, max, and then the sum's
+    ranges: int  # index of the data's min and max, followed by the sum's
 
 
 @converter("_sg_mkldnn_conv")
@@ -101,7 +101,7 @@ def convert_fused_convolution(node: Node) -> relax.Expr | list[relax.Expr]:
     data_range = node.range(inputs.ranges)
     data_scale = scale_of(node.dtype(0), data_range)
     weight_scale = channel_scales(inputs.weight, inputs.bias, data_scale)
-    used = weight_scale if node.importer.intended else _scales_by_group(weight_scale, geometry.groups)
+    used = weight_scale if node.assembly.intended else _scales_by_group(weight_scale, geometry.groups)
     weight, bias = quantize_weights(inputs.weight, used), quantize_bias(inputs.bias, weight_scale, data_scale)
     acc = _accumulator(node, weight, geometry)
     if bias is not None:
@@ -124,8 +124,8 @@ def _accumulator(node: Node, weight: np.ndarray, geometry: Geometry) -> relax.Ex
 
 
 def _uncalibrated(node: Node, inputs: _Inputs, geometry: Geometry) -> list[relax.Expr]:
-    """int32 out: rint(acc + bias + sum · s_x·s_w / s_sum), one scale for all weights. A relu works on integers as on
-    real numbers; a clip does not, and MXNet clips the integers."""
+    """int32 output: rint(acc + bias + sum · s_x·s_w / s_sum), with one scale for all weights. relu acts on integers as
+    on real numbers; a clip does not, and MXNet clips the integers."""
     activations = [_activation(node, "with_act", 0), _activation(node, "with_postsum_act", -1)]
     if any(activation is not None and activation.operator.op == "clip" for activation in activations):
         raise node.unsupported(
@@ -182,7 +182,7 @@ def _inputs(node: Node, convolution: Node) -> _Inputs:
 
 
 def float_weight(node: Node, index: int) -> np.ndarray:
-    """A parameter of finite float32 numbers with at least two dimensions."""
+    """A parameter: finite float32 numbers in at least two dimensions."""
     weight = node.constant(index)
     if weight.dtype != np.float32 or weight.ndim < 2 or not weight.size or not np.isfinite(weight).all():
         raise node.malformed(f"input {index} must be finite float32 weights, found {weight.dtype} {weight.shape}")
@@ -190,7 +190,7 @@ def float_weight(node: Node, index: int) -> np.ndarray:
 
 
 def channel_scales(weight: np.ndarray, bias: np.ndarray | None, data_scale: np.float32) -> np.ndarray:
-    """int8 steps per unit of each output channel's weights, made smaller where the bias would overflow int32
+    """int8 steps per unit of each output channel's weights, reduced where the bias would overflow int32
     (GetWeightScales: |bias| in accumulator steps stays below INT_MAX / 2)."""
     rows = weight.reshape(len(weight), -1)
     scales = np.array([scale_of("int8", Range(row.min(), row.max())) for row in rows], F32)
@@ -202,9 +202,9 @@ def channel_scales(weight: np.ndarray, bias: np.ndarray | None, data_scale: np.f
 
 
 def _scales_by_group(scales: np.ndarray, groups: int) -> np.ndarray:
-    """What MXNet 1.9.1 quantizes the weights with: those of group g by the scale of channel g. oneDNN sees grouped
-    weights with a dimension for the groups in front, and MXNet tells it that scales run along the first dimension. It
-    is right for one group and for depthwise convolutions."""
+    """The scales that MXNet 1.9.1 quantizes weights with: group g uses the scale of channel g. To oneDNN grouped
+    weights have a leading dimension of groups, and MXNet tells it that scales run along the first dimension. This is
+    correct for one group and for depthwise convolutions."""
     return scales if groups == 1 else np.repeat(scales[:groups], len(scales) // groups)
 
 
@@ -229,7 +229,7 @@ def _finish(
     out_scale = scale_of(dtype, target)
     factor = out_scale / data_scale / weight_scale
     if not leaky and inputs.total is None:
-        return rescaled(acc, factor, dtype)  # a relu at the end is the saturation at 0, a relu6 that at 255
+        return rescaled(acc, factor, dtype)  # a final relu is the saturation at 0, a relu6 the one at 255
     real = node.emit(as_real(acc, factor))
     if inputs.total is not None:
         if early is not None:
@@ -238,7 +238,7 @@ def _finish(
         real = node.emit(qnn.fma(node.emit(as_real(node.input(inputs.total))), constant(ratio), real))
     if leaky and last is not None:
         real = _leaky(node, real, last.real("slope", 0.25))
-    if node.importer.intended or inputs.total is None or node.dtype(inputs.total) == dtype:
+    if node.assembly.intended or inputs.total is None or node.dtype(inputs.total) == dtype:
         return round_saturate(real, dtype)
     return _in_place(node, real, late is not None, node.dtype(inputs.total), dtype)
 
@@ -258,20 +258,20 @@ def _leaky(node: Node, real: relax.Expr, slope: float) -> relax.Expr:
 
 def _in_place(node: Node, real: relax.Expr, relu: bool, sum_dtype: str, dtype: str) -> relax.Expr:
     """What MXNet 1.9.1 computes: the result is rounded into the buffer of the sum's operand, with that dtype's range,
-    and its bytes are read as the declared dtype from then on."""
+    and its bytes are then read as the declared dtype."""
     if relu:
         real = node.emit(relax.op.maximum(real, constant(F32(0))))
     return relax.op.astype(node.emit(round_saturate(real, sum_dtype)), dtype)
 
 
 def _activation(node: Node, key: str, position: int) -> Node | None:
-    """The fused activation that `key` announces, the first or last one in the subgraph."""
+    """The fused activation that `key` declares: the first or last one in the subgraph."""
     if not node.flag(key):
         return None
     found = [op for op in node.subgraph.nodes if op.op in ("Activation", "clip", "LeakyReLU")]
     if not found:
         raise node.malformed(f"{key} is set, but its subgraph has no activation")
-    activation = Node(node.importer, found[position], [])
+    activation = Node(node.assembly, found[position], [])
     if activation.operator.op == "LeakyReLU":
         activation.choice("act_type", "leaky", "leaky")
     elif activation.operator.op == "Activation":
@@ -286,7 +286,7 @@ def _activation(node: Node, key: str, position: int) -> Node | None:
 
 @converter("Convolution", "Convolution_v1")
 def convert_convolution(node: Node) -> relax.Expr:
-    """A convolution in float32; a BatchNorm that alone reads it is folded into its weights."""
+    """A convolution in float32; a BatchNorm that is its only reader is folded into its weights."""
     data, weight = node.input(0), float_weight(node, 1)
     geometry = read_geometry(node, node.shape(0), weight.shape)
     check_channels(node, node.shape(0), weight.shape, geometry.groups)
@@ -305,15 +305,15 @@ def convert_convolution(node: Node) -> relax.Expr:
 
 
 def _with_batch_norm(node: Node, weight: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    following = node.importer.sole_consumer(node.operator)
+    following = node.assembly.sole_consumer(node.operator)
     if following is None or following.op != "BatchNorm" or len(following.inputs) != 5:
         return weight, bias
-    names = [node.importer.graph.nodes[edge[0]].name for edge in following.inputs[1:]]
-    norm = Node(node.importer, following, [])
-    statistics = [node.importer.params.get(name) for name in names]
+    names = [node.assembly.graph.nodes[edge[0]].name for edge in following.inputs[1:]]
+    norm = Node(node.assembly, following, [])
+    statistics = [node.assembly.params.get(name) for name in names]
     if norm.axis("axis", 1, weight.ndim) != 1 or any(s is None or s.shape != weight.shape[:1] for s in statistics):
         return weight, bias
-    node.importer.folded.append(following)
+    node.assembly.fused.append(following)
     return fold_batch_norm(norm, weight, bias, [s.astype(F32) for s in statistics if s is not None])
 
 

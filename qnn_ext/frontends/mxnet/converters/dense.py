@@ -48,7 +48,7 @@ def _reshaped(node: Node, value: relax.Expr, shape: tuple[int, ...]) -> relax.Ex
 
 @converter("_sg_mkldnn_fully_connected")
 def convert_fused_dense(node: Node) -> relax.Expr | list[relax.Expr]:
-    """A dense layer with the elementwise operator fused behind it by oneDNN."""
+    """A dense layer with the elementwise operator that oneDNN fuses after it."""
     if not node.flag("quantized"):
         return convert_fused_float(node)
     dense = node.fused("FullyConnected")
@@ -72,7 +72,7 @@ def convert_fused_dense(node: Node) -> relax.Expr | list[relax.Expr]:
         if activation is not None:
             real = float_activation(activation, node.emit(real))
         return _like_input(node, dense, real, len(weight))
-    assert target is not None  # otherwise it has float output, or is uncalibrated
+    assert target is not None  # otherwise its output is float, or it is uncalibrated
     result = _requantized(node, acc, activation, data_scale, weight_scale, target)
     return node.with_range(_like_input(node, dense, result, len(weight)), target)
 
@@ -85,7 +85,7 @@ def _requantized(
     weight_scale: np.ndarray,
     target: Range,
 ) -> relax.Expr:
-    """The accumulator, after the elementwise operator in real numbers, in the calibrated range."""
+    """The accumulator, after the elementwise operator on real values, in the calibrated range."""
     if activation is None:
         return rescaled(acc, scale_of("int8", target) / data_scale / weight_scale, "int8")
     dtype = "uint8" if _never_negative(activation) else "int8"
@@ -96,7 +96,7 @@ def _requantized(
 
 
 def _uncalibrated(node: Node, dense: Node) -> list[relax.Expr]:
-    """int32 out, where the range of the data is known at run time only: acc + round(bias · s_x·s_w / s_b)."""
+    """int32 output, where the range of the data is only known at run time: acc + round(bias · s_x·s_w / s_b)."""
     activation = _eltwise(node)
     if node.flag("channel_wise_quantize"):
         raise node.unsupported("scales per channel without calibration, which MXNet itself does not run")
@@ -121,8 +121,8 @@ def _uncalibrated(node: Node, dense: Node) -> list[relax.Expr]:
 
 
 def _tensor_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | None, np.float32, np.ndarray]:
-    """int8 weights and bias, each with its range: inputs data, weight, [bias], then min and max of each. The bias is
-    rescaled to accumulator steps, halves away from zero (std::round)."""
+    """int8 weights and bias, each with its range: the inputs are data, weight, [bias], then min and max of each. The
+    bias is rescaled to accumulator steps, rounding midpoints away from zero (std::round)."""
     weight, bias = _integer_parameters(node, dense)
     first = 2 + (bias is not None)
     data_scale, weight_scale = scale_of(node.dtype(0), node.range(first)), scale_of("int8", node.range(first + 2))
@@ -133,7 +133,7 @@ def _tensor_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | None
     ratio = F32(F32(data_scale * weight_scale) / bias_scale)
     if span.largest:
         largest = F32(F32(F32(2**30 - 1) / span.largest) / bias_scale)
-        if ratio > largest:  # the bias would overflow: shrink it and the weights
+        if ratio > largest:  # the bias would overflow: scale it and the weights down
             shrink = F32(F32(F32(largest * bias_scale) / data_scale) / weight_scale)
             weight = reference.round_half_away(weight.astype(F32) * shrink).astype(np.int8)
             ratio, weight_scale = largest, F32(weight_scale * shrink)
@@ -159,7 +159,7 @@ def _integer_parameters(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray
 
 
 def _channel_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | None, np.float32, np.ndarray]:
-    """Float weights and bias that MXNet quantizes when it loads the model, as those of a convolution."""
+    """Float weights and bias that MXNet quantizes when it loads the model, as it does for a convolution."""
     has_bias = not dense.flag("no_bias")
     first = 2 + has_bias
     if len(node.inputs) != first + 2:
@@ -179,7 +179,7 @@ def _eltwise(node: Node) -> Node | None:
     wanted = node.flag("with_eltwise", node.flag("with_relu"))
     if wanted and not found:
         raise node.malformed("with_eltwise is set, but its subgraph has no elementwise operator")
-    return Node(node.importer, found[-1], []) if found else None
+    return Node(node.assembly, found[-1], []) if found else None
 
 
 def _never_negative(activation: Node) -> bool:

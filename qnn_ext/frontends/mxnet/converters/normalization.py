@@ -12,13 +12,13 @@ from ..registry import converter
 from ..scales import F32, LEVELS, as_real, rescaled, round_saturate
 from .convolution import per_channel
 
-MAX_NEIGHBOURS = 255  # channels that LRN sums over
+MAX_NEIGHBOURS = 255  # number of channels that LRN sums over
 
 
 @converter("BatchNorm", "BatchNorm_v1", "SyncBatchNorm", "_contrib_SyncBatchNorm")
 def convert_batch_norm(node: Node) -> relax.Expr:
-    """x·α + (β − α·μ), α = γ / √(σ² + ε), with the moving statistics; nothing where a convolution took it in."""
-    if any(node.operator is folded for folded in node.importer.folded):
+    """x·α + (β − α·μ), α = γ / √(σ² + ε), with the moving statistics; a no-op where it is folded into a convolution."""
+    if any(node.operator is fused for fused in node.assembly.fused):
         return node.input(0)
     rank = len(node.shape(0))
     axis = node.axis("axis", 1, rank)
@@ -32,10 +32,10 @@ def convert_batch_norm(node: Node) -> relax.Expr:
 
 @converter("_contrib_quantized_batch_norm")
 def convert_quantized_batch_norm(node: Node) -> list[relax.Expr]:
-    """int8 out: q' = saturate(rint(fma(q, a, b))), a = γ/√(σ²+ε) · r/r' · 1/√(1+ε), b = (β − μ·γ/√(σ²+ε)) · S/r'.
+    """int8 output: q' = saturate(rint(fma(q, a, b))), a = γ/√(σ²+ε) · r/r' · 1/√(1+ε), b = (β − μ·γ/√(σ²+ε)) · S/r'.
 
-    uint8 data is first rescaled to int8. γ counts even with fix_gamma, and oneDNN applies ε a second time, to the
-    variance 1 that it is told (mkldnn_quantized_batch_norm.cc).
+    uint8 data is first rescaled to int8. γ is used even with fix_gamma, and oneDNN applies ε a second time, to the
+    variance of 1 that it is passed (mkldnn_quantized_batch_norm.cc).
     """
     target = node.calibrated()
     if target is None:

@@ -19,8 +19,8 @@ LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 @dataclass(frozen=True)
 class Window:
-    """pad: what the model asks for, on both sides; overhang: what the "full" convention adds at the end, so that the
-    last window, which begins within the data, is complete."""
+    """pad: the padding that the model asks for, on both sides; overhang: what the "full" convention adds at the end to
+    complete the last window that begins within the data."""
 
     size: tuple[int, ...]
     strides: tuple[int, ...]
@@ -56,7 +56,7 @@ def _read_window(node: Node) -> Window:
 
 
 def _padded(node: Node, pad: tuple[int, ...]) -> relax.Expr:
-    """The float data with zeros around it."""
+    """The float data padded with zeros."""
     if not any(pad):
         return node.input(0)
     widths = [0, 0, 0, 0] + [p for one in pad for p in (one, one)]
@@ -65,8 +65,8 @@ def _padded(node: Node, pad: tuple[int, ...]) -> relax.Expr:
 
 @converter("Pooling", "Pooling_v1")
 def convert_pooling(node: Node) -> relax.Expr:
-    """Max or average in float32. An average with count_include_pad counts the cells of `pad`, but not those of the
-    overhang of the "full" convention."""
+    """Max or average in float32. An average with count_include_pad counts the cells of `pad`, but not the overhang of
+    the "full" convention."""
     kind = node.choice("pool_type", "max", "max", "avg")
     window = _read_window(node)
     options: dict[str, Any] = {"pool_size": window.size, "strides": window.strides}
@@ -81,9 +81,9 @@ def convert_pooling(node: Node) -> relax.Expr:
 
 @converter("_contrib_quantized_pooling")
 def convert_quantized_pooling(node: Node) -> list[relax.Expr]:
-    """Integers stay in their range. An average is rint(f32(sum) / f32(n)); n counts the cells within the data and, with
-    count_include_pad, those of `pad`, as in float. Bit for bit MXNet counts the overhang of the "full" convention too,
-    which makes the last row and column too small."""
+    """On integers; the range is unchanged. An average is rint(f32(sum) · f32(1/n)), as in oneDNN; n counts the cells
+    within the data and, with count_include_pad, those of `pad`, as in float. To match MXNet bit for bit the overhang of
+    the "full" convention counts too, which makes the last row and column too small."""
     kind = node.choice("pool_type", "max", "max", "avg")
     node.check_rank(4)
     if node.dtype(0) not in ("int8", "uint8"):
@@ -94,7 +94,7 @@ def convert_quantized_pooling(node: Node) -> list[relax.Expr]:
         result = relax.op.nn.max_pool2d(node.input(0), **options)
     else:
         inclusive = node.flag("count_include_pad", True)
-        if inclusive and any(window.overhang) and node.importer.intended:
+        if inclusive and any(window.overhang) and node.assembly.intended:
             options |= {"padding": window.pad * 2, "ceil_mode": True}
         result = qnn.avg_pool2d(
             node.input(0),
@@ -103,6 +103,7 @@ def convert_quantized_pooling(node: Node) -> list[relax.Expr]:
             1.0,
             0,
             count_include_pad=inclusive,
+            reciprocal=True,
             layout="NCHW",
             out_dtype=node.dtype(0),
             **options,

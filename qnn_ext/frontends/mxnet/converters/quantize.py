@@ -15,7 +15,7 @@ from . import uncalibrated
 def convert_quantize_v2(node: Node) -> list[relax.Expr]:
     """q = saturate(rint(x · S / max(|min|, |max|)))."""
     span = node.calibrated()
-    if span is not None and node.dtype(0) in ("int8", "uint8"):  # quantized already
+    if span is not None and node.dtype(0) in ("int8", "uint8"):  # already quantized
         return node.with_range(node.input(0), span)
     if node.dtype(0) != "float32":
         raise node.unsupported(f"quantizes {node.dtype(0)}; only float32 is supported")

@@ -12,7 +12,7 @@ _REMEDY = "quantize the model in the fused form: by quantize_model_mkldnn(...) o
 
 @converter("_contrib_quantized_conv", "_contrib_quantized_fully_connected")
 def refuse_unfused(node: Node) -> relax.Expr:
-    """The form of `quantize_model` without fusion."""
+    """The unfused form of `quantize_model`."""
     raise node.unsupported(
         "the unfused form does not work in MXNet itself: on a CPU it takes uint8 data in one group only, and adds the "
         f"int8 bias without scaling it; {_REMEDY}"

@@ -1,4 +1,4 @@
-"""Operators that move, cut, join or copy elements, of integers and floats alike."""
+"""Operators that move, slice, join or copy elements, integer or float."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def convert_copy(node: Node) -> relax.Expr:
 
 @converter("Dropout")
 def convert_dropout(node: Node) -> relax.Expr:
-    """Nothing at inference."""
+    """A no-op at inference."""
     node.choice("mode", "training", "training")
     return node.input(0)
 
 
 @converter("LogisticRegressionOutput")
 def convert_logistic_output(node: Node) -> relax.Expr:
-    """The sigmoid of its input."""
+    """The sigmoid of the input."""
     return relax.op.sigmoid(node.input(0))
 
 
 @converter("Cast", "cast")
 def convert_cast(node: Node) -> relax.Expr:
-    """To another dtype."""
+    """A cast."""
     known = [np.dtype(code).name for code in DTYPES.values()]
     return relax.op.astype(node.input(0), node.choice("dtype", "", *known))
 
@@ -60,14 +60,14 @@ def convert_flatten(node: Node) -> relax.Expr:
 
 @converter("_contrib_quantized_flatten")
 def convert_quantized_flatten(node: Node) -> list[relax.Expr]:
-    """The same of integers; the range stays."""
+    """The same for integers; the range is unchanged."""
     return [convert_flatten(node), node.input(1), node.input(2)]
 
 
 @converter("Reshape", "reshape")
 def convert_reshape(node: Node) -> relax.Expr:
-    """MXNet's special sizes: 0 copies a dimension, −1 is what is left, −2 copies the rest, −3 merges two, −4 splits
-    one into the next two sizes."""
+    """MXNet's special sizes: 0 copies a dimension, −1 is inferred, −2 copies the rest, −3 merges two, −4 splits one
+    into the next two sizes."""
     shape, wanted = node.shape(0), node.integers("shape")
     if node.flag("reverse"):
         if -4 in wanted:
@@ -120,7 +120,7 @@ def _split(node: Node, size: int, parts: list[int]) -> list[int]:
 
 @converter("transpose")
 def convert_transpose(node: Node) -> relax.Expr:
-    """Axes in another order; reversed without `axes`."""
+    """Permutes the axes; reverses them when `axes` is not given."""
     axes = node.integers("axes", ()) or tuple(reversed(range(len(node.shape(0)))))
     if sorted(axes) != list(range(len(node.shape(0)))):
         raise node.malformed(f"axes {axes} are no order of {len(node.shape(0))} dimensions")
@@ -129,7 +129,7 @@ def convert_transpose(node: Node) -> relax.Expr:
 
 @converter("SwapAxis", "swapaxes")
 def convert_swap_axes(node: Node) -> relax.Expr:
-    """Two axes exchanged."""
+    """Swaps two axes."""
     axes = list(range(len(node.shape(0))))
     one, two = node.axis("dim1", 0, len(axes)), node.axis("dim2", 0, len(axes))
     axes[one], axes[two] = axes[two], axes[one]
@@ -138,13 +138,13 @@ def convert_swap_axes(node: Node) -> relax.Expr:
 
 @converter("expand_dims")
 def convert_expand_dims(node: Node) -> relax.Expr:
-    """A dimension of 1 more."""
+    """Inserts a dimension of size 1."""
     return relax.op.expand_dims(node.input(0), node.axis("axis", 0, len(node.shape(0)) + 1))
 
 
 @converter("squeeze")
 def convert_squeeze(node: Node) -> relax.Expr:
-    """Dimensions of 1 removed."""
+    """Removes dimensions of size 1."""
     return relax.op.squeeze(node.input(0), list(node.integers("axis", ())) or None)
 
 
@@ -157,12 +157,12 @@ def convert_broadcast_to(node: Node) -> relax.Expr:
     return relax.op.broadcast_to(node.input(0), [s or dim for s, dim in zip(sizes, node.shape(0), strict=True)])
 
 
-# ---- joining and cutting -----------------------------------------------------------------------------------------
+# ---- joining and slicing -----------------------------------------------------------------------------------------
 
 
 @converter("Concat", "concat")
 def convert_concat(node: Node) -> relax.Expr:
-    """All inputs behind each other along `dim`."""
+    """All inputs concatenated along `dim`."""
     axis = node.axis("dim", 1, len(node.shape(0)))
     return relax.op.concat(node.inputs, axis) if len(node.inputs) > 1 else node.input(0)
 
@@ -191,7 +191,7 @@ def convert_quantized_concat(node: Node) -> list[relax.Expr]:
 
 @converter("stack")
 def convert_stack(node: Node) -> relax.Expr:
-    """All inputs along a new axis."""
+    """All inputs stacked along a new axis."""
     axis = node.axis("axis", 0, len(node.shape(0)) + 1)
     return relax.op.concat([node.emit(relax.op.expand_dims(value, axis)) for value in node.inputs], axis)
 
@@ -224,7 +224,7 @@ def convert_slice_axis(node: Node) -> relax.Expr:
 
 @converter("slice", "crop")
 def convert_slice(node: Node) -> relax.Expr:
-    """begin … end with steps along the first axes; None is the whole of one."""
+    """begin … end with steps along the first axes; None takes a whole axis."""
     bounds = [node.optional_integers(key) for key in ("begin", "end")]
     steps = node.optional_integers("step") if node.has("step") else ()
     count = len(bounds[0])
@@ -245,7 +245,7 @@ def convert_slice(node: Node) -> relax.Expr:
 
 @converter("slice_like")
 def convert_slice_like(node: Node) -> relax.Expr:
-    """The beginning of the data, as much as the second input is long along `axes`."""
+    """The start of the data, cut to the second input's length along `axes`."""
     shape, like = node.shape(0), node.shape(1)
     rank = len(shape)
     given = node.integers("axes", ()) or tuple(range(min(rank, len(like))))
@@ -282,7 +282,7 @@ def convert_pad(node: Node) -> relax.Expr:
 
 @converter("UpSampling")
 def convert_upsampling(node: Node) -> relax.Expr:
-    """Every pixel `scale` times in both directions."""
+    """Every pixel repeated `scale` times in both directions."""
     node.check_rank(4)
     node.choice("sample_type", "", "nearest")
     scale = node.integer("scale")

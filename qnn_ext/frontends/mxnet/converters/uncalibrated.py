@@ -1,6 +1,6 @@
-"""Ranges known at run time only (calib_mode='none'): a scale is a float32 number of shape (1,) that the model computes.
+"""Ranges only known at run time (calib_mode='none'): a scale is a float32 value of shape (1,) that the model computes.
 
-Products stay int32, with a range that stands for the whole of int32, until `_contrib_requantize` looks at the data.
+Products stay int32, with a range that covers all of int32, until `_contrib_requantize` measures the data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _number(value: float | np.float32) -> relax.Expr:
 
 
 def largest(node: Node, index: int) -> relax.Expr:
-    """max(|min|, |max|) of the range that inputs `index` and `index` + 1 give."""
+    """max(|min|, |max|) of the range given by inputs `index` and `index` + 1."""
     low, high = (node.emit(relax.op.abs(node.input(i))) for i in (index, index + 1))
     return node.emit(relax.op.maximum(low, high))
 
@@ -53,7 +53,7 @@ def product(node: Node, *factors: relax.Expr | np.float32) -> relax.Expr:
 
 
 def quantize(node: Node) -> list[relax.Expr]:
-    """Float data by its own range: int8, or uint8 where out_type asks for it."""
+    """Float data quantized by its own range: int8, or uint8 where out_type asks for it."""
     dtype = "uint8" if node.text("out_type", "int8") == "uint8" else "int8"
     span = largest_of(node, node.input(0))
     steps = node.emit(relax.op.multiply(node.input(0), scale(node, dtype, span)))
@@ -64,7 +64,7 @@ def quantize(node: Node) -> list[relax.Expr]:
 
 
 def requantize(node: Node) -> list[relax.Expr]:
-    """int32 → int8 by the largest |q| of the data: r' = f32(max |q|)·r / 2³¹, then as with a calibrated range."""
+    """int32 → int8 by the largest |q| of the data: r' = f32(max |q|)·r / 2³¹, then as for a calibrated range."""
     count = node.emit(relax.op.astype(largest_of(node, node.input(0)), "float32"))
     given = largest(node, 1)
     span = node.emit(relax.op.divide(product(node, count, given), _number(INT_MAX)))
@@ -90,19 +90,19 @@ def rescaled_data(node: Node, index: int, factor: relax.Expr, dtype: str) -> rel
 def accumulator_range(
     node: Node, acc: relax.Expr, dtype: str, data: relax.Expr, weight: np.float32
 ) -> list[relax.Expr]:
-    """An int32 product with the range that INT_MAX stands for."""
+    """An int32 product with the range that corresponds to INT_MAX."""
     step = node.emit(relax.op.divide(data, _number(RANGE_LEVELS[dtype])))
     return symmetric(node, acc, product(node, step, F32(weight / RANGE_LEVELS["int8"]), INT_MAX))
 
 
 def bias_steps(node: Node, bias: np.ndarray, factor: relax.Expr, rounding: str) -> relax.Expr:
-    """A constant vector in accumulator steps: int32 round(bias · factor)."""
+    """A constant vector in accumulator steps: round(bias · factor) in int32."""
     steps = node.emit(relax.op.multiply(constant(bias.astype(F32)), factor))
     return node.emit(qnn.quantize(steps, 1.0, 0, out_dtype="int32", rounding=rounding, reciprocal=True))
 
 
 def concatenate(node: Node, count: int, axis: int) -> list[relax.Expr]:
-    """All inputs rescaled to the widest range, behind each other."""
+    """All inputs rescaled to the widest range and concatenated."""
     dtypes = [node.dtype(i) for i in range(count)]
     dtype = "int8" if "int8" in dtypes else "uint8"
     low = high = _number(0)
@@ -118,7 +118,7 @@ def concatenate(node: Node, count: int, axis: int) -> list[relax.Expr]:
 
 
 def add(node: Node) -> list[relax.Expr]:
-    """The int32 sum of two int8 tensors, or two uint8 ones, over the sum of their ranges."""
+    """The int32 sum of two int8 tensors, or two uint8 ones, with the sum of their ranges."""
     if node.dtype(0) != node.dtype(1):
         raise node.unsupported("int8 and uint8 without calibration, where MXNet saturates one operand to nothing")
     spans = [largest(node, 2), largest(node, 4)]

@@ -1,5 +1,5 @@
-"""Arithmetic that converters of integer operators share. Scales and zero points may be constant, which folds at
-import, or come at run time."""
+"""Arithmetic that converters of integer operators share. Scales and zero points may be constant, and fold at import, or
+be run-time values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def scalar(node: Node, value: relax.Expr, what: str) -> relax.Expr:
 
 
 def along_rows(node: Node, value: relax.Expr) -> relax.Expr:
-    """Scales or zero points of a left operand so that they broadcast with the product: a vector runs along its rows."""
+    """Scales or zero points of a left operand, shaped to broadcast with the product: a vector runs along its rows."""
     return compound.reshape(value, (shape_of(value)[0], 1), node.emit) if len(shape_of(value)) == 1 else value
 
 
@@ -99,7 +99,7 @@ def requantize(
 ) -> relax.Expr:
     """saturate(rint(f32(acc) · f32(input_scale / output_scale)) + output_zero_point): ONNX Runtime's, bit for bit.
 
-    Scales: scalars, vectors along `axis`, or tensors that broadcast with the accumulator
+    Scales: scalars, vectors along `axis`, or tensors that broadcast against the accumulator
     """
     if all(len(shape_of(value)) <= 1 for value in (input_scale, output_scale)) and is_scalar(output_zero_point):
         zero_point = compound.reshape(output_zero_point, (), node.emit)
@@ -107,7 +107,7 @@ def requantize(
     multiplier = over(node, input_scale, output_scale)
     real = times(node, cast(node, accumulator, "float32"), multiplier)
     steps = node.emit(qnn.quantize(real, 1.0, 0, out_dtype="int32"))
-    limit = 1 << 20  # no sum with a zero point overflows
+    limit = 1 << 20  # so that adding a zero point cannot overflow
     total = plus(node, node.emit(relax.op.clip(steps, -limit, limit)), output_zero_point)
     return qnn.requantize(total, 1.0, 0, 1.0, 0, out_dtype=out_dtype)
 

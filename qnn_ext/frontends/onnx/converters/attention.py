@@ -1,5 +1,5 @@
 """Attention and QAttention of com.microsoft: the projection to Q, K and V, in integers if quantized, then attention in
-float, as ONNX Runtime has it."""
+float, as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def qattention(node: Node) -> list[relax.Expr]:
 
 @converter("Attention", domain=MICROSOFT)
 def attention(node: Node) -> list[relax.Expr]:
-    """Q, K, V = x·W + bias, then softmax(scale·Q·Kᵀ + mask)·V by heads."""
+    """Q, K, V = x·W + bias, then softmax(scale·Q·Kᵀ + mask)·V per head."""
     _refuse(node, "do_rotary", "past_present_share_buffer")
     if node.has_input(6):
         raise node.unsupported("the input past_sequence_length")
@@ -91,7 +91,7 @@ def _attention(node: Node, projected: relax.Expr, sizes: list[int], optional: Op
 
 
 def _with_past(node: Node, past: relax.Expr, key: relax.Expr, value: relax.Expr) -> tuple[relax.Expr, relax.Expr, int]:
-    """Keys and values behind those of earlier calls, past (2, B, heads, P, size); also P."""
+    """Keys and values appended to those of earlier calls, past (2, B, heads, P, size); also P."""
     _, batch, heads, before, size = shape_of(past)
     joined = []
     for index, new in enumerate((key, value)):
@@ -105,8 +105,8 @@ def _with_past(node: Node, past: relax.Expr, key: relax.Expr, value: relax.Expr)
 
 
 def _mask(node: Node, index: int, batch: int, length: int, before: int) -> relax.Expr | None:
-    """What is added to the scores (B, heads, S, T): mask_filter_value where the mask says no, and the lowest float
-    above the diagonal of a unidirectional attention. None when nothing is masked."""
+    """What is added to the scores (B, heads, S, T): mask_filter_value where the mask is 0, and the lowest float above
+    the diagonal of a unidirectional attention. None when nothing is masked."""
     total = before + length
     mask = _padding_mask(node, index, batch, length, total) if node.has_input(index) else None
     if not node.attribute("unidirectional", 0) or length == 1:
@@ -120,7 +120,7 @@ def _mask(node: Node, index: int, batch: int, length: int, before: int) -> relax
 
 
 def _padding_mask(node: Node, index: int, batch: int, length: int, total: int) -> relax.Expr | None:
-    """mask_index in any of its forms as floats that broadcast with (B, 1, S, T).
+    """mask_index in any of its forms, as floats that broadcast against (B, 1, S, T).
 
     (B): valid lengths; (2B): ends, then starts; (B, T) or (B, S, T): 1 for valid; (B, 1), (1, 1): no mask
     """

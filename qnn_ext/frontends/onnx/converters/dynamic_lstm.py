@@ -19,7 +19,7 @@ from .microsoft_matmul import to_float
 
 @dataclass(frozen=True)
 class _Weights:
-    """One matrix (K, 4·hidden) of one direction, its columns in the order of the gates i, o, f, c."""
+    """One matrix (K, 4·hidden) of one direction, its columns in gate order i, o, f, c."""
 
     matrix: relax.Expr
     scale: relax.Expr
@@ -37,8 +37,8 @@ class _Weights:
 def dynamic_quantize_lstm(node: Node) -> list[relax.Expr]:
     """An LSTM whose inputs and hidden states are quantized to uint8 before each product with 8-bit weights.
 
-    The inputs of all steps share one scale, the hidden states have one for each step, as in ONNX Runtime. Its sigmoid
-    and tanh are approximations, so that a state may fall into the neighbouring quantization step.
+    The inputs of all steps share one scale, the hidden states have one per step, as in ONNX Runtime. ONNX Runtime
+    approximates sigmoid and tanh, so a state may land in the neighbouring quantization step.
     """
     _check(node)
     length, batch, _ = node.shape(0)
@@ -89,7 +89,7 @@ def _direction(
 
 
 def _cell(node: Node, gates: relax.Expr, c: relax.Expr, hidden: int) -> tuple[relax.Expr, relax.Expr]:
-    """c' = f·c + i·g, h' = o·tanh(c') from the sums of the four gates."""
+    """c' = f·c + i·g, h' = o·tanh(c') from the pre-activations of the four gates."""
     i, o, f, g = (node.emit(relax.op.strided_slice(gates, [1], [k * hidden], [(k + 1) * hidden])) for k in range(4))
     i, o, f = (node.emit(relax.op.sigmoid(gate)) for gate in (i, o, f))
     c = plus(node, times(node, f, c), times(node, i, node.emit(relax.op.tanh(g))))

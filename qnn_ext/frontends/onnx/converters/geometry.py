@@ -1,4 +1,4 @@
-"""Windows of ONNX convolutions and poolings: kernel, strides, dilations and the padding `auto_pad` asks for."""
+"""Windows of ONNX convolutions and poolings: kernel, strides, dilations and the padding that `auto_pad` asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Window:
 
 
 def window(node: Node, spatial: Sequence[int], kernel: Sequence[int] | None = None) -> Window:
-    """The node's window over data of these spatial sizes; `kernel` where it follows from weights.
+    """The node's window over data of these spatial sizes; `kernel` is given where the weights determine it.
 
     Raises ModelFormatError when attributes contradict each other or the data.
     """

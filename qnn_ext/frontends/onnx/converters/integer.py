@@ -39,7 +39,7 @@ def matmul_integer16(node: Node) -> relax.Expr:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """A tensor quantized with the smallest scale that holds it: uint8 data, float32 scale, int32 zero point."""
+    """A tensor quantized with the smallest scale that covers its range: uint8 data, float32 scale, int32 zero point."""
 
     data: relax.Expr
     scale: relax.Expr

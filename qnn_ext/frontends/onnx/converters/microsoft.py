@@ -1,7 +1,8 @@
-"""Elementwise operators of com.microsoft on quantized tensors: sums, products, functions by table, Concat, Where.
+"""Elementwise operators of com.microsoft on quantized tensors: sums, products, functions by lookup table, Concat,
+Where.
 
 All of them equal ONNX Runtime's CPU kernels (MLAS on x86 with AVX2) bit for bit when scales and zero points are
-constant, and QLinearAdd and QLinearMul at run time too.
+constant, QLinearAdd and QLinearMul also when they are run-time values.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ def _operands(node: Node) -> list[tuple[relax.Expr, relax.Expr]]:
 def qlinear_add(node: Node) -> relax.Expr:
     """q = saturate(rint(fma(a, m_a, fma(b, m_b, offset)))), m = s / s_c, offset = z_c − fma(m_a, z_a, m_b·z_b).
 
-    Bit-exact with ONNX Runtime, which takes the operands in the other order where A is broadcast innermost.
+    Bit-exact with ONNX Runtime, which swaps the operands where A is broadcast along the innermost axis.
     """
     (a_scale, a_zero), (b_scale, b_zero), (c_scale, c_zero) = _operands(node)
     a_factor, b_factor = over(node, a_scale, c_scale), over(node, b_scale, c_scale)
     a_zero, b_zero, c_zero = (cast(node, zero, "float32") for zero in (a_zero, b_zero, c_zero))
-    zeros = node.emit(qnn.fma(a_factor, a_zero, times(node, b_factor, b_zero)))
-    offset = minus(node, c_zero, zeros)
-    operands = [(node.input(0), a_factor), (node.input(3), b_factor)]
+    operands = [(node.input(0), a_factor, a_zero), (node.input(3), b_factor, b_zero)]
     if adds_lhs_first(node.shape(0), node.shape(3)):
         operands.reverse()
-    (outer, outer_factor), (inner, inner_factor) = operands
+    (outer, outer_factor, outer_zero), (inner, inner_factor, inner_zero) = operands
+    zeros = node.emit(qnn.fma(outer_factor, outer_zero, times(node, inner_factor, inner_zero)))
+    offset = minus(node, c_zero, zeros)
     return qnn.qlinear_add(outer, inner, 0, 0, outer_factor, inner_factor, offset, 0, out_dtype=node.dtype(0))
 
 
@@ -66,7 +67,7 @@ def qlinear_mul(node: Node) -> relax.Expr:
     return qnn.qlinear_mul(node.input(0), node.input(3), a_zero, b_zero, factor, offset, 0, out_dtype=node.dtype(0))
 
 
-# ---- functions by table ------------------------------------------------------------------------------------------
+# ---- functions by lookup table -----------------------------------------------------------------------------------
 
 
 def by_table(
@@ -80,7 +81,7 @@ def by_table(
 ) -> relax.Expr:
     """saturate(rint(f(s_x·(x − z_x)) / s_y) + z_y) in float32 for every value of x.
 
-    source, target: (scale, zero point). table: f in NumPy; computed: f in Relax, for scales known at run time only
+    source, target: (scale, zero point). table: f in NumPy; computed: f in Relax, for run-time scales
     """
     dtype = str(data.ty.dtype)
     if dtype not in ("int8", "uint8") or out_dtype not in ("int8", "uint8"):
@@ -116,8 +117,8 @@ def qlinear_leaky_relu(node: Node) -> relax.Expr:
 
 @converter("QLinearSigmoid", domain=MICROSOFT)
 def qlinear_sigmoid(node: Node) -> relax.Expr:
-    """y = 1 / (1 + e^−x), exact to float32, while ONNX Runtime approximates it by a quotient of polynomials: no
-    difference in 50,000 table entries, 1 LSB possible."""
+    """y = 1 / (1 + e^−x), exact to float32; ONNX Runtime approximates it by a quotient of polynomials: no difference in
+    50,000 table entries, though 1 LSB is possible."""
     return _unary(
         node,
         lambda x: (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32),
@@ -176,7 +177,7 @@ def qlinear_where(node: Node) -> relax.Expr:
 def qlinear_softmax(node: Node) -> relax.Expr:
     """`qnn.softmax` with the rounding "ONNXRUNTIME"."""
     shape = node.shape(0)
-    flat = node.attribute("opset", 13) < 13  # before, everything from the axis on was one row
+    flat = node.attribute("opset", 13) < 13  # in earlier versions everything from the axis on was one row
     axis = normalize_axis(node.attribute("axis", -1), len(shape))
     data = node.input(0)
     if flat:

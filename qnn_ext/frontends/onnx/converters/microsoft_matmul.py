@@ -15,9 +15,9 @@ from .integer import quantize_dynamically
 
 
 def to_float(node: Node, accumulator: relax.Expr, scale: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
-    """f32(acc) · scale + bias, product and sum rounded one by one. Scale: a scalar, or one per column."""
+    """f32(acc) · scale + bias, product and sum rounded separately. Scale: a scalar, or one per column."""
     shape = shape_of(scale)
-    if len(shape) > 1:  # scales of a batch of matrices
+    if len(shape) > 1:  # one set of scales per matrix of a batch
         real = times(node, cast(node, accumulator, "float32"), scale)
     else:
         real = node.emit(qnn.dequantize(accumulator, scale, 0, axis=-1))
@@ -56,16 +56,16 @@ def matmul_integer_to_float(node: Node) -> relax.Expr:
 
 @converter("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(node: Node) -> relax.Expr:
-    """A is quantized to uint8 at run time, then as MatMulIntegerToFloat."""
+    """A is quantized to uint8 at run time; the rest is as in MatMulIntegerToFloat."""
     a = quantize_dynamically(node, node.input(0))
-    scale = times(node, a.scale, node.scale(2))  # before the product, so that its kernel can read it
+    scale = times(node, a.scale, node.scale(2))  # before the product, so that its kernel can use it
     acc = matmul(node, a.data, node.input(1), a.zero_point, node.zero_point(3))
     return to_float(node, acc, scale, node.input(4) if node.has_input(4) else None)
 
 
 @converter("FusedMatMul", domain=MICROSOFT)
 def fused_matmul(node: Node) -> relax.Expr:
-    """alpha · A'·B' in float, the last two dimensions of either swapped if asked for."""
+    """alpha · A'·B' in float, with the last two dimensions of either swapped on request."""
     if node.attribute("transBatchA", 0) or node.attribute("transBatchB", 0):
         raise node.unsupported("transBatchA and transBatchB")
     operands = []
@@ -79,14 +79,14 @@ def fused_matmul(node: Node) -> relax.Expr:
     return product if alpha == 1 else relax.op.multiply(product, number(alpha, str(product.ty.dtype)))
 
 
-# ---- weights of 2 to 8 bits --------------------------------------------------------------------------------------
+# ---- 2- to 8-bit weights -----------------------------------------------------------------------------------------
 
 
 @converter("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(node: Node) -> relax.Expr:
-    """A · dequantized(B)ᵀ in float: weights of 2, 4 or 8 bits in blocks along K, unpacked at import.
+    """A · dequantized(B)ᵀ in float: 2-, 4- or 8-bit weights in blocks along K, unpacked at import.
 
-    With accuracy_level 4 ONNX Runtime quantizes A as well, which is less exact than what is done here.
+    With accuracy_level 4 ONNX Runtime quantizes A as well, which is less exact than this.
     """
     bits, block = node.attribute("bits", 4), node.attribute("block_size", 32)
     columns, depth = node.attribute("N"), node.attribute("K")
@@ -110,7 +110,7 @@ def matmul_nbits(node: Node) -> relax.Expr:
 
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The values in each byte, lowest bits first, along the last axis."""
+    """The values packed in each byte, lowest bits first, along the last axis."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     values = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return values.reshape(*packed.shape[:-1], -1)

@@ -46,7 +46,7 @@ def qlinear_global_average_pool(node: Node) -> relax.Expr:
 def qlinear_average_pool(node: Node) -> relax.Expr:
     """Averages over windows in ONNX Runtime's own float32, see `qnn.qlinear_avg_pool`; bit-exact.
 
-    A window as large as the whole image without padding is a global average pooling, as there.
+    A window as large as the whole image without padding is a global average pooling, as in ONNX Runtime.
     """
     data, rank = node.input(0), len(node.shape(0))
     channels_last = bool(node.attribute("channels_last", 0))

@@ -1,4 +1,4 @@
-"""Operators that move values without computing: Gather, Pad, Tile, CumSum's flips, DepthToSpace and its inverse."""
+"""Operators that only move values: Gather, Pad, Tile, CumSum's flips, DepthToSpace and its inverse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pad_by_inputs(node: Node) -> relax.Expr:
 
 
 def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Expr) -> relax.Expr:
-    """Modes other than "constant" repeat what is there, and are slices along each axis; negative widths cut off."""
+    """Modes other than "constant" repeat existing elements, as slices along each axis; negative widths crop."""
     shape, mode = node.shape(0), node.attribute("mode", "constant")
     if widths is None or len(widths) != 2 * len(axes) or len(set(axes)) != len(axes):
         raise node.malformed(f"pads {widths} do not fit axes {axes}")
@@ -74,7 +74,7 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
 
 
 def _repeated(node: Node, mode: str, length: int, low: int, high: int) -> np.ndarray:
-    """Which position of the axis each position of the padded axis shows."""
+    """Which position of the axis each position of the padded axis copies."""
     check_elements((length + low + high,), "the padded axis", "folded")
     positions = np.arange(-low, length + high, dtype=np.int64)
     if mode == "wrap":
@@ -97,8 +97,10 @@ def tile(node: Node) -> relax.Expr:
 
 @converter("CumSum", since=11)
 def cumsum(node: Node) -> relax.Expr:
-    """Running sums along an axis, from the end if `reverse`, without the element itself if `exclusive`."""
+    """Running sums along an axis, from the end if `reverse`, excluding the element itself if `exclusive`."""
     (axis,) = node.integers(1)
+    if not node.shape(0):
+        raise node.malformed("a scalar has no axis to add up along")
     axis = normalize_axis(axis, len(node.shape(0)))
     data = node.input(0)
     if node.attribute("reverse", 0):
@@ -147,7 +149,7 @@ def _rearranged(node: Node, shape: tuple[int, ...], order: tuple[int, ...], resu
 
 @converter("OneHot", since=9)
 def one_hot(node: Node) -> relax.Expr:
-    """The second value where an index equals the position along the new axis, the first elsewhere."""
+    """The second value where the position along the new axis equals the index, the first elsewhere."""
     depth = int(node.constant(1).reshape(-1)[0])
     check_elements((depth,), "the new axis", "folded")
     axis = normalize_axis(node.attribute("axis", -1), len(node.shape(0)) + 1)

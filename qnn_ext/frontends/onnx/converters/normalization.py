@@ -1,4 +1,4 @@
-"""Normalizations in inference: BatchNormalization as one multiplication and addition, LayerNormalization, RMS."""
+"""Normalizations at inference: BatchNormalization as one multiplication and addition, and those of groups and rows."""
 
 from __future__ import annotations
 
@@ -49,6 +49,51 @@ def layer_normalization(node: Node) -> list[relax.Expr]:
     if node.has_output(1) or node.has_output(2):
         results += _moments(node, axes, epsilon)
     return results
+
+
+@converter("InstanceNormalization", since=6)
+def instance_normalization(node: Node) -> relax.Expr:
+    """y = (x − mean) / sqrt(var + epsilon) · scale + B over each channel of each sample; float16 in float32."""
+    shape = node.shape(0)
+    if len(shape) < 3:
+        raise node.malformed(f"input must have samples, channels and dimensions behind them, found shape {shape}")
+    scale, bias = _per_channel(node, shape[1])
+    axes, epsilon = list(range(2, len(shape))), node.attribute("epsilon", 1e-5)
+    result = relax.op.nn.instance_norm(_as_float32(node, 0), scale, bias, 1, axes, epsilon)
+    return result if node.dtype(0) == "float32" else relax.op.astype(node.emit(result), node.dtype(0))
+
+
+@converter("GroupNormalization", since=18)
+def group_normalization(node: Node) -> relax.Expr:
+    """As InstanceNormalization, over num_groups groups of channels; before version 21 scale and bias are per group."""
+    shape, groups = node.shape(0), node.attribute("num_groups", 0)
+    if len(shape) < 2 or groups < 1 or shape[1] % groups:
+        raise node.malformed(f"num_groups must be a divisor of the channels, found {groups} for shape {shape}")
+    if node.attribute("stash_type", 1) != 1:
+        raise node.unsupported("stash_type other than float32")
+    scale, bias = _per_channel(node, groups if node.opset < 21 else shape[1])
+    if node.opset < 21:
+        scale, bias = (node.emit(relax.op.repeat(vector, shape[1] // groups, 0)) for vector in (scale, bias))
+    data = _as_float32(node, 0)
+    if len(shape) == 2:  # Relax wants axes to normalize over
+        data = node.emit(relax.op.reshape(data, (*shape, 1)))
+    axes, epsilon = list(range(2, max(3, len(shape)))), node.attribute("epsilon", 1e-5)
+    result = relax.op.nn.group_norm(data, scale, bias, groups, 1, axes, epsilon)
+    if len(shape) == 2:
+        result = relax.op.reshape(node.emit(result), shape)
+    return result if node.dtype(0) == "float32" else relax.op.astype(node.emit(result), node.dtype(0))
+
+
+def _per_channel(node: Node, count: int) -> tuple[relax.Expr, relax.Expr]:
+    """Scale and bias, of one value per channel or group, as float32."""
+    if any(node.shape(index) != (count,) for index in (1, 2)):
+        raise node.malformed(f"scale and bias must have {count} values, found {node.shape(1)} and {node.shape(2)}")
+    return _as_float32(node, 1), _as_float32(node, 2)
+
+
+def _as_float32(node: Node, index: int) -> relax.Expr:
+    value = node.input(index)
+    return value if node.dtype(index) == "float32" else node.emit(relax.op.astype(value, "float32"))
 
 
 def _spread(node: Node, index: int, shape: tuple[int, ...], dtype: str) -> relax.Expr:

@@ -9,6 +9,8 @@ from tvm import relax
 
 from ....limits import check_elements
 from ....op.base import constant, constant_value
+from ...building import sign_or_nan
+from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
 
@@ -22,7 +24,7 @@ def clip(node: Node) -> relax.Expr:
 
 @converter("Clip", since=11)
 def clip_to_inputs(node: Node) -> relax.Expr:
-    """min(max(x, low), high); a bound that is left out does not bound."""
+    """min(max(x, low), high); either bound may be left out."""
     data = node.input(0)
     bounds = [node.input(index) if node.has_input(index) else None for index in (1, 2)]
     values = [None if bound is None else constant_value(bound) for bound in bounds]
@@ -67,9 +69,15 @@ def power(node: Node) -> relax.Expr:
     return result if compute == dtype else relax.op.astype(node.emit(result), dtype)
 
 
+@converter("Sign", since=9)
+def sign(node: Node) -> relax.Expr:
+    """−1, 0, 1 or NaN."""
+    return sign_or_nan(node.emit, node.input(0))
+
+
 @converter("IsInf", since=10)
 def is_inf(node: Node) -> relax.Expr:
-    """Whether an element is infinite, of the signs that the attributes ask for."""
+    """Whether an element is infinite, with a sign that the attributes ask for."""
     signs = [
         value for name, value in (("detect_positive", np.inf), ("detect_negative", -np.inf)) if node.attribute(name, 1)
     ]
@@ -100,7 +108,7 @@ def swish(node: Node) -> relax.Expr:
 
 @converter("Cast", "CastLike", since=6)
 def cast(node: Node) -> relax.Expr | list[relax.Expr]:
-    """Another dtype; the same dtype is no operation."""
+    """A cast; casting to the same dtype does nothing."""
     target = node.dtype(1) if node.op_type == "CastLike" else node.target_dtype("to")
     if target == node.dtype(0):
         return node.input(0)
@@ -108,4 +116,4 @@ def cast(node: Node) -> relax.Expr | list[relax.Expr]:
         return relax.op.not_equal(node.input(0), _like(node, 0))
     if node.dtype(0) == "bool" or np.dtype(node.dtype(0)).kind != "f" or np.dtype(target).kind == "f":
         return relax.op.astype(node.input(0), target)
-    return node.importer.fallback(node)
+    return convert_with_tvm(node)

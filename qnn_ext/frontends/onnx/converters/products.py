@@ -1,4 +1,4 @@
-"""Float convolutions and products: Conv, ConvTranspose, Gemm, Einsum. Integers come later."""
+"""Float convolutions and products: Conv, ConvTranspose, Gemm, Einsum. Integer arithmetic is derived by later passes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _transposed_padding(
         for axis in range(rank):
             reach = strides[axis] * (spatial[axis] - 1) + extra[axis] + (kernel[axis] - 1) * dilation[axis] + 1
             total = reach - target[axis]
-            if total < 0:  # the result is longer than what the windows reach: the rest is output padding
+            if total < 0:  # the result extends beyond what the windows reach: the rest is output padding
                 extra[axis] -= total
                 total = 0
             less, more = total // 2, total - total // 2
@@ -114,7 +114,7 @@ def _transposed_padding(
 
 @converter("Gemm")
 def gemm(node: Node) -> relax.Expr:
-    """Y = alpha · A' · B' + beta · C, where a prime is a transposition if the attribute asks for it."""
+    """Y = alpha · A' · B' + beta · C, where a prime means transposed if the attribute says so."""
     sides = []
     for index, name in enumerate(("transA", "transB")):
         if len(node.shape(index)) != 2:
@@ -136,7 +136,7 @@ def gemm(node: Node) -> relax.Expr:
 
 @converter("Einsum")
 def einsum(node: Node) -> relax.Expr:
-    """Sum of products over the letters that the result does not keep. A product of two with batch letters in front,
+    """Sum of products over the letters that the result drops. A product of two operands with leading batch letters,
     "…ik,…kj->…ij" in any order of letters, becomes a matmul."""
     equation = node.attribute("equation", "").replace(" ", "")
     operands = [node.input(index) for index in range(len(node.inputs))]
@@ -145,7 +145,7 @@ def einsum(node: Node) -> relax.Expr:
 
 
 def _as_matmul(node: Node, equation: str, operands: list[relax.Expr]) -> relax.Expr | None:
-    """The equation as permute → reshape → matmul → reshape → permute, None when it is no plain product of two."""
+    """The equation as permute → reshape → matmul → reshape → permute; None unless it is a plain product of two."""
     terms, arrow, result = equation.partition("->")
     left, comma, right = terms.partition(",")
     letters = [left, right, result]
@@ -168,7 +168,7 @@ def _as_matmul(node: Node, equation: str, operands: list[relax.Expr]) -> relax.E
     if len(batch) + len(rows) + len(columns) != len(result) or not inner:
         return None
     if sorted(left) != sorted(batch + rows + inner) or sorted(right) != sorted(batch + columns + inner):
-        return None  # a letter of one operand alone is summed
+        return None  # a letter that occurs in only one operand is summed out
 
     def arranged(operand: relax.Expr, term: str, *groups: list[str]) -> relax.Expr:
         order = [term.index(letter) for letter in (*batch, *groups[0], *groups[1])]

@@ -20,7 +20,7 @@ _FLOAT32, _FLOAT16 = 1, 10  # TensorProto element types
 
 @converter("QuantizeLinear", since=10)
 def quantize_linear(node: Node) -> relax.Expr:
-    """q = saturate(rint(x / scale) + zero_point): a true division, midpoints to even, the zero point added after.
+    """q = saturate(rint(x / scale) + zero_point): a true division, midpoints to even, then the zero point is added.
 
     The division is in float32, as in ONNX Runtime, unless the attribute `precision` asks for float16.
     """
@@ -39,7 +39,7 @@ def quantize_linear(node: Node) -> relax.Expr:
     else:
         quantized = qnn.quantize(data, scale, zero_point, axis=_axis(node), out_dtype=_held_as(onnx_dtype))
     if onnx_dtype in NARROW_RANGES:
-        node.importer.narrow_dtypes[node.outputs[0]] = onnx_dtype
+        node.assembly.narrow_dtypes[node.outputs[0]] = onnx_dtype
         return relax.op.clip(node.emit(quantized), *NARROW_RANGES[onnx_dtype])
     return quantized
 
@@ -61,7 +61,7 @@ def dequantize_linear(node: Node) -> relax.Expr:
 
 
 def _output_dtype(node: Node) -> str:
-    """The dtype of the result: of the zero point, or of the attribute, or uint8."""
+    """The dtype of the result: the zero point's, or the attribute's, or uint8."""
     code = node.attribute("output_dtype", 0)
     declared = dtype_name(code) if code else None
     if node.has_input(2):
@@ -80,7 +80,7 @@ def _held_as(onnx_dtype: str) -> str:
 
 
 def _axis(node: Node) -> int:
-    """The axis that a vector of scales runs along. It means nothing for one scale, or when there is but one axis."""
+    """The axis that a vector of scales runs along. It is meaningless for a single scale or a single axis."""
     ndim = len(node.shape(0))
     if len(node.shape(1)) == 0 or node.shape(1) == (1,) or ndim == 1:
         return -1
@@ -98,7 +98,7 @@ def _blocked(node: Node) -> bool:
 
 
 def _expanded(node: Node, expr: relax.Expr) -> relax.Expr:
-    """Scales or zero points of blocks, each repeated so that the shape is the data's."""
+    """Scales or zero points of blocks, repeated to the shape of the data."""
     shape, blocks, size = node.shape(0), shape_of(expr), node.attribute("block_size", 0)
     axis = normalize_axis(node.attribute("axis", 1), len(shape))
     fits = len(blocks) == len(shape) and size > 0 and blocks[axis] == -(-shape[axis] // size)
@@ -120,7 +120,7 @@ def _dequantize_blocked(node: Node) -> relax.Expr:
 
 
 def _quantize_by_division(node: Node, data: relax.Expr, onnx_dtype: str, half: bool) -> relax.Expr:
-    """The quotient first, in float16 if asked for, then a quantization by scale 1."""
+    """First the quotient, in float16 if asked for, then quantization with scale 1."""
     scale, zero_point = node.scale(1), node.zero_point(2)
     if _blocked(node):
         scale = _expanded(node, scale)
@@ -133,7 +133,7 @@ def _quantize_by_division(node: Node, data: relax.Expr, onnx_dtype: str, half: b
     if half:
         data, scale = (node.emit(relax.op.astype(value, "float16")) for value in (data, scale))
     quotient = node.emit(relax.op.astype(node.emit(relax.op.divide(data, scale)), "float32"))
-    # via int32, so that the addition of the zero points is exact and saturates once
+    # via int32, so that adding the zero points is exact and saturates once
     steps = node.emit(qnn.quantize(quotient, constant(np.float32(1)), constant(np.int32(0)), out_dtype="int32"))
     low, high = dtype_range(_held_as(onnx_dtype))
     near = node.emit(relax.op.clip(steps, -(2**20), 2**20))  # no sum overflows

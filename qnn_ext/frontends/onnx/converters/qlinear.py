@@ -1,4 +1,4 @@
-"""QLinearConv and QLinearMatMul: products of integers with int32 accumulators, requantized as ONNX Runtime does it."""
+"""QLinearConv and QLinearMatMul: products of integers with int32 accumulators, requantized as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def convolve(
 @converter("QLinearConv", since=10)
 @converter("QLinearConv", domain=MICROSOFT)
 def qlinear_conv(node: Node) -> relax.Expr:
-    """q = saturate(rint(f32(acc + bias) · f32(f32(s_x·s_w) / s_y)) + z_y), padded with real zeros.
+    """q = saturate(rint(f32(acc + bias) · f32(f32(s_x·s_w) / s_y)) + z_y), padded with zero points (real zero).
 
     Bit-exact with ONNX Runtime's integer kernels on any operand dtypes.
     """
@@ -73,6 +73,6 @@ def qlinear_matmul(node: Node) -> relax.Expr:
 
 
 def _flat(node: Node, value: relax.Expr) -> relax.Expr:
-    """Per-column scales (1, …, 1, N) as a vector, so that they meet the vector route of `requantize`."""
+    """Per-column scales (1, …, 1, N) as a vector, so that `requantize` takes its vector path."""
     shape = shape_of(value)
     return compound.reshape(value, shape[-1:], node.emit) if shape[:-1] == (1,) * (len(shape) - 1) and shape else value

@@ -1,8 +1,9 @@
-"""Resize and Upsample: along each axis a weighted sum of a few slices, with positions and weights known at import.
+"""Resize and Upsample: along each axis a weighted sum of a few slices, with positions and weights computed at import.
 
-Nearest neighbours move values only; linear takes two slices per axis, cubic four. The rules are those of the ONNX
-specification (version 19) in float64; positions of nearest neighbours in float32, as ONNX Runtime has them, where one
-that is an integer in theory may lie just below it. Antialiasing is not supported.
+Nearest neighbour only moves values; linear takes two slices per axis, cubic four. The rules are those of the ONNX
+specification (version 19) in float64. Where a position is mathematically an integer or a midpoint, its last bit decides
+which neighbour is nearest: so these positions are computed in float32 as ONNX Runtime does, and with its tolerance for
+midpoints (upsamplebase.h). Antialiasing is not supported.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -22,44 +24,62 @@ from ..registry import converter
 
 @dataclass(frozen=True)
 class Axis:
-    """How one axis is resized. roi: begin and end of the part that tf_crop_and_resize takes, as fractions."""
+    """How one axis is resized.
+
+    width: the result's length that positions are computed for: before truncation to an integer, as in ONNX's reference,
+           or `target` for nearest neighbour
+    roi:   begin and end of the part that tf_crop_and_resize crops, as fractions
+    """
 
     length: int
     target: int
     scale: float
+    width: float
     roi: tuple[float, float] = (0.0, 1.0)
+
+    def in_float32(self) -> Axis:
+        """For nearest neighbour: all arithmetic with these numbers is in float32."""
+        numbers = (self.length, self.target, self.scale, self.target, *self.roi)
+        length, target, scale, width, *roi = (np.float32(number) for number in numbers)
+        fields: Any = (length, target, scale, width, tuple(roi))
+        return Axis(*fields)
 
 
 # coordinate_transformation_mode -> (output positions, axis) -> positions in the input
 _COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
     "half_pixel": lambda x, axis: (x + 0.5) / axis.scale - 0.5,
     "asymmetric": lambda x, axis: x / axis.scale,
-    "pytorch_half_pixel": lambda x, axis: (x + 0.5) / axis.scale - 0.5 if _exact(axis) > 1 else np.zeros_like(x),
+    "pytorch_half_pixel": lambda x, axis: (x + 0.5) / axis.scale - 0.5 if axis.width > 1 else np.zeros_like(x),
     "tf_half_pixel_for_nn": lambda x, axis: (x + 0.5) / axis.scale,
-    "align_corners": lambda x, axis: x * (axis.length - 1) / (_exact(axis) - 1) if _exact(axis) != 1 else x * 0,
+    "align_corners": lambda x, axis: x * (axis.length - 1) / (axis.width - 1) if axis.width != 1 else x * 0,
     "tf_crop_and_resize": lambda x, axis: _crop(x, axis),
     "half_pixel_symmetric": lambda x, axis: _symmetric(x, axis),
 }
 
+_MIDPOINT = np.float32(1e-6)  # anything this close to a midpoint counts as one
+
 _NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "round_prefer_floor": lambda x: np.where(_is_midpoint(x), np.floor(x), np.floor(x.astype(np.float64) + 0.5)),
+    "round_prefer_ceil": lambda x: np.where(_is_midpoint(x), np.ceil(x), np.floor(x.astype(np.float64) + 0.5)),
     "floor": np.floor,
     "ceil": np.ceil,
 }
+_BY_SCALE = "floor, where an axis shrinks ceil"  # for Upsample, and Resize before version 11
 
 
 @converter("Upsample", since=9)
 @converter("Resize", since=10)
 def resize_by_scales(node: Node) -> relax.Expr:
-    """Version 10 and Upsample: scales only, positions x / scale, the floor of them for nearest."""
+    """Version 10 and Upsample: scales only, positions x / scale; for nearest their floor, or their ceiling where an
+    axis shrinks, as in ONNX Runtime: the specification leaves it open."""
     axes = [_by_scale(length, scale) for length, scale in zip(node.shape(0), _scales(node, 1), strict=True)]
-    return _resize(node, axes, "asymmetric", "floor")
+    return _resize(node, axes, "asymmetric", _BY_SCALE)
 
 
 @converter("Resize", since=11)
 def resize(node: Node) -> relax.Expr:
-    """Version 11 and later: scales or sizes, of some axes only, or keeping the aspect ratio; seven coordinate modes."""
+    """Version 11 and later: scales or sizes, perhaps of some axes only or keeping the aspect ratio; seven coordinate
+    modes."""
     if node.attribute("antialias", 0):
         raise node.unsupported("antialias is set")
     shape = node.shape(0)
@@ -72,21 +92,26 @@ def resize(node: Node) -> relax.Expr:
     )
     if len(roi) != 2 * len(chosen):
         raise node.malformed(f"roi has {len(roi)} values for {len(chosen)} axes")
-    axes = [Axis(length, length, 1.0) for length in shape]
+    axes = [Axis(length, length, 1.0, length) for length in shape]
     for index, (axis, (target, scale)) in enumerate(zip(chosen, _targets(node, chosen), strict=True)):
         part = (roi[index], roi[index + len(chosen)])
         length = shape[axis]
-        wanted = math.floor(length * (part[1] - part[0]) * scale) if target is None else target
-        axes[axis] = Axis(length, wanted, scale, part)
+        wanted = _product(length * (part[1] - part[0]), scale) if target is None else target
+        axes[axis] = Axis(length, wanted, scale, scale * length, part)
     return _resize(node, axes, mode, node.attribute("nearest_mode", "round_prefer_floor"))
 
 
 def _by_scale(length: int, scale: float) -> Axis:
-    return Axis(length, math.floor(length * scale), scale)
+    return Axis(length, _product(length, scale), scale, scale * length)
+
+
+def _product(length: float, scale: float) -> int:
+    """The resized length, computed in float32 as in ONNX's shape inference: 20 · 0.7 is 14."""
+    return math.floor(np.float32(length) * np.float32(scale))
 
 
 def _scales(node: Node, index: int) -> list[float]:
-    """Scales as the float32 numbers they are; the product with a length is taken exactly."""
+    """Scales with their exact float32 values."""
     values = node.constant(index).reshape(-1)
     if values.dtype.kind != "f" or not (np.isfinite(values).all() and (values > 0).all()):
         raise node.malformed(f"scales must be positive, found {values.tolist()}")
@@ -114,9 +139,8 @@ def _targets(node: Node, chosen: list[int]) -> list[tuple[int | None, float]]:
     return [(math.floor(ratio * length + 0.5), ratio) for length in lengths]
 
 
-def _exact(axis: Axis) -> float:
-    """The result's length before it is cut to an integer."""
-    return axis.scale * axis.length
+def _is_midpoint(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.abs(x - np.floor(x) - np.float32(0.5)) <= _MIDPOINT)
 
 
 def _crop(x: np.ndarray, axis: Axis) -> np.ndarray:
@@ -128,14 +152,19 @@ def _crop(x: np.ndarray, axis: Axis) -> np.ndarray:
 
 
 def _symmetric(x: np.ndarray, axis: Axis) -> np.ndarray:
-    adjustment = axis.target / _exact(axis)
+    """ONNX Runtime adds in float64 what it has computed in float32."""
+    adjustment = axis.target / (axis.scale * axis.length)
     centre = axis.length / 2
-    return centre * (1 - adjustment) + (x + 0.5) / axis.scale - 0.5
+    return centre * (1 - adjustment) + (x.astype(np.float64) + 0.5) / axis.scale - 0.5
 
 
 def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> relax.Expr:
     mode = node.attribute("mode", "nearest")
-    if coordinates not in _COORDINATES or nearest not in _NEAREST or mode not in ("nearest", "linear", "cubic"):
+    if (
+        coordinates not in _COORDINATES
+        or nearest not in (*_NEAREST, _BY_SCALE)
+        or mode not in ("nearest", "linear", "cubic")
+    ):
         raise node.unsupported(f"mode {mode!r} with coordinates {coordinates!r} and nearest_mode {nearest!r}")
     if any(axis.target < 1 for axis in axes):
         raise node.malformed(f"the result would have shape {tuple(axis.target for axis in axes)}")
@@ -143,10 +172,13 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
     if mode != "nearest" and not node.dtype(0).startswith("float"):
         raise node.unsupported(f"mode {mode} on {node.dtype(0)}")
     data = node.input(0)
+    if coordinates != "tf_crop_and_resize" and all(axis.target == axis.length for axis in axes):
+        return data  # as in ONNX Runtime, even where a scale is not exactly 1
     for index, axis in enumerate(axes):
+        rounding = ("ceil" if axis.scale < 1 else "floor") if nearest == _BY_SCALE else nearest
         same = axis.target == axis.length and axis.scale == 1.0 and axis.roi == (0.0, 1.0)
         if not same:
-            data = _resize_axis(node, data, index, axis, _COORDINATES[coordinates], _NEAREST[nearest])
+            data = _resize_axis(node, data, index, axis, _COORDINATES[coordinates], _NEAREST[rounding])
     return data
 
 
@@ -160,12 +192,15 @@ def _resize_axis(
 ) -> relax.Expr:
     check_elements((axis.target,), f"axis {index}", "folded")
     mode = node.attribute("mode", "nearest")
-    positions = coordinates(np.arange(axis.target, dtype=np.float32 if mode == "nearest" else np.float64), axis)
+    if mode == "nearest":
+        positions = coordinates(np.arange(axis.target, dtype=np.float32), axis.in_float32()).astype(np.float32)
+    else:
+        positions = coordinates(np.arange(axis.target, dtype=np.float64), axis)
     outside = None
     if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize":
         outside = (positions < 0) | (positions > axis.length - 1)
     if mode == "nearest":
-        result = _take(node, data, index, nearest(positions.astype(np.float64)), axis.length)
+        result = _take(node, data, index, nearest(positions), axis.length)
     else:
         result = _interpolated(node, data, index, axis, positions)
     if outside is None or not outside.any():
@@ -212,7 +247,7 @@ def _cubic(fraction: np.ndarray, a: float) -> dict[int, np.ndarray]:
 
 
 def _take(node: Node, data: relax.Expr, index: int, positions: np.ndarray, length: int) -> relax.Expr:
-    """Slices at these positions, the nearest edge for positions outside."""
+    """Slices at these positions; positions outside take the nearest edge."""
     inside = np.clip(positions, 0, length - 1).astype(np.int64)
     if len(inside) == length and np.array_equal(inside, np.arange(length)):
         return data

@@ -1,4 +1,4 @@
-"""Operators that only ask for or change shapes, where the answer is known at import."""
+"""Operators that only query or change shapes, whose results are known at import."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def identity(node: Node) -> relax.Expr:
 
 @converter("Dropout")
 def dropout(node: Node) -> list[relax.Expr]:
-    """The input itself: models are run, not trained. The second output is a mask that lets everything through."""
+    """The input itself: models are run, not trained. The second output is an all-true mask."""
     if node.has_input(2) and (not node.is_constant(2) or node.constant(2).any()):
         raise node.unsupported("training_mode is on; export the model for inference")
     mask = [_all_true(node)] if node.has_output(1) else []
@@ -47,7 +47,7 @@ def _all_true(node: Node) -> relax.Expr:
 
 @converter("Reshape", since=5)
 def reshape(node: Node) -> relax.Expr:
-    """0 copies a dimension (unless allowzero is set), −1 takes what is left."""
+    """0 copies a dimension (unless allowzero is set), −1 is inferred."""
     data = node.shape(0)
     target = node.integers(1)
     dims = [

@@ -30,7 +30,7 @@ def _embed(
     positions: relax.Expr | None,
     real: Callable[[relax.Expr, int], relax.Expr],
 ) -> relax.Expr:
-    """Sum of the word, position and segment embeddings. real: (rows looked up, input) -> float rows."""
+    """Sum of the word, position and segment embeddings. real: (looked-up rows, input) -> float rows."""
     word, position, segment = tables
     length = node.shape(0)[1]
     total = real(_row(node, node.input(0), node.input(word)), word)
@@ -45,7 +45,7 @@ def _embed(
 
 
 def _mask_index(node: Node) -> relax.Expr:
-    """How many ones each row of the mask (input 7) has; 0 without a mask."""
+    """The number of ones in each row of the mask (input 7); 0 without a mask."""
     batch = node.shape(0)[0]
     if not node.has_input(7):
         return constant(np.zeros(batch, np.int32))
@@ -63,7 +63,7 @@ def _normalized(node: Node, data: relax.Expr, gamma: relax.Expr, beta: relax.Exp
 
 @converter("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(node: Node) -> list[relax.Expr]:
-    """Layer normalization of word + position + segment embeddings; also the lengths the mask says, and the sum."""
+    """Layer normalization of word + position + segment embeddings; also the lengths given by the mask, and the sum."""
     positions = node.input(8) if node.has_input(8) else None
     total = _embed(node, (2, 3, 4), positions, lambda rows, index: rows)
     return [_normalized(node, total, node.input(5), node.input(6)), _mask_index(node), total]
@@ -71,7 +71,7 @@ def embed_layer_normalization(node: Node) -> list[relax.Expr]:
 
 @converter("QEmbedLayerNormalization", domain=MICROSOFT)
 def qembed_layer_normalization(node: Node) -> list[relax.Expr]:
-    """The same with 8-bit tables; rows are dequantized after they are looked up."""
+    """The same with 8-bit tables; rows are dequantized after the lookup."""
 
     def real(rows: relax.Expr, index: int) -> relax.Expr:
         scale, zero_point = node.scale(index + 6), node.zero_point(index + 11)
@@ -101,7 +101,7 @@ def _skipped(node: Node, bias: int) -> relax.Expr:
 def _outputs(node: Node, result: relax.Expr, total: relax.Expr) -> list[relax.Expr]:
     if node.has_output(1) or node.has_output(2):
         raise node.unsupported("the outputs mean and inv_std_var")
-    return [result, total, total, total]  # the two in the middle have no name
+    return [result, total, total, total]  # the two in the middle are unused
 
 
 @converter("SkipLayerNormalization", domain=MICROSOFT)

@@ -1,6 +1,6 @@
 """Programs of `torch.export`: PT2E, reference and torchao quantized models, as objects or `.pt2` files.
 
-PyTorch is imported when a program is loaded or converted, not before.
+PyTorch is only imported when a program is loaded or converted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ....module import QnnModule
 
 def load_program(source: str | os.PathLike | bytes, name: str | None = None) -> Any:
     """The `torch.export.ExportedProgram` in a `.pt2` file, or in the bytes of one. Nothing in the file is executed: no
-    pickle beyond plain tensors, no expression.
+    pickles beyond plain tensors, no expressions.
 
-    name: where bytes came from, for messages
+    name: where the bytes came from, for messages
 
     Raises ModelFormatError (corrupt file), UnsupportedOperatorError (the program holds more than tensors).
     """
@@ -38,9 +38,9 @@ def from_exported_program(
     shapes: input name -> shape, which fixes the program's symbolic dimensions
     example_inputs: arrays or tensors, in order or by name, whose shapes fix them as well
 
-    Quantize and dequantize operators become R.qnn.quantize and R.qnn.dequantize with PyTorch's rounding,
-    rint(x · f32(1 / scale)) + zero_point; `qnn_ext.passes.qdq_to_integer` makes integer operators of what lies between.
-    Raises UnsupportedOperatorError, ShapeError, ModelFormatError.
+    Quantize and dequantize operators become R.qnn.quantize and R.qnn.dequantize with PyTorch's rounding, rint(x · f32(1
+    / scale)) + zero_point; `qnn_ext.passes.qdq_to_integer` turns what lies between them into integer operators. Raises
+    UnsupportedOperatorError, ShapeError, ModelFormatError.
     """
     from .importer import ProgramImporter
 

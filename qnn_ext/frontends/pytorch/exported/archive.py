@@ -1,9 +1,9 @@
 """Reads a `.pt2` file without executing anything in it.
 
-`torch.export.load` unpickles sample inputs, weights and constants of any kind, imports modules that a tree
-specification names and hands shape expressions to `sympify`, which evaluates them. So the archive is opened here: raw
-tensors are cut out of their records, pickled ones pass `weights_only`, expressions are checked, and all that the
-conversion does not need is left out before PyTorch rebuilds the graph.
+`torch.export.load` unpickles sample inputs, weights and constants of any kind, imports modules named by a tree
+specification and passes shape expressions to `sympify`, which evaluates them. So the archive is opened here: raw
+tensors are read from their records, pickled ones are loaded with `weights_only`, expressions are checked, and
+everything the conversion does not need is removed before PyTorch rebuilds the graph.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_POWER = 8
 
 
 def read_program(source: str | os.PathLike | bytes, name: str | None = None) -> torch.export.ExportedProgram:
-    """The program in a `.pt2` file or its bytes; `name` says where bytes came from."""
+    """The program in a `.pt2` file or its bytes; `name` says where the bytes came from."""
     content, found = read_file(source)
     with _blaming(name or found):
         return _build(_Archive(content))
@@ -51,7 +51,7 @@ def read_program(source: str | os.PathLike | bytes, name: str | None = None) -> 
 
 @contextmanager
 def _blaming(name: str) -> Iterator[None]:
-    """Whatever goes wrong within becomes one of our errors that names the file."""
+    """Any error within becomes one of ours that names the file."""
     try:
         yield
     except QnnError as error:
@@ -150,7 +150,7 @@ def _storage(content: bytes, dtype: torch.dtype, name: str) -> torch.Tensor:
 
 
 def _unpickle(content: bytes, name: str) -> Any:
-    """A pickle that may only hold tensors, those of torchao included where it is installed."""
+    """A pickle that may only hold tensors, including torchao's where it is installed."""
     if content.startswith(b"PK"):
         open_archive(content).close()  # a pickle of tensors is an archive within the archive
     import_torchao()
@@ -164,7 +164,7 @@ def _unpickle(content: bytes, name: str) -> Any:
 
 
 def import_torchao() -> None:
-    """torchao's operators and tensor classes become known, if it is installed: programs may refer to them."""
+    """Makes torchao's operators and tensor classes known, if it is installed: programs may refer to them."""
     try:
         import torchao.quantization  # noqa: F401
     except ImportError:
@@ -175,7 +175,7 @@ def import_torchao() -> None:
 
 
 def _sanitized(description: Any) -> dict[str, Any]:
-    """The description of a program without what PyTorch would evaluate, import or unpickle for it."""
+    """The description of a program without anything that PyTorch would evaluate, import or unpickle."""
     if not isinstance(description, dict) or "graph_module" not in description:
         raise ModelFormatError(f"models/{MODEL}.json describes no program")
     _check_values(description)
@@ -188,7 +188,7 @@ def _sanitized(description: Any) -> dict[str, Any]:
 
 
 def _check_values(value: Any) -> None:
-    """Walk all of the JSON: call targets and expressions are checked, metadata is thinned out."""
+    """Walk all of the JSON: call targets and expressions are checked, metadata is stripped."""
     if isinstance(value, list):
         for item in value:
             _check_values(item)
@@ -215,7 +215,7 @@ def _check_target(target: Any) -> None:
 
 
 def _check_expression(text: Any) -> None:
-    """A shape expression must be arithmetic on names: sympy evaluates what it is given."""
+    """A shape expression must be arithmetic on names: sympy evaluates whatever it is given."""
     if not isinstance(text, str) or len(text) > _MAX_EXPRESSION:
         raise ModelFormatError("a shape expression is no short text")
     try:
@@ -274,7 +274,7 @@ def _holds_power(node: ast.AST) -> bool:
 
 
 def _flat_signature(signature: dict[str, Any]) -> dict[str, Any]:
-    """The call signature of the whole program with flat lists of inputs and outputs, whatever trees they formed."""
+    """The call signature of the whole program with its trees of inputs and outputs flattened into lists."""
     inputs = sum("user_input" in spec or "constant_input" in spec for spec in signature["input_specs"])
     outputs = sum("user_output" in spec for spec in signature["output_specs"])
     leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}

@@ -1,4 +1,4 @@
-"""Arguments that TVM's PyTorch importer takes as they are, and PyTorch refuses if they are wrong: indices, divisors."""
+"""Arguments that TVM's PyTorch importer does not check and PyTorch rejects when invalid: indices, divisors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm import relax
 
 from ....errors import ModelFormatError
 from ....op.base import shape_of
-from ...run_time import checked_divisor, checked_indices
+from ...run_time import check_count, checked_divisor, checked_indices
 
 _ALONG_AXIS = ("aten.gather.default", "aten.scatter.src", "aten.scatter.value")
 _BY_AXES = ("aten.index.Tensor", "aten.index_put.default", "aten.index_put_.default")
@@ -22,11 +22,11 @@ _REMAINDERS = ("aten.remainder.Tensor", "aten.fmod.Tensor", "aten.remainder.Scal
 
 @contextmanager
 def checked_arguments(importer: Any, values: MutableMapping[fx.Node, Any], node: fx.Node) -> Iterator[None]:
-    """Within, `values` has checks around the node's indices and divisors, for TVM's converter reads them there."""
+    """Within, `values` holds the node's indices and divisors with checks, as TVM's converter reads them there."""
     found = _checks(importer, values, node)
     others = [arg for arg in node.all_input_nodes if arg not in found]
     before = {argument: values[argument] for argument in found}
-    if len(others) + len(found) == _count_of_uses(node):  # what is index and data at once keeps its value
+    if len(others) + len(found) == _count_of_uses(node):  # a value used both as index and as data is left alone
         values.update(found)
     try:
         yield
@@ -67,11 +67,9 @@ def _checks(importer: Any, values: MutableMapping[fx.Node, Any], node: fx.Node) 
 
 
 def _check_count(importer: Any, values: MutableMapping[fx.Node, Any], args: Any) -> None:
-    """TVM would read beyond the row for the largest of more values than it has."""
     shape = shape_of(values[args[0]])
     length = shape[(args[2] if len(args) > 2 else -1) % len(shape)] if shape else 1
-    if not 0 <= args[1] <= length:
-        raise ModelFormatError(f"{importer.label}: k must lie in 0 … {length}, found {args[1]}")
+    check_count(args[1], length, importer.label)
 
 
 def _divisor(importer: Any, values: MutableMapping[fx.Node, Any], node: fx.Node) -> dict[fx.Node, relax.Expr]:

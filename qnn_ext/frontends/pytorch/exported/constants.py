@@ -1,6 +1,6 @@
 """Constants of a program: kept as PyTorch's tensors, computed now where everything they depend on is constant.
 
-Integer weights stay integers: what makes floats of them is never computed at import.
+Integer weights stay integers: operators that turn them into floats are never computed at import.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import torch
 from torch import fx
 
 from ....errors import ModelFormatError, UnsupportedOperatorError
-from ....isolation import working_on
 from ....limits import charge, check_elements, most_folded
 from ....op.base import constant
+from ....processes.isolation import working_on
 from ..common import check_quotient
 from .functional import is_mutable
 from .values import is_any_of
 
 INNER_TENSOR = "export.access_subclass_inner_tensor.default"
 NOT_CONSTANT = object()
-_MAX_BITS = 256  # of an integer computed from others: PyTorch's have 64
+_MAX_BITS = 256  # bits of an integer computed from others: PyTorch's have 64
 _NEVER_FOLDED = (
     "quantized_decomposed.dequantize",
     "torchao.dequantize_affine",
@@ -38,7 +38,7 @@ class Values(dict):
         self.tensors: dict[fx.Node, Any] = {}
 
     def keep(self, node: fx.Node, value: Any) -> None:
-        """Set the value of a node: numbers as they are, all else as a constant of PyTorch."""
+        """Set the value of a node: numbers as they are, anything else as a PyTorch constant."""
         if isinstance(value, (int, float, bool)):
             self[node] = value
         else:
@@ -62,7 +62,7 @@ class Values(dict):
 
 
 def as_value(tensor: Any) -> Any:
-    """Constants of PyTorch as Relax constants; numbers stay numbers."""
+    """PyTorch constants as Relax constants; numbers stay numbers."""
     if isinstance(tensor, (tuple, list)):
         return tuple(as_value(item) for item in tensor)
     if not isinstance(tensor, torch.Tensor):
@@ -75,8 +75,8 @@ def as_value(tensor: Any) -> Any:
 
 
 def fold(values: Values, node: fx.Node, name: str) -> Any:
-    """What a node of constants yields, computed by PyTorch; NOT_CONSTANT where it depends on an input or makes floats
-    of integer weights. Raises LimitError when it would be too big."""
+    """The result of a node on constants, computed by PyTorch; NOT_CONSTANT where it depends on an input or turns
+    integer weights into floats. Raises LimitError when it would be too big."""
     if any(values.known(arg) is NOT_CONSTANT for arg in node.all_input_nodes):
         return NOT_CONSTANT
     if is_any_of(name, _NEVER_FOLDED) or _loses_integers(values, node, name):
@@ -106,7 +106,7 @@ def _loses_integers(values: Values, node: fx.Node, name: str) -> bool:
 
 
 def _check_number(target: Any, args: Any) -> None:
-    """Raises ModelFormatError when Python would compute an integer of absurdly many digits."""
+    """Raises ModelFormatError when Python would compute an integer with absurdly many digits."""
     if target not in (operator.pow, operator.lshift) or not all(isinstance(arg, int) for arg in args):
         return
     base, exponent = args

@@ -1,9 +1,9 @@
-"""Brings a program to operators that have converters, and to values that nothing changes in place.
+"""Reduces a program to operators that have converters, and to values that are never changed in place.
 
-What neither this frontend nor TVM converts is decomposed by PyTorch into what they do, and only that: linear layers
-and attention stay whole. In-place operators are harmless where nothing else sees the memory they write to: tracing
-gives their result to everything that uses the variable afterwards, so `relu_` is `relu`. Where a view of the same
-memory is read later, the program is made functional.
+Operators that neither this frontend nor TVM converts are decomposed by PyTorch into ones they do, and no others: linear
+layers and attention stay whole. In-place operators are harmless where nothing else sees the memory they write to:
+tracing passes their result to every later use of the variable, so `relu_` is `relu`. Where a view of the same memory is
+read later, the program is made functional.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import fx
 
 from ....errors import UnsupportedOperatorError
 
-_ROUNDS = 4  # a decomposition may itself hold operators that have to be decomposed
+_ROUNDS = 4  # a decomposition may itself contain operators that must be decomposed
 
 
 def prepared(
@@ -38,7 +38,7 @@ def prepared(
 
 
 def _decompositions(graph: fx.Graph, is_supported: Callable[[fx.Node], bool]) -> dict[Any, Any]:
-    """Operator -> PyTorch's decomposition, of those without a converter."""
+    """Operator -> PyTorch's decomposition, for those without a converter."""
     missing = {node.target for node in graph.nodes if node.op == "call_function" and not is_supported(node)}
     operators = [target for target in missing if isinstance(target, torch._ops.OpOverload)]
     if not operators:
@@ -78,7 +78,7 @@ def _has_visible_mutation(graph: fx.Graph) -> bool:
 
 
 def _aliased(node: fx.Node) -> Any:
-    """The argument whose memory the result may share, None for a fresh result."""
+    """The argument whose memory the result may share, None for a new one."""
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
         return None
     if not isinstance(node.target, torch._ops.OpOverload):

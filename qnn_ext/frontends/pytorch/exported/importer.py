@@ -1,8 +1,8 @@
-"""from_exported_program: walks the graph of a torch.export program in its own order, each operator by its converter.
+"""from_exported_program: walks the graph of a torch.export program in order and converts each operator.
 
-Converters of ours come first; what they lack goes through the methods of TVM's ExportedProgramImporter, one node at a
-time. Graphs stay as exported, without decompositions, so that linear layers and attention keep their form. What is
-computed from constants alone is computed now, by PyTorch itself.
+Our own converters come first; other operators go through the methods of TVM's ExportedProgramImporter, one node at a
+time. Graphs stay as exported, without decompositions, so that linear layers and attention keep their form. Whatever
+depends on constants alone is computed at import, by PyTorch itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from ....limits import begin_walk, check
 from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
-from ...building import Builder, identifier
+from ...assembly import Assembly
+from ...building import blaming, identifier, reason
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments
@@ -34,18 +35,9 @@ from .registry import CONVERTERS
 from .values import dtype_name, is_any_of
 
 _NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
-# One result instead of three; corners rounded instead of cut off; no legalization; slices as copies
+# TVM's: one result instead of three; corners rounded instead of cut off; no legalization; slices as copies
 _WRONG_IN_TVM = ("lstm.input", "gru.input", "rnn_tanh.input", "upsample_nearest2d.vec", "as_strided.default")
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-
-
-class _Builder(Builder):
-    """Names what it emits after the layer at hand."""
-
-    layer = ""
-
-    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
-        return super().emit(expr, name_hint or self.layer)
 
 
 class ProgramImporter:
@@ -60,21 +52,21 @@ class ProgramImporter:
         self.shapes = {**_example_shapes(program, example_inputs), **shapes}
         self.node: Any = None
         self._values = Values()
-        self._builder = _Builder()
+        self._assembly = Assembly(unfolded=("dequantize",))
         self._tvm = ExportedProgramImporter()
         self._tvm.env = self._values
-        self._tvm.block_builder = self._builder
+        self._tvm.block_builder = self._assembly.builder
         self.program = prepared(program, source, self._is_supported)
 
-    # ---- what converters ask for ---------------------------------------------------------------------------------
+    # ---- what converters use -------------------------------------------------------------------------------------
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
-        """Bind an expression under the name of the layer at hand."""
-        return self._builder.emit(expr)
+        """Bind an expression under the current layer's name."""
+        return self._assembly.emit(expr)
 
     @property
     def meta(self) -> torch.Tensor:
-        """Shape and dtype that the program declares for the node's result."""
+        """The declared shape and dtype of the node's result."""
         return self.node.meta["val"]
 
     @property
@@ -84,7 +76,7 @@ class ProgramImporter:
 
     @property
     def label(self) -> str:
-        """The node at hand, for messages."""
+        """The current node, for messages."""
         return f"node '{self.node.name}' ({self.node.target})"
 
     # ---- the walk ------------------------------------------------------------------------------------------------
@@ -93,21 +85,20 @@ class ProgramImporter:
         """Convert the whole program."""
         own = [*self.program.state_dict.values(), *self.program.constants.values()]
         begin_walk(sum(value.numel() for value in own if isinstance(value, torch.Tensor)))
-        specs, params = self._bind_inputs()
+        specs = self._bind_inputs()
         graph = self.program.graph_module
-        with self._builder.function("main", params, attrs={"num_input": len(params)}):
-            with self._builder.dataflow():
-                results = self._walk(graph, _live_nodes(graph.graph))
-                outputs = self._user_outputs(results)
-                result = self._builder.emit_output(relax.Tuple([value for _, value in outputs]))
-            self._builder.emit_func_output(result)
-        mod = relax.transform.DeadCodeElimination(["main"])(self._builder.get())
-        mod, notes = qdq_to_integer(mod)
+        outputs: list[tuple[str, relax.Expr]] = []
+
+        def walk() -> list[relax.Expr]:
+            outputs.extend(self._user_outputs(self._walk(graph, _live_nodes(graph.graph))))
+            return [value for _, value in outputs]
+
+        mod, notes = qdq_to_integer(self._assembly.module(walk))
         output_specs = tuple(TensorSpec(name, shape_of(value), str(value.ty.dtype)) for name, value in outputs)
         return QnnModule(ir=mod, inputs=specs, outputs=output_specs, notes=tuple(notes), source=self.source)
 
     def _walk(self, module: fx.GraphModule, live: set[fx.Node]) -> Any:
-        """Convert the live nodes of a graph; the resolved arguments of its output node."""
+        """Convert the live nodes of a graph; returns the resolved arguments of its output node."""
         for node in module.graph.nodes:
             if node.op == "output":
                 return [self.resolve(arg) for arg in node.args[0]]
@@ -124,19 +115,14 @@ class ProgramImporter:
 
     @contextmanager
     def _at(self, node: fx.Node) -> Iterator[None]:
-        """What is emitted within is named after the node, and errors name it."""
-        previous, self.node = (self.node, self._builder.layer), node
-        self._builder.layer = layer_name(node)
-        label = self.label
+        """Within, emitted expressions and errors are named after the node."""
+        previous, self.node = (self.node, self._assembly.layer), node
+        self._assembly.layer = layer_name(node)
         try:
-            yield
-        except QnnError as error:
-            raise type(error)(f"{label}: {error}" if label not in str(error) else str(error)) from error
-        except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise UnsupportedOperatorError(f"{label}: cannot be converted: {lines[-1]}") from error
+            with blaming(self.label, _unconverted):
+                yield
         finally:
-            self.node, self._builder.layer = previous
+            self.node, self._assembly.layer = previous
 
     def _call(self, node: fx.Node) -> None:
         name = target_name(node)
@@ -173,7 +159,7 @@ class ProgramImporter:
         return known or is_any_of(name, _NO_EFFECT + _INLINED) or self._is_left_to_tvm(node)
 
     def _is_left_to_tvm(self, node: fx.Node) -> bool:
-        """Whether TVM's own importer converts the node, and rightly: not what it gets wrong, nothing random."""
+        """Whether TVM's own importer converts the node correctly: not what it gets wrong, nothing random."""
         name = _short_name(node, self._tvm.convert_map)
         if not isinstance(node.target, torch._ops.OpOverload):
             return name in self._tvm.convert_map
@@ -182,7 +168,7 @@ class ProgramImporter:
         return known and not is_random and name not in _WRONG_IN_TVM
 
     def _may_run(self, node: fx.Node) -> bool:
-        """Whether PyTorch may compute a node at import: only what could be converted as well, nothing random."""
+        """Whether PyTorch may compute a node at import: only what could also be converted, nothing random."""
         if not isinstance(node.target, torch._ops.OpOverload):
             return getattr(node.target, "__module__", "") in ("_operator", "math", "torch")
         return torch.Tag.nondeterministic_seeded not in node.target.tags and self._is_supported(node)
@@ -212,7 +198,7 @@ class ProgramImporter:
         return self.emit(relax.TupleGetItem(value, index))
 
     def _inline(self, node: fx.Node) -> Any:
-        """The results of a subgraph that only switches gradients or autocast off around it."""
+        """The results of a subgraph whose wrapper only switches gradients or autocast off."""
         args: list[Any] = list(node.args)
         position = next(i for i, arg in enumerate(args) if self._is_graph(arg))
         if any(arg is True for arg in args[:position]) and "autocast" in str(node.target):
@@ -231,14 +217,13 @@ class ProgramImporter:
 
     # ---- inputs and outputs --------------------------------------------------------------------------------------
 
-    def _bind_inputs(self) -> tuple[tuple[TensorSpec, ...], list[relax.Var]]:
+    def _bind_inputs(self) -> tuple[TensorSpec, ...]:
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
         specs: list[TensorSpec] = []
-        params: list[relax.Var] = []
         state = {**self.program.state_dict, **self.program.constants}
         for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
             if spec.kind == InputKind.USER_INPUT:
-                self._bind_user_input(node, spec, specs, params)
+                self._bind_user_input(node, spec, specs)
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 if spec.target not in state:
                     raise ModelFormatError(f"{self.source}: the program lacks the value of '{spec.target}'")
@@ -251,11 +236,9 @@ class ProgramImporter:
         if unknown:
             names = ", ".join(repr(spec.name) for spec in specs)
             raise ShapeError(f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {names}")
-        return tuple(specs), params
+        return tuple(specs)
 
-    def _bind_user_input(
-        self, node: fx.Node, spec: InputSpec, specs: list[TensorSpec], params: list[relax.Var]
-    ) -> None:
+    def _bind_user_input(self, node: fx.Node, spec: InputSpec, specs: list[TensorSpec]) -> None:
         if isinstance(spec.arg, ConstantArgument):
             self._values[node] = spec.arg.value
             return
@@ -263,10 +246,8 @@ class ProgramImporter:
             raise UnsupportedOperatorError(f"{self.source}: input '{node.name}' is no tensor; export with a constant")
         shape = self._input_shape(node.name, node.meta["val"])
         tensor = TensorSpec(node.name, shape, dtype_name(node.meta["val"].dtype))
-        var = relax.Var(node.name, relax.TensorType(shape, tensor.dtype))
-        self._values[node] = var
+        self._values[node] = self._assembly.input(node.name, shape, tensor.dtype)
         specs.append(tensor)
-        params.append(var)
 
     def _input_shape(self, name: str, declared: torch.Tensor) -> tuple[int, ...]:
         dims = [int(dim) if isinstance(dim, int) else str(dim) for dim in declared.shape]
@@ -300,14 +281,17 @@ class ProgramImporter:
                     f"{self.source}: the program changes '{spec.target}' in place; export it in eval mode"
                 )
             if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
-                if not isinstance(getattr(value, "ty", None), relax.TensorType):  # the signature says it is one
+                if not isinstance(getattr(value, "ty", None), relax.TensorType):  # the signature says it is a tensor
                     raise ModelFormatError(f"{self.source}: output '{spec.arg.name}' is no tensor; export it again")
-                outputs.append(
-                    (spec.arg.name, self._builder.emit(value) if not isinstance(value, relax.Var) else value)
-                )
+                outputs.append((spec.arg.name, value))
         if not outputs:
             raise ModelFormatError(f"{self.source}: the program has no tensor as output")
         return outputs
+
+
+def _unconverted(label: str, error: Exception) -> QnnError:
+    """The message of an error in a converter, which is often TVM's."""
+    return UnsupportedOperatorError(f"{label}: cannot be converted: {reason(error)}")
 
 
 # ---- helpers -----------------------------------------------------------------------------------------------------
@@ -356,7 +340,7 @@ def layer_name(node: fx.Node) -> str:
 
 
 def _live_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that an output depends on: folded batch norms leave parameters behind that nothing uses."""
+    """Nodes that an output depends on: folded batch norms leave unused parameters behind."""
     pending = [node for node in graph.nodes if node.op == "output"]
     live: set[fx.Node] = set()
     while pending:
@@ -375,18 +359,18 @@ def _attribute(module: fx.GraphModule, path: str) -> Any:
 
 
 def _short_name(node: fx.Node, known: Mapping[str, Any]) -> str:
-    """The name TVM knows an operator by: "conv2d.default"."""
+    """The name by which TVM knows an operator: "conv2d.default"."""
     name = getattr(node.target, "__name__", "")
     return name if name in known else _out_of_place(name)
 
 
 def _out_of_place(name: str) -> str:
-    """The same operator without the writing: "aten.relu.default" for "aten.relu_.default"."""
+    """The out-of-place form of an operator: "aten.relu.default" for "aten.relu_.default"."""
     return name.replace("_.", ".")
 
 
 def _check_result(value: Any, declared: Any) -> None:
-    """A result must have the dtype and shape that the program declares: an option may have been overlooked else."""
+    """A result must have the declared dtype and shape: otherwise an option may have been overlooked."""
     if isinstance(value, (tuple, list)) and isinstance(declared, (tuple, list)):
         for item, meta in zip(value, declared, strict=False):
             _check_result(item, meta)

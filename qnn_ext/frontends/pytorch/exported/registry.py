@@ -1,4 +1,4 @@
-"""The registry of this frontend: PyTorch operator -> converter. What it lacks, TVM's own importer converts."""
+"""The registry of this frontend: PyTorch operator -> converter. TVM's own importer converts operators it lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Converter:
     """How one operator becomes Relax expressions.
 
     convert: (importer, *arguments in schema order, defaults filled in) -> expression, number, or a tuple of them
-    narrows: the result has other dtypes than PyTorch's: float32 scales for float64, int32 zero points for int64
+    narrows: the result's dtypes differ from PyTorch's: float32 scales for float64, int32 zero points for int64
     """
 
     convert: Callable[..., Any]

@@ -36,12 +36,12 @@ def dtype_of(expr: relax.Expr) -> str:
 
 
 def scalar(value: Any, dtype: str) -> relax.Expr:
-    """A constant without dimensions."""
+    """A 0-d constant."""
     return constant(np.asarray(value).astype(dtype))
 
 
 def cast(importer: Any, value: Any, dtype: str) -> relax.Expr:
-    """A tensor or number as a tensor of the dtype."""
+    """A tensor or number as a tensor of this dtype."""
     if not isinstance(value, relax.Expr):
         return scalar(value, dtype)
     if dtype_of(value) == dtype:
@@ -51,7 +51,7 @@ def cast(importer: Any, value: Any, dtype: str) -> relax.Expr:
 
 
 def reshape(importer: Any, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
-    """A tensor of another shape; constants at once."""
+    """A tensor reshaped; constants are reshaped at once."""
     shape = tuple(int(dim) for dim in shape)
     if shape_of(value) == shape:
         return value
@@ -60,7 +60,7 @@ def reshape(importer: Any, value: relax.Expr, shape: Sequence[int]) -> relax.Exp
 
 
 def axes_of(axes: Any, ndim: int) -> list[int]:
-    """Dimensions as a list of non-negative integers; None and [] are all of them."""
+    """Dimensions as a list of non-negative integers; None and [] mean all of them."""
     if axes is None or axes == []:
         return list(range(ndim))
     return [int(axis) % max(ndim, 1) for axis in (axes if isinstance(axes, (list, tuple)) else [axes])]

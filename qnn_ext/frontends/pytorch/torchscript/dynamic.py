@@ -1,4 +1,4 @@
-"""Dynamically quantized products: float activations become uint8 by their own range at run time."""
+"""Dynamically quantized products: float activations are quantized to uint8 by their own range at run time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Dynamic:
 def quantize_dynamic(node: Node, value: relax.Expr, reduce_range: bool) -> Dynamic:
     """PyTorch's ChooseQuantizationParams in double, then rint(fma(x, 1/f32(s), z)).
 
-    s = (max − min)/q_max over an interval that holds 0, q_max = 127 with `reduce_range`, else 255; the zero point from
-    the end of the interval with the smaller rounding error.
+    s = (max − min)/q_max over an interval that contains 0, q_max = 127 with `reduce_range`, else 255; the zero point is
+    taken from the end of the interval with the smaller rounding error.
     """
     emit, op = node.emit, relax.op
     top = 127 if reduce_range else 255
@@ -58,7 +58,7 @@ def quantize_dynamic(node: Node, value: relax.Expr, reduce_range: bool) -> Dynam
 
 
 def dynamic_linear(node: Node, value: relax.Expr, weights: Weights, reduce_range: bool) -> relax.Expr:
-    """f32(acc)·(s·sw) + b, with a fused multiply-add but for QNNPACK, which also ignores `reduce_range`."""
+    """f32(acc)·(s·sw) + b, with a fused multiply-add, except in QNNPACK, which also ignores `reduce_range`."""
     *lead, depth = shape_of(value)
     flat = reshape(value, (int(np.prod(lead, dtype=np.int64)), depth), node.emit)
     qnnpack = node.engine == "qnnpack"

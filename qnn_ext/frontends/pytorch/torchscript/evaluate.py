@@ -1,7 +1,7 @@
 """PyTorch's own result of one operator, which is all the walk knows of a value: its shape, dtype, QParams, or a number.
 
-A script may ask for anything. What an operator would take is found by arithmetic before it runs, and the divisions that
-end the process are not run.
+A script may ask for anything. So the memory that an operator would need is computed before it runs, and divisions that
+would kill the process are not run.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 from ....errors import ModelFormatError, ShapeError
-from ....isolation import working_on
 from ....limits import charge, check, check_elements, most_folded
+from ....processes.isolation import working_on
 from ..common import check_quotient, import_torch
 
-MAX_ITEMS = 1 << 18  # of a list with all that it holds, characters of a text: no model has so many
+MAX_ITEMS = 1 << 18  # elements of a list, nested ones included, or characters of a string: no model has so many
 _MAX_LINE = 200  # characters of a source line in a message
 
 _PRIM: dict[str, Any] = {
@@ -38,10 +38,10 @@ _PRIM: dict[str, Any] = {
 def evaluate(node: Any, operands: Sequence[Any], is_constant: bool) -> Any:
     """What PyTorch computes for these operands.
 
-    is_constant: the result will be a constant of the module, and no activation
+    is_constant: the result will be a constant of the module, not an activation
 
     Raises ShapeError where PyTorch refuses, LimitError and ModelFormatError where the result would be too big or the
-    operator would end the process.
+    operator would kill the process.
     """
     kind = node.kind()
     working_on(f"evaluating {kind}")
@@ -78,11 +78,11 @@ def _call(function: Any, schema: Any, operands: Sequence[Any]) -> Any:
     return function(*args, **kwargs)
 
 
-# ---- where it is -------------------------------------------------------------------------------------------------
+# ---- where an operator is ----------------------------------------------------------------------------------------
 
 
 def where(node: Any) -> str:
-    """Operator and source line, as far as the archive tells: "aten::foo (code/model.py, line 5: x = foo(y))"."""
+    """Operator and source line, as far as the archive says: "aten::foo (code/model.py, line 5: x = foo(y))"."""
     try:
         text = str(node.sourceRange())
     except (UnicodeDecodeError, MemoryError, RuntimeError):  # debug information that is damaged or gigantic
@@ -102,12 +102,12 @@ def first_line(error: BaseException) -> str:
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
-# ---- what it would take ------------------------------------------------------------------------------------------
+# ---- what an operator would need ---------------------------------------------------------------------------------
 
 
 def check_items(values: Sequence[Any]) -> None:
-    """Raises ModelFormatError when the lists and texts among some values hold too much altogether: lists that hold the
-    same list twice double with every line."""
+    """Raises ModelFormatError when the lists and strings among some values hold too much in total: lists that hold the
+    same list twice double in size with every line."""
     if not any(isinstance(value, (list, tuple, dict, str)) for value in values):
         return
     count, pending = 0, list(values)
@@ -129,7 +129,7 @@ def _check_count(count: int, what: str) -> None:
 
 
 def _check_items(kind: str, operands: Sequence[Any]) -> None:
-    """The lengths of lists and texts that an operator makes."""
+    """The lengths of the lists and strings that an operator creates."""
     if not operands or not isinstance(operands[0], (list, str, int)):
         return
     name, lengths = kind.partition("::")[2], [len(value) for value in operands if isinstance(value, (list, str))]
@@ -146,7 +146,7 @@ def _check_items(kind: str, operands: Sequence[Any]) -> None:
 
 
 def _check_size(kind: str, function: Any, schema: Any, operands: Sequence[Any], is_constant: bool) -> None:
-    """The operator is run on tensors without memory, which tells the shape of its result."""
+    """Runs the operator on tensors without memory to get the shape of its result."""
     torch = import_torch()
     makes_tensor = any(argument.name == "device" for argument in schema.arguments)
     tensors = [value for value in _flatten(operands) if isinstance(value, torch.Tensor)]
@@ -171,7 +171,7 @@ def _check_size(kind: str, function: Any, schema: Any, operands: Sequence[Any], 
 
 
 def _hollow(torch: Any, value: Any) -> Any:
-    """The value with its tensors replaced by ones of the same shape that have no memory; integers for quantized."""
+    """The value with its tensors replaced by same-shape ones without memory; integers for quantized ones."""
     if isinstance(value, torch.Tensor):
         dtype = torch.uint8 if value.is_quantized else value.dtype
         return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
@@ -188,14 +188,14 @@ def _flatten(values: Sequence[Any]) -> Iterator[Any]:
             yield value
 
 
-# ---- what would end the process ----------------------------------------------------------------------------------
+# ---- what would kill the process ----------------------------------------------------------------------------------
 
 _LEAST = -(2**63)
 
 
 def _check_division(kind: str, operands: Sequence[Any]) -> None:
-    """PyTorch divides integers with the CPU's instruction, which ends the process where the quotient does not exist:
-    scalars by zero, and the least integer by −1."""
+    """PyTorch divides integers with the CPU's instruction, which kills the process where there is no quotient: scalars
+    by zero, and the lowest integer by −1."""
     name = kind.partition("::")[2].rstrip("_")
     if name in ("floordiv", "remainder") and all(map(_is_integer, operands)):
         dividend, divisor = operands

@@ -1,7 +1,7 @@
 """PyTorch's quantized arithmetic, one function per formula and engine, as chains of the dialect's operators.
 
-All of it is float32 with the roundings PyTorch has, in PyTorch's order; scales are float64 in the model, and each
-formula says where they become float32. Verified bit for bit against torch 2.13 (tests/frontends/pytorch/torchscript).
+All of it is float32, rounded as in PyTorch and in PyTorch's order; scales are float64 in the model, and each formula
+says where they become float32. Verified bit for bit against torch 2.13 (tests/frontends/pytorch/torchscript).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .node import Node
 
 f32 = np.float32
 
-# What PyTorch's AVX512 kernels take at once; shorter tensors, and fewer channels of channels-last images, go through
-# scalar loops that round midpoints differently
-VECTOR_LENGTH = 128
+# The elements that PyTorch's AVX512 kernels process at once; shorter tensors, and fewer channels of channels-last
+# images, go through scalar loops that round midpoints differently
+VECTOR_LENGTH = 64
 VECTOR_CHANNELS = 16
 
 
@@ -44,7 +44,7 @@ def quantize(node: Node, value: relax.Expr, qparams: QParams) -> relax.Expr:
 
 
 def quantize_after(node: Node, value: relax.Expr, qparams: QParams) -> relax.Expr:
-    """rint(x · (1/f32(s))) + z: what PyTorch's vectorized kernels do, the zero point added after the rounding."""
+    """rint(x · (1/f32(s))) + z: as in PyTorch's vectorized kernels, which add the zero point after the rounding."""
     return node.emit(
         qnn.quantize(
             value,
@@ -88,7 +88,7 @@ def qnnpack_product(
 ) -> relax.Expr:
     """rint(f32(acc + rint(b · (1/f32(sx·sw)))) · (sx·sw·(1/so))) + zo: an int32 bias.
 
-    The bias' scale is a product in float64, the multiplier's is one in float32.
+    The bias's scale is computed in float64, the multiplier's in float32.
     """
     if bias is not None and bias.any():
         unit = (data.scale * weight_scale.astype(np.float64)).astype(f32)
@@ -117,7 +117,7 @@ def onednn_product(
 
 
 def product_formula(engine: str, uses_onednn: bool) -> Callable[..., relax.Expr]:
-    """The formula that brings an accumulator into the output's QParams. x86 takes oneDNN's kernel or fbgemm's."""
+    """The formula that requantizes an accumulator to the output's QParams. x86 uses oneDNN's kernel or fbgemm's."""
     if engine == "qnnpack":
         return qnnpack_product
     return onednn_product if engine == "onednn" or (engine == "x86" and uses_onednn) else fbgemm_product
@@ -126,8 +126,8 @@ def product_formula(engine: str, uses_onednn: bool) -> Callable[..., relax.Expr]
 def rounded_product(node: Node, value: relax.Expr, factor: relax.Expr) -> relax.Expr:
     """A product that is rounded before anything is added to it.
 
-    LLVM contracts a product and the sum behind it into a fused multiply-add; the maximum with the lowest number changes
-    no finite value and stands between them, as in numerics.tir.fence. LLVM turns an fma with −0 back into a product.
+    LLVM contracts a product and a following sum into a fused multiply-add; a maximum with the lowest number, which
+    changes no finite value, keeps them apart, as in numerics.tir.fence. LLVM turns an fma with −0 back into a product.
     """
     product = node.emit(relax.op.multiply(value, factor))
     return node.emit(relax.op.maximum(product, scalar(np.finfo(f32).min)))
@@ -138,7 +138,7 @@ def _twice_inverted(scale: np.ndarray) -> np.ndarray:
 
 
 def _channels(vector: Vector, shape: tuple) -> relax.Expr:
-    """A scalar or per-channel vector that broadcasts along `shape`, which is −1 at the channels and 1 behind."""
+    """A scalar or per-channel vector that broadcasts along `shape`, which is −1 at the channels and 1 after them."""
     return constant(vector.reshape(()) if vector.size == 1 else vector.reshape(shape))
 
 
@@ -154,9 +154,10 @@ def _rescaled(node: Node, acc: relax.Expr, multiplier: Vector, out: QParams, sha
 def vector_sum(
     node: Node, lhs: relax.Expr, rhs: relax.Expr, lhs_q: QParams, rhs_q: QParams, out: QParams
 ) -> relax.Expr:
-    """fbgemm, x86, onednn: rint((a + b) · (1/f32(so))) + zo with a, b dequantized by a fused multiply-add.
+    """fbgemm, x86, onednn: rint((a + b) · (1/f32(so))) + zo with a and b dequantized by a fused multiply-add.
 
-    The kernel's vector body; the last elements of a tensor whose size is no multiple of 128 go through the scalar loop.
+    This is the kernel's vectorized body; the last elements of a tensor whose size is not a multiple of 64 go through
+    the scalar loop.
     """
     total = node.emit(relax.op.add(dequantize_fused(node, lhs, lhs_q), dequantize_fused(node, rhs, rhs_q)))
     return quantize_after(node, total, out)
@@ -165,7 +166,7 @@ def vector_sum(
 def scalar_sum(
     node: Node, lhs: relax.Expr, rhs: relax.Expr, lhs_q: QParams, rhs_q: QParams, out: QParams
 ) -> relax.Expr:
-    """rint(fma(f32(b − zb), sb, (a − za)·sa) · (1/f32(so)) + zo): the scalar loop, which broadcasting takes too."""
+    """rint(fma(f32(b − zb), sb, (a − za)·sa) · (1/f32(so)) + zo): the scalar loop, also used for broadcasting."""
     left = node.emit(qnn.dequantize(lhs, constant(lhs_q.scale.astype(f32)), lhs_q.zero_point))
     right = node.emit(qnn.dequantize(rhs, 1.0, rhs_q.zero_point))
     total = node.emit(qnn.fma(right, scalar(rhs_q.scale.astype(f32)), left))
@@ -180,7 +181,7 @@ def qnnpack_sum(
     """QNNPACK's addition in integers: ((a − za)·ma + (b − zb)·mb) / 2^shift, midpoints away from zero, + zo.
 
     Multipliers of 22 bits: m = rint(s/so · 2^shift), shift = 21 − ⌊log2 of the larger quotient⌋. The sum fits into
-    int32; float64 holds it and its division by a power of two exactly.
+    int32; float64 represents it and its division by a power of two exactly.
     """
     quotients = [q.scale.astype(f32) / out.scale.astype(f32) for q in (lhs_q, rhs_q)]
     shift = 21 - (int(np.frexp(max(quotients))[1]) - 1)

@@ -1,7 +1,7 @@
-"""The walk over a TorchScript graph: PyTorch evaluates every operator on the example inputs, converters emit it.
+"""The walk over a TorchScript graph: PyTorch evaluates every operator on the example inputs, and a converter emits it.
 
 The example gives exact shapes, dtypes, QParams and memory formats of every value, and decides branches and loop counts;
-no value of it enters the module. So a script with control flow over shapes needs no symbolic execution.
+none of its values enter the module. So a script with control flow over shapes needs no symbolic execution.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tvm import IRModule, relax
+from tvm import relax
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ....limits import begin_walk, count_evaluation, current, over
-from ....module import FloatNote, QnnModule, TensorSpec
-from ....op.base import as_expr, constant, constant_value, shape_of
-from ...building import Builder, bind, blaming, fold, identifier
+from ....module import QnnModule, TensorSpec
+from ....op.base import constant, shape_of
+from ...assembly import Assembly
+from ...building import blaming
 from ..common import example_values, import_torch
 from . import converters  # noqa: F401  (fills the registry)
 from .evaluate import check_items, evaluate, first_line, schema_of, where
@@ -40,7 +41,7 @@ def from_script_module(
 ) -> QnnModule:
     """Import a `torch.jit.ScriptModule`; arguments as in `from_pytorch`.
 
-    elements: of all constants in it, as far as they are known
+    elements: number of elements in all its constants, as far as known
     """
     if getattr(module, "training", False):
         raise UnsupportedOperatorError(f"{source}: the model is in training mode; call model.eval() before tracing it")
@@ -51,7 +52,7 @@ def from_script_module(
             return Importer(module, engine, source).run(example_inputs, shapes)
         except QnnError:
             raise
-        except Exception as error:  # RecursionError, and what PyTorch raises when it hands out a damaged graph
+        except Exception as error:  # RecursionError, and what PyTorch raises when it returns a damaged graph
             raise ModelFormatError(
                 f"{source}: the graph of this model cannot be followed: {type(error).__name__}: {first_line(error)}; "
                 "export the model again"
@@ -72,7 +73,7 @@ def resolve_engine(engine: str | None) -> str:
 
 @contextmanager
 def quantized_engine(engine: str) -> Iterator[None]:
-    """Within, PyTorch packs weights and runs quantized operators with this engine."""
+    """Makes PyTorch pack weights and run quantized operators with this engine within."""
     torch = import_torch()
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = engine
@@ -89,20 +90,10 @@ class Importer:
         self.module = module
         self.engine = engine
         self.source = source
-        self.notes: list[FloatNote] = []
+        self.assembly = Assembly()
         self._torch = import_torch()
         self._environment: dict[str, Any] = {}
         self._traced: list[Traced] = []
-        self._params: list[relax.Var] = []
-        self._layer = ""  # the layer under conversion: its values are named after it
-        self._builder = Builder()
-
-    # ---- emission ------------------------------------------------------------------------------------------------
-
-    def emit(self, expr: relax.Expr, name: str = "") -> relax.Expr:
-        """Bind an expression, by default under the layer's name; a call of constants becomes a constant."""
-        bound = bind(self._builder, expr, name or self._layer)
-        return bound if bound is expr else fold(expr, bound)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -113,34 +104,27 @@ class Importer:
         names = [parameter.debugName().split(".")[0] for parameter in parameters]
         examples = example_values(example_inputs, shapes, names)
         self._environment[owner.debugName()] = Reference(self.module, "")
-        params, specs = self._params, []
+        specs = []
         for parameter, name, example in zip(parameters, names, examples, strict=True):
             value = example
             if isinstance(example, self._torch.Tensor):
                 spec = self._input_spec(name, example)
-                var = relax.Var(identifier(name) or "input", relax.TensorType(spec.shape, spec.dtype))
-                params.append(var)
                 specs.append(spec)
-                value = self._new_traced(example.detach(), var)
+                value = self._new_traced(example.detach(), self.assembly.input(name, spec.shape, spec.dtype))
             self._environment[parameter.debugName()] = value
         if not specs:
             raise ShapeError(f"{self.source}: the model takes no tensor, so there is nothing to run")
-        self._builder.begin_scope(params)
-        self._builder._begin_dataflow_block()
-        try:
+        outputs: list[tuple[TensorSpec, relax.Expr]] = []
+
+        def walk() -> list[relax.Expr]:
             with self._torch.no_grad():
                 self._walk(graph)
             results = [self._environment[output.debugName()] for output in graph.outputs()]
-            flat = list(_flatten(results))
-            outputs = [self._output(index, value) for index, value in enumerate(flat)]
-            result = self._builder.emit_output(relax.Tuple([expr for _, expr in outputs]))
-        finally:
-            block = self._builder._end_block()
-            self._builder.end_scope()
-        body = self._builder.normalize(relax.SeqExpr([block], result))
-        function = relax.Function(params, body).with_attr("global_symbol", "main").with_attr("num_input", len(params))
-        ir = relax.transform.DeadCodeElimination(["main"])(IRModule({"main": function}))
-        notes = tuple(dict.fromkeys(self.notes))
+            outputs.extend(self._output(index, value) for index, value in enumerate(_flatten(results)))
+            return [expr for _, expr in outputs]
+
+        ir = self.assembly.module(walk)
+        notes = tuple(dict.fromkeys(self.assembly.notes))
         return QnnModule(ir, tuple(specs), tuple(spec for spec, _ in outputs), notes=notes, source=self.source)
 
     def _graph(self) -> Any:
@@ -165,8 +149,6 @@ class Importer:
             example, expr = value, constant(array_of(value))
         else:
             raise UnsupportedOperatorError(f"{self.source}: output {index} is {type(value).__name__}, not a tensor")
-        if constant_value(expr) is not None or any(expr is param for param in self._params):
-            expr = self._builder.emit(expr)
         return TensorSpec(name, tuple(example.shape), dtype_name(example), qparams_of(example)), expr
 
     def _walk(self, block: Any) -> None:
@@ -218,8 +200,8 @@ class Importer:
         in_place = kind.endswith("_") and not kind.endswith("__")
         run = partial(evaluate, node, is_constant=False)
         examples = self._results(node, run([plain(value) for value in operands]))
-        converted = Node(self, kind, partial(where, node), arguments, examples, run)
-        self._layer = converted.name
+        converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
+        self.assembly.layer = converted.name
         value = CONVERTERS[kind](converted)
         values = value if isinstance(value, list) else [value]
         if in_place:
@@ -238,7 +220,7 @@ class Importer:
         """One output with its expression, checked against what PyTorch computed."""
         if isinstance(expr, Traced) or not isinstance(example, self._torch.Tensor):
             return expr if isinstance(expr, Traced) else example
-        bound = self.emit(as_expr(expr))
+        bound = self.assembly.emit(expr)
         found, wanted = (shape_of(bound), str(bound.ty.dtype)), (tuple(example.shape), dtype_name(example))
         if found != wanted:
             raise QnnError(f"converted to {found[1]}{found[0]}, but PyTorch computes {wanted[1]}{wanted[0]}")
@@ -250,7 +232,7 @@ class Importer:
         return traced
 
     def _overwrite(self, target: Any, example: Any, expr: relax.Expr) -> Traced:
-        """An in-place operator: the tensor it writes to holds the result from here on, its other views are unusable."""
+        """An in-place operator: the tensor it writes to now holds the result; its other views become unusable."""
         result = self._result(example, expr)
         if not isinstance(target, Traced):
             return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -11,45 +11,41 @@ from tvm import relax
 from .... import op as qnn
 from ....errors import UnsupportedOperatorError
 from ....module import FloatNote
-from ....op.base import as_expr, constant, shape_of
+from ....op.base import constant, shape_of
 from ....qparams import QParams
+from ...assembly import Assembly
 from ..common import import_torch
 from .values import Reference, Traced, constant_of, plain, qparams_of
-
-if TYPE_CHECKING:
-    from .importer import Importer
 
 
 class Node:
     """One operator under conversion.
 
+    engine:    fbgemm, x86, onednn or qnnpack
     kind:      "quantized::conv2d"
-    where:     yields operator and source line, for errors
+    where:     returns operator and source line, for errors
     arguments: name in the operator's schema -> value (Traced, Reference, torch tensor, or plain Python)
     examples:  PyTorch's results for the example inputs, one per output
-    run:       PyTorch's operator on other operands, in the schema's order
+    run:       runs PyTorch's operator on other operands, in schema order
     """
 
     def __init__(
         self,
-        importer: Importer,
+        assembly: Assembly,
+        engine: str,
         kind: str,
         where: Callable[[], str],
         arguments: Mapping[str, Any],
         examples: Sequence[Any],
         run: Callable[[list[Any]], Any],
     ) -> None:
-        self.importer = importer
+        self.assembly = assembly
+        self.engine = engine
         self.kind = kind
         self._where = where
         self.arguments = arguments
         self.examples = examples
         self.run = run
-
-    @property
-    def engine(self) -> str:
-        """fbgemm, x86, onednn or qnnpack."""
-        return self.importer.engine
 
     @property
     def label(self) -> str:
@@ -58,7 +54,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The layer's name: the module that holds the operator's parameters, else the operator's own."""
+        """The layer's name: that of the module holding the operator's parameters, else the operator's own."""
         for value in self.arguments.values():
             if isinstance(value, Reference):
                 return value.path.removesuffix("._packed_params").removesuffix("._packed_params")
@@ -67,7 +63,7 @@ class Node:
     # ---- arguments -----------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """An argument as PyTorch takes it: numbers, lists, example tensors."""
+        """An argument as passed to PyTorch: numbers, lists, example tensors."""
         return plain(self.arguments[name])
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -75,7 +71,7 @@ class Node:
         return plain(self.arguments.get(name, default))
 
     def raw(self, name: str) -> Any:
-        """An argument with its traced tensors."""
+        """An argument, with traced tensors left in it."""
         return self.arguments[name]
 
     def expr(self, name: str) -> relax.Expr:
@@ -98,7 +94,7 @@ class Node:
         raise self.unsupported(f"an argument of type {type(value).__name__}")
 
     def qparams(self, name: str) -> QParams | None:
-        """The QParams of a quantized tensor argument, None of a float one."""
+        """The QParams of a quantized tensor argument, None for a float one."""
         return qparams_of(self[name])
 
     def quantized(self, name: str) -> QParams:
@@ -122,10 +118,10 @@ class Node:
 
     def emit(self, expr: Any, name: str = "") -> relax.Expr:
         """Bind an expression, so that its type is known. Constant subexpressions are computed now."""
-        return self.importer.emit(as_expr(expr), name)
+        return self.assembly.emit(expr, name)
 
     def dequantized(self, name: str) -> relax.Expr:
-        """A tensor argument in float32: f32(q − z) · f32(s) of a quantized one, a float one as it is."""
+        """A tensor argument in float32: f32(q − z) · f32(s) for a quantized one, unchanged for a float one."""
         qparams = self.qparams(name)
         return self.expr(name) if qparams is None else self.dequantize(self.expr(name), qparams)
 
@@ -144,7 +140,7 @@ class Node:
 
     def note(self, reason: str) -> None:
         """Report that this operator runs in float."""
-        self.importer.notes.append(FloatNote(self.name, self.kind, reason))
+        self.assembly.notes.append(FloatNote(self.name, self.kind, reason))
 
     def unsupported(self, reason: str) -> UnsupportedOperatorError:
         """The error to raise when the operator is used in a way that is not implemented."""

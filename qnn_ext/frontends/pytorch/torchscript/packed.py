@@ -1,4 +1,4 @@
-"""Packed parameters: the weights of a quantized layer as PyTorch hands them back."""
+"""Packed parameters: the weights of a quantized layer as PyTorch returns them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ConvParameters:
 
 
 def unpack_weights(weight: Any, bias: Any) -> Weights:
-    """A quantized weight tensor with its bias. Raises UnsupportedOperatorError for schemes nothing here knows."""
+    """A quantized weight tensor with its bias. Raises UnsupportedOperatorError for unknown quantization schemes."""
     torch = import_torch()
     if not weight.is_quantized:
         raise UnsupportedOperatorError(f"weights of dtype {weight.dtype}, where quantized ones are expected")
@@ -63,7 +63,7 @@ def unpack_linear(packed: Any) -> Weights:
 
 
 def unpack_conv(packed: Any) -> ConvParameters:
-    """The parameters of quantized::conv*; those of one dimension are stored as two, the height 1."""
+    """The parameters of quantized::conv*; 1-d ones are stored as 2-d with height 1."""
     weight, bias = packed.unpack()
 
     def numbers(values: Any) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from ....errors import UnsupportedOperatorError
 from .values import Reference, Traced, plain, traced_in
 
-# Questions about a tensor whose answer its type holds: asked of the example
+# Queries about a tensor that its type answers: asked of the example
 QUESTIONS = frozenset((
     "aten::device", "aten::dim", "aten::dtype", "aten::get_device", "aten::is_complex", "aten::is_contiguous",
     "aten::is_floating_point", "aten::is_quantized", "aten::len", "aten::ndimension", "aten::numel", "aten::q_scale",
@@ -17,7 +17,7 @@ QUESTIONS = frozenset((
     "prim::shape",
 ))  # fmt: skip
 
-# Arithmetic on numbers, strings and constant tensors, and tensors from nothing: PyTorch evaluates it
+# Arithmetic on numbers, strings and constant tensors, and newly created tensors: PyTorch evaluates these
 ARITHMETIC = frozenset((
     "aten::Bool", "aten::Float", "aten::FloatImplicit", "aten::Int", "aten::IntImplicit", "aten::Scalar",
     "aten::ScalarImplicit", "aten::__and__", "aten::__contains__", "aten::__getitem__", "aten::__not__",
@@ -63,7 +63,7 @@ def _print(values: Sequence[Any]) -> Any:
     return None
 
 
-# kind -> function of the operands (traced tensors and all) to the result; several outputs come as a tuple
+# kind -> function from the operands (including traced tensors) to the result; several outputs form a tuple
 STRUCTURE: dict[str, Callable[[Sequence[Any]], Any]] = {
     "prim::ListConstruct": list,
     "prim::TupleConstruct": tuple,
@@ -102,7 +102,7 @@ def structural(kind: str, values: Sequence[Any]) -> tuple[bool, Any]:
 
 
 def attribute(owner: Any, name: str) -> Any:
-    """prim::GetAttr: an attribute of a module, which remembers its path, or of an object within."""
+    """prim::GetAttr: an attribute of a module, which keeps its path, or of an object in one."""
     target = owner.target if isinstance(owner, Reference) else owner
     value = getattr(target, name)
     if isinstance(value, (Traced, bool, int, float, str, list, tuple, dict)) or value is None:

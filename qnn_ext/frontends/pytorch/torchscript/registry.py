@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .node import Node
-
-Convert = Callable[["Node"], Any]
+Convert = Callable[[Any], Any]
 CONVERTERS: dict[str, Convert] = {}
 
 

@@ -1,7 +1,7 @@
-"""What the walk keeps of each TorchScript value: PyTorch's own value for the example inputs, and the expression.
+"""What the walk keeps for each TorchScript value: PyTorch's own value for the example inputs, and the expression.
 
 Tensors that depend on the model's inputs are `Traced`. Everything else (sizes, flags, weights, packed parameters) is
-the plain Python or PyTorch value, for the example fixes it.
+the plain Python or PyTorch value, since the example fixes it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..common import import_torch
 class Traced:
     """A tensor computed from the inputs. In-place operators replace both fields.
 
-    example: what PyTorch computes for the example inputs: its shape, dtype, memory format and QParams are exact
-    expr:    the value in the module under construction; the integers of a quantized tensor
+    example: what PyTorch computes for the example inputs; its shape, dtype, memory format and QParams are exact
+    expr:    the value in the module under construction; for a quantized tensor, its integers
     """
 
     example: Any
@@ -34,14 +34,14 @@ class Traced:
 
 @dataclass(frozen=True)
 class Reference:
-    """A module, or an object that a module holds, with the path that leads there from the model."""
+    """A module, or an object that a module holds, with its path from the model."""
 
     target: Any
     path: str
 
 
 def plain(value: Any) -> Any:
-    """The value as PyTorch's operators take it: examples instead of traced tensors."""
+    """The value as passed to PyTorch's operators: examples instead of traced tensors."""
     if isinstance(value, Traced):
         return value.example
     if isinstance(value, Reference):
@@ -65,8 +65,8 @@ def traced_in(value: Any) -> Iterator[Traced]:
 
 
 def qparams_of(tensor: Any) -> QParams | None:
-    """The QParams of a quantized torch tensor, None of any other. Raises UnsupportedOperatorError for activations with
-    one scale per channel."""
+    """The QParams of a quantized torch tensor, None for any other. Raises UnsupportedOperatorError for per-channel
+    activations."""
     torch = import_torch()
     if not isinstance(tensor, torch.Tensor) or not tensor.is_quantized:
         return None
@@ -78,14 +78,14 @@ def qparams_of(tensor: Any) -> QParams | None:
 
 
 def dtype_name(tensor: Any) -> str:
-    """The dtype of the integers or floats in a torch tensor, as NumPy and TVM call it."""
+    """The dtype of the integers or floats in a torch tensor, as named by NumPy and TVM."""
     names = {"quint8": "uint8", "qint8": "int8", "qint32": "int32"}
     name = str(tensor.dtype).removeprefix("torch.")
     return names.get(name, name)
 
 
 def array_of(tensor: Any) -> np.ndarray:
-    """The values of a torch tensor, the integers of a quantized one, as an array."""
+    """The values of a torch tensor, or the integers of a quantized one, as an array."""
     tensor = tensor.detach()
     return np.array((tensor.int_repr() if tensor.is_quantized else tensor).numpy(), order="C")
 

@@ -1,5 +1,5 @@
-"""What convolutions, dense layers and matrix products share: which dtypes go together, and what becomes of the integer
-accumulator (bias, requantization, activation). No operator is converted here."""
+"""What convolutions, dense layers and matrix products share: the supported combinations of dtypes, and what follows the
+integer accumulator (bias, requantization, activation). It converts no operators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def product_kind(node: Node, data: int, weight: int) -> str:
 
 
 def weight_qparams(node: Node, index: int, axis: int) -> QParams:
-    """The weights' QParams; scales per channel must run along `axis`, the dimension of the output channels."""
+    """The weights' QParams; per-channel scales must run along `axis`, the dimension of the output channels."""
     qparams = node.qparams(index)
     if qparams.per_channel and qparams.axis != axis:
         raise node.unsupported(f"weight scales along dimension {qparams.axis}; the output channels are {axis}")
@@ -55,8 +55,9 @@ def accumulator_dtype(node: Node, dtype: str, bias: int | None = None) -> str:
 def accumulator_scale(node: Node, data: QParams, weight: QParams, double: bool) -> np.ndarray:
     """The scale of Σ data·weight, in the precision of the numerics in force.
 
-    TFLite's reference kernels multiply the two scales in double where multipliers are kept per channel (`double`; all
-    convolutions but those on uint8), otherwise in float32 (GetQuantizedConvolutionMultipler). XNNPACK stays in float32.
+    TFLite's reference kernels multiply the two scales in double where they keep per-channel multipliers (`double`; all
+    convolutions except those on uint8), otherwise in float32 (GetQuantizedConvolutionMultipler). XNNPACK stays in
+    float32.
     """
     if node.tflite_numerics and double:
         return np.asarray(data.scale.astype(np.float64) * weight.scale.astype(np.float64))
@@ -137,5 +138,5 @@ def number(value: float | np.floating, dtype: str = "float32") -> relax.Expr:
 
 
 def reshaped(node: Node, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-    """The expression with another shape, itself when it has it already."""
+    """The expression with another shape, itself when it already has that shape."""
     return expr if shape_of(expr) == tuple(shape) else node.emit(relax.op.reshape(expr, tuple(shape)))

@@ -1,4 +1,4 @@
-"""Operators of one tensor, element by element, and PRELU. Quantized ones are lookups in tables made at import."""
+"""Operators of one tensor, element by element, and PRELU. Quantized ones are lookups in tables built at import."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ....errors import QnnError, UnsupportedOperatorError
 from ....numerics import tflite_tables as tables
 from ....op.base import constant
 from ....qparams import QParams
+from ...building import sign_or_nan
 from ..integers import (
     centered,
     multiply,
@@ -65,7 +66,7 @@ FUNCTIONS: dict[str, tuple[Callable[[relax.Expr], relax.Expr], Table, tuple[str,
 @converter("LOGISTIC", "TANH", "RSQRT", max_version=3)
 @converter("EXP", "LOG", "SQRT", max_version=2)
 def convert_function(node: Node) -> relax.Expr:
-    """A function that LiteRT samples; int16 interpolates between samples."""
+    """A function that LiteRT tabulates; for int16 it interpolates between samples."""
     function, table, supported = FUNCTIONS[node.operator.name]
     return function(node.input(0)) if real_function(node, "float32") else lookup(node, table, supported)
 
@@ -139,7 +140,7 @@ def convert_leaky_relu(node: Node) -> relax.Expr:
 @converter("PRELU", max_version=1)
 def convert_prelu(node: Node) -> relax.Expr:
     """x for x ≥ 0, else alpha·x; the slopes broadcast to the input's shape. 16-bit inputs come with 8-bit slopes:
-    LiteRT takes the bytes of 16-bit slopes for such."""
+    LiteRT reads the bytes of 16-bit slopes as if they were 8-bit."""
     if not quantized_or_plain(node, 0, 1):
         require_dtype(node, same_dtype(node, 0, 1), "float32")
         x = node.input(0)
@@ -192,16 +193,16 @@ def negated_table(source: QParams, target: QParams) -> np.ndarray:
 
 @converter("SIGN", max_version=2)
 def convert_sign(node: Node) -> relax.Expr:
-    """−1, 0 or 1."""
+    """−1, 0, 1 or NaN."""
     if not real_function(node, "float32", "int32"):
         raise node.unsupported("quantized input")
-    return relax.op.sign(node.input(0))
+    return sign_or_nan(node.emit, node.input(0))
 
 
 FLOAT_ONLY = {
     "CEIL": relax.op.ceil,
     "FLOOR": relax.op.floor,
-    "ROUND": relax.op.round,  # ties to even, as LiteRT's
+    "ROUND": relax.op.round,  # ties to even, as in LiteRT
     "SIN": relax.op.sin,
     "COS": relax.op.cos,
 }

@@ -10,7 +10,9 @@ from tvm import relax
 
 from .... import op as qnn
 from ....numerics.binary import xnnpack_adds
+from ....numerics.reference import domain
 from ....op.base import constant
+from ....qparams import QParams
 from ...run_time import checked_divisor
 from ..integers import (
     activate,
@@ -23,7 +25,7 @@ from ..integers import (
     scalar,
     tensor_qparams,
 )
-from ..node import Node
+from ..node import Node, xnnpack_quantized
 from ..registry import converter
 
 PLAIN = {"ADD": relax.op.add, "SUB": relax.op.subtract, "MUL": relax.op.multiply}
@@ -32,8 +34,9 @@ QUANTIZED = {"ADD": qnn.add, "SUB": qnn.subtract, "MUL": qnn.mul}
 
 @converter("ADD", "SUB", max_version=5)
 def convert_sum(node: Node) -> relax.Expr:
-    """8-bit sums run as in XNNPACK, or as in TFLite's kernels where XNNPACK has none: 16 bits, quotients of scales out
-    of its range, numerics "tflite". int16 with power-of-two scales may ask for the shifting kernel (pot_scale_int16).
+    """8-bit sums run as in XNNPACK, or as in TFLite's kernels where XNNPACK has none: for 16 bits, for quotients of
+    scales outside its range, and with numerics "tflite". int16 with power-of-two scales may ask for the shifting kernel
+    (pot_scale_int16).
     """
     pot_scale = node.dtype() == "int16" and bool(node.options["pot_scale_int16"])
     if not node.tflite_numerics and node.is_quantized(0) and node.dtype() != "int16":
@@ -45,8 +48,20 @@ def convert_sum(node: Node) -> relax.Expr:
 
 @converter("MUL", max_version=7)
 def convert_mul(node: Node) -> relax.Expr:
-    """A product; quantized ones have the scale s_l·s_r before they are rescaled."""
+    """A product; quantized products have the scale s_l·s_r before rescaling. XNNPACK squares 8-bit tensors by a
+    table."""
+    same = node.operator.inputs[0] == node.operator.inputs[1]
+    if same and not node.tflite_numerics and node.is_quantized(0) and node.dtype() != "int16":
+        table = _square_table(tensor_qparams(node), result_qparams(node))
+        return activate(node, qnn.table(node.input(0), table))
     return _binary(node, rounding=node.rounding)
+
+
+def _square_table(source: QParams, target: QParams) -> np.ndarray:
+    """q -> saturate(rint((s_i·(q − z_i))² / s_o + z_o)) in float32."""
+    real = (domain(source.dtype) - source.zero_point).astype(np.float32) * source.scale.astype(np.float32)
+    with np.errstate(over="ignore"):
+        return xnnpack_quantized(real * real, target)
 
 
 def _binary(node: Node, **options: Any) -> relax.Expr:
@@ -74,7 +89,7 @@ def _binary(node: Node, **options: Any) -> relax.Expr:
 
 @converter("SQUARED_DIFFERENCE", max_version=2)
 def convert_squared_difference(node: Node) -> relax.Expr:
-    """(x − y)²; int8 brings both to the scale 2·max(s_x, s_y) / 2⁷ first."""
+    """(x − y)²; int8 first rescales both operands to 2·max(s_x, s_y) / 2⁷."""
     dtype = same_dtype(node, 0, 1)
     if dtype == "int8":
         return _squared_difference_int8(node)
@@ -100,7 +115,7 @@ def _squared_difference_int8(node: Node) -> relax.Expr:
 
 @converter("MAXIMUM", "MINIMUM", max_version=4)
 def convert_extremum(node: Node) -> relax.Expr:
-    """On the integers themselves: the operands share the result's QParams; where they do not, they get them first."""
+    """On the integers themselves: operands whose QParams differ from the result's are requantized first."""
     require_dtype(node, same_dtype(node, 0, 1), "int8", "uint8", "int16", "int32", "int64", "float32")
     function = relax.op.maximum if node.operator.name == "MAXIMUM" else relax.op.minimum
     operands = [node.input(i) for i in (0, 1)]
@@ -131,7 +146,7 @@ def convert_square(node: Node) -> relax.Expr:
 
 @converter("POW", max_version=1)
 def convert_pow(node: Node) -> relax.Expr:
-    """x^y; of int32 in double precision, as C++'s pow of two ints."""
+    """x^y; int32 in double precision, as in C++'s pow of two ints."""
     dtype = same_dtype(node, 0, 1)
     require_dtype(node, dtype, "float32", "int32")
     if dtype == "float32":
@@ -148,7 +163,7 @@ def convert_floor_div(node: Node) -> relax.Expr:
     """⌊x / y⌋."""
     dtype = _unquantized(node, "int8", "int16", "int32", "float32")
     if dtype == "float32":
-        # in float64, as LiteRT: a quotient too small for float32 still rounds down to −1
+        # in float64, as in LiteRT: a quotient that underflows in float32 still rounds down to −1
         operands = [node.emit(relax.op.astype(node.input(index), "float64")) for index in range(2)]
         quotient = node.emit(relax.op.floor(node.emit(relax.op.divide(*operands))))
         return relax.op.astype(quotient, "float32")
@@ -168,7 +183,7 @@ def convert_floor_mod(node: Node) -> relax.Expr:
 
 
 def _unquantized(node: Node, *supported: str) -> str:
-    """The operands' dtype. LiteRT divides the stored integers whatever their scales: quantized operands are refused."""
+    """The operands' dtype. LiteRT divides the stored integers, ignoring scales: quantized operands are refused."""
     dtype = same_dtype(node, 0, 1)
     require_dtype(node, dtype, *supported)
     if node.is_quantized(0) or node.is_quantized(1):
@@ -177,5 +192,5 @@ def _unquantized(node: Node, *supported: str) -> str:
 
 
 def integer_division(node: Node, function: Callable[..., relax.Expr]) -> relax.Expr:
-    """`function`(x, y) of integers. As in LiteRT, y must not be 0; the least integer / −1 is itself."""
+    """`function`(x, y) of integers. As in LiteRT, y must not be 0; the lowest integer / −1 is itself."""
     return function(node.input(0), checked_divisor(node.emit, node.input(1), node.label))

@@ -15,7 +15,7 @@ from ..integers import centered, multiply, require_dtype, same_dtype, scalar, te
 from ..node import Node
 from ..registry import converter
 
-# TFLite compares the operands' real values after scaling both by 2⁸: steps much finer than 1/256 fall together.
+# TFLite compares the operands' real values after scaling both by 2⁸: steps much finer than 1/256 compare as equal.
 COMPARISON_SHIFT = 8
 
 COMPARISONS: dict[str, Callable[..., relax.Expr]] = {
@@ -42,7 +42,7 @@ def convert_equality(node: Node) -> relax.Expr:
 
 @converter("LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", max_version=3)
 def convert_order(node: Node) -> relax.Expr:
-    """LiteRT's kernels order int16 by the stored integers, whatever their scales."""
+    """LiteRT's kernels order int16 by the stored integers, ignoring their scales."""
     dtype = same_dtype(node, 0, 1)
     require_dtype(node, dtype, *NUMERIC)
     return _compare(node, scaled=dtype in ("int8", "uint8"))
@@ -56,7 +56,7 @@ def _compare(node: Node, scaled: bool) -> relax.Expr:
 
 
 def _same_order(node: Node) -> bool:
-    """Whether comparing the stored integers gives the same: equal QParams and no two values that fall together."""
+    """Whether comparing the stored integers gives the same: equal QParams, no two values equal to TFLite."""
     qparams = tensor_qparams(node, 0)
     return qparams == tensor_qparams(node, 1) and bool((np.diff(_scaled_domain(qparams)) > 0).all())
 
@@ -98,7 +98,7 @@ def convert_logical_not(node: Node) -> relax.Expr:
 
 @converter("SELECT", max_version=4)
 def convert_select(node: Node) -> relax.Expr:
-    """Condition of the operands' shape, of one element, or a vector that chooses rows; operands of one shape."""
+    """The condition has the operands' shape, one element, or is a vector selecting rows; operands share a shape."""
     condition, rows = node.shape(0), node.shape(1)
     if rows != node.shape(2):
         raise node.malformed(f"operands must have one shape, found {rows} and {node.shape(2)}")

@@ -36,7 +36,7 @@ class Geometry:
 
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """TFLite's SAME: ⌈size / stride⌉ outputs, the odd element of padding at the end."""
+    """TFLite's SAME: ⌈size / stride⌉ outputs, an odd element of padding goes at the end."""
     extent = (kernel - 1) * dilation + 1
     total = max((-(-size // stride) - 1) * stride + extent - size, 0)
     return total // 2, total - total // 2
@@ -94,7 +94,7 @@ def convert_depthwise_conv2d(node: Node) -> relax.Expr:
 
 
 def _window_operator(node: Node, weight: relax.Expr, axis: int, groups: int, asymmetric: bool) -> relax.Expr:
-    """weight: OHWI; axis: its output channels in the file; asymmetric: how TFLite's hybrid kernel of the operator
+    """weight: OHWI; axis: its output channels in the file; asymmetric: how TFLite's hybrid kernel for the operator
     quantizes its activations."""
     strides, dilation = strides_and_dilation(node)
     kernel = shape_of(weight)[1:3]
@@ -152,8 +152,8 @@ def hybrid_convolution(
 
 
 def _weight_sum(node: Node, shape: tuple[int, ...], weight: relax.Expr, geometry: Geometry) -> relax.Expr:
-    """Sum of the weights that meet an input element, int32: at every output position where there is padding, otherwise
-    once per channel."""
+    """Sum of the weights that meet an input element, int32: per output position where there is padding, otherwise once
+    per channel."""
     height, width = shape[1:3]
     if not any(geometry.padding):
         height, width = (

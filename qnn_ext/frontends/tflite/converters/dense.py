@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 @converter("FULLY_CONNECTED", max_version=14)
 def convert_fully_connected(node: Node) -> relax.Expr:
-    """y = x·wᵀ + b over rows as long as the weights', whatever the input's rank."""
+    """y = x·wᵀ + b over rows of the weights' length, for an input of any rank."""
     if node.options["weights_format"] != "DEFAULT":
         raise node.unsupported(f"weights_format {node.options['weights_format']}; only DEFAULT is supported")
     shape, matrix = node.shape(0), node.shape(1)
@@ -55,17 +55,17 @@ def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
         return finish_float(node, hybrid_dense(node, data, weight, weight_qparams(node, 1, 0)), bias)
     source, weights = node.qparams(0), weight_qparams(node, 1, 0)
     acc = integer_dense(data, weight, source, weights, accumulator_dtype(node, source.dtype, 2))
-    # TFLite's reference kernel of this one operator multiplies in double: round(acc · s_x·s_w/s_y) + z
+    # For this operator alone, TFLite's reference kernel multiplies in double: round(acc · s_x·s_w/s_y) + z
     return finish_accumulator(node, acc, source, weights, bias, double=True, compute_dtype="float64")
 
 
 def integer_dense(data: relax.Expr, weight: relax.Expr, source: QParams, weights: QParams, dtype: str) -> relax.Call:
-    """The accumulator of a product of integers: (M, K)·(N, K)ᵀ."""
+    """The accumulator of an integer product: (M, K)·(N, K)ᵀ."""
     return qnn.dense(data, weight, source.zero_point, weights.zero_point, source.scale, weights.scale, out_dtype=dtype)
 
 
 def hybrid_dense(node: Node, data: relax.Expr, weight: relax.Expr, weights: QParams) -> relax.Expr:
-    """float32 (M, K), quantized by rows at run time, times int8 (N, K)ᵀ."""
+    """float32 (M, K), quantized per row at run time, times int8 (N, K)ᵀ."""
     asymmetric = node.options["asymmetric_quantize_inputs"]
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
     acc = node.emit(qnn.dense(rows.data, weight, 0, 0, 1.0, weights.scale))
@@ -110,7 +110,7 @@ def _matmul_kind(node: Node) -> str:
     dtypes = (node.dtype(0), node.dtype(1))
     if dtypes == ("int16", "int16"):
         return "integer"
-    if dtypes[0] == "uint8":  # LiteRT has no such kernel either
+    if dtypes[0] == "uint8":  # LiteRT has no such kernel
         raise node.unsupported(f"{dtypes[0]} operands; supported are float32, int8 and int16")
     return product_kind(node, 0, 1)
 
@@ -135,7 +135,7 @@ def _integer_matmul(node: Node, left: relax.Expr, right: relax.Expr, batch: Shap
 
 
 def _hybrid_matmul(node: Node, left: relax.Expr, right: relax.Expr, batch: Shape) -> relax.Expr:
-    """Every row of the left operand is quantized on its own."""
+    """Every row of the left operand is quantized separately."""
     weights = node.qparams(1)
     if math.prod(shape_of(right)[:-2]) == 1:
         columns = len(node.shape(1)) - (2 if node.options["adj_y"] else 1)

@@ -40,10 +40,10 @@ class Options:
 
 @converter("TFLite_Detection_PostProcess", max_version=1)
 def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
-    """(boxes, classes, scores, count); rows behind the last detection are zeros (LiteRT leaves some of them undefined).
+    """(boxes, classes, scores, count); rows after the last detection are zeros (LiteRT leaves some of them undefined).
 
-    Equal scores of one box come in the order of their classes. LiteRT leaves that order, which only shows with more
-    than one class per detection, to std::partial_sort.
+    Equal scores of one box come in class order. LiteRT leaves that order to std::partial_sort; it only matters with
+    more than one class per detection.
     """
     options = _options(node)
     boxes = _decoded_boxes(node, options)
@@ -52,7 +52,7 @@ def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
     scores = block(node, scores, [1], [options.offset], [options.offset + options.num_classes], [1])
     if node.is_quantized(_BOXES) or node.is_quantized(_SCORES):
         reason = "boxes are decoded and compared in float, by definition of the operator"
-        node.importer.notes.append(FloatNote(node.output_tensor().name, node.operator.name, reason))
+        node.assembly.notes.append(FloatNote(node.output_tensor().name, node.operator.name, reason))
     return (_regular if options.use_regular_nms else _fast)(node, boxes, scores, options)
 
 
@@ -60,11 +60,11 @@ def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
 
 
 def _options(node: Node) -> Options:
-    from flatbuffers import flexbuffers  # comes with the schema package; loading a .qnn file must not need it
+    from flatbuffers import flexbuffers  # installed with the schema package, which loading a .qnn file must not need
 
     try:
         values = flexbuffers.Loads(node.operator.custom_options)
-    except Exception as error:  # the flexbuffer reader raises whatever damaged bytes lead it to
+    except Exception as error:  # damaged bytes can make the flexbuffer reader raise almost anything
         raise node.malformed(f"its options are no flexbuffer: {error}") from error
     if not isinstance(values, dict):
         raise node.malformed("its options are no flexbuffer map")
@@ -148,7 +148,7 @@ def _take(node: Node, table: relax.Expr, rows: relax.Expr) -> relax.Expr:
 
 
 def _zero_unless(node: Node, mask: relax.Expr, value: relax.Expr) -> relax.Expr:
-    """`value` where the mask (which broadcasts) holds, else 0."""
+    """`value` where the (broadcasting) mask is true, else 0."""
     return node.emit(relax.op.where(mask, value, constant(np.float32(0))))
 
 
@@ -187,7 +187,7 @@ def _count(node: Node, valid: relax.Expr) -> relax.Expr:
 
 
 def _regular(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options) -> list[relax.Expr]:
-    """A suppression for every class; of all that is kept, the best. Equal scores stay in the order of the classes."""
+    """One suppression per class, then the best of all that is kept. Equal scores stay in the order of the classes."""
     emit = node.emit
     per_class, total = min(options.detections_per_class, options.max_detections), options.max_detections
     by_class = emit(relax.op.permute_dims(scores, [1, 0]))
@@ -195,7 +195,7 @@ def _regular(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options
     candidates = options.num_classes * per_class
     rows = reshape(node, chosen, [candidates])
     names = np.repeat(np.arange(options.num_classes, dtype=np.int32), per_class)
-    places = emit(relax.op.add(rows, constant(names * np.int32(options.boxes))))  # −1 leads astray, and is masked below
+    places = emit(relax.op.add(rows, constant(names * np.int32(options.boxes))))  # −1 gives a wrong place, masked below
     points = _take(node, reshape(node, by_class, [options.num_classes * options.boxes]), places)
     there = emit(relax.op.greater_equal(rows, constant(np.int32(0))))
     lowest = constant(np.float32(-np.inf))

@@ -1,4 +1,4 @@
-"""DIV: quantized in TFLite's fixed point, float, int32."""
+"""DIV: quantized (in TFLite's fixed point), float, int32."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ..node import Node
 from ..registry import converter
 from .arithmetic import integer_division
 
-# x / y = x · 2^headroom · (1/y) · 2^−(headroom + reciprocal shift): the quotient is first taken with all 31 bits, then
-# multiplied by s_x / (s_y·s_o) and shifted back. TFLite does not guard that last shift: beyond 31 bits, for dividends
-# near zero, C++ leaves the result open, and on x86 the count wraps: 1 / 60 may come out as the largest integer.
-# Numerics "tflite" repeats what x86 does, "float32" shifts as far as it is told to.
+# x / y = x · 2^headroom · (1/y) · 2^−(headroom + reciprocal shift): the quotient is first computed with all 31 bits,
+# then multiplied by s_x / (s_y·s_o) and shifted back. TFLite does not guard that last shift: beyond 31 bits, for
+# dividends near zero, it is undefined in C++, and on x86 the count wraps: 1 / 60 may come out as the largest integer.
+# Numerics "tflite" reproduces x86; "float32" shifts by the full count.
 
 
 @converter("DIV", max_version=2)
 def convert_div(node: Node) -> relax.Expr:
-    """x / y. Of integers, quantized or not, y must not be zero: LiteRT stops with an error, too."""
+    """x / y. Of integers, quantized or not, y must not be zero: LiteRT, too, stops with an error."""
     dtype = same_dtype(node, 0, 1)
     if not quantized_or_plain(node, 0, 1):
         require_dtype(node, dtype, "float32", "int32")
@@ -72,9 +72,9 @@ def _divide_by_table(node: Node, divisor: relax.Expr, lhs: QParams, rhs: QParams
 
 
 def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, output: QParams, wrap: bool) -> np.ndarray:
-    """TFLite's DivElementwise without activation; by zero, which is refused, as by one.
+    """TFLite's DivElementwise without activation; division by zero, which is refused elsewhere, divides by one.
 
-    wrap: counts of the last shift wrap at 32 as on x86
+    wrap: the count of the last shift wraps at 32, as on x86
     """
     multiplier, out_shift = _multiplier(lhs, rhs, output)
     dividend = x.astype(np.int64) - int(lhs.zero_point)
@@ -89,26 +89,26 @@ def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, outpu
 
 
 def _headroom(x: np.ndarray) -> np.ndarray:
-    """How far an int32 can be shifted to the left without overflow (CountLeadingSignBits)."""
+    """By how many bits an int32 can be shifted left without overflow (CountLeadingSignBits)."""
     return leading_zeros(np.where(x < 0, ~x, x)) - 1
 
 
 def _shift_right(x: np.ndarray, exponent: np.ndarray, wrap: bool) -> np.ndarray:
-    """x / 2^exponent, rounded; a negative exponent multiplies, or wraps as well."""
+    """x / 2^exponent, rounded; a negative exponent multiplies, or wraps too."""
     right = reference.rounding_divide_by_pot(x, np.clip(exponent, 0, 62))
-    if wrap:  # the mask of the remainder has all bits set then, so that every x ≥ 0 is rounded up
+    if wrap:  # then all bits of the remainder mask are set, so every x ≥ 0 is rounded up
         return np.where((exponent < 0) | (exponent > 31), (x >> (exponent & 31)) + (x >= 0), right)
     return np.where(exponent < 0, x << np.clip(-exponent, 0, 31), right)
 
 
-# ---- 16 bits: tables for what depends on one operand, the rest in int64 -------------------------------------------
+# ---- 16 bits: tables for whatever depends on one operand, the rest in int64 --------------------------------------
 
 
 def _divide_int16(node: Node, y: relax.Expr, lhs: QParams, rhs: QParams, output: QParams) -> relax.Expr:
     multiplier, out_shift = _multiplier(lhs, rhs, output)
     dividends, divisors = (domain("int16").astype(np.int64) - int(q.zero_point) for q in (lhs, rhs))
     inverse, inverse_shift = reciprocal(np.maximum(np.abs(divisors), 1), 31)
-    minimum_exponent = 31 - 16 - 1 - out_shift  # the least headroom, and the reciprocal of 1
+    minimum_exponent = 31 - 16 - 1 - out_shift  # the smallest headroom, and the reciprocal of 1
     if minimum_exponent < 0:
         raise node.unsupported(f"scales whose ratio s_x / (s_y·s_out) is 2^{out_shift - 1}: the result only saturates")
     x, zero = node.input(0), int(rhs.zero_point)

@@ -1,7 +1,8 @@
-"""Hybrid products: float activations are quantized at run time, row by row, to meet int8 weights in integers.
+"""Hybrid products: float activations are quantized at run time, row by row, and multiplied with int8 weights in
+integers.
 
-q = round(x / s) + z per row; Σ (q − z)·w = Σ q·w − z·Σ w, where the second sum is a constant of the weights; then one
-multiplication by s·s_w brings the accumulator back to float. No operator is converted here.
+q = round(x / s) + z per row; Σ (q − z)·w = Σ q·w − z·Σ w, where the second sum is a constant of the weights; one
+multiplication by s·s_w then turns the accumulator back into float. It converts no operators.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .accumulators import as_dtype, number, reshaped
 
 @dataclass(frozen=True)
 class Rows:
-    """Activations quantized by rows.
+    """Activations quantized per row.
 
     data:       int8, in the shape of the activations
     scale:      float32 (rows, 1)
@@ -33,7 +34,7 @@ class Rows:
 
 
 def quantize_rows(node: Node, data: relax.Expr, rows: int, asymmetric: bool) -> Rows:
-    """Quantize float32 `data`, which divides into `rows` equal rows, each with the smallest scale that holds it."""
+    """Quantize float32 `data`, which divides into `rows` equal rows, each with the smallest scale that covers it."""
     shape = shape_of(data)
     flat = reshaped(node, data, (rows, int(np.prod(shape)) // rows))
     scale, inverse, zero_point = _asymmetric(node, flat) if asymmetric else _symmetric(node, flat)
@@ -52,8 +53,8 @@ def _symmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, No
 
 
 def _asymmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
-    """s = (max − min) / 255 over an interval that holds 0, in double; z from the end of the interval with the smaller
-    rounding error; TFLite's AsymmetricQuantizeFloats. A row of zeros has s = 1."""
+    """s = (max − min) / 255 over an interval that contains 0, in double; z is taken from the end of the interval with
+    the smaller rounding error; TFLite's AsymmetricQuantizeFloats. A row of zeros has s = 1."""
     emit = node.emit
 
     def real(value: float) -> relax.Expr:

@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM: which tensor is which, and the unrolling over time.
+"""UNIDIRECTIONAL_SEQUENCE_LSTM: the roles of its tensors, and unrolling over time.
 
 The arithmetic of one step is in `lstm_integer` and `lstm_float`; both follow the same equations, with σ = sigmoid:
 
@@ -37,7 +37,7 @@ class Cell(Protocol):
 
 @dataclass(frozen=True)
 class Sequence:
-    """The axes of the input: (batch, time, depth), or (time, batch, depth) when time-major."""
+    """The sizes of the input: (batch, time, depth), or (time, batch, depth) when time-major."""
 
     batch: int
     time: int
@@ -47,17 +47,17 @@ class Sequence:
 
 @converter("UNIDIRECTIONAL_SEQUENCE_LSTM", max_version=5)
 def convert_unidirectional_sequence_lstm(node: Node) -> relax.Expr:
-    """Unrolled over time. The states live in the two variable tensors."""
+    """Unrolled over time. The states are kept in the two variable tensors."""
     sequence, layer = _sequence(node), read_layer(node)
     cell = IntegerCell(node, layer) if layer.integer else FloatCell(node, layer)
-    hidden = node.importer.read_variable(node.operator.inputs[18], (sequence.batch, layer.outputs))
-    state = node.importer.read_variable(node.operator.inputs[19], (sequence.batch, layer.cells))
+    hidden = node.assembly.read_variable(node.operator.inputs[18], (sequence.batch, layer.outputs))
+    state = node.assembly.read_variable(node.operator.inputs[19], (sequence.batch, layer.cells))
     outputs = []
     for products in _products_by_step(node, cell, sequence):
         hidden, state = cell.step(products, hidden, state)
         outputs.append(hidden)
-    node.importer.write_variable(node.operator.inputs[18], hidden)
-    node.importer.write_variable(node.operator.inputs[19], state)
+    node.assembly.write_variable(node.operator.inputs[18], hidden)
+    node.assembly.write_variable(node.operator.inputs[19], state)
     return _stack(node, outputs, sequence, layer)
 
 
@@ -71,7 +71,7 @@ def _sequence(node: Node) -> Sequence:
 
 
 def _products_by_step(node: Node, cell: Cell, sequence: Sequence) -> list[relax.Expr]:
-    """The input's share of the gates, computed for all steps at once, then cut."""
+    """The input's contribution to the gates, computed for all steps at once, then split."""
     data = node.input(0)
     if not sequence.time_major and sequence.batch > 1:
         data = node.emit(relax.op.permute_dims(data, [1, 0, 2]))

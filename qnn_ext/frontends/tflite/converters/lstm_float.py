@@ -1,6 +1,6 @@
-"""One LSTM step in float32, with float or with int8 (hybrid) weights. No operator is converted here.
+"""One LSTM step in float32, with float or with int8 (hybrid) weights. It converts no operators.
 
-Hybrid: the input, the hidden state and the projected vector are quantized at run time, a row for every batch entry.
+Hybrid: the input, the hidden state and the projected vector are quantized at run time, one row per batch entry.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ EPSILON = 1e-8  # added to the variance
 
 
 class Matrix:
-    """A weight matrix (N, K), float32, or int8 with one scale a row."""
+    """A weight matrix (N, K), float32, or int8 with one scale per row."""
 
     def __init__(self, node: Node, indices: list[int]) -> None:
-        """The inputs `indices`, one below the other."""
+        """The inputs `indices`, concatenated along the rows."""
         self.node = node
         values = np.concatenate([node.constant(index) for index in indices])
         self.scale = None
@@ -69,7 +69,7 @@ class FloatCell:
         }
 
     def _activation(self, name: str) -> Callable[[relax.Expr], relax.Expr]:
-        """The function of the cell gate and the cell state, usually tanh."""
+        """The activation function of the cell gate and the cell state, usually tanh."""
         if name == "TANH":
             return relax.op.tanh
         if name not in ACTIVATION_RANGES:
@@ -86,7 +86,7 @@ class FloatCell:
         return constant(values)
 
     def input_products(self, rows: relax.Expr) -> relax.Expr:
-        """W·x + b; with layer normalization the bias comes later."""
+        """W·x + b; with layer normalization the bias is added later."""
         product = self.input_weights.product(rows)
         if self.layer.layer_norm:
             return product

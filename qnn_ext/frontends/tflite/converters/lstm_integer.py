@@ -1,8 +1,8 @@
 """One LSTM step in integers: int8 (or int16) activations, int8 weights, int16 gates and cell state.
 
-Exactly LiteRT's 8x8_16 kernel in either numerics, as it is the only one LiteRT has; with int16 activations, which
-LiteRT refuses, the same with wider accumulators. Gates are in Q3.12 before and Q0.15 behind their activation; the cell
-state's scale is a power of two. No operator is converted here.
+Exactly LiteRT's 8x8_16 kernel in either numerics, as LiteRT has no other; int16 activations, which LiteRT refuses, work
+the same with wider accumulators. Gates are in Q3.12 before and Q0.15 after their activation; the cell state's scale is
+a power of two. It converts no operators.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class IntegerCell:
         return exponent
 
     def _before_projection(self) -> tuple[np.float32, int]:
-        """Scale and zero point of o∘tanh(c); the last of five intermediate tensors has them."""
+        """Scale and zero point of o∘tanh(c); they belong to the last of five intermediate tensors."""
         indices = self.node.operator.intermediates
         if len(indices) != 5 or indices[4] < 0:
             raise self.node.unsupported(f"{len(indices)} intermediate tensors; only the kernel with 5 is supported")
-        qparams = self.node.importer.tensor(indices[4]).qparams
+        qparams = self.node.assembly.tensor(indices[4]).qparams
         if qparams is None:
             raise self.node.malformed("the intermediate tensor of the hidden state has no quantization parameters")
         return np.float32(qparams.scale), int(qparams.zero_point)
@@ -88,7 +88,7 @@ class IntegerCell:
         if not self.layer.layer_norm:
             return np.float32(GATE_SCALE)
         index = self.node.operator.intermediates[lstm_layer.input_weights(gate) - 1]
-        qparams = self.node.importer.tensor(index).qparams if index >= 0 else None
+        qparams = self.node.assembly.tensor(index).qparams if index >= 0 else None
         if qparams is None:
             raise self.node.malformed(f"the intermediate tensor of the {gate} gate has no quantization parameters")
         return np.float32(qparams.scale)
@@ -97,7 +97,7 @@ class IntegerCell:
         return constant(np.concatenate([self.node.constant(operand(gate)) for gate in self.layer.gates]))
 
     def _scales(self, operand: Callable[[str], int], data_scale: np.float32) -> np.ndarray:
-        """Accumulator to gate, per row of the concatenated weights; float32 products, as LiteRT takes them."""
+        """Multipliers from accumulator to gate, per row of the concatenated weights; float32 products, as in LiteRT."""
         factors = [
             np.float32(self.node.qparams(operand(gate)).scale) * data_scale / self.gate_scales[gate]
             for gate in self.layer.gates
@@ -125,7 +125,7 @@ class IntegerCell:
     # ---- one step ------------------------------------------------------------------------------------------------
 
     def input_products(self, rows: relax.Expr) -> relax.Expr:
-        """int16 W·(x − z) + b in the gates' scales; with layer normalization the bias comes later."""
+        """int16 W·(x − z) + b in the gates' scales; with layer normalization the bias is added later."""
         acc = self.emit(
             qnn.dense(rows, self.input_weights, self.input.zero_point, 0, 1.0, 1.0, out_dtype=self.accumulator)
         )
@@ -172,8 +172,8 @@ class IntegerCell:
 
     def _peephole_weights(self, weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """The weights for every element of the cell state. LiteRT walks the state (of the whole batch when time-major,
-        else of each entry) in rows of the *output's* size, so with a projection it meets other weights than the file
-        means, and none at the end; numerics="tflite" repeats that."""
+        else of each entry) in rows of the *output's* size, so with a projection it applies the wrong weights, and none
+        at the end; numerics="tflite" reproduces that."""
         if not self.node.tflite_numerics or self.layer.outputs == self.layer.cells:
             return weights
         batch, entries = shape[0], shape[0] if self.node.options["time_major"] else 1
@@ -196,7 +196,7 @@ class IntegerCell:
     def _new_hidden(self, output: relax.Expr, cell: relax.Expr) -> relax.Expr:
         activated = self.emit(qnn.table(cell, self.cell_tanh))
         dtype = self.node.dtype(0)
-        # Before a projection LiteRT stores the value with the opposite zero point; the product then takes it off.
+        # Before a projection LiteRT stores the value with the opposite zero point; the product then subtracts it.
         zero_point = -self.hidden_zero_point if self.layer.projection else self.hidden_zero_point
         args = (output, activated, Q15, 0, Q15, 0, self.hidden_scale, zero_point)
         hidden = self.emit(qnn.mul(*args, rounding="TFLITE", out_dtype=dtype))

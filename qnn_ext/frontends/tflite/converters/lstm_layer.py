@@ -1,4 +1,4 @@
-"""The operands of an LSTM, found and checked once for all arithmetics. No operator is converted here."""
+"""The operands of an LSTM, found and checked once, for every kind of arithmetic. It converts no operators."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PROJECTION, _PROJECTION_BIAS, _HIDDEN, _CELL = 16, 17, 18, 19
 
 @dataclass(frozen=True)
 class Layer:
-    """Sizes and options of an LSTM, and where its operands are (input numbers of the node).
+    """Sizes and options of an LSTM, and the node's input number of each operand.
 
-    gates:      those with weights, in the order they are concatenated; no "input" when it is coupled (CIFG)
-    cell_clip, projection_clip: real limits, 0 for none
+    gates:      those with weights, in concatenation order; without "input" when it is coupled (CIFG)
+    cell_clip, projection_clip: limits as real values, 0 for none
     """
 
     cells: int
@@ -39,7 +39,7 @@ class Layer:
         return "input" not in self.gates
 
     def span(self, gate: str) -> tuple[int, int]:
-        """Where the gate lies within concatenated ones."""
+        """Position of the gate among the concatenated ones."""
         start = self.gates.index(gate) * self.cells
         return start, start + self.cells
 
@@ -50,27 +50,27 @@ def input_weights(gate: str) -> int:
 
 
 def recurrent_weights(gate: str) -> int:
-    """Likewise R."""
+    """Likewise for R."""
     return 5 + _OPERAND[gate]
 
 
 def peephole_weights(gate: str) -> int:
-    """Likewise P; the cell gate has none."""
+    """Likewise for P, which the cell gate does not have."""
     return _PEEPHOLE[gate]
 
 
 def bias(gate: str) -> int:
-    """Likewise b."""
+    """Likewise for b."""
     return 12 + _OPERAND[gate]
 
 
 def norm_weights(gate: str) -> int:
-    """Likewise the layer normalization's coefficients."""
+    """Likewise for the layer normalization's coefficients."""
     return 20 + _OPERAND[gate]
 
 
 def read_layer(node: Node) -> Layer:
-    """What the node describes. Raises ModelFormatError when its operands contradict each other,
+    """The LSTM that the node describes. Raises ModelFormatError when its operands contradict each other,
     UnsupportedOperatorError for combinations of dtypes and options without an implementation."""
     if node.input_count not in (20, 24):
         raise node.malformed(f"an LSTM has 20 or 24 inputs, found {node.input_count}")

@@ -16,7 +16,7 @@ EPSILON = np.float32(1e-6)
 
 @converter("L2_NORMALIZATION", max_version=2)
 def convert_l2_normalization(node: Node) -> relax.Expr:
-    """x / √Σx². Quantized results have the scale 1/128 and the middle of the dtype as zero point."""
+    """x / √Σx². Quantized results have the scale 1/128 and a zero point in the middle of the dtype."""
     if node.options["fused_activation_function"] != "NONE":
         raise node.unsupported(f"fused activation {node.options['fused_activation_function']}")
     if not node.shape(0):
@@ -40,7 +40,7 @@ def _quantized_l2(node: Node) -> relax.Expr:
         raise node.unsupported(f"output {target}; the result has scale 1/128 and zero point {middle}")
     x = centered(node, 0)
     root, right = inverse_sqrt(Wide.of(node, _sum_of_squares(node, x)))
-    # 2⁷·x/√Σ: the kernel for int8 joins both shifts, the one for uint8 takes 2⁷ first
+    # 2⁷·x/√Σ: the int8 kernel merges both shifts, the uint8 kernel applies 2⁷ first
     wide, seven = Wide.of(node, x), root.constant(7)
     if node.dtype() == "uint8":
         scaled = (wide << seven).high_multiply(root).divide_by_pot(right)
@@ -55,7 +55,7 @@ def inverse_sqrt(x: Wide) -> tuple[Wide, Wide]:
     large = value.not_below(1 << 29)
     value = value >> (large + large)
     pairs = value.constant(0)
-    for bit in range(3, 28, 2):  # shift to the left by pairs of bits until 2²⁷ ≤ value < 2²⁹
+    for bit in range(3, 28, 2):  # shift left by pairs of bits until 2²⁷ ≤ value < 2²⁹
         pairs = pairs + value.below(1 << bit)
     operand = (value << (pairs + pairs)) >> 1
     half = (operand + 1) >> 1
@@ -73,7 +73,7 @@ def inverse_sqrt(x: Wide) -> tuple[Wide, Wide]:
 
 @converter("LOCAL_RESPONSE_NORMALIZATION", max_version=1)
 def convert_local_response_normalization(node: Node) -> relax.Expr:
-    """x · (bias + alpha · Σ x²)^−beta, the sum over `radius` channels to both sides."""
+    """x · (bias + alpha · Σ x²)^−beta, with the sum over `radius` channels on either side."""
     require_dtype(node, node.dtype(), "float32")
     x, channels, options = node.input(0), node.shape(0)[-1], node.options
     if options["radius"] < 0:

@@ -1,4 +1,5 @@
-"""Padding and the operators that trade space for depth or batch. They move stored integers; zeros are zero points."""
+"""Padding and the operators that trade space for depth or batch. They move stored integers; padding with zero writes
+the zero point."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def zero_value(node: Node) -> int:
 
 
 def pad_constant(node: Node, expr: relax.Expr, pairs: Sequence[tuple[int, int]], value: int | float) -> relax.Expr:
-    """`expr` with `value` around it; itself when no pair asks for any."""
+    """`expr` padded with `value`; unchanged when every pair is zero."""
     shape = [int(dim) for dim in expr.ty.shape]
     check_elements(node, [before + dim + after for dim, (before, after) in zip(shape, pairs, strict=True)])
     if not any(map(any, pairs)):
@@ -42,13 +43,13 @@ def pad_constant(node: Node, expr: relax.Expr, pairs: Sequence[tuple[int, int]],
 
 @converter("PAD", max_version=5)
 def convert_pad(node: Node) -> relax.Expr:
-    """Zeros around the input."""
+    """Pads the input with zeros."""
     return pad_constant(node, node.input(0), paddings(node, 1, len(node.shape(0))), zero_value(node))
 
 
 @converter("PADV2", max_version=5)
 def convert_padv2(node: Node) -> relax.Expr:
-    """A constant around the input; quantized, it must be in the output's QParams."""
+    """Pads the input with a constant; if quantized, it must be in the output's QParams."""
     value = node.constant(2).reshape(-1)
     if value.size != 1 or str(value.dtype) != node.dtype():
         raise node.malformed(f"the padding value must be one {node.dtype()}, found {value.size} {value.dtype}")
@@ -59,7 +60,7 @@ def convert_padv2(node: Node) -> relax.Expr:
 
 @converter("MIRROR_PAD", max_version=3)
 def convert_mirror_pad(node: Node) -> relax.Expr:
-    """The input mirrored at its edges: SYMMETRIC repeats the edge, REFLECT does not."""
+    """Pads the input by mirroring it at its edges: SYMMETRIC repeats the edge, REFLECT does not."""
     modes = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}
     if node.options["mode"] not in modes:
         raise node.unsupported(f"mode {node.options['mode']}")

@@ -1,4 +1,4 @@
-"""AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D over NHWC windows; padding never takes part."""
+"""AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D over NHWC windows; padding is never counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .convolution import check_rank4, strides_and_dilation, window_padding
 
 
 def _window(node: Node) -> dict:
-    """The window as keyword arguments of Relax's and our own pooling operators."""
+    """The window as keyword arguments for the pooling operators, Relax's and our own."""
     check_rank4(node, 0)
     pool_size = (node.options["filter_height"], node.options["filter_width"])
     if min(pool_size) < 1:
@@ -23,8 +23,8 @@ def _window(node: Node) -> dict:
 
 @converter("AVERAGE_POOL_2D", max_version=3)
 def convert_average_pool2d(node: Node) -> relax.Expr:
-    """The mean of the integers themselves by TFLite's rule, which no backend replaces. Input and output have one scale;
-    if a file says otherwise TFLite ignores it."""
+    """The mean of the integers themselves by TFLite's rule, in either numerics. Input and output share one scale;
+    TFLite ignores a file that says otherwise."""
     window = _window(node)
     if not node.is_quantized(0):
         _check_float(node)
@@ -36,7 +36,7 @@ def convert_average_pool2d(node: Node) -> relax.Expr:
 
 @converter("MAX_POOL_2D", max_version=3)
 def convert_max_pool2d(node: Node) -> relax.Expr:
-    """The largest integer is the largest real value, so integers stay as they are."""
+    """The largest integer is the largest real value, so this works on the integers directly."""
     if not node.is_quantized(0):
         _check_float(node)
     return node.activate(relax.op.nn.max_pool2d(node.input(0), **_window(node)))

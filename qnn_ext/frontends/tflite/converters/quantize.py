@@ -12,7 +12,7 @@ from ..node import QUANTIZED_DTYPES, Node
 from ..registry import converter
 from .accumulators import as_dtype, number
 
-# integer dtypes a tensor of the first dtype may be requantized to
+# input dtype -> integer dtypes it may be requantized to
 REQUANTIZE_TARGETS = {
     "int8": ("int8", "uint8", "int16"),
     "uint8": ("int8", "uint8", "int16"),
@@ -48,8 +48,8 @@ def convert_quantize(node: Node) -> relax.Expr:
 
 
 def _requantize(node: Node, source: QParams, target: QParams) -> relax.Expr:
-    """TFLite's fixed point; with numerics="float32" XNNPACK's, which converts between 8-bit tensors of one dtype with a
-    multiplier of 8 fraction bits, midpoints up, and leaves all other pairs to TFLite's kernel."""
+    """TFLite's fixed point; numerics="float32" uses XNNPACK's, which converts between 8-bit tensors of the same dtype
+    with a multiplier of 8 fraction bits, midpoints up, and leaves all other pairs to TFLite's kernel."""
     in_scale, out_scale = source.scale.astype(np.float64), target.scale.astype(np.float64)
     rounding = "TFLITE"
     ratio = source.scale / target.scale
@@ -116,7 +116,7 @@ def convert_cast(node: Node) -> relax.Expr:
 
 
 def _float_to_integer(node: Node, source: str, target: str) -> relax.Expr:
-    """Truncation; what lies beyond the target is clipped first, because the conversion itself is then undefined."""
+    """Truncation; values beyond the target's range are clipped first, because converting them is undefined."""
     wide = node.input(0)
     if source == "float16":
         source, wide = "float32", as_dtype(node, wide, "float32")

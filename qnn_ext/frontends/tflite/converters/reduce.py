@@ -33,7 +33,7 @@ def reduction_axes(node: Node) -> list[int]:
 def reduced(
     node: Node, function: Callable[..., relax.Expr], value: relax.Expr, axes: list[int] | None = None
 ) -> relax.Expr:
-    """`function` over the node's axes; the value itself where there are none, which Relax takes for all."""
+    """`function` over the node's axes; the value itself if there are none, which to Relax means all."""
     axes = reduction_axes(node) if axes is None else axes
     return node.emit(function(value, axes, keepdims=bool(node.options["keep_dims"]))) if axes else value
 
@@ -46,7 +46,7 @@ MAX_FACTORS = 128
 
 @converter("MEAN", max_version=3)
 def convert_mean(node: Node) -> relax.Expr:
-    """Quantized means round once, with 1/n in the multiplier. Those of int32 and int64 are cut off towards zero."""
+    """Quantized means round once, with 1/n folded into the multiplier. int32 and int64 truncate towards zero."""
     axes = reduction_axes(node)
     if quantized_or_plain(node, 0):
         return _quantized_sum(node, qnn.mean, axes)
@@ -95,7 +95,7 @@ def convert_product(node: Node) -> relax.Expr:
 
 def _quantized_product(node: Node) -> relax.Expr:
     """Π (q_i − z): each partial product and the result are multiplied by s_in / ⁿ√s_out in 64-bit fixed point, so that
-    the product stays within int32. The factors come in the order in which they lie in memory."""
+    the product stays within int32. Factors are taken in memory order."""
     require_dtype(node, node.dtype(), "int8", "int16")
     source, target, axes = tensor_qparams(node), result_qparams(node), reduction_axes(node)
     shape = node.shape(0)
@@ -109,7 +109,8 @@ def _quantized_product(node: Node) -> relax.Expr:
     product = _row(node, columns, 0)
     for index in range(1, count):
         scaled = _scaled(node, node.emit(relax.op.multiply(product, _row(node, columns, index))), factor)
-        # The sum over a dimension of 1 ends a kernel: with all steps in one, TVM takes exponential time to simplify it.
+        # The sum over a dimension of 1 ends the kernel: with all steps in one kernel, TVM needs exponential time to
+        # simplify it.
         product = node.emit(relax.op.sum(node.emit(relax.op.astype(scaled, "int64")), [0], keepdims=True))
     zero_point = int(target.zero_point)
     if node.tflite_numerics:
@@ -182,7 +183,7 @@ def one_axis(node: Node) -> int:
 
 @converter("CUMSUM", max_version=1)
 def convert_cumsum(node: Node) -> relax.Expr:
-    """Running sums along one axis, from its end when `reverse`, without the element itself when `exclusive`."""
+    """Running sums along one axis, from its end when `reverse`, excluding the element itself when `exclusive`."""
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
     axis, data = one_axis(node), node.input(0)
     reverse = bool(node.options["reverse"])

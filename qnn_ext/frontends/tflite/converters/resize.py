@@ -25,7 +25,7 @@ def _target_size(node: Node) -> tuple[int, int]:
 
 @converter("RESIZE_BILINEAR", max_version=4)
 def convert_resize_bilinear(node: Node) -> relax.Expr:
-    """int8 and int16 in fixed point, uint8 in float32: LiteRT's choice."""
+    """int8 and int16 in fixed point, uint8 in float32: as in LiteRT."""
     align_corners, half_pixel = bool(node.options["align_corners"]), bool(node.options["half_pixel_centers"])
     if align_corners and half_pixel:
         raise node.malformed("align_corners and half_pixel_centers exclude each other")
@@ -46,7 +46,7 @@ def convert_resize_nearest(node: Node) -> relax.Expr:
 
 
 def nearest_indices(size: int, out_size: int, align_corners: bool, half_pixel_centers: bool) -> np.ndarray:
-    """Which element each output position copies; float32 positions as in TFLite's GetNearestNeighbor."""
+    """The element that each output position copies; positions in float32 as in TFLite's GetNearestNeighbor."""
     corners = align_corners and out_size > 1
     scale = np.float32(size - 1 if corners else size) / np.float32(out_size - 1 if corners else out_size)
     offset = np.float32(0.5 if half_pixel_centers else 0.0)

@@ -1,6 +1,6 @@
 """Operators that move or repeat whole blocks: reshape, transpose, concatenation, splitting, tiling, filling.
 
-They act on the stored integers, whatever the quantization; only CONCATENATION may have to requantize.
+They move the stored integers, whatever the quantization; only CONCATENATION may have to requantize.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def reshape(node: Node, expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
 def block(
     node: Node, expr: relax.Expr, axes: Sequence[int], begin: Sequence[int], end: Sequence[int], strides: Sequence[int]
 ) -> relax.Expr:
-    """expr[begin:end:strides] along `axes`, Python's slice rule after normalization; no call for whole axes."""
+    """expr[begin:end:strides] along `axes`, Python's slice rule after normalization; no call if the axes are whole."""
     shape = [int(dim) for dim in expr.ty.shape]
     whole = [
         (b, e, s) == (0, shape[axis], 1) for axis, b, e, s in zip(axes, begin, end, strides, strict=True)
-    ]  # what remains is a real slice
+    ]  # only proper slices remain
     keep = [i for i, same in enumerate(whole) if not same]
     if not keep:
         return expr
@@ -57,7 +57,7 @@ def block(
 
 
 def take(node: Node, expr: relax.Expr, indices: np.ndarray, axis: int) -> relax.Expr:
-    """expr with the elements `indices`, known at import, along one axis; `expr` itself when these are all in order."""
+    """The elements `indices` of `expr`, known at import, along one axis; `expr` itself if they are all, in order."""
     check_elements(node, indices.shape, "folded")
     if len(indices) == int(expr.ty.shape[axis]) and np.array_equal(indices, np.arange(int(expr.ty.shape[axis]))):
         return expr
@@ -65,14 +65,14 @@ def take(node: Node, expr: relax.Expr, indices: np.ndarray, axis: int) -> relax.
 
 
 def from_file(node: Node, index: int) -> bool:
-    """Whether the input is a constant of the file, so that it may hold the batch size the model was converted with."""
+    """Whether the input is a constant of the file, and so may contain the batch size the model was converted with."""
     return node.tensor(index).data is not None
 
 
 def batch_changed(node: Node, index: int = 0) -> bool:
     """Whether the input's first dimension differs from the file's, because the import changed it."""
     declared, actual = node.tensor(index).shape, node.shape(index)
-    return bool(node.importer.shapes) and len(declared) == len(actual) > 0 and declared[0] != actual[0]
+    return bool(node.assembly.shapes) and len(declared) == len(actual) > 0 and declared[0] != actual[0]
 
 
 # ---- the same elements in another shape --------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def convert_reshape(node: Node) -> relax.Expr:
         rebatch = from_file(node, 1)
     else:
         target = [int(dim) for dim in node.options["new_shape"]]
-        target = [] if target == [0] else target  # how old converters wrote a scalar
+        target = [] if target == [0] else target  # how old converters encode a scalar
         rebatch = True
     if rebatch and batch_changed(node):
         target = _rebatched(target, node.tensor(0).shape, shape)
@@ -95,7 +95,7 @@ def convert_reshape(node: Node) -> relax.Expr:
 
 
 def _inferred(node: Node, target: list[int], shape: Shape) -> list[int]:
-    """The target with −1 replaced."""
+    """The target with −1 resolved."""
     if target.count(-1) > 1 or any(dim < -1 for dim in target):
         raise node.malformed(f"{target} is no shape")
     if -1 not in target:
@@ -107,8 +107,8 @@ def _inferred(node: Node, target: list[int], shape: Shape) -> list[int]:
 
 
 def _rebatched(target: list[int], declared: Shape, actual: Shape) -> list[int]:
-    """The target for another batch size. Elements stay in row-major order, so the first dimension grows with the batch
-    whenever it counted whole batches before."""
+    """The target for another batch size. Elements stay in row-major order, so the first dimension scales with the batch
+    whenever it was a multiple of it before."""
     if -1 in target and (known := -math.prod(target)) > 0:
         target = [math.prod(declared) // known if dim == -1 else dim for dim in target]
     if not target or declared[0] == 0 or target[0] % declared[0]:
@@ -137,7 +137,7 @@ def convert_expand_dims(node: Node) -> relax.Expr:
 
 @converter("TRANSPOSE", max_version=7)
 def convert_transpose(node: Node) -> relax.Expr:
-    """Output axis i is input axis order[i]."""
+    """Transposes: output axis i is input axis order[i]."""
     order = node.axes(1, len(node.shape(0)))
     if sorted(order) != list(range(len(node.shape(0)))):
         raise node.malformed(f"{order} is no permutation of the axes of {node.shape(0)}")
@@ -149,8 +149,8 @@ def convert_transpose(node: Node) -> relax.Expr:
 
 @converter("CONCATENATION", max_version=5)
 def convert_concatenation(node: Node) -> relax.Expr:
-    """Parts whose QParams differ from the output's are requantized first. LiteRT's reference does that for uint8 only;
-    it copies int16 as it is and refuses int8."""
+    """Parts whose QParams differ from the output's are requantized first. LiteRT does that for uint8 only, in its own
+    kernel even when XNNPACK is on; it copies int16 unchanged and refuses int8."""
     ndim = len(node.shape(0))
     axis = _axis(node, node.options["axis"], ndim)
     parts = [node.input(i) for i in range(node.input_count)]
@@ -169,14 +169,14 @@ def convert_concatenation(node: Node) -> relax.Expr:
         target.scale,
         target.zero_point,
         axis=axis,
-        rounding=node.rounding,
+        rounding="TFLITE" if target.dtype == "uint8" else node.rounding,
         out_dtype=target.dtype,
     )
     return node.activate(joined)
 
 
 def _scales_differ(node: Node) -> bool:
-    """Whether some part has to be requantized."""
+    """Whether any part has to be requantized."""
     if not node.is_quantized(0) or (node.tflite_numerics and node.dtype() == "int16"):
         return False
     return any(node.qparams(i) != node.output_qparams() for i in range(node.input_count))
@@ -189,7 +189,7 @@ def _axis(node: Node, axis: int, ndim: int) -> int:
 
 
 def _parts(node: Node, index: int, axis: int, sizes: Sequence[int]) -> list[relax.Expr]:
-    """The input cut along an axis into consecutive parts, one for each output."""
+    """The input split along an axis into consecutive parts, one per output."""
     if len(sizes) != len(node.operator.outputs):
         raise node.malformed(f"makes {len(sizes)} parts for {len(node.operator.outputs)} outputs")
     if any(size < 0 for size in sizes) or sum(sizes) != node.shape(index)[axis]:
@@ -211,7 +211,7 @@ def convert_split(node: Node) -> list[relax.Expr]:
 
 @converter("SPLIT_V", max_version=2)
 def convert_split_v(node: Node) -> list[relax.Expr]:
-    """Parts of given sizes, one of which may be −1: what remains."""
+    """Parts of given sizes, one of which may be −1: the remainder."""
     (axis,) = node.axes(2, len(node.shape(0)))
     sizes = node.integers(1)
     if sizes.count(-1) == 1:
@@ -271,7 +271,7 @@ def convert_broadcast_to(node: Node) -> relax.Expr:
 
 
 def broadcast(node: Node, expr: relax.Expr, target: Sequence[int]) -> relax.Expr:
-    """`expr` broadcast to `target`. Raises ModelFormatError when they do not fit."""
+    """`expr` broadcast to `target`. Raises ModelFormatError when the shapes do not match."""
     shape = shape_of(expr)
     check_elements(node, target, "folded" if constant_value(expr) is not None else "elements")
     fits = len(target) >= len(shape) and all(
@@ -284,14 +284,14 @@ def broadcast(node: Node, expr: relax.Expr, target: Sequence[int]) -> relax.Expr
 
 @converter("REVERSE_V2", max_version=3)
 def convert_reverse(node: Node) -> relax.Expr:
-    """The elements along the given axes in opposite order."""
+    """The elements in reverse order along the given axes."""
     result = node.input(0)
     for axis in sorted(set(node.axes(1, len(node.shape(0))))):
         result = node.emit(relax.op.flip(result, axis))
     return result
 
 
-# ---- values made from shapes -------------------------------------------------------------------------------------
+# ---- values derived from shapes -------------------------------------------------------------------------------------
 
 
 @converter("SHAPE", max_version=1)
@@ -326,7 +326,7 @@ def convert_zeros_like(node: Node) -> relax.Expr:
 
 @converter("RANGE", max_version=2)
 def convert_range(node: Node) -> relax.Expr:
-    """start, start + delta, … before limit. Floats are accumulated, as TFLite does, so that errors add up alike."""
+    """start, start + delta, … before limit. Floats are accumulated as in TFLite, so that errors add up alike."""
     start, limit, delta = (node.constant(i).reshape(()) for i in range(3))
     if node.dtype() not in ("int32", "int64", "float32"):
         raise node.unsupported(f"RANGE of {node.dtype()}")

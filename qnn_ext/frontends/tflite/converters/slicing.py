@@ -20,13 +20,13 @@ from .shape import block, check_elements, from_file, reshape
 
 @converter("SLICE", max_version=7)
 def convert_slice(node: Node) -> relax.Expr:
-    """begin and size per dimension; size −1 is the rest. A dimension the model takes as a whole stays whole when the
+    """begin and size per dimension; size −1 means the rest. A dimension that the model takes whole stays whole when the
     import changes its size."""
     shape = node.shape(0)
     begin, size = (node.integers(i) for i in (1, 2))
     if not len(begin) == len(size) == len(shape):
         raise node.malformed(f"begin {begin} and size {size} do not fit shape {shape}")
-    declared = node.tensor(0).shape if from_file(node, 2) and node.importer.shapes else ()
+    declared = node.tensor(0).shape if from_file(node, 2) and node.assembly.shapes else ()
     end = []
     for axis, dim in enumerate(shape):
         whole = len(declared) == len(shape) and (begin[axis], size[axis]) == (0, declared[axis])
@@ -63,7 +63,7 @@ def convert_strided_slice(node: Node) -> relax.Expr:
 
 
 def _specification(node: Node) -> tuple[list[AxisSlice], list[int | None]]:
-    """One slice for every input dimension; and for every output dimension its input dimension, None for a new one."""
+    """One slice per input dimension; and, per output dimension, its input dimension or None for a new one."""
     shape = node.shape(0)
     begin, end, strides = (node.integers(i) for i in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
@@ -105,8 +105,7 @@ def _bit(mask: int, index: int) -> bool:
 def _axis_slice(
     node: Node, axis: int, index: int, begin: int, end: int, stride: int, masks: dict[str, int]
 ) -> AxisSlice:
-    """The normalized slice that index number `index` takes of input dimension `axis`; a negative end is "before the
-    first"."""
+    """The normalized slice that entry `index` takes of input dimension `axis`; end < 0: "before the first"."""
     size = node.shape(0)[axis]
     if stride == 0:
         raise node.malformed("a stride is 0")
@@ -118,13 +117,13 @@ def _axis_slice(
             raise node.malformed(f"index {begin} lies outside of dimension {axis} of {node.shape(0)}")
         return AxisSlice(first, first + 1, 1, shrink=True)
     if node.options.get("offset"):
-        end = begin + end  # the end counts from the begin
+        end = begin + end  # the end is relative to the begin
     first_index = None if _bit(masks["begin"], index) else begin
     last_index = None if _bit(masks["end"], index) else end
     declared = node.tensor(0).shape
-    resized = node.importer.shapes and from_file(node, 2) and len(declared) == len(node.shape(0))
+    resized = node.assembly.shapes and from_file(node, 2) and len(declared) == len(node.shape(0))
     if resized and first_index in (None, 0) and (last_index, stride) == (declared[axis], 1):
-        last_index = None  # the model takes this dimension as a whole
+        last_index = None  # the model takes this dimension whole
     start, stop, _ = slice(first_index, last_index, stride).indices(size)
     count = len(range(start, stop, stride))
     return AxisSlice(start, start + count * stride, stride) if count != size else _whole(stride, size)
@@ -141,7 +140,7 @@ def _whole(stride: int, size: int) -> AxisSlice:
 def convert_gather(node: Node) -> relax.Expr:
     """out[b…, p…, i…, q…] = x[b…, p…, indices[b…, i…], q…] with `batch_dims` leading dimensions b shared.
 
-    Constant indices are checked now, computed ones when the model runs.
+    Constant indices are checked now, computed ones at run time.
     """
     shape, index_shape = node.shape(0), node.shape(1)
     batch_dims, axis = int(node.options["batch_dims"]), int(node.options["axis"])
@@ -188,7 +187,7 @@ def _rows_of_all_batches(node: Node, indices: relax.Expr, batch_dims: int, size:
 
 @converter("GATHER_ND", max_version=5)
 def convert_gather_nd(node: Node) -> relax.Expr:
-    """out[i…, q…] = x[indices[i…, 0], …, indices[i…, k − 1], q…]; outliers as in GATHER."""
+    """out[i…, q…] = x[indices[i…, 0], …, indices[i…, k − 1], q…]; out-of-range indices as in GATHER."""
     shape, index_shape = node.shape(0), node.shape(1)
     depth = index_shape[-1] if index_shape else 0
     if not 1 <= depth <= len(shape):
@@ -207,7 +206,8 @@ def convert_gather_nd(node: Node) -> relax.Expr:
 
 @converter("ONE_HOT", max_version=1)
 def convert_one_hot(node: Node) -> relax.Expr:
-    """on where the new axis's position equals the index, off elsewhere; indices outside of the depth give only off."""
+    """`on` where the position along the new axis equals the index, `off` elsewhere; indices outside the depth give only
+    `off`."""
     shape, dtype = node.shape(0), node.dtype(0)
     depth, axis = node.integer(1), int(node.options["axis"])
     if depth < 0 or not -1 <= axis <= len(shape) or dtype not in ("int32", "int64"):
@@ -233,7 +233,7 @@ def convert_topk(node: Node) -> list[relax.Expr]:
     dtype = node.dtype()
     data = (
         node.emit(relax.op.astype(node.input(0), "int32")) if dtype == "int16" else node.input(0)
-    )  # TVM sorts no int16
+    )  # TVM cannot sort int16
     both = node.emit(relax.op.topk(data, k, axis=-1, ret_type="both", largest=True, dtype=index_dtype))
     values, indices = node.emit(relax.TupleGetItem(both, 0)), relax.TupleGetItem(both, 1)
     return [relax.op.astype(values, dtype) if dtype == "int16" else values, indices]

@@ -20,7 +20,7 @@ SOFTMAX_DTYPES: dict[str, tuple[str, ...]] = {
     "int16": ("int16",),
 }
 LOG_SOFTMAX_DTYPES: dict[str, tuple[str, ...]] = {"int8": ("int8",), "uint8": ("uint8",)}
-SMALLEST_SCALE = 2.0**-26  # of LOG_SOFTMAX: the multiplier to Q5.26 must be above one
+SMALLEST_SCALE = 2.0**-26  # for LOG_SOFTMAX: the multiplier to Q5.26 must be above one
 
 
 @converter("SOFTMAX", max_version=3)
@@ -67,6 +67,6 @@ def _quantization(node: Node) -> tuple[Any, ...]:
 
 
 def _rounding(node: Node) -> dict[str, Any]:
-    """16-bit tensors go through LiteRT's own kernel in either resolver: XNNPACK has none."""
+    """16-bit tensors use LiteRT's own kernel with either resolver: XNNPACK has none."""
     rounding = "TFLITE" if node.dtype() == "int16" else node.rounding
     return {"rounding": rounding, "out_dtype": node.output_tensor().dtype}

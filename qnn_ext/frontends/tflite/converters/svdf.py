@@ -38,12 +38,12 @@ class Sizes:
 
 @converter("SVDF", max_version=4)
 def convert_svdf(node: Node) -> relax.Expr:
-    """The memory lives in a variable tensor."""
+    """The memory is kept in a variable tensor."""
     sizes = _sizes(node)
     features = _integer_features(node) if node.dtype(0) == "int8" else _float_features(node)
-    state = node.importer.read_variable(node.operator.inputs[_STATE], (sizes.batch, sizes.filters * sizes.memory))
+    state = node.assembly.read_variable(node.operator.inputs[_STATE], (sizes.batch, sizes.filters * sizes.memory))
     memory = _push(node, state, features, sizes)
-    node.importer.write_variable(node.operator.inputs[_STATE], memory)
+    node.assembly.write_variable(node.operator.inputs[_STATE], memory)
     return _integer_output(node, memory, sizes) if node.dtype(0) == "int8" else _float_output(node, memory, sizes)
 
 
@@ -62,7 +62,7 @@ def _sizes(node: Node) -> Sizes:
 
 
 def _push(node: Node, state: relax.Expr, features: relax.Expr, sizes: Sizes) -> relax.Expr:
-    """The memory without its oldest values, the new ones at the end."""
+    """The memory without its oldest values, with the new ones appended."""
     rows = reshape(node, state, [sizes.batch, sizes.filters, sizes.memory])
     kept = block(node, rows, [2], [1], [sizes.memory], [1])
     newest = reshape(node, features, [sizes.batch, sizes.filters, 1])
@@ -72,7 +72,7 @@ def _push(node: Node, state: relax.Expr, features: relax.Expr, sizes: Sizes) -> 
 
 
 def _weighted_sum(node: Node, memory: relax.Expr, weights: np.ndarray, sizes: Sizes) -> relax.Expr:
-    """Σ memory · weights over the filters and the time of each unit: (batch, units)."""
+    """Σ memory · weights over each unit's filters and time steps: (batch, units)."""
     span = sizes.rank * sizes.memory
     products = relax.op.multiply(
         reshape(node, memory, [sizes.batch, sizes.units, span]), constant(weights.reshape(sizes.units, span))
@@ -93,7 +93,7 @@ def _rescale(node: Node, value: relax.Expr, factor: float, zero_point: int, dtyp
 
 
 def _integer_features(node: Node) -> relax.Expr:
-    """Σ (x − z)·w in the memory's scale."""
+    """Σ (x − z)·w at the memory's scale."""
     dtypes = [node.tensor(index).dtype for index in (_FEATURE, _TIME, _STATE)]
     if dtypes != ["int8", "int16", "int16"] or (node.has_input(_BIAS) and node.dtype(_BIAS) != "int32"):
         raise node.unsupported(
@@ -108,7 +108,7 @@ def _integer_features(node: Node) -> relax.Expr:
 
 
 def _integer_output(node: Node, memory: relax.Expr, sizes: Sizes) -> relax.Expr:
-    """The fused activation is RELU by LiteRT's rule and holds by the output's zero point: the kernel does not clip."""
+    """LiteRT requires the fused activation RELU, which the output's zero point enforces: the kernel does not clip."""
     if node.options["fused_activation_function"] not in ("NONE", "RELU"):
         raise node.unsupported(f"activation {node.options['fused_activation_function']} of int8")
     wide = node.emit(relax.op.astype(memory, "int32"))
@@ -124,7 +124,7 @@ def _integer_output(node: Node, memory: relax.Expr, sizes: Sizes) -> relax.Expr:
 
 
 def _float_features(node: Node) -> relax.Expr:
-    """Σ x·w in float32; int8 weights meet an input that is quantized at run time."""
+    """Σ x·w in float32; with int8 weights the input is quantized at run time."""
     if node.dtype(0) != "float32" or node.tensor(_STATE).dtype != "float32":
         raise node.unsupported(f"{node.dtype(0)} activations with a memory of {node.tensor(_STATE).dtype}")
     return Matrix(node, [_FEATURE]).product(node.input(_DATA))

@@ -1,6 +1,6 @@
-"""TRANSPOSE_CONV as one ordinary convolution per output phase, all phases at once, and a shuffle.
+"""TRANSPOSE_CONV as one ordinary convolution per output phase, all phases at once, followed by a shuffle.
 
-The derivation stands in numerics/phases.py.
+The derivation is in numerics/phases.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def convert_transpose_conv(node: Node) -> relax.Expr:
     weight, phases, size = node.constant(WEIGHT), _phases(node), _output_size(node)
     if weight.shape[3] != node.shape(DATA)[3]:
         raise node.malformed(f"weights {weight.shape} do not fit {node.shape(DATA)[3]} input channels")
-    # the padding of the convolution that this one is the transpose of
+    # the padding of the convolution being transposed
     top, left, _, _ = window_padding(node, size, weight.shape[1:3], phases, (1, 1))
     kind = product_kind(node, DATA, WEIGHT)
     zero_point = int(node.qparams(WEIGHT).zero_point.reshape(-1)[0]) if kind == "integer" else 0
@@ -54,7 +54,7 @@ def _phases(node: Node) -> Pair:
 
 
 def _output_size(node: Node) -> Pair:
-    """Height and width from the shape input, whose batch size is the file's and may be stale."""
+    """Height and width from the shape input, whose batch size comes from the file and may be stale."""
     shape = node.integers(SHAPE)
     if len(shape) != 4 or min(shape) < 1 or shape[3] != node.shape(WEIGHT)[0]:
         raise node.malformed(f"output shape {shape} does not fit weights {node.shape(WEIGHT)}")
@@ -62,7 +62,7 @@ def _output_size(node: Node) -> Pair:
 
 
 def _fit(node: Node, data: relax.Expr, rows: Pair, taps: Pair) -> tuple[relax.Expr, tuple[int, int, int, int]]:
-    """The activations without what no output reads, and the padding that makes the convolution yield `rows`."""
+    """The activations cropped to what outputs read, and the padding that makes the convolution yield `rows`."""
     height, width = shape_of(data)[1:3]
     if height > rows[0] or width > rows[1]:
         end = [min(height, rows[0]), min(width, rows[1])]
@@ -74,7 +74,7 @@ def _fit(node: Node, data: relax.Expr, rows: Pair, taps: Pair) -> tuple[relax.Ex
 def _convolve(
     node: Node, kind: str, data: relax.Expr, weight: np.ndarray, padding: tuple[int, int, int, int], phases: Pair
 ) -> relax.Expr:
-    """The convolution with everything per output channel repeated for every phase."""
+    """The convolution, with per-output-channel parameters repeated for every phase."""
     repeats, geometry = phases[0] * phases[1], Geometry(padding=padding)
     bias = bias_of(node, BIAS, weight.shape[0] // repeats)
     if bias is not None and repeats > 1:
@@ -97,7 +97,7 @@ def _repeated(qparams: QParams, repeats: int) -> QParams:
 
 
 def _interleave(node: Node, phased: relax.Expr, phases: Pair, offset: Pair, size: Pair) -> relax.Expr:
-    """(N, Y_h, Y_w, s_h·s_w·O) -> (N, size, O): phase (r_h, r_w) goes to rows s·Y + r, cut to the output's window."""
+    """(N, Y_h, Y_w, s_h·s_w·O) -> (N, size, O): phase (r_h, r_w) goes to rows s·Y + r, cropped to the output."""
     batch, height, width, channels = shape_of(phased)
     (sh, sw), out = phases, channels // (phases[0] * phases[1])
     if phases != (1, 1):

@@ -26,7 +26,7 @@ Program = torch.export.ExportedProgram
 
 
 class Cnn(nn.Module):
-    """Stem, residual sum, depthwise separable block, two branches, poolings, dense layer: (N, 3, 16, 16) to (N, 10)."""
+    """Stem, residual sum, depthwise-separable block, two branches, poolings, dense layer: (N, 3, 16, 16) to (N, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Encoder(nn.Module):
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    """A network whose activations keep their size: the statistics of its batch normalizations are those of its data."""
+    """A network whose activations keep their magnitude: its batch normalizations have the statistics of its data."""
     torch.manual_seed(0)
     network = make()
     if isinstance(network, Cnn):
@@ -154,14 +154,14 @@ def train(network: nn.Module, data: list[torch.Tensor]) -> None:
 
 
 def run_torch(program: Program, *inputs: torch.Tensor) -> list[np.ndarray]:
-    """All tensors the program yields."""
+    """All tensors that the program returns."""
     with torch.no_grad():
         result = program.module()(*inputs)
     return [value.numpy() for value in torch.utils._pytree.tree_leaves(result)]
 
 
 def with_layers(program: Program, inputs: tuple[torch.Tensor, ...]) -> Program:
-    """A program that yields every quantized tensor, then the outputs of the given one."""
+    """A program that returns every quantized tensor, then the outputs of the given one."""
     module = copy.deepcopy(program.module())
     result = next(node for node in module.graph.nodes if node.op == "output")
     quantized = [node for node in module.graph.nodes if "quantize_per_tensor" in str(node.target).split(".")[1:2]]
@@ -172,7 +172,7 @@ def with_layers(program: Program, inputs: tuple[torch.Tensor, ...]) -> Program:
 
 
 def layer_differences(program: Program, *inputs: torch.Tensor) -> tuple[int, int, int]:
-    """(steps that differ, steps in all, largest difference) over all tensors the program quantizes."""
+    """(steps that differ, total steps, largest difference) over all tensors the program quantizes."""
     layers = with_layers(program, inputs)
     found = Interpreter(from_exported_program(layers)).run([x.numpy() for x in inputs]).values()
     pairs = zip(found, run_torch(layers, *inputs), strict=True)

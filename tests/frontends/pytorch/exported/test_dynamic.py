@@ -82,6 +82,82 @@ def test_chosen_parameters(function, data):
         np.testing.assert_array_equal(compiled, golden)
 
 
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_zero_points_are_added_in_float32(per_channel):
+    """Beyond 2²⁴ the sum is rounded, which shows in int32."""
+
+    def function(x):
+        limits = (-(2**31), 2**31 - 1, torch.int32)
+        if per_channel:
+            scales, zeros = torch.full((4,), 1e-3), torch.tensor([-61, 0, 100, 3])
+            return (decomposed.quantize_per_channel(x, scales, zeros, 0, *limits),)
+        return (decomposed.quantize_per_tensor(x, 1e-3, -61, *limits),)
+
+    x = torch.linspace(-3e5, 4e5, 60).reshape(4, 15)
+    for golden, oracle, compiled in zip(*results(function, x), strict=True):
+        np.testing.assert_array_equal(oracle, golden)
+        np.testing.assert_array_equal(compiled, golden)
+
+
+def symmetric_per_token(x):
+    scale, zero_point = decomposed.choose_qparams_per_token(x, torch.int8)
+    return (decomposed.quantize_per_token(x, scale, zero_point, -128, 127, torch.int8),)
+
+
+def asymmetric_per_token(x):
+    scale, zero_point = decomposed.choose_qparams_per_token_asymmetric(x, torch.int8)
+    return (decomposed.quantize_per_token(x, scale, zero_point, -128, 127, torch.int8),)
+
+
+@pytest.mark.parametrize("function", [symmetric_per_token, asymmetric_per_token])
+def test_quantize_per_token_computes_in_the_dtype_of_its_scales(function):
+    """float32 after choose_qparams_per_token, float64 after the asymmetric one: midpoints fall to differing sides."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(-254, 255, (400, 64), generator=generator) / 2 * torch.rand(400, 1, generator=generator)
+    for golden, oracle, compiled in zip(*results(function, x), strict=True):
+        np.testing.assert_array_equal(oracle, golden)
+        np.testing.assert_array_equal(compiled, golden)
+
+
+def test_truth_values_are_quantized():
+    def function(x):
+        return (decomposed.quantize_per_tensor(x.to(torch.float32), 0.25, 3, -128, 127, torch.int8),)
+
+    for golden, oracle, compiled in zip(*results(function, torch.tensor([True, False, True])), strict=True):
+        np.testing.assert_array_equal(oracle, golden)
+        np.testing.assert_array_equal(compiled, golden)
+
+
+def test_windows_of_padding_alone():
+    """Their greatest value is −∞, and the least integer where it is quantized."""
+    arguments = (0.25, 3, -128, 127, torch.int8)
+
+    def function(q):
+        pooled = torch.max_pool2d(decomposed.dequantize_per_tensor(q, *arguments), (2, 3), (3, 1), (1, 0), (2, 1))
+        quantized = torch.max_pool2d(decomposed.dequantize_per_tensor(q, *arguments), 2, 1, 1, 2)
+        return pooled, decomposed.quantize_per_tensor(quantized, *arguments)
+
+    q = torch.arange(-30, 30, dtype=torch.int8).reshape(1, 5, 1, 12)
+    golden, oracle, compiled = results(function, q)
+    assert np.isneginf(golden[0]).any()
+    for one, two, three in zip(golden, oracle, compiled, strict=True):
+        np.testing.assert_array_equal(two, one)
+        np.testing.assert_array_equal(three, one)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e30])
+def test_deviations_of_any_size(size):
+    """Their squares leave float32; PyTorch computes them in float64."""
+
+    def function(x):
+        return x.std(1), x.std((0, 1), correction=0), torch.var_mean(x / size, 1)[0]
+
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(2)) * size
+    for golden, oracle, compiled in zip(*results(function, x), strict=True):
+        np.testing.assert_allclose(oracle, golden, rtol=3e-7)
+        np.testing.assert_allclose(compiled, golden, rtol=3e-7)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_chosen_parameters_of_random_data(seed):
     generator = torch.Generator().manual_seed(seed)

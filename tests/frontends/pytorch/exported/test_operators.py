@@ -40,6 +40,14 @@ def batch_norm(channels: int) -> nn.BatchNorm2d:
     return layer
 
 
+def instance_norm(channels: int) -> nn.InstanceNorm2d:
+    """An instance normalization with statistics of its own, which count in eval mode."""
+    layer = nn.InstanceNorm2d(channels, affine=True, track_running_stats=True)
+    nn.init.normal_(layer.running_mean)
+    nn.init.uniform_(layer.running_var, 0.5, 2)
+    return layer
+
+
 img = torch.randn(2, 4, 9, 11)
 seq = torch.randn(2, 5, 8)
 CASES = {}
@@ -95,6 +103,7 @@ for n in [
 ]:
     case("t_" + n, lambda x, n=n: getattr(torch, n)(x), img.abs() + 0.3)
 case("clamp", lambda x: x.clamp(-0.5, 0.5), img)
+case("clampcrossed", lambda x: x.clamp(0.7, 0.2), img)
 case("clampmin", lambda x: x.clamp(min=-0.5), img)
 case("clampmax", lambda x: x.clamp(max=0.5), img)
 case("clamp_", lambda x: (x + 0).clamp_(0), img)
@@ -215,6 +224,11 @@ case("bn", lambda m, x: m(x), img, mods=[batch_norm(4)])
 case("ln", lambda m, x: m(x), seq, mods=[nn.LayerNorm(8)])
 case("ln2", lambda m, x: m(x), seq, mods=[nn.LayerNorm((5, 8), elementwise_affine=False)])
 case("gn", lambda m, x: m(x), img, mods=[nn.GroupNorm(2, 4)])
+case("gn_rows", lambda m, x: m(x), torch.randn(5, 6), mods=[nn.GroupNorm(3, 6, affine=False)])
+case("gn_far", lambda m, x: m(x), torch.randn(2, 4, 9, 11) * 0.1 + 3, mods=[nn.GroupNorm(2, 4)])
+case("gn_native", lambda x: torch.native_group_norm(x, None, None, 2, 4, 99, 2, 1e-5)[0], img)
+case("in_1d", lambda m, x: m(x), seq, mods=[nn.InstanceNorm1d(5, affine=True)])
+case("in_tracked", lambda m, x: m(x), img, mods=[instance_norm(4)])
 case("in", lambda m, x: m(x), img, mods=[nn.InstanceNorm2d(4, affine=True)])
 case("in_nt", lambda m, x: m(x), img, mods=[nn.InstanceNorm2d(4)])
 case("rms", lambda m, x: m(x), seq, mods=[nn.RMSNorm(8)])

@@ -45,6 +45,7 @@ def is_integer_product(module: qnn_ext.QnnModule) -> bool:
     return not any(found[name] for name in ("nn.conv1d", "nn.conv2d", "nn.conv3d"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_static(network, quantizer):

@@ -30,6 +30,7 @@ def reference_program(network: str, engine: str, convert) -> tuple[torch.export.
     return torch.export.export(convert(prepared), example), data(1, seed=99)[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "network,engine,convert",
     [

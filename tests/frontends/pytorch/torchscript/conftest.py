@@ -1,4 +1,4 @@
-"""The engines: PyTorch packs weights for the one that is current when a layer gets them."""
+"""The engines: PyTorch packs weights for the engine that is current when a layer gets them."""
 
 import pytest
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import qnn_ext
@@ -20,7 +22,7 @@ ENGINES = [
 
 
 class Wrapped(torch.nn.Module):
-    """A function as a module, with the modules it uses registered so that tracing finds their parameters."""
+    """A function as a module, with the modules it uses registered, so that tracing finds their parameters."""
 
     def __init__(self, function: Callable[..., Any], **modules: torch.nn.Module) -> None:
         super().__init__()
@@ -40,14 +42,33 @@ def quantized(rng: np.random.Generator, shape: tuple[int, ...], scale: float, ze
 
 
 def integers(tensor: torch.Tensor) -> np.ndarray:
-    """The integers of a quantized tensor, the values of a float one."""
+    """The integers of a quantized tensor, or the values of a float one."""
     return (tensor.int_repr() if tensor.is_quantized else tensor).detach().numpy()
+
+
+@cache
+def saturates(engine: str) -> bool:
+    """Whether the engine loses bits of uint8 times int8 here: without VNNI it adds two products in 16 bits, for which
+    activations are quantized to 7 bits, or should be."""
+    torch.backends.quantized.engine = engine
+    layer = torch.ao.nn.quantized.dynamic.Linear(32, 8)
+    weight = torch.full((8, 32), 127, dtype=torch.int8)
+    layer.set_weight_bias(torch._make_per_tensor_quantized_tensor(weight, 1.0, 0), torch.zeros(8))
+    x = torch.full((1, 32), 255.0)
+    found = torch.ops.quantized.linear_dynamic(x, layer._packed_params._packed_params, False)
+    return bool((found != 32 * 255 * 127).any())
+
+
+def require_exact(engine: str) -> None:
+    """Skip the test where the engine's products of 8-bit integers are not exact on this CPU."""
+    if saturates(engine):
+        pytest.skip(f"{engine} saturates products of 8-bit integers on this CPU, which has no VNNI")
 
 
 def run(
     module: torch.nn.Module | Callable[..., Any], *inputs: torch.Tensor, engine: str = "x86", compiled: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(qnn_ext's result, PyTorch's) of a module that yields one tensor; `compiled` also builds it and compares."""
+    """(qnn_ext's result, PyTorch's) for a module that returns one tensor; `compiled` also builds it and compares."""
     torch.backends.quantized.engine = engine
     model = module if isinstance(module, torch.nn.Module) else Wrapped(module)
     with torch.no_grad():
@@ -68,7 +89,7 @@ def run(
 
 
 def check(module: Any, *inputs: torch.Tensor, engine: str = "x86", compiled: bool = False, off_by_one: int = 0) -> None:
-    """All equal, but for at most `off_by_one` integers that differ by 1."""
+    """All equal, except for at most `off_by_one` integers that differ by 1."""
     result, expected = run(module, *inputs, engine=engine, compiled=compiled)
     if result.dtype.kind == "f":
         np.testing.assert_array_equal(result, expected)

@@ -29,6 +29,7 @@ QUANTIZED = {
 }
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized(rng, engine, name):
     for zero in (0, 77, 200):
@@ -69,6 +70,7 @@ FLOAT = {
     "hardswish": F.hardswish, "leaky_relu": F.leaky_relu, "elu": F.elu, "celu": lambda x: F.celu(x, 0.6),
     "selu": F.selu, "softplus": F.softplus, "mish": F.mish, "threshold": lambda x: F.threshold(x, 0.1, 2.0),
     "exp": torch.exp, "abs": torch.abs, "neg": torch.neg, "clamp": lambda x: torch.clamp(x, min=-0.5),
+    "clamp_crossed": lambda x: torch.clamp(x, 1.1, 0.4),
     "sqrt": lambda x: torch.sqrt(torch.abs(x)),
     "reciprocal": torch.reciprocal, "pow": lambda x: x**2,
 }  # fmt: skip

@@ -26,6 +26,16 @@ def test_add_of_an_odd_size(rng, engine):
     check(lambda a, b: ops.add(a, b, 0.0823, 117), a, b, engine=engine, off_by_one=1)
 
 
+@pytest.mark.parametrize("length", [63, 64])
+def test_midpoints_of_a_vector(rng, engine, length):
+    """64 elements fill a vector, which adds the zero point after rounding; the scalar loop does before."""
+    if "AVX512" not in torch.backends.cpu.get_cpu_capability():
+        pytest.skip("vectors of other lengths")
+    a = torch._make_per_tensor_quantized_tensor(torch.arange(3, 4 * length, 4, dtype=torch.uint8), 1 / 64, 255)
+    b = torch._make_per_tensor_quantized_tensor(torch.full((length,), 255, dtype=torch.uint8), 1 / 64, 255)
+    check(lambda a, b: ops.add(a, b, 0.25, 131), a, b, engine=engine)
+
+
 @pytest.mark.parametrize("name", ["mul", "mul_relu"])
 def test_mul(rng, engine, name):
     for lhs, rhs, out in ((0.1, 0.05, 0.1), (0.02, 0.04, 0.5), (0.3, 0.0711, 2.0)):
@@ -44,6 +54,7 @@ def test_broadcast(rng, engine):
     check(lambda a, b: ops.add(a, b, 0.06, 110), a, b, engine=engine, off_by_one=2)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("value", [0.7, -0.3, 0.0, 5.9, -7.0, 100.0, -100.0])
 @pytest.mark.parametrize("name", ["add", "add_scalar_relu", "mul", "mul_scalar_relu"])
 def test_scalar(rng, engine, name, value):
@@ -52,6 +63,7 @@ def test_scalar(rng, engine, name, value):
     check(lambda a: function(a, value), a, engine=engine)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("channels", [(16, 32), (64, 48), (3, 5)])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_quantized_cat(rng, engine, channels, channels_last):

@@ -13,6 +13,7 @@ def image(rng, shape, zero, layout, signed=False):
     return quantized(rng, shape, 0.031, zero, signed).contiguous(memory_format=layout)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "options", [(2, 2), (3, 2, 1), (3, 2, 1, 1, True), (2, 3, 0, 2, True), ((3, 2), (1, 2), (1, 0))]
@@ -26,6 +27,7 @@ def test_max_pool1d(rng, engine):
     check(lambda x: F.max_pool1d(x, 3, 2, 1, ceil_mode=True), quantized(rng, (2, 5, 16), 0.03, 77), engine=engine)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [3, 16, 64])
 @pytest.mark.parametrize("zero", [76, 77])
@@ -54,6 +56,7 @@ def test_avg_pool1d(rng, engine):
     check(lambda x: F.avg_pool1d(x, 2, 2), quantized(rng, (2, 16, 18), 0.03, 76), engine=engine)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [5, 33, 64])
 @pytest.mark.parametrize(("size", "out"), [((8, 8), 1), ((8, 8), (2, 4)), ((7, 10), (3, 4)), ((8, 6), (None, 2))])
@@ -62,6 +65,7 @@ def test_adaptive_avg_pool2d(rng, engine, layout, channels, size, out):
     check(lambda x: F.adaptive_avg_pool2d(x, out), x, engine=engine)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("dims", [(2, 3), (3,), (-1, -2), (1,), (0, 1)])
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_mean(rng, engine, dims, keepdim):

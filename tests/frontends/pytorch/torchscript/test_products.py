@@ -6,7 +6,13 @@ import torch
 import torch.ao.nn.intrinsic.quantized as nniq
 import torch.ao.nn.quantized as nnq
 
-from .oracle import Wrapped, check, quantized
+from .oracle import Wrapped, check, quantized, require_exact
+
+
+@pytest.fixture(autouse=True)
+def exact(engine):
+    """Operands here use all of their 8 bits."""
+    require_exact(engine)
 
 
 def quantized_weight(rng, shape, per_channel, axis=0):
@@ -38,6 +44,7 @@ def output_scale(fan_in):
     return float(0.0217 * 0.013 * np.sqrt(fan_in) * 73 * 1.2)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize(
     ("channels", "out", "kernel", "geometry"),
@@ -80,6 +87,7 @@ def test_conv3d(rng, engine):
         check(module, data(rng, (2, 4, 5, 6, 7), True), engine=engine)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize(
     ("kind", "shape", "geometry"),
     [
@@ -100,6 +108,7 @@ def test_transposed(rng, engine, kind, shape, geometry):
     check(module, data(rng, shape, True), engine=engine)
 
 
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("shape", [(5, 33), (2, 3, 64)])
 def test_linear(rng, engine, per_channel, shape):

@@ -1,4 +1,4 @@
-"""Activations and other functions of one tensor; the in-place forms are the same functions."""
+"""Activations and other unary functions; the in-place forms are the same functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for _name, _operator in {
 
 
 def clip(importer: Any, x: relax.Expr, low: Any, high: Any) -> relax.Expr:
-    """min(max(x, low), high), either of them None; a clip from 0 on is a relu."""
+    """min(max(x, low), high), where either bound may be None; a clip at 0 from below is a relu."""
     x = cast(importer, x, importer.dtype)
     if isinstance(low, relax.Expr) or isinstance(high, relax.Expr):
         x = x if low is None else importer.emit(relax.op.maximum(x, cast(importer, low, dtype_of(x))))

@@ -1,7 +1,8 @@
-"""torchao.*_affine and the per-token and per-group operators of executorch: parameters for blocks of a tensor.
+"""torchao.*_affine and the per-token and per-group operators of executorch: quantization parameters per block of a
+tensor.
 
 `block_size` says how many neighbours along each dimension share a scale: [1, K] is one per row, [1, 32] one per group
-of 32 in a row, the whole shape one per tensor. Blocks that lie together in memory become rows of a matrix, which
+of 32 in a row, the whole shape one per tensor. Blocks that are contiguous in memory become rows of a matrix, which
 R.qnn.quantize and R.qnn.dequantize scale along axis 0.
 """
 
@@ -20,7 +21,7 @@ from .....op.base import constant, shape_of
 from ..registry import converter
 from ..values import cast, dtype_name, dtype_of, reshape, scalar
 from .dynamic import affine_qparams, range_with_zero, symmetric_scale
-from .quantized import dequantize, quantize, scales, zero_points
+from .quantized import dequantize, quantize, zero_points
 
 
 @converter("torchao.choose_qparams_affine.default")
@@ -127,12 +128,14 @@ def _dequantize_per_token(
 def _quantize_per_token(
     importer: Any, x: relax.Expr, scale: Any, zero_point: Any, low: int, high: int, dtype: torch.dtype
 ) -> relax.Expr:
-    """clip(rint(x · (1 / scale) + zero_point)): here the zero point comes before rounding, all of it in float64."""
+    """clip(rint(x · (1 / scale) + zero_point)): here the zero point is added before rounding, all in the scale's dtype,
+    float32 or float64."""
     rows = (*shape_of(x)[:-1], 1)
-    step = reshape(importer, cast(importer, scales(importer, scale), "float64"), rows)
-    offset = reshape(importer, cast(importer, zero_points(importer, zero_point), "float64"), rows)
-    inverse = importer.emit(relax.op.divide(scalar(1, "float64"), step))
-    real = importer.emit(relax.op.multiply(cast(importer, x, "float64"), inverse))
+    name = "float64" if dtype_of(scale) == "float64" else "float32"
+    step = reshape(importer, cast(importer, scale, name), rows)
+    offset = reshape(importer, cast(importer, zero_points(importer, zero_point), name), rows)
+    inverse = importer.emit(relax.op.divide(scalar(1, name), step))
+    real = importer.emit(relax.op.multiply(cast(importer, x, name), inverse))
     rounded = importer.emit(relax.op.round(importer.emit(relax.op.add(real, offset))))
     return cast(importer, importer.emit(relax.op.clip(rounded, low, high)), dtype_name(dtype))
 
@@ -143,7 +146,8 @@ def _quantize_per_token(
 def _on_blocks(
     importer: Any, data: relax.Expr, block: list[int], function: Callable[[relax.Expr, int], relax.Expr]
 ) -> relax.Expr:
-    """`function(matrix, axis)` on the data arranged so that one axis counts the blocks, back in the data's shape."""
+    """`function(matrix, axis)` on the data arranged so that one axis runs over the blocks; the result is back in the
+    data's shape."""
     shape = shape_of(data)
     if len(block) != len(shape) or any(b < 1 or d % b for d, b in zip(shape, block, strict=True)):
         raise UnsupportedOperatorError(f"blocks of {tuple(block)} do not divide shape {shape}")
@@ -164,5 +168,5 @@ def _limits(dtype: torch.dtype, low: Any, high: Any) -> tuple[int, int]:
 
 
 def _or_zero(zero_point: Any) -> Any:
-    """No zero point may also be written as an empty tensor."""
+    """An absent zero point may also be written as an empty tensor."""
     return 0 if zero_point is None or shape_of(zero_point) == (0,) else zero_point

@@ -14,7 +14,7 @@ from ..values import cast, dtype_of, scalar
 
 
 def _operands(importer: Any, a: Any, b: Any) -> tuple[relax.Expr, relax.Expr]:
-    """Both operands in the dtype the program declares for the result."""
+    """Both operands in the result's declared dtype."""
     return cast(importer, a, importer.dtype), cast(importer, b, importer.dtype)
 
 
@@ -70,7 +70,7 @@ def _floor_divide(importer: Any, a: Any, b: Any) -> relax.Expr:
 
 
 def _floored(importer: Any, one: relax.Expr, two: relax.Expr) -> relax.Expr:
-    """⌊one / two⌋; integers are divided by no zero."""
+    """⌊one / two⌋; integer divisors must not be zero."""
     divisor = checked_divisor(importer.emit, two, importer.label)
     return importer.emit(relax.op.floor_divide(one, divisor))
 

@@ -28,7 +28,7 @@ def _convolution(
 def _convolution_with_named_padding(
     importer: Any, x: relax.Expr, weight: relax.Expr, bias: Any, stride: Any, padding: str, dilation: Any, groups: int
 ) -> relax.Expr:
-    """ "same" pads the odd element at the end, "valid" not at all."""
+    """ "same" puts an odd element of padding at the end, "valid" pads nothing."""
     kernel = shape_of(weight)[2:]
     totals = [d * (k - 1) for d, k in zip(pair(dilation, len(kernel)), kernel, strict=True)]
     totals = totals if padding == "same" else [0] * len(kernel)
@@ -103,7 +103,7 @@ def _any_convolution(
     output_padding: Any,
     groups: int,
 ) -> relax.Expr:
-    """The form that decompositions make of all the others."""
+    """The form that decompositions turn all the others into."""
     if transposed:
         return _transposed(importer, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return _convolution(importer, x, weight, bias, stride, padding, dilation, groups)

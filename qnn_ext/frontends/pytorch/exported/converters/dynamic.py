@@ -3,8 +3,8 @@
     scale = max((max(x, 0) − min(x, 0)) / (quant_max − quant_min), eps)
     zero_point = clip(quant_min − rint(min(x, 0) / scale), quant_min, quant_max)
 
-in float32, as PyTorch's determine_qparams. The divisor is a 1-element tensor: as a scalar, the compiler would multiply
-by its rounded reciprocal.
+in float32, as in PyTorch's determine_qparams. The divisor is a 1-element tensor: as a scalar, the compiler would
+multiply by its rounded reciprocal.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def _choose_qparams_symmetric(
     narrows=True,
 )
 def _choose_qparams_per_token(importer: Any, x: relax.Expr, dtype: torch.dtype) -> tuple[relax.Expr, relax.Expr]:
-    """Int8, one scale per row; the zero point is taken from the end of the range with the smaller error (XNNPACK)."""
+    """Int8, one scale per row; the zero point is taken from the end of the range with the smaller error (XNNPACK). The
+    scale is float64 as in PyTorch, because quantize_per_token computes in its dtype."""
     low, high = scalar(-128, "float32"), scalar(127, "float32")
     least, greatest = range_with_zero(importer, x, [len(shape_of(x)) - 1])
     scale = _at_least(importer, _divide(importer, relax.op.subtract(greatest, least), 255.0), PER_TOKEN_EPS)
@@ -64,7 +65,7 @@ def _choose_qparams_per_token(importer: Any, x: relax.Expr, dtype: torch.dtype) 
     positive = importer.emit(relax.op.greater(error, scalar(0, "float32")))
     real = relax.op.where(positive, relax.op.subtract(low, bottom), relax.op.subtract(high, top))
     clipped = importer.emit(relax.op.clip(importer.emit(real), -128, 127))
-    return scale, cast(importer, importer.emit(relax.op.round(clipped)), "int32")
+    return cast(importer, scale, "float64"), cast(importer, importer.emit(relax.op.round(clipped)), "int32")
 
 
 @converter("quantized_decomposed.choose_qparams_per_token.default", narrows=True)
@@ -82,7 +83,7 @@ def _choose_qparams_per_token_symmetric(
 
 
 def range_with_zero(importer: Any, x: relax.Expr, axes: list[int]) -> tuple[relax.Expr, relax.Expr]:
-    """min(x, 0) and max(x, 0) over the dimensions, which stay with length 1."""
+    """min(x, 0) and max(x, 0) over the dimensions, which are kept with length 1."""
     x = cast(importer, x, "float32")
     zero = scalar(0, "float32")
     least = importer.emit(relax.op.minimum(importer.emit(relax.op.min(x, axis=axes, keepdims=True)), zero))
@@ -93,7 +94,7 @@ def range_with_zero(importer: Any, x: relax.Expr, axes: list[int]) -> tuple[rela
 def affine_qparams(
     importer: Any, least: relax.Expr, greatest: relax.Expr, limits: tuple[int, int], eps: float
 ) -> tuple[relax.Expr, relax.Expr]:
-    """Scale and zero point that map [least, greatest] to the limits."""
+    """The scale and zero point that map [least, greatest] to the limits."""
     low, high = limits
     scale = _at_least(importer, _divide(importer, relax.op.subtract(greatest, least), float(high - low)), eps)
     shift = importer.emit(relax.op.round(importer.emit(relax.op.divide(least, scale))))

@@ -80,7 +80,7 @@ def _attention(
 
 
 def _masked(importer: Any, scores: relax.Expr, mask: relax.Expr, dtype: str) -> relax.Expr:
-    """A boolean mask says what takes part, any other is added."""
+    """A boolean mask selects, any other mask is added."""
     if dtype_of(mask) != "bool":
         return importer.emit(relax.op.add(scores, cast(importer, mask, dtype)))
     known = constant_value(mask)

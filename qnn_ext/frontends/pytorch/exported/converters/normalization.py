@@ -1,4 +1,4 @@
-"""Normalizations that stand on their own: those behind convolutions were folded when the model was quantized."""
+"""Stand-alone normalizations: those after convolutions were folded when the model was quantized."""
 
 from __future__ import annotations
 
@@ -64,9 +64,64 @@ def _normalized(importer: Any, x: relax.Expr, shape: list[int], weight: Any, bia
 def _group_norm(
     importer: Any, x: relax.Expr, groups: int, weight: Any, bias: Any, eps: float, _cudnn: bool
 ) -> relax.Expr:
-    channels, ndim, dtype = shape_of(x)[1], len(shape_of(x)), dtype_of(x)
+    return _grouped(importer, x, int(groups), weight, bias, eps)
+
+
+@converter("aten.native_group_norm.default")
+def _native_group_norm(
+    importer: Any, x: relax.Expr, weight: Any, bias: Any, _n: int, _c: int, _size: int, groups: int, eps: float
+) -> tuple[relax.Expr]:
+    return (_grouped(importer, x, int(groups), weight, bias, eps),)
+
+
+def _grouped(importer: Any, x: relax.Expr, groups: int, weight: Any, bias: Any, eps: float) -> relax.Expr:
+    shape = shape_of(x)
+    if len(shape) == 2:  # Relax wants axes to normalize over
+        x = reshape(importer, x, (*shape, 1))
+    axes = list(range(2, max(3, len(shape))))
+    gamma, beta = _per_channel(importer, x, weight, bias)
+    call = relax.op.nn.group_norm(x, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=eps)
+    return reshape(importer, importer.emit(call), shape)
+
+
+def _per_channel(importer: Any, x: relax.Expr, weight: Any, bias: Any) -> tuple[relax.Expr, relax.Expr]:
+    """γ and β as vectors, 1 and 0 where there are none."""
+    channels, dtype = shape_of(x)[1], dtype_of(x)
     gamma = constant(np.ones(channels, dtype)) if weight is None else reshape(importer, weight, (channels,))
     beta = constant(np.zeros(channels, dtype)) if bias is None else reshape(importer, bias, (channels,))
-    axes = list(range(2, ndim))
-    call = relax.op.nn.group_norm(x, gamma, beta, num_groups=int(groups), channel_axis=1, axes=axes, epsilon=eps)
-    return importer.emit(call)
+    return gamma, beta
+
+
+@converter("aten.instance_norm.default")
+def _instance_norm(
+    importer: Any,
+    x: relax.Expr,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    of_input: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool,
+) -> relax.Expr | tuple[relax.Expr]:
+    """With the statistics of each channel of each sample, or, where a model in eval mode tracked them, with those."""
+    if not of_input:
+        return _batch_norm(importer, x, weight, bias, mean, variance, False, momentum, eps, cudnn)
+    return _of_channels(importer, x, weight, bias, eps)
+
+
+@converter("aten._native_batch_norm_legit.no_stats")
+def _batch_statistics(
+    importer: Any, x: relax.Expr, weight: Any, bias: Any, _training: bool, _momentum: float, eps: float
+) -> tuple[relax.Expr]:
+    """What aten.instance_norm is decomposed into: channels of all samples as channels of one."""
+    if shape_of(x)[0] != 1:
+        raise UnsupportedOperatorError("batch normalization with the statistics of the batch is not supported")
+    return (_of_channels(importer, x, weight, bias, eps),)
+
+
+def _of_channels(importer: Any, x: relax.Expr, weight: Any, bias: Any, eps: float) -> relax.Expr:
+    gamma, beta = _per_channel(importer, x, weight, bias)
+    axes = list(range(2, len(shape_of(x))))
+    return importer.emit(relax.op.nn.instance_norm(x, gamma, beta, channel_axis=1, axes=axes, epsilon=float(eps)))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
+from .....numerics.windows import axis_counts
 from .....op.base import constant, shape_of
 from ..registry import converter
 from ..values import axes_of, cast, dtype_of, pair, reshape, scalar
@@ -41,8 +43,8 @@ def _without_batch(importer: Any, x: relax.Expr, result: relax.Expr) -> relax.Ex
 def _ends(
     size: tuple[int, ...], kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool
 ) -> list[int]:
-    """Padding behind each dimension: with ceil_mode as much more as the last window needs. A window that would begin
-    in that padding is dropped, which TVM's ceil_mode does not do."""
+    """Padding at the end of each dimension: with ceil_mode as much more as the last window needs. A window that would
+    begin in that padding is dropped, which TVM's ceil_mode does not do."""
     ends = []
     for length, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True):
         reach = d * (k - 1) + 1
@@ -61,7 +63,8 @@ def _max_pool(
     rank = _rank(importer)
     kernel, padding, dilation = pair(kernel, rank), pair(padding, rank), pair(dilation, rank)
     stride = pair(stride, rank) if stride else kernel
-    ends = _ends(shape_of(x)[-rank:], kernel, stride, padding, dilation, ceil_mode)
+    size = shape_of(x)[-rank:]
+    ends = _ends(size, kernel, stride, padding, dilation, ceil_mode)
     result = importer.emit(
         _MAX[rank](
             _with_batch(importer, x, rank),
@@ -71,12 +74,19 @@ def _max_pool(
             dilation=dilation,
         )
     )
+    geometry = zip(size, shape_of(result)[-rank:], kernel, stride, padding, ends, dilation, strict=True)
+    counts = [axis_counts(n, m, k, s, low, high, d, False) for n, m, k, s, low, high, d in geometry]
+    cells = reduce(np.multiply.outer, counts)
+    if not cells.all() and dtype_of(x).startswith("float"):
+        # With dilation a window may miss every cell: over padding alone the maximum is −∞, in TVM the lowest float
+        nothing = scalar(-math.inf, dtype_of(x))
+        result = importer.emit(relax.op.where(constant(cells[None, None] > 0), result, nothing))
     return _without_batch(importer, x, result)
 
 
 @converter("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
 def _max_pool_with_indices(importer: Any, *args: Any) -> tuple[relax.Expr]:
-    """Only the values: nothing else can use the indices, for taking the second result fails."""
+    """Only the values: nothing can use the indices, because taking the second result fails."""
     return (_max_pool(importer, *args),)
 
 
@@ -122,7 +132,7 @@ def _average_pool(
     "aten._adaptive_avg_pool3d.default",
 )
 def _adaptive_average_pool(importer: Any, x: relax.Expr, output_size: Any) -> relax.Expr:
-    """A mean when one value is left, an ordinary pooling when the windows are equal."""
+    """A mean when the output is a single value, ordinary pooling when all windows are the same size."""
     rank = _rank(importer)
     size = pair(output_size, rank)
     image = shape_of(x)[-rank:]
@@ -173,16 +183,18 @@ def _extreme(importer: Any, x: relax.Expr, axes: Any, keepdim: bool) -> relax.Ex
 
 @converter("aten.var.correction", "aten.var_mean.correction", "aten.std.correction")
 def _variance(importer: Any, x: relax.Expr, axes: Any, correction: Any, keepdim: bool) -> Any:
-    axes = axes_of(axes, len(shape_of(x)))
+    """In float64, as in PyTorch: squares of float32 fit, and the root is taken before rounding."""
+    axes, dtype = axes_of(axes, len(shape_of(x))), dtype_of(x)
     count = math.prod(shape_of(x)[axis] for axis in axes)
     correction = 1 if correction is None else correction
-    variance = relax.op.variance(x, axis=axes, keepdims=bool(keepdim))
+    variance = relax.op.variance(cast(importer, x, "float64"), axis=axes, keepdims=bool(keepdim))
     if correction:
-        factor = constant(np.asarray(count / (count - correction), np.float32))
+        factor = constant(np.asarray(count / (count - correction), np.float64))
         variance = relax.op.multiply(importer.emit(variance), factor)
     variance = importer.emit(variance)
     if ".std." in str(importer.node.target):
-        return importer.emit(relax.op.sqrt(variance))
+        variance = importer.emit(relax.op.sqrt(variance))
+    variance = cast(importer, variance, dtype)
     if "var_mean" not in str(importer.node.target):
         return variance
     return variance, importer.emit(relax.op.mean(x, axis=axes, keepdims=bool(keepdim)))

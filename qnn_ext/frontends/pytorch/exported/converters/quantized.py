@@ -18,6 +18,7 @@ from ..registry import converter
 from ..values import cast, dtype_name, dtype_of, reshape, scalar
 
 FLOATS = ("float32", "float16")
+_FLOAT_INTEGERS = 1 << 24  # float32 holds every integer up to here
 
 
 @converter(
@@ -90,13 +91,32 @@ def quantize(
     step, factor = _reciprocal(scale)
     if factor is not None:
         x = importer.emit(relax.op.multiply(x, scalar(factor, "float32")))
-    scale = scales(importer, step)
-    q = importer.emit(qnn.quantize(x, scale, zero_point, axis=axis, out_dtype=name, reciprocal=True))
-    bounds = np.iinfo(name)
+    scale, bounds = scales(importer, step), np.iinfo(name)
+    if bounds.max > _FLOAT_INTEGERS and _shifts(zero_point):
+        q = importer.emit(qnn.quantize(x, scale, 0, axis=axis, out_dtype=name, reciprocal=True))
+        q = _shifted(importer, q, zero_point, axis)
+    else:
+        q = importer.emit(qnn.quantize(x, scale, zero_point, axis=axis, out_dtype=name, reciprocal=True))
     low, high = limits
     if low <= bounds.min and high >= bounds.max:
         return q
     return importer.emit(relax.op.clip(q, max(low, bounds.min), min(high, bounds.max)))
+
+
+def _shifts(zero_point: relax.Expr) -> bool:
+    """Whether a zero point is anything but zero."""
+    known = constant_value(zero_point)
+    return known is None or bool(known.any())
+
+
+def _shifted(importer: Any, q: relax.Expr, zero_point: relax.Expr, axis: int) -> relax.Expr:
+    """q + zero_point in float32, as PyTorch adds them: beyond 2²⁴ the sum is rounded, unlike in R.qnn.quantize."""
+    if shape_of(zero_point):
+        along = [1] * len(shape_of(q))
+        along[axis] = shape_of(zero_point)[0]
+        zero_point = reshape(importer, zero_point, along)
+    total = importer.emit(relax.op.add(cast(importer, q, "float32"), cast(importer, zero_point, "float32")))
+    return importer.emit(qnn.quantize(total, np.float32(1), np.int32(0), out_dtype=dtype_of(q)))
 
 
 def dequantize(importer: Any, q: relax.Expr, scale: Any, zero_point: Any, axis: int) -> relax.Expr:
@@ -109,14 +129,14 @@ def dequantize(importer: Any, q: relax.Expr, scale: Any, zero_point: Any, axis: 
 
 
 def scales(importer: Any, value: Any) -> relax.Expr:
-    """A scale, number or tensor, as a float32 scalar or vector."""
+    """A scale (number or tensor) as a float32 scalar or vector."""
     if not isinstance(value, relax.Expr):
         return scalar(np.float32(value), "float32")
     return _scalar_or_vector(importer, cast(importer, value, "float32"))
 
 
 def zero_points(importer: Any, value: Any) -> relax.Expr:
-    """A zero point, number or tensor, as an int32 scalar or vector."""
+    """A zero point (number or tensor) as an int32 scalar or vector."""
     if not isinstance(value, relax.Expr):
         if int(value) != value:
             raise UnsupportedOperatorError(f"zero point {value} is no integer")
@@ -133,7 +153,7 @@ def _scalar_or_vector(importer: Any, value: relax.Expr) -> relax.Expr:
 
 
 def number(value: Any) -> int:
-    """A quant_min or quant_max, which .tensor2 overloads give as tensors."""
+    """A quant_min or quant_max, which .tensor2 overloads pass as tensors."""
     if isinstance(value, relax.Expr):
         known = constant_value(value)
         if known is None or known.size != 1:
@@ -143,8 +163,8 @@ def number(value: Any) -> int:
 
 
 def _reciprocal(scale: Any) -> tuple[Any, np.float32 | None]:
-    """A step whose float32 reciprocal is f32(1 / scale), which PyTorch takes in double. For nearly every scale it is
-    the scale itself; else a neighbour of it; else (1, the reciprocal), to multiply by first."""
+    """A scale whose float32 reciprocal is f32(1 / scale), which PyTorch computes in double. For nearly every scale it
+    is the scale itself; else a neighbour of it; else (1, the reciprocal), to multiply by first."""
     if isinstance(scale, relax.Expr):
         known = constant_value(scale)
         if known is None or known.size != 1 or known.dtype != np.float64:

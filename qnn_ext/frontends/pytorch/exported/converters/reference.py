@@ -1,7 +1,7 @@
-"""aten.quantize_per_tensor and aten.dequantize: programs of convert_to_reference_fx hold PyTorch's quantized tensors.
+"""aten.quantize_per_tensor and aten.dequantize: programs from convert_to_reference_fx hold PyTorch's quantized tensors.
 
-q = clip(rint(fma(x, f32(1 / scale), zero_point))): the zero point is added before rounding, which quantized_decomposed
-does after it.
+q = clip(rint(fma(x, f32(1 / scale), zero_point))): the zero point is added before rounding; quantized_decomposed adds
+it after.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INTEGERS = {torch.quint8: "uint8", torch.qint8: "int8"}
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """A tensor of PyTorch's quantized dtypes: integers with their scale and zero point."""
+    """A tensor of one of PyTorch's quantized dtypes: integers with their scale and zero point."""
 
     data: relax.Expr
     scale: float

@@ -1,4 +1,4 @@
-"""Operators that move values, cast them or take them from a table."""
+"""Operators that move values, cast them or look them up in a table."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _repeat(importer: Any, x: relax.Expr, repeats: Any) -> relax.Expr:
 
 @converter("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
 def _cat(importer: Any, tensors: list[relax.Expr], dim: int) -> relax.Expr:
-    """An empty tensor of one dimension may stand among the others and counts for nothing."""
+    """An empty one-dimensional tensor among the others is ignored."""
     tensors = [cast(importer, x, importer.dtype) for x in tensors if shape_of(x) != (0,)]
     return importer.emit(relax.op.concat(tensors, axis=dim % len(shape_of(tensors[0]))))
 
@@ -168,7 +168,7 @@ def _split(importer: Any, x: relax.Expr, sizes: Any, dim: int) -> tuple[relax.Ex
 
 @converter("aten.chunk.default")
 def _chunk(importer: Any, x: relax.Expr, chunks: int, dim: int) -> tuple[relax.Expr, ...]:
-    """Pieces of ⌈length / chunks⌉; the last is shorter, and there may be fewer than asked for."""
+    """Pieces of ⌈length / chunks⌉; the last is shorter, and there may be fewer than requested."""
     return _split(importer, x, -(-shape_of(x)[dim % len(shape_of(x))] // chunks), dim)
 
 
@@ -179,7 +179,7 @@ def _unbind(importer: Any, x: relax.Expr, dim: int) -> tuple[relax.Expr, ...]:
 
 @converter("aten.pad.default", "aten.constant_pad_nd.default")
 def _pad(importer: Any, x: relax.Expr, pad: Any, *options: Any) -> relax.Expr:
-    """Pairs (before, after) from the last dimension on; a negative pad cuts."""
+    """Pairs (before, after) from the last dimension backwards; a negative pad crops."""
     mode, value = options if len(options) == 2 else ("constant", options[0])
     widths, ndim = static(pad), len(shape_of(x))
     pairs = [(ndim - 1 - i, widths[2 * i], widths[2 * i + 1]) for i in range(len(widths) // 2)]
@@ -195,7 +195,7 @@ def _pad(importer: Any, x: relax.Expr, pad: Any, *options: Any) -> relax.Expr:
 
 
 def _pad_with_values(importer: Any, x: relax.Expr, pairs: list[tuple[int, int, int]], mode: str) -> relax.Expr:
-    """Padding with values of the tensor itself: which ones, NumPy says."""
+    """Padding with values of the tensor itself, chosen as NumPy does."""
     modes = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     if mode not in modes or any(min(before, after) < 0 for _, before, after in pairs):
         raise UnsupportedOperatorError(f"padding in mode {mode!r} by {pairs} is not supported")
@@ -231,8 +231,8 @@ def _same(importer: Any, x: relax.Expr, *_options: Any) -> relax.Expr:
     "quantized_decomposed.convert_element_type.no_fuse",
 )
 def _to(importer: Any, x: relax.Expr, *_options: Any) -> relax.Expr:
-    """A cast to the dtype that the program declares. Integer weights become float by R.qnn.dequantize with scale 1,
-    and so stay integers in the module."""
+    """A cast to the dtype that the program declares. Integer weights become float through R.qnn.dequantize with scale
+    1, so they stay integers in the module."""
     value = constant_value(x)
     if value is not None and value.dtype.itemsize == 1 and value.ndim >= 2 and importer.dtype == "float32":
         return importer.emit(qnn.dequantize(x, np.float32(1), np.int32(0)))
@@ -317,7 +317,7 @@ def _upsample_nearest(importer: Any, x: relax.Expr, *_options: Any) -> relax.Exp
     "aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.scalar_tensor.default",
 )  # fmt: skip
 def _filled(importer: Any, *_arguments: Any) -> relax.Expr:
-    """Tensors whose values follow from their shape: made now."""
+    """Tensors whose values follow from their shape, made at import."""
     node, meta = importer.node, importer.meta
     name = str(node.target).split(".")[1]
     numbers = [importer.resolve(arg) for arg in node.args]
@@ -335,6 +335,6 @@ def _filled(importer: Any, *_arguments: Any) -> relax.Expr:
 
 
 def _count(first: float, stop: float | None = None, step: float = 1) -> int:
-    """How many numbers a range has: (stop), (start, stop) or (start, stop, step)."""
+    """The number of elements in a range: (stop), (start, stop) or (start, stop, step)."""
     start, end = (0, first) if stop is None else (first, stop)
     return max(math.ceil((end - start) / step), 0)

@@ -1,7 +1,7 @@
-"""Functions of one value. On a quantized tensor each is a table of what PyTorch computes for all 256 integers.
+"""Unary functions. On a quantized tensor each is a table of what PyTorch computes for all 256 integers.
 
-PyTorch's QNNPACK clamp (relu6, hardtanh, clamp) scrambles channels-last tensors, which QNNPACK's convolutions yield: a
-defect that is not reproduced.
+PyTorch's QNNPACK clamp (relu6, hardtanh, clamp) scrambles channels-last tensors, as QNNPACK's convolutions produce:
+this defect is not reproduced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..node import Node
 from ..registry import converter
 from ..values import array_of, plain
 
-# the argument that the function is of, in the schemas below
+# the name of the function's operand in the schemas below
 _DATA = ("self", "qx", "input", "X")
 
 
@@ -47,7 +47,7 @@ def _unary(node: Node) -> relax.Expr:
 
 
 def function_table(node: Node, name: str, source: QParams) -> np.ndarray:
-    """What PyTorch's kernel of this operator yields for every integer of the argument."""
+    """The results of PyTorch's kernel for every integer value of the argument."""
     torch = import_torch()
     values = torch.from_numpy(domain(source.dtype).copy())
     tensor = torch._make_per_tensor_quantized_tensor(values, float(source.scale), int(source.zero_point))
@@ -56,7 +56,7 @@ def function_table(node: Node, name: str, source: QParams) -> np.ndarray:
 
 
 def table_or_clip(node: Node, value: relax.Expr, table: np.ndarray, dtype: str) -> relax.Expr:
-    """The table as an operator; one that only clips becomes a clip, which needs no memory."""
+    """The table as an operator; one that only clips becomes a clip, which needs no table."""
     low, high = int(table.min()), int(table.max())
     if np.array_equal(table, np.clip(domain(dtype), low, high)):
         return node.emit(relax.op.clip(value, low, high))
@@ -67,7 +67,7 @@ def table_or_clip(node: Node, value: relax.Expr, table: np.ndarray, dtype: str) 
 
 
 def _in_float(node: Node, x: relax.Expr) -> relax.Expr:
-    """The float function of an operator's name, without the underscore of the in-place ones."""
+    """The float function for an operator's name, ignoring the underscore of in-place ones."""
     name = node.kind.split("::")[1].rstrip("_")
     emit, op = node.emit, relax.op
     if name in _BOUNDS:
@@ -145,7 +145,7 @@ def _exponential(node: Node, name: str, x: relax.Expr) -> relax.Expr:
 
 @converter("quantized::prelu")
 def _prelu(node: Node) -> relax.Expr:
-    """A table for each channel, one behind the other, of what PyTorch computes."""
+    """One table per channel of what PyTorch computes, concatenated."""
     source, channels = node.quantized("qx"), node.shape[1]
     if source.dtype not in ("int8", "uint8"):
         raise node.unsupported(f"an activation of {source.dtype}; 8-bit ones are supported")

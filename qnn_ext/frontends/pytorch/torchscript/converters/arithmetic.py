@@ -57,7 +57,7 @@ def _mul(node: Node) -> relax.Expr:
     return relu_clip(node, result, out) if node.kind.endswith("_relu") else result
 
 
-# ---- with a number -----------------------------------------------------------------------------------------------
+# ---- with a scalar -----------------------------------------------------------------------------------------------
 
 
 @converter("quantized::add_scalar", "quantized::add_scalar_relu")
@@ -77,7 +77,7 @@ def _add_scalar(node: Node) -> relax.Expr:
 
 @converter("quantized::mul_scalar", "quantized::mul_scalar_relu")
 def _mul_scalar(node: Node) -> relax.Expr:
-    """A positive factor moves into the scale; a negative one turns q around within the dtype; 0 yields zeros."""
+    """A positive factor moves into the scale; a negative one mirrors q within the dtype; 0 yields zeros."""
     value, out = node.expr("qa"), node.output
     assert out is not None
     factor = float(node["b"])
@@ -97,7 +97,7 @@ def _mul_scalar(node: Node) -> relax.Expr:
 @converter("quantized::matmul")
 def _matmul(node: Node) -> relax.Expr:
     """Integers, then rint(fma(f32(acc)·f32(sa·sb), 1/so, zo)). PyTorch multiplies dequantized floats, whose sum depends
-    on its order: at most one step away."""
+    on the order: at most one step away."""
     out = node.output
     assert out is not None
     lhs, rhs = node.quantized("qa"), node.quantized("qb")
@@ -120,7 +120,7 @@ def _quantized_cat(node: Node) -> relax.Expr:
 
 
 def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
-    """An operand of a concatenation in the result's QParams, by a table."""
+    """An operand of a concatenation requantized to the result's QParams by a table."""
     source = qparams_of(value.example)
     if source is None:
         raise node.unsupported("an operand is not quantized")
@@ -133,7 +133,7 @@ def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
 
 
 def _is_channels_last(node: Node) -> bool:
-    """Whether PyTorch takes its kernel for channels-last images along the channels."""
+    """Whether PyTorch uses its kernel for concatenating channels-last images along the channels."""
     tensors = node["qx"] if "qx" in node.arguments else node["tensors"]
     layout = import_torch().channels_last
     images = all(tensor.dim() == 4 and tensor.is_contiguous(memory_format=layout) for tensor in tensors)

@@ -44,7 +44,7 @@ def _half_linear(node: Node, value: relax.Expr, weight: Any, bias: Any) -> relax
 
 
 class _Cell:
-    """The two products of a recurrent cell: of the input and of the hidden state."""
+    """The two products of a recurrent cell: with the input and with the hidden state."""
 
     def __init__(self, node: Node, parameters: Any) -> None:
         self._node = node
@@ -113,7 +113,7 @@ def _gru_step(node: Node, cell: _Cell, projected: relax.Expr, state: list[relax.
 
 
 def _recurrent(node: Node, state_names: list[Any], step: Any) -> list[relax.Expr]:
-    """All layers and directions of a sequence. The input's product takes the whole sequence at once, so one scale."""
+    """All layers and directions of a sequence. The input's product covers the whole sequence, so with one scale."""
     if "data" in node.arguments:
         raise node.unsupported("packed sequences; pad them to one length")
     if node["train"] and float(node["dropout"]):

@@ -1,4 +1,4 @@
-"""Float operators around the quantized ones: a helpful set, in ordinary Relax. What is missing is refused by name."""
+"""Float operators around the quantized ones: a useful set, in ordinary Relax. Others are refused by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..values import array_of, dtype_name
 
 
 def _operand(node: Node, name: str) -> relax.Expr:
-    """An argument in the dtype of the result; quantized tensors are refused, for PyTorch has no such kernel."""
+    """An argument in the dtype of the result; quantized tensors are refused, as PyTorch has no such kernel."""
     if node.qparams(name) is not None:
         raise node.unsupported("arithmetic on a quantized tensor outside torch.ops.quantized; use FloatFunctional")
     value, dtype = node.arguments[name], dtype_name(node.examples[0])

@@ -69,7 +69,7 @@ def _layer_norm(node: Node) -> relax.Expr:
 
 @converter("quantized::group_norm", "quantized::instance_norm")
 def _group_norm(node: Node) -> relax.Expr:
-    """As layer_norm, over the channels of a group and all that lies behind; γ and β per channel."""
+    """As layer_norm, over the channels of a group and all later axes; γ and β per channel."""
     source, out = node.quantized("input"), node.output
     assert out is not None
     n, c, *rest = node.shape

@@ -1,4 +1,4 @@
-"""Pooling of quantized tensors on their integers, with the engine's rounding, and of float ones."""
+"""Pooling: of quantized tensors on their integers, with the engine's rounding; and of float tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..registry import converter
 
 
 def _as_image(node: Node, value: relax.Expr, spatial: int) -> relax.Expr:
-    """(N, C, H, W) of a tensor with 1 or 2 spatial dimensions, with or without a batch."""
+    """A tensor with 1 or 2 spatial dimensions, with or without a batch, as (N, C, H, W)."""
     shape = shape_of(value)
     lead = list(shape[: len(shape) - spatial])
     while len(lead) < 2:
@@ -45,7 +45,7 @@ def _max_pool(node: Node) -> relax.Expr:
     padding, dilation = numbers("padding", ()), numbers("dilation", ())
     data = _as_image(node, node.expr(name), spatial)
     out = [1, *node.shape[-1:]] if spatial == 1 else list(node.shape[-2:])
-    # ceil_mode: as much padding behind as the last window needs
+    # ceil_mode: as much padding at the end as the last window needs
     behind = [
         max((o - 1) * s + (k - 1) * d + 1 - size - p, 0)
         for o, s, k, d, size, p in zip(out, strides, kernel, dilation, shape_of(data)[2:], padding, strict=True)
@@ -80,7 +80,7 @@ def _avg_pool(node: Node) -> relax.Expr:
         node.note("average pooling of a float tensor")
         return node.move(_float_avg_pool(node, data, kernel, strides, padding, ceil_mode, include_pad))
     qnnpack = node.engine == "qnnpack" and source.dtype == "uint8" and not ceil_mode and spatial == 2
-    if qnnpack:  # QNNPACK divides by the size of the window, whatever the options say
+    if qnnpack:  # QNNPACK divides by the size of the window, regardless of the options
         include_pad, divisor = True, None
     before = not qnnpack and _rounds_with_zero_point(node, source)
     pooled = _quantized_avg_pool(node, data, source, kernel, strides, padding, ceil_mode, include_pad, divisor, before)
@@ -88,8 +88,8 @@ def _avg_pool(node: Node) -> relax.Expr:
 
 
 def _rounds_with_zero_point(node: Node, source: QParams) -> bool:
-    """Whether the kernel adds the zero point before it rounds: all but the vector loop over channels, which only
-    channels-last tensors have. It matters on midpoints with odd zero points."""
+    """Whether the kernel adds the zero point before it rounds: true of all but the vectorized loop over channels, which
+    only channels-last tensors use. It matters on midpoints with odd zero points."""
     import torch
 
     example = node["self"]
@@ -159,7 +159,7 @@ def _float_avg_pool(
 
 @converter("aten::adaptive_avg_pool1d", "aten::adaptive_avg_pool2d")
 def _adaptive_avg_pool(node: Node) -> relax.Expr:
-    """fbgemm adds the zero point before rounding in every memory format, QNNPACK after."""
+    """fbgemm adds the zero point before rounding in every memory format, QNNPACK adds it after."""
     spatial = 1 if node.kind.endswith("1d") else 2
     data, source = _as_image(node, node.expr("self"), spatial), node.qparams("self")
     out = [1, *node.shape[-1:]] if spatial == 1 else list(node.shape[-2:])
@@ -175,7 +175,7 @@ def _adaptive_avg_pool(node: Node) -> relax.Expr:
 
 
 def _uneven_avg_pool(node: Node, data: relax.Expr, source: QParams, out: list[int], before: bool) -> relax.Expr:
-    """Windows of different sizes: each is cut out and averaged on its own."""
+    """Windows of different sizes: each is sliced out and averaged separately."""
     h, w = shape_of(data)[2:]
     zero = 0 if before else int(source.zero_point)
     rows = []

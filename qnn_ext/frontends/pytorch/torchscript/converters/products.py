@@ -1,4 +1,4 @@
-"""Convolutions and fully connected layers: integer accumulators, then the engine's own way into the output.
+"""Convolutions and fully connected layers: integer accumulators, then the engine's own requantization.
 
 Two defects of PyTorch are not reproduced: fbgemm's depthwise convolutions saturate at 16 bits for activations beyond
 127 on per-channel weights, and oneDNN's transposed ones read some weights in the wrong order.
@@ -55,7 +55,7 @@ def _uses_onednn(packed: ConvParameters) -> bool:
 def conv_accumulator(
     node: Node, data: relax.Expr, zero_point: np.ndarray, packed: ConvParameters, rank: int
 ) -> relax.Expr:
-    """Σ (q − zx)(w − zw) of an (N, C, …) tensor."""
+    """Σ (q − zx)(w − zw) over an (N, C, …) tensor."""
 
     def spatial(values: tuple[int, ...]) -> tuple[int, ...]:
         return values[len(values) - rank :]
@@ -91,7 +91,7 @@ def _linear(node: Node) -> relax.Expr:
 
 
 def linear_accumulator(node: Node, data: relax.Expr, zero_point: np.ndarray, weights: Weights) -> relax.Expr:
-    """Σ (q − zx)(w − zw) of the rows of a tensor, as a matrix (rows, O)."""
+    """Σ (q − zx)(w − zw) for each row of a tensor, as a matrix (rows, O)."""
     *lead, depth = shape_of(data)
     rows = reshape(data, (int(np.prod(lead, dtype=np.int64)), depth), node.emit)
     call = qnn.dense(rows, constant(weights.weight), zero_point, weights.zero_point, 1.0, 1.0)

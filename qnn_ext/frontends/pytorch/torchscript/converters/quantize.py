@@ -1,4 +1,4 @@
-"""Into and out of the quantized world."""
+"""Quantize and dequantize."""
 
 from __future__ import annotations
 

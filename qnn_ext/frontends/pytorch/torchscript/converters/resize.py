@@ -1,4 +1,4 @@
-"""Resizing of images: rows and columns are picked by constant indices, bilinear weights are constants."""
+"""Resizing of images: rows and columns are gathered by constant indices, and bilinear weights are constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _pick(node: Node, value: relax.Expr, axis: int, indices: np.ndarray) -> rela
 @converter("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",
            "aten::_upsample_nearest_exact2d")  # fmt: skip
 def _nearest(node: Node) -> relax.Expr:
-    """Only moves values. PyTorch resizes the indices themselves, so they are its own."""
+    """Only moves values. The source indices are PyTorch's own: they come from letting it resize an index image."""
     torch = import_torch()
     name = "input" if "input" in node.arguments else "self"
     value, size = node.expr(name), node.shape_of(name)

@@ -1,4 +1,4 @@
-"""Operators that only move values: integers of quantized tensors as well as floats. The example knows the shape."""
+"""Operators that only move values: floats, or the integers of quantized tensors. The shape comes from the example."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _movedim(node: Node) -> relax.Expr:
 
 
 def part(node: Node, axis: int, begin: int, end: int, step: int = 1) -> relax.Expr:
-    """`self` from begin to end along an axis, bounds as Python's slices take them."""
+    """`self` from begin to end along an axis, with bounds as in Python's slices."""
     low, high, _ = slice(begin, end, step).indices(node.shape_of("self")[axis])
     value = node.expr("self")
     if (low, high, step) == (0, node.shape_of("self")[axis], 1):
@@ -176,7 +176,7 @@ def _repeat(node: Node) -> relax.Expr:
 
 @converter("aten::cat", "aten::concat", "aten::concatenate")
 def _cat(node: Node) -> relax.Expr:
-    """Float tensors, or quantized ones: these come out in the QParams of the first."""
+    """Float tensors, or quantized ones: the latter end up in the QParams of the first."""
     from .arithmetic import requantized
 
     tensors = [value for value in node.raw("tensors") if _example(value).dim() > 1 or _example(value).numel()]
@@ -214,7 +214,7 @@ def _as_result(node: Node, value: Traced) -> relax.Expr:
 
 @converter("aten::constant_pad_nd", "aten::pad")
 def _pad(node: Node) -> relax.Expr:
-    """The real value of the padding in the tensor's QParams: PyTorch's quantize of it."""
+    """The padding's real value in the tensor's QParams, as PyTorch quantizes it."""
     mode = str(node.get("mode", "constant"))
     value = float(node.get("value", 0.0) or 0.0)
     if mode != "constant":
@@ -250,7 +250,7 @@ def _to(node: Node) -> relax.Expr:
 @converter("aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros", "aten::new_ones",
            "aten::new_full", "aten::empty_like")  # fmt: skip
 def _filled(node: Node) -> relax.Expr:
-    """Its values do not depend on the tensor whose shape it takes."""
+    """The values do not depend on the tensor whose shape they take."""
     from ..values import array_of
 
     assert any(True for _ in traced_in(node.raw("self")))

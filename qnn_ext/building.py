@@ -1,0 +1,79 @@
+"""build: compiles a module, after quantizing it if the arguments say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tvm.target import Target
+
+from .compiling.build import TargetLike, compile_module
+from .limits import Limits, using
+from .module import QnnModule
+from .running.engine import Engine
+
+if TYPE_CHECKING:
+    from .quantize.config import QConfig
+    from .quantize.pipeline import TableLike
+
+
+def build(
+    module: QnnModule,
+    target: TargetLike | Sequence[TargetLike] = "native",
+    num_threads: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    qconfig: QConfig | None = None,
+    dataset: Any = None,
+    table: TableLike | None = None,
+    cuda_graph: bool = False,
+    limits: Limits | None = None,
+) -> Engine:
+    """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
+    given.
+
+    target:      "native", a family of CPUs ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64"), an LLVM CPU name,
+                 "cuda" for this machine's GPU, a GPU's architecture ("sm_80"), or a dict of TVM target attributes: see
+                 `qnn_ext.targets.names.make_target`. Or a sequence of these: the engine is then for the fastest one
+                 that this machine can run, and its `save` writes one file with all of them, from which `load` picks
+                 the fastest that the loading machine can run
+    num_threads: threads the kernels may use; default: all cores of this machine
+    params:      values of inputs that are weights: name → array
+    qconfig, dataset, table: as for `qnn_ext.quantize.quantize`. With any of them the module must be a float one and is
+                 quantized; without, it is compiled as it is, even inside `with qconfig(...)`
+    cuda_graph:  whether a GPU gets all kernels except the first and the last as one graph in a single launch: for small
+                 models, whose kernels take no longer than their launches
+    limits:      what compiling, separately for each target, and the compiled model may use; by default
+                 `qnn_ext.Limits()`. `seconds` and `memory` are checked between passes and kernels, not while LLVM
+                 generates machine code
+
+    Raises TargetError, QuantizationError, LimitError. Compiling runs nothing: a module can be built for a CPU other
+    than this one and saved. Calibration runs the float module on this CPU.
+    """
+    with using(limits):
+        if qconfig is not None or dataset is not None or table is not None:
+            module = _quantized(module, target, params, qconfig, dataset, table)
+        elif params:
+            from .quantize.pipeline import bind_parameters
+
+            module = bind_parameters(module, params)
+        return compile_module(module, target, num_threads, cuda_graph)
+
+
+def _quantized(
+    module: QnnModule,
+    target: TargetLike | Sequence[TargetLike],
+    params: Mapping[str, Any] | None,
+    qconfig: QConfig | None,
+    dataset: Any,
+    table: TableLike | None,
+) -> QnnModule:
+    """The module quantized to the dtypes that the target's products take, unless the configuration names another."""
+    from .quantize import quantize
+    from .quantize.config import resolve_config
+
+    config = resolve_config(qconfig)
+    if config.target is None:
+        single = isinstance(target, (str, Mapping, Target))
+        config = replace(config, target=target if single else next(iter(target), None))
+    return quantize(module, params, dataset, config, table)

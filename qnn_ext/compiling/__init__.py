@@ -1,0 +1,1 @@
+"""From a QNN module to machine code."""

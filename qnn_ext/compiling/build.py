@@ -1,0 +1,202 @@
+"""The pipeline from a QNN module to an executable, as one readable list of passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import IRModule, relax
+from tvm.target import Target
+
+from ..errors import TargetError
+from ..limits import begin_walk, check, checkpoint, limited
+from ..module import QnnModule
+from ..numerics.annotations import SCHEDULED
+from ..numerics.bounded import bounded
+from ..passes import (
+    canonicalize,
+    channels_last,
+    fold_constant_sums,
+    fold_padding,
+    fuse,
+    legalize,
+    lower,
+    sink_reshapes,
+    sink_shuffles,
+)
+from ..passes.checks import collect_checks, drop_checks
+from ..passes.fold_calls import fold_calls
+from ..passes.fold_quantized import fold_quantized
+from ..passes.footprint import peak
+from ..passes.inline import inlined
+from ..passes.legalize_float import float_legalizations
+from ..passes.legalize_gpu import gpu_legalizations
+from ..passes.observers import drop_observers
+from ..passes.rewrite import bindings_of, operands
+from ..passes.splits import slice_wide_splits
+from ..passes.workspaces import lift_workspaces
+from ..running.engine import Engine
+from ..running.model import Model, Variant
+from ..targets.backend import Backend, threads_of
+from ..targets.features import backend_of, speed_rank
+from ..targets.names import make_target, required_features, target_architecture
+from ..topi_int8.cuda.generic import schedule_module as schedule_for_gpu
+from ..topi_int8.generic.schedule import schedule_module
+from ..topi_int8.threads import serialize
+from .codegen import generate_code, generate_gpu_code, with_option
+from .describe import kernels_of
+from .program import NotStraightError, Program, compile_program
+from .program.sharing import launch_where_worthwhile
+
+_MOST_FUSED = 64  # ordinary operators in one kernel: scheduling and LLVM take more than linear time
+
+TargetLike: TypeAlias = str | Mapping[str, Any] | Target
+
+
+def compile_module(
+    module: QnnModule,
+    target: TargetLike | Sequence[TargetLike] = "native",
+    num_threads: int | None = None,
+    cuda_graph: bool = False,
+) -> Engine:
+    """`qnn_ext.build` for a module that needs no quantization, under the current limits."""
+    if isinstance(target, (str, Mapping, Target)):
+        return _compile_one(module, make_target(target, num_threads), cuda_graph)
+    resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
+    if not resolved:
+        raise TargetError("no target to build for: name at least one")
+    return Engine.best_of([_compile_one(module, one, cuda_graph and backend_of(one).grid) for one in resolved])
+
+
+def _speed(target: Target) -> tuple[int, int]:
+    """Key that sorts targets, fastest first: by dot product instruction, then by the number of instruction sets."""
+    return speed_rank(target), -len(required_features(target))
+
+
+def _compile_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
+    backend = backend_of(target)
+    if cuda_graph and not backend.grid:
+        raise TargetError(f"only a GPU runs CUDA graphs, not {target.kind.name}: build for 'cuda' or an architecture")
+    mod, checks = collect_checks(inlined(module.ir))
+    with limited(None):
+        begin_walk(_elements_of_constants(mod))
+        mod = lower_module(mod, target)
+        checkpoint()
+        program, fallback = _program(mod, target)
+        if program is None:
+            needed, largest = peak(mod)
+            check("workspace", needed, f"the model, when it computes '{largest}',")
+        if program:
+            executable = program.executable
+        elif backend.grid:
+            executable = generate_gpu_code(mod, target, cuda_graph)
+        else:
+            executable = generate_code(launch_where_worthwhile(mod, target), target)
+    model = Model(
+        module.source,
+        tuple(module.inputs),
+        tuple(module.outputs),
+        tuple(module.states),
+        tuple(module.notes),
+        tuple(checks),
+        {"tvm": tvm.__version__},
+    )
+    variant = Variant(
+        {"kind": target.kind.name, **{str(key): _plain(value) for key, value in target.attrs.items()}},
+        required_features(target),
+        target_architecture(target),
+        kernels_of(mod),
+        program.layout if program else None,
+        fallback,
+    )
+    return Engine.from_build(model, variant, executable, program.weights if program else None, mod)
+
+
+def _program(mod: IRModule, target: Target) -> tuple[Program | None, str]:
+    """The model as one function, or the reason why TVM's virtual machine runs it, as it does all models on GPUs."""
+    if backend_of(target).grid:
+        return None, ""
+    try:
+        return compile_program(mod, target), ""
+    except NotStraightError as error:
+        return None, str(error)
+
+
+def _elements_of_constants(mod: IRModule) -> int:
+    values = (operand for binding in bindings_of(mod["main"]) for operand in operands(binding.value))
+    constants = {value for value in values if isinstance(value, tvm.ir.expr.GenericConst)}
+    return sum(math.prod(map(int, constant.value.shape)) for constant in constants)
+
+
+def _plain(value: Any) -> Any:
+    """A target's attribute as a JSON value."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)
+
+
+def lower_module(mod: IRModule, target: Target) -> IRModule:
+    """All passes before code generation: QNN operators in, scheduled PrimFuncs out."""
+    backend = backend_of(target)
+    mod = qnn_pipeline(mod, target)
+    mod = lower(mod, target)
+    with target, with_option("relax.FuseOps.max_depth", _MOST_FUSED):
+        mod = relax_pipeline(backend)(mod)
+    if backend.grid:
+        return lift_workspaces(schedule_for_gpu(mod))
+    mod = schedule_module(mod, target)
+    return serialize(mod) if threads_of(target.attrs) == 1 else mod
+
+
+def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
+    """The passes on the QNN graph; the interpreter gives the same result after each of them."""
+    passes: list[Callable[[IRModule], IRModule]] = [
+        inlined,  # the parts of a partitioned module
+        drop_observers,  # calibration marks, which compute nothing
+        slice_wide_splits,  # kernels with few results
+        drop_checks,  # their findings are in the status, if it was collected
+        fold_padding,  # explicit pads into the convolutions after them
+        channels_last,  # NCHW → NHWC, the kernels' layout
+        partial(legalize, target=target),  # the dtypes the target's instructions take
+        canonicalize,  # QNN operators → integer primitives
+        sink_shuffles,  # move requantized results instead of accumulators
+        sink_reshapes,  # nothing between a product and its epilogue
+        fold_constant_sums,  # T3, T4 and the bias in one constant
+        partial(channels_last, any_order=True),  # float convolutions too: from here on, their last bits may differ
+        fold_quantized,  # constants: once they are kernels, they can no longer be folded
+        fuse,  # product + epilogue → one kernel each
+    ]
+    for one in passes:
+        mod = one(mod)
+        checkpoint()
+    return mod
+
+
+def _bounding(widest: str) -> tvm.transform.Pass:
+    """Keeps code for ordinary Relax operators within its operands' memory, whatever their values are."""
+
+    @tvm.transform.module_pass(opt_level=0, name="qnn_ext.bounded")
+    def bound(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+        return bounded(mod, excepted=SCHEDULED, widest=widest)
+
+    return bound
+
+
+def relax_pipeline(backend: Backend) -> tvm.transform.Pass:
+    """The passes for what stays ordinary Relax: to TIR, constants folded, fused. They do not look into our kernels."""
+    legalizations = {**float_legalizations(), **(gpu_legalizations() if backend.grid else {})}
+    return tvm.transform.Sequential(
+        [
+            relax.transform.LegalizeOps(legalizations),
+            _bounding(backend.widest_integer),  # before constant folding, which runs the functions
+            relax.transform.AnnotateTIROpPattern(),
+            fold_calls,
+            relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape is free, a fused one copies
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            relax.transform.DeadCodeElimination(["main"]),
+        ]
+    )

@@ -1,0 +1,230 @@
+"""Kernels as private functions on raw pointers, split at barriers: after each parallel loop.
+
+Kernels are first lowered to flat loops. A parallel loop becomes a serial loop over one task's share; code between such
+loops runs only on the first task. Buffers shared between phases move to the program's workspace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+from tvm.target import Target
+
+from ...numerics.annotations import UNALIGNED
+from ...topi_int8.threads import serial_body
+from ..codegen import PIPELINE, STACK_BYTES
+from .cost import nanoseconds
+from .graph import ALIGNMENT
+from .memory import aligned
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a kernel as a function.
+
+    pointers: which of the kernel's pointers it takes: those of the kernel's parameters, then those of scratch buffers
+    parallel: whether it also takes (task, task count) and does only that share of its work
+    cost:     estimated nanoseconds on one core
+    """
+
+    function: tirx.PrimFunc
+    pointers: tuple[int, ...]
+    parallel: bool
+    cost: float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's phases, in order; scratch: the size in bytes of each additional buffer that they need."""
+
+    phases: tuple[Phase, ...]
+    scratch: tuple[int, ...]
+
+    def saved(self, tasks: int, meeting: float) -> float:
+        """Estimated nanoseconds saved by running it on `tasks` tasks, if a barrier takes `meeting` nanoseconds."""
+        return sum(phase.cost * (1 - 1 / tasks) - meeting for phase in self.phases if phase.parallel)
+
+
+def lower_kernels(functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> dict[ir.GlobalVar, tirx.PrimFunc]:
+    """The functions as flat loops over pointers, by the same lowering as for every kernel."""
+    mod = IRModule({var: _on_pointers(function) for var, function in functions.items()})
+    pipeline = tirx.get_tir_pipeline(PIPELINE)[0]
+    with target:
+        mod = pipeline(tirx.transform.BindTarget(target.with_host(target))(mod))
+    by_name = {var.name_hint: function for var, function in mod.functions_items()}
+    return {var: by_name[var.name_hint] for var in functions}
+
+
+def _on_pointers(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with plain pointers as parameters, at which it declares its buffers."""
+    pointers = [pointer_var(param.name, str(param.ty.dtype)) for param in function.params]
+    declared = [tirx.DeclBuffer(b, data=p) for b, p in zip(function.params, pointers, strict=True)]
+    body: tirx.Stmt = tirx.SeqStmt([*declared, function.body])
+    return tirx.PrimFunc(pointers, body, function.ret_type, function.attrs).without_attr("global_symbol")
+
+
+def pointer_var(name: str, dtype: str) -> tirx.Var:
+    """A variable for the address of elements of this dtype."""
+    return tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
+
+
+def split(function: tirx.PrimFunc, tasks: int, meeting: float) -> Kernel:
+    """The phases of a lowered kernel for up to `tasks` tasks; for one, nothing is parallel."""
+    return _Splitter(function, tasks, meeting).kernel()
+
+
+class _Splitter:
+    def __init__(self, function: tirx.PrimFunc, tasks: int, meeting: float) -> None:
+        self._function = function
+        self._most_tasks, self._meeting = tasks, meeting
+        self._private: list[tuple[tirx.Var, int]] = []  # for each large buffer inside a loop: its memory, bytes of all
+        self._task = tirx.Var("task", "int32")
+        self._declared: dict[Any, tirx.DeclBuffer] = {}
+        self._allocated: dict[Any, tirx.AllocBuffer] = {}
+        self._bound: dict[Any, tirx.Bind] = {}
+        self._statements: list[tirx.Stmt] = []
+        self._flatten(function.body)
+
+    def _flatten(self, stmt: tirx.Stmt) -> None:
+        if isinstance(stmt, tirx.SeqStmt):
+            for item in stmt.seq:
+                self._flatten(item)
+        elif isinstance(stmt, tirx.DeclBuffer):
+            self._declared[stmt.buffer] = stmt
+        elif isinstance(stmt, tirx.AllocBuffer):
+            self._allocated[stmt.buffer] = stmt
+        elif isinstance(stmt, tirx.Bind):
+            self._bound[stmt.var] = stmt
+        else:
+            self._statements.append(stmt)
+
+    def kernel(self) -> Kernel:
+        groups = self._groups()
+        used = [self._used(statements) for statements, _ in groups]
+        shared = [
+            buffer
+            for buffer, alloc in self._allocated.items()
+            if sum(buffer in names for names in used) > 1
+            or _bytes(alloc) > STACK_BYTES
+            or any(parallel and buffer in names for names, (_, parallel) in zip(used, groups, strict=True))
+        ]
+        bodies = [[self._move_large(stmt, parallel) for stmt in statements] for statements, parallel in groups]
+        phases = [
+            self._phase(body, parallel, self._used(body), shared)
+            for body, (_, parallel) in zip(bodies, groups, strict=True)
+        ]
+        sizes = [_bytes(self._allocated[buffer]) for buffer in shared] + [size for _, size in self._private]
+        return Kernel(tuple(phases), tuple(sizes))
+
+    def _move_large(self, stmt: tirx.Stmt, parallel: bool) -> tirx.Stmt:
+        """`stmt` with the large buffers in its loops moved to the workspace, with a separate copy for each task."""
+
+        def move(alloc: tirx.AllocBuffer) -> tirx.Stmt:
+            size = _bytes(alloc)
+            if size <= STACK_BYTES:
+                return alloc
+            size = aligned(size)
+            pointer = pointer_var(f"{alloc.buffer.name}_p", "uint8")
+            self._private.append((pointer, size * (self._most_tasks if parallel else 1)))
+            offset = tirx.Cast("int64", self._task) * size if parallel else 0
+            return tirx.DeclBuffer(alloc.buffer, data=tirx.handle_add_byte_offset(pointer, offset))
+
+        return tvm_ffi.structural_map(stmt, (tirx.AllocBuffer, move))
+
+    def _groups(self) -> list[tuple[list[tirx.Stmt], bool]]:
+        """Groups of consecutive statements, and whether each is parallel: parallel loops are separate, serial
+        statements together."""
+        if any(_loads(binding.value) for binding in self._bound.values()):
+            return [([serial_body(stmt) for stmt in self._statements], False)]  # a value is bound between two stages
+        groups: list[tuple[list[tirx.Stmt], bool]] = []
+        for stmt in self._statements:
+            parallel = self._worth_sharing(stmt)
+            if parallel or not groups or groups[-1][1]:
+                groups.append(([], parallel))
+            groups[-1][0].append(stmt if parallel else serial_body(stmt))
+        return groups
+
+    def _worth_sharing(self, stmt: tirx.Stmt) -> bool:
+        """Whether a parallel loop saves more than the barrier after it costs."""
+        if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
+            return False
+        return nanoseconds(stmt) * (1 - 1 / self._most_tasks) > self._meeting
+
+    def _used(self, statements: Iterable[tirx.Stmt]) -> set[Any]:
+        """The variables that statements use, including those that their declarations and bindings use in turn."""
+        found: set[Any] = set()
+        pending = [var for stmt in statements for var in _variables(stmt)]
+        while pending:
+            var = pending.pop()
+            if var in found:
+                continue
+            found.add(var)
+            if var in self._declared:
+                pending += _variables(self._declared[var].data)
+            if var in self._bound:
+                pending += _variables(self._bound[var].value)
+        return found
+
+    def _phase(self, statements: list[tirx.Stmt], parallel: bool, used: set[Any], shared: Sequence[Any]) -> Phase:
+        cost = sum(nanoseconds(stmt) for stmt in statements)
+        scratch = {buffer: pointer_var(f"{buffer.name}_p", str(buffer.ty.dtype)) for buffer in shared if buffer in used}
+        prelude: list[tirx.Stmt] = [tirx.DeclBuffer(buffer, data=pointer) for buffer, pointer in scratch.items()]
+        prelude += [alloc for buffer, alloc in self._allocated.items() if buffer in used and buffer not in scratch]
+        prelude += [declared for buffer, declared in self._declared.items() if buffer in used]
+        prelude += [bound for var, bound in self._bound.items() if var in used]
+        private = [pointer for pointer, _ in self._private]
+        everything = [*self._function.params, *(scratch.get(buffer) for buffer in shared), *private]
+        indices = tuple(i for i, var in enumerate(everything) if var in used or var in scratch.values())
+        pointers = [everything[i] for i in indices]
+        counts: list[tirx.Var] = []
+        if parallel:
+            counts = [self._task, tirx.Var("tasks", "int32")]
+            statements = [share(stmt, *counts) for stmt in statements]
+        return Phase(self._as_function([*prelude, *statements], pointers, counts), indices, parallel, cost)
+
+    def _as_function(
+        self, statements: list[tirx.Stmt], pointers: list[tirx.Var], counts: list[tirx.Var]
+    ) -> tirx.PrimFunc:
+        body: tirx.Stmt = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        # A compute scope becomes a separate function that LLVM does not inline: the program stays small, and its
+        # pointers are known not to alias.
+        body = tirx.AttrStmt(0, "compute_scope", "kernel", body)
+        attributes = self._function.attrs
+        for pointer in pointers:
+            unaligned = attributes and UNALIGNED in attributes and pointer in self._function.params
+            alignment = tvm_ffi.dtype(str(pointer.ty.element_type)).itemsize if unaligned else ALIGNMENT
+            body = tirx.AttrStmt(pointer, "storage_alignment", alignment, body)
+        body = tirx.SeqStmt([body, tirx.Return(tirx.IntImm("int32", 0))])
+        return tirx.PrimFunc([*pointers, *counts], body, ir.PrimType("int32"), self._function.attrs)
+
+
+def share(loop: tirx.For, task: tirx.Var, tasks: tirx.Var) -> tirx.For:
+    """A task's share of a parallel loop: consecutive iterations, in shares whose sizes differ by at most one."""
+    dtype = str(loop.loop_var.ty.dtype)
+    extent = tirx.Cast("int64", loop.extent)
+    begin = tirx.Cast(dtype, tirx.truncdiv(extent * tirx.Cast("int64", task), tirx.Cast("int64", tasks)))
+    end = tirx.Cast(dtype, tirx.truncdiv(extent * (tirx.Cast("int64", task) + 1), tirx.Cast("int64", tasks)))
+    body = serial_body(loop.body)
+    return tirx.For(loop.loop_var, loop.min + begin, end - begin, tirx.ForKind.SERIAL, body, None, loop.annotations)
+
+
+def _variables(node: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (tirx.Var, lambda var: found.append(var)))
+    return found
+
+
+def _loads(node: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (ir.TensorLoad, lambda load: found.append(load)))
+    return bool(found)
+
+
+def _bytes(alloc: tirx.AllocBuffer) -> int:
+    ty = alloc.buffer.ty
+    return math.prod(int(dim) for dim in ty.shape) * tvm_ffi.dtype(str(ty.dtype)).itemsize

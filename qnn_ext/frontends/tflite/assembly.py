@@ -1,0 +1,112 @@
+"""What the converters of a TFLite graph share: the values of its tensors so far, and the states it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tvm import relax
+
+from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...limits import charge
+from ...module import State
+from ...op.base import constant
+from ..assembly import Assembly
+from .reader import Model, Subgraph, Tensor
+
+VALUE_DTYPES = (
+    "float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool",
+)  # fmt: skip
+
+
+class TfliteAssembly(Assembly):
+    """The assembly of one subgraph.
+
+    numerics:       "float32" or "tflite", see `from_tflite`
+    shapes:         the input shapes that the caller of `from_tflite` asked for
+    run_once:       runs a subgraph that initializes variables; their first values are then in `initial_states`
+    initial_states: name of a variable -> its first value
+    declared:       the states in use with their first values, in the order of `states`
+    state_values:   name of a state -> what it holds from here on
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        graph: Subgraph,
+        numerics: str,
+        shapes: Mapping[str, Sequence[int]],
+        run_once: Callable[[int], None],
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.graph = graph
+        self.numerics = numerics
+        self.shapes = shapes
+        self.run_once = run_once
+        self.initial_states: dict[str, np.ndarray] = {}
+        self.declared: list[State] = []
+        self.state_values: dict[str, relax.Expr] = {}
+        self._values: dict[int, relax.Expr] = {}
+
+    # ---- tensors -------------------------------------------------------------------------------------------------
+
+    def tensor(self, index: int) -> Tensor:
+        """A tensor's description in the file."""
+        return self.graph.tensors[index]
+
+    def value(self, index: int) -> relax.Expr:
+        """A tensor's value: computed, constant, or the state that a variable tensor keeps between calls."""
+        if index not in self._values:
+            tensor = self.tensor(index)
+            if tensor.data is not None:
+                self._values[index] = constant(tensor.data)
+            elif tensor.is_variable:
+                return self.read_variable(index)
+            else:
+                raise ModelFormatError(f"tensor '{tensor.name}' is used before it is computed")
+        return self._values[index]
+
+    def define(self, index: int, value: relax.Expr) -> None:
+        """Give a tensor its value."""
+        self._values[index] = value
+
+    # ---- states --------------------------------------------------------------------------------------------------
+
+    def read_state(self, name: str, initial: np.ndarray) -> relax.Expr:
+        """The current value of a state; its first use declares the state with its initial value."""
+        if name not in self.state_values:
+            self.declared.append(State(name, initial))
+            self.state_values[name] = self.state(initial.shape, str(initial.dtype))
+        return self.state_values[name]
+
+    def write_state(self, name: str, value: relax.Expr) -> None:
+        """What the state holds from here on."""
+        self.state_values[name] = value
+
+    def read_variable(self, index: int, shape: Sequence[int] | None = None) -> relax.Expr:
+        """A variable tensor (LSTM and SVDF keep their state in one), which starts as zeros; `shape` is given where it
+        differs from the file's because the import changed the batch size."""
+        tensor = self.tensor(index)
+        check_dtype(tensor)
+        charge(tensor.shape if shape is None else shape)
+        initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
+        if tensor.qparams is not None:
+            initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
+        return self.read_state(self._state_name(index), initial)
+
+    def write_variable(self, index: int, value: relax.Expr) -> None:
+        """Assign to a variable tensor."""
+        self.read_variable(index)
+        self.write_state(self._state_name(index), value)
+
+    def _state_name(self, index: int) -> str:
+        return f"{self.tensor(index).name or 'variable'}#{index}"
+
+
+def check_dtype(tensor: Tensor) -> None:
+    """Raises UnsupportedOperatorError when no value can be of the tensor's dtype."""
+    if tensor.dtype not in VALUE_DTYPES:
+        raise UnsupportedOperatorError(
+            f"{tensor.label()} is of dtype {tensor.dtype}; supported are {', '.join(VALUE_DTYPES)}"
+        )

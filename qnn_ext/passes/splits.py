@@ -1,0 +1,50 @@
+"""Splits into many parts become one slice per part. Scheduling a single kernel that writes them all, and LLVM, take
+quadratic time; so does every pass that looks at the whole tuple's type for each of its elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import IRModule, relax
+
+from ..op.base import shape_of
+from .rewrite import Emit, bindings_of, op_name, rewrite
+
+MOST = 64  # results of a single kernel
+
+
+def slice_wide_splits(mod: IRModule) -> IRModule:
+    """`mod` with every R.split into more than `MOST` results replaced by R.strided_slice."""
+    if not any(_is_wide(binding.value, binding.var.ty) for binding in bindings_of(mod["main"])):
+        return mod
+    known: dict[Any, list[relax.Expr]] = {}
+
+    def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if isinstance(expr, relax.TupleGetItem) and expr.tuple_value in known:
+            return known[expr.tuple_value][expr.index]
+        if op_name(expr) != "split":
+            return None
+        whole = emit(expr)
+        if not _is_wide(expr, whole.ty):
+            return whole
+        parts = [emit(part) for part in _slices(expr, whole.ty)]
+        var = emit(relax.Tuple(parts))
+        known[var] = parts
+        return var
+
+    return rewrite(mod, rule)
+
+
+def _is_wide(value: Any, ty: Any) -> bool:
+    return op_name(value) == "split" and isinstance(ty, relax.TupleType) and len(ty.fields) > MOST
+
+
+def _slices(split: relax.Call, ty: relax.TupleType) -> list[relax.Expr]:
+    axis, begin = int(split.attrs.axis) % len(shape_of(split.args[0])), 0
+    found = []
+    for field in ty.fields:
+        end = begin + int(field.shape[axis])
+        found.append(relax.op.strided_slice(split.args[0], [axis], [begin], [end]))
+        begin = end
+    return found

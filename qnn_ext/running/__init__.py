@@ -1,0 +1,1 @@
+"""Running compiled models: engine, executors and the `.qnn` file. Imports no `tvm`."""

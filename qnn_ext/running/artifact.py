@@ -1,0 +1,291 @@
+"""The `.qnn` file: a JSON description, initial states and, for each CPU it was compiled for, a library and its weights.
+
+It is written whole or not at all, and only what this CPU needs is unpacked, see `container`; the whole description is
+checked before anything relies on it, see `description`. A `.qnn` file holds machine code: load only files you trust, as
+with any shared library, or verify who signed them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import tvm_runtime
+from ..errors import ArtifactError, TargetError
+from ..files.container import Reader, Writer, parse_json
+from ..files.reading import open_file
+from ..targets.families import backend_described
+from .description import check, tensor_bytes
+from .model import Model, Variant
+
+if TYPE_CHECKING:
+    import tvm_ffi
+
+    from ..files.signing import PrivateKey, PublicKey
+
+_DESCRIPTION, _STATES = "qnn.json", "states.bin"
+_SMALL = 1 << 20  # bytes up to which compression favours size over speed
+_MOST_DESCRIPTION = 1 << 24  # bytes
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The code of a model for one target.
+
+    executable: what the library is linked from
+    weights:    constants stored outside the code; None if the code holds them all
+    """
+
+    variant: Variant
+    executable: Any
+    weights: np.ndarray | None
+
+
+# ---- write -------------------------------------------------------------------------------------------------------
+
+
+def write(
+    path: str | os.PathLike,
+    model: Model,
+    variants: Sequence[Compiled],
+    sign: PrivateKey | None = None,
+) -> None:
+    """Write a `.qnn` file, whole or not at all.
+
+    variants: fastest first, since `load` takes the first that the CPU can run
+    sign:     the private key to sign it with, see `signing`
+
+    Raises ArtifactError when the file cannot be written, the key cannot be used, or no compiler is found to link for
+    one of the CPUs.
+    """
+    from ..files.storage import replacing  # never needed to load
+
+    description = {**model.to_json(), "variants": [compiled.variant.to_json() for compiled in variants]}
+    check(description)
+    signer = None
+    if sign is not None:
+        from ..files.signing import signer as signer_with
+
+        signer = signer_with(sign)
+    with replacing(path, ArtifactError) as file, Writer(file) as writer:
+        writer.add_small(_DESCRIPTION, _packed_json(description))
+        writer.add_large(_STATES, b"".join(np.ascontiguousarray(state.initial).tobytes() for state in model.states))
+        for index, compiled in enumerate(variants):
+            _add(writer, _library_name(index), _linked(compiled))
+            if backend_described(compiled.variant.target).grid:
+                _add_kernels(writer, index, compiled)
+            if compiled.weights is not None:
+                _add(writer, _weights_name(index), compiled.weights.tobytes(), of_words=True)
+        writer.finish(signer)
+
+
+def _packed_json(description: dict[str, Any]) -> bytes:
+    content = json.dumps(description, indent=1).encode()
+    if len(content) > _MOST_DESCRIPTION:
+        raise ArtifactError(f"the model's description has {len(content)} bytes, more than {_MOST_DESCRIPTION}")
+    return content
+
+
+def _add(writer: Writer, name: str, content: bytes, of_words: bool = False) -> None:
+    if len(content) <= _SMALL:
+        writer.add_small(name, content, of_words)
+    else:
+        writer.add_large(name, content)
+
+
+def _library_name(index: int) -> str:
+    return f"model{index}.so"
+
+
+def _weights_name(index: int) -> str:
+    return f"weights{index}.bin"
+
+
+def _linked(compiled: Compiled) -> bytes:
+    from ..targets.linking import export_library  # never needed to load
+
+    with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
+        library = Path(folder) / "model.so"
+        export_library(compiled.executable, str(library), compiled.variant.architecture)
+        return library.read_bytes()
+
+
+def _add_kernels(writer: Writer, index: int, compiled: Compiled) -> None:
+    """Add a GPU's kernels as a binary, under the digest of the source that the library holds. Without nvcc and NVRTC
+    here, the machine that loads the model compiles that source."""
+    from ..targets import cuda_compiler
+
+    source = cuda_compiler.source_of(compiled.executable.mod)
+    if not source:  # a model that only reshapes
+        return
+    try:
+        binary = cuda_compiler.binary(source, compiled.variant.target["arch"])
+    except TargetError as error:
+        warnings.warn(f"the file holds no binary of its kernels: {error}", stacklevel=4)
+        return
+    writer.add_large(f"{_kernels_prefix(index)}{cuda_compiler.digest(source)}", binary)
+
+
+def _kernels_prefix(index: int) -> str:
+    return f"kernels{index}-"
+
+
+# ---- read --------------------------------------------------------------------------------------------------------
+
+
+class Artifact:
+    """An open `.qnn` file, its description checked. Methods raise ArtifactError, without the file's name."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.is_signed = reader.is_signed
+        self.description: dict[str, Any] = parse_json(reader.read(_DESCRIPTION, _MOST_DESCRIPTION), _DESCRIPTION)
+        try:
+            check(self.description)
+        except ArtifactError as error:
+            raise ArtifactError(f"the description is damaged: {error}") from None
+        self._check_members()
+
+    def _check_members(self) -> None:
+        """Check that no member is missing or unknown, and that each has the size that the description gives."""
+        sizes = {_DESCRIPTION: None, _STATES: sum(map(tensor_bytes, self.description["states"]))}
+        for index, variant in enumerate(self.description["variants"]):
+            sizes[_library_name(index)] = None
+            if variant["program"] is not None:
+                sizes[_weights_name(index)] = variant["program"]["weights"]
+        kernels = {name for name in self._reader.names() if self._is_kernels(name)}
+        found = set(self._reader.names()) - kernels
+        if found != set(sizes):
+            name = min(found ^ set(sizes))
+            raise ArtifactError(f"damaged: {name} is {'unknown' if name in found else 'missing'}")
+        for name, size in sizes.items():
+            if size is not None and self._reader.size(name) != size:
+                raise ArtifactError(f"damaged: {name} has {self._reader.size(name)} bytes, not {size}")
+
+    def _is_kernels(self, name: str) -> bool:
+        match = re.fullmatch(r"kernels(\d{1,3})-[0-9a-f]{64}", name)
+        return match is not None and int(match[1]) < len(self.description["variants"])
+
+    @property
+    def variants(self) -> list[Variant]:
+        """All that the file holds, the fastest first."""
+        return [Variant.from_json(variant) for variant in self.description["variants"]]
+
+    def model(self) -> Model:
+        """What is the same on every target, with the initial values of the states."""
+        return Model.from_json(self.description, self._states())
+
+    def _states(self) -> list[np.ndarray]:
+        content = self._reader.read(_STATES)
+        arrays, start = [], 0
+        for state in self.description["states"]:
+            end = start + tensor_bytes(state)
+            arrays.append(np.frombuffer(content[start:end], state["dtype"]).reshape(state["shape"]))
+            start = end
+        return arrays
+
+    def keep_kernels(self, index: int) -> None:
+        """Have the binary of variant `index`'s kernels used instead of their source, if the file holds one."""
+        prefix = _kernels_prefix(index)
+        for name in self._reader.names():
+            if name.startswith(prefix):
+                from ..targets import cuda_compiler  # files for CPUs hold no such member
+
+                cuda_compiler.keep(name.removeprefix(prefix), self._reader.read(name))
+
+    def code(self, index: int) -> tuple[tvm_ffi.Module, np.ndarray | None]:
+        """The library of variant `index`, and its weights if they are stored outside the code. The library is mapped
+        from a temporary file, unlinked at once where the system allows; nothing is ever in memory twice."""
+        program = self.description["variants"][index]["program"]
+        weights = None if program is None else self._weights(index)
+        with _scratch() as folder:
+            library = folder / _library_name(index)
+            with open(library, "wb") as file:
+                for piece in self._reader.pieces(library.name):
+                    file.write(piece)
+            if program is None:
+                return _loaded(library, "vm_load_executable"), None
+            module = _loaded(library, "program_memory")
+        _check_sizes(module, program)
+        return module, weights
+
+    def _weights(self, index: int) -> np.ndarray:
+        name = _weights_name(index)
+        try:
+            weights = tvm_runtime.aligned_empty((self._reader.size(name),), np.dtype(np.uint8))
+        except MemoryError:
+            raise ArtifactError(f"its weights take {self._reader.size(name)} bytes, more than are free here") from None
+        filled = 0
+        for piece in self._reader.pieces(name):
+            weights[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+        return weights
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike, verify: PublicKey | None = None) -> Iterator[Artifact]:
+    """A `.qnn` file to read; errors about it that are raised inside the context get its name.
+
+    verify: the public key that its signature must match, see `signing`; the whole file is then checked at once
+
+    Raises ArtifactError.
+    """
+    source = Path(path)
+    verifier = None
+    if verify is not None:
+        from ..files.signing import verifier as verifier_with
+
+        verifier = verifier_with(verify)
+    file = open_file(source, ArtifactError)
+    try:
+        with file:
+            yield Artifact(Reader(file, verifier))
+    except ArtifactError as error:
+        raise ArtifactError(f"{source}: {error}") from error.__cause__
+    except OSError as error:
+        raise ArtifactError(f"{source}: cannot be read: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A temporary folder for a library."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="qnn-ext-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise ArtifactError(f"its library cannot be unpacked: {error}") from error
+
+
+def _loaded(library: Path, function: str) -> tvm_ffi.Module:
+    """A library that has a function of this name."""
+    try:
+        with tvm_runtime.quiet():
+            module = tvm_runtime.load_module(library)
+        module[function]
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()[-1:]), type(error).__name__)
+        raise ArtifactError(f"the library does not load here: {reason}; compile the model again") from error
+    return module
+
+
+def _check_sizes(module: tvm_ffi.Module, program: dict[str, Any]) -> None:
+    """Raise ArtifactError unless the code was made for as much memory as the description says it gets."""
+    wanted = np.zeros(2, np.int64)
+    module["program_memory"](ctypes.c_void_p(wanted.ctypes.data))
+    for name, size in zip(("workspace", "weights"), wanted.tolist(), strict=True):
+        if size != program[name]:
+            raise ArtifactError(
+                f"the description is not that of the code, which takes {size} bytes of {name}, not {program[name]}; "
+                "compile the model again"
+            )

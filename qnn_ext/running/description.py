@@ -1,0 +1,318 @@
+"""What a valid description of a compiled model is: its types and ranges, and how its parts fit together.
+
+Whatever reads a description after this check may rely on it. A new field needs a rule here: unknown fields are refused.
+Raises ArtifactError, which names the field: `variants[0].program.inputs[1]`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import ArtifactError
+from ..qparams import INTEGER_DTYPES, dtype_range
+from ..targets.backend import THREADS
+from ..targets.families import KINDS, backend_described
+
+DTYPES = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+)
+"""The dtypes that inputs, outputs and states may have."""
+
+MOST_BYTES = 1 << 42
+"""The most bytes of any tensor, workspace or array of weights."""
+
+_MOST_DIMENSIONS = 32  # NumPy's own before version 2
+_MOST_TASKS = 1 << 12
+_MOST_NAMES = 1 << 16  # inputs, outputs, states and kernels each, and the characters of a string
+_MOST_VARIANTS = 64
+
+_STATUS = {"shape": [2], "dtype": "int64"}  # of a program with checks
+
+Rule: TypeAlias = Callable[[Any, str], None]
+"""Takes a value and its location in the description; raises ArtifactError."""
+
+
+def check(description: Any) -> None:
+    """Raise ArtifactError unless this is the description of a model, see `artifact`."""
+    _fields(
+        source=_text,
+        inputs=_many(_spec),
+        outputs=_many(_spec),
+        states=_many(_state),
+        notes=_many(_fields(node=_text, operator=_text, reason=_text)),
+        checks=_many(_fields(label=_text, kind=_one_of("bounds", "divisor"), low=_int64, high=_int64)),
+        versions=_mapping(_text),
+        variants=_many(_variant, 1, _MOST_VARIANTS),
+    )(description, "")
+    for index, variant in enumerate(description["variants"]):
+        if variant["program"] is not None:
+            _check_program(description, variant, f"variants[{index}].program")
+
+
+def tensor_bytes(tensor: Mapping[str, Any]) -> int:
+    """Bytes of anything with a "shape" and a "dtype"."""
+    return math.prod(tensor["shape"]) * np.dtype(tensor["dtype"]).itemsize
+
+
+def running_bytes(description: Mapping[str, Any], index: int) -> int:
+    """The least memory that variant `index` needs to run."""
+    program = description["variants"][index]["program"]
+    if program is not None:
+        return program["workspace"] + program["weights"]
+    return sum(tensor_bytes(item) for kind in ("inputs", "outputs", "states") for item in description[kind])
+
+
+# ---- kinds of values ---------------------------------------------------------------------------------------------
+
+
+def _require(condition: bool, where: str, wanted: str, found: Any) -> None:
+    if not condition:
+        text = repr(found)
+        raise ArtifactError(f"{where or 'it'} must be {wanted}, found {text if len(text) <= 60 else text[:60] + '…'}")
+
+
+def _text(value: Any, where: str) -> None:
+    is_text = isinstance(value, str) and len(value) <= _MOST_NAMES
+    _require(is_text and not re.search("[\ud800-\udfff]", value), where, "a text", value)
+
+
+def _truth(value: Any, where: str) -> None:
+    _require(isinstance(value, bool), where, "true or false", value)
+
+
+def _whole(low: int, high: int) -> Rule:
+    def rule(value: Any, where: str) -> None:
+        _require(type(value) is int and low <= value <= high, where, f"an integer from {low} to {high}", value)
+
+    return rule
+
+
+def _one_of(*choices: str) -> Rule:
+    def rule(value: Any, where: str) -> None:
+        _require(isinstance(value, str) and value in choices, where, f"one of {', '.join(choices)}", value)
+
+    return rule
+
+
+def _none_or(rule: Rule) -> Rule:
+    return lambda value, where: None if value is None else rule(value, where)
+
+
+def _many(rule: Rule, least: int = 0, most: int = _MOST_NAMES) -> Rule:
+    def check_all(value: Any, where: str) -> None:
+        is_list = isinstance(value, (list, tuple)) and least <= len(value) <= most
+        _require(is_list, where, f"a list of {least} to {most}", value)
+        for index, item in enumerate(value):
+            rule(item, f"{where}[{index}]")
+
+    return check_all
+
+
+def _mapping(rule: Rule, **known: Rule) -> Rule:
+    """A mapping with any names, whose values satisfy `rule`, or for names in `known` the rule given there."""
+
+    def check_all(value: Any, where: str) -> None:
+        _require(isinstance(value, dict) and len(value) <= _MOST_NAMES, where, "an object", value)
+        for name, item in value.items():
+            _text(name, where)
+            known.get(name, rule)(item, f"{where}.{name}")
+
+    return check_all
+
+
+def _fields(*, optional: Mapping[str, Rule] = MappingProxyType({}), **rules: Rule) -> Rule:
+    """A mapping with exactly these names, of which those in `optional` may be missing."""
+    known = {**rules, **optional}
+
+    def check_all(value: Any, where: str) -> None:
+        _require(isinstance(value, dict), where, "an object", value)
+        for name in value:
+            _require(name in known, where, f"an object of {', '.join(known)}", name)
+        for name, rule in known.items():
+            inside = f"{where}.{name}" if where else name
+            if name in value:
+                rule(value[name], inside)
+            elif name in rules:
+                raise ArtifactError(f"{inside} is missing")
+
+    return check_all
+
+
+def _plain(value: Any, where: str) -> None:
+    """A number, a string, true, false, null or a list of these."""
+    if isinstance(value, (list, tuple)):
+        _many(_plain_scalar)(value, where)
+    else:
+        _plain_scalar(value, where)
+
+
+def _plain_scalar(value: Any, where: str) -> None:
+    if isinstance(value, str):
+        _text(value, where)
+    elif type(value) is int:
+        _int64(value, where)
+    else:
+        is_finite = isinstance(value, float) and math.isfinite(value)
+        _require(value is None or isinstance(value, bool) or is_finite, where, "a number, a text or a list", value)
+
+
+_size = _whole(0, MOST_BYTES)
+_int64 = _whole(-(1 << 63), (1 << 63) - 1)
+
+
+# ---- tensors -----------------------------------------------------------------------------------------------------
+
+
+def _tensor(value: Mapping[str, Any], where: str) -> None:
+    size = tensor_bytes(value)
+    _require(size <= MOST_BYTES, f"{where}.shape", f"that of a tensor of at most {MOST_BYTES} bytes", value["shape"])
+
+
+def _state(value: Any, where: str) -> None:
+    _fields(name=_text, shape=_shape, dtype=_one_of(*DTYPES))(value, where)
+    _tensor(value, where)
+
+
+def _spec(value: Any, where: str) -> None:
+    _fields(name=_text, shape=_shape, dtype=_one_of(*DTYPES), qparams=_none_or(_qparams), dynamic_batch=_truth)(
+        value, where
+    )
+    _tensor(value, where)
+    shape, qparams = value["shape"], value["qparams"]
+    if value["dynamic_batch"]:
+        _require(list(shape[:1]) == [1], f"{where}.shape", "a batch of 1, for it is dynamic", shape)
+    if qparams is not None and qparams["axis"] is not None:
+        axis, count = qparams["axis"], len(qparams["scale"])
+        _require(axis < len(shape) and shape[axis] == count, f"{where}.qparams.axis", f"one of {count} values", axis)
+
+
+_shape = _many(_whole(0, MOST_BYTES), most=_MOST_DIMENSIONS)
+
+
+def _qparams(value: Any, where: str) -> None:
+    _fields(
+        scale=_one_or_many(_scale),
+        scale_dtype=_one_of("float32", "float64"),
+        zero_point=_one_or_many(_whole(-(1 << 31), (1 << 31) - 1)),
+        dtype=_one_of(*INTEGER_DTYPES),
+        axis=_none_or(_whole(0, _MOST_DIMENSIONS - 1)),
+    )(value, where)
+    scale, zero_point, axis = value["scale"], value["zero_point"], value["axis"]
+    scales, zero_points = _listed(scale), _listed(zero_point)
+    fits = len(scales) == len(zero_points) and isinstance(scale, list) == isinstance(zero_point, list)
+    _require(fits and isinstance(scale, list) == (axis is not None), where, "per-tensor, or have as many scales", value)
+    low, high = dtype_range(value["dtype"])
+    _require(all(low <= zero <= high for zero in zero_points), f"{where}.zero_point", value["dtype"], zero_point)
+    with np.errstate(over="ignore", under="ignore"):
+        stored = np.asarray(scales, np.float64).astype(value["scale_dtype"])
+    _require(bool((np.isfinite(stored) & (stored > 0)).all()), f"{where}.scale", "positive in its dtype", scale)
+
+
+def _scale(value: Any, where: str) -> None:
+    _require(isinstance(value, float) and math.isfinite(value), where, "a number", value)
+
+
+def _one_or_many(rule: Rule) -> Rule:
+    many = _many(rule, least=2)
+    return lambda value, where: (many if isinstance(value, list) else rule)(value, where)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+# ---- variants ----------------------------------------------------------------------------------------------------
+
+
+def _variant(value: Any, where: str) -> None:
+    _fields(
+        target=_target,
+        features=_many(_text),
+        architecture=_text,
+        kernels=_many(_kernel),
+        program=_none_or(_program),
+        optional={"fallback": _text},
+    )(value, where)
+    if value["program"] is not None:
+        _require(not value.get("fallback"), f"{where}.fallback", "empty, for there is a program", value.get("fallback"))
+
+
+def _target(value: Any, where: str) -> None:
+    _mapping(
+        _plain,
+        kind=_one_of(*KINDS),
+        arch=_text,
+        mcpu=_text,
+        mtriple=_text,
+        **{THREADS: _whole(1, _MOST_TASKS)},
+    )(value, where)
+    _require("kind" in value, where, "a target with a kind", value)
+    if backend_described(value).grid:
+        arch = value.get("arch")
+        known = isinstance(arch, str) and re.fullmatch(r"sm_\d{2,3}[af]?", arch) is not None
+        _require(known, f"{where}.arch", "that of a GPU, as sm_80", arch)
+
+
+_kernel = _fields(
+    symbol=_text,
+    layer=_text,
+    operators=_text,
+    implementation=_text,
+    macs=_whole(0, (1 << 63) - 1),
+    weight_bytes=_size,
+    data_bytes=_size,
+    workload=_mapping(_plain, type=_text),
+    optional={"reason": _text},
+)
+
+
+def _place(value: Any, where: str) -> None:
+    _many(_size, 2, 2)(value, where)
+    _require(value[0] in (0, 1), f"{where}[0]", "0, the workspace, or 1, the weights", value[0])
+
+
+_program = _fields(
+    workspace=_size,
+    weights=_size,
+    tasks=_whole(1, _MOST_TASKS),
+    steps=_whole(1, _MOST_NAMES),
+    stamps=_size,
+    inputs=_many(_size),
+    outputs=_many(_place),
+)
+
+
+def _check_program(description: Mapping[str, Any], variant: Mapping[str, Any], where: str) -> None:
+    """Check that every tensor lies inside the program's memory, after the time stamps, and aligned for its dtype."""
+    program, states = variant["program"], description["states"]
+    kernels = len(variant["kernels"])
+    _require(program["steps"] == kernels, f"{where}.steps", f"{kernels}, one for each kernel", program["steps"])
+    stamps_end = program["stamps"] + 8 * (program["steps"] + 1)
+    fits = program["stamps"] % 8 == 0 and stamps_end <= program["workspace"]
+    _require(fits, f"{where}.stamps", f"within {program['workspace']} bytes and a multiple of 8", program["stamps"])
+    inputs = [(0, offset) for offset in program["inputs"]]
+    status = [_STATUS] if description["checks"] else []  # after all other outputs
+    for kind, places, more in (("inputs", inputs, []), ("outputs", program["outputs"], status)):
+        tensors = [*description[kind], *states, *more]
+        _require(len(places) == len(tensors), f"{where}.{kind}", f"a list of {len(tensors)}", places)
+        for index, (tensor, (region, offset)) in enumerate(zip(tensors, places, strict=True)):
+            _check_place(program, tensor, region, offset, stamps_end, f"{where}.{kind}[{index}]")
+
+
+def _check_place(
+    program: Mapping[str, Any], tensor: Mapping[str, Any], region: int, offset: int, stamps_end: int, where: str
+) -> None:
+    start, end = (0, program["weights"]) if region else (stamps_end, program["workspace"])
+    size, alignment = tensor_bytes(tensor), np.dtype(tensor["dtype"]).itemsize
+    wanted = f"an offset of {size} bytes from {start} to {end}, a multiple of {alignment}"
+    _require(start <= offset <= end - size and offset % alignment == 0, where, wanted, offset)

@@ -1,0 +1,306 @@
+"""Engine: a compiled model. Arrays in and out, state kept between calls; timing, profiling, saving and loading."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ArtifactError, QnnError, TargetError
+from ..module import check_inputs, in_model_order, run_by_sample
+from ..processes import forking
+from ..processes.cores import default_threads
+from ..targets.backend import threads_of
+from ..targets.families import backend_described
+from ..targets.host import advised_target, memory_bytes, missing_features
+from . import artifact
+from .description import running_bytes
+from .devices import SOURCES, Code, device_of
+from .executors import Executor
+from .kernels import Kernel
+from .model import Memory, Model, Variant, target_name
+
+if TYPE_CHECKING:
+    from ..files.signing import PrivateKey, PublicKey
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close() -> None:
+    for engine in list(_engines):
+        engine._lock = forking.last(engine._lock)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call over several repeats."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+    def __str__(self) -> str:
+        return f"{self.median * 1e3:.3f} ms (median of {len(self.seconds)}, best {self.best * 1e3:.3f})"
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """How long one kernel takes, and its rates: GOP/s counts two operations per multiply-accumulate."""
+
+    kernel: Kernel
+    seconds: float
+
+    @property
+    def gops(self) -> float:
+        return 2 * self.kernel.macs / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def bytes(self) -> int:
+        return self.kernel.weight_bytes + self.kernel.data_bytes
+
+
+class Engine:
+    """A compiled model, made by `qnn_ext.build` or `qnn_ext.load`.
+
+    inputs, outputs: names, shapes, dtypes and QParams, in model order
+    notes:           what runs in float although the model quantizes it
+    kernels:         the compiled kernels in execution order
+    target:          the TVM target as a dict; features: instruction sets the code may use
+    fallback:        why TVM's virtual machine runs the model kernel by kernel instead of one compiled function; empty
+                     if one function does, and on GPUs, where the virtual machine always runs it
+    memory:          bytes of its weights and feature maps
+    variants:        all targets the model was compiled for, fastest first; the engine runs one of them
+    memories:        the memory that the model takes on each of `variants`
+    """
+
+    def __init__(self, model: Model, variant: Variant, code: Callable[[], Code], num_threads: int | None) -> None:
+        """code: returns the library and weights to run."""
+        self._model, self._variant = model, variant
+        self._load_code = code
+        self.inputs, self.outputs, self.notes = model.inputs, model.outputs, model.notes
+        self.source_name = model.source
+        self.kernels, self.target, self.features = variant.kernels, variant.target, variant.features
+        self.fallback, self.memory = variant.fallback, variant.memory
+        self.num_threads = num_threads or min(threads_of(self.target), default_threads())
+        self.tir: Any = None  # the lowered tvm.IRModule, if the engine was built in this process
+        self._device = device_of(self.target)
+        self._built: artifact.Compiled | None = None
+        self._saved_with: list[artifact.Compiled] = []
+        self._variants = [variant]
+        self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
+        self._executor: Executor | None = None
+        self._lock: Any = forking.lock("engine")
+        _engines.add(self)
+
+    @classmethod
+    def from_build(
+        cls, model: Model, variant: Variant, executable: Any, weights: np.ndarray | None, lowered: Any
+    ) -> Engine:
+        """The engine of a freshly compiled module; nothing is linked until it runs."""
+        engine = cls(model, variant, lambda: (executable.jit(), weights), None)
+        engine.tir = lowered
+        engine._built = artifact.Compiled(variant, executable, weights)
+        engine._saved_with = [engine._built]
+        return engine
+
+    @staticmethod
+    def best_of(engines: Sequence[Engine]) -> Engine:
+        """The first of several engines of one model, fastest first, that this machine can run; `save` writes them all.
+        If none can run, the first."""
+        best = next((engine for engine in engines if engine._variant.runs_here()), engines[0])
+        best._saved_with = [built for engine in engines for built in engine._saved_with]
+        best._variants = [engine._variant for engine in engines]
+        return best
+
+    @property
+    def variants(self) -> list[dict[str, Any]]:
+        return [variant.target for variant in self._variants]
+
+    @property
+    def memories(self) -> list[Memory]:
+        return [variant.memory for variant in self._variants]
+
+    # ---- run -----------------------------------------------------------------------------------------------------
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        """The outputs, for inputs in model order: an array if there is one output, a list if there are several."""
+        outputs = self._run(inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any], stream: Any = None) -> dict[str, Any]:
+        """Outputs by name: NumPy arrays for NumPy arrays.
+
+        On a GPU, inputs may be tensors in its memory, from PyTorch or anything else that supports DLPack. Then nothing
+        is copied and the call does not wait: the outputs are such tensors too, for `torch.from_dlpack`, ready when the
+        stream gets there. With a `stream`, PyTorch's or a CUDA handle, the kernels are launched on it and NumPy inputs
+        are copied to the GPU; without one, on the default stream. `check` reports run-time values out of range.
+
+        Raises InputError when the inputs do not fit or hold values that the model cannot take, such as an index out of
+        range, and TargetError when this machine cannot run the model.
+        """
+        outputs = self._run(inputs) if stream is None and not self._on_device(inputs) else self._launch(inputs, stream)
+        return {spec.name: value for spec, value in zip(self.outputs, outputs, strict=True)}
+
+    def _on_device(self, inputs: Mapping[str, Any] | Sequence[Any]) -> bool:
+        return any(map(self._device.holds, inputs.values() if isinstance(inputs, Mapping) else inputs))
+
+    def _launch(self, inputs: Mapping[str, Any] | Sequence[Any], stream: Any) -> list[Any]:
+        values = in_model_order(inputs, self.inputs)
+        with self._lock:
+            return self._device.launch(self._ready(), values, stream)
+
+    def _run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[np.ndarray]:
+        if isinstance(inputs, tuple) and self._fit(inputs):
+            with self._lock:  # an engine has one workspace
+                return self._run_once(inputs)
+        arrays = check_inputs(inputs, self.inputs)
+        with self._lock:
+            return run_by_sample(self._run_once, arrays, self.inputs)
+
+    def _fit(self, inputs: tuple[np.ndarray, ...]) -> bool:
+        """Whether the inputs can be used unchanged. In most calls they can, and small models take only microseconds."""
+        if len(inputs) != len(self._forms):
+            return False
+        for array, (shape, dtype) in zip(inputs, self._forms):  # noqa: B905  # strict costs the time this saves
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return False
+        return True
+
+    def _run_once(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        executor = self._ready()
+        executor.set_inputs(arrays)
+        return executor.run()
+
+    def reset_state(self) -> None:
+        """Set every state of a streaming or recurrent model back to its initial value."""
+        with self._lock:
+            if self._executor is not None:  # a new executor starts with the initial values
+                self._executor.reset_state()
+
+    def _ready(self) -> Executor:
+        """The executor, made at first use: only then must this machine be able to run the code."""
+        self._device.check()
+        if self._executor is None:
+            try:
+                self._executor = self._new_executor()
+            except MemoryError:
+                wanted = self.memory.feature_maps
+                raise QnnError(f"the model's feature maps take {wanted} bytes, more than are free here") from None
+        return self._executor
+
+    def _new_executor(self) -> Executor:
+        self._variant.check_runnable()
+        with self._device.loading():
+            code = self._load_code()
+        return self._device.executor(code, self._model, self._variant, self.num_threads)
+
+    # ---- measure -------------------------------------------------------------------------------------------------
+
+    def time(self, number: int = 10, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> Timing:
+        """Wall-clock seconds per call: `repeat` means over `number` calls each, on zeros unless inputs are given."""
+        with self._lock:
+            return Timing(self._with_sample(inputs).seconds(number, repeat))
+
+    def profile(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> list[LayerProfile]:
+        """Median seconds of each kernel over `repeat` runs, in execution order."""
+        with self._lock:
+            seconds = self._with_sample(inputs).profile(repeat)
+        return [LayerProfile(kernel, value) for kernel, value in zip(self.kernels, seconds, strict=True)]
+
+    def _with_sample(self, inputs: Sequence[np.ndarray] | None) -> Executor:
+        """The executor with its inputs set, to zeros unless given; if the batch is symbolic, to the first sample."""
+        arrays = check_inputs(inputs or [np.zeros(spec.shape, spec.dtype) for spec in self.inputs], self.inputs)
+        executor = self._ready()
+        executor.set_inputs([a[:1] if spec.dynamic_batch else a for a, spec in zip(arrays, self.inputs, strict=True)])
+        return executor
+
+    # ---- look inside, keep ---------------------------------------------------------------------------------------
+
+    def source(self, kind: str = "tir") -> str:
+        """The program as "tir" (scheduled TVMScript), "ll" (LLVM IR of what runs on the CPU) or "asm"; for a GPU also
+        as "cuda" and "ptx", and "asm" is its own instructions. Raises QnnError after `load`, TargetError without CUDA's
+        tools.
+        """
+        kinds = ("tir", *self._device.sources)
+        if kind not in kinds:
+            hint = "; build for a GPU, 'sm_80', to see its source" if kind in SOURCES else ""
+            raise QnnError(f"source kind must be {', '.join(kinds[:-1])} or {kinds[-1]}, found {kind!r}{hint}")
+        if self.tir is None:
+            raise QnnError("a loaded .qnn file holds no source; build the model from its file to see it")
+        if kind == "tir":
+            return str(self.tir.script())
+        assert self._built is not None
+        module = self._built.executable.mod
+        return self._device.source(kind, module, self.target)
+
+    def save(self, path: str | os.PathLike, sign: PrivateKey | None = None) -> None:
+        """Write everything into one `.qnn` file, signed if a key is given.
+
+        Raises ArtifactError; nothing half-written is left behind.
+
+        sign: an Ed25519 private key: the path of a PEM file, its bytes, or a key of the package cryptography; the
+              passphrase of an encrypted one is taken from the environment variable QNN_EXT_SIGN_PASSPHRASE
+        """
+        if not self._saved_with:
+            raise ArtifactError("this engine was loaded from a file; copy that file instead")
+        artifact.write(path, self._model, self._saved_with, sign)
+
+    def __repr__(self) -> str:
+        return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {target_name(self.target)})"
+
+
+def load(path: str | os.PathLike, num_threads: int | None = None, verify: PublicKey | None = None) -> Engine:
+    """The engine in a `.qnn` file; no frontend and no compiler is needed. If the file was compiled for several targets,
+    the fastest that this CPU can run is taken. The file holds machine code: load only what you trust.
+
+    verify: an Ed25519 public key, as a PEM file's path or its bytes; a file that was not signed with its private key,
+            or was altered since, is refused before anything in it is used
+
+    Raises ArtifactError (damaged file, wrong signature) and TargetError (this CPU lacks instructions that the file was
+    built for).
+    """
+    with artifact.opened(path, verify) as file:
+        variants = file.variants
+        index = _choose(variants)
+        _check_memory(running_bytes(file.description, index))
+        engine = Engine(file.model(), variants[index], lambda: code, num_threads)
+        with device_of(engine.target).loading():
+            file.keep_kernels(index)
+            code = file.code(index)
+    engine._variants = variants
+    return engine
+
+
+def _check_memory(wanted: int) -> None:
+    """Raise ArtifactError if the machine cannot provide so many bytes."""
+    here = memory_bytes()
+    if here is not None and wanted > here:
+        raise ArtifactError(f"the model takes {wanted / 1e9:.1f} GB to run, this machine has {here / 1e9:.1f} GB")
+
+
+def _choose(variants: Sequence[Variant]) -> int:
+    """The first variant this machine can run. Raises TargetError."""
+    for index, variant in enumerate(variants):
+        if variant.runs_here():
+            return index
+    last = variants[-1]
+    if len(variants) == 1 or backend_described(last.target).grid:
+        last.check_runnable()
+    inside = ", ".join(target_name(variant.target) for variant in variants)
+    missing = missing_features(last.features) or [last.architecture]
+    raise TargetError(
+        f"this CPU can run none of the targets inside ({inside}); even the last needs {', '.join(missing)}. "
+        f"Compile again with the target 'native' here, or add {advised_target()}, which any CPU of this kind runs"
+    )

@@ -1,0 +1,33 @@
+"""Kernel: what a compiled model records about each function it calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One call of a compiled function.
+
+    symbol:         name of the function in the library
+    layer:          the model's name for the tensor it computes
+    operators:      what was fused, "conv2d_accumulate+add+requantize"
+    implementation: the chosen implementation; "generic", or "relax" for kernels of TVM's own operators
+    macs:           multiply-accumulates, 0 where there are none
+    weight_bytes:   constants it reads
+    data_bytes:     activations it reads and writes
+    workload:       the product: "type" ("Conv2dWorkload", ...) and that workload's fields; empty where there is none
+    reason:         why no faster implementation computes it: which were passed over, or that none accepts the product;
+                    empty for kernels that run as intended
+    """
+
+    symbol: str
+    layer: str
+    operators: str
+    implementation: str
+    macs: int
+    weight_bytes: int
+    data_bytes: int
+    workload: dict[str, Any] = field(default_factory=dict, hash=False)
+    reason: str = ""

@@ -1,0 +1,1 @@
+"""Targets: their names, CPUs, GPUs, this machine, and the tools that compile and link for them."""

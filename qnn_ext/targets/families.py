@@ -1,0 +1,153 @@
+"""The backends: x86, 64-bit and 32-bit ARM, NVIDIA's GPUs, and any other CPU that LLVM compiles for."""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .backend import ALWAYS, Backend, Caches, Product, RegisterFile
+from .host import architecture_name, host_architecture
+
+KIB = 1024
+
+# ---- x86 -----------------------------------------------------------------------------------------------------------
+
+XMM, YMM, ZMM = RegisterFile(16, 16), RegisterFile(16, 32), RegisterFile(32, 64)
+
+_UNSIGNED = ("uint8", "int8")  # vpdpbusd; vpmaddubsw is deliberately left out: it saturates
+
+X86 = Backend(
+    name="x86",
+    gnu="x86_64-linux-gnu",
+    products=(
+        Product("vpdpbusd_512", (("avx512vnni", "avx512bw"),), _UNSIGNED, ZMM),
+        # one instruction, two encodings
+        Product("vpdpbusd_256", (("avxvnni",), ("avx512vnni", "avx512vl")), _UNSIGNED, YMM),
+        Product("vpmaddwd_512", (("avx512bw",),), None, ZMM),
+        Product("vpmaddwd_256", (("avx2",),), None, YMM),
+        Product("pmaddwd_128", (("sse2",),), None, XMM),
+        Product("loops", ALWAYS, None, XMM),
+    ),
+    registers=(((("avx512f",),), ZMM), ((("avx",),), YMM), (ALWAYS, XMM)),
+    caches=Caches(32 * KIB, 1024 * KIB),  # those of Cascade Lake
+    contracts=(("fma",),),
+    lookups=(("avx512vbmi",),),
+    weaves=True,
+    prefetches=True,
+    stays_float=True,
+    pause=("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
+    clock="readcyclecounter",
+)
+
+I686 = replace(X86, name="i686", gnu="", pause=("", ""), clock="readsteadycounter")
+"""32-bit x86: such a CPU may lack SSE2, and with it the pause instruction."""
+
+# ---- ARM -----------------------------------------------------------------------------------------------------------
+
+Q64, Q32 = RegisterFile(32, 16), RegisterFile(16, 16)
+
+_SIGNED = ("int8", "int8")
+
+
+def _arm_products(registers: RegisterFile) -> tuple[Product, ...]:
+    """smmla, sdot and smlal, each about twice as fast as the next. All take signed operands: NEON without sdot widens
+    to int16, also from int8, so that its kernels handle a single dtype."""
+    return (
+        Product("smmla", (("i8mm",),), _SIGNED, registers),
+        Product("sdot", (("dotprod",),), _SIGNED, registers),
+        Product("smlal", (("neon",),), _SIGNED, registers),
+        Product("loops", ALWAYS, _SIGNED, registers),
+    )
+
+
+AARCH64 = Backend(
+    name="aarch64",
+    gnu="aarch64-linux-gnu",
+    products=_arm_products(Q64),
+    registers=((ALWAYS, Q64),),
+    # From Cortex-A53, which issues two instructions per cycle in order, to Cortex-A76 and Neoverse. Epilogues are not
+    # interleaved: A53 benefits from dot products that wait for no other instruction, and the larger cores reorder 128
+    # and more instructions. Hardware prefetches the weights, which are contiguous.
+    caches=Caches(32 * KIB, 512 * KIB),  # those of the BCM2837 in a Raspberry Pi 3, the smallest
+    contracts=ALWAYS,
+    lookups=ALWAYS,
+    # The longest of these vectors already takes four registers. Four or two registers of 32-bit values become one of
+    # bytes, with instructions that LLVM does not find in loops.
+    byte_lanes=(16, 8),
+    chains=1,
+    counts=True,
+    pairs=True,
+    doubles=True,
+    pause=("call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"),
+)
+
+ARM32 = replace(
+    AARCH64,
+    name="armv7",
+    gnu="arm-linux-gnueabihf",
+    products=_arm_products(Q32),
+    registers=((ALWAYS, Q32),),
+    contracts=(("vfp4",),),
+    lookups=(),
+    pause=("", ""),
+)
+
+# ---- others --------------------------------------------------------------------------------------------------------
+
+SHARED_BYTES = 48 * KIB
+"""Shared memory that a block has on every GPU; more requires each kernel to opt in."""
+
+CUDA = Backend(
+    name="cuda",
+    products=(Product("dp4a", ALWAYS, _SIGNED, RegisterFile(255, 4)),),  # and tensor cores
+    registers=((ALWAYS, RegisterFile(255, 4)),),  # per thread: CUDA C++ Programming Guide, compute capabilities
+    caches=Caches(SHARED_BYTES, 4096 * KIB),
+    widest_integer="int64",
+    grid=True,
+    device="gpu",
+)
+
+ANY_CPU = Backend(
+    name="cpu",
+    products=(Product("loops", ALWAYS, None, XMM),),
+    registers=((ALWAYS, XMM),),
+    caches=Caches(32 * KIB, 512 * KIB),
+    contracts=(),
+)
+"""A CPU of any other family: its kernels are plain loops."""
+
+_BY_ARCHITECTURE = {"x86_64": X86, "i686": I686, "aarch64": AARCH64, "arm": ARM32}
+_BY_KIND = {"cuda": CUDA}
+_BY_NAME = {backend.name: backend for backend in (*_BY_ARCHITECTURE.values(), *_BY_KIND.values(), ANY_CPU)}
+
+KINDS = ("llvm", *_BY_KIND)
+"""The kinds of TVM targets that have kernels."""
+
+
+def named(name: str) -> Backend:
+    """The backend with this name."""
+    return _BY_NAME[name]
+
+
+copyreg.pickle(Backend, lambda backend: (named, (backend.name,)))  # a single object each, also in other processes
+
+
+def backend_for(kind: str, attributes: Mapping[str, Any]) -> Backend:
+    """The backend of a TVM target, from its kind and its attributes, which may be those in a `.qnn` file."""
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
+    triple = str(attributes.get("mtriple", ""))
+    architecture = architecture_name(triple.split("-")[0]) if triple else host_architecture()
+    return backend_of_architecture(architecture)
+
+
+def backend_of_architecture(architecture: str) -> Backend:
+    """The backend of CPUs with this `host.architecture_name`."""
+    return _BY_ARCHITECTURE.get(architecture, ANY_CPU)
+
+
+def backend_described(target: Mapping[str, Any]) -> Backend:
+    """The backend of a target given as a dict that includes its kind."""
+    return backend_for(str(target.get("kind", "llvm")), target)

@@ -1,0 +1,77 @@
+"""What a TVM target offers, according to its backend and, for CPUs, LLVM, so that both `-mcpu` and `-mattr` count."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import tvm
+from tvm.target import Target
+
+from .backend import Backend, Caches, FeatureSets, Product, RegisterFile, Sharing
+from .families import ANY_CPU, backend_for
+
+
+def backend_of(target: Target) -> Backend:
+    """The backend of a target."""
+    return backend_for(target.kind.name, target.attrs)
+
+
+def current_backend() -> Backend:
+    """The backend of the current target, for TE rules, which have access to no other."""
+    target = Target.current(allow_none=True)
+    return ANY_CPU if target is None else backend_of(target)
+
+
+def sharing_of(target: Target) -> Sharing:
+    """The amounts of work from which kernels for the target are parallelized."""
+    return backend_of(target).sharing
+
+
+@lru_cache(maxsize=256)
+def _has(feature: str, target_json: str) -> bool:
+    return bool(tvm.target.codegen.llvm_cpu_has_features(feature, Target(target_json)))
+
+
+def has_feature(target: Target, feature: str) -> bool:
+    """Whether the target's CPU has an LLVM feature: "avx512vnni" or "avx2" on x86, "dotprod" or "i8mm" on ARM."""
+    return target.kind.name == "llvm" and _has(feature, str(target))
+
+
+def has_any(target: Target, sets: FeatureSets) -> bool:
+    """Whether the target's CPU has all features of at least one of the sets."""
+    return any(all(has_feature(target, feature) for feature in together) for together in sets)
+
+
+def offers(target: Target, product: Product) -> bool:
+    """Whether the target has this way to multiply."""
+    return product in backend_of(target).products and has_any(target, product.features)
+
+
+def registers_of(target: Target) -> RegisterFile:
+    """The widest vector registers that the target has."""
+    return next(file for features, file in backend_of(target).registers if has_any(target, features))
+
+
+def caches_of(target: Target) -> Caches:
+    """The cache sizes for which work on the target is tiled."""
+    return backend_of(target).caches
+
+
+def contracts(target: Target) -> bool:
+    """Whether LLVM contracts a float product and an addition into one operation that rounds once."""
+    return has_any(target, backend_of(target).contracts)
+
+
+def _fastest(target: Target) -> int:
+    return next(rank for rank, product in enumerate(backend_of(target).products) if has_any(target, product.features))
+
+
+def operand_dtypes(target: Target) -> tuple[str, str] | None:
+    """The dtypes of activations and weights that the target's products take; None if they widen any 8-bit ones.
+    Legalization, quantization and the order of a file's variants all depend on this function."""
+    return backend_of(target).products[_fastest(target)].operands
+
+
+def speed_rank(target: Target) -> int:
+    """The rank of the target's multiplication speed within its architecture, 0 for the fastest; GPUs come first."""
+    return -1 if backend_of(target).grid else _fastest(target)

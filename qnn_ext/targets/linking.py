@@ -1,0 +1,105 @@
+"""Links compiled models into shared libraries, for this machine's architecture and for others.
+
+A model's library needs at most the C library, so any cross compiler for the architecture will do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ArtifactError
+from ..processes.children import run
+from ..tvm_runtime import quiet
+from .families import backend_of_architecture
+from .host import host_architecture
+
+
+def export_library(executable: Any, path: str, architecture: str) -> None:
+    """Link a TVM executable, built for `architecture`, into a shared library without symbols and debug information.
+
+    Raises ArtifactError if there is no linker for it, or the linker fails.
+    """
+    command = cross_compiler(architecture)
+    linker = command or _own_compiler()
+    compiler = {} if linker is None else {"fcompile": _Linker(linker)}
+    try:
+        with quiet():
+            executable.export_library(path, options=["-s"], **compiler)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[-1]
+        if command is None:
+            raise ArtifactError(f"linking the model needs a C compiler (gcc or clang) on PATH: {reason}") from error
+        raise ArtifactError(
+            f"linking for {architecture} with {shlex.join(command)!r} failed: {reason}; {_advice(architecture)}"
+        ) from error
+
+
+def _own_compiler() -> list[str] | None:
+    """The compiler that TVM would link with: TVM itself, when interrupted, waits for it instead of ending it. None if
+    TVM passes it other options than `_Linker` does."""
+    if not sys.platform.startswith("linux"):
+        return None
+    from tvm.support.cc import get_cc  # linking comes after compiling, so `tvm` is already imported
+
+    found = get_cc()
+    return None if found is None else [found]
+
+
+def environment_variable(architecture: str) -> str:
+    """The environment variable for an architecture's linker: QNN_EXT_CXX_AARCH64."""
+    return f"QNN_EXT_CXX_{architecture.upper()}"
+
+
+def cross_compiler(architecture: str) -> list[str] | None:
+    """The command that links for an architecture; None for this machine's own, where TVM finds the compiler.
+
+    The first available of: the command in QNN_EXT_CXX_<ARCHITECTURE>; GNU's cross compiler; zig, as a program or as the
+    Python package ziglang; clang. Raises ArtifactError if there is none.
+    """
+    if given := os.environ.get(environment_variable(architecture)):
+        return shlex.split(given)
+    if architecture == host_architecture():
+        return None
+    triple = backend_of_architecture(architecture).gnu
+    if not triple:
+        raise ArtifactError(f"no linker is known for {architecture}: name one in {environment_variable(architecture)}")
+    for name in ("g++", "gcc"):
+        if found := shutil.which(f"{triple}-{name}"):
+            return [found]
+    if found := shutil.which("zig"):
+        return [found, "cc", "-target", triple]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc", "-target", triple]
+    if (found := shutil.which("clang++")) and shutil.which("ld.lld"):
+        return [found, f"--target={triple}", "-fuse-ld=lld"]
+    raise ArtifactError(f"linking for {architecture} needs a cross compiler: {_advice(architecture)}")
+
+
+def _advice(architecture: str) -> str:
+    package = f"g++-{backend_of_architecture(architecture).gnu or architecture}".replace("_", "-")
+    return (
+        f"install {package} (apt-get install {package}) or zig (pip install ziglang), or name one in "
+        f"{environment_variable(architecture)}"
+    )
+
+
+class _Linker:
+    """Called by TVM with its object files, instead of the compiler that TVM would choose."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+
+    def __call__(self, output: str, objects: Sequence[str], options: Sequence[str] = (), **_: Any) -> None:
+        command = [*self._command, "-shared", "-fPIC", "-o", output, *options, *objects]
+        try:
+            done = run(command)
+        except OSError as error:
+            raise RuntimeError(error.strerror or str(error)) from error
+        if done.returncode:
+            raise RuntimeError(done.stderr or f"it ended with {done.returncode}")

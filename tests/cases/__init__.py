@@ -1,0 +1,1 @@
+"""What several test modules share: sample calls, workloads and networks. It contains no tests."""

@@ -1,0 +1,448 @@
+"""The command line: results, JSON, exit codes, and one clear line for every mistake."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import qnn_ext
+from qnn_ext.cli.formats import TITLES, find_params, recognize
+from qnn_ext.targets.host import host_architecture
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "qnn_ext" / "data"
+MODEL = DATA / "digits_cnn_int8.tflite"
+UINT8 = DATA / "digits_cnn_uint8.tflite"
+DIGIT = ROOT / "tutorials" / "digit.png"
+LABELS = DATA / "digits_labels.txt"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("compiled") / "digits.qnn"
+    qnn_ext.build(qnn_ext.from_tflite(MODEL), num_threads=1).save(path)
+    return path
+
+
+# ---- what each command does --------------------------------------------------------------------------------------
+
+
+def test_compile_writes_a_file_that_runs(cli, tmp_path):
+    output = tmp_path / "m.qnn"
+    code, out, _ = cli("compile", MODEL, "-o", output, "--target", "x86-64", "--threads", "1")
+    assert code == 0 and "kernels" in out
+    engine = qnn_ext.load(output)
+    assert engine.target["mcpu"] == "x86-64"
+    assert engine(np.zeros((1, 8, 8, 1), np.int8)).shape == (1, 10)
+
+
+def test_compile_json_and_batch(cli, tmp_path):
+    code, out, _ = cli("compile", MODEL, "-o", tmp_path / "m.qnn", "--batch", "3", "--numerics", "tflite", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["inputs"][0]["shape"] == [3, 8, 8, 1] and data["outputs"][0]["shape"] == [3, 10]
+    assert data["bytes"] == (tmp_path / "m.qnn").stat().st_size
+
+
+def test_compile_names_its_output_after_the_model(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli("compile", MODEL)[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["digits_cnn_int8.qnn"]
+
+
+def test_run_prints_the_label_of_a_picture(cli, compiled):
+    code, out, _ = cli("run", compiled, "--input", DIGIT, "--labels", LABELS, "--top", "2")
+    rows = [line.split("│") for line in out.splitlines() if line.startswith("│")]
+    assert code == 0 and len(rows) == 2
+    assert rows[0][1].strip() == rows[0][2].strip() == "3"
+
+
+def test_run_compiles_a_model_first(cli):
+    code, out, _ = cli("run", MODEL, "--input", DIGIT, "--json", "--threads", "1")
+    top = json.loads(out)["results"][0]["outputs"][0]["top"]
+    assert code == 0 and top[0]["index"] == 3 and len(top) == 5
+    assert top[0]["value"] == pytest.approx(1, abs=0.05)
+
+
+def test_run_arrays(cli, compiled, tmp_path, rng):
+    """Integers as they are, floats quantized, with or without the batch dimension; outputs as the engine gives them."""
+    image = rng.integers(-128, 128, (1, 8, 8, 1), dtype=np.int8)
+    engine = qnn_ext.load(compiled)
+    qparams = engine.inputs[0].qparams
+    real = qparams.scale * (image.astype(np.float32) - qparams.zero_point)
+    np.save(tmp_path / "integers.npy", image)
+    np.save(tmp_path / "floats.npy", real[0])
+    np.savez(tmp_path / "one.npz", anything=image)
+    np.savez(tmp_path / "named.npz", **{engine.inputs[0].name: real})
+    name = engine.inputs[0].name
+    for file in ("integers.npy", "floats.npy", "one.npz", "named.npz", f"{name}={tmp_path}/floats.npy"):
+        source = file if "=" in file else tmp_path / file
+        code, _, _ = cli("run", compiled, "--input", source, "--output", tmp_path / "y.npy")
+        assert code == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), engine(image))
+    cli("run", compiled, "--input", tmp_path / "integers.npy", "--output", tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as stored:
+        np.testing.assert_array_equal(stored[engine.outputs[0].name], engine(image))
+
+
+def test_run_several_pictures(cli, compiled):
+    code, out, _ = cli("run", compiled, "--input", DIGIT, "--input", DIGIT, "--json", "--top", "1")
+    results = json.loads(out)["results"]
+    assert code == 0 and len(results) == 2 and results[0] == results[1]
+
+
+def test_bench(cli, compiled):
+    code, out, _ = cli("bench", compiled, "--threads", "1", "--repeat", "3", "--number", "2", "--profile", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["threads"] == 1 and 0 < data["best_ms"] <= data["median_ms"]
+    assert len(data["layers"]) == len(qnn_ext.load(compiled).kernels)
+    assert data["macs"] == sum(layer["macs"] for layer in data["layers"]) > 0
+    code, out, _ = cli("bench", compiled, "--threads", "1", "--repeat", "2", "--profile")
+    assert code == 0 and "GOP/s" in out and "1 thread," in out
+
+
+def test_inspect_model(cli):
+    code, out, _ = cli("inspect", MODEL, "--json")
+    data = json.loads(out)
+    assert code == 0 and data["imports"] and data["notes"] == []
+    counts = {}
+    for entry in data["operators"]:
+        counts[entry["operator"]] = counts.get(entry["operator"], 0) + entry["count"]
+        assert entry["runs_in"] == "integer"
+    assert counts["CONV_2D"] == 5 and counts["DEPTHWISE_CONV_2D"] == 2
+    assert data["weights"]["int8"] > 8000
+    assert data["inputs"][0]["qparams"]["zero_point"] == -128
+    code, out, _ = cli("inspect", MODEL)
+    assert code == 0 and "int8/channel" in out and "weights: int8" in out
+
+
+def test_inspect_tells_float_from_integer(cli):
+    _, out, _ = cli("inspect", DATA / "digits_cnn_dynamic.tflite", "--json")
+    kinds = {(entry["operator"], entry["runs_in"]) for entry in json.loads(out)["operators"]}
+    assert ("CONV_2D", "float and integer") in kinds and ("SOFTMAX", "float, as the model says") in kinds
+
+
+BUNDLED = {
+    "digits_cnn_int8.tflite": "tflite",
+    "digits_cnn_qdq.onnx": "onnx",
+    "digits_cnn_qoperator.onnx": "onnx",
+    "digits_cnn_dynamic.onnx": "onnx",
+    "digits_transformer_qdq.onnx": "onnx",
+    "digits_cnn_pt2e_x86.pt2": "pt2",
+    "digits_cnn_pt2e_xnnpack.pt2": "pt2",
+    "digits_transformer_pt2e_x86.pt2": "pt2",
+    "digits_cnn_eager.pt": "torchscript",
+    "digits_cnn_fx.pt": "torchscript",
+    "digits_mxnet-symbol.json": "mxnet",
+}
+FRAMEWORKS = {"tflite": "tflite", "onnx": "onnx", "pt2": "torch", "torchscript": "torch", "mxnet": "tvm"}
+
+
+@pytest.fixture(params=BUNDLED)
+def bundled(request) -> Path:
+    """A bundled model; the test is skipped where its framework is missing."""
+    pytest.importorskip(FRAMEWORKS[BUNDLED[request.param]])
+    return DATA / request.param
+
+
+@pytest.mark.one_in(2)
+def test_formats_are_told_by_content(bundled, compiled, tmp_path):
+    """A model by any other name is the same model."""
+    shutil.copy(bundled, tmp_path / "model.qnn")
+    assert recognize(tmp_path / "model.qnn") == BUNDLED[bundled.name]
+    shutil.copy(compiled, tmp_path / "model.onnx")
+    assert recognize(tmp_path / "model.onnx") == "qnn"
+
+
+def test_every_format_runs(cli, bundled, tmp_path):
+    """compile, then run on a picture: the digit is named whatever the framework."""
+    shape = input_shape(bundled)
+    output = tmp_path / "m.qnn"
+    code, _, err = cli("compile", bundled, "-o", output, "--threads", "1", *shape)
+    assert (code, err) == (0, "")
+    code, out, _ = cli("run", output, "--input", DIGIT, "--json")
+    assert code == 0 and json.loads(out)["results"][0]["outputs"][0]["top"][0]["index"] == 3
+
+
+def test_every_format_is_inspected(cli, bundled):
+    shape = input_shape(bundled)
+    code, out, _ = cli("inspect", bundled, "--json", *shape)
+    data = json.loads(out)
+    assert code == 0 and data["imports"] and data["format"] == BUNDLED[bundled.name]
+    assert data["operators"] and data["weights"] and data["coverage"]["macs"] > 100_000
+    in_float = {entry["operator"] for entry in data["coverage"]["in_float"]}
+    assert in_float <= {"matmul"} and ("transformer_pt2e" in bundled.name or not in_float)
+    code, out, _ = cli("inspect", bundled, *shape)
+    assert code == 0 and TITLES[data["format"]] in out and "integer coverage: " in out
+
+
+def input_shape(path: Path) -> list[str]:
+    """--shape for the formats that do not tell their inputs' shapes."""
+    names = {"torchscript": "image", "mxnet": "data"}
+    form = BUNDLED[path.name]
+    return ["--shape", f"{names[form]}=1,1,8,8"] if form in names else []
+
+
+def test_batch_of_every_format(cli, fails, tmp_path):
+    """--batch sets the first dimension of every input, or one line says why the model is made for one size only."""
+    pytest.importorskip("onnx")
+    inspected = cli("inspect", DATA / "digits_lstm_int8.tflite", "--batch", "3", "--json")[1]
+    assert json.loads(inspected)["inputs"][0]["shape"] == [3, 8, 8]
+    assert "Reshape" in fails("inspect", DATA / "digits_cnn_qdq.onnx", "--batch", "3")
+
+
+def test_inspect_compiled(cli, compiled):
+    code, out, _ = cli("inspect", compiled, "--json")
+    data = json.loads(out)
+    assert code == 0 and data["format"] == "qnn"
+    assert [len(variant["kernels"]) for variant in data["variants"]] == [len(qnn_ext.load(compiled).kernels)]
+    code, out, _ = cli("inspect", compiled)
+    assert code == 0 and "together: " in out
+
+
+def test_several_targets_in_one_file(cli, tmp_path):
+    output = tmp_path / "several.qnn"
+    code, out, _ = cli("compile", MODEL, "-o", output, "--target", "x86-64, avx2", "--json")
+    assert code == 0 and [target["mcpu"] for target in json.loads(out)["targets"]] == ["haswell", "x86-64"]
+    code, out, _ = cli("inspect", output, "--json")
+    variants = json.loads(out)["variants"]
+    assert code == 0 and [variant["target"]["mcpu"] for variant in variants] == ["haswell", "x86-64"]
+    assert variants[1]["runs_here"] == (host_architecture() == "x86_64")
+    code, out, _ = cli("inspect", output)
+    assert code == 0 and "haswell, x86-64" in out and "kernels for" in out
+
+
+def test_help_shows_examples(cli):
+    for command in ([], ["compile"], ["run"], ["bench"], ["inspect"]):
+        code, out, _ = cli(*command, "--help")
+        assert code == 0 and "Examples:" in out
+    assert cli("--version")[1] == f"qnn-ext, version {qnn_ext.__version__}\n"
+
+
+def test_photos(cli, models, tmp_path):
+    """A real classifier names what real photos show."""
+    network, images = tmp_path / "mobilenet.qnn", models / "images"
+    assert cli("compile", models / "tflite" / "mobilenet_v2_1.0_224_quant.tflite", "-o", network)[0] == 0
+    photos = {"hot_dog.jpg": "hotdog", "parrot.jpg": "macaw", "grace_hopper.bmp": "military uniform", "cat.bmp": "cat"}
+    for photo, expected in photos.items():
+        labels = images / "imagenet_labels.txt"
+        code, out, _ = cli("run", network, "--input", images / photo, "--labels", labels, "--top", "1", "--json")
+        top = json.loads(out)["results"][0]["outputs"][0]["top"][0]
+        assert code == 0 and expected in top["label"] and top["value"] > 0.5
+
+
+# ---- mistakes ----------------------------------------------------------------------------------------------------
+
+
+def test_wrong_usage_exits_with_2(cli, compiled):
+    for args in (
+        ["nonsense"],
+        ["run", compiled],
+        ["compile", MODEL, "--batch", "0"],
+        ["compile", MODEL, "--shape", "x"],
+    ):
+        code, out, err = cli(*args)
+        assert code == 2 and out == "" and "Traceback" not in err
+
+
+NO_MODELS = [
+    (None, "no such file"),
+    (b"", "the file is empty"),
+    (b"PK\x03\x04 not a zip", "not a .qnn file"),
+    (b"hello world, no model", "no known format"),
+    (b"\x08\x07", "no known format"),  # an ONNX version and nothing else
+    (b'{"nodes": []}', "no MXNet symbol"),
+    (b'{"nodes": [', "no MXNet symbol"),
+    (b"[" * 100_000, "no known format"),
+    (b'{"nodes":' + b"[" * 100_000, "no MXNet symbol"),
+    (b"\x12\x01" + bytes(30), "-symbol.json"),
+    (b"\x80\x02}q\x00.", "pickle"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), NO_MODELS)
+@pytest.mark.parametrize("command", ["compile", "bench", "inspect", "run"])
+def test_unusable_model(fails, tmp_path, command, content, message):
+    path = tmp_path / "m.tflite"
+    if content is not None:
+        path.write_bytes(content)
+    extra = ["--input", DIGIT] if command == "run" else ["-o", tmp_path / "out.qnn"] if command == "compile" else []
+    error = fails(command, path, *extra)
+    assert message in error
+    if content is not None:
+        assert all(title in error for title in TITLES.values())
+    assert not (tmp_path / "out.qnn").exists()
+
+
+def test_weights_of_torch_save_are_no_model(fails, tmp_path):
+    with zipfile.ZipFile(tmp_path / "weights.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
+    assert "weights saved by torch.save" in fails("inspect", tmp_path / "weights.pt")
+
+
+def test_a_folder_is_no_model(fails, tmp_path):
+    assert "directory" in fails("inspect", tmp_path)
+
+
+def test_options_of_other_formats(fails, compiled):
+    assert "--sum-mode is for MXNet" in fails("inspect", MODEL, "--sum-mode", "mxnet")
+    assert "--params is for MXNet" in fails("bench", DATA / "digits_cnn_qdq.onnx", "--params", MODEL)
+    assert "--numerics is for TFLite" in fails("run", DATA / "digits_cnn_qdq.onnx", "--numerics", "tflite", "-i", DIGIT)
+    assert "fixed" in fails("inspect", compiled, "--batch", "2")
+    assert "compiled already" in fails("compile", compiled)
+
+
+@pytest.mark.parametrize(("package", "file"), [("onnx", "digits_cnn_qdq.onnx"), ("torch", "digits_cnn_pt2e_x86.pt2")])
+def test_missing_framework(fails, monkeypatch, package, file):
+    monkeypatch.setitem(sys.modules, package, None)  # what an import of a missing package finds
+    assert f"pip install 'qnn-ext[{package}]'" in fails("inspect", DATA / file)
+
+
+def test_params_of_a_symbol(fails, tmp_path):
+    """Beside the symbol lies exactly one .params file, or --params names one."""
+    symbol = tmp_path / "net[1]-symbol.json"
+    symbol.write_text('{"nodes": [], "heads": []}')
+    assert "net[1]-0000.params" in fails("inspect", symbol)
+    for epoch in ("0000", "0010"):
+        (tmp_path / f"net[1]-{epoch}.params").write_bytes(b"damaged")
+    assert "net[1]-0000.params, net[1]-0010.params" in fails("inspect", symbol)
+    (tmp_path / "net[1]-0010.params").unlink()
+    assert find_params(symbol) == tmp_path / "net[1]-0000.params"
+
+
+def test_truncated_model(fails, tmp_path):
+    (tmp_path / "m.tflite").write_bytes(MODEL.read_bytes()[:5000])
+    fails("compile", tmp_path / "m.tflite", "-o", tmp_path / "out.qnn")
+    assert not (tmp_path / "out.qnn").exists()
+
+
+@pytest.mark.parametrize("output", ["missing/out.qnn", "."])
+def test_unwritable_output(fails, tmp_path, output):
+    assert "cannot write" in fails("compile", MODEL, "-o", tmp_path / output)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_target(fails, tmp_path):
+    assert "skylake" in fails("compile", MODEL, "--target", "skylake-avx9000", "-o", tmp_path / "m.qnn")
+
+
+def test_unknown_shape_name(fails, tmp_path):
+    assert "nope" in fails("compile", MODEL, "--shape", "nope=1,8,8,1", "-o", tmp_path / "m.qnn")
+
+
+def test_shapes_of_a_compiled_file_are_fixed(fails, compiled):
+    assert "fixed" in fails("run", compiled, "--input", DIGIT, "--batch", "2")
+
+
+def test_unusable_inputs(fails, compiled, tmp_path):
+    np.save(tmp_path / "shape.npy", np.zeros((1, 9, 8, 1), np.int8))
+    np.save(tmp_path / "dtype.npy", np.zeros((1, 8, 8, 1), np.int64))
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "names.npz", x=np.zeros(1), y=np.zeros(1))
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "text.jpg").write_text("no image")
+    (tmp_path / "cut.png").write_bytes(DIGIT.read_bytes()[:100])
+    expected = {
+        "shape.npy": "(1, 8, 8, 1)",
+        "dtype.npy": "must be int8",
+        "objects.npy": "not a .npy file",
+        "names.npz": "unknown input 'x'",
+        "text.npy": "not a .npy file",
+        "text.npz": "not a .npz file",
+        "text.jpg": "neither an image",
+        "cut.png": "cannot be read as an image",
+        "missing.npy": "no such file",
+        "missing.npz": "no such file",
+        "missing.jpg": "no such file",
+    }
+    for name, message in expected.items():
+        assert message in fails("run", compiled, "--input", tmp_path / name), name
+
+
+def test_unusable_labels(fails, compiled, tmp_path):
+    (tmp_path / "nine.txt").write_text("\n".join("123456789"))
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00\x81")
+    assert "9 lines, the model 10 classes" in fails("run", compiled, "-i", DIGIT, "--labels", tmp_path / "nine.txt")
+    assert "UTF-8" in fails("run", compiled, "-i", DIGIT, "--labels", tmp_path / "binary.txt")
+    assert "no such file" in fails("run", compiled, "-i", DIGIT, "--labels", tmp_path / "missing.txt")
+
+
+def test_unusable_output_of_run(fails, compiled, tmp_path):
+    assert ".npy or .npz" in fails("run", compiled, "-i", DIGIT, "--output", tmp_path / "y.txt")
+    assert "one run" in fails("run", compiled, "-i", DIGIT, "-i", DIGIT, "--output", tmp_path / "y.npy")
+    assert "No such file" in fails("run", compiled, "-i", DIGIT, "--output", tmp_path / "missing" / "y.npy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_int16_input_asks_how_to_normalize(fails, cli):
+    model = DATA / "digits_cnn_int16x8.tflite"
+    assert "choose one of 0..1" in fails("run", model, "-i", DIGIT, "--threads", "1")
+    code, out, _ = cli("run", model, "-i", DIGIT, "--normalize", "0..1", "--json", "--threads", "1")
+    assert code == 0 and json.loads(out)["results"][0]["outputs"][0]["top"][0]["index"] == 3
+
+
+def test_interrupt_exits_with_130(cli, compiled, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(qnn_ext.Engine, "time", interrupted)
+    assert cli("bench", compiled)[0] == 130
+
+
+def test_closed_pipe_is_silent(compiled):
+    """`qnn-ext inspect m.qnn | head -1`."""
+    command = f"{sys.executable} -c 'from qnn_ext.cli import main; main()' inspect {compiled} --json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout == "{\n" and done.stderr == ""
+
+
+def test_colour_picture_for_a_grey_input(cli, compiled, tmp_path):
+    Image.open(DIGIT).convert("RGBA").save(tmp_path / "colour.png")
+    _, grey, _ = cli("run", compiled, "--input", DIGIT, "--json")
+    _, colour, _ = cli("run", compiled, "--input", tmp_path / "colour.png", "--json")
+    assert json.loads(grey)["results"][0]["outputs"] == json.loads(colour)["results"][0]["outputs"]
+
+
+def test_an_arm_board_is_compiled_for_and_not_run_here(cli, fails, links_for, tmp_path):
+    links_for("aarch64")
+    output = tmp_path / "m.qnn"
+    code, out, _ = cli("compile", UINT8, "--target", "rpi4", "-o", output)
+    assert code == 0 and re.search(r"cortex-a72: weights [\d.]+ kB, feature maps [\d.]+ kB", out)
+    assert "built for aarch64, but this machine is" in fails("run", output, "--input", DIGIT)
+    code, out, _ = cli("inspect", output)
+    assert code == 0 and "cortex-a72: does not run here; weights" in out
+
+
+def test_memory_per_target(cli, links_for, tmp_path):
+    links_for("aarch64")
+    output = tmp_path / "m.qnn"
+    code, out, _ = cli("compile", UINT8, "--target", "rpi4,rpi5,x86-64", "-o", output, "--json")
+    memory = json.loads(out)["memory"]
+    assert code == 0 and [one["target"] for one in memory] == ["cortex-a76", "cortex-a72", "x86-64"]
+    assert all(0 < one["feature_maps"] < one["weights"] for one in memory)
+    variants = json.loads(cli("inspect", output, "--json")[1])["variants"]
+    assert [variant["memory"]["weights"] for variant in variants] == [one["weights"] for one in memory]
+
+
+@pytest.mark.parametrize("arguments", [["run", "-i", DIGIT], ["bench"]], ids=["run", "bench"])
+def test_a_compiled_file_runs_without_the_compiler(compiled, arguments):
+    """What a board with little memory does; TVM's compiler takes 150 MB and seconds to import."""
+    command, *rest = map(str, arguments)
+    script = f"""
+import sys
+from qnn_ext.cli import main
+try:
+    main({[command, str(compiled), *rest]!r})
+except SystemExit as end:
+    assert not end.code and "qnn_ext.compiling" not in sys.modules and "tvm" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout, done.stderr

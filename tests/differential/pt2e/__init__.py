@@ -1,0 +1,93 @@
+"""PyTorch's PT2E models: random programs of torch.export with quantize and dequantize operators."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+
+from qnn_ext.frontends.pytorch.exported import (
+    converters,  # noqa: F401  (they fill the registry)
+    from_exported_program,
+)
+from qnn_ext.frontends.pytorch.exported.registry import CONVERTERS
+from qnn_ext.module import QnnModule
+
+from ..recipe import Case, FrameworkRefuses, Frontend, Oracle
+from . import elementwise, moves, products, qparams, rows  # noqa: F401  (they fill the registry)
+from .builder import GENERATORS, make
+from .enclosure import enclose
+
+warnings.filterwarnings("ignore", module="torch")
+torch.set_num_threads(1)
+
+NO_TENSOR = "yields a number at import, or a constant: tests/frontends/pytorch/exported/test_operators.py"
+FILLED = """
+aten.sym_size.int aten.sym_numel.default aten.numel.default aten.ones_like.default aten.zeros_like.default
+aten.full_like.default aten.new_zeros.default aten.new_ones.default aten.new_full.default aten.zeros.default
+aten.ones.default aten.full.default aten.arange.default aten.arange.start aten.arange.start_step
+aten.scalar_tensor.default
+"""
+NO_OVERLOAD = "no overload of this PyTorch has the name; other versions' programs may"
+REFERENCE = "a quantized tensor of convert_to_reference_fx: tests/frontends/pytorch/exported/test_reference.py"
+TORCHAO = "an operator of another package, torchao: tests/frontends/pytorch/exported/test_dynamic.py"
+EXCLUDED = {
+    **dict.fromkeys(FILLED.split(), NO_TENSOR),
+    **dict.fromkeys(("aten.special_softmax.int", "aten.float.default"), NO_OVERLOAD),
+    "aten.quantize_per_tensor.default": REFERENCE,
+    "aten.quantize_per_tensor.tensor_qparams": REFERENCE,
+    "aten.dequantize.self": REFERENCE,
+    **{name: TORCHAO for name in CONVERTERS if name.startswith("torchao.")},
+}
+
+
+def exported(case: Case) -> torch.export.ExportedProgram:
+    """The case's program, exported once."""
+    if "program" not in case.facts:
+        example = tuple(tensors(case.trials[0]))
+        with torch.no_grad():
+            try:
+                case.facts["program"] = torch.export.export(case.content.eval(), example, strict=False)
+            except Exception as error:  # PyTorch's own tracing: exceptions there have no common base
+                raise FrameworkRefuses(str(error)) from error
+    program: torch.export.ExportedProgram = case.facts["program"]
+    return program
+
+
+def tensors(values: list[np.ndarray]) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.ascontiguousarray(array)) for array in values]
+
+
+def load(case: Case) -> QnnModule:
+    """The module. If a product runs in float after all, no output has to match the interpreter bit for bit."""
+    module = from_exported_program(exported(case))
+    if any(note.operator == "matmul" or note.operator.startswith("nn.conv") for note in module.notes):
+        case.steady = [False] * len(case.steady)
+    return module
+
+
+def run_torch(case: Case) -> list[list[np.ndarray]]:
+    """PyTorch's outputs of every trial."""
+    module = exported(case).module()
+    results = []
+    for values in case.trials:
+        with torch.no_grad():
+            try:
+                found = module(*tensors(values))
+            except (RuntimeError, IndexError) as error:
+                raise FrameworkRefuses(str(error)) from error
+        results.append([tensor.numpy() for tensor in found])
+    return results
+
+
+FRONTEND = Frontend(
+    name="pt2e",
+    operators=tuple(GENERATORS),
+    dtypes=("int8", "uint8", "int8", "uint8", "int16", "uint16"),
+    make=make,
+    load=load,
+    supported=tuple(CONVERTERS),
+    excluded=EXCLUDED,
+    oracles=(Oracle("PyTorch", load, run_torch, enclose=enclose),),
+)

@@ -1,0 +1,71 @@
+"""Midpoints with numerics="float32", as LiteRT with its default delegate has them: the ends of fused activations, which
+XNNPACK rounds to even with the zero point added, and what LiteRT computes beside XNNPACK."""
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from tests.conformance.tflite_models.builder import Graph, Q
+
+pytest.importorskip("ai_edge_litert")
+
+SHAPE = (1, 4, 4, 8)
+WINDOW = {"padding": "VALID", "strideH": 1, "strideW": 1}
+
+
+def check(graph, output, *arrays):
+    from tests.conformance.tflite_models.runner import invoke
+
+    graph.packed.outputs = [output]
+    content = graph.build()
+    ((expected,),) = invoke(content, [list(arrays)], "default", False)
+    (found,) = qnn_ext.Interpreter(qnn_ext.from_tflite(content)).run(list(arrays)).values()
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("name", ["CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "MAX_POOL_2D", "AVERAGE_POOL_2D"])
+def test_ends_of_fused_activations(rng, name, dtype):
+    middle = 0 if dtype == "int8" else 128
+    x = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, SHAPE, endpoint=True).astype(dtype)
+    for zero_point in (middle + 3, middle + 4):
+        for activation, scale in (("relu6", 4.0), ("relu6", 12.0), ("relu_n1_to_1", 2.0)):
+            graph, q = Graph(), Q(scale, zero_point)
+            data = graph.input(SHAPE, dtype, q if "POOL" in name else Q(1.0, middle))
+            operands, options, size = [data], {}, SHAPE[1:3]
+            if name in ("CONV_2D", "FULLY_CONNECTED"):
+                eye = (np.eye(8) + middle).astype(dtype)
+                shape = (8, 1, 1, 8) if name == "CONV_2D" else (8, 8)
+                operands.append(graph.const(eye.reshape(shape), q=Q(1.0, middle)))
+                operands.append(graph.const(np.zeros(8, np.int32), q=Q(1.0, 0)))
+                dilation = {"dilationHFactor": 1, "dilationWFactor": 1}
+                options = {**WINDOW, **dilation} if name == "CONV_2D" else {"keepNumDims": True}
+            elif "POOL" in name:
+                options, size = {**WINDOW, "filterHeight": 2, "filterWidth": 2}, (3, 3)
+            else:
+                other = np.full(SHAPE, middle + (name == "MUL"), dtype)
+                operands.append(graph.const(other, q=Q(1.0, middle)))
+            output = graph.tensor((1, *size, 8), dtype, q)
+            graph.op(name, operands, [output], act=activation, **options)
+            check(graph, output, x)
+
+
+def test_concatenation_of_different_scales():
+    """In LiteRT's kernel, midpoints away from zero."""
+    graph = Graph()
+    one, two = graph.input((2, 128), "uint8", Q(1 / 64, 128)), graph.input((2, 128), "uint8", Q(1 / 16, 0))
+    output = graph.tensor((2, 256), "uint8", Q(1 / 16, 128))
+    graph.op("CONCATENATION", [one, two], [output], axis=1, act="none")
+    values = np.arange(256, dtype=np.uint8).reshape(2, 128)
+    check(graph, output, values, values)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_squares(dtype):
+    """MUL of a tensor with itself: midpoints to even with the zero point added, where products round before."""
+    for number, scale in enumerate((1 / 16, 1 / 8, 0.0371)):
+        graph, zero_point = Graph(), (3 if dtype == "int8" else 131) + number
+        x = graph.input((1, 256), dtype, Q(scale, zero_point))
+        output = graph.tensor((1, 256), dtype, Q(scale * 2, zero_point))
+        graph.op("MUL", [x, x], [output], act="relu6" if number else "none")
+        check(graph, output, np.arange(256, dtype=np.uint8).view(dtype)[None])

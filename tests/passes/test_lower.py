@@ -1,0 +1,71 @@
+"""Which implementation computes a group: the next one where a schedule is refused, and errors stay errors."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from tvm import te
+
+from qnn_ext import op as qnn
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.compiling.describe import kernels_of
+from qnn_ext.op.base import constant
+from qnn_ext.targets.names import make_target
+from qnn_ext.topi_int8 import DenseWorkload, Implementation, select, strategy
+
+from .modules import module
+
+WORKLOAD = DenseWorkload(4, 16, 8, "uint8", "int8")
+
+
+@pytest.fixture
+def dense_layer(rng):
+    weight = constant(rng.integers(-9, 9, (8, 16), dtype=np.int8))
+    return module([((4, 16), "uint8")], lambda emit, x: emit(qnn.dense(x, weight, 0, 0, 1.0, 1.0)))
+
+
+def put_first(monkeypatch, compute, schedule):
+    """Offer a kernel for any dense layer, ahead of all others."""
+    first = Implementation(
+        name="first",
+        priority=1000,
+        accepts=lambda workload, target: True,
+        compute=compute,
+        schedule=schedule,
+        pack_weight=lambda workload, weight: weight,
+    )
+    monkeypatch.setitem(strategy._registry, DenseWorkload, [first, *strategy._registry[DenseWorkload]])
+
+
+def rows(workload, x, w, _pad):
+    k = te.reduce_axis((0, workload.k), "k")
+    return te.compute(
+        (workload.m, workload.n),
+        lambda i, j: te.sum(x[i, k].astype("int32") * w[j, k].astype("int32"), axis=k),
+        name="rows",
+    )
+
+
+def refused(sch, *_):
+    sch.compute_inline(sch.get_sblock("rows"))
+
+
+def test_an_index_error_in_a_kernel_is_an_error(monkeypatch, dense_layer):
+    def compute(*_):
+        raise IndexError("a defect of the kernel")
+
+    put_first(monkeypatch, compute, refused)
+    with pytest.raises(IndexError, match="a defect of the kernel"):
+        lower_module(dense_layer, make_target("native", 1))
+
+
+def test_the_next_kernel_takes_over_where_a_schedule_is_refused(monkeypatch, dense_layer, caplog):
+    target = make_target("avx512_vnni", 1)
+    second = select(WORKLOAD, target)
+    put_first(monkeypatch, rows, refused)
+    with caplog.at_level(logging.WARNING, "qnn_ext"):
+        (kernel,) = (kernel for kernel in kernels_of(lower_module(dense_layer, target)) if kernel.macs)
+    assert kernel.implementation == second.name
+    assert "passed over first: compute-inline: " in caplog.text

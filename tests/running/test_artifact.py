@@ -1,0 +1,431 @@
+"""`.qnn` files that are damaged or altered: told before anything in them is used, always by an error of ours."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+import lzma
+import random
+import subprocess
+import sys
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qnn_ext
+from qnn_ext import ArtifactError, QnnError
+from qnn_ext.files.container import MANIFEST
+from tests.qnn_files import describe, description_of, members_of, rewrite, rezip, write_members, zip_members
+
+DATA = Path(qnn_ext.__file__).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def engine() -> qnn_ext.Engine:
+    return qnn_ext.build(qnn_ext.from_tflite(DATA / "digits_lstm_int8.tflite"), num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def saved(engine, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "lstm.qnn"
+    engine.save(path)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "m.qnn"
+
+
+# ---- the container -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip archive", b"PK\x05\x06" + bytes(18)])
+def test_load_refuses_other_files(tmp_path, content):
+    path = tmp_path / "m.qnn"
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"m\.qnn"):
+        qnn_ext.load(path)
+
+
+def test_load_of_nothing(tmp_path):
+    for path in (tmp_path / "missing.qnn", tmp_path):
+        with pytest.raises(ArtifactError, match=r"no such file|not a regular file"):
+            qnn_ext.load(path)
+
+
+def test_damaged_bytes_are_noticed(saved, tmp_path, rng):
+    """Flipped bits anywhere and cuts anywhere: an error of ours, or a file that is still whole."""
+    content = saved.read_bytes()
+    path = tmp_path / "m.qnn"
+    for position in rng.integers(0, len(content), 60):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        _load_or_own_error(path)
+    for length in rng.integers(0, len(content), 20):
+        path.write_bytes(content[:length])
+        with pytest.raises(ArtifactError):
+            qnn_ext.load(path)
+
+
+def _load_or_own_error(path: Path) -> None:
+    try:
+        qnn_ext.load(path)
+    except QnnError as error:
+        assert str(path) in str(error)
+
+
+@pytest.mark.parametrize("member", ["qnn.json.xz", "states.bin.zlib", "model0.so.xz", "weights0.bin.xz"])
+def test_checksums(saved, path, member):
+    """Every byte of every member counts, whatever the zip's own check says, which is computed anew here."""
+    content = zip_members(saved)[member]
+    for position in (0, len(content) // 2, len(content) - 1):
+        altered = bytearray(content)
+        altered[position] ^= 0x10
+        rezip(saved, path, {member: bytes(altered)})
+        with pytest.raises(ArtifactError, match=f"{member.partition('.')[0]}"):
+            qnn_ext.load(path)
+
+
+def test_nothing_of_an_altered_library_is_executed(saved, path, tmp_path):
+    """A library that is one, with code that runs when it is mapped, under the manifest of another."""
+    source, library, told = tmp_path / "evil.c", tmp_path / "evil.so", tmp_path / "told"
+    source.write_text(f'#include <stdio.h>\n__attribute__((constructor)) void f() {{ fclose(fopen("{told}", "w")); }}')
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    evil = lzma.compress(library.read_bytes())
+    manifest = json.loads(zip_members(saved)[MANIFEST])
+    manifest["members"]["model0.so.xz"].update(bytes=len(evil), unpacked=library.stat().st_size)
+    rezip(saved, path, {"model0.so.xz": evil, MANIFEST: json.dumps(manifest).encode()})
+    with pytest.raises(ArtifactError, match="checksum of model0"):
+        qnn_ext.load(path)
+    assert not told.exists()
+    rewrite(saved, path, {"model0.so": library.read_bytes()})  # with its checksum it would be
+    with pytest.raises(ArtifactError, match="does not load"):
+        qnn_ext.load(path)
+    assert told.exists()
+
+
+def test_members_that_the_manifest_does_not_know(saved, path):
+    for name in ("extra", "model1.so", "../model0.so", "qnn.json"):
+        rezip(saved, path, {name: b"?"})
+        with pytest.raises(ArtifactError, match="not in its manifest"):
+            qnn_ext.load(path)
+        write_members(path, {**members_of(saved), f"{name}?": b"?"})
+        with pytest.raises(ArtifactError, match="is unknown"):
+            qnn_ext.load(path)
+
+
+def test_members_of_one_name(saved, path):
+    path.write_bytes(saved.read_bytes())
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr(MANIFEST, b"{}")
+    with pytest.raises(ArtifactError, match="two of one name"):
+        qnn_ext.load(path)
+    write_members(path, {**members_of(saved), "weights0.bin.zlib": b"?"})
+    with pytest.raises(ArtifactError, match="two members of one name"):
+        qnn_ext.load(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_members_packed_by_the_zip(saved, path, method):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in zip_members(saved).items():
+            archive.writestr(name, content)
+    with pytest.raises(ArtifactError, match="packed or encrypted by the zip"):
+        qnn_ext.load(path)
+
+
+def test_older_and_newer_formats(saved, path):
+    with zipfile.ZipFile(path, "w") as archive:  # as format 2 was
+        archive.writestr("qnn.json", json.dumps({"format": 2}))
+    with pytest.raises(ArtifactError, match=r"m\.qnn: written by an older version of qnn_ext; compile the model again"):
+        qnn_ext.load(path)
+    manifest = json.loads(zip_members(saved)[MANIFEST])
+    rezip(saved, path, {MANIFEST: json.dumps({**manifest, "format": 99}).encode()})
+    with pytest.raises(ArtifactError, match="another version"):
+        qnn_ext.load(path)
+
+
+BOMB = 1 << 30  # bytes
+
+
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """Zeros, by the quickest way to pack many."""
+    packer = zlib.compressobj(1)
+    return b"".join(packer.compress(bytes(1 << 24)) for _ in range(BOMB >> 24)) + packer.flush()
+
+
+@pytest.mark.parametrize("declared", [None, BOMB], ids=["size hidden", "size declared"])
+@pytest.mark.parametrize("member", ["qnn.json", "weights0.bin", "states.bin", "model0.so"])
+def test_bombs(saved, path, bomb, member, declared):
+    """A gigabyte in 5 MB: refused by arithmetic, or as soon as there is more than was declared; 500 MB are plenty."""
+    stored = {name: content for name, content in zip_members(saved).items() if not name.startswith(member)}
+    manifest = json.loads(stored[MANIFEST])
+    old = next(name for name in manifest["members"] if name.startswith(member))
+    fields = manifest["members"].pop(old)
+    fields |= {"bytes": len(bomb), "sha256": hashlib.sha256(bomb).hexdigest()}
+    fields["unpacked"] = declared or fields["unpacked"]
+    manifest["members"][member + ".zlib"] = fields
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**stored, MANIFEST: json.dumps(manifest).encode(), member + ".zlib": bomb}.items():
+            archive.writestr(name, content)
+    script = (
+        "import resource, sys, qnn_ext, tvm_ffi; resource.setrlimit(resource.RLIMIT_DATA, (500 << 20, 500 << 20))\n"
+        "try: qnn_ext.load(sys.argv[1])\n"
+        "except qnn_ext.ArtifactError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
+    assert "unpack" in done.stdout or "bytes, more than" in done.stdout, done.stdout + done.stderr
+
+
+# ---- the description ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("source", 3, "source must be a text"),
+        ("source", "\ud800", "source must be a text"),
+        ("extra", 3, "must be an object of source, "),
+        ("inputs", 3, "inputs must be a list"),
+        ("inputs.0.name", None, r"inputs\[0\]\.name must be a text"),
+        ("inputs.0.shape.1", -1, r"inputs\[0\]\.shape\[1\] must be an integer from 0"),
+        ("inputs.0.shape.1", 2.0, r"inputs\[0\]\.shape\[1\] must be an integer from 0"),
+        ("inputs.0.shape", [1 << 40, 1 << 40], r"inputs\[0\]\.shape must be that of a tensor of at most"),
+        ("inputs.0.shape", [1] * 70, r"inputs\[0\]\.shape must be a list of 0 to 32"),
+        ("inputs.0.dtype", "object", r"inputs\[0\]\.dtype must be one of bool, "),
+        ("inputs.0.dtype", [], r"inputs\[0\]\.dtype must be one of bool, "),
+        ("inputs.0.dynamic_batch", 1, r"inputs\[0\]\.dynamic_batch must be true or false"),
+        ("inputs.0.qparams.scale", 0.0, r"inputs\[0\]\.qparams\.scale must be positive"),
+        ("inputs.0.qparams.scale", 1e-60, r"inputs\[0\]\.qparams\.scale must be positive in its dtype"),
+        ("inputs.0.qparams.scale", [0.5, 0.5], r"inputs\[0\]\.qparams must be per-tensor"),
+        ("inputs.0.qparams.zero_point", 1 << 40, r"inputs\[0\]\.qparams\.zero_point must be an integer"),
+        ("inputs.0.qparams.zero_point", 999, r"inputs\[0\]\.qparams\.zero_point must be int8"),
+        ("inputs.0.qparams.axis", 1, r"inputs\[0\]\.qparams must be per-tensor"),
+        ("inputs.0.qparams.dtype", "float32", r"inputs\[0\]\.qparams\.dtype must be one of int8"),
+        ("states.0.shape", [3], "states.bin has"),
+        ("states.0.dtype", "V8", r"states\[0\]\.dtype"),
+        ("notes", [1], r"notes\[0\] must be an object"),
+        ("variants", [], "variants must be a list of 1 to 64"),
+        ("variants.0.target.kind", "c", r"variants\[0\]\.target\.kind must be one of llvm, cuda"),
+        ("variants.0.target.num-cores", "x", r"variants\[0\]\.target\.num-cores must be an integer"),
+        ("variants.0.target", {"kind": "cuda"}, r"variants\[0\]\.target\.arch must be that of a GPU"),
+        ("variants.0.features", ["a", 1], r"variants\[0\]\.features\[1\] must be a text"),
+        ("variants.0.kernels.2.macs", "many", r"variants\[0\]\.kernels\[2\]\.macs must be an integer"),
+        ("variants.0.kernels.2.reason", 1, r"variants\[0\]\.kernels\[2\]\.reason must be a text"),
+        ("variants.0.fallback", [], r"variants\[0\]\.fallback must be a text"),
+        ("variants.0.fallback", "control flow", r"variants\[0\]\.fallback must be empty, for there is a program"),
+        ("variants.0.kernels", [], r"variants\[0\]\.program\.steps must be 0, one for each kernel"),
+        ("variants.0.program", None, "weights0.bin is unknown"),
+        ("variants.0.program.workspace", 1 << 60, r"variants\[0\]\.program\.workspace must be an integer"),
+        ("variants.0.program.workspace", 8, r"variants\[0\]\.program\.stamps must be within 8 bytes"),
+        ("variants.0.program.weights", 64, "weights0.bin has"),
+        ("variants.0.program.tasks", 0, r"variants\[0\]\.program\.tasks must be an integer from 1"),
+        ("variants.0.program.stamps", 4, r"variants\[0\]\.program\.stamps must be within"),
+        ("variants.0.program.inputs", [], r"variants\[0\]\.program\.inputs must be a list of"),
+        ("variants.0.program.inputs.0", 0, r"variants\[0\]\.program\.inputs\[0\] must be an offset of"),
+        ("variants.0.program.inputs.0", 1 << 30, r"variants\[0\]\.program\.inputs\[0\] must be an offset of"),
+        ("variants.0.program.outputs.0", [2, 0], r"variants\[0\]\.program\.outputs\[0\]\[0\] must be 0"),
+        ("variants.0.program.outputs.0", [1, 1 << 30], r"variants\[0\]\.program\.outputs\[0\] must be an offset of"),
+        ("variants.0.program.outputs.0", [0], r"variants\[0\]\.program\.outputs\[0\] must be a list of 2 to 2"),
+    ],
+)
+def test_fields(saved, path, field, value, told):
+    description = description_of(saved)
+    _set(description, field.split("."), value)
+    describe(saved, path, description)
+    with pytest.raises(ArtifactError, match=told) as caught:
+        qnn_ext.load(path)
+    assert str(path) in str(caught.value)
+
+
+def _set(tree, keys: list[str], value) -> None:
+    *above, last = [int(key) if key.isdigit() else key for key in keys]
+    for key in above:
+        tree = tree[key]
+    tree[last] = value
+
+
+def _paths(tree, path: tuple = ()) -> list[tuple]:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [path, *(found for key, value in items for found in _paths(value, (*path, key)))]
+
+
+def test_every_field_is_needed(saved, path):
+    """Leaving out any key of any object is told with that key's name."""
+    whole = description_of(saved)
+    keys = {tuple(0 if isinstance(key, int) else key for key in found) for found in _paths(whole)}
+    for keys_to in sorted(found for found in keys if found and isinstance(found[-1], str)):
+        if keys_to[-2:-1] in (("target",), ("workload",), ("versions",)) and keys_to[-1] != "kind":
+            continue  # names of others, any of which may be there
+        description = copy.deepcopy(whole)
+        tree = description
+        for key in keys_to[:-1]:
+            tree = tree[key]
+        del tree[keys_to[-1]]
+        describe(saved, path, description)
+        with pytest.raises(ArtifactError, match=rf"{keys_to[-1]} is missing|a target with a kind"):
+            qnn_ext.load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 100_000,
+        b"{",
+        b"3",
+        b"\xff",
+        b'{"source": NaN}',
+        b'{"source": 1' + b"0" * 5000 + b"}",
+        b'{"source": "a", "source": "b"}',
+    ],
+)
+def test_description_that_is_no_json(saved, path, text):
+    rewrite(saved, path, {"qnn.json": text})
+    with pytest.raises(ArtifactError, match="damaged"):
+        qnn_ext.load(path)
+
+
+HOSTILE = [None, True, -1, 0, 1, 63, 1 << 31, 1 << 63, 10**400, 0.5, 1e308, "", "x", "\ud800", "object", [], {}, [[]]]
+
+
+def test_altered_descriptions_raise_errors_of_ours(saved, path):
+    """Checksums are right here: what is loaded, and inspected, then is a file that someone made so."""
+    from qnn_ext.cli.inspect import _compiled_data
+
+    rng, whole, refused = random.Random(0), description_of(saved), 0
+    positions = [found for found in _paths(whole) if found]
+    shallow = [found for found in positions if len(found) < 5]
+    for index in range(150):
+        description = copy.deepcopy(whole)
+        _set(description, [str(key) for key in rng.choice(shallow if index % 2 else positions)], rng.choice(HOSTILE))
+        describe(saved, path, description)
+        try:
+            _compiled_data(path, None)
+            qnn_ext.load(path)
+        except QnnError as error:
+            refused += 1
+            str(error).encode()
+    assert refused > 100
+
+
+def test_more_memory_than_there_is(saved, path):
+    description = description_of(saved)
+    description["variants"][0]["program"]["workspace"] = 1 << 42
+    describe(saved, path, description)
+    with pytest.raises(ArtifactError, match=r"takes 4398\.0 GB to run"):
+        qnn_ext.load(path)
+
+
+@pytest.mark.parametrize("change", [-64, 64, 1 << 20])
+def test_memory_that_is_not_what_the_code_takes(saved, path, change):
+    """A smaller workspace would be written beyond its end."""
+    description = description_of(saved)
+    program = description["variants"][0]["program"]
+    description["variants"][0]["program"]["workspace"] += change
+    describe(saved, path, description)
+    with pytest.raises(ArtifactError, match=rf"takes {program['workspace'] - change} bytes of workspace"):
+        qnn_ext.load(path)
+
+
+def test_more_memory_than_is_free(path):
+    """Less than the machine has, more than this process may take: a product of 8192 x 32768 between two others."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8192, 1]) for name in "xy")
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["wide"]), helper.make_node("MatMul", ["wide", "b"], ["y"])]
+    ones = np.ones(32768, np.float32)
+    constants = [numpy_helper.from_array(ones.reshape(shape), name) for name, shape in (("a", (1, -1)), ("b", (-1, 1)))]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    engine = qnn_ext.build(qnn_ext.from_onnx(model), num_threads=1)
+    engine.save(path)
+    script = (
+        "import resource, sys, qnn_ext; engine = qnn_ext.load(sys.argv[1], num_threads=1)\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (800 << 20, 800 << 20))\n"
+        "try: engine.time(1, 1)\n"
+        "except qnn_ext.QnnError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
+    wanted = engine.memory.feature_maps
+    assert wanted >= 1 << 30
+    assert f"feature maps take {wanted} bytes, more than are free here" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_the_code_does_not_take(tmp_path):
+    """A description that is sound by itself, of code that takes and gives something else, in the virtual machine."""
+    floats = TensorProto.FLOAT
+    ordered = helper.make_node("TopK", ["x", "k"], ["values", "indices"])
+    outputs = [helper.make_tensor_value_info("values", floats, [4, 3])]
+    outputs.append(helper.make_tensor_value_info("indices", TensorProto.INT64, [4, 3]))
+    data, count = helper.make_tensor_value_info("x", floats, [4, 16]), numpy_helper.from_array(np.array([3]), "k")
+    proto = helper.make_model(helper.make_graph([ordered], "sorts", [data], outputs, [count]), ir_version=8)
+    qnn_ext.build(qnn_ext.from_onnx(proto.SerializeToString()), num_threads=1).save(tmp_path / "sorts.qnn")
+    whole = description_of(tmp_path / "sorts.qnn")
+    for kind, value in (
+        ("inputs", []),
+        ("inputs", [{**whole["inputs"][0], "shape": [4, 17]}]),
+        ("inputs", [{**whole["inputs"][0], "shape": [4]}]),
+        ("inputs", [{**whole["inputs"][0], "dtype": "int32"}]),
+        ("outputs", whole["outputs"] * 2),
+        ("outputs", whole["outputs"][:1]),
+    ):
+        describe(tmp_path / "sorts.qnn", tmp_path / "m.qnn", {**whole, kind: value})
+        engine = qnn_ext.load(tmp_path / "m.qnn", num_threads=1)
+        inputs = [np.zeros(spec.shape, spec.dtype) for spec in engine.inputs]
+        for use in (lambda: engine.run(inputs), lambda: engine.time(1, 1), lambda: engine.profile(1)):  # noqa: B023
+            with pytest.raises(QnnError, match=r"does not run|results instead of"):
+                use()
+
+
+def test_what_is_written_is_checked(engine, tmp_path, monkeypatch):
+    variant = engine._built.variant
+    variant = replace(variant, program=replace(variant.program, tasks=0))
+    monkeypatch.setattr(engine, "_saved_with", [qnn_ext.running.artifact.Compiled(variant, None, None)])
+    with pytest.raises(ArtifactError, match="tasks"):
+        engine.save(tmp_path / "m.qnn")
+    assert not list(tmp_path.iterdir())
+
+
+def test_equal_models_make_equal_manifests(engine, saved, path):
+    engine.save(path)
+    assert description_of(path) == description_of(saved) and members_of(path).keys() == members_of(saved).keys()
+
+
+def test_weights_that_pack_too_well_are_stored(tmp_path):
+    """What unpacks to over a hundred times its size is refused as a bomb: the writer does not make such files."""
+    from qnn_ext.files.container import Reader, Writer
+
+    content = bytes(1 << 27)
+    with open(tmp_path / "zeros", "wb") as file, Writer(file) as writer:
+        writer.add_large("zeros", content)
+        writer.finish(None)
+    with open(tmp_path / "zeros", "rb") as file:
+        reader = Reader(file)
+        assert reader.names() == ["zeros"] and reader.size("zeros") == 1 << 27
+        assert sum(map(len, reader.pieces("zeros"))) == 1 << 27
+
+
+def test_pieces_are_small():
+    """However little a member is packed to, and however it was packed, it comes in pieces of at most 256 kB."""
+    from qnn_ext.files.container import Reader, Writer
+
+    values = np.random.default_rng(0).integers(0, 3, 1 << 18, np.uint8).tobytes() + bytes(1 << 21)
+    file = io.BytesIO()
+    with Writer(file) as writer:
+        writer.add("a", values)
+        writer.add_small("b", values)
+        writer.add_large("c", values)
+        writer.finish(None)
+    reader = Reader(file)
+    assert len(zlib.compress(values)) < reader.size("c") == len(values)
+    for name in "abc":
+        pieces = list(reader.pieces(name))
+        assert b"".join(pieces) == values and max(map(len, pieces)) <= 1 << 18

@@ -1,0 +1,37 @@
+"""The import rules of ARCHITECTURE.md, which pyproject.toml states for import-linter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_import_rules():
+    done = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+UNCHANGED = """
+import os, pkgutil, sys
+from importlib import import_module
+import tvm, tvm_ffi
+
+def state():
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}  # PyTorch's own
+    return variables, set(tvm_ffi.core.ERROR_NAME_TO_TYPE)
+
+before = state()
+import qnn_ext
+for module in pkgutil.walk_packages(qnn_ext.__path__, "qnn_ext."):
+    import_module(module.name)
+assert "qnn_ext.compiling.build" in sys.modules
+assert state() == before
+"""
+
+
+def test_importing_changes_nothing_for_others():
+    """Neither the environment nor the exceptions that TVM knows; `tvm_runtime.set_up` does, at the first use."""
+    subprocess.run([sys.executable, "-c", UNCHANGED], check=True)
