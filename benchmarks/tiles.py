@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from qnn_ext.autotune.timing import Timer, race
 from qnn_ext.cli.formats import ImportOptions, read_module, recognize
 from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.files.storage import write_text
+from qnn_ext.running.threads import use_threads
 from qnn_ext.targets.names import make_target
 
 WORKLOADS = Path(__file__).with_name("workloads.json")
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--save-workloads", type=Path, metavar="FILE", help="only write the models' workloads")
     options = parser.parse_args(argv)
-    os.environ.setdefault("TVM_NUM_THREADS", "1")
+    use_threads(1)
 
     if options.models:
         found = [workload for path in options.models for workload in workloads_of(path, options.cpu)]
@@ -179,6 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(table([item]).splitlines()[-1], flush=True)
             if options.json:
                 write_text(options.json, json.dumps([item.record() for item in measured], indent=1) + "\n")
+    if not measured:
+        print(f"none of {len(found)} workloads has tiles to compare on {options.cpu}")
+        return 0
     print(summary(measured))
     if options.markdown:
         write_text(options.markdown, f"{table(measured)}\n\n{summary(measured)}\n")

@@ -2,8 +2,8 @@
 
 Each child is in a session of its own, so that an interrupt at the terminal reaches only this process, and everything
 that the child starts in turn (a compiler, its linker) can be ended with it. It also holds one end of a pipe whose other
-end
-is here: when this process dies, even by SIGKILL, the system closes that, and the child ends itself and what it started.
+end is here: when this process dies, even by SIGKILL, the system closes that, and the child ends itself and what it
+started.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from . import forking
 
 _LIFELINE = "QNN_EXT_LIFELINE"
 _PACKAGE = Path(__file__).parents[2]
+
+_PATIENCE = 0.5  # seconds that killed processes get to be gone
 
 _started: weakref.WeakSet[subprocess.Popen] = weakref.WeakSet()
 _starting = forking.lock("starting")
@@ -49,6 +52,16 @@ class _Group(subprocess.Popen):
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS forbids it once the process has ended
             os.killpg(self.pid, signal.SIGKILL)
+
+    def is_alive(self) -> bool:
+        """Whether a process of the group is left."""
+        if not hasattr(os, "killpg"):
+            return self.poll() is None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            self.poll()  # one that has ended stays in its group until it is waited for
+            os.killpg(self.pid, 0)
+            return True
+        return False
 
     def end(self) -> None:
         """Kill it, wait for it, and discard its unread output."""
@@ -169,5 +182,10 @@ def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
 def end_all() -> None:
     """End every process started here, and start no further one: for the end of this process, from any thread."""
     _starting.acquire(timeout=1.0)  # a thread that holds it is starting one, or was stopped while doing so
-    for process in list(_started):
+    processes = list(_started)
+    for process in processes:
         process.kill()
+    deadline = time.monotonic() + _PATIENCE
+    for process in processes:  # what is in the middle of a system call still finishes that, and may create a file
+        while process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.002)

@@ -21,7 +21,7 @@ def main() -> None:
     with answers() as replies:
         try:
             reply: object = _collect(sys.stdin.buffer)
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):  # nothing more, or half a pickle
             return  # the process that started this one has ended
         except (QnnError, MemoryError) as error:
             reply = error

@@ -3,7 +3,6 @@
 Every tensor that a model quantizes is made an output of it, so that the comparison sees every layer.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import qnn_ext
 from qnn_ext.frontends.onnx import from_onnx
 from tests.frontends.onnx.graphs import require_exact_ort
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 

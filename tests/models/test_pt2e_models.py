@@ -3,7 +3,6 @@
 Their outputs equal PyTorch's to a few float32 steps unless a float sum of PyTorch's falls to the other side of a tie:
 then a quantized value differs by one step, and what follows with it. How many do is asserted."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import qnn_ext
 from qnn_ext import Interpreter
 from qnn_ext.module import QnnModule
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchao")
 

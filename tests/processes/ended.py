@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,8 +70,10 @@ def ended(arguments: list[str], after: float, number: signal.Signals, folder: Pa
         out, err = process.communicate(timeout=60)
         seconds = time.monotonic() - sent
     unfinished = [path for path in place.rglob(".*") if path not in before]
+    processes = survivors(mark, number)
     files = [str(path.relative_to(folder)) for path in (*temporary.rglob("*"), *unfinished)]
-    return Left(process.returncode, out, err, survivors(mark, number), files, seconds)
+    shutil.rmtree(temporary)  # what a killed command has left is not the next one's
+    return Left(process.returncode, out, err, processes, files, seconds)
 
 
 def survivors(mark: str, number: signal.Signals) -> list[str]:
@@ -135,8 +138,6 @@ def main() -> int:
             if problem := problem_of(left, number):
                 wrong += 1
                 print(f"{index}: {command} {number.name} after {after:.3f} s: {problem}", flush=True)
-            for path in (folder / "tmp").iterdir():
-                subprocess.run(["rm", "-rf", path], check=True)
     print(f"{options.rounds} rounds, {wrong} wrong, slowest end {slowest:.2f} s, {dict(ends)}")
     return int(wrong > 0)
 

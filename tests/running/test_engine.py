@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
 from qnn_ext import ArtifactError, InputError, QnnError, TargetError
 from qnn_ext.processes.cores import default_threads
-from qnn_ext.running.threads import use_threads
 from qnn_ext.targets.host import can_run, host_architecture
 from tests.qnn_files import describe, description_of, rewrite, rezip, zip_members
 
@@ -303,10 +301,14 @@ def _part_with(description: dict, key: str) -> dict:
 @pytest.mark.skipif(default_threads() < 2, reason="one core only")
 def test_threads_of_the_pool_are_those_asked_for():
     """TVM alone would take one thread on two cores, for it counts every second one as a hyper-thread."""
-    count = tvm.get_global_func("runtime.NumThreads")
-    for threads in (2, 1, 2):
-        use_threads(threads)
-        assert count() == threads
+    script = (
+        "from qnn_ext.running.threads import use_threads; from qnn_ext.tvm_runtime import get_function\n"
+        "for threads in (2, 1, 2): use_threads(threads); print(get_function('runtime.NumThreads')())"
+    )
+    limits = ("OMP_NUM_THREADS", "TVM_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in limits}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "1", "2"]
 
 
 # ---- several targets in one file ---------------------------------------------------------------------------------
