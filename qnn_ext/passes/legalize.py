@@ -26,7 +26,7 @@ from ..op.relax_table import traits_of
 from ..op.table import TABLE
 from ..op.traits import Data, Kind, Traits
 from ..targets.features import operand_dtypes
-from .layout.rules import rebuild
+from .layout.propagation import rebuild
 from .rewrite import Emit, Rebuild, emit_named, rewrite, substitute
 
 OFFSET = 128

@@ -14,7 +14,7 @@ from ..op.observe import OBSERVE
 from ..op.relax_table import traits_of
 from ..op.traits import Product
 from ..passes.layout.forms import channels_last_order
-from ..passes.layout.rules import wants_channels_last
+from ..passes.layout.propagation import wants_channels_last
 from ..passes.rewrite import Rebuild, bindings_of, op_name, operands
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ..op.base import constant, constant_value
-from ..passes.layout.rules import rebuild
+from ..passes.layout.propagation import rebuild
 from ..passes.rewrite import Emit
 
 _LARGEST = float(np.finfo(np.float16).max)

@@ -8,7 +8,7 @@ from tvm.s_tir import Schedule
 from qnn_ext.compiling.codegen import generate_code
 from tests.arm import emulator
 from tests.arm.count import counted, disassembled
-from tests.cases.products import WORKLOADS
+from tests.cases.workloads import WORKLOADS
 from tests.topi_int8.kernels import ARM_CPUS, check, cpu_target
 
 STEPS = 37

@@ -7,7 +7,7 @@ from tvm import te, tirx
 
 from qnn_ext.compiling.codegen import generate_code
 from tests.arm import emulator
-from tests.cases.products import WORKLOADS
+from tests.cases.workloads import WORKLOADS
 from tests.topi_int8.kernels import ARM_CPUS, check, cpu_target
 
 

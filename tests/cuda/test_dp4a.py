@@ -9,7 +9,7 @@ from qnn_ext.compiling.build import lower_module
 from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload
 from qnn_ext.topi_int8.cuda import dp4a
-from qnn_ext.topi_int8.cuda.products import cheapest
+from qnn_ext.topi_int8.cuda.registration import cheapest
 from tests.cases.cuda import CONVOLUTIONS, TARGET, conv, kernel
 from tests.topi_int8.kernels import check
 

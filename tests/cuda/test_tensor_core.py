@@ -10,7 +10,7 @@ import pytest
 from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
 from qnn_ext.topi_int8.cuda import intrin, tensor_core
-from qnn_ext.topi_int8.cuda.products import cheapest
+from qnn_ext.topi_int8.cuda.registration import cheapest
 from qnn_ext.topi_int8.cuda.tensor_core import IMPLEMENTATIONS, TILES, Tile
 from qnn_ext.topi_int8.workload import Workload
 from tests.cases.cuda import CONVOLUTIONS, conv

@@ -22,14 +22,14 @@ from qnn_ext.op.base import TensorInfo, as_expr, call_attributes, constant, cons
 from qnn_ext.op.relax_table import RELAX, traits_of
 from qnn_ext.op.traits import Data, Kind, Output, Traits
 from qnn_ext.passes import channels_last, legalize
-from qnn_ext.passes.canonicalize.rules import RULES as CANONICAL
+from qnn_ext.passes.canonicalize.registry import RULES as CANONICAL
 from qnn_ext.passes.fuse import COMPOSITE
-from qnn_ext.passes.layout.rules import RULES as LAYOUT
+from qnn_ext.passes.layout.propagation import RULES as LAYOUT
 from qnn_ext.passes.legalize_float import float_legalizations
 from qnn_ext.passes.legalize_gpu import gpu_legalizations
 from qnn_ext.passes.needs import NEEDS, missing
 from qnn_ext.passes.qdq_to_integer import qdq_to_integer
-from qnn_ext.passes.qdq_to_integer.rules import RULES as INTEGER
+from qnn_ext.passes.qdq_to_integer.registry import RULES as INTEGER
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.passes.sink import sink_reshapes
 from qnn_ext.targets.names import make_target

@@ -22,7 +22,7 @@ from qnn_ext.topi_int8.cpu.dot import DotInstruction
 from qnn_ext.topi_int8.cpu.words import on_words
 from tests.arm import emulator
 from tests.cases.convolutions import SHAPES, conv, describe
-from tests.cases.products import BATCH_MATMUL, DENSE
+from tests.cases.workloads import BATCH_MATMUL, DENSE
 from tests.compiling.program.small import small_module
 
 from .kernels import ARM_CPUS, check, cpu_target

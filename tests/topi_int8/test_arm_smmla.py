@@ -18,7 +18,7 @@ from qnn_ext.op.evaluate import interpret
 from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, candidates, select
 from tests.arm.engines import emulated
 from tests.cases.convolutions import SHAPES, conv, describe
-from tests.cases.products import BATCH_MATMUL, DENSE
+from tests.cases.workloads import BATCH_MATMUL, DENSE
 from tests.passes.modules import conv_module, random_input
 
 from .kernels import ARM_CPUS, check, cpu_target, operand_shapes

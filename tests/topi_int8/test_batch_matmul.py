@@ -7,7 +7,7 @@ import pytest
 from tvm import te
 
 from qnn_ext.topi_int8 import BatchMatmulWorkload, candidates
-from tests.cases.products import BATCH_MATMUL
+from tests.cases.workloads import BATCH_MATMUL
 
 from .kernels import CPUS, check, cpu_target, execute, integers, placeholder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qnn_ext.topi_int8 import DenseWorkload, candidates
-from tests.cases.products import DENSE
+from tests.cases.workloads import DENSE
 
 from .kernels import CPUS, check, cpu_target
 

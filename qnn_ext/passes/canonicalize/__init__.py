@@ -17,7 +17,7 @@ import pkgutil
 from tvm import IRModule, relax
 
 from ..rewrite import Emit, op_name, rewrite
-from .rules import RULES
+from .registry import RULES
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -13,7 +13,7 @@ from ...op.concatenate import rescale_tflite, split_arguments
 from ...op.unary import UNARY, unary_table
 from ...qparams import QParams
 from ..rewrite import Emit, op_name
-from .rules import canonical
+from .registry import canonical
 
 
 @canonical(*(f"qnn.{name}" for name in UNARY))

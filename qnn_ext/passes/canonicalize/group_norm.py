@@ -14,7 +14,7 @@ from ...op.base import call_attributes, constant, shape_of
 from ...op.group_norm import channels_second
 from ...op.relax_numpy import float_groups
 from ..rewrite import Emit
-from .rules import canonical
+from .registry import canonical
 
 
 @canonical("qnn.group_norm", "qnn.instance_norm")

@@ -7,7 +7,7 @@ from tvm import relax
 from ...op.base import OPS, call_attributes
 from ...op.conv2d import permutation
 from ..rewrite import Emit
-from .rules import canonical
+from .registry import canonical
 
 
 @canonical("qnn.avg_pool2d")

@@ -27,7 +27,7 @@ from ...op.base import call_attributes, constant, constant_value
 from ...op.conv2d import permutation, weight_to_ohwi
 from ...op.dense import unpack_weight
 from ..rewrite import Emit
-from .rules import canonical
+from .registry import canonical
 
 
 def _constants(*exprs: relax.Expr) -> list[np.ndarray] | None:

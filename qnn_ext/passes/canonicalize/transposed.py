@@ -18,7 +18,7 @@ from ...op.conv2d import permutation
 from ...qparams import dtype_range
 from ..rewrite import Emit
 from .products import canonicalize_conv2d
-from .rules import canonical
+from .registry import canonical
 
 Pair = tuple[int, int]
 

@@ -16,8 +16,8 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ..rewrite import Rebuild, emit_named, op_name
-from . import rules
 from .forms import Forms, static_shape
+from .propagation import rule_of, wants_channels_last
 from .reshapes import reshape_rule  # noqa: F401  (registers its rules)
 
 
@@ -27,7 +27,7 @@ def channels_last(mod: IRModule, any_order: bool = False) -> IRModule:
     Modules without such operators are returned unchanged. Inputs and outputs keep their layout.
     """
     new = Rebuild(mod["main"])
-    if not any(rules.wants_channels_last(binding.value, any_order) for binding in new.bindings):
+    if not any(wants_channels_last(binding.value, any_order) for binding in new.bindings):
         return mod
     forms = Forms(new.builder.emit, any_order)
     with new.main():
@@ -40,7 +40,7 @@ def channels_last(mod: IRModule, any_order: bool = False) -> IRModule:
 def _visit(binding: relax.VarBinding, forms: Forms, builder: relax.BlockBuilder) -> None:
     value, var = binding.value, binding.var
     known = static_shape(var) is not None or op_name(value) == "split" or isinstance(value, relax.TupleGetItem)
-    rule = rules.rule_of(value) if known else None
+    rule = rule_of(value) if known else None
     found: Any = rule(value, forms) if rule is not None else None
     for expr, order in found or [(forms.original(value), None)]:
         forms.define(var, emit_named(builder, expr, var.name), order)

@@ -10,7 +10,7 @@ from tvm import relax
 from ...op.base import constant_value, shape_of
 from ...op.relax_table import RELAX
 from .forms import Form, Forms, Order, channels_last_order
-from .rules import layout_rule
+from .propagation import layout_rule
 
 Block = tuple[tuple[int, ...], tuple[int, ...]]
 

@@ -11,7 +11,7 @@ from ... import op as qnn
 from ...op.base import call_attributes, constant, constant_value
 from .context import Context, dequantized
 from .hoist import Quantize
-from .rules import integer_rule
+from .registry import integer_rule
 from .tensors import NARROW, Mapped, Quantized
 
 

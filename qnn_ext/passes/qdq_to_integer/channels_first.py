@@ -13,7 +13,7 @@ from tvm import IRModule, relax
 from ...op.base import constant, constant_value, definition_of
 from ...op.relax_table import traits_of
 from ...op.traits import Kind, Product
-from ..layout.rules import rebuild
+from ..layout.propagation import rebuild
 from ..rewrite import Emit, rewrite
 
 

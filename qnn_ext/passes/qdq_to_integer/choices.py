@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax
 
 from .context import Context
-from .rules import integer_rule
+from .registry import integer_rule
 from .tables import tabulate
 
 

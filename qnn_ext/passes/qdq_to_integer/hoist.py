@@ -20,7 +20,7 @@ from ...op.base import OPS, call_attributes, constant, constant_value, shape_of
 from ...op.cost import is_quick
 from ...op.evaluate import interpret
 from ...op.relax_table import traits_of
-from ..layout.rules import rebuild
+from ..layout.propagation import rebuild
 from ..rewrite import Rebuild, consumers, emit_named, op_name, operands, substitute
 
 # elements by which a folded constant may exceed its operands

@@ -15,7 +15,7 @@ from ...op.relax_table import traits_of
 from ...op.traits import Kind
 from .context import Context
 from .hoist import evaluate
-from .rules import integer_rule
+from .registry import integer_rule
 from .tensors import Mapped, Quantized
 
 _MOST_GROWN = 2**22  # elements that a constant may grow to at import

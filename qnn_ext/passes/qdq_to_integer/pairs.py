@@ -19,7 +19,7 @@ from .bounds import constants_of
 from .context import Context
 from .hoist import Quantize
 from .products import add_bias
-from .rules import integer_rule
+from .registry import integer_rule
 from .tables import tabulate
 from .tensors import Quantized
 

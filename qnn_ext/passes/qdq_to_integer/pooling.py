@@ -22,7 +22,7 @@ from ...op.base import constant, normalize_axis, shape_of
 from .bounds import constants_of
 from .context import Context
 from .products import signed
-from .rules import integer_rule
+from .registry import integer_rule
 from .tensors import NARROW, Quantized
 
 _MOST = 1 << 31  # sums are int32

@@ -15,7 +15,7 @@ from ...op import compound
 from ...op.base import along_axis, as_expr, constant, constant_value, normalize_axis
 from .context import Context
 from .notes import NOT_QUANTIZED
-from .rules import integer_rule
+from .registry import integer_rule
 from .tensors import NARROW, Quantized
 
 

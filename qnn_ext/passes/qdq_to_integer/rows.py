@@ -17,7 +17,7 @@ from ..rewrite import op_name
 from .bounds import constants_of
 from .context import Context
 from .products import signed
-from .rules import integer_rule
+from .registry import integer_rule
 from .tensors import NARROW, Mapped, Quantized
 
 # ---- softmax -----------------------------------------------------------------------------------------------------

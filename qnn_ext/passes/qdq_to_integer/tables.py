@@ -16,7 +16,7 @@ from ...op.relax_table import traits_of
 from ...op.traits import Kind
 from .context import Context, dequantized
 from .hoist import evaluate
-from .rules import integer_rule
+from .registry import integer_rule
 from .tensors import NARROW, Mapped, Quantized
 
 

@@ -10,7 +10,7 @@ from ...module import FloatNote
 from ..rewrite import Rebuild, bindings_of, op_name
 from .context import Carried, Context
 from .notes import reason_for
-from .rules import rule_of
+from .registry import rule_of
 
 
 def is_qdq(mod: IRModule) -> bool:

@@ -8,7 +8,7 @@ it quantized. Weights get a scale per output channel; biases are not marked: the
 units.
 """
 
-from .rules import annotate
+from .marks import annotate
 from .sites import Site, sites
 
 __all__ = ["Site", "annotate", "sites"]

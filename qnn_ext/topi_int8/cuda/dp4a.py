@@ -34,7 +34,7 @@ from ..workload import BatchMatmulWorkload, Conv2dWorkload, Workload
 from . import gemm
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
-from .products import register_products
+from .registration import register_products
 
 QUARTER = 4  # rows of a thread in one 16-byte load
 BYTES = 16  # in the widest load

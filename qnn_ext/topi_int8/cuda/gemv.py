@@ -21,7 +21,7 @@ from . import gemm
 from .dp4a import BYTES, MULTIPROCESSORS, RESIDENT, takes
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
-from .products import register_products
+from .registration import register_products
 
 ROWS = 4  # of x: with more, it pays to have tiles of the weights in shared memory
 

@@ -43,7 +43,7 @@ from ..workload import BatchMatmulWorkload, Workload
 from . import gemm, intrin
 from .dp4a import takes
 from .generic import bind_blocks
-from .products import cheapest, register_products
+from .registration import cheapest, register_products
 
 OLDEST = 75  # with mma.sync of int8 and ldmatrix
 ASYNCHRONOUS = 80  # with cp.async and m16n8k32

@@ -1,8 +1,8 @@
-"""Products on ARM."""
+"""Registers products on ARM CPUs."""
 
 from __future__ import annotations
 
-from ..cpu.products import register_products
+from ..cpu.registration import register_products
 from .intrin import AARCH64, ARM32
 
 register_products(AARCH64, "arm_cpu")

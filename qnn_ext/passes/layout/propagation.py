@@ -1,4 +1,4 @@
-"""How each operator handles the order of its axes: (call, forms) -> forms of its result, None to leave it alone.
+"""How each operator passes on the order of its axes: (call, forms) -> forms of its result, None to leave it alone.
 
 An operator without a rule, or whose rule returns None, reads its operands in the model's order.
 """
