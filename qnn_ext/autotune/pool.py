@@ -5,22 +5,16 @@ TVM has `PopenPoolExecutor` for this, but without psutil it cannot end a worker 
 
 from __future__ import annotations
 
-import os
-import pickle
-import select
 import signal
-import struct
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+from ..processes.channel import Closed, to_child
 from ..processes.children import Child
 
-HEADER = struct.Struct("<Q")
-READY = b"!"  # what a worker sends once it has imported everything
 START_SECONDS = 300.0
 
 
@@ -44,18 +38,13 @@ class Worker:
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float) -> Any:
         """`function(*arguments)`, both picklable, in the process. Raises WorkerError."""
         try:
-            process = self._process or self._start()
-            assert process.stdin is not None
-            request = pickle.dumps((function, arguments))
-            process.stdin.write(HEADER.pack(len(request)) + request)
-            process.stdin.flush()
-            deadline = time.monotonic() + timeout
-            (size,) = HEADER.unpack(self._read(process, HEADER.size, deadline))
-            done, value = pickle.loads(self._read(process, size, deadline))
+            channel = to_child(self._process or self._start())
+            channel.send((function, arguments))
+            done, value = channel.receive(timeout)
         except TimeoutError:
             self.close()
             raise WorkerError("timeout", f"ended after {timeout:g} s") from None
-        except (EOFError, OSError):
+        except (Closed, OSError):
             raise WorkerError("crash", f"the process ended: {self._end()}") from None
         if not done:
             raise WorkerError("error", value)
@@ -64,11 +53,10 @@ class Worker:
     def _start(self) -> Child:
         with self._changing:
             if self._retired:
-                raise EOFError
+                raise Closed
             process = Child("qnn_ext.autotune.worker", self._folder, stderr=subprocess.DEVNULL)
             self._process = process
-        if self._read(process, 1, time.monotonic() + START_SECONDS) != READY:
-            raise EOFError
+        to_child(process).receive(START_SECONDS)  # it has imported everything
         return process
 
     def _end(self) -> str:
@@ -77,20 +65,6 @@ class Worker:
         code = process.wait() if process is not None else 0
         self.close()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-    @staticmethod
-    def _read(process: Child, size: int, deadline: float) -> bytes:
-        assert process.stdout is not None
-        descriptor, data = process.stdout.fileno(), b""
-        while len(data) < size:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-                raise TimeoutError
-            part = os.read(descriptor, size - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
 
     def retire(self) -> None:
         """From any thread: make the current job fail, and start no further process."""

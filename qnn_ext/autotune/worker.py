@@ -1,30 +1,27 @@
 """The code of the worker processes: compiling a configuration, and checking and timing the result.
 
-`main` answers requests on stdin, see `pool`. Over RPC, the worker stays here and talks to a server with `tvm.rpc`; a
+`main` answers the requests of `pool`. Over RPC, the worker stays here and talks to a server with `tvm.rpc`; a
 kernel is compiled and its data made in the same way.
 """
 
 from __future__ import annotations
 
-import pickle
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import tvm
 
 from ..compiling.codegen import generate_code
 from ..errors import ArtifactError
-from ..processes.children import answers
+from ..processes.channel import Channel, Closed, to_parent
 from ..targets.backend import threads_of
 from ..targets.linking import export_library
 from ..targets.names import target_architecture
 from ..tvm_runtime import set_up
 from .kernel import Product, kernel_of, product
-from .pool import HEADER, READY
 from .space import Configuration
 from .task import Task
 from .timing import Timer, race
@@ -145,23 +142,20 @@ def _fixed(timer: Timer, number: int | None) -> Timer:
 # ---- the process -------------------------------------------------------------------------------------------------
 
 
-def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until the other side closes."""
-    replies.write(READY)
-    replies.flush()
-    while len(header := requests.read(HEADER.size)) == HEADER.size:
-        request = requests.read(HEADER.unpack(header)[0])
-        try:
-            function, arguments = pickle.loads(request)
-            answer: tuple[bool, Any] = (True, function(*arguments))
-        except Exception as error:
-            answer = (False, f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}")
-        reply = pickle.dumps(answer)
-        replies.write(HEADER.pack(len(reply)) + reply)
-        replies.flush()
-
-
 def main() -> None:
-    """Serve on stdin and stdout; anything else that is printed goes to stderr."""
-    with answers() as replies:
-        _serve(sys.stdin.buffer, replies)
+    """Say that everything is imported, then answer one request after the other."""
+    with to_parent() as parent:
+        parent.send(None)
+        while True:
+            parent.send(_answer(parent))
+
+
+def _answer(parent: Channel) -> tuple[bool, Any]:
+    """Whether the next request succeeded, and its result or the error's text."""
+    try:
+        function, arguments = parent.receive()
+        return True, function(*arguments)
+    except Closed:
+        raise
+    except Exception as error:
+        return False, f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}"

@@ -18,9 +18,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..errors import QnnError
 from . import forking
@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 _PATIENCE = 0.5  # seconds that killed processes get to be gone
 
-_started: weakref.WeakSet[subprocess.Popen] = weakref.WeakSet()
+_started: weakref.WeakSet[_Group] = weakref.WeakSet()
 _starting = forking.lock("starting")
 
 
@@ -156,14 +156,6 @@ def follow(folder: str | None) -> None:
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-@contextlib.contextmanager
-def answers() -> Iterator[BinaryIO]:
-    """In a child: its original stdout, for answers. Whatever libraries print goes to stderr."""
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        yield replies
 
 
 def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:

@@ -5,20 +5,20 @@ The result does not depend on the number of processes: statistics of parts merge
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from ..errors import QuantizationError
+from ..processes.channel import Closed, to_child
 from ..processes.children import Child
 from ..processes.cores import default_threads
 from ..running.engine import Engine
@@ -86,11 +86,11 @@ def collect(
     source = _Source(batches, advance)
     with _workers(engine, reader, num_workers) as workers, ThreadPoolExecutor(num_workers) as pool:
         try:
-            for done in as_completed([pool.submit(worker.read_all, source) for worker in workers]):
+            for done in as_completed([pool.submit(_read_all, worker, source) for worker in workers]):
                 reader.merge(done.result())
         except BaseException:
             for worker in workers:
-                worker.process.kill()  # also ends the threads that wait for them
+                worker.kill()  # also ends the threads that wait for them
             raise
 
 
@@ -111,59 +111,41 @@ class _Source:
         return found
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """A process that runs `qnn_ext.quantize.worker.main`."""
-
-    process: Child
-
-    def read_all(self, source: _Source) -> Reader:
-        """Send it batches until there are no more; returns what it has collected. Raises what it raised."""
-        while (item := source.take()) is not None and self.send(item):
-            pass
-        self.send(None)
-        reply = self._reply()
-        if isinstance(reply, BaseException):
-            raise reply
-        return reply
-
-    def send(self, item: Any) -> bool:
-        """Whether it took the item; if not, it has ended, and has reported why if it could."""
-        assert self.process.stdin is not None
-        try:
-            pickle.dump(item, self.process.stdin, pickle.HIGHEST_PROTOCOL)
-            self.process.stdin.flush()
-        except OSError:
-            return False
-        return True
-
-    def _reply(self) -> Any:
-        assert self.process.stdout is not None
-        try:
-            return pickle.load(self.process.stdout)
-        except (EOFError, pickle.UnpicklingError):
-            code = self.process.wait()
-            return QuantizationError(
-                f"a process that calibrates ended with exit code {code} before it was done: if memory ran out, use "
-                "fewer num_workers or a smaller calibrate_chunk_by"
-            )
+def _read_all(worker: Child, source: _Source) -> Reader:
+    """Send batches to a process until there are no more; returns what it has collected. Raises what it raised."""
+    channel = to_child(worker)
+    with suppress(Closed):  # it has reported why, if it could
+        while (item := source.take()) is not None:
+            channel.send(item)
+        channel.send(None)
+    try:
+        reply = channel.receive()
+    except Closed:
+        raise QuantizationError(
+            f"a process that calibrates ended with exit code {worker.wait()} before it was done: if memory ran out, "
+            "use fewer num_workers or a smaller calibrate_chunk_by"
+        ) from None
+    if isinstance(reply, BaseException):
+        raise reply
+    return reply
 
 
 @contextmanager
-def _workers(engine: Engine, reader: Reader, count: int) -> Iterator[list[_Worker]]:
+def _workers(engine: Engine, reader: Reader, count: int) -> Iterator[list[Child]]:
     """`count` processes, each with the model loaded; afterwards all are ended and the model's file is removed."""
-    workers: list[_Worker] = []
+    workers: list[Child] = []
     with tempfile.TemporaryDirectory(prefix="qnn_ext_calibrate_") as folder:
         path = Path(folder) / "model.qnn"
         engine.save(path)
         try:
             for _ in range(count):
                 # TVM imports PyTorch if it is installed: two seconds and 200 MB that a worker does not need
-                workers.append(_Worker(Child("qnn_ext.quantize.worker", folder, without=["torch"])))
+                workers.append(Child("qnn_ext.quantize.worker", folder, without=["torch"]))
             setup = (str(path), max(1, default_threads() // count), reader)
             for worker in workers:
-                worker.send(setup)
+                with suppress(Closed):  # it is missed when it shall answer
+                    to_child(worker).send(setup)
             yield workers
         finally:
             for worker in workers:
-                worker.process.end()
+                worker.end()

@@ -1,0 +1,73 @@
+"""Objects between processes: they arrive whole, or the end of the other process is noticed."""
+
+import os
+import pickle
+import subprocess
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from qnn_ext.processes.channel import Channel, Closed
+from qnn_ext.processes.children import Child
+
+CONTENT = pickle.dumps(list(range(100)))
+MESSAGE = len(CONTENT).to_bytes(8, "little") + CONTENT
+CUTS = (0, 3, 8, 50)
+
+
+@contextmanager
+def loop():
+    """A channel to itself; what is sent must fit into a pipe's buffer."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as incoming, os.fdopen(writing, "wb") as outgoing:
+        yield Channel(incoming, outgoing)
+
+
+def test_objects_arrive_one_after_the_other():
+    array = np.arange(5000, dtype=np.int16)
+    with loop() as channel:
+        for value in ("text", None, array):
+            channel.send(value)
+        assert channel.receive() == "text"
+        assert channel.receive(1.0) is None
+        np.testing.assert_array_equal(channel.receive(), array)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_end_of_the_sender(cut):
+    with loop() as channel:
+        channel.outgoing.write(MESSAGE[:cut])
+        channel.outgoing.close()
+        with pytest.raises(Closed):
+            channel.receive()
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_sender_that_hangs(cut):
+    with loop() as channel:
+        channel.outgoing.write(MESSAGE[:cut])
+        channel.outgoing.flush()
+        start = time.monotonic()
+        with pytest.raises(TimeoutError):
+            channel.receive(0.05)
+        assert 0.05 <= time.monotonic() - start < 5.0
+
+
+def test_the_end_of_the_receiver():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as outgoing, pytest.raises(Closed):
+        Channel(outgoing, outgoing).send("nobody reads this")
+
+
+@pytest.mark.parametrize("worker", ["qnn_ext.autotune.worker", "qnn_ext.quantize.worker"])
+@pytest.mark.parametrize("cut", [0, 50])
+def test_a_worker_ends_silently_with_its_parent(worker, cut):
+    child = Child(worker, stderr=subprocess.PIPE)
+    try:
+        _, errors = child.communicate(MESSAGE[:cut], timeout=60)
+        assert (child.returncode, errors) == (0, b"")
+    finally:
+        child.end()
