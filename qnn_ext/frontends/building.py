@@ -12,7 +12,8 @@ from tvm import relax, tirx
 
 from ..errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ..limits import check, check_elements, check_rank, count_expression
-from ..op.base import constant, constant_value
+from ..op import compound
+from ..op.base import constant, constant_value, shape_of
 from ..op.cost import attribute
 from ..op.folding import folded, leaves
 
@@ -131,6 +132,23 @@ def padded(
         around = emit(relax.op.nn.pad(emit(relax.op.bitwise_xor(data, mask)), widths, "constant", 0))
         return relax.op.bitwise_xor(around, mask)
     return relax.op.nn.pad(data, widths, "constant", float(value))
+
+
+def group_norm(
+    emit: Callable[[relax.Expr], relax.Expr],
+    data: relax.Expr,
+    gamma: relax.Expr,
+    beta: relax.Expr,
+    groups: int,
+    epsilon: float,
+) -> relax.Expr:
+    """Relax's group normalization of (N, C, …), also of (N, C), which has none of the axes that it wants to normalize
+    over."""
+    shape = shape_of(data)
+    spatial = shape if len(shape) > 2 else (*shape, 1)
+    data = compound.reshape(data, spatial, emit)
+    result = relax.op.nn.group_norm(data, gamma, beta, groups, 1, list(range(2, len(spatial))), epsilon)
+    return result if spatial == shape else relax.op.reshape(emit(result), shape)
 
 
 def distinct(names: Sequence[str]) -> list[str]:

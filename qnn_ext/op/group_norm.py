@@ -125,7 +125,7 @@ def group_norm(
     input_zero_point: relax.Expr,
     output_scale: relax.Expr,
     output_zero_point: relax.Expr,
-    num_groups: int,
+    num_groups: int | None,
     axis: int = 1,
     epsilon: float = 1e-5,
     reciprocal: bool = False,
@@ -135,7 +135,8 @@ def group_norm(
 
     data: int8, uint8 or int16, (N, …) with C channels along `axis`; scales float, zero points int32: scalars
     gamma, beta: (C,) float32
-    num_groups: a divisor of C; a group is C / num_groups channels that follow each other, of one sample
+    num_groups: a divisor of C; a group is C / num_groups channels that follow each other, of one sample. None: as
+                `instance_norm`
     reciprocal: multiply by f32(1 / s_out) instead of dividing, as `quantize`
     out_dtype: int8, uint8, int16 or uint16
 
@@ -143,7 +144,8 @@ def group_norm(
     midpoints go to even. Raises ShapeError. Source: ONNX GroupNormalization-21 and PyTorch group_norm between
     dequantize and quantize.
     """
-    return GROUP_NORM.call(
+    groups = {} if num_groups is None else {"num_groups": int(num_groups)}
+    return (GROUP_NORM if groups else INSTANCE_NORM).call(
         data,
         gamma,
         beta,
@@ -151,7 +153,7 @@ def group_norm(
         input_zero_point,
         output_scale,
         output_zero_point,
-        num_groups=int(num_groups),
+        **groups,
         axis=int(axis),
         epsilon=float(epsilon),
         reciprocal=bool(reciprocal),
@@ -202,7 +204,7 @@ def instance_norm(
 
     Raises ShapeError. Source: ONNX InstanceNormalization and PyTorch instance_norm between dequantize and quantize.
     """
-    return INSTANCE_NORM.call(
+    return group_norm(
         data,
         gamma,
         beta,
@@ -210,10 +212,11 @@ def instance_norm(
         input_zero_point,
         output_scale,
         output_zero_point,
-        axis=int(axis),
-        epsilon=float(epsilon),
-        reciprocal=bool(reciprocal),
-        out_dtype=out_dtype,
+        None,
+        axis,
+        epsilon,
+        reciprocal,
+        out_dtype,
     )
 
 

@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from qnn_ext import QnnError
 from qnn_ext.errors import TuningError
 from qnn_ext.files.storage import append_line, make_folder, replacing, write_bytes, write_text
+from tests.threads import at_once
 
 ROOT = Path(__file__).parents[2]
 posix_only = pytest.mark.skipif(os.name == "nt", reason="modes, links and locks of POSIX")
@@ -234,11 +234,7 @@ def test_several_writers_at_once(target):
             write_bytes(target, content)
             seen.add(target.read_bytes())
 
-    threads = [threading.Thread(target=work, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, contents)
     assert seen <= set(contents) and names(target.parent) == ["table.json"]
 
 

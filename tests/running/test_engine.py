@@ -4,7 +4,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from qnn_ext import ArtifactError, InputError, QnnError, TargetError
 from qnn_ext.processes.cores import default_threads
 from qnn_ext.targets.host import can_run, host_architecture
 from tests.qnn_files import describe, description_of, rewrite, rezip, zip_members
+from tests.threads import at_once
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 x86_only = pytest.mark.skipif(host_architecture() != "x86_64", reason="this machine is no x86")
@@ -124,20 +124,13 @@ def test_batch(images):
 def test_engines_in_python_threads(saved, images):
     """An engine per thread: they share TVM's thread pool, not their buffers."""
     expected = [qnn_ext.load(saved, num_threads=1)(image) for image in images[:20]]
-    failures = []
 
-    def work() -> None:
+    def work(_: int) -> list[np.ndarray]:
         own = qnn_ext.load(saved, num_threads=1)
-        for image, result in zip(images[:20], expected, strict=True):
-            if not np.array_equal(own(image), result):
-                failures.append(image)
+        return [own(image) for image in images[:20]]
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not failures
+    for found in at_once(work, range(4)):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="affinity is a Linux thing")

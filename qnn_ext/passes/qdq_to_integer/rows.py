@@ -165,14 +165,13 @@ def _group_norm(call: relax.Call, context: Context) -> Any:
         column = (shape[1], *(1,) * (len(shape) - 2))
         gamma, beta = (compound.reshape(context.value(vector), column, context.emit) for vector in (weight, bias))
         return context.emit(qnn.fma(real, gamma, beta))
-    grouped = op_name(call) == "nn.group_norm"
-    operator = partial(qnn.group_norm, num_groups=rows[1]) if grouped else qnn.instance_norm
-    result = operator(
+    result = qnn.group_norm(
         tensor.data,
         context.value(weight),
         context.value(bias),
         *tensor.constants,
         *constants_of(quantize),
+        num_groups=rows[1] if op_name(call) == "nn.group_norm" else None,
         epsilon=epsilon,
         reciprocal=quantize.attributes["reciprocal"],
         out_dtype=quantize.out_dtype,

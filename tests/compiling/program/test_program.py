@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from qnn_ext.module import QnnModule, State
 from qnn_ext.processes.cores import default_threads
 from qnn_ext.running.executors import MachineExecutor, ProgramExecutor
 from tests.compiling.program.small import small_module
+from tests.threads import at_once
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 
@@ -93,19 +93,8 @@ def test_one_engine_in_many_python_threads(digits, everything_shared):
     engine = qnn_ext.build(digits, num_threads=2)
     images = _images(digits, 20)
     expected = [qnn_ext.Interpreter(digits)(image) for image in images]
-    failures = []
-
-    def work() -> None:
-        for image, result in zip(images, expected, strict=True):
-            if not np.array_equal(engine(image), result):
-                failures.append(image)
-
-    workers = [threading.Thread(target=work) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not failures
+    for found in at_once(lambda _: [engine(image) for image in images], range(3)):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

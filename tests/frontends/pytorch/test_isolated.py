@@ -4,7 +4,6 @@ import io
 import re
 import sys
 import textwrap
-import threading
 import zipfile
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from qnn_ext.module import FloatNote, QnnModule, State, TensorSpec
 from qnn_ext.op.base import constant
 from qnn_ext.processes.isolation import Ended
 from qnn_ext.qparams import QParams
+from tests.threads import at_once
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
@@ -250,13 +250,9 @@ def test_errors_are_those_of_the_import(tmp_path):
 
 
 def test_imports_in_threads():
-    content, results = script("x = x + 1"), []
-    threads = [threading.Thread(target=lambda: results.append(from_pytorch(content, shapes=[(2, 3)]))) for _ in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [module.inputs[0].shape for module in results] == [(2, 3)] * 2
+    content = script("x = x + 1")
+    modules = at_once(lambda _: from_pytorch(content, shapes=[(2, 3)]), range(2))
+    assert [module.inputs[0].shape for module in modules] == [(2, 3)] * 2
 
 
 # ---- the walk ----------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 
 from qnn_ext.errors import QnnError
 from qnn_ext.processes.isolation import Bounds, Ended, call, client, server
+from tests.threads import at_once
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
@@ -134,15 +134,8 @@ def test_many_calls_leave_nothing_open():
 
 def test_threads():
     """Each call has a server of its own; one of them is kept when the threads have ended."""
-    results = {}
-    threads = [
-        threading.Thread(target=lambda i=index: results.update({i: task("echo", b"%d" % i)})) for index in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {index: b"%d" % index for index in range(3)}
+    contents = [b"%d" % index for index in range(3)]
+    assert at_once(lambda content: task("echo", content), contents) == contents
     assert task("echo", b"after") == b"after"
     assert len(servers()) == 1
 

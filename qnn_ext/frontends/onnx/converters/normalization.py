@@ -6,6 +6,7 @@ import numpy as np
 from tvm import relax
 
 from ....op.base import constant, normalize_axis, shape_of
+from ...building import group_norm
 from ..node import Node
 from ..registry import converter
 
@@ -74,13 +75,7 @@ def group_normalization(node: Node) -> relax.Expr:
     scale, bias = _per_channel(node, groups if node.opset < 21 else shape[1])
     if node.opset < 21:
         scale, bias = (node.emit(relax.op.repeat(vector, shape[1] // groups, 0)) for vector in (scale, bias))
-    data = _as_float32(node, 0)
-    if len(shape) == 2:  # Relax wants axes to normalize over
-        data = node.emit(relax.op.reshape(data, (*shape, 1)))
-    axes, epsilon = list(range(2, max(3, len(shape)))), node.attribute("epsilon", 1e-5)
-    result = relax.op.nn.group_norm(data, scale, bias, groups, 1, axes, epsilon)
-    if len(shape) == 2:
-        result = relax.op.reshape(node.emit(result), shape)
+    result = group_norm(node.emit, _as_float32(node, 0), scale, bias, groups, node.attribute("epsilon", 1e-5))
     return result if node.dtype(0) == "float32" else relax.op.astype(node.emit(result), node.dtype(0))
 
 

@@ -9,6 +9,7 @@ from tvm import relax
 
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, constant_value, shape_of
+from ....building import group_norm
 from ..registry import converter
 from ..values import dtype_of, reshape
 
@@ -75,13 +76,8 @@ def _native_group_norm(
 
 
 def _grouped(importer: Any, x: relax.Expr, groups: int, weight: Any, bias: Any, eps: float) -> relax.Expr:
-    shape = shape_of(x)
-    if len(shape) == 2:  # Relax wants axes to normalize over
-        x = reshape(importer, x, (*shape, 1))
-    axes = list(range(2, max(3, len(shape))))
     gamma, beta = _per_channel(importer, x, weight, bias)
-    call = relax.op.nn.group_norm(x, gamma, beta, num_groups=groups, channel_axis=1, axes=axes, epsilon=eps)
-    return reshape(importer, importer.emit(call), shape)
+    return importer.emit(group_norm(importer.emit, x, gamma, beta, groups, eps))
 
 
 def _per_channel(importer: Any, x: relax.Expr, weight: Any, bias: Any) -> tuple[relax.Expr, relax.Expr]:
