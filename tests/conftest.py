@@ -2,6 +2,7 @@
 minutes."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for number in (signal.SIGINT, *filter(None, [getattr(signal, "SIGHUP", None)])):
+        if signal.getsignal(number) == signal.SIG_IGN:  # started by `nohup` or `&`, which children would inherit
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if (seconds := config.getoption("--seconds")) is not None:
         config.pluginmanager.register(TimeLimit(seconds))
     config.addinivalue_line("markers", "sampled(*names, whole=None): each case with one variant, see tests/sampling.py")

@@ -37,6 +37,7 @@ def run(checkout, environment):
     return run
 
 
+@pytest.mark.exhaustive("tests/cli, which runs each of these commands")
 @pytest.mark.parametrize("script", blocks("sh"))
 def test_commands(script, run, links_for):
     if "--target rpi4" in script:

@@ -35,6 +35,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.exhaustive("tests/processes/test_ends.py, which ends tuning by a signal")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 def test_killed(task, tmp_path, environment):
     log = tmp_path / "log.jsonl"

@@ -66,6 +66,7 @@ def test_report_tells_what_misses_its_goal():
     assert columns["LiteRT/int8"] == ["2.00", "–"]
 
 
+@pytest.mark.exhaustive("the tests of its parts above")
 def test_count_of_a_bundled_model(tmp_path):
     emulator.require(make_target("rpi5"))
     model = qnn_ext.__path__[0] + "/data/digits_cnn_int8.tflite"

@@ -16,6 +16,7 @@ from benchmarks.worker import Task, Worker, WorkerError
 MODEL = BUNDLED / "digits_cnn_uint8.tflite"
 
 
+@pytest.mark.exhaustive("the tests of its parts below")
 def test_a_run_writes_tables_figures_and_plots(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     broken = tmp_path / "broken.tflite"

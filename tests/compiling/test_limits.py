@@ -106,6 +106,7 @@ def test_functions_of_functions():
     np.testing.assert_array_equal(engine(data), interpret(chain.ir, [data])[0])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("join", [relax.op.concat, relax.op.stack])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_many_operands(join, axis):
@@ -121,6 +122,7 @@ def test_many_operands(join, axis):
     np.testing.assert_array_equal(engine(data), interpret(wide.ir, [data])[0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_many_results(axis):
     """A kernel that writes 1,200 tensors took LLVM 25 s."""

@@ -52,6 +52,7 @@ def single(corpus, seconds: float = 2.0) -> Iterator[Single]:
         child.close()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("marker", "outcome", "place"),
     [
@@ -81,6 +82,7 @@ def test_finds_a_planted_difference(corpus):
     assert verdict.stack == "int32 values in maximum"
 
 
+@pytest.mark.exhaustive("test_finds_what_is_planted and test_short_run")
 def test_a_run_reports_minimizes_and_writes(tmp_path, corpus, capsys):
     out = tmp_path / "out"
     arguments = ["--format", PLANTED, "--corpus", corpus, "--files", 60, "--seed", 3, "--jobs", 2, "--run-every", 0]

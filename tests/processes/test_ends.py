@@ -29,7 +29,7 @@ def commands(folder):
     return prepare(folder)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @linux_only
 @pytest.mark.parametrize(
     ("command", "number", "again"),

@@ -138,6 +138,7 @@ TILED = [
 # fmt: on
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("workload", TILED, ids=named)
 def test_forced_tiles(workload):
     target = cpu_target("i8mm", num_threads=1)

@@ -99,6 +99,7 @@ class Small(nn.Module):
         return self.dense(self.conv(x).mean((2, 3)))
 
 
+@pytest.mark.exhaustive("cnn_pt2e_x86_qat in tests/models")
 def test_quantization_aware_training():
     program = pt2e(seeded(Small), images(2), x86_quantizer(is_qat=True), qat=True)
     x = images(1, seed=99)[0]
