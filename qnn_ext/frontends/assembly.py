@@ -1,4 +1,4 @@
-"""Assembly: what the importers of all formats share while they walk a model, and what their converters emit into.
+"""What importers of all formats share: the assembly that a walk over a model fills, and an operator under conversion.
 
 An importer knows what its format's operators mean; the assembly binds their expressions, folds constants, enforces the
 limits of the import, and builds `main`.
@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
+from ..errors import ModelFormatError, UnsupportedOperatorError
 from ..module import FloatNote
 from ..op.base import as_expr, definition_of
 from .building import Builder, bind, fold, identifier
@@ -84,3 +85,33 @@ class Assembly:
 
     def _variable(self, value: relax.Expr) -> relax.Var:
         return value if isinstance(value, relax.Var) else self.builder.emit(value)
+
+
+class Conversion:
+    """An operator under conversion: what converters of all formats emit into, and refuse with.
+
+    where: returns the operator and its place in the model, for errors
+    """
+
+    assembly: Assembly
+
+    def __init__(self, assembly: Assembly, where: Callable[[], str]) -> None:
+        self.assembly = assembly
+        self._where = where
+
+    @property
+    def label(self) -> str:
+        """The operator and its place in the model, for errors."""
+        return self._where()
+
+    def emit(self, expr: relax.Expr) -> relax.Expr:
+        """Bind an intermediate expression, so that its type is known; constant subexpressions are computed now."""
+        return self.assembly.emit(expr)
+
+    def unsupported(self, reason: str) -> UnsupportedOperatorError:
+        """The error to raise when the operator is used in a way that is not implemented."""
+        return UnsupportedOperatorError(f"{self.label}: {reason}")
+
+    def malformed(self, reason: str) -> ModelFormatError:
+        """The error to raise when the model contradicts itself at this operator."""
+        return ModelFormatError(f"{self.label}: {reason}")

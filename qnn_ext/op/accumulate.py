@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from ..qparams import dtype_range
-from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_rank, define, export_to_script
 from .traits import Data, Kind, Traits
 
 DATA_DTYPES = ("int8", "uint8", "int16")
@@ -75,8 +75,7 @@ def _infer_conv2d(
     low, high = dtype_range(data.dtype)
     if not low <= pad_value <= high:
         raise ShapeError(f"pad_value {pad_value} lies outside {data.dtype}")
-    if out_dtype not in ACCUMULATOR_DTYPES:
-        raise ShapeError(f"out_dtype must be int32 or int64, found {out_dtype}")
+    check_out_dtype(out_dtype, *ACCUMULATOR_DTYPES)
     n, h, w, c = data.shape
     o, kh, kw, ci = weight.shape
     if groups < 1 or c != ci * groups or o % groups:

@@ -13,7 +13,7 @@ from .accumulate import (
     conv2d_array,
     conv_output_size,
 )
-from .base import Shape, TensorInfo, check_dtype, check_qparams, check_rank, define, export_to_script
+from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, check_rank, define, export_to_script
 from .traits import Data, Kind, Product, Traits
 
 DATA_LAYOUTS = ("NHWC", "NCHW")
@@ -41,6 +41,15 @@ def weight_to_ohwi(weight: np.ndarray, kernel_layout: str, groups: int) -> np.nd
     return weight.transpose(permutation(kernel_layout, "OHWI"))
 
 
+def check_layouts(data_layout: str, kernel_layout: str, kernel_layouts: tuple[str, ...]) -> None:
+    """Raise ShapeError unless the data's layout is known, and the weights' is one of `kernel_layouts`."""
+    if data_layout not in DATA_LAYOUTS or kernel_layout not in kernel_layouts:
+        raise ShapeError(
+            f"data_layout must be one of {DATA_LAYOUTS} and kernel_layout of {kernel_layouts}, "
+            f"found {data_layout} and {kernel_layout}"
+        )
+
+
 def _infer(
     data: TensorInfo,
     weight: TensorInfo,
@@ -62,13 +71,8 @@ def _infer(
     check_rank(data, 4)
     check_rank(weight, 4)
     check_window(strides, padding, dilation)
-    if data_layout not in DATA_LAYOUTS or kernel_layout not in KERNEL_LAYOUTS:
-        raise ShapeError(
-            f"data_layout must be one of {DATA_LAYOUTS} and kernel_layout of {KERNEL_LAYOUTS}, "
-            f"found {data_layout} and {kernel_layout}"
-        )
-    if out_dtype not in ACCUMULATOR_DTYPES:
-        raise ShapeError(f"out_dtype must be int32 or int64, found {out_dtype}")
+    check_layouts(data_layout, kernel_layout, KERNEL_LAYOUTS)
+    check_out_dtype(out_dtype, *ACCUMULATOR_DTYPES)
     n, h, w, c = (data.shape[axis] for axis in permutation(data_layout, "NHWC"))
     o, kh, kw, ci = ohwi_shape(weight.shape, kernel_layout, groups)
     if groups < 1 or c != ci * groups or o % groups:

@@ -10,7 +10,7 @@ from tvm import relax
 from ..errors import ShapeError
 from .accumulate import ACCUMULATOR_DTYPES, DATA_DTYPES, check_window
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_qparams, check_rank, define, export_to_script
-from .conv2d import DATA_LAYOUTS, permutation
+from .conv2d import check_layouts, permutation
 from .traits import Data, Kind, Product, Traits
 
 KERNEL_LAYOUTS = ("OHWI", "IOHW", "OIHW", "HWIO", "HWOI")
@@ -46,11 +46,7 @@ def _infer(
         check_rank(info, 4)
     check_window(strides, padding, dilation)
     check_out_dtype(out_dtype, *ACCUMULATOR_DTYPES)
-    if data_layout not in DATA_LAYOUTS or kernel_layout not in KERNEL_LAYOUTS:
-        raise ShapeError(
-            f"data_layout must be one of {DATA_LAYOUTS} and kernel_layout of {KERNEL_LAYOUTS}, "
-            f"found {data_layout} and {kernel_layout}"
-        )
+    check_layouts(data_layout, kernel_layout, KERNEL_LAYOUTS)
     limits = [max(s, d) for s, d in zip(strides, dilation, strict=True)]
     if len(output_padding) != 2 or any(not 0 <= p < limit for p, limit in zip(output_padding, limits, strict=True)):
         raise ShapeError(f"output_padding must be 2 ints below stride or dilation, found {tuple(output_padding)}")

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 from tvm import relax
 
-from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...errors import ModelFormatError
 from ...op.base import constant, constant_value, shape_of
+from ..assembly import Conversion
 from . import attributes
 from .assembly import MxnetAssembly
 from .scales import Range
@@ -19,15 +20,16 @@ T = TypeVar("T")
 _REQUIRED: Any = object()
 
 
-class Node:
+class Node(Conversion):
     """One operator under conversion."""
 
+    assembly: MxnetAssembly
+
     def __init__(self, assembly: MxnetAssembly, operator: Operator, inputs: list[relax.Expr]) -> None:
-        self.assembly = assembly
+        super().__init__(assembly, operator.label)
         self.operator = operator
         self.inputs = inputs
         self.name = operator.name
-        self.label = operator.label()
 
     # ---- inputs ----------------------------------------------------------------------------------------------------
 
@@ -172,17 +174,3 @@ class Node:
         """An operator of the subgraph, for its attributes."""
         operator = self.subgraph.operator(*names)
         return None if operator is None else Node(self.assembly, operator, [])
-
-    # ---- building --------------------------------------------------------------------------------------------------
-
-    def emit(self, expr: relax.Expr) -> relax.Expr:
-        """Bind an intermediate expression, so that its type is known."""
-        return self.assembly.emit(expr)
-
-    def unsupported(self, reason: str) -> UnsupportedOperatorError:
-        """The error to raise when the operator is used in a way that is not implemented."""
-        return UnsupportedOperatorError(f"{self.label}: {reason}")
-
-    def malformed(self, reason: str) -> ModelFormatError:
-        """The error to raise when the file contradicts itself at this operator."""
-        return ModelFormatError(f"{self.label}: {reason}")

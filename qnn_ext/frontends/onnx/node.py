@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote
 from ...op.base import constant, constant_value, shape_of
+from ..assembly import Conversion
 from .assembly import OnnxAssembly
 from .reader import Operator
 from .tensors import NARROW, dtype_name
@@ -19,7 +19,7 @@ from .tensors import NARROW, dtype_name
 _NEGLIGIBLE_SCALE = np.float32(1e-30)
 
 
-class Node:
+class Node(Conversion):
     """One operator under conversion.
 
     inputs:     its inputs in order, None where an optional one is omitted
@@ -27,15 +27,16 @@ class Node:
     opset:      version of its domain's operator set that the model imports
     """
 
+    assembly: OnnxAssembly
+
     def __init__(self, assembly: OnnxAssembly, operator: Operator) -> None:
-        self.assembly = assembly
+        super().__init__(assembly, operator.label)
         self.operator = operator
         self.name = operator.name
         self.op_type = operator.op_type
         self.domain = operator.domain
         self.attributes = operator.attributes
         self.outputs = operator.outputs
-        self.label = operator.label()
         self.opset = assembly.model.opset(operator.domain)
         self.inputs: list[relax.Expr | None] = [assembly.value(name) if name else None for name in operator.inputs]
 
@@ -137,11 +138,3 @@ class Node:
         """Record for `inspect` that this node runs in float although the model quantizes it."""
         output = self.outputs[0] if self.outputs else self.name
         self.assembly.notes.append(FloatNote(output, self.op_type, reason))
-
-    def unsupported(self, reason: str) -> UnsupportedOperatorError:
-        """The error to raise when the operator is used in a way that is not implemented."""
-        return UnsupportedOperatorError(f"{self.label}: {reason}")
-
-    def malformed(self, reason: str) -> ModelFormatError:
-        """The error to raise when the model contradicts itself at this operator."""
-        return ModelFormatError(f"{self.label}: {reason}")

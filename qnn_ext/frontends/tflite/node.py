@@ -8,11 +8,11 @@ import numpy as np
 from tvm import relax
 
 from ... import op as qnn
-from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...module import FloatNote
 from ...numerics import reference
 from ...op.base import constant_value, shape_of
 from ...qparams import QParams, dtype_range
+from ..assembly import Conversion
 from .assembly import TfliteAssembly
 from .reader import Operator, Tensor
 
@@ -27,14 +27,15 @@ ACTIVATION_RANGES: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-class Node:
+class Node(Conversion):
     """One operator under conversion."""
 
+    assembly: TfliteAssembly
+
     def __init__(self, assembly: TfliteAssembly, operator: Operator) -> None:
-        self.assembly = assembly
+        super().__init__(assembly, operator.label)
         self.operator = operator
         self.options = operator.options
-        self.label = operator.label()
 
     # ---- inputs and outputs --------------------------------------------------------------------------------------
 
@@ -57,12 +58,12 @@ class Node:
     def output_tensor(self, index: int = 0) -> Tensor:
         """An output's description in the file."""
         if index >= len(self.operator.outputs):
-            raise ModelFormatError(f"{self.label}: output {index} is missing")
+            raise self.malformed(f"output {index} is missing")
         return self.assembly.tensor(self.operator.outputs[index])
 
     def _input_index(self, index: int) -> int:
         if not self.has_input(index):
-            raise ModelFormatError(f"{self.label}: input {index} is missing")
+            raise self.malformed(f"input {index} is missing")
         return self.operator.inputs[index]
 
     def shape(self, index: int) -> tuple[int, ...]:
@@ -101,7 +102,7 @@ class Node:
         """A constant input as a list of axes in 0 … ndim − 1. Raises ModelFormatError when out of range."""
         axes = self.integers(index)
         if any(not -ndim <= axis < ndim for axis in axes):
-            raise ModelFormatError(f"{self.label}: axes {axes} are out of range for {ndim} dimensions")
+            raise self.malformed(f"axes {axes} are out of range for {ndim} dimensions")
         return [axis % ndim for axis in axes]
 
     # ---- quantization --------------------------------------------------------------------------------------------
@@ -200,20 +201,6 @@ class Node:
         if output.qparams is not None and output.dtype in QUANTIZED_DTYPES:
             return self.quantize(self.emit(result), output.qparams)
         return result
-
-    # ---- building ------------------------------------------------------------------------------------------------
-
-    def emit(self, expr: relax.Expr) -> relax.Expr:
-        """Bind an intermediate expression, so that its type is known."""
-        return self.assembly.emit(expr)
-
-    def unsupported(self, reason: str) -> UnsupportedOperatorError:
-        """The error to raise when the operator is used in a way that is not implemented."""
-        return UnsupportedOperatorError(f"{self.label}: {reason}")
-
-    def malformed(self, reason: str) -> ModelFormatError:
-        """The error to raise when the file contradicts itself at this operator."""
-        return ModelFormatError(f"{self.label}: {reason}")
 
 
 # Operators whose fused activation XNNPACK clips to. uint8 depthwise convolutions often run in TFLite's kernels.

@@ -9,16 +9,15 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....errors import UnsupportedOperatorError
 from ....module import FloatNote
 from ....op.base import constant, shape_of
 from ....qparams import QParams
-from ...assembly import Assembly
+from ...assembly import Assembly, Conversion
 from ..common import import_torch
 from .values import Reference, Traced, constant_of, plain, qparams_of
 
 
-class Node:
+class Node(Conversion):
     """One operator under conversion.
 
     engine:    fbgemm, x86, onednn or qnnpack
@@ -39,18 +38,12 @@ class Node:
         examples: Sequence[Any],
         run: Callable[[list[Any]], Any],
     ) -> None:
-        self.assembly = assembly
+        super().__init__(assembly, where)
         self.engine = engine
         self.kind = kind
-        self._where = where
         self.arguments = arguments
         self.examples = examples
         self.run = run
-
-    @property
-    def label(self) -> str:
-        """Operator and source line, for errors."""
-        return self._where()
 
     @property
     def name(self) -> str:
@@ -141,7 +134,3 @@ class Node:
     def note(self, reason: str) -> None:
         """Report that this operator runs in float."""
         self.assembly.notes.append(FloatNote(self.name, self.kind, reason))
-
-    def unsupported(self, reason: str) -> UnsupportedOperatorError:
-        """The error to raise when the operator is used in a way that is not implemented."""
-        return UnsupportedOperatorError(f"{self._where()}: {reason}")
