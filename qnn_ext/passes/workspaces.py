@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import IRModule, relax, tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 
+from ..topi_int8.schedule_util import changed_block
 from .rewrite import Rebuild, op_name
 
 
@@ -41,18 +42,7 @@ def _with_parameters(function: tirx.PrimFunc, buffers: list[tirx.Buffer]) -> tir
     """`function` with these buffers of its root block as its last parameters."""
     realize, block = function.body, function.body.block
     kept = [buffer for buffer in block.alloc_buffers if not any(buffer.same_as(taken) for taken in buffers)]
-    root = SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        block.body,
-        block.init,
-        kept,
-        block.match_buffers,
-        block.annotations,
-    )
-    body = SBlockRealize(realize.iter_values, realize.predicate, root)
+    body = SBlockRealize(realize.iter_values, realize.predicate, changed_block(block, alloc_buffers=kept))
     return tirx.PrimFunc([*function.params, *buffers], body, function.ret_type, function.attrs)
 
 

@@ -9,6 +9,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+from .schedule_util import changed_block
+
 
 def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.ndarray:
     """A per-channel bias as the lanes of the accumulators' last two axes: (blocks, lanes), zero in padding.
@@ -32,16 +34,6 @@ def with_initial(function: tirx.PrimFunc, accumulator: str, bias: Any) -> tirx.P
         store = block.init
         lanes = tuple(store.indices[-len(bias.shape) :])
         init = tirx.BufferStore(store.buffer, bias[lanes], store.indices)
-        return SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            block.body,
-            init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
+        return changed_block(block, init=init)
 
     return function.with_body(tvm_ffi.structural_map(function.body, (SBlock, initialized)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import tvm_ffi
 from tvm import tirx
@@ -88,6 +89,14 @@ def resolve_groups(sch: Schedule, output: SBlockRV, group_axis: int) -> None:
 
     resolved = tvm_ffi.structural_map(block, ((tirx.FloorDiv, tirx.FloorMod), resolve))
     sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
+
+
+_FIELDS = ["iter_vars", "reads", "writes", "name_hint", "body", "init", "alloc_buffers", "match_buffers", "annotations"]
+
+
+def changed_block(block: SBlock, **fields: Any) -> SBlock:
+    """The block with some of its fields changed."""
+    return SBlock(**{**{name: getattr(block, name) for name in _FIELDS}, **fields})
 
 
 def saturates(block: SBlock) -> bool:

@@ -36,7 +36,7 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from ...numerics.annotations import OPERAND
-from ..schedule_util import resolve_groups
+from ..schedule_util import changed_block, resolve_groups
 from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
 
 ACCUMULATOR = "gemm"
@@ -346,16 +346,6 @@ def stage_output(
     assert len(parts) == len(root.body.seq) - 1
     at = next(i for i, other in enumerate(root.body.seq) if other.same_as(nest))
     parts[at:at] = [epilogue, write]
-    new = SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        tirx.SeqStmt(parts),
-        root.init,
-        [*root.alloc_buffers, registers],
-        root.match_buffers,
-        root.annotations,
-    )
+    new = changed_block(root, body=tirx.SeqStmt(parts), alloc_buffers=[*root.alloc_buffers, registers])
     sch.state.replace(sch.get_sref(root_block), new, {root: new})
     return [sch.get_sblock(f"{old.name_hint}_epilogue"), sch.get_sblock(old.name_hint)]

@@ -10,7 +10,9 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
+
+from ..schedule_util import changed_block
 
 THREADS = 64
 
@@ -26,7 +28,7 @@ def bind_nests(func: tirx.PrimFunc) -> tirx.PrimFunc:
     parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     bound = [part if is_bound(part) else _threaded(part) for part in parts]
     body = bound[0] if len(bound) == 1 else tirx.SeqStmt(bound)
-    return func.with_body(SBlockRealize(realize.iter_values, realize.predicate, _with_body(root, body)))
+    return func.with_body(SBlockRealize(realize.iter_values, realize.predicate, changed_block(root, body=body)))
 
 
 def is_bound(statement: Stmt) -> bool:
@@ -39,7 +41,7 @@ def is_bound(statement: Stmt) -> bool:
 def _threaded(statement: Stmt) -> Stmt:
     if isinstance(statement, SBlockRealize) and not statement.block.iter_vars:
         body = _threaded(statement.block.body)
-        return SBlockRealize(statement.iter_values, statement.predicate, _with_body(statement.block, body))
+        return SBlockRealize(statement.iter_values, statement.predicate, changed_block(statement.block, body=body))
     if isinstance(statement, tirx.SeqStmt) and not any(isinstance(part, tirx.AllocBuffer) for part in statement.seq):
         return tirx.SeqStmt([_threaded(part) for part in statement.seq])
     if isinstance(statement, tirx.For) and int(statement.kind) == int(tirx.ForKind.PARALLEL):
@@ -83,17 +85,3 @@ def _own_memory(statement: Stmt) -> Stmt:
     if not local:
         return statement
     return tvm_ffi.structural_map(statement, (tirx.Buffer, lambda buffer: local.get(buffer, buffer)))
-
-
-def _with_body(block: SBlock, body: Stmt) -> SBlock:
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
