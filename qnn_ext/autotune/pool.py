@@ -5,7 +5,6 @@ TVM has `PopenPoolExecutor` for this, but without psutil it cannot end a worker 
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -13,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from ..processes.channel import Closed, to_child
-from ..processes.children import Child
+from ..processes.children import Child, ended_with
 
 START_SECONDS = 300.0
 
@@ -64,7 +63,7 @@ class Worker:
         process = self._process
         code = process.wait() if process is not None else 0
         self.close()
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return ended_with(code)
 
     def retire(self) -> None:
         """From any thread: make the current job fail, and start no further process."""

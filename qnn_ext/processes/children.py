@@ -171,6 +171,12 @@ def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def ended_with(code: int) -> str:
+    """The signal that ended a process, "SIGSEGV", or its "exit code 3"."""
+    known = code < 0 and -code in set(signal.Signals)
+    return signal.Signals(-code).name if known else f"exit code {code:#x}" if code > 255 else f"exit code {code}"
+
+
 def end_all() -> None:
     """End every process started here, and start no further one: for the end of this process, from any thread."""
     _starting.acquire(timeout=1.0)  # a thread that holds it is starting one, or was stopped while doing so

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import QnnError
-from ..children import Python, has_interpreter
+from ..children import Python, ended_with, has_interpreter
 from .answering import ERROR, OUT_OF_MEMORY, RESULT
 from .once import TIME_IS_UP
 
@@ -151,7 +151,7 @@ class _Server:
                 self.close()
                 raise Ended("time") from None
         if end is None:
-            raise Ended("crash", _code(self._process.wait()))
+            raise Ended("crash", ended_with(self._process.wait()))
         if len(answer) > bounds.answer:
             raise Ended("memory")
         return _result(answer, **end)
@@ -303,10 +303,4 @@ def _result(answer: bytearray, code: int, why: str | None, stderr: str, doing: s
         raise Ended("error", answer[1:].decode(errors="replace"), doing)
     if mark == OUT_OF_MEMORY or any(text in stderr for text in _OUT_OF_MEMORY_TEXTS):
         raise Ended("memory", doing=doing)
-    raise Ended("crash", _code(code), doing)
-
-
-def _code(code: int) -> str:
-    """ "SIGSEGV", or "exit code 3"."""
-    known = code < 0 and -code in set(signal.Signals)
-    return signal.Signals(-code).name if known else f"exit code {code:#x}" if code > 255 else f"exit code {code}"
+    raise Ended("crash", ended_with(code), doing)

@@ -161,18 +161,12 @@ def _adaptive_max_pool(importer: Any, x: relax.Expr, output_size: Any) -> tuple[
     return (_without_batch(importer, x, result),)
 
 
-@converter("aten.mean.dim", "aten.mean.default")
-def _mean(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
+@converter("aten.mean.dim", "aten.mean.default", "aten.sum.dim_IntList", "aten.sum.default")
+def _sum_or_mean(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
     axes, keepdim = (options[0], options[1]) if len(options) == 3 else (None, False)
+    function = relax.op.mean if "mean" in str(importer.node.target) else relax.op.sum
     x = cast(importer, x, importer.dtype)
-    return importer.emit(relax.op.mean(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
-
-
-@converter("aten.sum.dim_IntList", "aten.sum.default")
-def _sum(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
-    axes, keepdim = (options[0], options[1]) if len(options) == 3 else (None, False)
-    x = cast(importer, x, importer.dtype)
-    return importer.emit(relax.op.sum(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
+    return importer.emit(function(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
 
 
 @converter("aten.amax.default", "aten.amin.default")
