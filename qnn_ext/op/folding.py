@@ -38,13 +38,8 @@ def folded(call: relax.Call) -> relax.Expr | None:
 
 def leaves(call: relax.Call) -> list[Any]:
     """The tensor arguments of a call, with tuples unpacked and without shapes and plain numbers."""
-    found: list[Any] = []
-    for arg in call.args:
-        if isinstance(arg, relax.Tuple):
-            found.extend(arg.fields)
-        elif not isinstance(arg, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm)):
-            found.append(arg)
-    return found
+    parts = [part for arg in call.args for part in (arg.fields if isinstance(arg, relax.Tuple) else (arg,))]
+    return [part for part in parts if not isinstance(part, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm))]
 
 
 def _is_cheap(call: relax.Call, result: Any, operands: Sequence[np.ndarray]) -> bool:

@@ -7,8 +7,11 @@ from qnn_ext.errors import ModelFormatError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
+from tests.conformance.tflite_models.builder import Graph, Q
+from tests.conformance.tflite_models.runner import invoke
 
 from .oracle_cases import assert_equals_reference, cases_of
+from .schema_models import TYPES
 
 EVERY = cases_of(
     "RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE CONCATENATION SPLIT SPLIT_V PACK UNPACK TILE BROADCAST_TO "
@@ -65,3 +68,21 @@ def test_concatenation_of_unequal_scales_requantizes_under_float32_numerics():
     for trial, reference in zip(case.inputs, case.reference, strict=True):
         (result,) = interpreter.run(trial).values()
         assert np.abs(result.astype(int) - reference[0].astype(int)).max() <= 1
+
+
+def test_a_shape_computed_from_a_static_shape_is_static():
+    """Keras' SHAPE → STRIDED_SLICE → PACK before RESHAPE and FILL."""
+    graph, scale = Graph(), Q(0.1, 3)
+    x, flat, filled = (graph.tensor(shape, "int8", scale) for shape in ((2, 4, 3), (2, 12), (2, 12)))
+    dims, first, shape = (graph.tensor(shape, "int32") for shape in ((3,), (), (2,)))
+    graph.packed.inputs, graph.packed.outputs = [x], [flat, filled]
+    graph.op("SHAPE", [x], [dims], outType=TYPES.INT32)
+    bounds = [graph.const(bound, "int32") for bound in ([0], [1], [1])]
+    graph.op("STRIDED_SLICE", [dims, *bounds], [first], shrinkAxisMask=1)
+    graph.op("PACK", [first, graph.const(12, "int32")], [shape], valuesCount=2, axis=0)
+    graph.op("RESHAPE", [x, shape], [flat])
+    graph.op("FILL", [shape, graph.const(7, "int8", scale)], [filled])
+    data = np.arange(24, dtype=np.int8).reshape(2, 4, 3)
+    found = Interpreter(from_tflite(graph.build())).run([data]).values()
+    for result, expected in zip(found, invoke(graph.build(), [[data]], "default", stateful=False)[0], strict=True):
+        np.testing.assert_array_equal(result, expected)
