@@ -1,12 +1,13 @@
 """`qnn-ext inspect`: what a model or a compiled file holds, what runs in integers, what stays float and why.
 
-A model file is read and imported, not compiled; a `.qnn` file is described without loading its code.
+A model file is read and imported, and compiled only for a target that is asked for; a `.qnn` file is described without
+loading its code.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, op_name, operands
 from ..running import artifact
 from ..running.kernels import Kernel
-from ..running.model import Memory, target_name
+from ..running.model import Memory, Variant, target_name
 from .common import (
     FILE,
     bytes_text,
+    compile_model,
     count_text,
     import_model,
     import_options,
@@ -49,10 +51,15 @@ from .formats import TITLES, ImportOptions, check_options, recognize
 
 @click.command()
 @click.argument("model", type=FILE)
+@click.option(
+    "--target",
+    help="Compile a model file for a target, named as for compile, and show its kernels: which of them are generic and "
+    "why, and whether TVM's virtual machine runs them.",
+)
 @verify_option
 @import_options
 @json_option
-def inspect(model: Path, verify: Path | None, importing: ImportOptions, as_json: bool) -> None:
+def inspect(model: Path, target: str | None, verify: Path | None, importing: ImportOptions, as_json: bool) -> None:
     """Show what MODEL holds: inputs, outputs, operators, dtypes, weights, what stays float and why.
 
     MODEL is a .qnn file, or a model file of any format. A TFLite model with unsupported operators is shown too, with
@@ -62,16 +69,19 @@ def inspect(model: Path, verify: Path | None, importing: ImportOptions, as_json:
     Examples:
       qnn-ext inspect mobilenet.tflite
       qnn-ext inspect resnet50.onnx
+      qnn-ext inspect resnet50.onnx --target rpi4
       qnn-ext inspect mobilenet.qnn --json
     """
     form = recognize(model)
     if form == "qnn":
         refuse_import_options(model, importing)
+        _refuse_target(model, target)
         data = _compiled_data(model, verify)
     else:
         refuse_verify(model, verify)
         check_options(form, importing)
-        data = _tflite_data(model, importing) if form == "tflite" else _model_data(model, form, importing)
+        describe = _tflite_data if form == "tflite" else _model_data
+        data = describe(model, form, importing, target)
     if as_json:
         print_json(data)
     elif form == "qnn":
@@ -83,7 +93,13 @@ def inspect(model: Path, verify: Path | None, importing: ImportOptions, as_json:
 # ---- model files -------------------------------------------------------------------------------------------------
 
 
-def _model_data(path: Path, form: str, importing: ImportOptions) -> dict[str, Any]:
+def _refuse_target(path: Path, target: str | None) -> None:
+    """Raise QnnError if a target is given for a compiled file."""
+    if target is not None:
+        raise QnnError(f"{path} is compiled already, for the targets shown without --target: leave it out")
+
+
+def _model_data(path: Path, form: str, importing: ImportOptions, target: str | None) -> dict[str, Any]:
     """A model, described by its imported module."""
     module = import_model(path, form, importing)
     return {
@@ -97,6 +113,7 @@ def _model_data(path: Path, form: str, importing: ImportOptions) -> dict[str, An
         "operators": _module_operators(module),
         "weights": _module_weights(module),
         **_module_data(module),
+        **_target_data(module, target),
     }
 
 
@@ -118,6 +135,13 @@ def _module_data(module: QnnModule | None) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _target_data(module: QnnModule | None, target: str | None) -> dict[str, Any]:
+    """What the module compiles to, as of a compiled file. Empty without a target, or if the import failed."""
+    if module is None or target is None:
+        return {}
+    return {"variants": _variants_data(compile_model(module, target, None).compiled)}
 
 
 def _module_operators(module: QnnModule) -> list[dict[str, Any]]:
@@ -162,19 +186,19 @@ def _module_weights(module: QnnModule) -> dict[str, int]:
 # ---- .tflite -----------------------------------------------------------------------------------------------------
 
 
-def _tflite_data(path: Path, importing: ImportOptions) -> dict[str, Any]:
+def _tflite_data(path: Path, form: str, importing: ImportOptions, target: str | None) -> dict[str, Any]:
     """A model, described by its file's operators, which are available even if the import fails."""
     model = read_model(path)
     graph = model.subgraphs[0]
     module: QnnModule | None = None
     problem = None
     try:
-        module = import_model(path, "tflite", importing)
+        module = import_model(path, form, importing)
     except QnnError as error:
         problem = str(error)
     return {
         "model": str(path),
-        "format": "tflite",
+        "format": form,
         "bytes": path.stat().st_size,
         "imports": module is not None,
         "problem": problem,
@@ -183,6 +207,7 @@ def _tflite_data(path: Path, importing: ImportOptions) -> dict[str, Any]:
         "operators": _operators(graph, module),
         "weights": _weights(model),
         **_module_data(module),
+        **_target_data(module, target),
     }
 
 
@@ -260,6 +285,9 @@ def _print_model(console: Console, data: dict[str, Any]) -> None:
     _print_notes(console, data)
     if not data["imports"]:
         console.print(f"does not import: {data['problem']}", style="bold red", markup=False)
+    for variant in data.get("variants", ()):
+        _print_variant(console, variant, "runs here" if variant["runs_here"] else "does not run here")
+        _print_kernels(console, variant)
 
 
 def _print_coverage(console: Console, data: dict[str, Any]) -> None:
@@ -274,7 +302,7 @@ def _print_coverage(console: Console, data: dict[str, Any]) -> None:
 
 def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
     with artifact.opened(path, verify) as file:
-        description, model, variants = file.description, file.model(), file.variants
+        description, model, compiled = file.description, file.model(), file.variants
     return {
         "model": str(path),
         "format": "qnn",
@@ -284,18 +312,7 @@ def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
         "verified": verify is not None,
         "inputs": [spec_data(spec) for spec in model.inputs],
         "outputs": [spec_data(spec) for spec in model.outputs],
-        "variants": [
-            {
-                "target": variant.target,
-                "architecture": variant.architecture,
-                "features": variant.features,
-                "runs_here": variant.runs_here(),
-                "memory": asdict(variant.memory),
-                "fallback": variant.fallback,
-                "kernels": [asdict(kernel) for kernel in variant.kernels],
-            }
-            for variant in variants
-        ],
+        "variants": _variants_data(compiled),
         "states": description["states"],
         "notes": description["notes"],
     }
@@ -310,11 +327,8 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
     for variant in data["variants"]:
         here = "does not run here" if not variant["runs_here"] else "loads here" if variant is chosen else "runs here"
-        sets = ", ".join(variant["features"]) or "baseline"
-        memory = memory_text(Memory(**variant["memory"]))
-        console.print(f"{target_name(variant['target'])}: {here}; {memory}; instruction sets: {sets}", markup=False)
+        _print_variant(console, variant, here)
     _print_kernels(console, chosen)
-    print_reasons(console, chosen["fallback"], [Kernel(**kernel) for kernel in chosen["kernels"]])
     _print_notes(console, data)
 
 
@@ -324,7 +338,33 @@ def _signature(data: dict[str, Any]) -> str:
     return "signature: there is one, not checked: give --verify PUBLIC_KEY" if data["signed"] else "signature: none"
 
 
+# ---- both --------------------------------------------------------------------------------------------------------
+
+
+def _variants_data(variants: Iterable[Variant]) -> list[dict[str, Any]]:
+    """What a model was compiled to, on each target."""
+    return [
+        {
+            "target": variant.target,
+            "architecture": variant.architecture,
+            "features": variant.features,
+            "runs_here": variant.runs_here(),
+            "memory": asdict(variant.memory),
+            "fallback": variant.fallback,
+            "kernels": [asdict(kernel) for kernel in variant.kernels],
+        }
+        for variant in variants
+    ]
+
+
+def _print_variant(console: Console, variant: dict[str, Any], here: str) -> None:
+    sets = ", ".join(variant["features"]) or "baseline"
+    memory = memory_text(Memory(**variant["memory"]))
+    console.print(f"{target_name(variant['target'])}: {here}; {memory}; instruction sets: {sets}", markup=False)
+
+
 def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
+    """The kernels of a target, and why it runs slower than it could."""
     table = Table(title=f"kernels for {target_name(variant['target'])}", title_justify="left")
     table.add_column("layer", overflow="fold", ratio=2)
     table.add_column("operators", ratio=2)
@@ -343,9 +383,7 @@ def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
     macs = sum(kernel["macs"] for kernel in variant["kernels"])
     weights = sum(kernel["weight_bytes"] for kernel in variant["kernels"])
     console.print(f"together: {count_text(macs)} MAC, {bytes_text(weights)} of constants", markup=False)
-
-
-# ---- both --------------------------------------------------------------------------------------------------------
+    print_reasons(console, variant["fallback"], [Kernel(**kernel) for kernel in variant["kernels"]])
 
 
 def _print_ports(console: Console, data: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ from ..topi_int8.generic.moves import Moves
 from ..topi_int8.generic.schedule import schedule_generic
 from ..topi_int8.generic.stages import STAGES
 from ..topi_int8.initial import with_initial
+from ..topi_int8.strategy import why_generic
 from .matrix_moves import ORDERS, axes_of
 from .rewrite import Rebuild, bindings_of, op_name
 
@@ -95,7 +96,7 @@ def _summary(error: ScheduleError) -> str:
 class _Product:
     """The product at the head of a group, and one of the implementations that can compute it.
 
-    unusual: why no other implementation applies, if this is the generic one
+    unusual: why no other implementation is asked; empty: they all were
     """
 
     workload: Workload
@@ -110,7 +111,7 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     if call is None:
         return [None]
     workload = _workload(call, target)
-    accepting, unusual = candidates(workload, target), f"no register tile takes {workload.summary}"
+    accepting, unusual = candidates(workload, target), ""
     if isinstance(workload, Conv2dWorkload) and constant_value(call.args[1]) is None:
         accepting, unusual = accepting[-1:], "its weights are known at run time only, and cannot be packed before"
     return [_Product(workload, implementation, unusual) for implementation in accepting]
@@ -236,7 +237,7 @@ class _Kernel:
         """Why no faster implementation is used, for profile and inspect."""
         reasons = list(self._passed_over)
         if self._product is not None and self._product.implementation.is_generic and not reasons:
-            reasons.append(self._product.unusual)
+            reasons.append(self._product.unusual or why_generic(self._product.workload, self._target))
         return "; ".join(reasons)
 
     # ---- schedule ------------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ class Engine:
     memory:          bytes of its weights and feature maps
     variants:        all targets the model was compiled for, fastest first; the engine runs one of them
     memories:        the memory that the model takes on each of `variants`
+    compiled:        everything known of each of `variants`: its kernels too
     """
 
     def __init__(self, model: Model, variant: Variant, code: Callable[[], Code], num_threads: int | None) -> None:
@@ -98,7 +99,7 @@ class Engine:
         self._device = device_of(self.target)
         self._built: artifact.Compiled | None = None
         self._saved_with: list[artifact.Compiled] = []
-        self._variants = [variant]
+        self.compiled = [variant]
         self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
         self._executor: Executor | None = None
         self._lock: Any = forking.lock("engine")
@@ -121,16 +122,16 @@ class Engine:
         If none can run, the first."""
         best = next((engine for engine in engines if engine._variant.runs_here()), engines[0])
         best._saved_with = [built for engine in engines for built in engine._saved_with]
-        best._variants = [engine._variant for engine in engines]
+        best.compiled = [engine._variant for engine in engines]
         return best
 
     @property
     def variants(self) -> list[dict[str, Any]]:
-        return [variant.target for variant in self._variants]
+        return [variant.target for variant in self.compiled]
 
     @property
     def memories(self) -> list[Memory]:
-        return [variant.memory for variant in self._variants]
+        return [variant.memory for variant in self.compiled]
 
     # ---- run -----------------------------------------------------------------------------------------------------
 
@@ -279,7 +280,7 @@ def load(path: str | os.PathLike, num_threads: int | None = None, verify: Public
         with device_of(engine.target).loading():
             file.keep_kernels(index)
             code = file.code(index)
-    engine._variants = variants
+    engine.compiled = variants
     return engine
 
 

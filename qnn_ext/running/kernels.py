@@ -18,7 +18,7 @@ class Kernel:
     weight_bytes:   constants it reads
     data_bytes:     activations it reads and writes
     workload:       the product: "type" ("Conv2dWorkload", ...) and that workload's fields; empty where there is none
-    reason:         why no faster implementation computes it: which were passed over, or that none accepts the product;
+    reason:         why no faster implementation computes it: which were passed over, or why they refuse the product;
                     empty for kernels that run as intended
     """
 

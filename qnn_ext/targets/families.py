@@ -120,7 +120,9 @@ ANY_CPU = Backend(
 
 _BY_ARCHITECTURE = {"x86_64": X86, "i686": I686, "aarch64": AARCH64, "arm": ARM32}
 _BY_KIND = {"cuda": CUDA}
-_BY_NAME = {backend.name: backend for backend in (*_BY_ARCHITECTURE.values(), *_BY_KIND.values(), ANY_CPU)}
+BACKENDS = (*_BY_ARCHITECTURE.values(), *_BY_KIND.values(), ANY_CPU)
+CPU_BACKENDS = tuple(backend for backend in BACKENDS if not backend.grid)
+_BY_NAME = {backend.name: backend for backend in BACKENDS}
 
 KINDS = ("llvm", *_BY_KIND)
 """The kinds of TVM targets that have kernels."""
@@ -129,6 +131,11 @@ KINDS = ("llvm", *_BY_KIND)
 def named(name: str) -> Backend:
     """The backend with this name."""
     return _BY_NAME[name]
+
+
+def backends_with(product: Product) -> tuple[Backend, ...]:
+    """The backends that have this way to multiply."""
+    return tuple(backend for backend in BACKENDS if product in backend.products)
 
 
 copyreg.pickle(Backend, lambda backend: (named, (backend.name,)))  # a single object each, also in other processes

@@ -1,4 +1,4 @@
-"""Strategy registry: workload and target -> the implementation with the highest priority that accepts them.
+"""Strategy registry: workload and target -> the implementation with the highest priority that does not refuse them.
 
 An implementation is a TE compute and a schedule function over `s_tir.Schedule`. `compute` returns the accumulator in
 its logical shape; the caller appends any elementwise epilogue (bias, requantize, residual add, table) as further TE
@@ -20,7 +20,9 @@ from tvm import te
 from tvm.target import Target
 
 from ..errors import TargetError
-from .workload import Workload
+from ..targets.backend import Backend
+from ..targets.features import backend_of
+from .workload import Conv2dWorkload, Workload
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,11 @@ class Implementation:
     """One way to compute a workload.
 
     name:        shown by `profile` and `inspect`, e.g. "conv2d_nhwc_vnni.x86"
-    priority:    of the implementations that accept, the highest wins; generic fallbacks have 0
-    accepts:     (workload, target) -> bool
+    priority:    of the implementations that do not refuse, the highest wins; generic fallbacks have 0
+    backends:    the families of processors that it is made for
+    depthwise:   whether it is made for depthwise convolutions, True, or for everything else, False; None: for both
+    refuses:     (workload, target) -> why it does not take a workload that it is made for, as in `refusal`; None: it
+                 does
     pack_weight: (workload, weight) -> array as `compute` expects it; runs once, at compile time. None for workloads
                  whose second operand is computed at run time
     compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
@@ -45,9 +50,11 @@ class Implementation:
 
     name: str
     priority: int
-    accepts: Callable[[Any, Target], bool]
+    backends: tuple[Backend, ...]
     compute: Callable[..., te.Tensor]
     schedule: Callable[..., None]
+    depthwise: bool | None = None
+    refuses: Callable[[Any, Target], str | None] = lambda workload, target: None
     pack_weight: Callable[..., np.ndarray] | None = None
     initial: Callable[..., np.ndarray] | None = None
     accumulator: str = ""
@@ -56,7 +63,7 @@ class Implementation:
 
     @property
     def is_generic(self) -> bool:
-        """Whether it is the fallback for workloads that no other implementation accepts."""
+        """Whether it is the fallback for workloads that all other implementations refuse."""
         return self.priority == 0
 
     def with_tile(self, tile: Any) -> Implementation:
@@ -103,10 +110,18 @@ def tiles_from(choice: Choice) -> Iterator[None]:
 
 
 def candidates(workload: Workload, target: Target) -> list[Implementation]:
-    """All implementations that accept the workload on the target, best first."""
-    found = [item for item in _registry.get(type(workload), []) if item.accepts(workload, target)]
+    """All implementations that take the workload on the target, best first."""
+    found = [item for item in _made_for(workload, target) if item.refuses(workload, target) is None]
     choice = _choice.get()
     return [_chosen(item, workload, target, choice) for item in found] if choice else found
+
+
+def _made_for(workload: Workload, target: Target) -> list[Implementation]:
+    """The implementations for such workloads on the target's family of processors, best first."""
+    backend = backend_of(target)
+    depthwise = isinstance(workload, Conv2dWorkload) and workload.depthwise
+    every = _registry.get(type(workload), [])
+    return [item for item in every if backend in item.backends and item.depthwise in (None, depthwise)]
 
 
 def _chosen(item: Implementation, workload: Workload, target: Target, choice: Choice) -> Implementation:
@@ -115,8 +130,29 @@ def _chosen(item: Implementation, workload: Workload, target: Target, choice: Ch
 
 
 def select(workload: Workload, target: Target) -> Implementation:
-    """The implementation to use. Raises TargetError when none accepts, which generic fallbacks should prevent."""
+    """The implementation to use. Raises TargetError when all refuse, which generic fallbacks should prevent."""
     found = candidates(workload, target)
     if not found:
         raise TargetError(f"no kernel for {workload} on target {target}")
     return found[0]
+
+
+REASONS = 3
+"""The most reasons that `why_generic` gives."""
+
+
+def why_generic(workload: Workload, target: Target) -> str:
+    """Why the generic implementation computes a workload: the reasons of those that refuse it, the best ones' first,
+    each with the best implementation that gives it unless all give the same."""
+    reasons: dict[str, str] = {}
+    for item in _made_for(workload, target):
+        reason = item.refuses(workload, target)
+        if reason is not None:
+            reasons.setdefault(reason, item.name)
+    if not reasons:
+        return f"there is no faster kernel for {backend_of(target).name}"
+    if len(reasons) == 1:
+        (told,) = reasons
+    else:
+        told = "; ".join(f"{reason} ({name})" for reason, name in list(reasons.items())[:REASONS])
+    return f"no faster kernel takes {workload.summary}: {told}"

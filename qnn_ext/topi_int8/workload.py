@@ -108,6 +108,11 @@ class BatchMatmulWorkload:
     out_dtype: str = "int32"
 
     @property
+    def pairable_weights(self) -> bool:
+        """As of a dense layer: not known of operands computed at run time."""
+        return False
+
+    @property
     def summary(self) -> str:
         """What it is, for users."""
         return f"a product of matrices of {_dtypes(self)}, {self.batch} × {self.m} rows of {self.k} → {self.n}"

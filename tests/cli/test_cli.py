@@ -207,6 +207,43 @@ def test_inspect_compiled(cli, compiled):
     assert code == 0 and "together: " in out
 
 
+def test_inspect_for_a_target(cli, fails, compiled):
+    """A model file, compiled for targets: their kernels, as of a compiled file. Nothing changes without a target."""
+    code, out, _ = cli("inspect", MODEL, "--target", "rpi4,x86-64", "--json")
+    data = json.loads(out)
+    assert code == 0 and [variant["target"]["mcpu"] for variant in data["variants"]] == ["cortex-a72", "x86-64"]
+    of_file = json.loads(cli("inspect", compiled, "--json")[1])["variants"][0]
+    for variant, architecture in zip(data["variants"], ("arm_cpu", "x86"), strict=True):
+        assert variant.keys() == of_file.keys()
+        assert all(kernel["implementation"].endswith(architecture) for kernel in variant["kernels"] if kernel["macs"])
+    plain = json.loads(cli("inspect", MODEL, "--json")[1])
+    assert plain == {key: value for key, value in data.items() if key != "variants"}
+    text, short = (cli("inspect", MODEL, *options)[1] for options in (["--target", "rpi4"], []))
+    assert text.startswith(short) and "kernels for cortex-a72" in text[len(short) :]
+    assert fails("inspect", MODEL, "--target", "pdp-11") == fails("compile", MODEL, "--target", "pdp-11")
+    assert "compiled already" in fails("inspect", compiled, "--target", "rpi4")
+
+
+def test_inspect_for_a_target_says_why_it_is_slow(cli, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    tensor, uint8, int64 = onnx.helper.make_tensor_value_info, onnx.TensorProto.UINT8, onnx.TensorProto.INT64
+    nodes = [
+        onnx.helper.make_node("ConvInteger", ["x", "w"], ["sums"]),
+        onnx.helper.make_node("TopK", ["sums", "k"], ["y", "places"]),
+    ]
+    inputs = [tensor("x", uint8, [1, 2, 8, 8]), tensor("w", uint8, [3, 2, 3, 3])]
+    outputs = [tensor("y", onnx.TensorProto.INT32, [1, 3, 6, 2]), tensor("places", int64, [1, 3, 6, 2])]
+    k = onnx.helper.make_tensor("k", int64, [1], [2])
+    path = tmp_path / "top.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "top", inputs, outputs, [k])), path)
+    code, out, _ = cli("inspect", path, "--target", "x86-64")
+    text = " ".join(out.split())
+    assert code == 0 and "runs on TVM's virtual machine, kernel by kernel: " in text
+    assert "conv2d_nhwc.generic: 'sums_part': its weights are known at run time only" in text
+    (variant,) = json.loads(cli("inspect", path, "--target", "x86-64", "--json")[1])["variants"]
+    assert variant["fallback"] and "its weights are known" in " ".join(item["reason"] for item in variant["kernels"])
+
+
 def test_several_targets_in_one_file(cli, tmp_path):
     output = tmp_path / "several.qnn"
     code, out, _ = cli("compile", MODEL, "-o", output, "--target", "x86-64, avx2", "--json")

@@ -12,6 +12,7 @@ from qnn_ext import op as qnn
 from qnn_ext.compiling.build import lower_module
 from qnn_ext.compiling.describe import kernels_of
 from qnn_ext.op.base import constant
+from qnn_ext.targets.families import BACKENDS
 from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import DenseWorkload, Implementation, select, strategy
 
@@ -31,7 +32,7 @@ def put_first(monkeypatch, compute, schedule):
     first = Implementation(
         name="first",
         priority=1000,
-        accepts=lambda workload, target: True,
+        backends=BACKENDS,
         compute=compute,
         schedule=schedule,
         pack_weight=lambda workload, weight: weight,

@@ -10,10 +10,9 @@ from functools import partial
 
 from tvm.target import Target
 
-from ...targets.backend import Backend
 from ...targets.families import AARCH64, ARM32
-from ...targets.features import backend_of
 from ..cpu.depthwise_conv2d import Registers, compute, initial, pack_weight, schedule
+from ..refusal import other_dtypes
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 
@@ -23,9 +22,8 @@ REGISTERS = {
 }
 
 
-def _accepts(workload: Conv2dWorkload, target: Target, backend: Backend) -> bool:
-    fits = backend_of(target) is backend
-    return workload.depthwise and workload.out_dtype == "int32" and fits
+def _refuses(workload: Conv2dWorkload, target: Target) -> str | None:
+    return other_dtypes(workload)
 
 
 for _backend, _registers in REGISTERS.items():
@@ -34,7 +32,9 @@ for _backend, _registers in REGISTERS.items():
         Implementation(
             name="depthwise_conv2d_nhwc.arm_cpu",
             priority=10,
-            accepts=partial(_accepts, backend=_backend),
+            backends=(_backend,),
+            depthwise=True,
+            refuses=_refuses,
             compute=partial(compute, registers=_registers),
             schedule=partial(schedule, registers=_registers),
             pack_weight=partial(pack_weight, registers=_registers),

@@ -20,16 +20,19 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND, has
-from ...targets.families import AARCH64
-from ...targets.features import offers, sharing_of
+from ...targets.families import AARCH64, backends_with
+from ...targets.features import sharing_of
 from ..cpu import depthwise_conv2d
 from ..cpu.depthwise_conv2d import padded, part_columns, reach, vectorize_epilogue
 from ..cpu.microkernel import round_up
+from ..refusal import lacking, other_dtypes
 from ..schedule_util import extent, inline_epilogue, largest_divisor, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
 from .depthwise_conv2d import REGISTERS
 from .tap_intrin import LANES, TAPS, tap_intrin, turn_intrin
+
+SDOT = AARCH64.product("sdot")
 
 CHANNELS = 8
 """Channels of a register tile. With 16 there are too many weights to hold in registers."""
@@ -277,11 +280,11 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, workload: Con
     sch.tensorize(lane, tap_intrin())
 
 
-def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
-    if not (workload.depthwise and workload.out_dtype == "int32" and offers(target, AARCH64.product("sdot"))):
-        return False
-    bytes_only = workload.data_dtype == workload.weight_dtype == "int8"
-    return bytes_only and next(iter(tiles(workload).values())) < other_cost(workload)
+def _refuses(workload: Conv2dWorkload, target: Target) -> str | None:
+    refused = other_dtypes(workload, ("int8",), ("int8",)) or lacking(target, SDOT)
+    if refused or next(iter(tiles(workload).values())) < other_cost(workload):
+        return refused
+    return "more instructions than smlal takes"
 
 
 register(
@@ -289,7 +292,9 @@ register(
     Implementation(
         name="depthwise_conv2d_nhwc_sdot.arm_cpu",
         priority=11,
-        accepts=_accepts,
+        backends=backends_with(SDOT),
+        depthwise=True,
+        refuses=_refuses,
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,

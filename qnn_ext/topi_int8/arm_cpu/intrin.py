@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 from tvm.script import tirx as T
+from tvm.target import Target
 
 from ...targets.backend import Backend
 from ...targets.families import AARCH64 as BACKEND_64
 from ...targets.families import ARM32 as BACKEND_32
 from ..cpu.dot import DotInstruction
+from ..workload import Workload
 
 LANES = 4
 """int32 in a register."""
@@ -106,9 +108,10 @@ class Pairs(ArmInstruction):
     sums: str = ""
     safe: bool = True
 
-    def takes(self, data_dtype: str, weight_dtype: str, pairable_weights: bool = False) -> bool:
-        """Whether the sum of two products fits 16 bits."""
-        return super().takes(data_dtype, weight_dtype) and (self.safe or pairable_weights)
+    def refuses(self, workload: Workload, target: Target) -> str | None:
+        """Also a sum of two products that may not fit 16 bits."""
+        unsafe = None if self.safe or workload.pairable_weights else "sums of two products may exceed 16 bits"
+        return super().refuses(workload, target) or unsafe
 
     def operands(self, pixels: int, blocks: int) -> int:
         """LLVM puts all products of two steps before their sums, to avoid waiting, and loads weights ahead. On 64-bit

@@ -63,6 +63,13 @@ SMMLA = PairInstruction(
 )
 
 
+def wasted(rows: int, columns: int, row: str = "row", column: str = "column") -> str | None:
+    """Why smmla would waste more than it saves: on a single row, or half a block of columns."""
+    if rows < 2:
+        return f"a single {row}"
+    return f"{columns} {column}s in a block of {CHANNELS}" if 2 * columns <= CHANNELS else None
+
+
 def _describe():
     @T.prim_func(s_tir=True)
     def meaning(

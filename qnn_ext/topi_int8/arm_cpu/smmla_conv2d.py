@@ -17,13 +17,14 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ...targets.families import backends_with
 from ..cpu.conv2d import Plan, fused_output, merged_groups, packed, staged_by_strip, strip_of
 from ..cpu.microkernel import Tile, other_strips, round_up
 from ..initial import in_lanes
 from ..schedule_util import schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .smmla import CHANNELS, DEPTH, PIXELS, SMMLA
+from .smmla import CHANNELS, DEPTH, PIXELS, SMMLA, wasted
 from .smmla_addressing import Staged, mode_of
 from .smmla_tile import Steps, accumulators, in_panels, initial_of, place_of, schedule_tile, strip_for, tiles_of
 
@@ -161,19 +162,20 @@ def _strip(layout: Plan, target: Target) -> int:
     return strip_for(layout.mode.out_group, layout.tile_rows, strip, layout.mode.images)
 
 
-def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
-    """Whether the CPU has smmla and the workload fills it: with a single pixel, or half a block of channels, it would
-    waste more than it saves."""
-    pixels = workload.out_height * workload.out_width
-    fits = not workload.depthwise and workload.out_dtype == "int32" and pixels > 1
-    fits = fits and SMMLA.available(target) and SMMLA.takes(workload.data_dtype, workload.weight_dtype)
-    return fits and 2 * workload.out_channels > CHANNELS * _groups(workload)
+def _refuses(workload: Conv2dWorkload, target: Target) -> str | None:
+    refused = SMMLA.refuses(workload, target)
+    if refused:
+        return refused
+    pixels, channels = workload.out_height * workload.out_width, workload.out_channels // _groups(workload)
+    return wasted(pixels, channels, "pixel", "channel")
 
 
 IMPLEMENTATION = Implementation(
     name="conv2d_nhwc_smmla.arm_cpu",
     priority=30,
-    accepts=_accepts,
+    backends=backends_with(SMMLA.product),
+    depthwise=False,
+    refuses=_refuses,
     compute=compute,
     schedule=schedule,
     pack_weight=pack_weight,

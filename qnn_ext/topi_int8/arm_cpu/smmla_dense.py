@@ -16,6 +16,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND
+from ...targets.families import backends_with
 from ...targets.features import caches_of, sharing_of
 from ..cpu.batch_matmul import inline_operands, order_output, reads_in_order
 from ..cpu.dense import Plan, strip_of
@@ -24,7 +25,7 @@ from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, DenseWorkload
-from .smmla import CHANNELS, DEPTH, LANES, QUADS, SMMLA
+from .smmla import CHANNELS, DEPTH, LANES, QUADS, SMMLA, wasted
 from .smmla_tile import (
     Steps,
     accumulators,
@@ -193,11 +194,8 @@ def strips(workload: Workload, tile: Tile) -> list[Tile]:
     return other_strips(tile, plan(workload, tile).rows // tile.columns)
 
 
-def _accepts(workload: Workload, target: Target) -> bool:
-    """Whether the CPU has smmla and the workload fills it: with a single row, or half a block of columns, it would
-    waste more than it saves."""
-    fits = workload.out_dtype == "int32" and workload.m > 1 and 2 * workload.n > CHANNELS
-    return fits and SMMLA.available(target) and SMMLA.takes(workload.data_dtype, workload.weight_dtype)
+def _refuses(workload: Workload, target: Target) -> str | None:
+    return SMMLA.refuses(workload, target) or wasted(workload.m, workload.n)
 
 
 PRIORITY = 30
@@ -207,7 +205,8 @@ DENSE = register(
     Implementation(
         name="dense_smmla.arm_cpu",
         priority=PRIORITY,
-        accepts=_accepts,
+        backends=backends_with(SMMLA.product),
+        refuses=_refuses,
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,
@@ -223,7 +222,8 @@ BATCH_MATMUL = register(
     Implementation(
         name="batch_matmul_smmla.arm_cpu",
         priority=PRIORITY,
-        accepts=_accepts,
+        backends=backends_with(SMMLA.product),
+        refuses=_refuses,
         compute=compute_batch,
         schedule=schedule_batch,
         tiles=tiles,

@@ -17,12 +17,13 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND, has
+from ...targets.families import backends_with
 from ...targets.features import caches_of, sharing_of
 from ..generic.block import read_block, stride_of, uses
 from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation
 from ..workload import BatchMatmulWorkload
-from .dense import Plan, accepts, plan, row_of, stage, strip_of, strips, tiles
+from .dense import Plan, plan, refuses, row_of, stage, strip_of, strips, tiles
 from .dot import DotInstruction, weight_value
 from .microkernel import Tile, lane_of, schedule_microkernel
 from .words import pack
@@ -150,7 +151,8 @@ def implementation(instruction: DotInstruction, architecture: str, priority: int
     return Implementation(
         name=f"batch_matmul_{instruction.name}.{architecture}",
         priority=priority,
-        accepts=partial(accepts, instruction=instruction),
+        backends=backends_with(instruction.product),
+        refuses=partial(refuses, instruction=instruction),
         compute=partial(compute, instruction=instruction),
         schedule=partial(schedule, instruction=instruction),
         tiles=partial(tiles, instruction=instruction),

@@ -21,6 +21,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...targets.backend import threads_of
+from ...targets.families import backends_with
 from ...targets.features import caches_of, sharing_of
 from ..initial import in_lanes
 from ..schedule_util import (
@@ -310,14 +311,8 @@ def staged_by_strip(layout: Plan, strip: int, target: Target) -> bool:
     return count > 1 and (serial or layout.mode.images * count >= TASKS // 2)
 
 
-def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> bool:
-    return (
-        not workload.depthwise
-        and workload.out_dtype == "int32"
-        and instruction.available(target)
-        and instruction.takes(workload.data_dtype, workload.weight_dtype, workload.pairable_weights)
-        and instruction.fits(_modes(workload, instruction)[0].run)
-    )
+def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> str | None:
+    return instruction.refuses(workload, target) or instruction.pads(_modes(workload, instruction)[0].run)
 
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
@@ -325,7 +320,9 @@ def implementation(instruction: DotInstruction, architecture: str, priority: int
     return Implementation(
         name=f"conv2d_nhwc_{instruction.name}.{architecture}",
         priority=priority,
-        accepts=partial(_accepts, instruction=instruction),
+        backends=backends_with(instruction.product),
+        depthwise=False,
+        refuses=partial(_refuses, instruction=instruction),
         compute=partial(compute, instruction=instruction),
         schedule=partial(schedule, instruction=instruction),
         pack_weight=partial(pack_weight, instruction=instruction),

@@ -18,6 +18,7 @@ from tvm.target import Target
 
 from ...numerics.annotations import OPERAND
 from ...targets.backend import Caches
+from ...targets.families import backends_with
 from ...targets.features import caches_of
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
@@ -174,18 +175,9 @@ def strips(workload: DenseWorkload | BatchMatmulWorkload, tile: Tile, instructio
     return other_strips(tile, plan(workload, instruction, tile).rows // tile.columns)
 
 
-def accepts(workload: DenseWorkload | BatchMatmulWorkload, target: Target, instruction: DotInstruction) -> bool:
-    """Whether the instruction exists on the target and takes the operands."""
-    return (
-        workload.out_dtype == "int32"
-        and instruction.available(target)
-        and instruction.takes(workload.data_dtype, workload.weight_dtype, _pairable(workload))
-        and instruction.fits(workload.k)
-    )
-
-
-def _pairable(workload: DenseWorkload | BatchMatmulWorkload) -> bool:
-    return isinstance(workload, DenseWorkload) and workload.pairable_weights
+def refuses(workload: DenseWorkload | BatchMatmulWorkload, target: Target, instruction: DotInstruction) -> str | None:
+    """Why the instruction does not compute the product, or is not the best to."""
+    return instruction.refuses(workload, target) or instruction.pads(workload.k)
 
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
@@ -193,7 +185,8 @@ def implementation(instruction: DotInstruction, architecture: str, priority: int
     return Implementation(
         name=f"dense_{instruction.name}.{architecture}",
         priority=priority,
-        accepts=partial(accepts, instruction=instruction),
+        backends=backends_with(instruction.product),
+        refuses=partial(refuses, instruction=instruction),
         compute=partial(compute, instruction=instruction),
         schedule=partial(schedule, instruction=instruction),
         pack_weight=partial(pack_weight, instruction=instruction),

@@ -21,6 +21,8 @@ from tvm.target import Target
 
 from ...targets.backend import Backend, Product
 from ...targets.features import offers
+from ..refusal import lacking, other_dtypes
+from ..workload import Workload
 
 
 class Reduction(NamedTuple):
@@ -116,23 +118,28 @@ class DotInstruction:
         """Whether the target's CPU has the instruction."""
         return offers(target, self.product)
 
-    def takes(self, data_dtype: str, weight_dtype: str, pairable_weights: bool = False) -> bool:
-        """Whether operands of these dtypes can be used by the instruction unchanged or after exact widening.
+    def refuses(self, workload: Workload, target: Target) -> str | None:
+        """Why the instruction cannot compute a workload: operands that are not its own, unchanged or after exact
+        widening, or a CPU without it."""
+        return other_dtypes(workload, *self._operands) or lacking(target, self.product)
 
-        pairable_weights: as in the workloads
-        """
+    @property
+    def _operands(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The dtypes of activations and of weights that it computes."""
         if self.data_dtype == "int16":
-            return data_dtype in ("uint8", "int8", "int16") and weight_dtype in ("uint8", "int8")
-        return (data_dtype, weight_dtype) == (self.data_dtype, self.weight_dtype)
+            return ("uint8", "int8", "int16"), ("uint8", "int8")
+        return (self.data_dtype,), (self.weight_dtype,)
 
-    def fits(self, run: int) -> bool:
-        """Whether this length of chain suits a reduction over `run` neighbouring values.
+    def pads(self, run: int) -> str | None:
+        """Why this length of chain does not suit a reduction over `run` neighbouring values: it would be padded.
 
         If it is padded in any case, slightly more padding than a shorter chain needs costs less than that chain's
         loads.
         """
         padded, least = -(-run // self.span) * self.span, -(-run // self.granule) * self.granule
-        return padded == least or (run != least and 16 * (padded - least) <= least)
+        if padded == least or (run != least and 16 * (padded - least) <= least):
+            return None
+        return f"sums of {run} products would be padded to {padded}"
 
     def reduction(self, run: int) -> Reduction:
         """The axes of a reduction over `run` values, a multiple of the span."""

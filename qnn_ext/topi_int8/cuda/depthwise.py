@@ -26,7 +26,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ...targets.families import CUDA
-from ...targets.features import backend_of
+from ..refusal import other_dtypes
 from ..schedule_util import inline_epilogue, largest_divisor
 from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
@@ -226,14 +226,8 @@ def _load(sch: Schedule, block: SBlockRV, lanes: int) -> None:
         sch.vectorize(loops[-1])
 
 
-def _accepts(workload: Conv2dWorkload, target: Target) -> bool:
-    return (
-        backend_of(target) is CUDA
-        and workload.depthwise
-        and workload.data_dtype in ("int8", "uint8")
-        and workload.weight_dtype in ("int8", "uint8", "int16")
-        and workload.out_dtype == "int32"
-    )
+def _refuses(workload: Conv2dWorkload, target: Target) -> str | None:
+    return other_dtypes(workload, ("int8", "uint8"), ("int8", "uint8", "int16"))
 
 
 register(
@@ -241,7 +235,9 @@ register(
     Implementation(
         name="depthwise_conv2d_nhwc.cuda",
         priority=20,
-        accepts=_accepts,
+        backends=(CUDA,),
+        depthwise=True,
+        refuses=_refuses,
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,

@@ -26,11 +26,10 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND, has
-from ...targets.families import CUDA
-from ...targets.features import backend_of
+from ..refusal import other_dtypes
 from ..schedule_util import inline_epilogue
 from ..strategy import cheapest_first
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, Workload
+from ..workload import BatchMatmulWorkload, Workload
 from . import gemm
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
@@ -232,10 +231,9 @@ def _vectorize(sch: Schedule, block: SBlockRV, lanes: int, loop: LoopRV | None =
         sch.vectorize(inner)
 
 
-def takes(workload: Workload, target: Target) -> bool:
-    """Whether a product is of int8, on a GPU, and not depthwise."""
-    int8 = workload.data_dtype == workload.weight_dtype == "int8" and workload.out_dtype == "int32"
-    return backend_of(target) is CUDA and int8 and not (isinstance(workload, Conv2dWorkload) and workload.depthwise)
+def refuses(workload: Workload, target: Target) -> str | None:
+    """Why a product is not one of int8."""
+    return other_dtypes(workload, ("int8",), ("int8",))
 
 
-register_products("dp4a", priority=10, accepts=takes, tiles=tiles, schedule=schedule)
+register_products("dp4a", priority=10, refuses=refuses, tiles=tiles, schedule=schedule)

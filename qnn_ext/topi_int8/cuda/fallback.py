@@ -12,7 +12,6 @@ from tvm.target import Target
 
 from ...numerics.annotations import OPERAND, has
 from ...targets.families import CUDA
-from ...targets.features import backend_of
 from ..generic import batch_matmul, conv2d, dense
 from ..schedule_util import inline_epilogue
 from ..strategy import Implementation, register
@@ -43,7 +42,7 @@ for _type, _module, _name, _accumulator in (
         Implementation(
             name=_name,
             priority=0,
-            accepts=lambda workload, target: backend_of(target) is CUDA,
+            backends=(CUDA,),
             compute=_module.compute,
             schedule=_schedule_of(_accumulator),
             pack_weight=getattr(_module, "pack_weight", None),

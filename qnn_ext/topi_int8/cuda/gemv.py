@@ -18,7 +18,7 @@ from ..schedule_util import inline_epilogue
 from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Workload
 from . import gemm
-from .dp4a import BYTES, MULTIPROCESSORS, RESIDENT, takes
+from .dp4a import BYTES, MULTIPROCESSORS, RESIDENT, refuses
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
 from .registration import register_products
@@ -110,14 +110,15 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> N
     bind_blocks(sch)
 
 
-def _accepts(workload: Workload, target: Target) -> bool:
-    return takes(workload, target) and gemm.gemm_of(workload).m <= ROWS
+def _refuses(workload: Workload, target: Target) -> str | None:
+    rows = gemm.gemm_of(workload).m
+    return refuses(workload, target) or (f"{rows} rows, more than {ROWS}" if rows > ROWS else None)
 
 
 register_products(
     "gemv",
     priority=40,  # above tensor cores, which would mostly multiply rows of padding
-    accepts=_accepts,
+    refuses=_refuses,
     tiles=tiles,
     schedule=schedule,
 )

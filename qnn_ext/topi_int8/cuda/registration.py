@@ -10,6 +10,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ...targets.families import CUDA
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
 from . import gemm
@@ -27,13 +28,14 @@ def cheapest(tiles: Tiles, workload: Workload) -> Any:
 def register_products(
     method: str,
     priority: int,
-    accepts: Callable[[Any, Target], bool],
+    refuses: Callable[[Any, Target], str | None],
     tiles: Tiles,
     schedule: Callable[[Schedule, Any, Target, Any], None],
     columns_of: Callable[[Any, Any], gemm.Columns | None] = lambda workload, tile: None,
 ) -> dict[type, Implementation]:
     """Register a method, such as "dp4a", as "conv2d_dp4a.cuda" and so on; returns the implementation for each workload.
 
+    refuses:    as of an `Implementation`
     tiles:      workload -> its tiles with their predicted cost, cheapest first; a tile's `block` is its `BlockSize`
     schedule:   (schedule, workload, target, tile) -> None
     columns_of: (workload, tile) -> see `gemm.Columns`
@@ -56,7 +58,9 @@ def register_products(
             Implementation(
                 name=f"{name}_{method}.cuda",
                 priority=priority,
-                accepts=accepts,
+                backends=(CUDA,),
+                depthwise=False,
+                refuses=refuses,
                 compute=compute,
                 schedule=schedule_tile,
                 pack_weight=None if kind is BatchMatmulWorkload else pack_weight,

@@ -41,7 +41,7 @@ from ..schedule_util import extent, inline_epilogue
 from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Workload
 from . import gemm, intrin
-from .dp4a import takes
+from .dp4a import refuses
 from .generic import bind_blocks
 from .registration import cheapest, register_products
 
@@ -297,14 +297,16 @@ def _write(
 # ---- registration ----------------------------------------------------------------------------------------------------
 
 
-def _accepts(workload: Workload, target: Target) -> bool:
-    """Whether it is an int8 product that fills at least a quarter of a tile: for smaller ones DP4A is as good."""
-    if not takes(workload, target) or version_of(str(target.attrs["arch"])) < OLDEST:
-        return False
+def _refuses(workload: Workload, target: Target) -> str | None:
+    """Also products that fill less than a quarter of a tile: for these DP4A is as good."""
+    refused = refuses(workload, target)
+    if refused or version_of(str(target.attrs["arch"])) < OLDEST:
+        return refused or f"needs sm_{OLDEST}"
     sizes = gemm.gemm_of(workload)
-    return cheapest(tiles, workload).block.pad(sizes).macs <= 4 * sizes.macs
+    fills = cheapest(tiles, workload).block.pad(sizes).macs <= 4 * sizes.macs
+    return None if fills else "fills less than a quarter of its tiles"
 
 
 IMPLEMENTATIONS = register_products(
-    "mma", priority=30, accepts=_accepts, tiles=tiles, schedule=schedule, columns_of=columns_of
+    "mma", priority=30, refuses=_refuses, tiles=tiles, schedule=schedule, columns_of=columns_of
 )

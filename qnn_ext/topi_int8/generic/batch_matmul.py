@@ -6,7 +6,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
-from ...targets.features import backend_of
+from ...targets.families import CPU_BACKENDS
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BatchMatmulWorkload
@@ -36,7 +36,7 @@ register(
     Implementation(
         name="batch_matmul.generic",
         priority=0,
-        accepts=lambda workload, target: not backend_of(target).grid,
+        backends=CPU_BACKENDS,
         compute=compute,
         schedule=schedule,
     ),

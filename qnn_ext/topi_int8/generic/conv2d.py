@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND
-from ...targets.features import backend_of
+from ...targets.families import CPU_BACKENDS
 from ..schedule_util import inline_epilogue, schedule_contraction, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
@@ -69,7 +69,7 @@ register(
     Implementation(
         name="conv2d_nhwc.generic",
         priority=0,
-        accepts=lambda workload, target: not backend_of(target).grid,
+        backends=CPU_BACKENDS,
         compute=compute,
         schedule=schedule,
         pack_weight=pack_weight,

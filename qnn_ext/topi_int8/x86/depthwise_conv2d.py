@@ -10,15 +10,18 @@ from functools import partial
 from tvm.target import Target
 
 from ...targets.families import I686, X86
-from ...targets.features import backend_of, has_feature
+from ...targets.features import has_feature
 from ..cpu.depthwise_conv2d import Registers, compute, pack_weight, schedule
+from ..refusal import other_dtypes
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
 
 
-def _accepts(workload: Conv2dWorkload, target: Target, wide: bool) -> bool:
-    fits = has_feature(target, "avx512bw") == wide
-    return workload.depthwise and workload.out_dtype == "int32" and backend_of(target) in (X86, I686) and fits
+def _refuses(workload: Conv2dWorkload, target: Target, wide: bool) -> str | None:
+    refused = other_dtypes(workload)
+    if refused or has_feature(target, "avx512bw") == wide:
+        return refused
+    return f"is for CPUs {'with' if wide else 'without'} avx512bw"
 
 
 for _wide in (False, True):
@@ -28,7 +31,9 @@ for _wide in (False, True):
         Implementation(
             name="depthwise_conv2d_nhwc.x86",
             priority=10,
-            accepts=partial(_accepts, wide=_wide),
+            backends=(X86, I686),
+            depthwise=True,
+            refuses=partial(_refuses, wide=_wide),
             compute=partial(compute, registers=_registers),
             schedule=partial(schedule, registers=_registers),
             pack_weight=partial(pack_weight, registers=_registers),

@@ -22,10 +22,11 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ...targets.backend import threads_of
-from ...targets.families import X86
+from ...targets.families import X86, backends_with
 from ...targets.features import sharing_of
 from ..cpu.dot import DotInstruction
 from ..cpu.microkernel import round_up
+from ..refusal import lacking, other_dtypes
 from ..schedule_util import extent, inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first, register
 from ..workload import Conv2dWorkload
@@ -364,15 +365,11 @@ def _vectorize_epilogue(sch: Schedule, pixels: list[LoopRV], lane: LoopRV, lanes
         sch.vectorize(vector)
 
 
-def _accepts(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> bool:
-    return (
-        workload.depthwise
-        and workload.out_dtype == "int32"
-        and instruction.available(target)
-        and 1 in (workload.strides[0], workload.dilation[0])
-        and workload.data_dtype == "uint8"
-        and (workload.weight_dtype == "int8" or workload.nine_bit_weights)
-    )
+def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> str | None:
+    weights = workload.weight_dtype if workload.nine_bit_weights else "int8"
+    stride, dilation = workload.strides[0], workload.dilation[0]
+    strided = None if 1 in (stride, dilation) else f"rows {dilation} apart at a stride of {stride}"
+    return other_dtypes(workload, ("uint8",), (weights,)) or lacking(target, instruction.product) or strided
 
 
 for _rank, _instruction in enumerate(item for item in reversed(INSTRUCTIONS) if item.depth == TAPS):
@@ -381,7 +378,9 @@ for _rank, _instruction in enumerate(item for item in reversed(INSTRUCTIONS) if 
         Implementation(
             name=f"depthwise_conv2d_nhwc_{_instruction.name}.x86",
             priority=11 + _rank,
-            accepts=partial(_accepts, instruction=_instruction),
+            backends=backends_with(_instruction.product),
+            depthwise=True,
+            refuses=partial(_refuses, instruction=_instruction),
             compute=partial(compute, instruction=_instruction),
             schedule=partial(schedule, instruction=_instruction),
             pack_weight=partial(pack_weight, instruction=_instruction),
