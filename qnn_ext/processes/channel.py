@@ -1,4 +1,4 @@
-"""Objects sent between a process and its child over the child's pipes, each a pickle behind its length.
+"""Objects sent between a process and its child over the child's pipes: a pickle, then the arrays in it, uncopied.
 
 The end of the other process looks the same on both sides, whether it came between two objects or within one.
 """
@@ -19,8 +19,7 @@ from typing import IO, Any
 
 from .children import Child
 
-_LENGTH = struct.Struct("<Q")
-_PART = 1 << 20
+_SIZE = struct.Struct("<Q")
 
 
 class Closed(Exception):
@@ -36,10 +35,14 @@ class Channel:
 
     def send(self, value: Any) -> None:
         """Send a picklable object. Raises Closed."""
-        content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        arrays: list[pickle.PickleBuffer] = []
+        content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append)
+        parts = [memoryview(content), *(array.raw() for array in arrays)]
         try:
-            self.outgoing.write(_LENGTH.pack(len(content)))
-            self.outgoing.write(content)
+            for size in (len(parts), *(part.nbytes for part in parts)):
+                self.outgoing.write(_SIZE.pack(size))
+            for part in parts:
+                self.outgoing.write(part)
             self.outgoing.flush()
         except OSError:
             raise Closed from None
@@ -47,20 +50,25 @@ class Channel:
     def receive(self, timeout: float = math.inf) -> Any:
         """The next object. Raises Closed, and TimeoutError if it is not complete after `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        (size,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
-        return pickle.loads(self._read(size, deadline))
+        sizes = [self._size(deadline) for _ in range(self._size(deadline))]
+        content, *arrays = [self._read(size, deadline) for size in sizes]
+        return pickle.loads(content, buffers=arrays)
+
+    def _size(self, deadline: float) -> int:
+        return int(_SIZE.unpack(self._read(_SIZE.size, deadline))[0])
 
     def _read(self, size: int, deadline: float) -> bytearray:
-        descriptor, content = self.incoming.fileno(), bytearray()
-        while len(content) < size:
+        descriptor, content = self.incoming.fileno(), bytearray(size)
+        missing = memoryview(content)
+        while missing:
             if deadline < math.inf:
                 left = deadline - time.monotonic()
                 if left <= 0 or not select.select([descriptor], [], [], left)[0]:
                     raise TimeoutError
-            part = os.read(descriptor, min(size - len(content), _PART))
-            if not part:
+            count = os.readv(descriptor, [missing])
+            if not count:
                 raise Closed
-            content += part
+            missing = missing[count:]
         return content
 
 

@@ -1,7 +1,7 @@
 """Objects between processes: they arrive whole, or the end of the other process is noticed."""
 
+import io
 import os
-import pickle
 import subprocess
 import time
 from contextlib import contextmanager
@@ -12,9 +12,16 @@ import pytest
 from qnn_ext.processes.channel import Channel, Closed
 from qnn_ext.processes.children import Child
 
-CONTENT = pickle.dumps(list(range(100)))
-MESSAGE = len(CONTENT).to_bytes(8, "little") + CONTENT
-CUTS = (0, 3, 8, 50)
+
+def message(value):
+    """What is sent for an object."""
+    content = io.BytesIO()
+    Channel(content, content).send(value)
+    return content.getvalue()
+
+
+MESSAGE = message({"name": "text", "array": np.arange(64)})
+CUTS = (0, 3, 8, 30, len(MESSAGE) - 1)
 
 
 @contextmanager
@@ -26,13 +33,16 @@ def loop():
 
 
 def test_objects_arrive_one_after_the_other():
-    array = np.arange(5000, dtype=np.int16)
+    array = np.arange(6000, dtype=np.int16).reshape(20, 30, 10)
+    arrays = [array, array.T, array[::2, 1:], np.asfortranarray(array[0]), array[:0], np.float32(3)]
     with loop() as channel:
-        for value in ("text", None, array):
+        for value in ("text", None, arrays):
             channel.send(value)
         assert channel.receive() == "text"
         assert channel.receive(1.0) is None
-        np.testing.assert_array_equal(channel.receive(), array)
+        for found, sent in zip(channel.receive(), arrays, strict=True):
+            np.testing.assert_array_equal(found, sent)
+            assert found.dtype == sent.dtype
 
 
 @pytest.mark.parametrize("cut", CUTS)
