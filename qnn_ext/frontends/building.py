@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from ..errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ..limits import check, check_elements, check_rank, count_expression
 from ..op import compound
+from ..op.arguments import data_of
 from ..op.base import constant, constant_value, shape_of
 from ..op.cost import attribute
 from ..op.folding import folded, leaves
@@ -66,7 +67,7 @@ def check_call(call: relax.Call) -> None:
         if isinstance(arg, relax.ShapeExpr):
             check_rank(len(arg.values))
     padding = attribute(call, "padding")
-    if padding is not None and isinstance(call.args[0].ty, relax.TensorType):
+    if padding is not None and isinstance(data_of(call).ty, relax.TensorType):
         _check_padded(call, [int(width) for width in padding])
     for name in _WINDOW:
         steps = [int(step) for step in attribute(call, name) or ()]
@@ -77,14 +78,15 @@ def check_call(call: relax.Call) -> None:
 def _with_ordered_bounds(call: relax.Call) -> relax.Call:
     """R.clip with its bounds in order, within an integer's range: where bounds cross, PyTorch, NumPy and ONNX Runtime
     use the upper one, TVM the lower."""
-    if call.op != _CLIP or not isinstance(call.args[0].ty, relax.TensorType):
+    if call.op != _CLIP or not isinstance(data_of(call).ty, relax.TensorType):
         return call
-    dtype, given = str(call.args[0].ty.dtype), [arg.value for arg in call.args[1:]]
+    data, *bounds = call.args
+    dtype, given = str(data.ty.dtype), [bound.value for bound in bounds]
     low, high = given
     if dtype.startswith(("int", "uint")):
         low, high = (min(max(bound, np.iinfo(dtype).min), np.iinfo(dtype).max) for bound in given)
     low = min(low, high)
-    return call if [low, high] == given else relax.op.clip(call.args[0], low, high)
+    return call if [low, high] == given else relax.op.clip(data, low, high)
 
 
 def _check_padded(call: relax.Call, padding: list[int]) -> None:
@@ -92,7 +94,7 @@ def _check_padded(call: relax.Call, padding: list[int]) -> None:
     check("padding", max(padding, default=0), "a window")
     layout = attribute(call, "data_layout") or attribute(call, "layout") or ""
     spatial = [axis for axis, letter in enumerate(str(layout)) if letter in "DHW"]
-    shape = [int(dim) for dim in call.args[0].ty.shape]
+    shape = [int(dim) for dim in data_of(call).ty.shape]
     if len(padding) != 2 * len(spatial) or len(shape) != len(str(layout)):
         return  # the type rule will refuse it
     for axis, before, after in zip(spatial, padding[: len(spatial)], padding[len(spatial) :], strict=True):

@@ -132,6 +132,14 @@ def definition_of(expr: Any) -> OpDef | None:
     return None
 
 
+def module_of(call: relax.Call, params: Sequence[relax.Var] = ()) -> tvm.IRModule:
+    """A module whose `main` takes `params` and returns the call."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(params)):
+        builder.emit_func_output(builder.emit(call))
+    return builder.get()
+
+
 def call_attributes(call: relax.Call) -> dict[str, Any]:
     """The attributes of a call as plain Python values: int, float, str, bool, tuple."""
     if call.attrs is None:

@@ -10,6 +10,8 @@ import numpy as np
 from tvm import relax
 
 from .base import call_attributes, definition_of
+from .relax_table import traits_of
+from .traits import Kind, Product
 
 _MOST_WORK = 2**31  # multiply-adds: a few seconds in NumPy
 _MOST_PATCHES = 2**27  # elements of a convolution's windows, which its reference lays out
@@ -32,12 +34,12 @@ def attribute(call: relax.Call, name: str) -> Any:
 
 def _terms(call: relax.Call, operands: Sequence[np.ndarray]) -> int:
     """The largest number of terms added up for one element of the result; 1 for anything but products and windows."""
-    name = str(getattr(call.op, "name", ""))
+    traits = traits_of(call)
     window = attribute(call, "pool_size")
     if window is not None:
         return math.prod(int(dim) for dim in window)
-    if "conv" in name and len(operands) > 1:
+    if traits.product in (Product.CONVOLUTION, Product.TRANSPOSED) and len(operands) > 1:
         return math.prod(operands[1].shape[1:])
-    if "matmul" in name or "dense" in name:
+    if traits.product is Product.MATRIX:
         return max(operands[0].shape[-1:], default=1)
-    return math.prod(operand.size for operand in operands) if "einsum" in name else 1
+    return math.prod(operand.size for operand in operands) if traits.kind is Kind.PRODUCT else 1

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from ..limits import checkpoint, most_folded
-from .base import constant, constant_value
+from .base import constant, constant_value, module_of
 from .cost import is_quick
 from .evaluate import interpret
 
@@ -24,15 +24,12 @@ def folded(call: relax.Call) -> relax.Expr | None:
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    builder = relax.BlockBuilder()
-    with builder.function("main", []):
-        bound = builder.emit(call)
-        builder.emit_func_output(bound)
-    if not _is_cheap(call, bound.ty, known):
+    mod = module_of(call)
+    if not _is_cheap(call, mod["main"].ret_ty, known):
         return None
     checkpoint()
     with np.errstate(all="ignore"):  # the model's own arithmetic: an infinity may well be intended
-        (result,) = interpret(builder.get(), [])
+        (result,) = interpret(mod, [])
     return constant(result)
 
 

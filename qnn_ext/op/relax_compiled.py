@@ -14,7 +14,7 @@ from ..numerics.bounded import bounded
 from ..numerics.extremes import propagate_nan
 from ..numerics.miscompiled import without_masks, without_zeros
 from ..tvm_runtime import set_up
-from .base import array_of
+from .base import array_of, module_of
 
 _PIPELINE = "qnn_ext.plain"
 
@@ -71,11 +71,7 @@ def _single_call_module(call: relax.Call, args: list[Any]) -> tuple[tvm.IRModule
         return var
 
     new_args = [replace(expr, value) for expr, value in zip(call.args, args, strict=True)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", parameters):
-        result = builder.emit(relax.Call(call.op, new_args, call.attrs, call.ty_args))
-        builder.emit_func_output(result)
-    return builder.get(), runtime_args
+    return module_of(relax.Call(call.op, new_args, call.attrs, call.ty_args), parameters), runtime_args
 
 
 def _to_numpy(result: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import IRModule, relax
 
+from ..op.arguments import data_of
 from ..op.base import constant, constant_value, shape_of
 from .rewrite import Emit, op_name, rewrite
 
@@ -35,7 +36,7 @@ def fold_constant_sums(mod: IRModule) -> IRModule:
 def _constant_addition(expr: relax.Expr) -> tuple[relax.Var, np.ndarray] | None:
     """(acc, c) if `expr` is acc + c or acc − c in int32 or int64 and c does not broadcast acc to a larger shape."""
     name = op_name(expr)
-    if name not in ("add", "subtract") or str(expr.args[0].ty.dtype) not in ("int32", "int64"):
+    if name not in ("add", "subtract") or str(data_of(expr).ty.dtype) not in ("int32", "int64"):
         return None
     left, right = expr.args
     value = constant_value(right)

@@ -18,6 +18,7 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ..numerics.annotations import COMPOSITE, LAYER
+from ..op.arguments import data_of
 from ..op.base import call_attributes, constant_value, has_float_rows, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
@@ -25,18 +26,15 @@ from ..topi_int8.generic.elementwise import RULES
 from ..topi_int8.generic.float_elementwise import FLOAT_RULES
 from ..topi_int8.generic.stages import STAGES
 from . import matrix_moves
-from .rewrite import Emit, Rebuild, bindings_of, consumers, op_name, operands, rewrite, straight_line, substitute
+from .regions import Regions
+from .rewrite import Emit, Rebuild, bindings_of, function_of, op_name, operands, rewrite, substitute
 
 # operators that canonicalize puts between a side term of a product and its subtraction from the product
 SIDE_STEPS = ("multiply", "repeat", "astype", "permute_dims")
-# The most elementwise operators in a kernel after its head, and among these the most QNN operators with a rounding of
-# their own: a residual sum, a product, quantize, requantize. TVM simplifies the inlined expression again at each of its
-# levels, so every additional one multiplies the compile time: eight take minutes, and so do four that round midpoints
-# away from zero, which therefore count twice.
-MAX_ELEMENTWISE = 24
+# The most QNN operators in a kernel with a rounding of their own: a residual sum, a product, quantize, requantize. TVM
+# simplifies the inlined expression again at each of its levels, so every additional one multiplies the compile time:
+# eight take minutes, and so do four that round midpoints away from zero, which therefore count twice.
 MAX_ROUNDINGS = 4
-# The limit for a float kernel that has not been quantized yet: it will also dequantize its operands.
-MAX_POINTWISE = MAX_ELEMENTWISE * 2 // 3
 
 
 @dataclass
@@ -97,80 +95,52 @@ def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) 
     """
     graph = _Graph(function, bindings)
     products = [index for index in reversed(range(len(bindings))) if graph.is_product(index)]
-    tails = {head: graph.take(graph.tail(head)) for head in products}
-    groups = [Group(graph.take(graph.with_moves(graph.with_sides(tails[head], head), head))) for head in products]
+    groups = [Group(members) for members in graph.grouped(products).values()]
     for head in range(len(bindings)):
         if head not in graph.taken and graph.heads_kernel(head):
-            members = graph.with_sides(graph.tail(head), head)
+            members = graph.around(head)
             if any(graph.names[index].startswith("qnn.") for index in members):
                 groups.append(Group(graph.take(members)))
     return groups
 
 
-class _Graph:
-    """The bindings of a function and which of them read which; `taken`: those that already belong to a group."""
+class _Graph(Regions):
+    """The QNN graph: products, and what else has a kernel of ours."""
 
     def __init__(self, function: relax.Function, bindings: Sequence[relax.VarBinding]) -> None:
-        self.bindings = bindings
-        self.names = [op_name(binding.value) for binding in bindings]
-        self.taken: set[int] = set()
-        readers = consumers(function, bindings)
-        self._readers = [set(readers[binding.var]) for binding in bindings]
-        self._index = {binding.var: index for index, binding in enumerate(bindings)}
+        super().__init__(function, bindings)
         self.traits = [traits_of(binding.value) for binding in bindings]
-        self.elementwise = [is_elementwise(binding.value) for binding in bindings]
+        self._elementwise = [is_elementwise(binding.value) for binding in bindings]
 
     def is_product(self, index: int) -> bool:
         """Whether an operator gets its kernel from the strategy registry."""
         return self.traits[index].kind is Kind.ACCUMULATOR
 
-    def _operands(self, index: int) -> list[Any]:
-        return self.traits[index].operands(self.bindings[index].value)
-
-    def take(self, members: Iterable[int]) -> list[int]:
-        self.taken.update(members)
-        return sorted(members)
+    def is_elementwise(self, index: int) -> bool:
+        return self._elementwise[index]
 
     def heads_kernel(self, index: int) -> bool:
         """Whether an operator that is not a product can come before elementwise ones in a kernel."""
         name = self.names[index]
         if name in STAGES and not name.startswith("qnn."):  # in float; a quantize after it can end the kernel
             return has_float_rows(self.bindings[index].value)
-        return self.elementwise[index] or name.startswith("qnn.")
+        return self._elementwise[index] or name.startswith("qnn.")
 
     def tail(self, head: int) -> list[int]:
-        """The head and the elementwise operators after it, up to the last point where only a single value leaves.
-
-        Branches that meet again are included. As every value except the last is read only by members, no path leaves
-        the group and comes back.
-        """
-        region, closed = {head}, [head]
-        pending = set(self._readers[head])
-        while pending:
-            following = min(pending)
-            if not self._fits(following, shape_of(self.bindings[head].var)) or self._full(head, region, following):
-                break
-            if pending == {following}:
-                closed = [*region, following]
-            region.add(following)
-            pending = (pending | self._readers[following]) - region
+        closed = super().tail(head)
         return closed[:-1] if len(closed) > 1 and self._belongs_to_reader(closed[-1]) else closed
 
     def _belongs_to_reader(self, index: int) -> bool:
         """Whether it is a dequantize that the following kernel can apply when it reads the integers."""
-        readers = self._readers[index]
-        inside = all(reader < len(self.bindings) and self.elementwise[reader] for reader in readers)
+        inside = all(reader < len(self.bindings) and self._elementwise[reader] for reader in self.readers(index))
         return inside and is_repeatable(self.bindings[index].value)
 
-    def _fits(self, index: int, shape: tuple[int, ...]) -> bool:
-        if index >= len(self.bindings) or index in self.taken or not self.elementwise[index]:
-            return False
-        return shape_of(self.bindings[index].var) == shape
+    def follows(self, index: int, region: set[int], head: int) -> bool:
+        return self._elementwise[index] and self._shape(index) == self._shape(head)
 
-    def _full(self, head: int, region: Iterable[int], another: int) -> bool:
-        """Whether `another` would make the kernel's expression too large."""
-        inside = [index for index in (*region, another) if index != head]
-        return len(inside) > MAX_ELEMENTWISE or sum(map(self._roundings, inside)) > MAX_ROUNDINGS
+    def is_full(self, head: int, inside: Iterable[int], another: int) -> bool:
+        members = {*inside, another} - {head}
+        return super().is_full(head, members, another) or sum(map(self._roundings, members)) > MAX_ROUNDINGS
 
     def _roundings(self, index: int) -> int:
         """How much an operator counts towards MAX_ROUNDINGS."""
@@ -178,43 +148,21 @@ class _Graph:
             return 0
         return 2 if call_attributes(self.bindings[index].value).get("rounding") == "TONEAREST" else 1
 
-    def with_sides(self, members: Sequence[int], head: int) -> list[int]:
-        """`members` and what only they read: a side term of the product, elementwise operators on other inputs."""
-        data = self._operands(head) if self.is_product(head) else []
-        inside = set(members)
-        shape = shape_of(self.bindings[max(members)].var)
-        pending = [index for member in sorted(members) if self.elementwise[member] for index in self.sources(member)]
-        while pending:
-            index = pending.pop()
-            if index in inside or index in self.taken or not self._readers[index] <= inside:
-                continue
-            term = self._is_term(index, data)
-            if not term and (not self._comes_aside(index, shape) or self._full(head, inside, index)):
-                continue
-            inside.add(index)
-            pending.extend(self.sources(index))
-        return sorted(inside)
-
-    def with_moves(self, members: list[int], head: int) -> list[int]:
-        """`members` and the moves around a product of two run-time operands."""
-        if self.traits[head].weight is not None:
+    def with_sides(self, tail: Sequence[int], head: int) -> list[int]:
+        """Also the moves around a product of two run-time operands."""
+        members = super().with_sides(tail, head)
+        if not self.is_product(head) or self.traits[head].weight is not None:
             return members
-        return matrix_moves.behind(self, matrix_moves.in_front(self, head, members), shape_of(self.bindings[head].var))
+        return matrix_moves.behind(self, matrix_moves.in_front(self, head, members), self._shape(head))
 
-    def readers(self, index: int) -> set[int]:
-        """The bindings that read a value."""
-        return self._readers[index]
-
-    def sources(self, index: int) -> list[int]:
-        """The bindings that an operator reads."""
-        found = (self._index.get(operand) for operand in operands(self.bindings[index].value))
-        return [source for source in found if source is not None]
-
-    def _comes_aside(self, index: int, shape: tuple[int, ...]) -> bool:
-        """Whether to compute an operator inside its elementwise readers; if they broadcast it, only a dequantize."""
-        if not all(self.elementwise[other] for other in (index, *self._readers[index])):
+    def comes_aside(self, index: int, inside: set[int], head: int, last: int) -> bool:
+        """A side term of the product, or elementwise operators; if their readers broadcast them, only a dequantize."""
+        if self.is_product(head) and self._is_term(index, self._operands(head)):
+            return True
+        if not all(self._elementwise[other] for other in (index, *self.readers(index))):
             return False
-        return shape_of(self.bindings[index].var) == shape or self.names[index] == "qnn.dequantize"
+        fits = self._shape(index) == self._shape(last) or self.names[index] == "qnn.dequantize"
+        return fits and not self.is_full(head, inside, index)
 
     def _is_term(self, index: int, data: Sequence[Any], steps: int = len(SIDE_STEPS)) -> bool:
         """Whether it is a sum over an operand of the product, or one of the steps between that sum and the product."""
@@ -224,16 +172,22 @@ class _Graph:
             return False
         return any(self._is_term(source, data, steps - 1) for source in self.sources(index))
 
+    def _operands(self, index: int) -> list[Any]:
+        return self.traits[index].operands(self.bindings[index].value)
+
+    def _shape(self, index: int) -> tuple[int, ...]:
+        return shape_of(self.bindings[index].var)
+
 
 def is_repeatable(value: Any) -> bool:
     """Whether it is a dequantize of 8 or 16 bits, which are cheaper to read than its result."""
-    return op_name(value) == "qnn.dequantize" and str(value.args[0].ty.dtype) in ("int8", "uint8", "int16", "uint16")
+    return op_name(value) == "qnn.dequantize" and str(data_of(value).ty.dtype) in ("int8", "uint8", "int16", "uint16")
 
 
 def is_elementwise(value: Any) -> bool:
     """Whether an operator can be computed inside another one's kernel, element by element."""
     name = op_name(value)
-    return name in RULES and (name not in FLOAT_RULES or str(value.args[0].ty.dtype) in ("float32", "float64"))
+    return name in RULES and (name not in FLOAT_RULES or str(data_of(value).ty.dtype) in ("float32", "float64"))
 
 
 def _extract(members: list[relax.VarBinding]) -> tuple[relax.Function, list[relax.Var]]:
@@ -245,16 +199,9 @@ def _extract(members: list[relax.VarBinding]) -> tuple[relax.Function, list[rela
             is_outer = isinstance(operand, relax.Var) and operand not in defined and operand not in outside
             if is_outer and constant_value(operand) is None:
                 outside.append(operand)
-    builder = relax.BlockBuilder()
-    params = [relax.Var(var.name, var.ty) for var in outside]
-    environment = dict(zip(outside, params, strict=True))
     label = "+".join(op_name(binding.value).removeprefix("qnn.") for binding in members)
     attributes = {COMPOSITE: label, LAYER: members[-1].var.name, "Primitive": True}
-    with straight_line(builder, "kernel", params, attributes, private=True) as returns:
-        for binding in members:
-            environment[binding.var] = builder.emit(substitute(binding.value, environment), name_hint=binding.var.name)
-        returns(environment[members[-1].var])
-    return builder.get()["kernel"], outside
+    return function_of("kernel", members, outside, members[-1].var, attributes, private=True), outside
 
 
 def _kernel_name(bindings: Sequence[relax.VarBinding], group: Group) -> str:

@@ -21,6 +21,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from .. import op as qnn
+from ..op.arguments import data_of
 from ..op.base import OPS, call_attributes, constant, constant_value, definition_of
 from ..op.relax_table import traits_of
 from ..op.table import TABLE
@@ -189,14 +190,14 @@ class _ShiftedActivations:
 
     def _clip(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         clips = traits_of(value).clips
-        if clips is None or value.args[0] not in self._twins:
+        if clips is None or (data := data_of(value)) not in self._twins:
             return None
         limits = np.iinfo(self._dtype)
         low, high = (
             int(bound) + self._offset if np.isfinite(bound) else limit
             for bound, limit in zip(clips(value), (limits.min, limits.max), strict=True)
         )
-        return relax.op.clip(self._twins[value.args[0]], low, high), True
+        return relax.op.clip(self._twins[data], low, high), True
 
     def _qnn(self, value: Any, wanted: bool) -> tuple[Any, bool] | None:
         """QNN operators take zero points as arguments: constant ones are shifted by the offset along with the data."""

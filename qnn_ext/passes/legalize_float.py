@@ -14,6 +14,7 @@ from math import prod
 from tvm import relax, te, topi
 
 from ..numerics import elementary, extremes, tir
+from ..op.arguments import data_of
 from ..op.base import constant_value, has_float_rows, shape_of
 from ..topi_int8.generic import float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
@@ -60,7 +61,7 @@ def _among_tensors(function: Callable[..., te.Tensor]) -> Legalization:
 
 
 def _is_float32(call: relax.Call) -> bool:
-    return str(call.args[0].ty.dtype) == "float32"
+    return str(data_of(call).ty.dtype) == "float32"
 
 
 def _guarded(rule: Legalization, applies: Callable[[relax.Call], bool] = has_float_rows) -> Legalization:
@@ -79,13 +80,13 @@ def _elementary(name: str) -> Legalization:
         return te.compute(x.shape, lambda *i: function(x(*i), elementary.TIR), name=name.removeprefix("nn."))
 
     def rule(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        return builder.call_te(compute, call.args[0], primfunc_name_hint=f"float_{name.removeprefix('nn.')}")
+        return builder.call_te(compute, data_of(call), primfunc_name_hint=f"float_{name.removeprefix('nn.')}")
 
     return _guarded(rule, _is_float32)
 
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return builder.call_te(float_rows.softmax, call.args[0], int(call.attrs.axis), primfunc_name_hint="softmax")
+    return builder.call_te(float_rows.softmax, data_of(call), int(call.attrs.axis), primfunc_name_hint="softmax")
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -94,12 +95,13 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _is_float(call: relax.Call) -> bool:
-    return str(call.args[0].ty.dtype) in ("float16", "float32", "float64")
+    return str(data_of(call).ty.dtype) in ("float16", "float32", "float64")
 
 
 def _along_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Replaces TVM's own, which starts at the lowest finite number and so never finds −∞."""
-    ndim = len(shape_of(call.args[0]))
+    data = data_of(call)
+    ndim = len(shape_of(data))
     axes = range(ndim) if call.attrs.axis is None else sorted({int(axis) % ndim for axis in call.attrs.axis})
     combine = extremes.largest if str(call.op.name) == "relax.max" else extremes.smallest
     keepdims, dtype, name = bool(call.attrs.keepdims), str(call.ty.dtype), str(call.op.name).removeprefix("relax.")
@@ -107,7 +109,7 @@ def _along_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def compute(x: te.Tensor) -> te.Tensor:
         return reduced(x, tuple(axes), keepdims, combine, dtype, name)
 
-    return builder.call_te(compute, call.args[0], primfunc_name_hint=name) if axes else call.args[0]
+    return builder.call_te(compute, data, primfunc_name_hint=name) if axes else data
 
 
 def _floor_mod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -123,7 +125,7 @@ def _floor_mod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _makes_integers(call: relax.Call) -> bool:
     """Whether a cast turns floats into integers."""
-    source, target = str(call.args[0].ty.dtype), str(call.ty.dtype)
+    source, target = str(data_of(call).ty.dtype), str(call.ty.dtype)
     return "float" in source and target.startswith(("int", "uint"))
 
 
@@ -133,7 +135,7 @@ def _truncate(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def compute(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape, lambda *i: tir.truncate(x(*i), dtype), name="cast")
 
-    return builder.call_te(compute, call.args[0], primfunc_name_hint="cast")
+    return builder.call_te(compute, data_of(call), primfunc_name_hint="cast")
 
 
 def _max_pool_sizes(call: relax.Call) -> tuple[list[int], ...]:
@@ -144,27 +146,28 @@ def _max_pool_sizes(call: relax.Call) -> tuple[list[int], ...]:
 
 
 def _has_few_cells(call: relax.Call) -> bool:
-    attrs, dtype = call.attrs, str(call.args[0].ty.dtype)
+    attrs, data = call.attrs, data_of(call)
     plain = str(attrs.layout) == str(attrs.out_layout) == "NHWC" and all(int(step) == 1 for step in attrs.dilation)
-    if not plain or dtype.startswith("float"):
+    if not plain or str(data.ty.dtype).startswith("float"):
         return False
     _, pool_size, *_ = sizes = _max_pool_sizes(call)
-    return prod(pool_size) <= max_pool.MOST_CELLS and max_pool.has_cells_inside(shape_of(call.args[0])[1:3], *sizes)
+    return prod(pool_size) <= max_pool.MOST_CELLS and max_pool.has_cells_inside(shape_of(data)[1:3], *sizes)
 
 
 def _max_pool2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     sizes = _max_pool_sizes(call)
-    return builder.call_te(max_pool.max_pool2d, call.args[0], *sizes, primfunc_name_hint="max_pool2d")
+    return builder.call_te(max_pool.max_pool2d, data_of(call), *sizes, primfunc_name_hint="max_pool2d")
 
 
 def _has_keys(call: relax.Call) -> bool:
-    shape = shape_of(call.args[0])
+    data = data_of(call)
+    shape = shape_of(data)
     along_last = call.attrs.axis is not None and int(call.attrs.axis) in (-1, len(shape) - 1)
-    return along_last and has_keys(str(call.args[0].ty.dtype), shape)
+    return along_last and has_keys(str(data.ty.dtype), shape)
 
 
 def _extreme_position(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    x, largest, keepdims = call.args[0], str(call.op.name) == "relax.argmax", bool(call.attrs.keepdims)
+    x, largest, keepdims = data_of(call), str(call.op.name) == "relax.argmax", bool(call.attrs.keepdims)
     if _has_keys(call):
         return builder.call_te(extreme_position, x, largest, keepdims, primfunc_name_hint="extreme_position")
     axis = None if call.attrs.axis is None else int(call.attrs.axis)

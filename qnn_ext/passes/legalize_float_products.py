@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te, tirx
 
+from ..op.arguments import factors_of
 from ..op.base import constant, constant_value, shape_of
 
 LANES = 16  # float32 values in the widest vector
@@ -28,22 +29,24 @@ def _all_float32(call: relax.Call) -> bool:
 
 def has_odd_columns(call: relax.Call) -> bool:
     """Whether padding the columns of a product pays: they do not fill whole vectors, and enough rows share them."""
-    lhs, rhs = (shape_of(arg) for arg in call.args)
+    x, y = factors_of(call)
+    lhs, rhs = shape_of(x), shape_of(y)
     if len(rhs) < 2 or len(lhs) < 2 or not _all_float32(call) or rhs[-1] % LANES == 0:
         return False
     one_matrix = len(rhs) == 2 or lhs[:-2] == rhs[:-2]
-    return one_matrix and (lhs[-2] >= MIN_ROWS or constant_value(call.args[1]) is not None)
+    return one_matrix and (lhs[-2] >= MIN_ROWS or constant_value(y) is not None)
 
 
 def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """The product with its columns padded with zeros, cut back to the columns of the result."""
-    columns, known = shape_of(call.args[1])[-1], constant_value(call.args[1])
+    x, y = factors_of(call)
+    columns, known = shape_of(y)[-1], constant_value(y)
     if known is not None:
         padded = constant(_with_zeros(known))
     else:
-        padded = builder.emit(builder.call_te(_pad_columns, call.args[1], primfunc_name_hint="pad_columns"))
+        padded = builder.emit(builder.call_te(_pad_columns, y, primfunc_name_hint="pad_columns"))
     return builder.call_te(
-        _first_columns_of_product, call.args[0], padded, columns, primfunc_name_hint="matmul", primfunc_attrs=ATTRIBUTES
+        _first_columns_of_product, x, padded, columns, primfunc_name_hint="matmul", primfunc_attrs=ATTRIBUTES
     )
 
 
@@ -83,9 +86,10 @@ def is_plain_nhwc(call: relax.Call) -> bool:
     attrs = call.attrs
     if attrs.data_layout != "NHWC" or attrs.out_layout != "NHWC" or set(attrs.kernel_layout) != set("OHWI"):
         return False
-    groups, channels = int(attrs.groups), shape_of(call.args[0])[3]
+    data, weight = factors_of(call)
+    groups, channels = int(attrs.groups), shape_of(data)[3]
     depthwise = groups == channels == shape_of(call)[3]
-    return _all_float32(call) and constant_value(call.args[1]) is not None and (groups == 1 or depthwise)
+    return _all_float32(call) and constant_value(weight) is not None and (groups == 1 or depthwise)
 
 
 def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -95,18 +99,19 @@ def conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     of two apart and fall into the same few sets of the cache.
     """
     attrs, shape = call.attrs, shape_of(call)
-    known = constant_value(call.args[1])
+    data, weight = factors_of(call)
+    known = constant_value(weight)
     assert known is not None  # is_plain_nhwc
-    weight = known.transpose([str(attrs.kernel_layout).index(axis) for axis in "HWIO"])
+    hwio = known.transpose([str(attrs.kernel_layout).index(axis) for axis in "HWIO"])
     if int(attrs.groups) > 1:
-        compute, packed = _depthwise_conv2d, np.ascontiguousarray(weight[:, :, 0])
+        compute, packed = _depthwise_conv2d, np.ascontiguousarray(hwio[:, :, 0])
     else:
-        blocks = _with_zeros(weight).reshape(*weight.shape[:3], -1, LANES)
+        blocks = _with_zeros(hwio).reshape(*hwio.shape[:3], -1, LANES)
         compute, packed = _conv2d, np.ascontiguousarray(blocks.transpose(3, 0, 1, 2, 4))
     geometry = [tuple(int(v) for v in values) for values in (attrs.strides, attrs.padding, attrs.dilation)]
     return builder.call_te(
         compute,
-        call.args[0],
+        data,
         constant(packed),
         shape,
         *geometry,

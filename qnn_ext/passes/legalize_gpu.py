@@ -13,6 +13,8 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from ..op.arguments import data_of
+
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
@@ -47,7 +49,7 @@ def _scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _cumsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     sizes = axis, str(call.ty.dtype), bool(call.attrs.exclusive)
-    return builder.call_te(cumulative_sum, call.args[0], *sizes, primfunc_name_hint="cumsum")
+    return builder.call_te(cumulative_sum, data_of(call), *sizes, primfunc_name_hint="cumsum")
 
 
 def cumulative_sum(x: te.Tensor, axis: int | None, dtype: str, exclusive: bool) -> te.Tensor:
@@ -104,19 +106,19 @@ def _sorted_values(x: te.Tensor, axis: int, descending: bool, count: int) -> te.
 
 
 def _length(call: relax.Call, axis: int) -> int:
-    return int(call.args[0].ty.shape[axis])
+    return int(data_of(call).ty.shape[axis])
 
 
 def _argsort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axis = int(call.attrs.axis)
     sizes = bool(call.attrs.descending), _length(call, axis), str(call.ty.dtype)
-    return builder.call_te(sorted_positions, call.args[0], axis, *sizes, primfunc_name_hint="argsort")
+    return builder.call_te(sorted_positions, data_of(call), axis, *sizes, primfunc_name_hint="argsort")
 
 
 def _sort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axis = int(call.attrs.axis)
     sizes = bool(call.attrs.descending), _length(call, axis)
-    return builder.call_te(_sorted_values, call.args[0], axis, *sizes, primfunc_name_hint="sort")
+    return builder.call_te(_sorted_values, data_of(call), axis, *sizes, primfunc_name_hint="sort")
 
 
 def _topk(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -124,9 +126,9 @@ def _topk(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     sizes = bool(call.attrs.largest), k if k > 0 else _length(call, axis)
     results = []
     if kind in ("both", "values"):
-        results.append(builder.call_te(_sorted_values, call.args[0], axis, *sizes, primfunc_name_hint="topk"))
+        results.append(builder.call_te(_sorted_values, data_of(call), axis, *sizes, primfunc_name_hint="topk"))
     if kind in ("both", "indices"):
         dtype = str(call.attrs.dtype)
         hint = "topk_indices"
-        results.append(builder.call_te(sorted_positions, call.args[0], axis, *sizes, dtype, primfunc_name_hint=hint))
+        results.append(builder.call_te(sorted_positions, data_of(call), axis, *sizes, dtype, primfunc_name_hint=hint))
     return relax.Tuple([builder.emit(value) for value in results]) if kind == "both" else results[0]

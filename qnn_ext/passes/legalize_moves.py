@@ -12,6 +12,7 @@ from typing import Any
 from tvm import relax, tirx, topi
 
 from ..numerics.annotations import JOIN, SLICE
+from ..op.arguments import data_of
 from ..op.base import shape_of
 from .rewrite import op_name
 
@@ -22,13 +23,18 @@ _OPAQUE = 8  # TVM's kOpaque: an operator that is not fused
 def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """R.concat with the note JOIN. Many operands are joined in groups, which are then joined."""
     axis = (0 if call.attrs.axis is None else int(call.attrs.axis)) % len(shape_of(call))
-    parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    parts = _parts(call)
     if len(parts) <= _MOST_JOINED:
         return _noted(builder, call, {JOIN: axis})
     while len(parts) > 1:
         groups = [parts[start : start + _MOST_JOINED] for start in range(0, len(parts), _MOST_JOINED)]
         parts = [_joined(builder, group, axis) for group in groups]
     return parts[0]
+
+
+def _parts(call: relax.Call) -> list[relax.Expr]:
+    """The operands of a concat or stack, none if they are the fields of a variable."""
+    return list(getattr(data_of(call), "fields", ()))
 
 
 def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axis: int) -> relax.Expr:
@@ -41,7 +47,7 @@ def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axis: int) -> 
 
 def stack(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """R.stack; for many operands, R.concat of each with the new axis."""
-    parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+    parts = _parts(call)
     if len(parts) <= _MOST_JOINED:
         return _legalized(builder, call)
     axis = (0 if call.attrs.axis is None else int(call.attrs.axis)) % len(shape_of(call))

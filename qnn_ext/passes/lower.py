@@ -20,6 +20,7 @@ from tvm.target import Target
 from ..errors import UnsupportedOperatorError
 from ..limits import checkpoint
 from ..numerics.annotations import COMPOSITE, LAYER, SCHEDULED, KernelFacts
+from ..op.arguments import data_of, factors_of
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
@@ -112,7 +113,7 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
         return [None]
     workload = _workload(call, target)
     accepting, unusual = candidates(workload, target), ""
-    if isinstance(workload, Conv2dWorkload) and constant_value(call.args[1]) is None:
+    if isinstance(workload, Conv2dWorkload) and constant_value(factors_of(call)[1]) is None:
         accepting, unusual = accepting[-1:], "its weights are known at run time only, and cannot be packed before"
     return [_Product(workload, implementation, unusual) for implementation in accepting]
 
@@ -215,7 +216,7 @@ class _Kernel:
             or product is None
             or initial is None
             or self._initial is not None
-            or not self._is_product(expr.args[0])
+            or not self._is_product(data_of(expr))
         ):
             return False
         bias, shape = operands[1].value, operands[0].shape
@@ -266,9 +267,9 @@ class _Kernel:
 def _workload(call: relax.Call, target: Target) -> Workload:
     """What the product computes. A dense layer with run-time weights is a batch_matmul with a batch of one."""
     name, attributes = op_name(call), call_attributes(call)
-    data, weight = map(shape_of, call.args)
-    values = constant_value(call.args[1])
-    dtypes = str(call.args[0].ty.dtype), str(call.args[1].ty.dtype), attributes["out_dtype"]
+    first, second = factors_of(call)
+    data, weight, values = shape_of(first), shape_of(second), constant_value(second)
+    dtypes = str(first.ty.dtype), str(second.ty.dtype), attributes["out_dtype"]
     pairable = backend_of(target).pairs and _pairable(values)
     if name == "qnn.dense_accumulate":
         (m, k), n = data, weight[0]

@@ -7,12 +7,14 @@ have one contiguous axis; otherwise a copy is just as good.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from ..op.arguments import data_of, factors_of
 from ..op.base import constant_value, shape_of
+from .regions import Regions
 from .rewrite import op_name
 
 ORDERS = ("permute_dims", "reshape", "squeeze", "expand_dims")
@@ -21,27 +23,15 @@ NARROW = ("int8", "uint8")
 MOST = 1 << 24
 
 
-class Graph(Protocol):
-    """What this module needs from the graph whose bindings are being grouped."""
-
-    bindings: Any
-    names: list[str]
-    taken: set[int]
-
-    def sources(self, index: int) -> list[int]: ...
-
-    def readers(self, index: int) -> set[int]: ...
-
-
-def in_front(graph: Graph, head: int, members: list[int]) -> list[int]:
+def in_front(graph: Regions, head: int, members: list[int]) -> list[int]:
     """`members` and the moves and int8/uint8 shifts that only serve operands of the batch_matmul `head`."""
     inside = set(members)
-    for position, operand in enumerate(graph.bindings[head].value.args[:2]):
+    for position, operand in enumerate(factors_of(graph.bindings[head].value)):
         inside.update(_chain(graph, head, position, operand, inside))
     return sorted(inside)
 
 
-def behind(graph: Graph, members: list[int], shape: tuple[int, ...]) -> list[int]:
+def behind(graph: Regions, members: list[int], shape: tuple[int, ...]) -> list[int]:
     """`members` and the transpose of their result of `shape` (B, M, N), which may split B first; N stays innermost."""
     found: list[int] = []
     last = members[-1]
@@ -63,7 +53,7 @@ def _only(indices: set[int]) -> int | None:
     return next(iter(indices)) if len(indices) == 1 else None
 
 
-def _chain(graph: Graph, head: int, position: int, operand: Any, inside: set[int]) -> list[int]:
+def _chain(graph: Regions, head: int, position: int, operand: Any, inside: set[int]) -> list[int]:
     """The longest run of moves before an operand with which it can still be read in place."""
     chain: list[int] = []
     accepted = 0
@@ -78,7 +68,7 @@ def _chain(graph: Graph, head: int, position: int, operand: Any, inside: set[int
             break
         chain.append(index)
         readers = readers | {index}
-        operand = graph.bindings[index].value.args[0]
+        operand = data_of(graph.bindings[index].value)
         if not isinstance(operand, relax.Var) or constant_value(operand) is not None:
             break
         if _in_place(graph, chain, position):
@@ -86,26 +76,27 @@ def _chain(graph: Graph, head: int, position: int, operand: Any, inside: set[int
     return chain[:accepted]
 
 
-def _binds(graph: Graph, index: int, operand: Any) -> bool:
+def _binds(graph: Regions, index: int, operand: Any) -> bool:
     return bool(graph.bindings[index].var.same_as(operand))
 
 
 def _is_shift(value: Any) -> bool:
     """Whether it is a requantize from 8 to 8 bits with one scale and zero point, cheaper to repeat than to store."""
-    if op_name(value) != "qnn.requantize" or str(value.args[0].ty.dtype) not in NARROW:
+    if op_name(value) != "qnn.requantize" or str(data_of(value).ty.dtype) not in NARROW:
         return False
-    values = [constant_value(arg) for arg in value.args[1:]]
-    scalars = all(value is not None and value.size == 1 for value in values)
-    return scalars and bool(values[0] == values[2]) and str(value.ty.dtype) in NARROW
+    _, *parameters = value.args
+    input_scale, _, output_scale, _ = arrays = [constant_value(parameter) for parameter in parameters]
+    scalars = all(array is not None and array.size == 1 for array in arrays)
+    return scalars and bool(input_scale == output_scale) and str(value.ty.dtype) in NARROW
 
 
-def _in_place(graph: Graph, chain: list[int], position: int) -> bool:
+def _in_place(graph: Regions, chain: list[int], position: int) -> bool:
     """Whether the operand (B, rows, K) after the moves can be read from where its elements are before them.
 
     Rows must be equally spaced, with the same stride in every matrix, and so must neighbours in K; the first operand
     needs stride 1 along K, the second along K or along the rows.
     """
-    first = graph.bindings[chain[-1]].value.args[0]
+    first = data_of(graph.bindings[chain[-1]].value)
     places = np.arange(int(np.prod(shape_of(first)))).reshape(shape_of(first))
     for index in reversed(chain):
         value = graph.bindings[index].value
@@ -127,6 +118,6 @@ def _stride(places: np.ndarray, axis: int) -> int | None:
 
 def axes_of(call: relax.Call) -> tuple[int, ...]:
     """The axes of a permute_dims; all in reverse order if it names none."""
-    ndim = len(shape_of(call.args[0]))
+    ndim = len(shape_of(data_of(call)))
     axes = call.attrs.axes
     return tuple(reversed(range(ndim))) if axes is None else tuple(int(axis) % ndim for axis in axes)

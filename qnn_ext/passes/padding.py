@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
+from ..op.arguments import argument, data_of
 from ..op.base import OPS, call_attributes, constant_value
 from .rewrite import Emit, op_name, rewrite
 
@@ -19,16 +20,17 @@ def fold_padding(mod: IRModule) -> IRModule:
             var = emit(expr)
             pads[var] = expr
             return var
-        if op_name(expr) != "qnn.conv2d" or expr.args[0] not in pads:
+        if op_name(expr) != "qnn.conv2d" or data_of(expr) not in pads:
             return None
-        pad = pads[expr.args[0]]
+        data, *others = expr.args
+        pad = pads[data]
         attributes = call_attributes(expr)
         margins = _margins(pad, attributes["data_layout"])
-        zero_point = constant_value(expr.args[2])
+        zero_point = constant_value(argument(expr, "input_zero_point"))
         if margins is None or zero_point is None or float(pad.attrs.pad_value) != float(zero_point.reshape(())):
             return None
         attributes["padding"] = tuple(map(sum, zip(attributes["padding"], margins, strict=True)))
-        return OPS["conv2d"].call(pad.args[0], *expr.args[1:], **attributes)
+        return OPS["conv2d"].call(data_of(pad), *others, **attributes)
 
     return rewrite(mod, rule)
 

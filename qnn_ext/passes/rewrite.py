@@ -53,6 +53,27 @@ def straight_line(
         builder.emit_func_output(output)
 
 
+def function_of(
+    name: str,
+    bindings: Sequence[relax.VarBinding],
+    inputs: Sequence[relax.Var],
+    result: relax.Expr,
+    attrs: Mapping[str, Any] | None = None,
+    private: bool = False,
+) -> relax.Function:
+    """Bindings as a function of the outside variables they read. Tuples are not bound, but put where they are used."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(var.name, var.ty) for var in inputs]
+    environment: dict[Any, Any] = dict(zip(inputs, params, strict=True))
+    with straight_line(builder, name, params, attrs, private) as returns:
+        for binding in bindings:
+            value = substitute(binding.value, environment)
+            bound = value if isinstance(value, relax.Tuple) else emit_named(builder, value, binding.var.name)
+            environment[binding.var] = bound
+        returns(substitute(result, environment))
+    return builder.get()[name]
+
+
 class Rebuild:
     """A new `main` made from an old one, binding by binding.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
+from ..op.arguments import data_of
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Data, Traits
@@ -26,9 +27,9 @@ def sink_reshapes(mod: IRModule) -> IRModule:
     sources: dict[Any, Any] = {}  # variable -> what it is a reshape of
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
-        if traits_of(expr).reshapes and isinstance(expr.args[0], relax.Var):
+        if traits_of(expr).reshapes and isinstance(data := data_of(expr), relax.Var):
             var = emit(expr)
-            moved = reshaped(sources.get(expr.args[0], expr.args[0]), static_shape(var), emit)
+            moved = reshaped(sources.get(data, data), static_shape(var), emit)
             return var if moved is None else moved
         if not is_elementwise(expr):
             return None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import IRModule, relax
 
+from ..op.arguments import data_of, with_data
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
@@ -80,12 +81,12 @@ def _data(expr: relax.Call) -> list[Any]:
 
 
 def _replayed(move: relax.Call, operand: relax.Expr) -> relax.Call:
-    return relax.Call(move.op, [operand, *move.args[1:]], move.attrs, move.ty_args)
+    return with_data(move, operand)
 
 
 def _extended(expr: relax.Call, products: set[Any], chains: dict[Any, Chain], emit: Emit) -> relax.Expr | None:
     """A move of a product or of an already moved value, bound and recorded; None for any other."""
-    operand = expr.args[0]
+    operand = data_of(expr)
     if operand in products:
         shape = static_shape(operand)
         if shape is None or not 0 < int(np.prod(shape)) <= MOST:
@@ -108,7 +109,8 @@ def _transposed(channels: np.ndarray, call: relax.Call) -> np.ndarray:
 
 def _sliced(channels: np.ndarray, call: relax.Call) -> np.ndarray | None:
     """None for a slice that discards most elements: computing anything on those before it would be wasted."""
-    numbers = [[int(value) for value in arg.fields] for arg in call.args[1:]]
+    _, *bounds = call.args
+    numbers = [[int(value) for value in bound.fields] for bound in bounds]
     axes, begin, end, strides = [*numbers, [1] * len(numbers[0])][:4]
     places = [slice(None)] * channels.ndim
     for axis, first, last, step in zip(axes, begin, end, strides, strict=True):

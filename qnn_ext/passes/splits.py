@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
+from ..op.arguments import data_of
 from ..op.base import shape_of
 from .rewrite import Emit, bindings_of, op_name, rewrite
 
@@ -41,10 +42,11 @@ def _is_wide(value: Any, ty: Any) -> bool:
 
 
 def _slices(split: relax.Call, ty: relax.TupleType) -> list[relax.Expr]:
-    axis, begin = int(split.attrs.axis) % len(shape_of(split.args[0])), 0
+    data = data_of(split)
+    axis, begin = int(split.attrs.axis) % len(shape_of(data)), 0
     found = []
     for field in ty.fields:
         end = begin + int(field.shape[axis])
-        found.append(relax.op.strided_slice(split.args[0], [axis], [begin], [end]))
+        found.append(relax.op.strided_slice(data, [axis], [begin], [end]))
         begin = end
     return found

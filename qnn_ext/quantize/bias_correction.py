@@ -17,6 +17,7 @@ from tvm import relax
 from ..compiling.build import compile_module
 from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
+from ..op.arguments import factors_of
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.observe import OBSERVE
 from ..passes.rewrite import Rebuild, bindings_of, consumers, op_name, rewrite
@@ -82,10 +83,11 @@ def _products(function: relax.Function, observed: Mapping[str, Observed]) -> lis
             if one.site.value is not None:
                 errors[binding.var] = one.simulate(one.site.value) - one.site.value
         elif family_of(value, ()) is Family.PRODUCT:
-            weight = next((i for i, arg in enumerate(value.args[:2]) if arg in errors), None)
+            factors = factors_of(value)
+            weight = next((i for i, factor in enumerate(factors) if factor in errors), None)
             if weight is not None:
                 bias = _bias_behind(binding.var, bindings, readers)
-                found.append(_Product(index, bias, weight, _channel_axis(value, weight), errors[value.args[weight]]))
+                found.append(_Product(index, bias, weight, _channel_axis(value, weight), errors[factors[weight]]))
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..op.arguments import factors_of
 from ..op.base import constant_value, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Kind, Product
@@ -71,7 +72,8 @@ def weight_of(call: Any) -> Weight | None:
     product = traits_of(call).product
     if product not in (Product.CONVOLUTION, Product.MATRIX):
         return None
-    array = constant_value(call.args[1])
+    _, weight = factors_of(call)
+    array = constant_value(weight)
     if array is None or array.dtype != np.float32 or (product is Product.MATRIX and array.ndim != 2):
         return None
     array = array.astype(np.float64)

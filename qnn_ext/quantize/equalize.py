@@ -16,6 +16,7 @@ import numpy as np
 from tvm import relax
 
 from ..module import QnnModule
+from ..op.arguments import data_of, factors_of, with_data
 from ..op.base import constant, constant_value, shape_of
 from ..passes.rewrite import bindings_of, consumers, op_name, rewrite
 from .channels import Weight, channel_axis_behind, is_positive_homogeneous, weight_of
@@ -66,11 +67,17 @@ def find_pairs(function: relax.Function) -> list[Pair]:
     found = []
     for index, binding in enumerate(bindings):
         weight = weight_of(binding.value)
-        if weight is not None and binding.value.args[1] not in shared:
+        if weight is not None and _constant_of(binding.value) not in shared:
             pair = _follow(index, weight.output_axis, bindings, readers)
-            if pair is not None and bindings[pair.consumer].value.args[1] not in shared:
+            if pair is not None and _constant_of(bindings[pair.consumer].value) not in shared:
                 found.append(pair)
     return found
+
+
+def _constant_of(product: relax.Call) -> Any:
+    """The weight of a layer as an expression."""
+    _, weight = factors_of(product)
+    return weight
 
 
 def _shared_constants(bindings: list[relax.VarBinding]) -> set[Any]:
@@ -79,7 +86,7 @@ def _shared_constants(bindings: list[relax.VarBinding]) -> set[Any]:
     shared: set[Any] = set()
     for binding in bindings:
         if weight_of(binding.value) is not None:
-            weight = binding.value.args[1]
+            weight = _constant_of(binding.value)
             (shared if weight in seen else seen).add(weight)
     return shared
 
@@ -96,7 +103,7 @@ def _follow(start: int, axis: int, bindings: list[relax.VarBinding], readers: di
         value = bindings[index].value
         weight = weight_of(value)
         if weight is not None:
-            fits = value.args[0].same_as(var) and weight.input_axis(len(shape_of(var))) == axis
+            fits = data_of(value).same_as(var) and weight.input_axis(len(shape_of(var))) == axis
             return Pair(start, index, tuple(biases)) if fits else None
         if op_name(value) == "add" and _constant_operand(value) is not None:
             biases.append((index, axis - len(shape_of(value))))
@@ -154,7 +161,7 @@ class _Rescaled:
         index = next(self._positions)
         if index in self._weights:
             weight = constant(self._weights[index].array.astype(np.float32))
-            return relax.Call(value.op, [value.args[0], weight, *value.args[2:]], value.attrs, value.ty_args)
+            return with_data(value, data_of(value), weight)
         if index in self._biases:
             position = _constant_operand(value)
             assert position is not None, "biases are constants"

@@ -17,6 +17,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ..module import QnnModule
+from ..op.arguments import data_of, factors_of, with_data
 from ..op.base import constant, constant_value, normalize_axis, shape_of
 from ..op.cost import is_quick
 from ..op.relax_table import traits_of
@@ -69,14 +70,14 @@ def _computed(call: relax.Call) -> relax.Expr | None:
 def _unchanged(call: relax.Call) -> relax.Expr | None:
     if not call.args:
         return None
-    name, first = op_name(call), call.args[0]
+    name, data = op_name(call), data_of(call)
     if traits_of(call).reshapes or name == "broadcast_to":
-        return first if _typed(call) == _typed(first) else None
+        return data if _typed(call) == _typed(data) else None
     if name == "permute_dims":
         axes = call.attrs.axes
-        return first if axes is not None and [int(axis) for axis in axes] == sorted(map(int, axes)) else None
+        return data if axes is not None and [int(axis) for axis in axes] == sorted(map(int, axes)) else None
     if name == "astype":
-        return first if str(call.attrs.dtype) == str(first.ty.dtype) else None
+        return data if str(call.attrs.dtype) == str(data.ty.dtype) else None
     if name in _AFFINE:
         return _neutral(call, name)
     return None
@@ -84,8 +85,9 @@ def _unchanged(call: relax.Call) -> relax.Expr | None:
 
 def _neutral(call: relax.Call, name: str) -> relax.Expr | None:
     """The x in x·1, x / 1, x + 0 and x − 0."""
-    for position in (0, 1) if name in ("add", "multiply") else (1,):
-        other, array = call.args[1 - position], constant_value(call.args[position])
+    x1, x2 = call.args
+    for known, other in ((x1, x2), (x2, x1)) if name in ("add", "multiply") else ((x2, x1),):
+        array = constant_value(known)
         if array is None or array.dtype != np.float32 or not isinstance(other, relax.Var):
             continue
         neutral = 1.0 if name in ("multiply", "divide") else 0.0
@@ -114,19 +116,24 @@ def _without_batch_norm(mod: IRModule) -> IRModule:
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in results:
             return results[value.tuple_value][value.index]
-        vectors = [constant_value(arg) for arg in value.args[1:]] if op_name(value) == "nn.batch_norm" else [None]
+        if op_name(value) != "nn.batch_norm":
+            return None
+        data, *parameters = value.args
+        vectors = [constant_value(parameter) for parameter in parameters]
         if any(vector is None for vector in vectors):
             return None
-        shape = [1] * len(shape_of(value.args[0]))
+        shape = [1] * len(shape_of(data))
         shape[normalize_axis(int(value.attrs.axis), len(shape))] = -1
         gamma, beta, mean, variance = (np.asarray(vector, np.float64).reshape(shape) for vector in vectors)
         gamma = gamma if value.attrs.scale else np.ones_like(gamma)
         beta = beta if value.attrs.center else np.zeros_like(beta)
         factor = gamma / np.sqrt(variance + float(value.attrs.epsilon))
-        scaled = emit(relax.op.multiply(value.args[0], constant(factor.astype(np.float32))))
+        scaled = emit(relax.op.multiply(data, constant(factor.astype(np.float32))))
         real = emit(relax.op.add(scaled, constant((beta - mean * factor).astype(np.float32))))
-        var = emit(relax.Tuple([real, *value.args[3:]]))
-        results[var] = [real, *value.args[3:]]
+        _, _, *statistics = parameters
+        results_of_call = [real, *statistics]
+        var = emit(relax.Tuple(results_of_call))
+        results[var] = results_of_call
         return var
 
     return rewrite(mod, rule)
@@ -172,9 +179,10 @@ class _Affine:
     def _linear(self, index: int) -> _Linear | None:
         """The linear operators after the binding, if it is a product with a constant weight."""
         call = self._bindings[index].value
-        if traits_of(call).product is None or constant_value(call.args[1]) is None:
+        if traits_of(call).product is None:
             return None
-        if str(call.args[1].ty.dtype) != "float32" or len(shape_of(call.args[1])) < 2:
+        _, weight = factors_of(call)
+        if constant_value(weight) is None or str(weight.ty.dtype) != "float32" or len(shape_of(weight)) < 2:
             return None
         shape = shape_of(self._bindings[index].var)
         axis = _output_axis(call, len(shape))
@@ -199,40 +207,41 @@ class _Affine:
         name = op_name(call)
         if name not in _AFFINE:
             return None
-        position = 0 if var.same_as(call.args[0]) else 1
-        if position == 1 and name in ("subtract", "divide"):
+        x1, x2 = call.args
+        first = var.same_as(x1)
+        if not first and name in ("subtract", "divide"):
             return None
-        array = constant_value(call.args[1 - position])
+        array = constant_value(x2 if first else x1)
         values = None if array is None else _per_channel(array, shape, axis)
         return None if values is None or not np.isfinite(values).all() else (name, values, readers[0])
 
     def _in_front(self, call: relax.Call, old: relax.Call) -> tuple[relax.Call, float]:
         """The product with its data before a factor that only it reads, and that factor."""
-        source = self._index.get(old.args[0])
+        scaled = data_of(old)
+        source = self._index.get(scaled)
         before: Any = None if source is None else self._bindings[source].value
-        if op_name(before) not in ("multiply", "divide") or len(self._readers[old.args[0]]) != 1:
+        if op_name(before) not in ("multiply", "divide") or len(self._readers[scaled]) != 1:
             return call, 1.0
-        position = 1 if constant_value(before.args[1]) is not None else 0
-        array = constant_value(before.args[position])
-        if array is None or array.size != 1 or (position == 0 and op_name(before) == "divide"):
+        x1, x2 = before.args
+        behind = constant_value(x2) is not None
+        data, array = (x1, constant_value(x2)) if behind else (x2, constant_value(x1))
+        if array is None or array.size != 1 or (op_name(before) == "divide" and not behind):
             return call, 1.0
-        data = before.args[1 - position]
-        if shape_of(data) != shape_of(old.args[0]) or not isinstance(data, relax.Var):
+        if shape_of(data) != shape_of(scaled) or not isinstance(data, relax.Var):
             return call, 1.0
         factor = float(array.reshape(()))
-        args = [self._new.substituted(data), *call.args[1:]]
-        product = relax.Call(call.op, args, call.attrs, call.ty_args)
+        product = with_data(call, self._new.substituted(data))
         return product, 1.0 / factor if op_name(before) == "divide" else factor
 
     def _emit(self, index: int, product: tuple[relax.Call, float], linear: _Linear) -> None:
         call, front = product
         binding, last = self._bindings[index], self._bindings[linear.end]
-        weight = constant_value(call.args[1])
+        data, matrix = factors_of(call)
+        weight = constant_value(matrix)
         assert weight is not None
         factor = linear.factor * front
         if (factor != 1.0).any():
-            weight = _scaled(weight, factor, call)
-            call = relax.Call(call.op, [call.args[0], constant(weight), *call.args[2:]], call.attrs, call.ty_args)
+            call = with_data(call, data, constant(_scaled(weight, factor, call)))
         result = emit_named(self._new.builder, call, binding.var.name)
         if linear.steps and not (linear.offset == 0).all():
             shape = [1] * len(shape_of(binding.var))

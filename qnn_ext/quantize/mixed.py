@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..op.arguments import factors_of, with_data
 from ..op.base import constant, constant_value
 from ..passes.layout.propagation import rebuild
 from ..passes.rewrite import Emit
@@ -20,8 +21,8 @@ def in_float16(product: relax.Call, emit: Emit) -> relax.Call:
     float32(Σ float16(x) · float16(w)): operands are rounded to float16 (saturating at its largest number), the sum is
     float32 as in tensor cores. Constants are stored in float16. Bias and activation stay float32.
     """
-    operands = [_half(arg, emit) for arg in product.args[:2]]
-    return rebuild(product, [*operands, *product.args[2:]], out_dtype="float32")
+    halves = with_data(product, *(_half(factor, emit) for factor in factors_of(product)))
+    return rebuild(halves, halves.args, out_dtype="float32")
 
 
 def _half(expr: Any, emit: Emit) -> Any:

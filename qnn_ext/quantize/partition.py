@@ -17,6 +17,7 @@ from .. import op as qnn
 from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..numerics.reference import domain
+from ..op.arguments import argument, data_of
 from ..op.base import OPS, call_attributes, constant, constant_value
 from ..passes.inline import inlined
 from ..passes.rewrite import (
@@ -24,11 +25,10 @@ from ..passes.rewrite import (
     Rebuild,
     bindings_of,
     consumers,
+    function_of,
     op_name,
     operands,
     rewrite,
-    straight_line,
-    substitute,
 )
 from .config import QConfig
 
@@ -69,19 +69,22 @@ def _by_table(mod: IRModule) -> IRModule:
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         name = op_name(value)
-        if name == "qnn.dequantize" and str(value.args[0].ty.dtype) in ("int8", "uint8"):
+        if name == "qnn.dequantize" and str(data_of(value).ty.dtype) in ("int8", "uint8"):
             var = emit(value)
             dequantized[var] = value
             return var
-        source = dequantized.get(value.args[0]) if name == "qnn.quantize" else None
+        source = dequantized.get(data_of(value)) if name == "qnn.quantize" else None
         if source is None:
             return None
-        reals, integers = ([constant_value(arg) for arg in call.args[1:]] for call in (source, value))
+        data = data_of(source)
+        reals, integers = (
+            [constant_value(argument(call, name)) for name in ("scale", "zero_point")] for call in (source, value)
+        )
         if any(array is None or array.size != 1 for array in (*reals, *integers)):
             return None
-        every = domain(str(source.args[0].ty.dtype))
+        every = domain(str(data.ty.dtype))
         real = OPS["dequantize"].reference(every, *reals, **call_attributes(source))
-        return qnn.table(source.args[0], constant(OPS["quantize"].reference(real, *integers, **call_attributes(value))))
+        return qnn.table(data, constant(OPS["quantize"].reference(real, *integers, **call_attributes(value))))
 
     return rewrite(mod, rule)
 
@@ -195,20 +198,9 @@ def _check_integral(cut: _Cut) -> None:
 
 def _function(part: _Part, name: str, cut: _Cut) -> relax.Function:
     """A part as a function of its inputs; the suffix returns what `main` returns."""
-    builder = relax.BlockBuilder()
-    params = [relax.Var(var.name, var.ty) for var in part.inputs]
-    environment: dict[Any, Any] = dict(zip(part.inputs, params, strict=True))
-    body = cut.function.body.body
     last = part is cut.parts[-1]
-    with straight_line(builder, name, params) as returns:
-        for binding in part.bindings:
-            environment[binding.var] = _bound(builder, substitute(binding.value, environment), binding.var.name)
-        returns(environment.get(body, body) if last else relax.Tuple([environment[v] for v in part.outputs]))
-    return builder.get()[name]
-
-
-def _bound(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
-    return expr if isinstance(expr, (relax.Var, relax.Tuple)) else builder.emit(expr, name_hint=name)
+    result = cut.function.body.body if last else relax.Tuple(part.outputs)
+    return function_of(name, part.bindings, part.inputs, result)
 
 
 def _with_functions(mod: IRModule, cut: _Cut) -> IRModule:

@@ -15,6 +15,7 @@ from tvm import IRModule, relax
 
 from .. import op as qnn
 from ..module import FloatNote, QnnModule
+from ..op.arguments import data_of, factors_of
 from ..op.base import constant, constant_value, definition_of, shape_of
 from ..op.compound import permute
 from ..op.observe import OBSERVE
@@ -23,7 +24,7 @@ from ..passes.qdq_to_integer import qdq_to_integer
 from ..passes.rewrite import Emit, op_name, rewrite
 from ..qparams import QParams, dtype_range
 from .annotate import Site, sites
-from .annotate.families import Family, data_of, family_of, is_integer_resize
+from .annotate.families import Family, family_of, is_integer_resize
 from .config import QConfig
 from .partition import partition_conversions
 from .ranges import Range, integer_range, qparams_of
@@ -110,7 +111,7 @@ class _Simulation:
         if site.value is not None:
             integers: Any = constant(quantized_weight(site, parameters))
         else:
-            real = call.args[0]
+            real = data_of(call)
             if site.bits < np.iinfo(site.dtype).bits:
                 real = emit(relax.op.clip(real, float(low), float(high)))
             integers = emit(qnn.quantize(real, scale, zero_point, axis=axis, out_dtype=site.dtype))
@@ -119,7 +120,7 @@ class _Simulation:
         return var
 
     def _product(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
-        one, two = (self._known.get(arg) for arg in call.args[:2])
+        one, two = map(self._known.get, factors_of(call))
         if one is None or two is None or (one.per_channel and two.per_channel):
             return None
         var = emit(call)
@@ -146,24 +147,26 @@ class _Simulation:
 
     def _resized(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
         """Interpolation of the integers, each result rounded to an integer."""
-        parameters = self._known.get(call.args[0])
-        layout, ndim = str(call.attrs.layout), len(shape_of(call.args[0]))
+        data, size, _ = call.args
+        parameters = self._known.get(data)
+        layout, ndim = str(call.attrs.layout), len(shape_of(data))
         if parameters is None or parameters.per_channel or sorted(layout) != sorted("NCHW") or ndim != 4:
             return None
         scale, zero_point = constant(parameters.scale), constant(parameters.zero_point)
         mode = str(call.attrs.coordinate_transformation_mode)
-        integers = emit(qnn.quantize(call.args[0], scale, zero_point, out_dtype=parameters.dtype))
+        integers = emit(qnn.quantize(data, scale, zero_point, out_dtype=parameters.dtype))
         integers = permute(integers, [layout.index(axis) for axis in "NHWC"], emit)
-        size = tuple(int(n) for n in call.args[1].values)
-        resized = qnn.resize_bilinear(integers, size, mode == "align_corners", mode == "half_pixel")  # type: ignore[arg-type]
+        out_size = tuple(int(n) for n in size.values)
+        resized = qnn.resize_bilinear(integers, out_size, mode == "align_corners", mode == "half_pixel")  # type: ignore[arg-type]
         resized = permute(emit(resized), ["NHWC".index(axis) for axis in layout], emit)
         var = emit(qnn.dequantize(resized, scale, zero_point))
         self._known[var] = parameters
         return var
 
     def _bias(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
-        for position, operand in enumerate(call.args):
-            bias = constant_value(call.args[1 - position])
+        x1, x2 = call.args
+        for operand, other in ((x1, x2), (x2, x1)):
+            bias = constant_value(other)
             if bias is not None and operand in self._accumulators:
                 scale, axis = self._accumulators[operand]
                 integers = _integer_bias(bias, scale, axis, operand)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import IRModule, relax
 
+from ..op.arguments import argument, data_of
 from ..op.base import OPS, along_axis, call_attributes, constant, constant_value, shape_of
 from ..passes.rewrite import Emit, op_name, rewrite
 
@@ -22,7 +23,7 @@ def set_rounding(mod: IRModule, rounding: str, round_for_shift: bool = True) -> 
         return mod
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
-        if op_name(value) != "qnn.requantize" or str(value.args[0].ty.dtype) != "int32":
+        if op_name(value) != "qnn.requantize" or str(data_of(value).ty.dtype) != "int32":
             return None
         attributes = call_attributes(value)
         if attributes["rounding"] != "TONEAREST_EVEN":
@@ -40,7 +41,7 @@ def set_rounding(mod: IRModule, rounding: str, round_for_shift: bool = True) -> 
 
 def _shifts(call: relax.Call) -> np.ndarray | None:
     """n of the quotients 2⁻ⁿ with n ≥ 0, one or one per channel; None if they are not of this form."""
-    scale, out_scale = constant_value(call.args[1]), constant_value(call.args[3])
+    scale, out_scale = (constant_value(argument(call, name)) for name in ("input_scale", "output_scale"))
     if scale is None or out_scale is None:
         return None
     fraction, exponent = np.frexp(scale.astype(np.float64) / out_scale.astype(np.float64))
@@ -48,9 +49,10 @@ def _shifts(call: relax.Call) -> np.ndarray | None:
 
 
 def _truncated(call: relax.Call, shifts: np.ndarray, emit: Emit) -> relax.Call:
+    data, *parameters = call.args
     axis = call_attributes(call)["axis"]
     half = np.where(shifts > 0, np.exp2(np.maximum(shifts, 1) - 1), 0).astype(np.int32)
-    placed = along_axis(half, axis, len(shape_of(call.args[0])))
-    lower = emit(relax.op.subtract(call.args[0], constant(placed)))
+    placed = along_axis(half, axis, len(shape_of(data)))
+    lower = emit(relax.op.subtract(data, constant(placed)))
     changes = {**call_attributes(call), "rounding": "UPWARD", "compute_dtype": "int64"}
-    return OPS["requantize"].call(lower, *call.args[1:], **changes)
+    return OPS["requantize"].call(lower, *parameters, **changes)

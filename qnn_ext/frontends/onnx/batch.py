@@ -16,6 +16,7 @@ from tvm import relax, tirx
 
 from ...errors import QnnError, UnsupportedOperatorError
 from ...module import QnnModule
+from ...op.arguments import data_of, factors_of
 from ...op.base import call_attributes, constant_value, definition_of
 
 # Every element of the result depends on the elements at its own position, after broadcasting
@@ -164,7 +165,8 @@ def _dims(ty: Any) -> tuple[int, ...]:
 
 def _data_first(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
     """The data has the batch dimension, and every other argument is the same for all samples."""
-    return comparison.is_batched(one.args[0]) and not any(comparison.is_batched(arg) for arg in one.args[1:])
+    data, *others = one.args
+    return comparison.is_batched(data) and not any(map(comparison.is_batched, others))
 
 
 def _elementwise(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
@@ -178,7 +180,7 @@ def _axes_but_first(name: str) -> Callable[..., bool]:
     """The axes in the attribute exclude the first dimension; no axes at all mean all of them."""
 
     def rule(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-        rank = len(_tensor_types(one.args[0].ty)[0].shape)
+        rank = len(_tensor_types(data_of(one).ty)[0].shape)
         ours = definition_of(one) is not None
         axes = call_attributes(one).get(name) if ours else getattr(one.attrs, name, None)
         if axes is None:
@@ -204,27 +206,28 @@ def _expand_dims(comparison: _Comparison, one: relax.Call, two: relax.Call) -> b
 
 def _matmul(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
     """Rows of the left side are samples; or both sides are stacks of matrices, one per sample."""
-    left, right = (comparison.is_batched(arg) for arg in one.args[:2])
-    ranks = [len(arg.ty.shape) for arg in one.args[:2]]
+    factors = factors_of(one)
+    left, right = map(comparison.is_batched, factors)
+    ranks = [len(factor.ty.shape) for factor in factors]
     if right:
         return ranks[1] >= 3 and ranks[1] == len(one.ty.shape) and (not left or ranks[0] == ranks[1])
     return left and ranks[0] >= 2 and ranks[0] >= ranks[1] and (ranks[0] > 2 or ranks[1] <= 2)
 
 
 def _strided_slice(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-    axes = one.args[1]
+    data, axes, *_ = one.args
     fields = axes.fields if isinstance(axes, relax.Tuple) else []
     values = [int(axis.value) if isinstance(axis, tirx.IntImm) else getattr(axis, "value", 0) for axis in fields]
-    rank = len(one.args[0].ty.shape)
+    rank = len(data.ty.shape)
     return bool(values) and all(int(value) % rank != 0 for value in values)
 
 
 def _take(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
     """Indexing the batch along a later axis, or a constant table by batched indices."""
-    data, indices = (comparison.is_batched(arg) for arg in one.args[:2])
+    data, indices = map(comparison.is_batched, one.args)
     axis = 0 if one.attrs.axis is None else int(one.attrs.axis)
     if data and not indices:
-        return one.attrs.axis is not None and axis % len(one.args[0].ty.shape) != 0
+        return one.attrs.axis is not None and axis % len(data_of(one).ty.shape) != 0
     return indices and not data and axis == 0
 
 
@@ -234,7 +237,7 @@ def _pad(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
 
 
 def _broadcast(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:
-    return len(one.args[0].ty.shape) == len(one.ty.shape)
+    return len(data_of(one).ty.shape) == len(one.ty.shape)
 
 
 def _concat(comparison: _Comparison, one: relax.Call, two: relax.Call) -> bool:

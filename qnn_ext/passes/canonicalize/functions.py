@@ -19,15 +19,16 @@ from .registry import canonical
 @canonical(*(f"qnn.{name}" for name in UNARY))
 def canonicalize_unary(call: relax.Call, emit: Emit) -> relax.Expr:
     """f(x) as a lookup in the table of f over all values of x's dtype."""
-    values = [constant_value(arg) for arg in call.args[1:]]
+    data, *parameters = call.args
+    values = [constant_value(parameter) for parameter in parameters]
     if any(value is None for value in values):
         raise UnsupportedOperatorError(f"{op_name(call)}: scales and zero points must be constant to make its table")
     attributes = call_attributes(call)
     name = op_name(call).removeprefix("qnn.")
-    source = QParams(values[0], values[1], str(call.args[0].ty.dtype))
+    source = QParams(values[0], values[1], str(data.ty.dtype))
     target = QParams(values[2], values[3], attributes.pop("out_dtype"))
     rounding = attributes.pop("rounding")
-    return qnn.table(call.args[0], constant(unary_table(name, source, target, rounding, **attributes)))
+    return qnn.table(data, constant(unary_table(name, source, target, rounding, **attributes)))
 
 
 @canonical("qnn.concatenate")

@@ -17,6 +17,7 @@ def canonicalize_avg_pool2d(call: relax.Call, emit: Emit) -> relax.Expr | None:
     layout = attributes["layout"]
     if layout == "NHWC":
         return None
-    data = emit(relax.op.permute_dims(call.args[0], list(permutation(layout, "NHWC"))))
-    pooled = OPS["avg_pool2d"].call(data, *call.args[1:], **{**attributes, "layout": "NHWC"})
+    data, *parameters = call.args
+    last = emit(relax.op.permute_dims(data, list(permutation(layout, "NHWC"))))
+    pooled = OPS["avg_pool2d"].call(last, *parameters, **{**attributes, "layout": "NHWC"})
     return relax.op.permute_dims(emit(pooled), list(permutation("NHWC", layout)))

@@ -135,7 +135,7 @@ def _wide_sum(data: relax.Expr, dtype: str, emit: Emit) -> relax.Expr:
 @canonical("qnn.conv2d")
 def canonicalize_conv2d(call: relax.Call, emit: Emit) -> relax.Expr:
     """qnn.conv2d in any layout as NHWC/OHWI terms."""
-    data, weight, input_zero_point, weight_zero_point = call.args[:4]
+    data, weight, input_zero_point, weight_zero_point, *_ = call.args
     attributes = call_attributes(call)
     layout, kernel_layout = attributes.pop("data_layout"), attributes.pop("kernel_layout")
     if layout != "NHWC":
@@ -233,7 +233,7 @@ def _row_sum(data: relax.Expr, dtype: str, emit: Emit) -> relax.Expr:
 @canonical("qnn.dense")
 def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
     """qnn.dense: the same identity with K = the inner dimension."""
-    data, weight, input_zero_point, weight_zero_point = call.args[:4]
+    data, weight, input_zero_point, weight_zero_point, *_ = call.args
     out_dtype = call_attributes(call)["out_dtype"]
     values = _constants(weight, weight_zero_point)
     if values is None:
@@ -260,14 +260,14 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
 def canonicalize_dense_pack(call: relax.Call, emit: Emit) -> relax.Expr:
     """qnn.dense over the unpacked weight."""
     attributes = call_attributes(call)
-    weight, value = call.args[1], constant_value(call.args[1])
+    data, weight, za, zw, sa, sw = call.args
+    value = constant_value(weight)
     if value is not None:
         weight = constant(unpack_weight(value, attributes["kernel_layout"]))
     elif attributes["kernel_layout"] != "NC":
         blocks, depth = (int(dim) for dim in list(weight.ty.shape)[:2])
         split = emit(relax.op.permute_dims(weight, [0, 2, 1, 3]))
         weight = emit(relax.op.reshape(split, (blocks * 32, depth * 4)))
-    data, _, za, zw, sa, sw = call.args
     return canonicalize_dense(qnn.dense(data, weight, za, zw, sa, sw, attributes["out_dtype"]), emit)
 
 
@@ -277,7 +277,7 @@ def canonicalize_dense_pack(call: relax.Call, emit: Emit) -> relax.Expr:
 @canonical("qnn.batch_matmul")
 def canonicalize_batch_matmul(call: relax.Call, emit: Emit) -> relax.Expr:
     """qnn.batch_matmul: both are run-time operands, so T2 and T3 are row sums; T4 is constant."""
-    x, y, x_zero_point, y_zero_point = call.args[:4]
+    x, y, x_zero_point, y_zero_point, *_ = call.args
     out_dtype = call_attributes(call)["out_dtype"]
     batch = max(int(x.ty.shape[0]), int(y.ty.shape[0]))
     x, y = (_broadcast_batch(operand, batch, emit) for operand in (x, y))

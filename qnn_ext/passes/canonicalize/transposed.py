@@ -28,12 +28,13 @@ def canonicalize_conv2d_transpose(call: relax.Call, emit: Emit) -> relax.Expr:
     """qnn.conv2d_transpose in any layout as a convolution in NHWC."""
     attributes = call_attributes(call)
     layout = attributes["data_layout"]
-    data = call.args[0]
+    data, *operands = call.args
     if layout != "NHWC":
         data = emit(relax.op.permute_dims(data, list(permutation(layout, "NHWC"))))
     result = OPS["conv2d_transpose"].infer_type(call.args, attributes)
     size = int(result.shape[layout.index("H")]), int(result.shape[layout.index("W")])
-    known = all(constant_value(arg) is not None for arg in call.args[1:4])
+    weight, input_zero_point, weight_zero_point, *_ = operands
+    known = all(constant_value(arg) is not None for arg in (weight, input_zero_point, weight_zero_point))
     acc = (_by_phases if known else _by_zeros)(data, call, attributes, size, emit)
     if layout != "NHWC":
         acc = relax.op.permute_dims(emit(acc), list(permutation("NHWC", layout)))
@@ -56,7 +57,8 @@ def _size(data: relax.Expr) -> Pair:
 
 
 def _by_phases(data: relax.Expr, call: relax.Call, attributes: dict[str, Any], size: Pair, emit: Emit) -> relax.Expr:
-    weight, zero_point = (np.asarray(constant_value(arg)) for arg in (call.args[1], call.args[3]))
+    _, known_weight, input_zero_point, weight_zero_point, *_ = call.args
+    weight, zero_point = (np.asarray(constant_value(arg)) for arg in (known_weight, weight_zero_point))
     groups, phases = attributes["groups"], attributes["strides"]
     weight = weight.transpose(permutation(attributes["kernel_layout"], "OHWI"))
     low, high = dtype_range(str(weight.dtype))
@@ -81,7 +83,7 @@ def _by_phases(data: relax.Expr, call: relax.Call, attributes: dict[str, Any], s
     convolution = qnn.conv2d(
         data,
         constant(np.concatenate(phased)),
-        call.args[2],
+        input_zero_point,
         constant(zero_point.astype(np.int32)),
         1.0,
         1.0,
@@ -108,7 +110,7 @@ def _interleave(phased: relax.Expr, phases: Pair, groups: int, emit: Emit) -> re
 
 
 def _by_zeros(data: relax.Expr, call: relax.Call, attributes: dict[str, Any], size: Pair, emit: Emit) -> relax.Expr:
-    weight, input_zero_point, weight_zero_point = call.args[1:4]
+    _, weight, input_zero_point, weight_zero_point, *_ = call.args
     groups, strides, dilation = (attributes[key] for key in ("groups", "strides", "dilation"))
     weight = emit(relax.op.permute_dims(weight, list(permutation(attributes["kernel_layout"], "OHWI"))))
     out, kh, kw, depth = (int(dim) for dim in weight.ty.shape)

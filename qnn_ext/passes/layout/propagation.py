@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.ir.attrs import make_node
 
+from ...op.arguments import argument, data_of, factors_of
 from ...op.base import OPS, call_attributes, constant_value, definition_of, shape_of
 from ...op.concatenate import split_arguments
 from ...op.cost import attribute
@@ -65,9 +66,10 @@ def rebuild(call: relax.Call, args: Sequence[Any], **changes: Any) -> relax.Call
     return relax.Call(call.op, list(args), attrs, call.ty_args)
 
 
-def _with_data(call: relax.Call, data: Any, forms: Forms) -> list[Any]:
-    """The arguments with the first one replaced."""
-    return [data, *map(forms.original, call.args[1:])]
+def _arranged(call: relax.Call, order: Order, forms: Forms) -> list[Any]:
+    """The arguments: the data in this order, all others as in the model."""
+    data, *others = call.args
+    return [forms.get(data, order), *map(forms.original, others)]
 
 
 def _ndim(value: Any) -> int:
@@ -90,20 +92,21 @@ def wants_channels_last(value: Any, any_order: bool = False) -> bool:
 def _sums_in_the_same_order(call: relax.Call) -> bool:
     """Whether a float convolution sums only over channels or only over pixels; otherwise its order of addition depends
     on the layout."""
-    weight, layout = static_shape(call.args[1]), str(call.attrs.kernel_layout)
-    if weight is None or str(call.args[0].ty.dtype).startswith(("int", "uint")):
-        return weight is not None
-    return weight[layout.index("I")] == 1 or weight[layout.index("H")] == weight[layout.index("W")] == 1
+    data, weight = factors_of(call)
+    shape, layout = static_shape(weight), str(call.attrs.kernel_layout)
+    if shape is None or str(data.ty.dtype).startswith(("int", "uint")):
+        return shape is not None
+    return shape[layout.index("I")] == 1 or shape[layout.index("H")] == shape[layout.index("W")] == 1
 
 
 def _compute(call: relax.Call, forms: Forms) -> list[Form] | None:
     if not wants_channels_last(call, forms.any_order):
         return None
-    ndim = _ndim(call.args[0])
+    ndim = _ndim(data_of(call))
     order = channels_last_order(ndim)
     layout = "".join(_AXES[ndim][axis] for axis in order)
     changes = dict.fromkeys(traits_of(call).layouts, layout)
-    return [(rebuild(call, _with_data(call, forms.get(call.args[0], order), forms), **changes), order)]
+    return [(rebuild(call, _arranged(call, order, forms), **changes), order)]
 
 
 _AXES = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
@@ -155,7 +158,7 @@ def _permute(call: relax.Call, forms: Forms) -> list[Form] | None:
 
     If the data exists only in the model's order, the result is also computed in it, if anything uses that.
     """
-    data = call.args[0]
+    data = data_of(call)
     if constant_value(data) is not None:
         return None
     ndim = _ndim(data)
@@ -173,18 +176,19 @@ def _permute(call: relax.Call, forms: Forms) -> list[Form] | None:
 
 def _order_of(call: relax.Call, forms: Forms) -> Order | None:
     """The order to compute in, None if that is the model's."""
-    if constant_value(call.args[0]) is not None:
+    data = data_of(call)
+    if constant_value(data) is not None:
         return None
-    order = forms.preferred(call.args[0])
+    order = forms.preferred(data)
     return None if order == tuple(range(len(order))) else order
 
 
 def _along_an_axis(call: relax.Call, forms: Forms) -> list[Form] | None:
     order = _order_of(call, forms)
-    if order is None or call.attrs.axis is None or (op_name(call) == "take" and _ndim(call.args[1]) != 1):
+    if order is None or call.attrs.axis is None or (op_name(call) == "take" and _ndim(argument(call, "indices")) != 1):
         return None
     axis = order.index(int(call.attrs.axis) % len(order))
-    return [(rebuild(call, _with_data(call, forms.get(call.args[0], order), forms), axis=axis), order)]
+    return [(rebuild(call, _arranged(call, order, forms), axis=axis), order)]
 
 
 def tuple_item(item: relax.TupleGetItem, forms: Forms) -> list[Form] | None:
@@ -203,8 +207,7 @@ def _along_a_row(call: relax.Call, forms: Forms) -> list[Form] | None:
     axis = int(attribute(call, "axis")) % len(order)
     if axis == len(order) - 1 != order.index(axis):
         return None
-    args = _with_data(call, forms.get(call.args[0], order), forms)
-    return [(rebuild(call, args, axis=order.index(axis)), order)]
+    return [(rebuild(call, _arranged(call, order, forms), axis=order.index(axis)), order)]
 
 
 def _reduce(call: relax.Call, forms: Forms) -> list[Form] | None:
@@ -216,21 +219,21 @@ def _reduce(call: relax.Call, forms: Forms) -> list[Form] | None:
     ndim = len(order)
     reduced = sorted({int(a) % ndim for a in axis} if axis else range(ndim))
     moved = [order.index(a) for a in reduced]
-    exact = traits_of(call).kind is Kind.SELECTION or np.dtype(str(call.args[0].ty.dtype)).kind in "iub"
+    exact = traits_of(call).kind is Kind.SELECTION or np.dtype(str(data_of(call).ty.dtype)).kind in "iub"
     if not exact and moved != sorted(moved):
         return None
-    args = _with_data(call, forms.get(call.args[0], order), forms)
     kept = [a for a in range(ndim) if a not in reduced]
     result = order if keepdims else tuple(kept.index(a) for a in order if a in kept)
-    return [(rebuild(call, args, axis=sorted(moved)), result)]
+    return [(rebuild(call, _arranged(call, order, forms), axis=sorted(moved)), result)]
 
 
 @layout_rule("concat", "qnn.concatenate")
 def _concatenate(call: relax.Call, forms: Forms) -> list[Form] | None:
     quantized = definition_of(call) is not None
-    if not quantized and not isinstance(call.args[0], relax.Tuple):
+    tensors = split_arguments(list(call.args))[0] if quantized else getattr(data_of(call), "fields", None)
+    if tensors is None:
         return None
-    data = list(split_arguments(list(call.args))[0]) if quantized else list(call.args[0].fields)
+    data = list(tensors)
     order = _choose(data, tuple(int(dim) for dim in call.ty.shape), forms)
     axis = order.index(int(call_attributes(call)["axis"] if quantized else call.attrs.axis or 0) % len(order))
     parts = [forms.get(value, order) for value in data]
@@ -241,9 +244,9 @@ def _concatenate(call: relax.Call, forms: Forms) -> list[Form] | None:
 @layout_rule("strided_slice")
 def _slice(call: relax.Call, forms: Forms) -> list[Form] | None:
     order = _order_of(call, forms)
-    if order is None or not all(isinstance(arg, relax.Tuple) for arg in call.args[1:]):
-        return None
     data, axes, *rest = call.args
+    if order is None or not all(isinstance(bound, relax.Tuple) for bound in (axes, *rest)):
+        return None
     moved = relax.Tuple([tirx.IntImm("int64", order.index(int(field.value) % len(order))) for field in axes.fields])
     return [(rebuild(call, [forms.get(data, order), moved, *rest]), order)]
 
@@ -255,7 +258,7 @@ def _pad(call: relax.Call, forms: Forms) -> list[Form] | None:
         return None
     widths = [int(width) for width in call.attrs.pad_width]
     moved = [width for axis in order for width in widths[2 * axis : 2 * axis + 2]]
-    return [(rebuild(call, _with_data(call, forms.get(call.args[0], order), forms), pad_width=moved), order)]
+    return [(rebuild(call, _arranged(call, order, forms), pad_width=moved), order)]
 
 
 @layout_rule("tile")
@@ -264,7 +267,7 @@ def _tile(call: relax.Call, forms: Forms) -> list[Form] | None:
     if order is None or len(repeats) != len(order):
         return None
     moved = [repeats[axis] for axis in order]
-    return [(rebuild(call, [forms.get(call.args[0], order)], repeats=moved), order)]
+    return [(rebuild(call, _arranged(call, order, forms), repeats=moved), order)]
 
 
 @layout_rule("broadcast_to")
@@ -272,4 +275,4 @@ def _broadcast(call: relax.Call, forms: Forms) -> list[Form] | None:
     order, shape = _order_of(call, forms), [int(dim) for dim in call.ty.shape]
     if order is None or len(shape) != len(order):
         return None
-    return [(relax.op.broadcast_to(forms.get(call.args[0], order), [shape[axis] for axis in order]), order)]
+    return [(relax.op.broadcast_to(forms.get(data_of(call), order), [shape[axis] for axis in order]), order)]

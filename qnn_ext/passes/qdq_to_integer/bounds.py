@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ... import op as qnn
+from ...op.arguments import data_of
 from ...op.base import call_attributes, constant, constant_value
 from .context import Context, dequantized
 from .hoist import Quantize
@@ -27,7 +28,7 @@ def _dequantize(call: relax.Call, context: Context) -> Any:
 @integer_rule("qnn.quantize")
 def _quantize(call: relax.Call, context: Context) -> Any:
     """quantize of a value known as integers: nothing at all, a requantize, or a table."""
-    quantize, tensor = Quantize(call), context.known(call.args[0])
+    quantize, tensor = Quantize(call), context.known(data_of(call))
     if not quantize.per_tensor or tensor is None:
         return None
     if isinstance(tensor, Mapped):

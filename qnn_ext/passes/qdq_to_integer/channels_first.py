@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
+from ...op.arguments import factors_of
 from ...op.base import constant, constant_value, definition_of
 from ...op.relax_table import traits_of
 from ...op.traits import Kind, Product
@@ -32,14 +33,16 @@ def _rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         wanted, first = _first(layout), _first(kernel, "OI")
         if (layout, kernel) == (wanted, first) or set(kernel) != set(first):
             return None
-        args = [_arranged(value.args[0], layout, wanted, emit), _arranged(value.args[1], kernel, first, emit)]
+        data, weight = factors_of(value)
+        args = [_arranged(data, layout, wanted, emit), _arranged(weight, kernel, first, emit)]
         changes = {"data_layout": wanted, "out_layout": wanted, "kernel_layout": first}
     elif traits.layouts and traits.kind is not Kind.SELECTION:
         layout = str(value.attrs.layout)
         wanted = _first(layout)
         if layout == wanted or set(layout) != set(wanted):
             return None
-        args = [_arranged(value.args[0], layout, wanted, emit), *value.args[1:]]
+        data, *others = value.args
+        args = [_arranged(data, layout, wanted, emit), *others]
         changes = dict.fromkeys(traits.layouts, wanted)
     else:
         return None

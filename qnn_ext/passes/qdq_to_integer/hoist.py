@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import IRModule, relax
 
-from ...op.base import OPS, call_attributes, constant, constant_value, shape_of
+from ...op.base import OPS, call_attributes, constant, constant_value, module_of, shape_of
 from ...op.cost import is_quick
 from ...op.evaluate import interpret
 from ...op.relax_table import traits_of
@@ -31,7 +31,7 @@ class Quantize:
     """A quantize to be moved: its parameters, and its application to another tensor."""
 
     def __init__(self, call: relax.Call) -> None:
-        self.scale, self.zero_point = call.args[1:]
+        _, self.scale, self.zero_point = call.args
         self.attributes = call_attributes(call)
         scale, zero_point = constant_value(self.scale), constant_value(self.zero_point)
         self.per_tensor = scale is not None and zero_point is not None and scale.size == 1 and zero_point.size == 1
@@ -216,9 +216,6 @@ def evaluate(call: relax.Call) -> np.ndarray:
         arrays.append(array)
         return params[-1]
 
-    args = [parameter(arg) for arg in call.args]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        builder.emit_func_output(builder.emit(relax.Call(call.op, args, call.attrs, call.ty_args)))
+    of_parameters = relax.Call(call.op, [parameter(arg) for arg in call.args], call.attrs, call.ty_args)
     with np.errstate(all="ignore"):
-        return np.asarray(interpret(builder.get(), arrays)[0])
+        return np.asarray(interpret(module_of(of_parameters, params), arrays)[0])

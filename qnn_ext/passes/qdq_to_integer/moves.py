@@ -10,6 +10,7 @@ from tvm import relax
 
 from ...numerics.windows import axis_counts
 from ...op import axes
+from ...op.arguments import argument, data_of, with_arguments, with_data
 from ...op.base import as_expr, constant, constant_value, normalize_axis, shape_of
 from ...op.relax_table import traits_of
 from ...op.traits import Kind
@@ -26,11 +27,12 @@ TORN = "it tears apart the channels that have scales of their own"
 @integer_rule(Kind.MOVE, Kind.SELECTION)
 def move(call: relax.Call, context: Context) -> Any:
     """The same operator on the integers; per-channel scales move with their axis."""
-    tensor = context.known(call.args[0])
+    data, *others = call.args
+    tensor = context.known(data)
     if tensor is None:
         return None
     traits = traits_of(call)
-    moved = relax.Call(call.op, [tensor.data, *map(context.value, call.args[1:])], call.attrs, call.ty_args)
+    moved = relax.Call(call.op, [tensor.data, *map(context.value, others)], call.attrs, call.ty_args)
     if traits.kind is Kind.SELECTION and traits.layouts and _has_empty_window(call):
         return context.refuse("a window of it sees nothing but padding, which is −∞ and no integer")
     if isinstance(tensor, Mapped):  # the order is that of the function's values, not of the integers
@@ -46,7 +48,7 @@ def move(call: relax.Call, context: Context) -> Any:
 def _has_empty_window(call: relax.Call) -> bool:
     """Whether a pooling has windows that contain only padding, which dilation and ceil_mode can cause."""
     attributes, layout = call.attrs, str(call.attrs.layout)
-    before, after = shape_of(call.args[0]), shape_of(call)
+    before, after = shape_of(data_of(call)), shape_of(call)
     for position, axis in enumerate(axis for axis, letter in enumerate(layout) if letter in "DHW"):
         kernel, stride, low, dilation = (
             int(values[position])
@@ -72,20 +74,20 @@ def _fold(call: relax.Call, context: Context) -> Any:
 def _resize(call: relax.Call, context: Context) -> Any:
     if call.attrs.method == "nearest_neighbor":
         return move(call, context)
-    known = context.known(call.args[0]) is not None
+    known = context.known(data_of(call)) is not None
     return context.refuse(f"{call.attrs.method} interpolation computes in float") if known else None
 
 
 @integer_rule("take")
 def _take(call: relax.Call, context: Context) -> Any:
     """Rows of a table. If each row has its own scale, the scales are looked up along with them."""
-    tensor, axis = context.quantized(call.args[0]), call.attrs.axis
+    tensor, axis = context.quantized(data_of(call)), call.attrs.axis
     if tensor is None or axis is None or tensor.channel_axis != normalize_axis(int(axis), len(tensor.shape)):
         return move(call, context)
     if tensor.one_zero_point is None:
         return context.refuse("each row of its table has a zero point of its own")
-    indices, after = context.value(call.args[1]), len(tensor.shape) - tensor.channel_axis - 1
-    rows = context.emit(relax.Call(call.op, [tensor.data, indices], call.attrs, call.ty_args))
+    indices, after = context.value(argument(call, "indices")), len(tensor.shape) - tensor.channel_axis - 1
+    rows = context.emit(with_arguments(call, data=tensor.data, indices=indices))
     mode = str(call.attrs.mode)
     scales = context.emit(relax.op.take(as_expr(tensor.scale), indices, 0, mode))
     shape = [*shape_of(scales), *(1,) * after]
@@ -98,11 +100,11 @@ def _take(call: relax.Call, context: Context) -> Any:
 @integer_rule("nn.pad")
 def _pad(call: relax.Call, context: Context) -> Any:
     """Padding with a value that the integers can represent: the zero point for 0."""
-    tensor = context.quantized(call.args[0])
+    tensor = context.quantized(data_of(call))
     if tensor is None:
         return None
     if call.attrs.pad_mode != "constant":
-        return tensor.moved(context.emit(relax.Call(call.op, [tensor.data], call.attrs, call.ty_args)), tensor.axis)
+        return tensor.moved(context.emit(with_data(call, tensor.data)), tensor.axis)
     if tensor.constants is None or tensor.one_zero_point is None:
         return context.refuse("its data has zero points that differ or are computed at run time")
     steps = float(call.attrs.pad_value) / float(tensor.constants[0].flat[0]) + tensor.one_zero_point
@@ -120,16 +122,16 @@ def _pad(call: relax.Call, context: Context) -> Any:
 @integer_rule("concat", "stack")
 def _join(call: relax.Call, context: Context) -> Any:
     """Joined tensors; if joined along an existing axis, they may have different scales, which become a vector."""
-    if not isinstance(call.args[0], relax.Tuple):
+    joined = data_of(call)
+    if not isinstance(joined, relax.Tuple):
         return None
-    tensors = [context.quantized(field) for field in call.args[0].fields]
+    tensors = [context.quantized(field) for field in joined.fields]
     known = [tensor for tensor in tensors if tensor is not None]
     if not known or len(known) < len(tensors):
         return None
-    fields = relax.Tuple([tensor.data for tensor in known])
-    joined = relax.Call(call.op, [fields], call.attrs, call.ty_args)
+    integers = with_data(call, relax.Tuple([tensor.data for tensor in known]))
     if all(known[0].same_parameters(tensor) for tensor in known):
-        return known[0].moved(context.emit(joined))
+        return known[0].moved(context.emit(integers))
     plain = all(t.per_tensor and t.constants is not None and t.dtype == known[0].dtype for t in known)
     axis = call.attrs.axis
     if not plain or axis is None or str(call.op.name) != "relax.concat":
@@ -140,18 +142,18 @@ def _join(call: relax.Call, context: Context) -> Any:
         for i in range(2)
     )
     vectors = constant(scale.astype(np.float32)), constant(zero_point.astype(np.int32))
-    return Quantized(context.emit(joined), *vectors, axis)
+    return Quantized(context.emit(integers), *vectors, axis)
 
 
 @integer_rule("split")
 def _split(call: relax.Call, context: Context) -> Any:
-    tensor = context.quantized(call.args[0])
+    tensor = context.quantized(data_of(call))
     if tensor is None:
         return None
     axis = tensor.channel_axis
     if axis is not None and axes.divided(call, axis) is None:
         return context.refuse(TORN)
-    parts = context.emit(relax.Call(call.op, [tensor.data], call.attrs, call.ty_args))
+    parts = context.emit(with_data(call, tensor.data))
     return [tensor.moved(context.emit(relax.TupleGetItem(parts, i)), axis) for i in range(len(parts.ty.fields))]
 
 
@@ -159,7 +161,7 @@ def _split(call: relax.Call, context: Context) -> Any:
 
 
 def _comparable(call: relax.Call, context: Context) -> Quantized | None:
-    tensor = context.quantized(call.args[0])
+    tensor = context.quantized(data_of(call))
     if tensor is not None and tensor.vectors:
         return context.refuse("it compares channels that have scales of their own")
     return tensor
@@ -168,7 +170,7 @@ def _comparable(call: relax.Call, context: Context) -> Quantized | None:
 @integer_rule("argmax", "argmin")
 def _extreme_position(call: relax.Call, context: Context) -> Any:
     tensor = _comparable(call, context)
-    return None if tensor is None else relax.Call(call.op, [tensor.data], call.attrs, call.ty_args)
+    return None if tensor is None else with_data(call, tensor.data)
 
 
 @integer_rule("sort", "argsort")
@@ -178,7 +180,7 @@ def _sort(call: relax.Call, context: Context) -> Any:
     if tensor is None:
         return None
     wide = context.emit(relax.op.astype(tensor.data, "int32"))
-    result = relax.Call(call.op, [wide], call.attrs, call.ty_args)
+    result = with_data(call, wide)
     if str(call.op.name) == "relax.argsort":
         return result
     return tensor.moved(context.emit(relax.op.astype(context.emit(result), tensor.dtype)))
@@ -189,7 +191,7 @@ def _topk(call: relax.Call, context: Context) -> Any:
     tensor = _comparable(call, context)
     if tensor is None:
         return None
-    result = context.emit(relax.Call(call.op, [tensor.data], call.attrs, call.ty_args))
+    result = context.emit(with_data(call, tensor.data))
     kind = str(call.attrs.ret_type)
     if kind == "both":
         return [tensor.moved(context.emit(relax.TupleGetItem(result, 0))), context.emit(relax.TupleGetItem(result, 1))]

@@ -17,6 +17,7 @@ from tvm import relax
 from ... import op as qnn
 from ...numerics.windows import axis_counts
 from ...op import compound
+from ...op.arguments import data_of
 from ...op.avg_pool2d import pool_output_size
 from ...op.base import constant, normalize_axis, shape_of
 from .bounds import constants_of
@@ -53,14 +54,14 @@ def _units(total: Any, tensor: Quantized, count: int, axis: int | None) -> Quant
 
 @integer_rule("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
 def _average_pool(call: relax.Call, context: Context) -> Any:
-    attributes = call.attrs
-    sizes = shape_of(call.args[0])[2:]
+    data, attributes = data_of(call), call.attrs
+    sizes = shape_of(data)[2:]
     kernel, strides, dilation = (
         tuple(int(v) for v in values) for values in (attributes.pool_size, attributes.strides, attributes.dilation)
     )
     padding = [int(v) for v in attributes.padding]
     rank = len(sizes)
-    tensor = _summands(call.args[0], math.prod(kernel), context)
+    tensor = _summands(data, math.prod(kernel), context)
     if tensor is None:
         return None
     if str(attributes.layout) != "NC" + "DHW"[3 - rank :]:
@@ -207,10 +208,11 @@ def _reduce(call: relax.Call, context: Context) -> Any:
 
 
 def _reduced(call: relax.Call, axis: Any, keepdims: bool, context: Context) -> Any:
-    shape = shape_of(call.args[0])
+    data = data_of(call)
+    shape = shape_of(data)
     axes = sorted({normalize_axis(int(a), len(shape)) for a in axis}) if axis is not None else list(range(len(shape)))
     count, divide = math.prod(shape[a] for a in axes), str(call.op.name) != "relax.sum"
-    tensor = _summands(call.args[0], count, context)
+    tensor = _summands(data, count, context)
     if tensor is None or not axes:
         return None
     if tensor.vectors:
@@ -235,15 +237,16 @@ def _reduced(call: relax.Call, axis: Any, keepdims: bool, context: Context) -> A
 @integer_rule("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d", "nn.adaptive_avg_pool3d")
 def _adaptive_average_pool(call: relax.Call, context: Context) -> Any:
     """Windows from ⌊i·n / m⌋ to ⌈(i + 1)·n / m⌉."""
-    sizes, out = shape_of(call.args[0])[2:], shape_of(call)[2:]
+    data = data_of(call)
+    sizes, out = shape_of(data)[2:], shape_of(call)[2:]
     if str(call.attrs.layout) != "NC" + "DHW"[3 - len(sizes) :]:
         return context.refuse(f"its layout is {call.attrs.layout}")
-    tensor = context.quantized(call.args[0])
+    tensor = context.quantized(data)
     if math.prod(out) == 1 and tensor is not None and tensor.per_tensor:
         return _reduced(call, range(2, 2 + len(sizes)), True, context)
     windows = [_adaptive_windows(n, m) for n, m in zip(sizes, out, strict=True)]
     kernel = [max(end - begin for begin, end in axis) for axis in windows]
-    tensor = _summands(call.args[0], math.prod(kernel), context)
+    tensor = _summands(data, math.prod(kernel), context)
     if tensor is None:
         return None
     if any(n % m for n, m in zip(sizes, out, strict=True)):

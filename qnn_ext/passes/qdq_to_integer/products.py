@@ -12,6 +12,7 @@ from tvm import relax
 
 from ... import op as qnn
 from ...op import compound
+from ...op.arguments import factors_of
 from ...op.base import along_axis, as_expr, constant, constant_value, normalize_axis
 from .context import Context
 from .notes import NOT_QUANTIZED
@@ -24,7 +25,7 @@ def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tu
 
     rows, columns: the axes of x and of w that end up in the result and may have per-channel scales
     """
-    x, w = context.quantized(call.args[0]), context.quantized(call.args[1])
+    x, w = map(context.quantized, factors_of(call))
     if x is None or w is None:
         return context.refuse(NOT_QUANTIZED)
     if x.dtype not in NARROW or w.dtype not in NARROW:
@@ -161,7 +162,7 @@ def _over_groups(w: Quantized, groups: int) -> Quantized | None:
 
 @integer_rule("matmul")
 def _matmul(call: relax.Call, context: Context) -> Any:
-    ranks = [len(call.args[i].ty.shape) for i in range(2)]
+    ranks = [len(operand.ty.shape) for operand in factors_of(call)]
     operands = _operands(call, context, rows=ranks[0] - 2, columns=ranks[1] - 1 if ranks[1] > 1 else -1)
     if operands is None:
         return None

@@ -12,6 +12,7 @@ from tvm import relax
 
 from ... import op as qnn
 from ...op import compound
+from ...op.arguments import data_of
 from ...op.base import constant, constant_value, normalize_axis, shape_of
 from ..rewrite import op_name
 from .bounds import constants_of
@@ -36,7 +37,7 @@ def _logits(expr: Any, context: Context) -> Quantized | None:
 
 
 def _to_quantized(call: relax.Call, context: Context, operator: Callable[..., relax.Call]) -> Any:
-    tensor = _logits(call.args[0], context)
+    tensor = _logits(data_of(call), context)
     if tensor is None:
         return None
     quantize = context.quantize_behind()
@@ -66,7 +67,7 @@ def _to_quantized(call: relax.Call, context: Context, operator: Callable[..., re
 @integer_rule("nn.softmax")
 def _softmax(call: relax.Call, context: Context) -> Any:
     """Between ONNX's quantize operators (which divide) with the same 8-bit dtype: ONNX Runtime's QLinearSoftmax."""
-    tensor, quantize = context.quantized(call.args[0]), context.quantize_behind()
+    tensor, quantize = context.quantized(data_of(call)), context.quantize_behind()
     narrow = tensor is not None and quantize is not None and tensor.dtype == quantize.out_dtype in ("int8", "uint8")
     if narrow and quantize is not None and not quantize.attributes["reciprocal"]:
         return _to_quantized(call, context, partial(qnn.softmax, rounding="ONNXRUNTIME"))
@@ -83,7 +84,7 @@ def _log_softmax(call: relax.Call, context: Context) -> Any:
 
 def _countable(call: relax.Call, rows: Sequence[int], context: Context) -> Quantized | None:
     """The data of a normalization over `rows`, where their exact sums fit into the integers of qnn.normalize."""
-    tensor = context.quantized(call.args[0])
+    tensor = context.quantized(data_of(call))
     if tensor is None or tensor.dtype not in NARROW:
         return None
     if tensor.vectors or tensor.constants is None:
@@ -117,7 +118,7 @@ def _affine(real: Any, weight: Any, bias: Any, shape: Sequence[int], context: Co
 
 def _trailing(call: relax.Call, axes: Sequence[Any]) -> int | None:
     """The number of trailing axes that the operator normalizes over, None if it normalizes over others."""
-    ndim = len(shape_of(call.args[0]))
+    ndim = len(shape_of(data_of(call)))
     found = sorted(normalize_axis(int(axis), ndim) for axis in axes)
     return len(found) if found == list(range(ndim - len(found), ndim)) else None
 
@@ -148,7 +149,8 @@ def _rms_norm(call: relax.Call, context: Context) -> Any:
 @integer_rule("nn.group_norm", "nn.instance_norm")
 def _group_norm(call: relax.Call, context: Context) -> Any:
     """Each sample's channels in groups, where each group is a row; for instance norm, a group is one channel."""
-    shape, attributes = shape_of(call.args[0]), call.attrs
+    data, weight, bias = call.args
+    shape, attributes = shape_of(data), call.attrs
     axis = normalize_axis(int(attributes.channel_axis), len(shape))
     axes = sorted(normalize_axis(int(a), len(shape)) for a in attributes.axes)
     if axis != 1 or axes != list(range(2, len(shape))):
@@ -158,8 +160,8 @@ def _group_norm(call: relax.Call, context: Context) -> Any:
     if tensor is None:
         return None
     assert tensor.constants is not None
-    weight = call.args[1] if attributes.scale else constant(np.ones(shape[1], np.float32))
-    bias = call.args[2] if attributes.center else constant(np.zeros(shape[1], np.float32))
+    weight = weight if attributes.scale else constant(np.ones(shape[1], np.float32))
+    bias = bias if attributes.center else constant(np.zeros(shape[1], np.float32))
     if quantize is None or quantize.out_dtype not in NARROW or quantize.attributes["rounding"] != "TONEAREST_EVEN":
         real = compound.normalized_rows(tensor.data, *tensor.constants, rows, epsilon, True, context.emit)
         column = (shape[1], *(1,) * (len(shape) - 2))
@@ -182,17 +184,18 @@ def _group_norm(call: relax.Call, context: Context) -> Any:
 @integer_rule("nn.batch_norm")
 def _batch_norm(call: relax.Call, context: Context) -> Any:
     """In inference, elementwise arithmetic, for the epilogue of the kernel that computes the data."""
-    if context.known(call.args[0]) is None or bool(call.attrs.training):
+    data, *parameters = call.args
+    if context.known(data) is None or bool(call.attrs.training):
         return None
-    shape, axis = shape_of(call.args[0]), int(call.attrs.axis)
-    vectors = [constant_value(context.value(arg)) for arg in call.args[1:]]
+    shape, axis = shape_of(data), int(call.attrs.axis)
+    vectors = [constant_value(context.value(parameter)) for parameter in parameters]
     if any(vector is None for vector in vectors):
         return context.refuse("its parameters are computed at run time")
     along = [1] * len(shape)
     along[axis] = shape[axis]
     gamma, beta, mean, variance = (np.asarray(vector, np.float32).reshape(along) for vector in vectors)
     deviation = np.sqrt(variance + np.float32(call.attrs.epsilon))
-    real = context.emit(relax.op.subtract(context.value(call.args[0]), constant(mean)))
+    real = context.emit(relax.op.subtract(context.value(data), constant(mean)))
     real = context.emit(relax.op.divide(real, constant(deviation)))
     real = _affine(
         real,
@@ -201,4 +204,5 @@ def _batch_norm(call: relax.Call, context: Context) -> Any:
         along,
         context,
     )
-    return [real, *(context.value(arg) for arg in call.args[3:])]
+    _, _, *statistics = parameters
+    return [real, *map(context.value, statistics)]

@@ -1,8 +1,9 @@
 """Clusters: which operators become one kernel, so that only the last one's result is ever a tensor in memory.
 
 A cluster is a head (a product, a pool, a float function) with the pointwise operators after it, up to the last point
-that only a single value leaves, as `passes.fuse` groups them; branches that meet again are inside. Pointwise operators
-without such a head form clusters of their own. Values inside a cluster stay in registers and are not quantized.
+that only a single value leaves, by the rules of `passes.regions`; branches that meet again are inside. Pointwise
+operators without such a head form clusters of their own. Values inside a cluster stay in registers and are not
+quantized.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 
 from tvm import IRModule, relax
 
+from ...op.arguments import data_of
 from ...op.base import shape_of
 from ...op.relax_table import traits_of
-from ...passes.fuse import MAX_POINTWISE
-from ...passes.rewrite import bindings_of, consumers, op_name, operands
-from .families import Family, data_of, family_of, is_constant
+from ...passes.regions import MAX_ELEMENTWISE, Regions
+from ...passes.rewrite import bindings_of, operands
+from .families import Family, family_of, is_constant
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Cluster:
     end: int
 
 
-class Graph:
+class Graph(Regions):
     """The bindings of `main`, their families, their readers, and their clusters.
 
     float_functions: see QConfig
@@ -43,26 +45,19 @@ class Graph:
                    or a sum of two tensors, and functions of one tensor, which become tables
     """
 
+    most = MAX_ELEMENTWISE * 2 // 3  # a kernel will also dequantize its operands
+
     def __init__(
         self, mod: IRModule, float_functions: Sequence[str], separate_sums: bool = False, integers_only: bool = False
     ) -> None:
         self.function = mod["main"]
-        self.bindings = bindings_of(self.function)
+        super().__init__(self.function, bindings_of(self.function))
         self.values = [binding.value for binding in self.bindings]
-        self.names = [op_name(value) for value in self.values]
         self.families = [family_of(value, float_functions) for value in self.values]
-        self.index = {binding.var: i for i, binding in enumerate(self.bindings)}
-        readers = consumers(self.function, self.bindings)
-        self.readers_of = {var: set(found) for var, found in readers.items()}
         self._separate_sums = separate_sums or integers_only
         self._integers_only = integers_only
-        self._taken: set[int] = set()
         self._cluster: dict[int, Cluster] = {}
         self._find_clusters()
-
-    def readers(self, index: int) -> set[int]:
-        """The bindings that read a binding's result; len(bindings) stands for the model's outputs."""
-        return self.readers_of.get(self.bindings[index].var, set())
 
     @property
     def clusters(self) -> list[Cluster]:
@@ -100,60 +95,38 @@ class Graph:
     # ---- finding clusters ----------------------------------------------------------------------------------------
 
     def _find_clusters(self) -> None:
-        """Products first, later ones before earlier: if two meet in a sum, the later one takes it. Only after each head
-        has taken what follows it do heads take side branches; the remaining pointwise operators are clustered last.
-        """
+        """Products first, later ones before earlier: if two meet in a sum, the later one takes it. Pointwise operators
+        that no head takes are clustered last."""
         indices = [index for index in range(len(self.bindings)) if self._is_tensor(index)]
         products = [index for index in reversed(indices) if self.families[index] is Family.PRODUCT]
         others = [index for index in indices if self.families[index] in (Family.SUM, Family.FLOAT)]
-        tails = {}
-        for head in (*products, *others):
-            tails[head] = self._tail(head)
-            self._taken.update(tails[head])
-        for head, tail in tails.items():
-            self._add(head, tail)
+        for head, members in self.grouped((*products, *others)).items():
+            self._add(head, members)
         for index in indices:
             if self.families[index] is Family.JOIN:
-                self._cluster[index] = Cluster(index, (index,), index)
+                self._add(index, [index])
         for first in indices:
-            if self.families[first] is Family.POINTWISE and first not in self._taken:
-                self._add(None, self._tail(first))
+            if self.families[first] is Family.POINTWISE and first not in self.taken:
+                self._add(None, self.take(self.around(first)))
 
-    def _add(self, head: int | None, tail: list[int]) -> None:
-        members = self._with_sides(tail, head)
-        cluster = Cluster(head, tuple(sorted(members)), max(tail))
-        self._taken.update(members)
-        self._cluster.update(dict.fromkeys(members, cluster))
+    def _add(self, head: int | None, members: list[int]) -> None:
+        self._cluster.update(dict.fromkeys(members, Cluster(head, tuple(members), members[-1])))
 
     def _is_tensor(self, index: int) -> bool:
         return is_float(self.bindings[index].var)
 
-    def _tail(self, head: int) -> list[int]:
-        region, closed = {head}, [head]
-        size = _size(self.bindings[head].var)
-        pending = set(self.readers(head))
-        while pending:
-            following = min(pending)
-            if len(region) > MAX_POINTWISE or not self._fits(following, size, region, head):
-                break
-            region.add(following)
-            if pending == {following} and self.families[following] is Family.POINTWISE:
-                closed = sorted(region)
-            pending = (pending | self.readers(following)) - region
-        return closed
+    def is_elementwise(self, index: int) -> bool:
+        return self.families[index] is Family.POINTWISE
 
-    def _fits(self, index: int, size: int, region: set[int], head: int) -> bool:
-        """Whether a reader can be computed in the kernel: a pointwise operator of the same shape, or a reshape before
-        it."""
-        if index >= len(self.bindings) or index in self._taken or not self._is_tensor(index):
-            return False
-        if _size(self.bindings[index].var) != size:
+    def follows(self, index: int, region: set[int], head: int) -> bool:
+        """A pointwise operator with as many elements, or a reshape before it."""
+        if not self._is_tensor(index) or self._size(index) != self._size(head):
             return False
         if traits_of(self.values[index]).reshapes:
             return True
-        if self.families[index] is not Family.POINTWISE:
+        if not self.is_elementwise(index):
             return False
-        own = self._tensors(head) if self.families[head] is Family.POINTWISE else []
+        own = self._tensors(head) if self.is_elementwise(head) else []
         if self._separate_sums and not all(self.index.get(v) in region or v in own for v in self._tensors(index)):
             return False
         return not self._integers_only or len(own) == 1 or self._is_bound(index) or self._is_bias(index, region, head)
@@ -170,26 +143,16 @@ class Graph:
     def _tensors(self, index: int) -> list[Any]:
         return [v for v in operands(self.values[index]) if isinstance(v, relax.Var) and is_float(v)]
 
-    def _with_sides(self, tail: list[int], head: int | None) -> set[int]:
-        """`tail`, and the pointwise operators on other tensors that are read only by it."""
-        inside = set(tail)
-        size = _size(self.bindings[max(tail)].var)
-        pending = [var for index in tail if index != head for var in self._tensors(index)]
-        while pending and not self._separate_sums:
-            index = self.index.get(pending.pop())
-            if index is None or index in inside or index in self._taken or len(inside) > MAX_POINTWISE:
-                continue
-            plain = self.families[index] is Family.POINTWISE and _size(self.bindings[index].var) == size
-            if plain and self.readers(index) <= inside:
-                inside.add(index)
-                pending += self._tensors(index)
-        return inside
+    def comes_aside(self, index: int, inside: set[int], head: int, last: int) -> bool:
+        """A pointwise operator with as many elements."""
+        if self._separate_sums or not self._is_tensor(index) or not self.is_elementwise(index):
+            return False
+        return self._size(index) == self._size(last) and not self.is_full(head, inside, index)
+
+    def _size(self, index: int) -> int:
+        return math.prod(shape_of(self.bindings[index].var))
 
 
 def is_float(expr: Any) -> bool:
     """Whether an expression is a float32 tensor."""
     return isinstance(expr.ty, relax.TensorType) and str(expr.ty.dtype) == "float32"
-
-
-def _size(expr: Any) -> int:
-    return math.prod(shape_of(expr))

@@ -95,11 +95,6 @@ def is_integer_resize(call: Any) -> bool:
     return plain and str(attributes.coordinate_transformation_mode) in modes
 
 
-def data_of(value: Any) -> Any:
-    """The operand whose values a MOVE moves."""
-    return value.tuple_value if isinstance(value, relax.TupleGetItem) else value.args[0]
-
-
 def is_constant(expr: Any) -> bool:
     """Whether an operand is a constant."""
     return isinstance(expr, ir.expr.GenericConst)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ...op.arguments import factors_of
 from ..config import LayerConfig, QConfig
 from .clusters import Cluster, Graph
 from .families import Family, is_constant
@@ -103,7 +104,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 def weight_axis(call: Any, operator: str, position: int) -> int | None:
     """The axis of a product's constant operand with one scale per output channel; None: one scale for all."""
-    ndim = len(call.args[position].ty.shape)
+    ndim = len(factors_of(call)[position].ty.shape)
     if operator.startswith("nn.conv"):
         return str(call.attrs.kernel_layout).index("O")
     if ndim < 2:

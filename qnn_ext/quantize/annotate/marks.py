@@ -8,12 +8,13 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...module import QnnModule
+from ...op.arguments import data_of, factors_of
 from ...op.observe import observe
 from ...passes.rewrite import Rebuild
 from ..config import LayerConfig, QConfig
 from ..mixed import in_float16
 from .clusters import Cluster, Graph
-from .families import Family, data_of, is_constant, is_integer_resize
+from .families import Family, is_constant, is_integer_resize
 from .layers import Layer, layers_of, weight_axis
 
 
@@ -164,7 +165,7 @@ class _Wishes:
     def _product(self, layer: Layer) -> None:
         index = layer.head
         call = self._graph.values[index]
-        for position, operand in enumerate(call.args[:2]):
+        for position, operand in enumerate(factors_of(call)):
             if not is_constant(operand):
                 self._want(operand, layer, "input", data=position == 0)
                 continue
@@ -176,7 +177,7 @@ def _data(graph: Graph, cluster: Cluster) -> list[Any]:
     """The data of a pool or a join; empty for products, whose operands differ in role, and for pointwise operators."""
     if cluster.head is None or graph.families[cluster.head] is Family.PRODUCT:
         return []
-    first = graph.values[cluster.head].args[0]
+    first = data_of(graph.values[cluster.head])
     return list(first.fields) if isinstance(first, relax.Tuple) else [first]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...op.arguments import data_of
 from .clusters import Cluster, Graph
 from .families import Family
 
@@ -24,7 +25,7 @@ def normalizations(graph: Graph) -> set[Cluster]:
     found: set[Cluster] = set()
     for cluster in graph.clusters:
         if cluster.head is not None and graph.names[cluster.head] in _SUMS:
-            summed = graph.values[cluster.head].args[0]
+            summed = data_of(graph.values[cluster.head])
             source = _headless(graph, summed)
             roots = {root for root in (graph.root(summed), *_roots(graph, source)) if root is not None}
             path = _paths(graph, cluster, roots)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import QuantizationError
 from ...module import QnnModule
+from ...op.arguments import data_of
 from ...op.base import constant_value, shape_of
 from ...op.observe import observed_sites
 
@@ -59,8 +60,8 @@ def _sites(annotated: QnnModule) -> Iterator[Site]:
         low, high = attributes.pop("low"), attributes.pop("high")
         yield Site(
             name=name,
-            shape=shape_of(call.args[0]),
-            value=constant_value(call.args[0]),
+            shape=shape_of(data_of(call)),
+            value=constant_value(data_of(call)),
             range=None if low is None else (low, high),
             **attributes,
         )
