@@ -181,6 +181,27 @@ def _pad(call: relax.Call, data: np.ndarray) -> np.ndarray:
     return np.pad(data, widths, constant_values=np.asarray(float(call.attrs.pad_value)).astype(data.dtype))
 
 
+def _max_pool(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    """Of floats, with −∞ beyond the edges; cells are compared in order."""
+    attributes, shape = call.attrs, shape_of(call)
+    if data.dtype.kind != "f" or str(attributes.layout) != str(attributes.out_layout):
+        return np.asarray(evaluate_with_tvm(call, [data]))
+    axes = [axis for axis, letter in enumerate(str(attributes.layout)) if letter in "DHW"]
+    geometry = (attributes.pool_size, attributes.strides, attributes.padding, attributes.dilation)
+    pool_size, strides, padding, dilation = ([int(value) for value in values] for values in geometry)
+    widths = [(0, 0)] * data.ndim
+    for axis, size, stride, low, step in zip(axes, pool_size, strides, padding, dilation, strict=False):
+        widths[axis] = (low, max((shape[axis] - 1) * stride + (size - 1) * step + 1 - low - data.shape[axis], 0))
+    padded = np.pad(data, widths, constant_values=-np.inf)
+    result = np.full(shape, -np.inf, data.dtype)
+    for taps in np.ndindex(*pool_size):
+        window = [slice(None)] * data.ndim
+        for axis, tap, stride, step in zip(axes, taps, strides, dilation, strict=True):
+            window[axis] = slice(tap * step, tap * step + (shape[axis] - 1) * stride + 1, stride)
+        result = extremes.maximum(result, padded[tuple(window)])
+    return result
+
+
 def _square_root(call: relax.Call, data: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         return np.sqrt(data)
@@ -226,6 +247,7 @@ NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.strided_slice": _strided_slice,
     "relax.split": _split,
     "relax.nn.pad": _pad,
+    **{f"relax.nn.max_pool{rank}d": _max_pool for rank in (1, 2, 3)},
     "relax.tile": lambda call, data: np.tile(data, [int(count) for count in call.attrs.repeats]),
     "relax.flip": lambda call, data: np.flip(data, int(call.attrs.axis)),
     "relax.stack": lambda call, fields: np.stack(fields, axis=int(call.attrs.axis or 0)),

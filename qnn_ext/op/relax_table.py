@@ -161,8 +161,8 @@ _relax("shape_of zeros ones full arange zeros_like ones_like full_like", Traits(
 _relax("shape_to_tensor tensor_to_shape", Traits(Kind.OTHER))
 _relax("scatter_elements scatter_nd", Traits(Kind.OTHER, others=("indices", "updates")), "data indices updates")
 
-_IMAGE = Traits(Kind.OTHER, layouts=("layout",), others=("size", "roi"), moved_axis=axes.not_spatial)
-_relax("image.resize2d", _IMAGE, "data size roi")
+_IMAGE = Traits(Kind.OTHER, layouts=("layout",), others=("size",), moved_axis=axes.not_spatial)
+_relax("image.resize2d", _IMAGE, "data size")
 
 
 def _resize(call: relax.Call) -> Traits:

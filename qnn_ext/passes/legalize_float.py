@@ -2,7 +2,7 @@
 
 The formulas are those of the interpreter and of the float epilogues of integer kernels, as vector code: exp and
 functions built on it, softmax, and layer normalization along the last axis; argmax and argmin; casts of floats to
-integers; maximum pooling of integers; and products, in legalize_float_products.py.
+integers; maximum pooling; and products, in legalize_float_products.py.
 Everything else keeps TVM's legalization; legalize_moves.py annotates some of the moves.
 """
 
@@ -33,7 +33,9 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.softmax"] = _guarded(_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
     rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
-    rules["relax.nn.max_pool2d"] = _guarded(_max_pool2d, _has_few_cells)
+    of_integers = _guarded(_max_pool2d, _has_few_cells)
+    rules["relax.nn.max_pool2d"] = _guarded(_float_max_pool, _is_float_pool, of_integers)
+    rules["relax.nn.max_pool1d"] = rules["relax.nn.max_pool3d"] = _guarded(_float_max_pool, _is_float_pool)
     rules["relax.floor_mod"] = _guarded(_floor_mod, _is_float32)
     rules["relax.astype"] = _guarded(_truncate, _makes_integers)
     rules["relax.concat"], rules["relax.stack"] = moves.concat, moves.stack
@@ -64,11 +66,17 @@ def _is_float32(call: relax.Call) -> bool:
     return str(data_of(call).ty.dtype) == "float32"
 
 
-def _guarded(rule: Legalization, applies: Callable[[relax.Call], bool] = has_float_rows) -> Legalization:
-    """`rule` for the calls it applies to, TVM's own legalization for the others."""
+def _by_tvm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def _guarded(
+    rule: Legalization, applies: Callable[[relax.Call], bool] = has_float_rows, otherwise: Legalization = _by_tvm
+) -> Legalization:
+    """`rule` for the calls it applies to, by default TVM's own legalization for the others."""
 
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        return rule(builder, call) if applies(call) else call.op.get_attr("FLegalize")(builder, call)
+        return (rule if applies(call) else otherwise)(builder, call)
 
     return legalize
 
@@ -157,6 +165,21 @@ def _has_few_cells(call: relax.Call) -> bool:
 def _max_pool2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     sizes = _max_pool_sizes(call)
     return builder.call_te(max_pool.max_pool2d, data_of(call), *sizes, primfunc_name_hint="max_pool2d")
+
+
+def _is_float_pool(call: relax.Call) -> bool:
+    return _is_float(call) and str(call.attrs.layout) == str(call.attrs.out_layout)
+
+
+def _float_max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    attrs = call.attrs
+    axes = [axis for axis, letter in enumerate(str(attrs.layout)) if letter in "DHW"]
+    geometry = (attrs.pool_size, attrs.strides, attrs.padding[: len(axes)], attrs.dilation)
+    sizes = [[int(value) for value in values] for values in geometry]
+    hint = str(call.op.name).removeprefix("relax.nn.")
+    return builder.call_te(
+        max_pool.float_max_pool, data_of(call), shape_of(call), axes, *sizes, primfunc_name_hint=hint
+    )
 
 
 def _has_keys(call: relax.Call) -> bool:

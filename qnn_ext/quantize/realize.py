@@ -147,7 +147,7 @@ class _Simulation:
 
     def _resized(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
         """Interpolation of the integers, each result rounded to an integer."""
-        data, size, _ = call.args
+        data, size = call.args
         parameters = self._known.get(data)
         layout, ndim = str(call.attrs.layout), len(shape_of(data))
         if parameters is None or parameters.per_channel or sorted(layout) != sorted("NCHW") or ndim != 4:

@@ -1,4 +1,4 @@
-"""Maximum pooling of integers: exact at every edge, and without a padded copy."""
+"""Maximum pooling: of integers, exact at every edge and without a padded copy; of floats, with −∞ beyond the edges."""
 
 from __future__ import annotations
 
@@ -52,3 +52,54 @@ def test_no_copy_is_padded():
     kernels = [str(function) for function in mod.functions.values() if isinstance(function, tirx.PrimFunc)]
     assert len(kernels) == 1
     assert "pad_temp" not in kernels[0]
+
+
+FLOAT_CASES = {
+    "plain": dict(pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),
+    "uneven padding": dict(pool_size=(3, 2), strides=(1, 3), padding=(1, 0, 2, 1)),
+    "beyond the end": dict(pool_size=(3, 3), strides=(2, 2), ceil_mode=True),
+    "rows left over": dict(pool_size=(2, 2), strides=(3, 3)),
+    "over padding alone": dict(pool_size=(2, 2), strides=(3, 3), padding=(1, 1, 5, 5), dilation=(8, 8)),
+}
+
+
+def _floats(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """With regions of −∞, a NaN and zeros of both signs."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    x[0, ..., :5, :] = -np.inf
+    x[-1, ..., 2, 3] = np.nan
+    x[-1, ..., 5:, :] = np.where(x[-1, ..., 5:, :] > 0, np.float32(0), np.float32(-0.0))
+    return x
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("case", FLOAT_CASES)
+def test_floats(rng, case, layout):
+    torch = pytest.importorskip("torch")
+    attributes = FLOAT_CASES[case]
+    x = _floats(rng, (2, 3, 8, 9))
+    last = layout == "NHWC"
+
+    def body(emit, x):
+        return emit(relax.op.nn.max_pool2d(x, layout=layout, **attributes))
+
+    given = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if last else x
+    mod = module([(given.shape, "float32")], body)
+    (found,), (expected,) = compile_and_run(mod, "native", [given]), interpret(mod, [given])
+    assert found.tobytes() == expected.tobytes()
+
+    top, left, bottom, right = attributes.get("padding", (0, 0, 0, 0))
+    padded = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom), value=-np.inf)
+    geometry = (attributes["pool_size"], attributes["strides"], 0, attributes.get("dilation", 1))
+    pooled = torch.nn.functional.max_pool2d(padded, *geometry, ceil_mode=attributes.get("ceil_mode", False)).numpy()
+    np.testing.assert_array_equal(found.transpose(0, 3, 1, 2) if last else found, pooled)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_floats_of_other_ranks(rng, rank):
+    x = _floats(rng, (2, 3, *(7, 6, 8, 9)[-rank:])) if rank > 1 else _floats(rng, (2, 6, 9))
+    operator = {1: relax.op.nn.max_pool1d, 3: relax.op.nn.max_pool3d}[rank]
+    mod = module([(x.shape, "float32")], lambda emit, x: emit(operator(x, (3,) * rank, (2,) * rank, (1,) * 2 * rank)))
+    (found,), (expected,) = compile_and_run(mod, "native", [x]), interpret(mod, [x])
+    assert found.tobytes() == expected.tobytes()
+    assert np.isneginf(found).any()

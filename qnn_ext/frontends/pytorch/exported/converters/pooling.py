@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from functools import reduce
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
-from .....numerics.windows import axis_counts
 from .....op.base import constant, shape_of
 from ..registry import converter
 from ..values import axes_of, cast, dtype_of, pair, reshape, scalar
@@ -74,13 +72,6 @@ def _max_pool(
             dilation=dilation,
         )
     )
-    geometry = zip(size, shape_of(result)[-rank:], kernel, stride, padding, ends, dilation, strict=True)
-    counts = [axis_counts(n, m, k, s, low, high, d, False) for n, m, k, s, low, high, d in geometry]
-    cells = reduce(np.multiply.outer, counts)
-    if not cells.all() and dtype_of(x).startswith("float"):
-        # With dilation a window may miss every cell: over padding alone the maximum is −∞, in TVM the lowest float
-        nothing = scalar(-math.inf, dtype_of(x))
-        result = importer.emit(relax.op.where(constant(cells[None, None] > 0), result, nothing))
     return _without_batch(importer, x, result)
 
 
