@@ -20,7 +20,9 @@ def add_multipliers(
     """
     lhs, rhs, out = (np.asarray(scale, np.float64) for scale in (lhs_scale, rhs_scale, out_scale))
     twice_max = 2 * np.maximum(lhs, rhs)
-    return fixed_point(lhs / twice_max), fixed_point(rhs / twice_max), fixed_point(twice_max / (out * 2.0**left_shift))
+    reals = lhs / twice_max, rhs / twice_max, twice_max / (out * 2.0**left_shift)
+    left, right, total = (fixed_point(real, rounding="TFLITE") for real in reals)
+    return left, right, total
 
 
 def _quotients(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> list[np.float32]:
@@ -52,7 +54,7 @@ def xnnpack_multipliers(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale:
 def mul_multiplier(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale: np.ndarray) -> FixedPoint:
     """s_l · s_r / s_o, computed in float32 as TFLite does."""
     lhs, rhs, out = (np.asarray(scale, np.float32) for scale in (lhs_scale, rhs_scale, out_scale))
-    return fixed_point((lhs * rhs / out).astype(np.float64))
+    return fixed_point((lhs * rhs / out).astype(np.float64), rounding="TFLITE")
 
 
 def power_of_two_shifts(lhs_scale: float, rhs_scale: float, out_scale: float) -> tuple[int, int] | None:

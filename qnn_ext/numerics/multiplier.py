@@ -21,12 +21,14 @@ class FixedPoint:
 MOST_SHIFT = {"int32": 31, "int64": 14}  # int64 data is multiplied by 15 bits, of which one must remain for rounding
 
 
-def fixed_point(real: np.ndarray | float, dtype: str = "int32") -> FixedPoint:
+def fixed_point(real: np.ndarray | float, dtype: str = "int32", rounding: str = "") -> FixedPoint:
     """`real` ≥ 0 as fixed point for data of `dtype`, rounded to the nearest 31-bit fraction, midpoints up.
 
     The rule of TFLite's QuantizeMultiplier and of Relay's GetFixedPointMultiplierShift: a fraction that rounds to 2³¹
-    is halved and its shift raised; everything below 2⁻³¹ becomes 0, and everything from 2³¹ on becomes 2³¹ − 1 (for
-    int64 data, 2¹⁴ from 2¹⁴ on): more would shift by more bits than there are, which is undefined in C.
+    is halved and its shift raised; everything below 2⁻³¹ becomes 0. From 2³¹ on (for int64 data, from 2¹⁴ on) the shift
+    would be by more bits than there are, which is undefined in C. With the rounding TFLITE, int32 is shifted by the
+    lower five bits of the shift, as instructions of x86 and 64-bit ARM do, and so LiteRT. Otherwise the multiplier is
+    the largest there is.
     """
     real = np.asarray(real, dtype=np.float64)
     fraction, shift = np.frexp(real)
@@ -38,6 +40,8 @@ def fixed_point(real: np.ndarray | float, dtype: str = "int32") -> FixedPoint:
     multiplier = np.where(vanishes, 0, multiplier)
     shift = np.where(vanishes, 0, shift)
     most = MOST_SHIFT[dtype]
+    if rounding == "TFLITE" and dtype == "int32":
+        shift = np.where(shift > most, shift & most, shift)
     beyond = shift > most
     multiplier = np.where(beyond, (1 << 31) - 1, multiplier)
     return FixedPoint(multiplier.astype(np.int32), np.minimum(shift, most).astype(np.int32))

@@ -74,7 +74,8 @@ def _reference(
     branches = []
     for value, scale in ((x, in_scale), (below, product_scale)):
         if rounding == "TFLITE":
-            multiplier = fixed_point(float(float_multiplier(scale.astype(np.float32), out_scale.astype(np.float32))))
+            real = float(float_multiplier(scale.astype(np.float32), out_scale.astype(np.float32)))
+            multiplier = fixed_point(real, rounding=rounding)
             branches.append(reference.requantize_fixed(value, multiplier, zero_point, out_dtype, rounding))
         else:
             branches.append(rescale(value, scale, out_scale, zero_point, rounding, compute_dtype, out_dtype))

@@ -206,7 +206,9 @@ def rescale(
         return reference.requantize_float(x, float_multiplier(in_scale, out_scale), zero_point, out_dtype)
     ratio = in_scale.astype(np.float64) / out_scale.astype(np.float64)
     if compute_dtype == "int64":
-        return reference.requantize_fixed(x, fixed_point(ratio, str(x.dtype)), zero_point, out_dtype, rounding)
+        return reference.requantize_fixed(
+            x, fixed_point(ratio, str(x.dtype), rounding), zero_point, out_dtype, rounding
+        )
     return reference.requantize_float_relay(x, ratio.astype(compute_dtype), zero_point, out_dtype, rounding)
 
 

@@ -175,11 +175,23 @@ def test_fixed_point_of_edges():
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_multipliers_beyond_the_width_saturate(dtype):
-    """Scales of a hostile file: no shift may reach the width of its operand."""
+    """No shift may reach the width of its operand."""
     x = np.array([-(2**20), -128, -1, 0, 1, 255] * 8, dtype)
     for real in (2.0**31, 9e20, 1e300):
         fp = numerics.fixed_point(real, dtype)
         assert int(fp.multiplier) == 2**31 - 1
+        expected = reference.requantize_fixed(x, fp, np.int32(3), "int8", "TFLITE")
+        arguments = [const(value, "int32") for value in (fp.multiplier, fp.shift, 3)]
+        found = evaluate(lambda v, a=arguments: tir.requantize_fixed(v, *a, "int8", "TFLITE"), x, "int8")
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_tflite_shifts_by_the_lower_five_bits():
+    """A detector of traffic signs has a MUL with an output scale of 1e-35, and a shift of 102."""
+    x = np.array([-(2**31), -(2**20), -128, -1, 0, 1, 255, 2**31 - 1] * 8, "int32")
+    for shift in (32, 33, 40, 63, 102):
+        fp = numerics.fixed_point(0.75 * 2.0**shift, rounding="TFLITE")
+        assert (int(fp.multiplier), int(fp.shift)) == (3 << 29, shift % 32)
         expected = reference.requantize_fixed(x, fp, np.int32(3), "int8", "TFLITE")
         arguments = [const(value, "int32") for value in (fp.multiplier, fp.shift, 3)]
         found = evaluate(lambda v, a=arguments: tir.requantize_fixed(v, *a, "int8", "TFLITE"), x, "int8")

@@ -151,7 +151,9 @@ def _prelu(
     for value, scale in ((x, in_scale), (below, np.asarray(in_scale * slope_scale))):
         if rounding == "TFLITE":
             ratio = float_multiplier(scale.astype(np.float32), out_scale.astype(np.float32)).astype(np.float64)
-            branches.append(fixed(stage, value, fixed_point(ratio), zero_point, -1, rounding, out_dtype))
+            branches.append(
+                fixed(stage, value, fixed_point(ratio, rounding=rounding), zero_point, -1, rounding, out_dtype)
+            )
         else:
             branches.append(
                 rescaled(stage, value, scale, out_scale, zero_point, -1, rounding, compute_dtype, out_dtype)

@@ -258,7 +258,7 @@ def rescaled(
         return tir.requantize_float(x, stage.along(factor, axis), zero_point, out_dtype, limit)
     ratio = in_scale.astype(np.float64) / out_scale.astype(np.float64)
     if compute_dtype == "int64":
-        return fixed(stage, x, fixed_point(ratio, tir.dtype_of(x)), zero_point, axis, rounding, out_dtype)
+        return fixed(stage, x, fixed_point(ratio, tir.dtype_of(x), rounding), zero_point, axis, rounding, out_dtype)
     multiplier = stage.along(ratio.astype(compute_dtype), axis)
     return tir.requantize_float_relay(x, multiplier, zero_point, out_dtype, rounding)
 

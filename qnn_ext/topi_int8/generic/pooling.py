@@ -87,7 +87,7 @@ def _relay(
     """Relay's roundings with a scale per window: the multipliers are read like any broadcast operand."""
     ratio = np.asarray(in_scale.astype(np.float64) / out_scale.astype(np.float64))
     if compute_dtype == "int64":
-        fp = fixed_point(ratio)
+        fp = fixed_point(ratio, rounding=rounding)
         multiplier, shift = (stage.read(Operand(None, array)) for array in (fp.multiplier, fp.shift))
         return tir.requantize_fixed(x, multiplier, shift, zero_point, out_dtype, rounding)
     multiplier = stage.read(Operand(None, ratio.astype(compute_dtype)))
