@@ -8,8 +8,6 @@ heads, are inlined: the kernel reads their source tensors directly, whatever the
 
 from __future__ import annotations
 
-from functools import partial
-
 from tvm import te, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir import Schedule
@@ -17,14 +15,13 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND, has
-from ...targets.families import backends_with
 from ...targets.features import caches_of, sharing_of
 from ..generic.block import read_block, stride_of, uses
 from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation
 from ..workload import BatchMatmulWorkload
 from .dense import Plan, plan, refuses, row_of, stage, strip_of, strips, tiles
-from .dot import DotInstruction, weight_value
+from .dot import DotInstruction, implementation_with, weight_value
 from .microkernel import Tile, lane_of, schedule_microkernel
 from .words import pack
 
@@ -148,13 +145,14 @@ def reads_in_order(sch: Schedule, block: SBlockRV) -> bool:
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
     """The kernel with one instruction, as the strategy registry takes it."""
-    return Implementation(
-        name=f"batch_matmul_{instruction.name}.{architecture}",
-        priority=priority,
-        backends=backends_with(instruction.product),
-        refuses=partial(refuses, instruction=instruction),
-        compute=partial(compute, instruction=instruction),
-        schedule=partial(schedule, instruction=instruction),
-        tiles=partial(tiles, instruction=instruction),
-        variants=partial(strips, instruction=instruction),
+    return implementation_with(
+        instruction,
+        "batch_matmul",
+        architecture,
+        priority,
+        refuses=refuses,
+        compute=compute,
+        schedule=schedule,
+        tiles=tiles,
+        variants=strips,
     )

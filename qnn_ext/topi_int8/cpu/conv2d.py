@@ -21,7 +21,6 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...targets.backend import threads_of
-from ...targets.families import backends_with
 from ...targets.features import caches_of, sharing_of
 from ..initial import in_lanes
 from ..schedule_util import (
@@ -36,7 +35,7 @@ from ..schedule_util import (
 from ..strategy import Implementation, cheapest_first
 from ..workload import Conv2dWorkload
 from .addressing import Addressing, Direct, modes
-from .dot import DotInstruction
+from .dot import DotInstruction, implementation_with
 from .microkernel import (
     Tile,
     lane_of,
@@ -317,17 +316,18 @@ def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
     """The kernel with one instruction, as the strategy registry takes it."""
-    return Implementation(
-        name=f"conv2d_nhwc_{instruction.name}.{architecture}",
-        priority=priority,
-        backends=backends_with(instruction.product),
+    return implementation_with(
+        instruction,
+        "conv2d_nhwc",
+        architecture,
+        priority,
         depthwise=False,
-        refuses=partial(_refuses, instruction=instruction),
-        compute=partial(compute, instruction=instruction),
-        schedule=partial(schedule, instruction=instruction),
-        pack_weight=partial(pack_weight, instruction=instruction),
-        initial=partial(initial, instruction=instruction),
         accumulator="conv2d",
-        tiles=partial(tiles, instruction=instruction),
-        variants=partial(strips, instruction=instruction),
+        refuses=_refuses,
+        compute=compute,
+        schedule=schedule,
+        pack_weight=pack_weight,
+        initial=initial,
+        tiles=tiles,
+        variants=strips,
     )

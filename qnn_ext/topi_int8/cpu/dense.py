@@ -8,7 +8,7 @@ one row and several blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,12 @@ from tvm.target import Target
 
 from ...numerics.annotations import OPERAND
 from ...targets.backend import Caches
-from ...targets.families import backends_with
 from ...targets.features import caches_of
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first
 from ..workload import BatchMatmulWorkload, DenseWorkload
-from .dot import DotInstruction
+from .dot import DotInstruction, implementation_with
 from .microkernel import (
     Domain,
     Tile,
@@ -182,16 +181,17 @@ def refuses(workload: DenseWorkload | BatchMatmulWorkload, target: Target, instr
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
     """The kernel with one instruction, as the strategy registry takes it."""
-    return Implementation(
-        name=f"dense_{instruction.name}.{architecture}",
-        priority=priority,
-        backends=backends_with(instruction.product),
-        refuses=partial(refuses, instruction=instruction),
-        compute=partial(compute, instruction=instruction),
-        schedule=partial(schedule, instruction=instruction),
-        pack_weight=partial(pack_weight, instruction=instruction),
-        initial=partial(initial, instruction=instruction),
+    return implementation_with(
+        instruction,
+        "dense",
+        architecture,
+        priority,
         accumulator="dense",
-        tiles=partial(tiles, instruction=instruction),
-        variants=partial(strips, instruction=instruction),
+        refuses=refuses,
+        compute=compute,
+        schedule=schedule,
+        pack_weight=pack_weight,
+        initial=initial,
+        tiles=tiles,
+        variants=strips,
     )

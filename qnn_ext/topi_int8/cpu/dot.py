@@ -9,8 +9,9 @@ becomes.
 
 # No `from __future__ import annotations` here: TVMScript evaluates the buffer annotations below.
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,10 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from ...targets.backend import Backend, Product
+from ...targets.families import backends_with
 from ...targets.features import offers
 from ..refusal import lacking, other_dtypes
+from ..strategy import Implementation
 from ..workload import Workload
 
 
@@ -176,6 +179,26 @@ class DotInstruction:
             operands.insert(0, before)
         dot = T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(self.llvm), *operands, dtype=accumulator)
         return [dot if self.accumulates else before + dot]
+
+
+def implementation_with(
+    instruction: DotInstruction,
+    kernel: str,
+    architecture: str,
+    priority: int,
+    depthwise: bool | None = None,
+    accumulator: str = "",
+    **functions: Callable[..., Any],
+) -> Implementation:
+    """A kernel with one instruction, as the strategy registry takes it, from functions that also take `instruction`."""
+    return Implementation(
+        name=f"{kernel}_{instruction.name}.{architecture}",
+        priority=priority,
+        backends=backends_with(instruction.product),
+        depthwise=depthwise,
+        accumulator=accumulator,
+        **{role: partial(function, instruction=instruction) for role, function in functions.items()},
+    )
 
 
 def _weight_form(instruction: DotInstruction) -> tuple[str, tuple[int, ...]]:

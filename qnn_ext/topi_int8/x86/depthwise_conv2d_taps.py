@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -22,13 +22,13 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ...targets.backend import threads_of
-from ...targets.families import X86, backends_with
+from ...targets.families import X86
 from ...targets.features import sharing_of
-from ..cpu.dot import DotInstruction
+from ..cpu.dot import DotInstruction, implementation_with
 from ..cpu.microkernel import round_up
 from ..refusal import lacking, other_dtypes
 from ..schedule_util import extent, inline_epilogue, schedule_root_blocks
-from ..strategy import Implementation, cheapest_first, register
+from ..strategy import cheapest_first, register
 from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS
 from .tap_intrin import TAPS, tap_intrin, two_pass_intrin
@@ -375,16 +375,17 @@ def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
 for _rank, _instruction in enumerate(item for item in reversed(INSTRUCTIONS) if item.depth == TAPS):
     register(
         Conv2dWorkload,
-        Implementation(
-            name=f"depthwise_conv2d_nhwc_{_instruction.name}.x86",
-            priority=11 + _rank,
-            backends=backends_with(_instruction.product),
+        implementation_with(
+            _instruction,
+            "depthwise_conv2d_nhwc",
+            "x86",
+            11 + _rank,
             depthwise=True,
-            refuses=partial(_refuses, instruction=_instruction),
-            compute=partial(compute, instruction=_instruction),
-            schedule=partial(schedule, instruction=_instruction),
-            pack_weight=partial(pack_weight, instruction=_instruction),
-            tiles=partial(tiles, instruction=_instruction),
-            variants=partial(tasks, instruction=_instruction),
+            refuses=_refuses,
+            compute=compute,
+            schedule=schedule,
+            pack_weight=pack_weight,
+            tiles=tiles,
+            variants=tasks,
         ),
     )
