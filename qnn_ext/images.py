@@ -80,8 +80,8 @@ def choose_normalization(spec: TensorSpec) -> str:
             if abs(low - expected_low) <= slack and abs(high - expected_high) <= slack:
                 return name
     raise InputError(
-        f"input {spec.name!r} holds {spec.dtype} values for {low:.4g} … {high:.4g}, which does not tell how a photo "
-        f"must be normalized; choose one of {', '.join(NORMALIZATIONS[1:])}"
+        f"input {spec.name!r} has {spec.dtype} values that stand for {low:.4g} … {high:.4g}, which does not tell how "
+        f"to normalize an image; choose one of {', '.join(NORMALIZATIONS[1:])}"
     )
 
 
@@ -132,7 +132,7 @@ def _read_pixels(path: str | os.PathLike, height: int, width: int, channels: int
             with image:
                 pixels = image.width * image.height
                 if pixels > _MOST_PIXELS:
-                    raise InputError(f"{source}: an image of {pixels} pixels is beyond the {_MOST_PIXELS} allowed")
+                    raise InputError(f"{source}: an image of {pixels} pixels is too large, the limit is {_MOST_PIXELS}")
                 converted = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
         except UnidentifiedImageError as error:
             raise InputError(f"{source}: neither an image ({', '.join(_FORMATS)}) nor a .npy or .npz file") from error

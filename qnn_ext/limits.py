@@ -57,9 +57,9 @@ class Limits:
     """
 
     elements: int = _limit(2**31 - 1, "elements", "in one tensor", most=2**31 - 1)
-    folded: int = _limit(2**24, "elements", "in one constant made at import", most=2**31 - 1)
-    constants: int = _limit(2**27, "elements", "in all constants and states made at import")
-    unrolled: int = _limit(1024, "steps", "to unroll")
+    folded: int = _limit(2**24, "elements", "in one constant created at import", most=2**31 - 1)
+    constants: int = _limit(2**27, "elements", "in all constants and states created at import")
+    unrolled: int = _limit(1024, "steps", "in one unrolled loop")
     expressions: int = _limit(100_000, "expressions", "in one module")
     evaluations: int = _limit(1_000_000, "operators", "to evaluate")
     operands: int = _limit(2048, "operands or results", "of one operator")

@@ -38,7 +38,7 @@ def test_limits_hold_within_an_import_only():
     with limits.limited(Limits(unrolled=3)):
         assert limits.current().unrolled == 3
         limits.check("unrolled", 3)
-        with pytest.raises(LimitError, match=r"4 steps, and the limit is 3 to unroll; .*--limit unrolled=4"):
+        with pytest.raises(LimitError, match=r"4 steps, and the limit is 3 in one unrolled loop; .*--limit unrolled=4"):
             limits.check("unrolled", 4)
     assert limits.current() == Limits()
 

@@ -31,9 +31,9 @@ _SECONDS_PER_REPEAT = (
 
 @click.command()
 @click.argument("model", type=FILE)
-@click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="How many measurements.")
-@click.option("--number", type=click.IntRange(1), help="Calls per measurement. Default: as many as fill 20 ms.")
-@click.option("--profile", is_flag=True, help="Time every kernel too.")
+@click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Number of measurements.")
+@click.option("--number", type=click.IntRange(1), help="Calls per measurement. Default: as many as fit into 20 ms.")
+@click.option("--profile", is_flag=True, help="Time each kernel as well.")
 @verify_option
 @build_options
 @json_option

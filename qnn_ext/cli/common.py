@@ -33,7 +33,10 @@ threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads the kernels may use. Default: all cores."
 )
 verify_option = click.option(
-    "--verify", type=FILE, metavar="PUBLIC_KEY", help="Refuse a .qnn file not signed with this key: Ed25519, PEM."
+    "--verify",
+    type=FILE,
+    metavar="PUBLIC_KEY",
+    help="Refuse a .qnn file unless it is signed with this key (Ed25519, PEM).",
 )
 
 
@@ -61,27 +64,27 @@ def import_options(command: Command) -> Command:
             click.option(
                 "--numerics",
                 type=click.Choice(["float32", "tflite"]),
-                help="Rounding of TFLite models: float32 as XNNPACK rounds (default), tflite as TFLite's reference "
-                "kernels, bit for bit.",
+                help="Rounding of TFLite models: float32 rounds as XNNPACK does (default), tflite as TFLite's "
+                "reference kernels do, bit for bit.",
             ),
             click.option("--params", type=FILE, help="MXNet's .params file. Default: the one beside the -symbol.json."),
             click.option(
                 "--sum-mode",
                 type=click.Choice(["intended", "mxnet"]),
-                help="Residual sums of MXNet models: intended (default) keeps a result's whole range, mxnet clips as "
-                "MXNet does, bit for bit.",
+                help="Residual sums of MXNet models: intended (default) keeps the full range of the result, mxnet "
+                "clips as MXNet does, bit for bit.",
             ),
             click.option(
                 "--engine",
                 type=click.Choice(["fbgemm", "x86", "onednn", "qnnpack"]),
-                help="Whose arithmetic TorchScript models follow. Default: PyTorch's own choice here.",
+                help="PyTorch engine whose arithmetic TorchScript models follow. Default: the one PyTorch uses here.",
             ),
             click.option(
                 "--limit",
                 "limits",
                 multiple=True,
                 metavar="NAME=NUMBER",
-                help="What importing the model and compiling it may each take, as the error that names a limit says. "
+                help="Change a limit on the import and the build; the error for an exceeded limit names it. "
                 "Repeatable.",
             ),
         ]
@@ -97,8 +100,9 @@ def build_options(command: Command) -> Command:
         default="native",
         show_default=True,
         help="native, a family of x86 CPUs (avx512_vnni, avx_vnni, avx512, avx2, x86-64), an ARM board or CPU (rpi3, "
-        "rpi4, rpi5, graviton2, graviton3, graviton4, aarch64, armv7), an LLVM CPU name (cortex-a72), cuda or a GPU's "
-        "architecture (sm_80). Several, separated by commas, make one file that runs the fastest its machine can.",
+        "rpi4, rpi5, graviton2, graviton3, graviton4, aarch64, armv7), an LLVM CPU name (cortex-a72), cuda or a "
+        "GPU's architecture (sm_80). Several, separated by commas, go into one file, which uses the fastest that its "
+        "machine supports.",
     )
     return target(threads_option(import_options(command)))
 
@@ -215,10 +219,12 @@ def open_engine(
 def refuse_verify(path: Path, verify: Path | None) -> None:
     """Raise QnnError if verification is requested for a file that cannot be signed."""
     if verify is not None:
-        raise QnnError(f"{path} is no compiled file, and only those are signed: leave out --verify")
+        raise QnnError(f"{path} is not a compiled .qnn file, and only those are signed: leave out --verify")
 
 
 def refuse_import_options(path: Path, importing: ImportOptions) -> None:
     """Raise QnnError if import options are given for a compiled file."""
     if importing != ImportOptions():
-        raise QnnError(f"{path} is {TITLES['qnn']}: its shapes and numerics are fixed; give these options to compile")
+        raise QnnError(
+            f"{path} is {TITLES['qnn']}: its shapes and numerics are fixed; give these options to `qnn-ext compile`"
+        )

@@ -37,10 +37,11 @@ from .formats import ImportOptions, recognize
     "-d",
     "--data",
     type=FILE,
-    help="Real values for the inputs: .npz, .npy, a folder of these or of images. Default: random values.",
+    help="Real (not quantized) values for the inputs: .npz, .npy, or a folder of these or of images. Default: random "
+    "values.",
 )
-@normalize_option("How pixels of images become the models' values.")
-@click.option("--samples", type=click.IntRange(1), default=64, show_default=True, help="How many batches to run.")
+@normalize_option("How pixels of images are converted to input values.")
+@click.option("--samples", type=click.IntRange(1), default=64, show_default=True, help="Number of batches to run.")
 @verify_option
 @import_options
 @json_option
@@ -57,7 +58,7 @@ def compare_(
     """Run ONE and TWO on the same data and show how far TWO is from ONE, in real values.
 
     ONE and TWO are .qnn files or model files of any format; with --verify, every .qnn file must be signed. Inner
-    tensors are compared where both are model files and name them alike.
+    tensors are compared if both are model files and use the same names for them.
 
     \b
     Examples:
@@ -67,7 +68,9 @@ def compare_(
     """
     forms = recognize(one), recognize(two)
     if verify is not None and "qnn" not in forms:
-        raise QnnError(f"neither {one} nor {two} is a compiled file, and only those are signed: leave out --verify")
+        raise QnnError(
+            f"neither {one} nor {two} is a compiled .qnn file, and only those are signed: leave out --verify"
+        )
     first, second = _open(one, forms[0], verify, importing), _open(two, forms[1], verify, importing)
     source: Any = random_batches(first, samples) if data is None else data
     if data is not None and normalize != "auto":

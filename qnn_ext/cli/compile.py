@@ -36,10 +36,10 @@ from .formats import ImportOptions, recognize
 @click.command("compile")
 @click.argument("model", type=FILE)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in this folder."
+    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in the current folder."
 )
-@click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations it has for the target.")
-@click.option("--sign", type=FILE, metavar="KEY", help="Sign the file with this private key: Ed25519, PEM.")
+@click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations recorded for the target.")
+@click.option("--sign", type=FILE, metavar="KEY", help="Sign the file with this private key (Ed25519, PEM).")
 @build_options
 @json_option
 def compile_(
@@ -70,7 +70,7 @@ def compile_(
     """
     form = recognize(model)
     if form == "qnn":
-        raise QnnError(f"{model} is compiled already")
+        raise QnnError(f"{model} is already compiled")
     output = output or Path(model.with_suffix(".qnn").name)
     key = None if sign is None else private_key(sign, _ask_passphrase)  # before any long-running work
     started = time.perf_counter()
@@ -96,7 +96,7 @@ def compile_(
 
 def _ask_passphrase() -> str:
     if not sys.stdin.isatty():
-        raise QnnError(f"the key is encrypted: put its passphrase into the environment variable {PASSPHRASE}")
+        raise QnnError(f"the key is encrypted: set the environment variable {PASSPHRASE} to its passphrase")
     passphrase: str = click.prompt("Passphrase of the key", hide_input=True, err=True)
     return passphrase
 

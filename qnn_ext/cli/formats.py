@@ -62,7 +62,7 @@ def recognize(path: Path) -> str:
         except OSError as error:
             raise ModelFormatError(f"{path}: cannot be read: {error.strerror}") from error
     if found is None:
-        raise ModelFormatError(f"{path}: {_problem(head)}; models are {', '.join(TITLES.values())}")
+        raise ModelFormatError(f"{path}: {_problem(head)}; the supported formats are {', '.join(TITLES.values())}")
     return found
 
 
@@ -145,14 +145,14 @@ def _problem(head: bytes) -> str:
     if not head:
         return "the file is empty"
     if head.startswith(_MXNET_PARAMS):
-        return "these are the parameters of an MXNet model: give its -symbol.json, and this file as --params"
+        return "these are the parameters of an MXNet model: give its -symbol.json, with this file as --params"
     if head.startswith(_PICKLE):
-        return "this is a pickle, which may run code and is not read: save the model with torch.export.save"
+        return "this is a pickle, which is not read as it can run any code: save the model with torch.export.save"
     if head.startswith(b"PK\x03\x04"):
-        return "not a .qnn file, no PyTorch program, or a damaged one (weights saved by torch.save are no model)"
+        return "neither a .qnn file nor a PyTorch program, or damaged (weights saved by torch.save are not a model)"
     if head.startswith(b"{"):
-        return "this JSON is no MXNet symbol, or a damaged one"
-    return "the content is of no known format"
+        return "this JSON is not an MXNet symbol, or it is damaged"
+    return "its content is in no known format"
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, An
         params = options.params or find_params(path)
         sum_mode = options.sum_mode or "intended"
         return from_mxnet(path, params, shapes=shapes, sum_mode=sum_mode, limits=options.limits)
-    raise QnnError(f"{path} is compiled already")
+    raise QnnError(f"{path} is already compiled")
 
 
 def find_params(symbol: Path) -> Path:
@@ -213,8 +213,8 @@ def find_params(symbol: Path) -> Path:
     found = sorted(symbol.parent.glob(f"{stem}-[0-9][0-9][0-9][0-9].params"))
     found = found or sorted(symbol.parent.glob(f"{stem}.params"))
     if len(found) != 1:
-        what = f"several: {', '.join(path.name for path in found)}" if found else f"no {name}-0000.params"
-        raise QnnError(f"{symbol} needs its parameters, and beside it lie {what}; name the file with --params")
+        what = f"lie several: {', '.join(path.name for path in found)}" if found else f"is no {name}-0000.params"
+        raise QnnError(f"{symbol} needs its parameters, but beside it {what}; give the file with --params")
     return found[0]
 
 
@@ -241,9 +241,11 @@ def parse_limits(texts: Sequence[str]) -> Limits | None:
     for text in texts:
         name, _, value = text.partition("=")
         if name not in known:
-            raise click.BadParameter(f"{text!r} is no NAME=NUMBER of {', '.join(known)}", param_hint="--limit")
+            raise click.BadParameter(
+                f"{text!r} is not NAME=NUMBER with a NAME out of {', '.join(known)}", param_hint="--limit"
+            )
         try:
             given[name] = float(value) if name == "seconds" else int(value)
         except ValueError:
-            raise click.BadParameter(f"{value!r} of {text!r} is no number", param_hint="--limit") from None
+            raise click.BadParameter(f"{value!r} in {text!r} is not a number", param_hint="--limit") from None
     return Limits(**given) if given else None

@@ -63,7 +63,8 @@ def inspect(model: Path, target: str | None, verify: Path | None, importing: Imp
     """Show what MODEL holds: inputs, outputs, operators, dtypes, weights, what stays float and why.
 
     MODEL is a .qnn file, or a model file of any format. A TFLite model with unsupported operators is shown too, with
-    what stops it. Integer coverage: the share of multiply-accumulates (MAC) that run as integers.
+    the reason why it cannot be imported. Integer coverage: the share of multiply-accumulates (MAC) that run as
+    integers.
 
     \b
     Examples:
@@ -247,14 +248,14 @@ def _runs_in(operator: Operator, graph: Subgraph, noted: set[tuple[str, str]]) -
     if entry is None:
         return "unsupported"
     if operator.version > entry.max_version:
-        return f"unsupported version, newest known {entry.max_version}"
+        return f"unsupported version, newest supported {entry.max_version}"
     if (operator.output_name, operator.name) in noted:
         return "float, see below"
     tensors = [graph.tensors[index] for index in (*operator.inputs, *operator.outputs) if index >= 0]
     in_float = any(tensor.dtype.startswith("float") for tensor in tensors)
     if not in_float:
         return "integer"
-    return "float and integer" if any(tensor.qparams is not None for tensor in tensors) else "float, as the model says"
+    return "float and integer" if any(tensor.qparams is not None for tensor in tensors) else "float, as in the model"
 
 
 def _weights(model: Model) -> dict[str, int]:
@@ -284,7 +285,7 @@ def _print_model(console: Console, data: dict[str, Any]) -> None:
         _print_coverage(console, data["coverage"])
     _print_notes(console, data)
     if not data["imports"]:
-        console.print(f"does not import: {data['problem']}", style="bold red", markup=False)
+        console.print(f"cannot be imported: {data['problem']}", style="bold red", markup=False)
     for variant in data.get("variants", ()):
         _print_variant(console, variant, "runs here" if variant["runs_here"] else "does not run here")
         _print_kernels(console, variant)
@@ -326,7 +327,7 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     _print_ports(console, data)
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
     for variant in data["variants"]:
-        here = "does not run here" if not variant["runs_here"] else "loads here" if variant is chosen else "runs here"
+        here = "does not run here" if not variant["runs_here"] else "used here" if variant is chosen else "runs here"
         _print_variant(console, variant, here)
     _print_kernels(console, chosen)
     _print_notes(console, data)
@@ -334,8 +335,8 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
 
 def _signature(data: dict[str, Any]) -> str:
     if data["verified"]:
-        return "signature: made with the key given, and nothing was altered since"
-    return "signature: there is one, not checked: give --verify PUBLIC_KEY" if data["signed"] else "signature: none"
+        return "signature: valid for the given key"
+    return "signature: present, not checked; check it with --verify PUBLIC_KEY" if data["signed"] else "signature: none"
 
 
 # ---- both --------------------------------------------------------------------------------------------------------
@@ -382,7 +383,7 @@ def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
     console.print(table)
     macs = sum(kernel["macs"] for kernel in variant["kernels"])
     weights = sum(kernel["weight_bytes"] for kernel in variant["kernels"])
-    console.print(f"together: {count_text(macs)} MAC, {bytes_text(weights)} of constants", markup=False)
+    console.print(f"total: {count_text(macs)} MAC, {bytes_text(weights)} of constants", markup=False)
     print_reasons(console, variant["fallback"], [Kernel(**kernel) for kernel in variant["kernels"]])
 
 

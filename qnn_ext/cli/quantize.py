@@ -58,28 +58,32 @@ class _Request:
     "-d",
     "--data",
     type=FILE,
-    help="What to calibrate on: .npz with an array per input, .npy, or a folder of such files or of images.",
+    help="Calibration data: .npz with an array per input, .npy, or a folder of such files or of images.",
 )
-@normalize_option("How pixels of images become the model's values.")
+@normalize_option("How pixels of images are converted to input values.")
 @click.option("--calibrate-mode", type=click.Choice(CALIBRATE_MODES), help="How ranges are found. Default: auto.")
 @click.option("--percentile", type=float, help="Share of values inside the range, for --calibrate-mode percentile.")
 @click.option("--per-tensor", is_flag=True, help="One scale per weight. Default: one per output channel.")
 @click.option("--symmetric", is_flag=True, help="Activations without zero points.")
-@click.option("--equalize", is_flag=True, help="Cross-layer equalization before ranges are taken.")
-@click.option("--bias-correction", is_flag=True, help="Biases make up for the mean error of quantized weights.")
-@click.option("--dynamic", is_flag=True, help="Ranges of activations are found at run time: needs no data.")
 @click.option(
-    "--skip", multiple=True, metavar="PATTERN", help="Layers that stay float, as `*.attention.*`. Repeatable."
+    "--equalize",
+    is_flag=True,
+    help="Equalize the ranges of neighbouring layers (cross-layer equalization) before calibration.",
+)
+@click.option("--bias-correction", is_flag=True, help="Correct biases for the mean error of quantized weights.")
+@click.option("--dynamic", is_flag=True, help="Find ranges of activations at run time: needs no data.")
+@click.option(
+    "--skip", multiple=True, metavar="PATTERN", help="Layers to keep in float, such as `*.attention.*`. Repeatable."
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="Any field of QConfig, its value in JSON or as text: --set nbit_weight=4, --set skip_conv_layers=[0].",
+    help="Set any field of QConfig, with the value as JSON or text: --set nbit_weight=4, --set skip_conv_layers=[0].",
 )
 @click.option(
-    "--table", type=FILE, help="Calibration table (JSON): written with --data, used in place of data without."
+    "--table", type=FILE, help="Calibration table (JSON): written if --data is given, otherwise read instead of data."
 )
 @click.option(
     "--report",
@@ -87,10 +91,14 @@ class _Request:
     help="Folder for a report of the errors, with histograms and a ranking of the layers. Needs --data.",
 )
 @click.option(
-    "--report-samples", type=click.IntRange(1), default=32, show_default=True, help="Batches the report is made of."
+    "--report-samples",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Number of batches that the report is based on.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in this folder."
+    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in the current folder."
 )
 @build_options
 @json_option
@@ -124,7 +132,7 @@ def quantize(
     """
     form = recognize(model)
     if form == "qnn":
-        raise QnnError(f"{model} is compiled already: quantize the float model it was made of")
+        raise QnnError(f"{model} is already compiled: quantize the float model it was made from")
     config = _config(target, skip, settings, flags)
     source = ImageFolder(data, normalize) if data is not None and normalize != "auto" else data
     request = _Request(source, table, report, report_samples)
@@ -180,7 +188,7 @@ def _setting(text: str) -> tuple[str, Any]:
         raise click.BadParameter(f"{text!r} is not FIELD=VALUE", param_hint="--set")
     if name not in {item.name for item in fields(QConfig)}:
         known = ", ".join(item.name for item in fields(QConfig))
-        raise click.BadParameter(f"no field {name!r}; fields are {known}", param_hint="--set")
+        raise click.BadParameter(f"there is no field {name!r}; the fields are {known}", param_hint="--set")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -192,7 +200,7 @@ def _check(request: _Request, config: QConfig) -> None:
     if request.data is None and request.report is not None:
         raise QuantizationError("--report measures errors on data: give --data")
     if config.dynamic and (request.table is not None or request.report is not None):
-        raise QuantizationError("--dynamic finds ranges at run time: there is no table and no report of ranges")
+        raise QuantizationError("--dynamic finds ranges at run time: leave out --table and --report")
     if request.data is None and request.table is not None and not request.table.exists():
         raise QuantizationError(f"{request.table}: no such calibration table; give --data to make it")
 
@@ -224,7 +232,7 @@ def _described(config: QConfig) -> list[str]:
     names = [item.name for item in fields(QConfig)]
     changed = [f"{name}={getattr(config, name)!r}" for name in names if getattr(config, name) != getattr(default, name)]
     notes = [f"QConfig({', '.join(changed)})"]
-    return [*notes, "The figures are those before bias correction."] if config.bias_correction else notes
+    return [*notes, "The figures are from before bias correction."] if config.bias_correction else notes
 
 
 def _coverage(module: QnnModule) -> dict[str, Any]:
@@ -257,7 +265,7 @@ def _print(console: Console, summary: dict[str, Any], analysis: Analysis | None)
 def _print_analysis(console: Console, analysis: Analysis) -> None:
     for name, found in analysis.outputs.items():
         console.print(f"{name}: {decibel(found.sqnr)}, cosine {found.cosine:.6f}", markup=False)
-    table = Table(title="what costs most when quantized alone", title_justify="left")
+    table = Table(title="layers that cost most when quantized alone", title_justify="left")
     for header in ("layer", "operator"):
         table.add_column(header, overflow="fold")
     for header in ("output alone", "layer, all quantized"):

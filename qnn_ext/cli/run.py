@@ -43,17 +43,18 @@ _SHOWN_VALUES = 16  # outputs up to this size are printed in full
     multiple=True,
     required=True,
     metavar="[NAME=]FILE",
-    help="Image, .npy, or .npz with an array per input. Repeatable: one run per file, or with NAME= one input each.",
+    help="Image, .npy, or .npz with an array per input. Repeatable: one run per file or, with NAME=, one file per "
+    "input.",
 )
 @click.option("--labels", type=FILE, help="Text file: line i names class i, counted from 0.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes to show.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Number of classes to show.")
 @normalize_option(
-    "How pixels become the model's values. auto: as the input's quantization parameters tell; float: 0..1."
+    "How pixels are converted to input values. auto: by the input's quantization parameters; float inputs: 0..1."
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Write the outputs as the model yields them: .npy for one output, .npz for several.",
+    help="Write the outputs as the model returns them: .npy for one output, .npz for several.",
 )
 @verify_option
 @build_options
@@ -111,7 +112,7 @@ def _calls(engine: Engine, inputs: tuple[str, ...], normalize: str) -> list[tupl
         values = {name: _value(Path(file), specs[name], normalize) for name, file in named}
         return [(", ".join(file for _, file in named), values)]
     if named:
-        raise InputError("give NAME=FILE for every --input, or for none")
+        raise InputError("give NAME=FILE for every --input or for none")
     return [(text, _values(Path(text), engine.inputs, normalize)) for text in inputs]
 
 
@@ -174,7 +175,7 @@ def _top(values: np.ndarray, labels: list[str] | None, count: int) -> list[dict[
     if labels is not None and len(labels) != len(values):
         raise InputError(
             f"the labels file has {len(labels)} lines, the model {len(values)} classes: line i must name class i "
-            "(1001 classes are ImageNet's 1000 after a first line 'background')"
+            "(1001 classes are the 1000 of ImageNet after 'background' in the first line)"
         )
     order = np.argsort(-values.astype(np.float64), kind="stable")[:count]
     entries: list[dict[str, Any]] = [{"index": int(i), "value": float(values[i])} for i in order]

@@ -22,12 +22,23 @@ from .formats import ImportOptions, recognize
 @click.option("--trials", type=click.IntRange(1), default=TRIALS, show_default=True, help="Configurations per task.")
 @click.option("--log", type=FILE, default="tuning.jsonl", show_default=True, help="Records are appended to this file.")
 @click.option("--tuner", type=click.Choice(list(TUNERS)), help="Default: xgb where xgboost is installed, else ga.")
-@click.option("--early-stopping", type=click.IntRange(1), metavar="N", help="Next task after N trials without gain.")
+@click.option(
+    "--early-stopping",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Go on to the next task after N trials without improvement.",
+)
 @click.option("--rpc", metavar="HOST:PORT", help="Measure on the servers of this RPC tracker instead of here.")
 @click.option("--key", help="Key of the RPC servers to use.")
-@click.option("--parallel", type=click.IntRange(1), help="Processes that compile. Default: all cores.")
-@click.option("--timeout", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds per configuration.")
-@click.option("--plot", type=FILE, help="Write a picture of the curve.")
+@click.option("--parallel", type=click.IntRange(1), help="Number of processes that compile. Default: one per core.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Time limit per configuration, in seconds.",
+)
+@click.option("--plot", type=FILE, help="Write a plot of the tuning curve to this file.")
 @build_options
 @json_option
 def tune_(
@@ -46,7 +57,7 @@ def tune_(
     importing: ImportOptions,
     as_json: bool,
 ) -> None:
-    """Tune the kernels of MODEL for a CPU: this one, or those behind an RPC tracker.
+    """Tune the kernels of MODEL for a CPU: this one, or the boards of an RPC tracker.
 
     Every configuration is compared with the interpreter before it is timed. Interrupt at any time: what was measured
     is in the log, and the same command goes on from there.
@@ -60,7 +71,7 @@ def tune_(
     """
     form = recognize(model)
     if form == "qnn":
-        raise QnnError(f"{model} is compiled already; tune the model it was compiled from")
+        raise QnnError(f"{model} is already compiled; tune the model it was compiled from")
     if "," in target:
         raise QnnError(f"tune takes one target at a time, found {target!r}; one log can hold the records of several")
     runner, builder = _runner(rpc, key, timeout), LocalBuilder(timeout, parallel)
@@ -80,17 +91,17 @@ def tune_(
     console = out()
     console.print(_table(report))
     console.print(report.summary(), markup=False)
-    console.print(f"use them: qnn-ext compile {model} --tuning {log}", markup=False)
+    console.print(f"to use them: qnn-ext compile {model} --tuning {log}", markup=False)
 
 
 def _runner(rpc: str | None, key: str | None, timeout: float) -> LocalRunner:
     if rpc is None:
         if key is not None:
-            raise QnnError("--key names servers of a tracker: give its address, --rpc HOST:PORT")
+            raise QnnError("--key selects servers of an RPC tracker: give the tracker's address too, --rpc HOST:PORT")
         return LocalRunner(timeout=timeout)
     host, _, port = rpc.rpartition(":")
     if not host or not port.isdigit() or not key:
-        raise QnnError("measuring over RPC takes the tracker's address and the servers' key: --rpc HOST:PORT --key KEY")
+        raise QnnError("measuring over RPC needs the tracker's address and the servers' key: --rpc HOST:PORT --key KEY")
     return RPCRunner(key, host, int(port), timeout=timeout)
 
 

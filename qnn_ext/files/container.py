@@ -137,12 +137,12 @@ class Reader:
         if MANIFEST not in self._infos and "qnn.json" in self._infos:
             raise ArtifactError("written by an older version of qnn_ext; compile the model again")
         if len(infos) > _MOST_MEMBERS or len(self._infos) < len(infos):
-            raise ArtifactError("damaged: it has more members than any model, or two of one name")
+            raise ArtifactError("damaged: it has too many members, or two with the same name")
         manifest = self._small(MANIFEST, _MOST_MANIFEST)
         self.is_signed = SIGNATURE in self._infos
         if verify is not None:
             if not self.is_signed:
-                raise ArtifactError("not signed, but a signature is asked for; do not load it")
+                raise ArtifactError("it is not signed, but a signature is required: do not load it")
             verify(manifest, self._small(SIGNATURE, _MOST_MANIFEST))
         self._members = _members(manifest)
         self._check_stored()
@@ -161,7 +161,7 @@ class Reader:
     def _check_info(self, info: zipfile.ZipInfo) -> None:
         is_plain = info.compress_type == zipfile.ZIP_STORED and info.file_size == info.compress_size
         if not is_plain or info.flag_bits & 1 or info.orig_filename != info.filename:
-            raise ArtifactError(f"damaged: {info.filename!r} is packed or encrypted by the zip")
+            raise ArtifactError(f"damaged: {info.filename!r} is compressed or encrypted by the zip archive")
 
     def _check_stored(self) -> None:
         """Check that the zip contains what the manifest says, and nothing else."""
@@ -175,13 +175,15 @@ class Reader:
                 raise ArtifactError(f"damaged: {name} has {self._infos[name].file_size} bytes, not {member.bytes}")
             is_packed = name.endswith((XZ, ZLIB))
             if not (_is_fair(member.bytes, member.unpacked) if is_packed else member.bytes == member.unpacked):
-                raise ArtifactError(f"damaged: {name} would unpack {member.bytes} bytes to {member.unpacked}")
+                raise ArtifactError(
+                    f"damaged: {name} would unpack from {member.bytes} bytes to {member.unpacked}, which is too much"
+                )
 
     def names(self) -> list[str]:
         """The members' names without the ending for their packing. Raises ArtifactError for duplicates."""
         names = [name.removesuffix(XZ).removesuffix(ZLIB) for name in self._members]
         if len(set(names)) < len(names):
-            raise ArtifactError("damaged: it has two members of one name")
+            raise ArtifactError("damaged: it has two members with the same name")
         return names
 
     def size(self, name: str) -> int:
@@ -215,7 +217,7 @@ class Reader:
                 taken += len(part)
                 yield part
         if taken != member.bytes or digest.hexdigest() != member.sha256:
-            raise ArtifactError(f"damaged: the checksum of {name} is not the one in its manifest")
+            raise ArtifactError(f"damaged: the checksum of {name} differs from the one in its manifest")
 
     def _check(self, name: str) -> None:
         with _damages(name):
@@ -234,7 +236,7 @@ def _unpacked(parts: Iterator[bytes], name: str, size: int) -> Iterator[bytes]:
         rest: bytes | None = part
         while rest is not None and left >= 0:
             if whole:
-                raise ArtifactError(f"damaged: {name} goes on behind its end")
+                raise ArtifactError(f"damaged: {name} has data after its end")
             piece, rest, whole = unpack(rest)
             left -= len(piece)
             if left >= 0:
@@ -282,7 +284,7 @@ def _members(manifest: bytes) -> dict[str, Member]:
         raise ArtifactError("written by another version of qnn_ext; compile the model again")
     listed = content.get("members")
     if set(content) != {"format", "members"} or not isinstance(listed, dict):
-        raise ArtifactError(f"damaged: {MANIFEST} lists no members")
+        raise ArtifactError(f"damaged: {MANIFEST} does not list the members")
     return {name: _member(name, fields) for name, fields in listed.items()}
 
 
@@ -292,7 +294,7 @@ def _member(name: str, fields: Any) -> Member:
         digest = fields["sha256"]
         if isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest):
             return Member(fields["bytes"], fields["unpacked"], digest)
-    raise ArtifactError(f"damaged: {MANIFEST} has no sizes and no SHA-256 of {name!r}")
+    raise ArtifactError(f"damaged: {MANIFEST} lacks the sizes or the SHA-256 of {name!r}")
 
 
 def parse_json(content: bytes, name: str) -> Any:
@@ -301,16 +303,16 @@ def parse_json(content: bytes, name: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            raise ValueError("a key is there twice")
+            raise ValueError("it has a key twice")
         return found
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no number of JSON")
+        raise ValueError(f"{constant} is not a JSON number")
 
     try:
         return json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"damaged: {name} is no JSON ({error})") from None
+        raise ArtifactError(f"damaged: {name} is not valid JSON ({error})") from None
 
 
 @contextlib.contextmanager
@@ -330,4 +332,4 @@ def _damages(what: str) -> Iterator[None]:
         RuntimeError,  # from zipfile, includes NotImplementedError
         MemoryError,
     ) as error:
-        raise ArtifactError(f"not a .qnn file, or a damaged one: {what}: {error or type(error).__name__}") from error
+        raise ArtifactError(f"not a .qnn file, or damaged: {what}: {error or type(error).__name__}") from error

@@ -92,11 +92,11 @@ class Npz:
             infos = self._zip.infolist()
             self._infos = {info.filename.removesuffix(".npy"): info for info in infos}
             if len(infos) > _MOST_MEMBERS or len(self._infos) < len(infos):
-                raise ValueError("it has absurdly many arrays, or two of one name")
+                raise ValueError("it has too many arrays, or two with the same name")
             packed, unpacked = (sum(getattr(info, f"{kind}_size") for info in infos) for kind in ("compress", "file"))
             size = os.fstat(self._file.fileno()).st_size
             if unpacked > max(_FREE, _RATIO * min(packed, size)):
-                raise ValueError(f"{size} bytes that would unpack to {unpacked}; save it with np.savez")
+                raise ValueError(f"{size} bytes would unpack to {unpacked}, which is too much; save it with np.savez")
         except Exception as problem:  # zipfile raises a dozen types on damaged archives
             self._file.close()
             raise error(f"{os.fspath(path)}: not a .npz file of numbers ({_reason(problem)})") from problem
@@ -127,24 +127,24 @@ def _check_header(file: IO[bytes], size: int) -> None:
     """Raise ValueError unless this starts a `.npy` of `size` bytes whose shape and dtype take exactly what follows."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADER_LENGTHS:
-        raise ValueError(f"version {version} of .npy is unknown")
+        raise ValueError(f"version {version} of the .npy format is unknown")
     length = int.from_bytes(_taken(file, _HEADER_LENGTHS[version]), "little")
     if length > _MOST_HEADER:
-        raise ValueError(f"its header has {length} bytes")
+        raise ValueError(f"its header has {length} bytes, which is too many")
     header = ast.literal_eval(_taken(file, length).decode("utf-8" if version == (3, 0) else "latin1"))
     shape, dtype = header["shape"], np.dtype(header["descr"])
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
-        raise ValueError(f"its elements are {dtype}, no numbers")
+        raise ValueError(f"its elements are {dtype}, not numbers")
     if not isinstance(shape, tuple) or not all(type(dim) is int and dim >= 0 for dim in shape):
-        raise ValueError(f"{shape!r} is no shape")
+        raise ValueError(f"{shape!r} is not a shape")
     start = len(np.lib.format.magic(1, 0)) + _HEADER_LENGTHS[version] + length
     needed = start + math.prod(shape) * dtype.itemsize
     if needed > size:
-        raise ValueError(f"shape {shape} of {dtype} takes {needed} bytes, there are {size}")
+        raise ValueError(f"shape {shape} of {dtype} takes {needed} bytes, but the file has {size}")
 
 
 def _taken(file: IO[bytes], count: int) -> bytes:
     content = file.read(count)
     if len(content) < count:
-        raise ValueError("it ends in its header")
+        raise ValueError("the file ends within its header")
     return content

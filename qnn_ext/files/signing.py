@@ -38,13 +38,13 @@ def private_key(key: PrivateKey, ask: Callable[[], str] | None = None) -> Ed2551
     if passphrase is None and b"ENCRYPTED" in content and ask is not None:
         passphrase = ask()
     if passphrase is None and b"ENCRYPTED" in content:
-        raise ArtifactError(f"{name} is encrypted: put its passphrase into the environment variable {PASSPHRASE}")
+        raise ArtifactError(f"{name} is encrypted: set the environment variable {PASSPHRASE} to its passphrase")
     try:
         secret = passphrase.encode() if passphrase is not None and b"ENCRYPTED" in content else None
         found = serialization.load_pem_private_key(content, secret)
     except Exception as error:  # the library's types for what is no key differ from version to version
         hint = "or the passphrase is wrong" if b"ENCRYPTED" in content else _hint(content, "PUBLIC", "private")
-        raise ArtifactError(f"{name} holds no private key in PEM form{_joined(hint)} ({error})") from None
+        raise ArtifactError(f"{name} does not hold a private key in PEM form{_joined(hint)} ({error})") from None
     return _of_kind(found, ed25519.Ed25519PrivateKey, name)
 
 
@@ -58,7 +58,7 @@ def public_key(key: PublicKey) -> Ed25519PublicKey:
         found = serialization.load_pem_public_key(content)
     except Exception as error:  # the library's types for what is no key differ from version to version
         hint = _hint(content, "PRIVATE", "public")
-        raise ArtifactError(f"{name} holds no public key in PEM form{_joined(hint)} ({error})") from None
+        raise ArtifactError(f"{name} does not hold a public key in PEM form{_joined(hint)} ({error})") from None
     return _of_kind(found, ed25519.Ed25519PublicKey, name)
 
 
@@ -76,7 +76,7 @@ def verifier(key: PublicKey) -> Callable[[bytes, bytes], None]:
         try:
             public.verify(signature, content)
         except InvalidSignature:
-            raise ArtifactError("not signed with this key, or altered since: do not load it") from None
+            raise ArtifactError("not signed with this key, or altered after it was signed: do not load it") from None
 
     return verify
 
@@ -104,7 +104,7 @@ def _pem(key: Any) -> tuple[str, bytes]:
 def _hint(content: bytes, found: str, wanted: str) -> str:
     if b"BEGIN" not in content or found.encode() not in content:
         return ""
-    make = "; openssl pkey -in KEY -pubout makes one of it" if wanted == "public" else ""
+    make = "; openssl pkey -in KEY -pubout derives the public one from it" if wanted == "public" else ""
     return f"but a {found.lower()} one{make}"
 
 
@@ -114,5 +114,5 @@ def _joined(hint: str) -> str:
 
 def _of_kind(key: Any, kind: type, name: str) -> Any:
     if not isinstance(key, kind):
-        raise ArtifactError(f"{name} is no Ed25519 key: make one with openssl genpkey -algorithm ed25519 -out KEY")
+        raise ArtifactError(f"{name} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519 -out KEY")
     return key

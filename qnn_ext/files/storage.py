@@ -92,7 +92,7 @@ def make_folder(path: str | os.PathLike, error: type[QnnError] = QnnError) -> No
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as problem:
-        raise error(f"cannot make the folder {os.fspath(path)}: {_reason(problem)}") from problem
+        raise error(f"cannot create the folder {os.fspath(path)}: {_reason(problem)}") from problem
 
 
 def _reason(problem: Exception) -> str:
@@ -118,7 +118,7 @@ def _destination(path: str | os.PathLike) -> tuple[Path, os.stat_result | None]:
     if stat.S_ISDIR(old.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if not stat.S_ISREG(old.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, "it is read-only")
     return target, old

@@ -90,7 +90,7 @@ class Python(_Group):
         **options: Any,
     ) -> None:
         if not has_interpreter():
-            raise QnnError("this program has no Python interpreter to start a process with")
+            raise QnnError("this program has no Python interpreter that it could start a process with")
         paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
         start = f"import sys, json; sys.path[:], arguments = json.loads(sys.argv[1]); {code}"
         super().__init__(

@@ -93,7 +93,9 @@ def write(
 def _packed_json(description: dict[str, Any]) -> bytes:
     content = json.dumps(description, indent=1).encode()
     if len(content) > _MOST_DESCRIPTION:
-        raise ArtifactError(f"the model's description has {len(content)} bytes, more than {_MOST_DESCRIPTION}")
+        raise ArtifactError(
+            f"the model's description takes {len(content)} bytes, more than the limit of {_MOST_DESCRIPTION}"
+        )
     return content
 
 
@@ -132,7 +134,10 @@ def _add_kernels(writer: Writer, index: int, compiled: Compiled) -> None:
     try:
         binary = cuda_compiler.binary(source, compiled.variant.target["arch"])
     except TargetError as error:
-        warnings.warn(f"the file holds no binary of its kernels: {error}", stacklevel=4)
+        warnings.warn(
+            f"the file will hold its GPU kernels as source only, to be compiled where it is loaded: {error}",
+            stacklevel=4,
+        )
         return
     writer.add_large(f"{_kernels_prefix(index)}{cuda_compiler.digest(source)}", binary)
 
@@ -225,7 +230,9 @@ class Artifact:
         try:
             weights = tvm_runtime.aligned_empty((self._reader.size(name),), np.dtype(np.uint8))
         except MemoryError:
-            raise ArtifactError(f"its weights take {self._reader.size(name)} bytes, more than are free here") from None
+            raise ArtifactError(
+                f"its weights take {self._reader.size(name)} bytes, which is more memory than is free here"
+            ) from None
         filled = 0
         for piece in self._reader.pieces(name):
             weights[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
@@ -275,7 +282,7 @@ def _loaded(library: Path, function: str) -> tvm_ffi.Module:
         module[function]
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()[-1:]), type(error).__name__)
-        raise ArtifactError(f"the library does not load here: {reason}; compile the model again") from error
+        raise ArtifactError(f"the library cannot be loaded here: {reason}; compile the model again") from error
     return module
 
 
@@ -286,6 +293,6 @@ def _check_sizes(module: tvm_ffi.Module, program: dict[str, Any]) -> None:
     for name, size in zip(("workspace", "weights"), wanted.tolist(), strict=True):
         if size != program[name]:
             raise ArtifactError(
-                f"the description is not that of the code, which takes {size} bytes of {name}, not {program[name]}; "
+                f"the description does not match the code, which needs {size} bytes of {name}, not {program[name]}; "
                 "compile the model again"
             )

@@ -83,7 +83,7 @@ def _require(condition: bool, where: str, wanted: str, found: Any) -> None:
 
 def _text(value: Any, where: str) -> None:
     is_text = isinstance(value, str) and len(value) <= _MOST_NAMES
-    _require(is_text and not re.search("[\ud800-\udfff]", value), where, "a text", value)
+    _require(is_text and not re.search("[\ud800-\udfff]", value), where, "a string", value)
 
 
 def _truth(value: Any, where: str) -> None:
@@ -111,7 +111,7 @@ def _none_or(rule: Rule) -> Rule:
 def _many(rule: Rule, least: int = 0, most: int = _MOST_NAMES) -> Rule:
     def check_all(value: Any, where: str) -> None:
         is_list = isinstance(value, (list, tuple)) and least <= len(value) <= most
-        _require(is_list, where, f"a list of {least} to {most}", value)
+        _require(is_list, where, f"a list of {least} to {most} items", value)
         for index, item in enumerate(value):
             rule(item, f"{where}[{index}]")
 
@@ -137,7 +137,7 @@ def _fields(*, optional: Mapping[str, Rule] = MappingProxyType({}), **rules: Rul
     def check_all(value: Any, where: str) -> None:
         _require(isinstance(value, dict), where, "an object", value)
         for name in value:
-            _require(name in known, where, f"an object of {', '.join(known)}", name)
+            _require(name in known, where, f"an object with only the fields {', '.join(known)}", name)
         for name, rule in known.items():
             inside = f"{where}.{name}" if where else name
             if name in value:
@@ -163,7 +163,7 @@ def _plain_scalar(value: Any, where: str) -> None:
         _int64(value, where)
     else:
         is_finite = isinstance(value, float) and math.isfinite(value)
-        _require(value is None or isinstance(value, bool) or is_finite, where, "a number, a text or a list", value)
+        _require(value is None or isinstance(value, bool) or is_finite, where, "a number, a string or a list", value)
 
 
 _size = _whole(0, MOST_BYTES)
@@ -175,7 +175,9 @@ _int64 = _whole(-(1 << 63), (1 << 63) - 1)
 
 def _tensor(value: Mapping[str, Any], where: str) -> None:
     size = tensor_bytes(value)
-    _require(size <= MOST_BYTES, f"{where}.shape", f"that of a tensor of at most {MOST_BYTES} bytes", value["shape"])
+    _require(
+        size <= MOST_BYTES, f"{where}.shape", f"the shape of a tensor of at most {MOST_BYTES} bytes", value["shape"]
+    )
 
 
 def _state(value: Any, where: str) -> None:
@@ -190,10 +192,12 @@ def _spec(value: Any, where: str) -> None:
     _tensor(value, where)
     shape, qparams = value["shape"], value["qparams"]
     if value["dynamic_batch"]:
-        _require(list(shape[:1]) == [1], f"{where}.shape", "a batch of 1, for it is dynamic", shape)
+        _require(list(shape[:1]) == [1], f"{where}.shape", "a batch of 1, as the batch is dynamic", shape)
     if qparams is not None and qparams["axis"] is not None:
         axis, count = qparams["axis"], len(qparams["scale"])
-        _require(axis < len(shape) and shape[axis] == count, f"{where}.qparams.axis", f"one of {count} values", axis)
+        _require(
+            axis < len(shape) and shape[axis] == count, f"{where}.qparams.axis", f"an axis with {count} values", axis
+        )
 
 
 _shape = _many(_whole(0, MOST_BYTES), most=_MOST_DIMENSIONS)
@@ -210,12 +214,19 @@ def _qparams(value: Any, where: str) -> None:
     scale, zero_point, axis = value["scale"], value["zero_point"], value["axis"]
     scales, zero_points = _listed(scale), _listed(zero_point)
     fits = len(scales) == len(zero_points) and isinstance(scale, list) == isinstance(zero_point, list)
-    _require(fits and isinstance(scale, list) == (axis is not None), where, "per-tensor, or have as many scales", value)
+    _require(
+        fits and isinstance(scale, list) == (axis is not None),
+        where,
+        "per-tensor, or have as many scales as zero points",
+        value,
+    )
     low, high = dtype_range(value["dtype"])
     _require(all(low <= zero <= high for zero in zero_points), f"{where}.zero_point", value["dtype"], zero_point)
     with np.errstate(over="ignore", under="ignore"):
         stored = np.asarray(scales, np.float64).astype(value["scale_dtype"])
-    _require(bool((np.isfinite(stored) & (stored > 0)).all()), f"{where}.scale", "positive in its dtype", scale)
+    _require(
+        bool((np.isfinite(stored) & (stored > 0)).all()), f"{where}.scale", "positive and finite in its dtype", scale
+    )
 
 
 def _scale(value: Any, where: str) -> None:
@@ -244,7 +255,7 @@ def _variant(value: Any, where: str) -> None:
         optional={"fallback": _text},
     )(value, where)
     if value["program"] is not None:
-        _require(not value.get("fallback"), f"{where}.fallback", "empty, for there is a program", value.get("fallback"))
+        _require(not value.get("fallback"), f"{where}.fallback", "empty, as there is a program", value.get("fallback"))
 
 
 def _target(value: Any, where: str) -> None:
@@ -260,7 +271,7 @@ def _target(value: Any, where: str) -> None:
     if backend_described(value).grid:
         arch = value.get("arch")
         known = isinstance(arch, str) and re.fullmatch(r"sm_\d{2,3}[af]?", arch) is not None
-        _require(known, f"{where}.arch", "that of a GPU, as sm_80", arch)
+        _require(known, f"{where}.arch", "a GPU architecture such as sm_80", arch)
 
 
 _kernel = _fields(
@@ -296,7 +307,7 @@ def _check_program(description: Mapping[str, Any], variant: Mapping[str, Any], w
     """Check that every tensor lies inside the program's memory, after the time stamps, and aligned for its dtype."""
     program, states = variant["program"], description["states"]
     kernels = len(variant["kernels"])
-    _require(program["steps"] == kernels, f"{where}.steps", f"{kernels}, one for each kernel", program["steps"])
+    _require(program["steps"] == kernels, f"{where}.steps", f"{kernels}, one per kernel", program["steps"])
     stamps_end = program["stamps"] + 8 * (program["steps"] + 1)
     fits = program["stamps"] % 8 == 0 and stamps_end <= program["workspace"]
     _require(fits, f"{where}.stamps", f"within {program['workspace']} bytes and a multiple of 8", program["stamps"])
@@ -304,7 +315,7 @@ def _check_program(description: Mapping[str, Any], variant: Mapping[str, Any], w
     status = [_STATUS] if description["checks"] else []  # after all other outputs
     for kind, places, more in (("inputs", inputs, []), ("outputs", program["outputs"], status)):
         tensors = [*description[kind], *states, *more]
-        _require(len(places) == len(tensors), f"{where}.{kind}", f"a list of {len(tensors)}", places)
+        _require(len(places) == len(tensors), f"{where}.{kind}", f"a list of {len(tensors)} items", places)
         for index, (tensor, (region, offset)) in enumerate(zip(tensors, places, strict=True)):
             _check_place(program, tensor, region, offset, stamps_end, f"{where}.{kind}[{index}]")
 
@@ -314,5 +325,5 @@ def _check_place(
 ) -> None:
     start, end = (0, program["weights"]) if region else (stamps_end, program["workspace"])
     size, alignment = tensor_bytes(tensor), np.dtype(tensor["dtype"]).itemsize
-    wanted = f"an offset of {size} bytes from {start} to {end}, a multiple of {alignment}"
+    wanted = f"a multiple of {alignment} that leaves room for {size} bytes between {start} and {end}"
     _require(start <= offset <= end - size and offset % alignment == 0, where, wanted, offset)

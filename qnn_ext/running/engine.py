@@ -198,7 +198,9 @@ class Engine:
                 self._executor = self._new_executor()
             except MemoryError:
                 wanted = self.memory.feature_maps
-                raise QnnError(f"the model's feature maps take {wanted} bytes, more than are free here") from None
+                raise QnnError(
+                    f"the model's feature maps take {wanted} bytes, which is more memory than is free here"
+                ) from None
         return self._executor
 
     def _new_executor(self) -> Executor:
@@ -236,10 +238,12 @@ class Engine:
         """
         kinds = ("tir", *self._device.sources)
         if kind not in kinds:
-            hint = "; build for a GPU, 'sm_80', to see its source" if kind in SOURCES else ""
+            hint = "; that kind exists only for GPUs: build for one, such as 'sm_80'" if kind in SOURCES else ""
             raise QnnError(f"source kind must be {', '.join(kinds[:-1])} or {kinds[-1]}, found {kind!r}{hint}")
         if self.tir is None:
-            raise QnnError("a loaded .qnn file holds no source; build the model from its file to see it")
+            raise QnnError(
+                "a loaded .qnn file holds no source: to see it, build the model again from its original file"
+            )
         if kind == "tir":
             return str(self.tir.script())
         assert self._built is not None
@@ -255,7 +259,7 @@ class Engine:
               passphrase of an encrypted one is taken from the environment variable QNN_EXT_SIGN_PASSPHRASE
         """
         if not self._saved_with:
-            raise ArtifactError("this engine was loaded from a file; copy that file instead")
+            raise ArtifactError("this engine was loaded from a file and cannot be saved: copy that file instead")
         artifact.write(path, self._model, self._saved_with, sign)
 
     def __repr__(self) -> str:
@@ -288,7 +292,7 @@ def _check_memory(wanted: int) -> None:
     """Raise ArtifactError if the machine cannot provide so many bytes."""
     here = memory_bytes()
     if here is not None and wanted > here:
-        raise ArtifactError(f"the model takes {wanted / 1e9:.1f} GB to run, this machine has {here / 1e9:.1f} GB")
+        raise ArtifactError(f"the model takes {wanted / 1e9:.1f} GB to run, but this machine has {here / 1e9:.1f} GB")
 
 
 def _choose(variants: Sequence[Variant]) -> int:
@@ -302,6 +306,7 @@ def _choose(variants: Sequence[Variant]) -> int:
     inside = ", ".join(target_name(variant.target) for variant in variants)
     missing = missing_features(last.features) or [last.architecture]
     raise TargetError(
-        f"this CPU can run none of the targets inside ({inside}); even the last needs {', '.join(missing)}. "
-        f"Compile again with the target 'native' here, or add {advised_target()}, which any CPU of this kind runs"
+        f"this CPU can run none of the targets in the file ({inside}); even the last needs {', '.join(missing)}. "
+        f"Compile the model again, here with the target 'native', or with {advised_target()} added, which any CPU of "
+        "this kind runs"
     )

@@ -52,7 +52,10 @@ def raise_for(status: np.ndarray, checks: Sequence[Check]) -> None:
     if status[0]:
         index = int(status[0]) - 1
         if not 0 <= index < len(checks):
-            raise QnnError(f"the code reports check {index + 1} of {len(checks)}: compile the model again")
+            raise QnnError(
+                f"the compiled code reports a failure of check {index + 1}, but the file describes {len(checks)}: "
+                "compile the model again"
+            )
         raise checks[index].error(int(status[1]))
 
 
@@ -182,10 +185,12 @@ class MachineExecutor:
             results = list(self._function(*self._buffers, *self._values))
         except Exception as error:  # what TVM raises has no common type
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise QnnError(f"the model does not run: {reason}; compile it again") from error
+            raise QnnError(f"the model cannot run: {reason}; compile it again") from error
         wanted = self._count + len(self._states) + bool(self._checks)
         if len(results) != wanted:
-            raise QnnError(f"the code gives {len(results)} results instead of {wanted}: compile the model again")
+            raise QnnError(
+                f"the compiled code returns {len(results)} results instead of {wanted}: compile the model again"
+            )
         return results
 
     def run(self) -> list[np.ndarray]:
@@ -251,5 +256,5 @@ def profile_machine(
         durations.append([])
         machine["main"](*args)
     if any(len(row) != len(kernels) for row in durations):
-        raise QnnError("kernels that run as one CUDA graph have no times of their own; build without `cuda_graph`")
+        raise QnnError("kernels that run as one CUDA graph cannot be timed one by one: build without `cuda_graph`")
     return [float(value) for value in np.median(np.asarray(durations[1:]), axis=0)]

@@ -53,7 +53,9 @@ def load() -> None:
     spec = importlib.util.find_spec("tvm")
     path = Path(spec.origin).parent / "lib" / name if spec and spec.origin else Path(name)
     if not path.is_file():
-        raise TargetError("this installation of TVM has no CUDA runtime; the wheel of apache-tvm for Linux has it")
+        raise TargetError(
+            "this installation of TVM has no CUDA runtime: install apache-tvm's wheel for Linux, which has it"
+        )
     for candidate in (cudart, *_from_pip(cudart)):
         with contextlib.suppress(OSError):
             ctypes.CDLL(candidate, ctypes.RTLD_GLOBAL)
@@ -62,7 +64,7 @@ def load() -> None:
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise TargetError(
-            f"TVM's CUDA runtime does not load: {error}; it needs NVIDIA's driver and {cudart} "
+            f"TVM's CUDA runtime cannot be loaded: {error}; it needs NVIDIA's driver and {cudart} "
             "(pip install nvidia-cuda-runtime, or a CUDA 13 toolkit)"
         ) from error
 

@@ -90,7 +90,7 @@ def test_command_line(cli, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--key", "board"], "give its address, --rpc HOST:PORT"),
+        (["--key", "board"], "give the tracker's address too, --rpc HOST:PORT"),
         (["--rpc", "tracker"], "--rpc HOST:PORT --key KEY"),
         (["--rpc", "127.0.0.1:1", "--key", "board"], "no tracker at 127.0.0.1:1"),
         (["--target", "avx2,x86-64"], "one target at a time"),

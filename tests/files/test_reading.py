@@ -144,7 +144,7 @@ def test_archives_that_are_none(tmp_path):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"x\.npz: not a \.npz file of numbers"):
             Npz(path, InputError)
-    with pytest.raises(QnnError, match="no PyTorch program, or a damaged one"):
+    with pytest.raises(QnnError, match="nor a PyTorch program, or damaged"):
         path.write_bytes(bytes(later))
         recognize(path)
 

@@ -64,7 +64,7 @@ def test_loads_what_was_signed(folder):
 
 
 def test_refuses_what_is_not_signed_or_by_others(folder):
-    with pytest.raises(ArtifactError, match=r"plain\.qnn: not signed, but a signature is asked for"):
+    with pytest.raises(ArtifactError, match=r"plain\.qnn: it is not signed, but a signature is required"):
         qnn_ext.load(folder / "plain.qnn", verify=PUBLIC)
     with pytest.raises(ArtifactError, match=r"signed\.qnn: not signed with this key"):
         qnn_ext.load(folder / "signed.qnn", verify=OTHER.public_key())
@@ -89,7 +89,7 @@ def test_refuses_what_was_altered_since(folder, tmp_path):
     write_members(path, {**members_of(signed), "qnn.json": json.dumps(description).encode()})
     rezip(path, path, {SIGNATURE: zip_members(signed)[SIGNATURE]})
     assert qnn_ext.load(path).source_name == "another"
-    with pytest.raises(ArtifactError, match="not signed with this key, or altered since"):
+    with pytest.raises(ArtifactError, match="not signed with this key, or altered after"):
         qnn_ext.load(path, verify=PUBLIC)
 
 
@@ -109,12 +109,12 @@ def test_members_of_other_targets_count_too(tmp_path):
 def test_keys_that_are_none(tmp_path):
     elliptic = ec.generate_private_key(ec.SECP256R1())
     for read, content, told in (
-        (private_key, PUBLIC, "holds no private key in PEM form, but a public one"),
-        (public_key, private_pem(KEY), "holds no public key in PEM form, but a private one; openssl pkey"),
-        (private_key, b"secret", "holds no private key in PEM form"),
-        (public_key, b"", "holds no public key in PEM form"),
-        (private_key, private_pem(elliptic), "is no Ed25519 key: make one with openssl genpkey"),
-        (public_key, public_pem(elliptic), "is no Ed25519 key"),
+        (private_key, PUBLIC, "does not hold a private key in PEM form, but a public one"),
+        (public_key, private_pem(KEY), "does not hold a public key in PEM form, but a private one; openssl pkey"),
+        (private_key, b"secret", "does not hold a private key in PEM form"),
+        (public_key, b"", "does not hold a public key in PEM form"),
+        (private_key, private_pem(elliptic), "is not an Ed25519 key: make one with openssl genpkey"),
+        (public_key, public_pem(elliptic), "is not an Ed25519 key"),
     ):
         (tmp_path / "key.pem").write_bytes(content)
         with pytest.raises(ArtifactError, match=rf"key\.pem {told}"):
@@ -132,7 +132,7 @@ def test_passphrases(monkeypatch):
     pem = private_pem(KEY, "open sesame")
     monkeypatch.delenv(PASSPHRASE, raising=False)
     with pytest.raises(
-        ArtifactError, match=f"is encrypted: put its passphrase into the environment variable {PASSPHRASE}"
+        ArtifactError, match=f"is encrypted: set the environment variable {PASSPHRASE} to its passphrase"
     ):
         private_key(pem)
     assert private_key(pem, lambda: "open sesame").public_key() == KEY.public_key()
@@ -200,14 +200,14 @@ def test_commands(folder, tmp_path):
         code, text = invoke(*command, folder / "plain.qnn", "--verify", folder / "public.pem")
         assert code == 1 and "not signed" in text
         code, text = invoke(*command, MODEL, "--verify", folder / "public.pem")
-        assert code == 1 and "is no compiled file, and only those are signed" in text
+        assert code == 1 and "is not a compiled .qnn file, and only those are signed" in text
 
 
 def test_inspect_tells_of_signatures(folder):
     for name, options, told, fields in (
         ("plain.qnn", [], "signature: none", (False, False)),
-        ("signed.qnn", [], "signature: there is one, not checked", (True, False)),
-        ("signed.qnn", ["--verify", folder / "public.pem"], "signature: made with the key given", (True, True)),
+        ("signed.qnn", [], "signature: present, not checked", (True, False)),
+        ("signed.qnn", ["--verify", folder / "public.pem"], "signature: valid for the given key", (True, True)),
     ):
         assert told in invoke("inspect", folder / name, *options)[1]
         data = json.loads(invoke("inspect", folder / name, "--json", *options)[1])
@@ -217,7 +217,7 @@ def test_inspect_tells_of_signatures(folder):
 def test_a_bad_key_is_told_before_anything_is_compiled(folder, tmp_path, monkeypatch):
     (tmp_path / "locked.pem").write_bytes(private_pem(KEY, "open sesame"))
     monkeypatch.delenv(PASSPHRASE, raising=False)
-    for key, told in ((folder / "public.pem", "no private key"), (tmp_path / "locked.pem", PASSPHRASE)):
+    for key, told in ((folder / "public.pem", "not hold a private key"), (tmp_path / "locked.pem", PASSPHRASE)):
         code, text = invoke("compile", tmp_path / "missing.tflite", "--sign", key)
         assert code == 1 and "no such file" in text
         monkeypatch.setattr("qnn_ext.cli.compile.import_model", None)  # not called

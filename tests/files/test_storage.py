@@ -125,7 +125,7 @@ def test_errors_name_path_and_reason(target, tmp_path):
         with pytest.raises(TuningError, match=r"cannot write") as caught:
             write_bytes(path, b"", TuningError)
         assert str(path).rstrip("\0") in str(caught.value) and reason in str(caught.value)
-    with pytest.raises(TuningError, match="cannot make the folder"):
+    with pytest.raises(TuningError, match="cannot create the folder"):
         make_folder(target / "folder", TuningError)
     with pytest.raises(QnnError, match="surrogates"):
         write_text(target, "\ud800")
@@ -143,7 +143,7 @@ def test_devices_and_pipes_are_left_alone(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for path in (fifo, "/dev/null"):
-        with pytest.raises(QnnError, match="no regular file"):
+        with pytest.raises(QnnError, match="not a regular file"):
             write_bytes(path, b"new")
     assert fifo.is_fifo() and not Path("/dev/null").is_file()
 

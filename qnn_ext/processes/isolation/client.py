@@ -185,8 +185,8 @@ class _Server:
 def _start(code: str, arguments: Sequence[Any], **options: Any) -> Python:
     if not has_interpreter():
         raise QnnError(
-            "files of PyTorch are read in a process of their own, and this program has no Python interpreter to start "
-            "one; load the file with torch.jit.load or torch.export.load if you trust it, and pass the object"
+            "PyTorch files are read in a separate process, and this program has no Python interpreter to start "
+            "one; if you trust the file, load it with torch.jit.load or torch.export.load and pass the object"
         )
     alone = {"OPENBLAS_NUM_THREADS": "1"}  # a process with threads must not be forked
     return Python(code, arguments, alone, **options)
@@ -194,7 +194,7 @@ def _start(code: str, arguments: Sequence[Any], **options: Any) -> Python:
 
 def _cannot_start(text: bytes) -> QnnError:
     lines = text.decode(errors="replace").strip().splitlines() or ["it ended at once"]
-    return QnnError(f"cannot start a process to read the file in: {lines[-1]}")
+    return QnnError(f"cannot start a process that reads the file: {lines[-1]}")
 
 
 def _exchange(connection: socket.socket, request: Sequence[Any], bounds: Bounds) -> bytearray:

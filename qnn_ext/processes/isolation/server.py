@@ -117,7 +117,7 @@ def _read_all(connection: socket.socket) -> bytearray:
     while view:
         count = connection.recv_into(view)
         if not count:
-            raise EOFError("the request ends early")
+            raise EOFError("the request is incomplete")
         view = view[count:]
     return request
 
