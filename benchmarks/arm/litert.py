@@ -71,7 +71,7 @@ def _set_up() -> None:
     try:
         wanted = f"ai-edge-litert=={version('ai-edge-litert')}"
     except PackageNotFoundError as error:
-        raise Unavailable("LiteRT is not installed: pip install 'qnn_ext[bench]'") from error
+        raise Unavailable("LiteRT is not installed: pip install 'qnn-ext[bench]'") from error
     minor = emulated_python().name.removeprefix("python3.")  # type: ignore[union-attr]
     fitting = ["--only-binary=:all:", "--python-version", f"3.{minor}", "--implementation", "cp"]
     fitting += [f"--platform={platform}" for platform in PLATFORMS]

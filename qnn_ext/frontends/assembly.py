@@ -110,7 +110,7 @@ class Conversion:
 
     def unsupported(self, reason: str) -> UnsupportedOperatorError:
         """The error to raise when the operator is used in a way that is not implemented."""
-        return UnsupportedOperatorError(f"{self.label}: {reason}")
+        return UnsupportedOperatorError(f"{self.label}: not supported: {reason}")
 
     def malformed(self, reason: str) -> ModelFormatError:
         """The error to raise when the model contradicts itself at this operator."""

@@ -72,7 +72,7 @@ def check_call(call: relax.Call) -> None:
     for name in _WINDOW:
         steps = [int(step) for step in attribute(call, name) or ()]
         if any(not 0 < step <= _MOST_STEPS for step in steps):
-            raise UnsupportedOperatorError(f"{name} of {steps}; supported are 1 to {_MOST_STEPS:,}")
+            raise UnsupportedOperatorError(f"{name} {steps} are out of the supported range of 1 to {_MOST_STEPS:,}")
 
 
 def _with_ordered_bounds(call: relax.Call) -> relax.Call:
@@ -175,9 +175,7 @@ def identifier(name: str) -> str:
 
 def _contradiction(label: str, error: Exception) -> QnnError:
     """The message of an error raised by a type rule of TVM's own operators: the file contradicts itself."""
-    return ModelFormatError(
-        f"{label}: inputs and attributes do not fit together: {reason(error)}; export the model again"
-    )
+    return ModelFormatError(f"{label}: inputs and attributes do not match: {reason(error)}; export the model again")
 
 
 @contextmanager
@@ -202,9 +200,9 @@ def _known(label: str, error: Exception) -> QnnError | None:
     if isinstance(error, QnnError):
         return type(error)(f"{label}: {error}")
     if isinstance(error, MemoryError):
-        return ModelFormatError(f"{label}: needs more memory than there is: {error}")
+        return ModelFormatError(f"{label}: needs more memory than is available: {error}")
     if isinstance(error, ArithmeticError):
-        return ModelFormatError(f"{label}: scales or attributes are out of any sensible range: {error}")
+        return ModelFormatError(f"{label}: scales or attributes are far out of range: {error}")
     return None
 
 

@@ -54,7 +54,7 @@ def check_count(count: int, length: int, label: str) -> None:
     label: the node
     """
     if not 0 <= count <= length:
-        raise ModelFormatError(f"{label}: k must lie in 0 … {length}, found {count}")
+        raise ModelFormatError(f"{label}: k must be from 0 to {length}, found {count}")
 
 
 def checked_divisor(emit: Emit, divisor: relax.Expr, label: str, zero: int = 0) -> relax.Expr:

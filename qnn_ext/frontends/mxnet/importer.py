@@ -146,7 +146,7 @@ class Importer:
         names = [node.name for node in found]
         twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
         if twice is not None:
-            raise ModelFormatError(f"{self.source}: two variables are named '{twice}'")
+            raise ModelFormatError(f"{self.source}: two variables have the name '{twice}'")
         return found
 
     def _input_specs(self, inputs: Sequence[Operator]) -> list[TensorSpec]:
@@ -154,7 +154,7 @@ class Importer:
         unknown = [name for name in self.shapes if name not in names]
         if unknown:
             known = ", ".join(map(repr, names)) or "none"
-            raise ShapeError(f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {known}")
+            raise ShapeError(f"shapes has an entry {unknown[0]!r}, but the inputs of {self.source} are {known}")
         return [TensorSpec(node.name, self._input_shape(node), _input_dtype(node)) for node in inputs]
 
     def _input_shape(self, node: Operator) -> tuple[int, ...]:
@@ -166,13 +166,13 @@ class Importer:
             else:
                 shape = () if declared is None else attributes.integers(declared)
         except TypeError:
-            raise ShapeError(f"input '{node.name}': a shape is a sequence of integers, found {wanted!r}") from None
+            raise ShapeError(f"input '{node.name}': a shape must be a sequence of integers, found {wanted!r}") from None
         except ModelFormatError as error:
             raise ModelFormatError(f"input '{node.name}': __shape__ {error}") from None
         if any(dim < 1 for dim in shape) or (not shape and wanted is None):
             found = f"shape {shape}" if shape else "no shape in the symbol"
             raise ShapeError(
-                f"'{node.name}' has {found} and no value among the parameters: if it is an input, give its shape, "
+                f"'{node.name}' has {found} and no value in the parameters: if it is an input, give its shape, "
                 f"shapes={{{node.name!r}: (1, 3, 224, 224)}}; if it is a parameter, this is the wrong .params file"
             )
         return check_elements(shape, f"input '{node.name}'")

@@ -51,7 +51,7 @@ class Node(Conversion):
         """The input's value, which must be known at import. Raises UnsupportedOperatorError otherwise."""
         value = constant_value(self.input(index))
         if value is None:
-            raise self.unsupported(f"input {index} must be a parameter, but it is computed at run time")
+            raise self.unsupported(f"input {index} computed at run time; it must be a parameter")
         return value
 
     def vector(self, index: int, length: int) -> np.ndarray:
@@ -62,7 +62,7 @@ class Node(Conversion):
                 f"input {index} must be float32 of shape ({length},), found {value.dtype} {value.shape}"
             )
         if not np.isfinite(value).all():
-            raise self.malformed(f"input {index} holds numbers that are not finite")
+            raise self.malformed(f"input {index} has values that are not finite")
         return value
 
     def check_rank(self, *ranks: int) -> None:
@@ -79,8 +79,8 @@ class Node(Conversion):
         low, high = (constant_value(self.input(i)) for i in (index, index + 1))
         if low is None or high is None:
             raise self.unsupported(
-                "its input's range is computed at run time (calib_mode='none'), which is not supported; quantize the "
-                "model again with calib_mode='naive' or 'entropy'"
+                "an input range computed at run time (calib_mode='none'); quantize the model again "
+                "with calib_mode='naive' or 'entropy'"
             )
         if low.size != 1 or high.size != 1 or not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise self.malformed(f"inputs {index} and {index + 1} must be one finite number each")
@@ -141,7 +141,7 @@ class Node(Conversion):
         """One of the supported strings. Raises UnsupportedOperatorError for any other."""
         value = self.text(key, default)
         if value not in supported:
-            raise self.unsupported(f"{key}={value}; supported are {', '.join(supported)}")
+            raise self.unsupported(f"{key}={value}; supported: {', '.join(supported)}")
         return value
 
     def axis(self, key: str, default: int, rank: int) -> int:
@@ -167,7 +167,7 @@ class Node(Conversion):
     def subgraph(self) -> Graph:
         """The operators fused into this one. Raises ModelFormatError when there is no subgraph."""
         if len(self.operator.subgraphs) != 1:
-            raise self.malformed(f"must have one subgraph, found {len(self.operator.subgraphs)}")
+            raise self.malformed(f"it must have one subgraph, found {len(self.operator.subgraphs)}")
         return self.operator.subgraphs[0]
 
     def fused(self, *names: str) -> Node | None:

@@ -61,7 +61,7 @@ def _without_prefix(named: list[tuple[str, np.ndarray]]) -> dict[str, np.ndarray
     for name, array in named:
         short = name.split(":", 1)[1] if name.startswith(("arg:", "aux:")) else name
         if short in result:
-            raise ModelFormatError(f"two parameters are named '{short}'")
+            raise ModelFormatError(f"two parameters have the name '{short}'")
         result[short] = array
     return result
 
@@ -74,7 +74,7 @@ def _read(data: bytes, where: str) -> dict[str, np.ndarray]:
     arrays = [_array(cursor, index) for index in range(cursor.count("arrays", least=8))]
     names = [cursor.text() for _ in range(cursor.count("names", least=8))]
     if cursor.offset != len(data):
-        raise ModelFormatError(f"{where}: {len(data) - cursor.offset} bytes follow after the end of the list")
+        raise ModelFormatError(f"{where}: {len(data) - cursor.offset} bytes follow the end of the list")
     if len(names) != len(arrays):
         raise ModelFormatError(
             f"{where} holds {len(arrays)} arrays but {len(names)} names: save it with mx.nd.save(dict)"
@@ -93,7 +93,7 @@ class _Cursor:
     def take(self, size: int) -> bytes:
         if size < 0 or size > len(self.data) - self.offset:
             left = len(self.data) - self.offset
-            raise ModelFormatError(f"{self.where} is truncated or corrupt: {size} bytes wanted, {left} left")
+            raise ModelFormatError(f"{self.where} is truncated or corrupt: {size} bytes expected, {left} left")
         self.offset += size
         return self.data[self.offset - size : self.offset]
 
@@ -104,14 +104,14 @@ class _Cursor:
         """An item count, where each item takes at least `least` bytes."""
         number = self.number("Q")
         if number > (len(self.data) - self.offset) // least:
-            raise ModelFormatError(f"{self.where} is truncated or corrupt: it announces {number} {what}")
+            raise ModelFormatError(f"{self.where} is truncated or corrupt: it declares {number} {what}")
         return number
 
     def text(self) -> str:
         try:
             return self.take(self.number("Q")).decode()
         except UnicodeDecodeError as error:
-            raise ModelFormatError(f"{self.where}: a parameter's name is no UTF-8: {error}") from error
+            raise ModelFormatError(f"{self.where}: a parameter's name is not valid UTF-8: {error}") from error
 
 
 def _array(cursor: _Cursor, index: int) -> np.ndarray | None:
@@ -121,7 +121,8 @@ def _array(cursor: _Cursor, index: int) -> np.ndarray | None:
         storage = cursor.number("i")
         if storage not in _DENSE:
             raise UnsupportedOperatorError(
-                f"{cursor.where}: array {index} is sparse (storage type {storage}); save it dense: tostype('default')"
+                f"{cursor.where}: array {index} is sparse (storage type {storage}); save it dense, with "
+                "tostype('default')"
             )
     if magic in (V1, V2, V3):
         shape = _shape(cursor, index, cursor.number("i"), "q")

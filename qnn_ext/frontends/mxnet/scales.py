@@ -41,7 +41,7 @@ class Range:
 def scale_of(dtype: str, span: Range) -> np.float32:
     """Integer steps per real unit; INT_MAX for an empty range, as in GetQuantizeScale."""
     if dtype not in LEVELS:
-        raise ModelFormatError(f"a quantized tensor is int8, uint8 or int32, found {dtype}")
+        raise ModelFormatError(f"a quantized tensor must be int8, uint8 or int32, found {dtype}")
     return F32(LEVELS[dtype] / span.largest) if span.largest else INT_MAX
 
 

@@ -84,7 +84,7 @@ def _graph(tree: Any, where: str, depth: int) -> Graph:
 
 def _operator(entry: Any, index: int, where: str, depth: int) -> Operator:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("op"), str) or not isinstance(entry.get("name"), str):
-        raise ModelFormatError(f"{where}: node {index} has no op and name")
+        raise ModelFormatError(f"{where}: node {index} lacks its op or name")
     what = f"{where}: node '{entry['name']}' ({entry['op']})"
     attrs: dict[str, str] = {}
     for key in ("param", "attr", "attrs"):  # the first two: MXNet before 1.0
@@ -109,8 +109,8 @@ def _edge(edge: Any, limit: int, what: str) -> Edge:
     """[node, output, version]; the node must come before `limit`."""
     numbers = edge if isinstance(edge, list) else []
     if len(numbers) not in (2, 3) or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
-        raise ModelFormatError(f"{what}: an input is [node, output, version], found {edge!r}")
+        raise ModelFormatError(f"{what}: an input must be [node, output, version], found {edge!r}")
     node, output = numbers[:2]
     if not 0 <= node < limit or output < 0:
-        raise ModelFormatError(f"{what}: input {edge} refers to no earlier node")
+        raise ModelFormatError(f"{what}: input {edge} does not refer to an earlier node")
     return node, output

@@ -49,7 +49,7 @@ def check_batch_axis(single: QnnModule, import_double: Callable[[], QnnModule], 
         try:
             double = import_double()
         except QnnError as error:
-            raise _Mixed(f"works for one sample only: {error}") from None
+            raise _Mixed(f"it only works for one sample: {error}") from None
         _Comparison(single, double).run()
     except _Mixed as error:
         raise UnsupportedOperatorError(
@@ -75,7 +75,7 @@ class _Comparison:
         ones = [binding for block in self.one.body.blocks for binding in block.bindings]
         twos = [binding for block in self.two.body.blocks for binding in block.bindings]
         if len(ones) != len(twos):
-            raise _Mixed("it computes other operators for two samples than for one")
+            raise _Mixed("it consists of other operators for two samples than for one")
         results: set[relax.Var] = set()
         for first, second in zip(ones, twos, strict=True):
             self._check(first.var.name, first.value, second.value)
@@ -106,14 +106,14 @@ class _Comparison:
     def _check(self, name: str, first: Any, second: Any) -> None:
         """One binding. Raises _Mixed unless both do the same, sample by sample."""
         if type(first) is not type(second):
-            raise _Mixed(f"'{name}' is another operator for two samples than for one")
+            raise _Mixed(f"'{name}' is a different operator for two samples than for one")
         if isinstance(first, relax.Tuple):
             for one, two in zip(first.fields, second.fields, strict=True):
                 self._check_argument(name, one, two)
         elif isinstance(first, relax.Call):
             same = first.op == second.op and len(first.args) == len(second.args)
             if not same or not tvm_ffi.structural_equal(first.attrs, second.attrs):
-                raise _Mixed(f"'{name}' is another operator for two samples than for one")
+                raise _Mixed(f"'{name}' is a different operator for two samples than for one")
             for one, two in zip(first.args, second.args, strict=True):
                 self._check_argument(name, one, two)
             if self._depends(first):

@@ -46,13 +46,13 @@ class ExternalData:
         offset, length = (self._number(entries, key, label) for key in ("offset", "length"))
         offset = offset or 0
         if length is not None and length != size:
-            raise ModelFormatError(f"{label} takes {size} bytes, its external data have {length}")
+            raise ModelFormatError(f"{label} takes {size} bytes, but its external data has {length}")
         with open_file(path, ModelFormatError) as file:
             available = os.fstat(file.fileno()).st_size
             if offset + size > available or (length is None and offset + size != available):
                 raise ModelFormatError(
-                    f"{label} takes {size} bytes from {offset} on of {path}, which has {available}; without a length "
-                    "it must end where the file does"
+                    f"{label} takes {size} bytes at offset {offset} of {path}, which has {available}; if no length is "
+                    "given, it must end where the file ends"
                 )
             key = path, offset, size
             if key not in self._read:
@@ -78,14 +78,14 @@ class ExternalData:
         if not text:
             return None
         if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
-            raise ModelFormatError(f"{label}: the {key} of its external data is no number of bytes: {text[:40]!r}")
+            raise ModelFormatError(f"{label}: the {key} of its external data is not a number of bytes: {text[:40]!r}")
         return int(text)
 
     def _path(self, location: str, label: str) -> Path:
         """The external file: a regular file, named within the model's folder. Links must not leave the allowed
         folders."""
         if not isinstance(location, str):
-            raise ModelFormatError(f"{label}: the name of its external data file is no text")
+            raise ModelFormatError(f"{label}: the name of its external data file is not text")
         is_named = bool(location) and "\0" not in location and _is_inside(location)
         try:
             path = (self._folder / location).resolve() if is_named else self._folder
@@ -93,7 +93,7 @@ class ExternalData:
             if is_allowed and not path.is_file():
                 raise ModelFormatError(f"{label}: external data file {path} is missing; it belongs beside the model")
         except (OSError, RuntimeError) as error:  # an overlong name, or a cycle of links
-            raise ModelFormatError(f"{label}: external data file {location[:80]!r} is none: {error}") from None
+            raise ModelFormatError(f"{label}: external data file {location[:80]!r} cannot be opened: {error}") from None
         if not is_allowed:
             raise ModelFormatError(
                 f"{label}: external data file {location[:80]!r} lies outside the model's folder {self._folder}; "
@@ -114,5 +114,5 @@ def _taken(file: BinaryIO, offset: int, size: int, label: str) -> bytes:
     except (OSError, MemoryError) as error:
         raise ModelFormatError(f"{label}: its external data cannot be read: {error or 'out of memory'}") from error
     if len(content) != size:
-        raise ModelFormatError(f"{label}: its external data file became shorter while it was read")
+        raise ModelFormatError(f"{label}: its external data file was truncated while it was read")
     return content

@@ -23,8 +23,8 @@ _CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormaliz
 
 # What TVM's importer converts, but to something other than what the model means
 _UNSOUND = {
-    "NonMaxSuppression": "the number of boxes depends on the data",
-    "AllClassNMS": "the number of boxes depends on the data",
+    "NonMaxSuppression": "the number of boxes depends on the data, which is not supported",
+    "AllClassNMS": "the number of boxes depends on the data, which is not supported",
     **dict.fromkeys(
         ("ConcatFromSequence", "SequenceAt", "SequenceErase", "SequenceInsert", "SequenceLength"),
         "sequences of tensors are not supported",
@@ -65,7 +65,7 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         if (found := node.attribute(name, allowed[0])) not in allowed:
             raise node.malformed(f"{name} must be one of {', '.join(allowed)}, found {found!r}")
     if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":
-        raise UnsupportedOperatorError("bool data are not supported")
+        raise UnsupportedOperatorError("bool data is not supported")
     if node.op_type.startswith("Reduce"):
         axes = node.integers(1) if node.has_input(1) else node.attribute("axes", ())
         for axis in axes:
@@ -88,7 +88,9 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedOperatorError(f"TVM's importer cannot convert the operator: {lines[-1]}") from error
     if len(builder.get().functions) > functions:
-        raise UnsupportedOperatorError("TVM's importer computes it by a function that qnn_ext cannot look into")
+        raise UnsupportedOperatorError(
+            "TVM's importer converts it into a separate function, which qnn_ext does not support"
+        )
     results = [_checked(item) for item in _items(result, builder)]
     if "Pool" in node.op_type and 0 in shape_of(results[0]) and 0 not in node.shape(0):
         raise node.malformed(f"the window is larger than the padded input {node.shape(0)}")

@@ -122,7 +122,7 @@ class Importer:
         value = self.assembly.value(name)
         found = str(value.ty.dtype)
         if declared and found != _held_dtype(declared):
-            raise ModelFormatError(f"output '{name}' is declared as {declared}, but computed as {found}")
+            raise ModelFormatError(f"output '{name}' is declared as {declared}, but is computed as {found}")
         _check_carried(name, found)
         return value
 
@@ -145,7 +145,9 @@ class Importer:
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             wanted = max((i + 1 for i, name in enumerate(operator.outputs) if name), default=0)
             if len(results) < wanted:
-                raise UnsupportedOperatorError(f"output {wanted - 1} is not supported; {len(results)} are")
+                raise UnsupportedOperatorError(
+                    f"it has more outputs than the {len(results)} supported: output {wanted - 1} is used"
+                )
             for name, value in zip(operator.outputs, results, strict=False):
                 if name:
                     self.assembly.define(name, self._bind(value, name))
@@ -153,7 +155,7 @@ class Importer:
     def _bind(self, value: relax.Expr, name: str) -> relax.Expr:
         bound = self.assembly.emit(value, name)
         if not isinstance(bound.ty, relax.TensorType):
-            raise UnsupportedOperatorError("the result is no tensor")
+            raise UnsupportedOperatorError("the result is not a tensor")
         if constant_value(bound) is not None:
             charge(shape_of(bound))
         return bound
@@ -181,7 +183,7 @@ class Importer:
         """The branch taken replaces the node; the condition must be known at import."""
         condition = constant_value(self.assembly.value(operator.inputs[0])) if operator.inputs else None
         if condition is None:
-            raise UnsupportedOperatorError("a condition that is computed at run time is not supported")
+            raise UnsupportedOperatorError("a condition computed at run time is not supported; only constant ones are")
         branch = operator.attributes.get("then_branch" if condition.reshape(-1)[:1].any() else "else_branch")
         if branch is None or self._depth >= _MOST_NESTED:
             raise ModelFormatError("the branch is missing" if branch is None else "branches are nested too deeply")
@@ -194,7 +196,7 @@ class Importer:
             self._convert(inner)
         self._depth -= 1
         if len(graph.outputs) < len(operator.outputs):
-            raise ModelFormatError(f"has {len(operator.outputs)} outputs, but its branch {len(graph.outputs)}")
+            raise ModelFormatError(f"has {len(operator.outputs)} outputs, but its branch has {len(graph.outputs)}")
         for name, inner_name in zip(operator.outputs, graph.outputs, strict=False):
             self.assembly.define(name, self.assembly.value(inner_name))
 
@@ -209,7 +211,9 @@ def _elements_of(graph: Model | Subgraph) -> int:
 def _check_carried(name: str, dtype: str) -> None:
     """Refuse bfloat16: inputs and outputs are NumPy arrays, and NumPy has no such dtype."""
     if dtype == "bfloat16":
-        raise UnsupportedOperatorError(f"'{name}' is bfloat16, which no array can hold; cast it in the model")
+        raise UnsupportedOperatorError(
+            f"'{name}' is bfloat16, which NumPy arrays cannot hold; cast it to float32 in the model"
+        )
 
 
 def _held_dtype(dtype: str) -> str:

@@ -35,7 +35,7 @@ def _checks(node: Node) -> dict[int, relax.Expr]:
         depth = node.shape(1)[-1] if node.shape(1) else 0
         sizes = node.shape(0)[first : first + depth]
         if not depth or len(sizes) != depth:
-            raise node.malformed(f"indices of shape {node.shape(1)} do not fit {node.shape(0)}")
+            raise node.malformed(f"indices of shape {node.shape(1)} do not match data of shape {node.shape(0)}")
         return {1: index_input(node, 1, sizes, negative=True)}
     if node.op_type == "MaxUnpool":
         return {1: index_input(node, 1, math.prod(_unpooled_shape(node)))}

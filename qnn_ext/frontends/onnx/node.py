@@ -93,7 +93,7 @@ class Node(Conversion):
         value = constant_value(self.input(index))
         if value is None:
             raise self.unsupported(
-                f"input {index} ('{self.input_name(index)}') must be constant, but it is computed at run time"
+                f"input {index} ('{self.input_name(index)}') computed at run time; it must be constant"
             )
         return value
 

@@ -116,20 +116,22 @@ def _parse(onnx: Any, content: bytes, where: str) -> Any:
     try:
         proto.ParseFromString(content)
     except (DecodeError, ValueError, RuntimeError) as error:
-        raise ModelFormatError(f"{where} is no ONNX model, or a damaged one: {error}") from error
+        raise ModelFormatError(f"{where} is not an ONNX model, or is damaged: {error}") from error
     return proto
 
 
 def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
     if proto.ir_version < _LOWEST_IR_VERSION or not proto.opset_import:
         raise ModelFormatError(
-            f"this is no ONNX model, or one older than ONNX 1.1: IR version {proto.ir_version}, "
+            f"this is not an ONNX model, or is older than ONNX 1.1: IR version {proto.ir_version}, "
             f"{len(proto.opset_import)} operator sets"
         )
     opsets = {domain_name(entry.domain): int(entry.version) for entry in proto.opset_import}
     for domain, version in opsets.items():
         if version < 1:  # there are no operator schemas for these versions to check inputs against
-            raise ModelFormatError(f"the operator set of domain {domain or 'ai.onnx'} has version {version}")
+            raise ModelFormatError(
+                f"the operator set of domain {domain or 'ai.onnx'} has the invalid version {version}"
+            )
     if proto.functions:
         from onnx import inliner
 
@@ -207,7 +209,7 @@ def _check_names(names: Iterable[Any]) -> None:
     """Protobuf returns names that are not valid UTF-8 as bytes."""
     for name in names:
         if not isinstance(name, str):
-            raise ModelFormatError(f"the name {name!r} is no text: the file is damaged")
+            raise ModelFormatError(f"the name {name!r} is not valid UTF-8: the file is damaged")
 
 
 def _read_operator(node: Any, index: int, external: ExternalData | None) -> Operator:
@@ -256,7 +258,9 @@ def _text(value: bytes) -> str:
 
 def _read_value(value: Any) -> Value:
     if not value.type.HasField("tensor_type"):
-        raise UnsupportedOperatorError(f"'{value.name}' is no tensor; sequences, maps and optionals are not supported")
+        raise UnsupportedOperatorError(
+            f"'{value.name}' is not a tensor; sequences, maps and optionals are not supported"
+        )
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:
         try:
@@ -291,7 +295,9 @@ def check_inputs(operator: Operator, version: int) -> None:
         given = operator.inputs[index : index + 1]
         if any(given) and not any(kind.startswith("tensor(") for kind in parameter.types):
             # TVM's importer would iterate over a tensor forever, taking each of its elements for a member of a sequence
-            raise UnsupportedOperatorError(f"input {index} ('{parameter.name}') is a sequence; tensors are supported")
+            raise UnsupportedOperatorError(
+                f"input {index} ('{parameter.name}') is a sequence; only tensors are supported"
+            )
         if parameter.option == kinds.Variadic:
             given = operator.inputs[index:] or ("",) * (schema.min_input > index)
         elif parameter.option == kinds.Single:
@@ -301,7 +307,9 @@ def check_inputs(operator: Operator, version: int) -> None:
         if "" in given:
             raise ModelFormatError(f"input {index} ('{parameter.name}') is missing")
     if len(operator.inputs) > schema.max_input:
-        raise ModelFormatError(f"has {len(operator.inputs)} inputs, {operator.op_type} takes {schema.max_input}")
+        raise ModelFormatError(
+            f"has {len(operator.inputs)} inputs, but {operator.op_type} takes at most {schema.max_input}"
+        )
 
 
 def check_kinds(operator: Operator, dtypes: Sequence[str]) -> None:
@@ -314,7 +322,7 @@ def check_kinds(operator: Operator, dtypes: Sequence[str]) -> None:
     for index, (dtype, (name, kinds)) in enumerate(zip(dtypes, taken, strict=False)):
         if dtype and kinds and _kind(dtype) not in kinds:
             raise ModelFormatError(
-                f"input {index} ('{name}') is {dtype}, and {operator.op_type} takes {' or '.join(kinds)} there"
+                f"input {index} ('{name}') is {dtype}, but {operator.op_type} takes {' or '.join(kinds)} there"
             )
 
 

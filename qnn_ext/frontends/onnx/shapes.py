@@ -42,7 +42,7 @@ class InputShapes:
             if key not in inputs and key not in names:
                 dims = f"; its open dimensions are {', '.join(map(repr, sorted(names)))}" if names else ""
                 raise ShapeError(
-                    f"shapes names {key!r}, but the inputs of the model are {', '.join(map(repr, inputs))}{dims}"
+                    f"shapes has an entry {key!r}, but the inputs of the model are {', '.join(map(repr, inputs))}{dims}"
                 )
 
     def _resolve(self, value: Value) -> tuple[Dimension, ...]:
@@ -52,12 +52,16 @@ class InputShapes:
         wanted = self._given.get(value.name)
         if wanted is None:
             if value.shape is None:
-                raise ShapeError(f"input '{value.name}' declares no shape; give one: shapes={{{value.name!r}: (...)}}")
+                raise ShapeError(
+                    f"input '{value.name}' has no declared shape; give one: shapes={{{value.name!r}: (...)}}"
+                )
             return [self._given.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape]
         if isinstance(wanted, (str, bytes)) or not isinstance(wanted, Sequence):
-            raise ShapeError(f"input '{value.name}': a shape is a sequence of integers, found {wanted!r}")
+            raise ShapeError(f"input '{value.name}': a shape must be a sequence of integers, found {wanted!r}")
         if value.shape is not None and len(wanted) != len(value.shape):
-            raise ShapeError(f"input '{value.name}' has {len(value.shape)} dimensions, cannot become {tuple(wanted)}")
+            raise ShapeError(
+                f"input '{value.name}' has {len(value.shape)} dimensions and cannot get shape {tuple(wanted)}"
+            )
         return wanted
 
     def _has_open_batch(self) -> bool:
@@ -76,11 +80,11 @@ class InputShapes:
                 if dim is None or isinstance(dim, str):
                     raise self._open_error()
                 if not isinstance(dim, int):
-                    raise ShapeError(f"input '{name}': a shape is a sequence of integers, found {dims!r}")
+                    raise ShapeError(f"input '{name}': a shape must be a sequence of integers, found {dims!r}")
                 if dim < 1:
                     raise ShapeError(
-                        f"input '{name}' has shape {dims}, where each dimension must be at least 1; "
-                        f"give another one: shapes={{{name!r}: ...}}"
+                        f"input '{name}' has shape {dims}, but each dimension must be at least 1; give "
+                        f"a valid one: shapes={{{name!r}: ...}}"
                     )
 
     def _open_error(self) -> ShapeError:

@@ -41,7 +41,7 @@ def dtype_name(code: int) -> str:
     if code not in DTYPES:
         raise UnsupportedOperatorError(
             f"element type {element_type_name(code)} is not supported; "
-            f"supported are {', '.join([np.dtype(dtype).name for dtype in DTYPES.values()] + list(NARROW.values()))}"
+            f"supported: {', '.join([np.dtype(dtype).name for dtype in DTYPES.values()] + list(NARROW.values()))}"
         )
     return np.dtype(DTYPES[code]).name
 
@@ -56,8 +56,9 @@ def element_type_name(code: int) -> str:
 def read_tensor(proto: Any, external: ExternalData | None) -> np.ndarray:
     """The value of a TensorProto; 4- and 2-bit integers unpacked to 8 bits.
 
-    external: the files beside the model; None when it came as bytes Raises ModelFormatError when the data does not fill
-    the shape, UnsupportedOperatorError for strings and float8.
+    external: the files beside the model; None if it was given as bytes
+
+    Raises ModelFormatError if the data does not fill the shape, UnsupportedOperatorError for strings and float8.
     """
     label = f"tensor '{proto.name}'"
     shape = tuple(proto.dims)
@@ -86,7 +87,7 @@ def _from_bytes(raw: bytes, code: int, count: int, label: str) -> np.ndarray:
     dtype = np.dtype(DTYPES[code])
     if len(raw) % dtype.itemsize:
         raise ModelFormatError(
-            f"{label} of {dtype.name} has {len(raw)} bytes, which is no multiple of {dtype.itemsize}"
+            f"{label} of {dtype.name} has {len(raw)} bytes, which is not a multiple of {dtype.itemsize}"
         )
     if code == 9:
         return np.frombuffer(raw, np.uint8) != 0
@@ -131,6 +132,6 @@ def _read_external(proto: Any, external: ExternalData | None, count: int, label:
     if external is None:
         location = entries.get("location", "")
         raise ModelFormatError(
-            f"{label} lies in the external file {location!r}: give from_onnx the model's path, not its content"
+            f"{label} is stored in the external file {location!r}: pass the model's path to from_onnx, not its content"
         )
     return external.read(entries, _bytes_of(proto.data_type, count), label)

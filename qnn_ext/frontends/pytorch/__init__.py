@@ -60,7 +60,7 @@ def _import(torch: Any, source: Any, example_inputs: Any, shapes: Any, engine: s
         return from_script_module(source, example_inputs, shapes, engine, "model")
     if isinstance(source, torch.nn.Module):
         raise ModelFormatError(
-            f"a {type(source).__name__} is Python code, no graph; pass torch.jit.trace(model.eval(), example) for "
+            f"a {type(source).__name__} is Python code, not a graph; pass torch.jit.trace(model.eval(), example) for "
             "eager and FX models, or torch.export.export(model, (example,)) for PT2E models"
         )
     if not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):

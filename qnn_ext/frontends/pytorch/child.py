@@ -39,8 +39,8 @@ def _unpickled(values: memoryview) -> tuple[Any, Any]:
         example_inputs, shapes = pickle.loads(values)
     except (ImportError, AttributeError) as error:  # its class is only known to the other process
         raise InputError(
-            f"example_inputs hold what the process that reads the file does not know ({error}); give arrays, tensors, "
-            "numbers, and tuples, lists or dictionaries of them"
+            f"example_inputs contains types unknown to the separate process that reads the file ({error}); give "
+            "arrays, tensors, numbers, and tuples, lists or dictionaries of them"
         ) from error
     return example_inputs, shapes
 

@@ -35,8 +35,8 @@ def example_values(
     if shapes is None:
         wanted = ", ".join(f"{name!r}: (1, ...)" for name in names)
         raise ShapeError(
-            f"the file does not say which shapes the inputs {', '.join(map(repr, names))} have: "
-            f"pass example_inputs=(array, ...) or shapes={{{wanted}}}"
+            f"the file does not contain the shapes of the inputs {', '.join(map(repr, names))}: pass "
+            f"example_inputs=(array, ...) or shapes={{{wanted}}}"
         )
     if isinstance(shapes, Sequence) and shapes and all(isinstance(dim, (int, np.integer)) for dim in shapes):
         shapes = [shapes]  # type: ignore[list-item]
@@ -49,7 +49,7 @@ def _in_order(values: Any, names: Sequence[str], argument: str) -> list[Any]:
         unknown = [name for name in values if name not in names]
         missing = [name for name in names if name not in values]
         if unknown or missing:
-            problem = f"names {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
+            problem = f"has an entry {unknown[0]!r}" if unknown else f"lacks an entry for {missing[0]!r}"
             raise ShapeError(f"{argument} {problem}; the model's inputs are {', '.join(map(repr, names))}")
         return [values[name] for name in names]
     items = list(values) if isinstance(values, (tuple, list)) else [values]
@@ -71,9 +71,9 @@ def _as_shape(name: str, shape: Any) -> tuple[int, ...]:
     try:
         dims = tuple(int(dim) for dim in shape)
     except TypeError:
-        raise ShapeError(f"input {name!r}: a shape is a sequence of integers, found {shape!r}") from None
+        raise ShapeError(f"input {name!r}: a shape must be a sequence of integers, found {shape!r}") from None
     if any(dim < 1 for dim in dims):
-        raise ShapeError(f"input {name!r} has shape {dims}, where each dimension must be at least 1")
+        raise ShapeError(f"input {name!r} has shape {dims}, but each dimension must be at least 1")
     return dims
 
 

@@ -59,8 +59,8 @@ def _pickled(example_inputs: Any, shapes: Any) -> bytes:
         return pickle.dumps((example_inputs, shapes))
     except Exception as error:  # the classes of these values may raise anything
         raise InputError(
-            f"example_inputs cannot be sent to the process that reads the file ({error}); give arrays, tensors, "
-            "numbers, and tuples, lists or dictionaries of them"
+            f"example_inputs cannot be sent to the separate process that reads the file ({error}); give arrays, "
+            "tensors, numbers, and tuples, lists or dictionaries of them"
         ) from error
 
 
@@ -72,10 +72,10 @@ def _problem(end: Ended, name: str) -> ModelFormatError:
     doing = f" while {end.doing}" if end.doing else ""
     if end.kind == "crash":
         return ModelFormatError(
-            f"{name}: PyTorch crashed{doing} ({end.what}): the file is damaged, of another PyTorch version, or made to "
-            "do so; export the model again"
+            f"{name}: PyTorch crashed{doing} ({end.what}): the file is damaged, from another PyTorch version, or "
+            "malicious; export the model again"
         )
     lines = end.what.strip().splitlines() or ["no reason given"]
     return ModelFormatError(
-        f"{name}: the import failed{doing}: {lines[-1]}; the file may be damaged, or this is a defect of qnn_ext"
+        f"{name}: the import failed{doing}: {lines[-1]}; the file may be damaged, or this is a bug in qnn_ext"
     )

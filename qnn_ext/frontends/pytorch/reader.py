@@ -23,7 +23,7 @@ from .records import checked_names, open_archive
 TORCHSCRIPT, PROGRAM = "TorchScript", "torch.export program"
 
 HOW_TO = (
-    "in the code that makes the model, write torch.jit.trace(model.eval(), example).save(path) for eager and FX "
+    "in the code that creates the model, write torch.jit.trace(model.eval(), example).save(path) for eager and FX "
     "models, or torch.export.save(torch.export.export(model, (example,)), path) for PT2E models"
 )
 # TorchScript functions that access files
@@ -90,8 +90,8 @@ def load_script(archive: Archive) -> Any:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelFormatError(
             f"{archive.name}: PyTorch cannot read this TorchScript archive: {reason.strip()[:300]}; it may be "
-            "damaged, of another PyTorch version, or use operators that only some extension registers: then import "
-            "that, load the file with torch.jit.load if you trust it, and pass the object"
+            "damaged, from another PyTorch version, or use operators that an extension registers: in that case import "
+            "the extension, load the file with torch.jit.load if you trust it, and pass the object"
         ) from error
 
 
@@ -105,7 +105,7 @@ def read_file(source: str | os.PathLike | bytes) -> tuple[bytes, str]:
 def _check_code(archive: zipfile.ZipFile) -> None:
     for record in archive.namelist():
         if record.endswith(".py") and _FILE_ACCESS.search(archive.read(record)):
-            raise ModelFormatError(f"the code in {record} reads or writes files, which no model has to do")
+            raise ModelFormatError(f"the code in {record} reads or writes files, which no model needs to do")
 
 
 def _no_archive(content: bytes) -> str:
@@ -113,7 +113,7 @@ def _no_archive(content: bytes) -> str:
         return "this is a TFLite model; read it with from_tflite"
     if content[:1] == b"\x80" or content[:2] in (b"}q", b"(d", b"cc"):
         return _pickle_problem(content)
-    return f"no PyTorch archive: it does not begin like a zip file; {HOW_TO}"
+    return f"not a PyTorch archive: it does not begin like a zip file; {HOW_TO}"
 
 
 def _pickle_problem(content: bytes) -> str:
@@ -133,7 +133,7 @@ def _pickle_problem(content: bytes) -> str:
     if foreign:
         owner = foreign[0].replace(" ", ".")
         return (
-            f"a pickled Python object ({owner}) written by torch.save; it is not opened, for that can run anything; "
+            f"a pickled Python object ({owner}) written by torch.save; it is not opened, as that could run any code; "
             f"{HOW_TO}"
         )
-    return f"a pickle, which is not opened, for that can run anything; {HOW_TO}"
+    return f"a pickle, which is not opened, as that could run any code; {HOW_TO}"

@@ -32,7 +32,7 @@ def open_archive(content: bytes) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(io.BytesIO(content))
         if content[-_END_SIZE:][: len(_END)] != _END or archive.comment:
-            raise ModelFormatError("something follows the directory of the zip archive")
+            raise ModelFormatError("the zip archive has data after its directory")
         _check_records(archive.infolist(), len(content))
     except ModelFormatError:
         raise
@@ -74,7 +74,7 @@ def _check_records(records: Sequence[zipfile.ZipInfo], size: int) -> None:
         raise ModelFormatError("records of the zip archive overlap")
     unpacked = sum(record.file_size for record in records)
     if unpacked > _MOST_COMPRESSION * size:
-        raise ModelFormatError(f"the zip archive of {size:,} bytes unpacks to absurdly much, {unpacked:,} bytes")
+        raise ModelFormatError(f"the zip archive of {size:,} bytes unpacks to {unpacked:,} bytes, which is too much")
     if unpacked > size:
         check("memory", unpacked - size, "unpacking the zip archive")
 
@@ -82,4 +82,4 @@ def _check_records(records: Sequence[zipfile.ZipInfo], size: int) -> None:
 def _check_name(name: str) -> None:
     parts = name.split("/")
     if name.startswith("/") or "\\" in name or "\0" in name or ".." in parts or ":" in parts[0]:
-        raise ModelFormatError(f"record {name!r} has a name that leads out of the archive")
+        raise ModelFormatError(f"record {name!r} has a name that points outside the archive")

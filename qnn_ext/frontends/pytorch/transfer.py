@@ -41,7 +41,7 @@ def unpack(message: Any) -> tuple[Any, list[memoryview]]:
         blobs.append(view[end : end + size])
         end += size
     if end != len(view):
-        raise ValueError(f"a message of {len(view)} bytes, where its header describes {end}")
+        raise ValueError(f"a message of {len(view)} bytes, but its header describes {end}")
     return content["header"], blobs
 
 

@@ -108,5 +108,5 @@ def check_dtype(tensor: Tensor) -> None:
     """Raises UnsupportedOperatorError when no value can be of the tensor's dtype."""
     if tensor.dtype not in VALUE_DTYPES:
         raise UnsupportedOperatorError(
-            f"{tensor.label()} is of dtype {tensor.dtype}; supported are {', '.join(VALUE_DTYPES)}"
+            f"{tensor.label()} is of dtype {tensor.dtype}; supported: {', '.join(VALUE_DTYPES)}"
         )

@@ -33,7 +33,7 @@ class FlatFile:
         """Count `size` bytes read or copied; raise ModelFormatError when references multiply the file's content."""
         self.budget -= size
         if self.budget < 0:
-            raise ModelFormatError("the file is corrupt: its tables refer to the same bytes over and over")
+            raise ModelFormatError("the file is corrupt: its tables refer to the same bytes too many times")
 
     def check(self, start: int, size: int) -> None:
         """Raise ModelFormatError unless bytes [start, start + size) lie inside the file."""

@@ -95,7 +95,7 @@ class Importer:
         for name, expr in once.assembly.state_values.items():
             value = constant_value(expr)
             if value is None:
-                raise UnsupportedOperatorError(f"the initial value of variable '{name}' is no constant")
+                raise UnsupportedOperatorError(f"the initial value of variable '{name}' is not constant")
             self.assembly.initial_states[name] = value
 
     def _convert_all(self) -> list[relax.Expr]:
@@ -113,8 +113,8 @@ class Importer:
             )
         if operator.version > entry.max_version:
             raise UnsupportedOperatorError(
-                f"{operator.label()}: version {operator.version} is newer than {entry.max_version}, the newest known; "
-                "convert the model with an older TFLite converter, or update qnn_ext"
+                f"{operator.label()}: version {operator.version} is newer than {entry.max_version}, the newest "
+                "supported; convert the model with an older TFLite converter, or update qnn_ext"
             )
         node = Node(self.assembly, operator)
         operands = max(len(operator.inputs), len(operator.outputs))
@@ -124,7 +124,7 @@ class Importer:
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             outputs = [i for i in operator.outputs if self.assembly.tensor(i).dtype != "resource"]  # resource: a handle
             if len(results) != len(outputs):
-                raise ModelFormatError(f"has {len(outputs)} outputs, {operator.name} yields {len(results)}")
+                raise ModelFormatError(f"has {len(outputs)} outputs, but {operator.name} has {len(results)} results")
             for index, value in zip(outputs, results, strict=True):
                 self._bind_output(index, value)
 
@@ -132,12 +132,12 @@ class Importer:
         tensor = self.assembly.tensor(index)
         bound = self.assembly.emit(value, tensor.name)
         if not isinstance(bound.ty, relax.TensorType):
-            raise ModelFormatError("the result is no tensor")
+            raise ModelFormatError("the result is not a tensor")
         shape, dtype = shape_of(bound), str(bound.ty.dtype)
         if dtype != tensor.dtype:
-            raise ModelFormatError(f"yields {dtype}, but the file declares {tensor.dtype}")
+            raise ModelFormatError(f"the result is {dtype}, but the file declares {tensor.dtype}")
         if not self.shapes and not _shape_fits(shape, tensor):
-            raise ModelFormatError(f"yields shape {shape}, but the file declares {tensor.shape}")
+            raise ModelFormatError(f"the result has shape {shape}, but the file declares {tensor.shape}")
         if constant_value(bound) is not None:
             charge(shape)
         self.assembly.define(index, bound)
@@ -148,7 +148,7 @@ class Importer:
         unknown = [name for name in self.shapes if name not in names]
         if unknown:
             raise ShapeError(
-                f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {', '.join(map(repr, names))}"
+                f"shapes has an entry {unknown[0]!r}, but the inputs of {self.source} are {', '.join(map(repr, names))}"
             )
         specs = [self._input_spec(tensor) for tensor in tensors]
         return [replace(spec, name=name) for spec, name in zip(specs, distinct(names), strict=True)]
@@ -159,13 +159,15 @@ class Importer:
         try:
             shape = tuple(operator_index(dim) for dim in wanted)
         except TypeError:
-            raise ShapeError(f"input '{tensor.name}': a shape is a sequence of integers, found {wanted!r}") from None
+            raise ShapeError(
+                f"input '{tensor.name}': a shape must be a sequence of integers, found {wanted!r}"
+            ) from None
         if len(shape) != len(tensor.shape):
-            raise ShapeError(f"input '{tensor.name}' has {len(tensor.shape)} dimensions, cannot become {shape}")
+            raise ShapeError(f"input '{tensor.name}' has {len(tensor.shape)} dimensions and cannot get shape {shape}")
         if any(dim < 1 for dim in shape):
             raise ShapeError(
-                f"input '{tensor.name}' has shape {shape}, where each dimension must be at least 1; "
-                f"give another one: shapes={{{tensor.name!r}: ...}}"
+                f"input '{tensor.name}' has shape {shape}, but each dimension must be at least 1; give "
+                f"a valid one: shapes={{{tensor.name!r}: ...}}"
             )
         check_elements(shape, f"input '{tensor.name}'")
         return TensorSpec(tensor.name, shape, tensor.dtype, tensor.qparams)

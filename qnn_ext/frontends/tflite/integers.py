@@ -30,7 +30,7 @@ def result_qparams(node: Node, index: int = 0) -> QParams:
 
 def _per_tensor(node: Node, qparams: QParams, name: str) -> QParams:
     if qparams.per_channel:
-        raise node.unsupported(f"tensor '{name}' is quantized per channel; this operator takes per-tensor scales")
+        raise node.unsupported(f"per-channel scales of tensor '{name}'; this operator only takes per-tensor ones")
     return qparams
 
 
@@ -39,24 +39,24 @@ def quantized_or_plain(node: Node, *indices: int) -> bool:
     output = node.output_tensor()
     flags = [node.is_quantized(i) for i in indices] + [output.qparams is not None and output.dtype in QUANTIZED]
     if any(flags) and not all(flags):
-        raise node.malformed("some of its tensors are quantized and others are not")
+        raise node.malformed("some of its tensors are quantized, but others are not")
     return flags[0]
 
 
 def same_dtype(node: Node, *indices: int) -> str:
     """The dtype the inputs share. Raises ModelFormatError when they differ."""
     if not indices:
-        raise node.malformed("has no inputs")
+        raise node.malformed("it has no inputs")
     dtypes = [node.dtype(i) for i in indices]
     if len(set(dtypes)) > 1:
-        raise node.malformed(f"inputs must have one dtype, found {', '.join(dtypes)}")
+        raise node.malformed(f"inputs must have the same dtype, found {', '.join(dtypes)}")
     return dtypes[0]
 
 
 def require_dtype(node: Node, dtype: str, *supported: str) -> None:
     """Raise UnsupportedOperatorError unless the dtype is one that LiteRT has a kernel for."""
     if dtype not in supported:
-        raise node.unsupported(f"dtype {dtype}; supported are {', '.join(supported)}")
+        raise node.unsupported(f"dtype {dtype}; supported: {', '.join(supported)}")
 
 
 def scalar(value: int, dtype: str = "int32") -> relax.Expr:

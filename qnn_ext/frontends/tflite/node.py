@@ -79,7 +79,7 @@ class Node(Conversion):
         value = constant_value(self.input(index))
         if value is None:
             name = self.tensor(index).name
-            raise self.unsupported(f"input {index} ('{name}') must be constant, but it is computed at run time")
+            raise self.unsupported(f"input {index} ('{name}') computed at run time; it must be constant")
         return value
 
     def integers(self, index: int) -> list[int]:
@@ -137,7 +137,7 @@ class Node(Conversion):
 
     def _require_qparams(self, tensor: Tensor) -> QParams:
         if tensor.qparams is None:
-            raise self.unsupported(f"tensor '{tensor.name}' ({tensor.dtype}) has no quantization parameters")
+            raise self.unsupported(f"tensor '{tensor.name}' ({tensor.dtype}) without quantization parameters")
         return tensor.qparams
 
     def dequantize(self, expr: relax.Expr, qparams: QParams) -> relax.Expr:
@@ -173,7 +173,7 @@ class Node(Conversion):
         """Clip to the fused activation's interval: real values, or integers in the output's QParams."""
         activation = activation or self.options.get("fused_activation_function", "NONE")
         if activation not in ACTIVATION_RANGES:
-            raise self.unsupported(f"fused activation {activation}; supported are {', '.join(ACTIVATION_RANGES)}")
+            raise self.unsupported(f"fused activation {activation}; supported: {', '.join(ACTIVATION_RANGES)}")
         low, high = ACTIVATION_RANGES[activation]
         if low is None and high is None:
             return expr

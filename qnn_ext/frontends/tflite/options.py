@@ -55,7 +55,7 @@ def require_schema() -> Any:
     try:
         import tflite
     except ImportError as error:
-        raise QnnError("reading .tflite files needs the TFLite schema: pip install 'qnn_ext[tflite]'") from error
+        raise QnnError("reading .tflite files needs the TFLite schema: pip install 'qnn-ext[tflite]'") from error
     return tflite
 
 
@@ -71,7 +71,7 @@ def enum_name(enum: str, value: int) -> str:
         return _names_by_value(enum)[value]
     except KeyError:
         raise UnsupportedOperatorError(
-            f"{enum} {value} is unknown to the installed tflite schema package: the file is newer than it, or corrupt"
+            f"{enum} {value} is unknown to the installed tflite schema package: the file is newer, or corrupt"
         ) from None
 
 
@@ -92,7 +92,7 @@ def read_options(file: FlatFile, operator: Any, name: str) -> dict[str, Any]:
         if kind == "NONE":
             continue
         if expected not in (None, kind):
-            raise ModelFormatError(f"carries {kind} where the schema wants {expected}: the file is corrupt")
+            raise ModelFormatError(f"it has {kind} where the schema requires {expected}: the file is corrupt")
         return _decode(file, kind, getattr(operator, union)())
     return _decode(file, expected, None) if expected else {}
 
@@ -122,7 +122,7 @@ def _decode(file: FlatFile, kind: str, union: Any) -> dict[str, Any]:
     options |= {field: numbers(file, accessor, method) for field, method in vectors.items()}
     if union is not None and accessor._tab.has_unread_fields():
         raise UnsupportedOperatorError(
-            f"uses fields of {kind} that the installed tflite schema package does not know; a newer one may"
+            f"uses fields of {kind} that the installed tflite schema package does not know; update it"
         )
     return options
 

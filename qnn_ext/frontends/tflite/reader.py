@@ -164,7 +164,9 @@ def _read_operator(
     file: FlatFile, table: Any, index: int, codes: list[_OperatorCode], tensors: tuple[Tensor, ...]
 ) -> Operator:
     if not 0 <= table.OpcodeIndex() < len(codes):
-        raise ModelFormatError(f"operator {index} has code index {table.OpcodeIndex()}, there are {len(codes)} codes")
+        raise ModelFormatError(
+            f"operator {index} has code index {table.OpcodeIndex()}, but there are {len(codes)} codes"
+        )
     code = codes[table.OpcodeIndex()]
     name = _in(f"operator {index}", enum_name, "BuiltinOperator", code.code)
     custom = name == "CUSTOM"
@@ -174,7 +176,9 @@ def _read_operator(
     _check_indices(f"{place} outputs", outputs, tensors)
     _check_indices(f"{place} intermediates", intermediates, tensors, optional=True)
     if code.version < 0 or (custom and not code.custom_code):
-        raise ModelFormatError(f"{place}: operator code has version {code.version}, custom name '{code.custom_code}'")
+        raise ModelFormatError(
+            f"{place}: invalid operator code: version {code.version}, custom name '{code.custom_code}'"
+        )
     return Operator(
         index=index,
         name=code.custom_code if custom else name,
@@ -204,7 +208,7 @@ def _custom_options(file: FlatFile, table: Any) -> bytes:
 def _check_indices(what: str, indices: Iterable[int], tensors: tuple[Tensor, ...], optional: bool = False) -> None:
     for index in indices:
         if not (0 <= index < len(tensors) or (optional and index == -1)):
-            raise ModelFormatError(f"{what}: tensor index {index} is out of range, there are {len(tensors)} tensors")
+            raise ModelFormatError(f"{what}: tensor index {index} is out of range: there are {len(tensors)} tensors")
 
 
 def _check_order(subgraph: Subgraph) -> None:
@@ -233,7 +237,7 @@ def _read_signature(file: FlatFile, table: Any, ports: list[tuple[frozenset[int]
     """ports: the input and output tensors of each subgraph."""
     key, index = text(table.SignatureKey()), table.SubgraphIndex()
     if not 0 <= index < len(ports):
-        raise ModelFormatError(f"signature '{key}' refers to subgraph {index}, there are {len(ports)}")
+        raise ModelFormatError(f"signature '{key}' refers to subgraph {index}, but there are {len(ports)}")
     inputs = _signature_names(file, table, "Inputs", key, ports[index][0])
     outputs = _signature_names(file, table, "Outputs", key, ports[index][1])
     return Signature(key, inputs, outputs, index)
@@ -244,6 +248,6 @@ def _signature_names(file: FlatFile, table: Any, field: str, key: str, allowed: 
     for name, tensor in names.items():
         if tensor not in allowed:
             raise ModelFormatError(
-                f"signature '{key}': '{name}' is tensor {tensor}, which is none of the subgraph's {field.lower()}"
+                f"signature '{key}': '{name}' is tensor {tensor}, which is not one of the subgraph's {field.lower()}"
             )
     return names

@@ -77,7 +77,7 @@ def _read_tensor(
     shape, signature = _read_shape(file, table)
     dtype = dtype_name(table.Type())
     if table.Sparsity() is not None:
-        raise UnsupportedOperatorError("sparse storage is not supported: convert the model without sparsity")
+        raise UnsupportedOperatorError("sparse storage is not supported: convert the model again without it")
     if not 0 <= table.Buffer() < len(buffers):
         raise ModelFormatError(f"buffer index {table.Buffer()} is out of range, the file has {len(buffers)} buffers")
     data = _read_data(file, buffers[table.Buffer()], shape, dtype, computed)
@@ -96,7 +96,7 @@ def _read_tensor(
 
 def _read_shape(file: FlatFile, table: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if table.ShapeLength() > MAX_RANK:
-        raise ModelFormatError(f"has {table.ShapeLength()} dimensions, more than {MAX_RANK}")
+        raise ModelFormatError(f"it has {table.ShapeLength()} dimensions, more than {MAX_RANK}")
     shape = numbers(file, table, "Shape")
     if any(dim < 0 for dim in shape):
         raise ModelFormatError(f"negative dimension in shape {shape}")
@@ -120,7 +120,7 @@ def _read_data(
         raise UnsupportedOperatorError(f"constants of dtype {dtype} are not supported")
     size = (count + 1) // 2 if dtype == "int4" else count * np.dtype(dtype).itemsize
     if raw.size != size:
-        raise ModelFormatError(f"shape {shape} of {dtype} needs {size} bytes, the file holds {raw.size}")
+        raise ModelFormatError(f"shape {shape} of {dtype} needs {size} bytes, but the file has {raw.size}")
     if dtype == "int4":
         file.charge(2 * size)
         data = _unpack_int4(raw, count)
@@ -156,9 +156,9 @@ def _read_qparams(file: FlatFile, table: Any, shape: tuple[int, ...], dtype: str
     scale, zero_point = _vector(file, table, "Scale"), _vector(file, table, "ZeroPoint")
     axis = table.QuantizedDimension() if scale.size > 1 else None
     if axis is not None and not (0 <= axis < len(shape) and scale.size == shape[axis]):
-        raise ModelFormatError(f"{scale.size} scales along dimension {axis} do not fit shape {shape}")
+        raise ModelFormatError(f"{scale.size} scales along dimension {axis} do not match shape {shape}")
     if zero_point.size not in (0, 1, scale.size):
-        raise ModelFormatError(f"{zero_point.size} zero points do not fit {scale.size} scales")
+        raise ModelFormatError(f"{zero_point.size} zero points do not match {scale.size} scales")
     low, high = dtype_range(dtype)
     if not ((zero_point >= max(low, -(2**31))) & (zero_point <= min(high, 2**31 - 1))).all():
         raise ModelFormatError(f"a zero point lies outside {dtype}: {zero_point.min()} to {zero_point.max()}")

@@ -57,9 +57,9 @@ def test_symbols(name):
         from_mxnet(content.encode(), EMPTY, {"data": (1, 1, 4, 4)})
 
 
-def test_sizes_that_the_file_only_announces():
+def test_sizes_that_the_file_only_declares():
     for params, expected in (
-        (struct.pack("<QQQ", MAGIC, 0, 1 << 60), "announces"),
+        (struct.pack("<QQQ", MAGIC, 0, 1 << 60), "declares"),
         (struct.pack("<QQQIii4q", MAGIC, 0, 1, 0xF993FAC9, 0, 4, *[1 << 40] * 4), "cannot be computed"),
     ):
         with pytest.raises(QnnError, match=expected):

@@ -120,7 +120,7 @@ def test_file_too_short(tmp_path, offset, length):
 
 def test_numbers_that_are_none(tmp_path):
     (tmp_path / "weights.bin").write_bytes(WEIGHTS.tobytes())
-    with pytest.raises(ModelFormatError, match="no number"):
+    with pytest.raises(ModelFormatError, match="not a number"):
         read_model(save(tmp_path, offset="much"))
 
 
@@ -129,13 +129,13 @@ def test_ranges_are_those_of_the_tensors(tmp_path):
     with open(tmp_path / "weights.bin", "wb") as file:
         file.truncate(1 << 40)  # no byte of it is on the disk
     for offset, length, told in (
-        (0, 1 << 40, "takes 16 bytes, its external data have"),
-        (0, None, "must end where the file does"),
-        (0, 12, "takes 16 bytes, its external data have 12"),
+        (0, 1 << 40, "takes 16 bytes, but its external data has"),
+        (0, None, "must end where the file ends"),
+        (0, 12, "takes 16 bytes, but its external data has 12"),
         (1 << 62, 16, "from 4611686018427387904 on"),
-        ("9" * 5000, 16, "offset of its external data is no number"),
-        (" 8", 16, "no number"),
-        ("٣", 16, "no number"),
+        ("9" * 5000, 16, "offset of its external data is not a number"),
+        (" 8", 16, "not a number"),
+        ("٣", 16, "not a number"),
     ):
         with pytest.raises(ModelFormatError, match=rf"'w'.*{told}"):
             read_model(save(tmp_path, offset=offset, length=length))
@@ -175,5 +175,5 @@ def test_tensors_share_ranges_and_do_not_overlap(tmp_path):
 
 def test_bytes_have_no_folder(tmp_path):
     (tmp_path / "weights.bin").write_bytes(WEIGHTS.tobytes())
-    with pytest.raises(ModelFormatError, match="give from_onnx the model's path"):
+    with pytest.raises(ModelFormatError, match="pass the model's path"):
         read_model(save(tmp_path).read_bytes())

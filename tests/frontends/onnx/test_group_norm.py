@@ -105,8 +105,8 @@ def test_samples_of_channels_alone(rng):
 @pytest.mark.parametrize(
     "operator, count, attributes, error, message",
     [
-        (GROUP, 6, {"num_groups": 4}, ModelFormatError, "num_groups must be a divisor"),
-        (GROUP, 6, {"num_groups": 0}, ModelFormatError, "num_groups must be a divisor"),
+        (GROUP, 6, {"num_groups": 4}, ModelFormatError, "num_groups must divide"),
+        (GROUP, 6, {"num_groups": 0}, ModelFormatError, "num_groups must divide"),
         (GROUP, 3, {"num_groups": 3}, ModelFormatError, "must have 6 values"),
         (GROUP, 6, {"num_groups": 3, "stash_type": 10}, UnsupportedOperatorError, "stash_type"),
         (INSTANCE, 5, {}, ModelFormatError, "must have 6 values"),

@@ -150,7 +150,7 @@ def test_an_unknown_operator_is_named():
 
 REFUSED = [
     ("LRN", {"x": ((1, 3, 4, 4),)}, {"size": 0}, "size must be at least 1, found 0"),
-    ("CumSum", {"x": ((),), "axis": np.asarray(0)}, {}, "a scalar has no axis"),
+    ("CumSum", {"x": ((),), "axis": np.asarray(0)}, {}, "is a scalar and has no axis"),
 ]
 
 
@@ -182,7 +182,7 @@ def test_graphs_that_do_not_hang_together(nodes, message):
 
 def test_output_of_another_dtype_than_declared():
     proto = model([node("Relu", ["x"], ["y"])], [value("x", (3,))], [value("y", (3,), np.int8)])
-    with pytest.raises(ModelFormatError, match="declared as int8, but computed as float32"):
+    with pytest.raises(ModelFormatError, match="declared as int8, but is computed as float32"):
         from_onnx(proto)
 
 

@@ -142,7 +142,7 @@ def test_unsupported_dtypes_are_named(name):
 
 def test_sequences_are_refused():
     sequence = onnx.helper.make_tensor_sequence_value_info("x", 1, None)
-    with pytest.raises(UnsupportedOperatorError, match="'x' is no tensor"):
+    with pytest.raises(UnsupportedOperatorError, match="'x' is not a tensor"):
         read_model(model([node("Identity", ["x"], ["y"])], [sequence], [value("y", None)]))
 
 
@@ -156,7 +156,7 @@ def test_operators_on_sequences_are_refused():
 @pytest.mark.parametrize("version", [0, -1])
 def test_versions_of_operator_sets_begin_at_1(version):
     proto = model([node("Concat", ["x", ""], ["y"], axis=0)], [value("x", [2])], [value("y", [2])], opset=version)
-    with pytest.raises(ModelFormatError, match=f"ai.onnx has version {version}"):
+    with pytest.raises(ModelFormatError, match=f"ai.onnx has the invalid version {version}"):
         from_onnx(proto)
 
 

@@ -43,7 +43,7 @@ def test_unnamed_open_dimensions():
 
 def test_unknown_rank():
     proto = model([node("Relu", ["x"], ["y"])], [value("x", None)], [value("y", None)])
-    with pytest.raises(ShapeError, match="'x' declares no shape"):
+    with pytest.raises(ShapeError, match="'x' has no declared shape"):
         from_onnx(proto)
     assert from_onnx(proto, shapes={"x": (2, 3)}).outputs[0].shape == (2, 3)
 

@@ -141,7 +141,7 @@ def test_dtypes_without_kernel() -> None:
 @pytest.mark.parametrize("name", ["STRING", "COMPLEX64", "RESOURCE", "BFLOAT16"])
 def test_input_dtype(name: str) -> None:
     sketch = one_operator(OPS.ABS, [(2,)], (2,), dtype=getattr(TYPES, name))
-    says(message(UnsupportedOperatorError, sketch.bytes()), "'in0'", name.lower(), "supported are")
+    says(message(UnsupportedOperatorError, sketch.bytes()), "'in0'", name.lower(), "supported:")
 
 
 def test_missing_quantization() -> None:
@@ -154,7 +154,7 @@ def test_impossible_scales() -> None:
     sketch = conv_sketch()
     sketch.graph.tensors[0].quantization = quantization([3e38], [0])
     sketch.graph.tensors[3].quantization = quantization([1e-38], [0])
-    says(message(ModelFormatError, sketch.bytes()), "CONV_2D #0", "out of any sensible range", "overflow")
+    says(message(ModelFormatError, sketch.bytes()), "CONV_2D #0", "far out of range", "overflow")
 
 
 def test_missing_input() -> None:
@@ -187,7 +187,7 @@ def test_shapes_that_do_not_fit() -> None:
     says(
         text,
         "ADD #0 (output 'out')",
-        "do not fit together",
+        "do not match",
         "relax.add",
         "not broadcastable",
         "export the model again",

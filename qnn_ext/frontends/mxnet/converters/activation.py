@@ -54,7 +54,7 @@ FUNCTIONS: dict[str, Callable[[relax.Expr], relax.Expr]] = {
 def convert_function(node: Node) -> relax.Expr:
     """A function of one float tensor."""
     if not node.dtype(0).startswith("float"):
-        raise node.unsupported(f"data of dtype {node.dtype(0)}; float32 is supported")
+        raise node.unsupported(f"data of dtype {node.dtype(0)}; only float32 is supported")
     return float_activation(node, node.input(0))
 
 
@@ -110,7 +110,7 @@ def convert_softmax_output(node: Node) -> relax.Expr:
     """Over the channels (multi_output, mode=channel), the last axis (preserve_shape), or all but the batch."""
     shape = node.shape(0)
     if not shape:
-        raise node.malformed("the input must have a dimension")
+        raise node.malformed("the input must have at least one dimension")
     over_channels = node.flag("multi_output") or node.choice("mode", "instance", "instance", "channel") == "channel"
     if over_channels and len(shape) > 1:
         return relax.op.nn.softmax(node.input(0), 1)

@@ -77,7 +77,7 @@ def convert_scalar(node: Node) -> relax.Expr:
     """On a tensor and a number, in the tensor's dtype."""
     function, reverse = SCALAR[node.operator.op]
     if not node.dtype(0).startswith("float"):
-        raise node.unsupported(f"data of dtype {node.dtype(0)}; float32 is supported")
+        raise node.unsupported(f"data of dtype {node.dtype(0)}; only float32 is supported")
     number = constant(np.asarray(node.real("scalar"), node.dtype(0)))
     return function(number, node.input(0)) if reverse else function(node.input(0), number)
 
@@ -93,7 +93,7 @@ def convert_sum_of_all(node: Node) -> relax.Expr:
 def convert_reduction(node: Node) -> relax.Expr:
     """Reduces over `axis`, or over all other axes with `exclude`, or over everything when no axis is given."""
     if not node.dtype(0).startswith("float"):
-        raise node.unsupported(f"data of dtype {node.dtype(0)}; float32 is supported")
+        raise node.unsupported(f"data of dtype {node.dtype(0)}; only float32 is supported")
     rank = len(node.shape(0))
     given = node.integers("axis", ())
     if any(not -rank <= axis < rank for axis in given):
@@ -114,7 +114,7 @@ def convert_quantized_add(node: Node) -> list[relax.Expr]:
     dtypes = (node.dtype(0), node.dtype(1))
     if any(dtype not in ("int8", "uint8") for dtype in dtypes) or node.shape(0) != node.shape(1):
         raise node.malformed(
-            f"operands must be int8 or uint8 of one shape, found {dtypes} {node.shape(0)} {node.shape(1)}"
+            f"operands must be int8 or uint8 of the same shape, found {dtypes} {node.shape(0)} {node.shape(1)}"
         )
     target = node.calibrated()
     if target is None and not (node.range_is_known(2) and node.range_is_known(4)):

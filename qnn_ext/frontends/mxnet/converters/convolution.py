@@ -33,14 +33,12 @@ def read_geometry(node: Node, data: tuple[int, ...], weight: tuple[int, ...]) ->
     """Window attributes of a Convolution or Deconvolution, checked against the shapes of data and weight."""
     rank = len(data) - 2
     if rank not in CHANNELS_FIRST:
-        raise node.unsupported(f"data of shape {data}; supported are 1, 2 and 3 spatial dimensions")
+        raise node.unsupported(f"data of shape {data}; supported: 1, 2 and 3 spatial dimensions")
     node.choice("layout", CHANNELS_FIRST[rank], CHANNELS_FIRST[rank])
     kernel = node.integers("kernel")
     groups = node.integer("num_group", 1)
     if len(weight) != rank + 2 or weight[2:] != kernel or 0 in weight or 0 in data or groups < 1:
-        raise node.malformed(
-            f"kernel {kernel} with {groups} groups, weight {weight} and data {data} do not fit together"
-        )
+        raise node.malformed(f"kernel {kernel} with {groups} groups, weight {weight} and data {data} do not match")
     strides, dilation = node.window("stride", rank, 1, 1), node.window("dilate", rank, 1, 1)
     pad = node.window("pad", rank, 0, 0)
     return Geometry(strides, (*pad, *pad), dilation, groups)
@@ -49,7 +47,7 @@ def read_geometry(node: Node, data: tuple[int, ...], weight: tuple[int, ...]) ->
 def check_channels(node: Node, data: tuple[int, ...], weight: tuple[int, ...], groups: int) -> None:
     """Raise ModelFormatError unless the OI… weights match the data."""
     if weight[1] * groups != data[1] or weight[0] % groups:
-        raise node.malformed(f"weight {weight} with {groups} groups does not fit data {data}")
+        raise node.malformed(f"weight {weight} with {groups} groups does not match data {data}")
 
 
 def fold_batch_norm(
@@ -129,7 +127,7 @@ def _uncalibrated(node: Node, inputs: _Inputs, geometry: Geometry) -> list[relax
     activations = [_activation(node, "with_act", 0), _activation(node, "with_postsum_act", -1)]
     if any(activation is not None and activation.operator.op == "clip" for activation in activations):
         raise node.unsupported(
-            "clip without calibration, which MXNet computes wrongly; quantize with calib_mode='naive'"
+            "clip without calibration, which MXNet itself computes incorrectly; quantize with calib_mode='naive'"
         )
     data = uncalibrated.largest(node, inputs.ranges)
     data_scale = uncalibrated.scale(node, node.dtype(0), data)
@@ -165,7 +163,7 @@ def _inputs(node: Node, convolution: Node) -> _Inputs:
     no_bias, with_bn, with_sum = convolution.flag("no_bias"), node.flag("with_bn"), node.flag("with_sum")
     expected = 4 + (not no_bias) + 4 * with_bn + 3 * with_sum
     if len(node.inputs) != expected:
-        raise node.malformed(f"takes {expected} inputs, found {len(node.inputs)}")
+        raise node.malformed(f"it must have {expected} inputs, found {len(node.inputs)}")
     weight = float_weight(node, 1)
     channels, at = weight.shape[0], 2
     bias = None if no_bias else node.vector(at, channels)
@@ -277,7 +275,7 @@ def _activation(node: Node, key: str, position: int) -> Node | None:
     elif activation.operator.op == "Activation":
         activation.choice("act_type", "", "relu")
     elif activation.real("a_min") != 0:
-        raise node.unsupported(f"clip from {activation.real('a_min')} in a convolution; only from 0 is supported")
+        raise node.unsupported(f"clip from {activation.real('a_min')} in a convolution; only clip from 0 is supported")
     return activation
 
 
@@ -332,9 +330,9 @@ def convert_deconvolution(node: Node) -> relax.Expr:
     geometry = read_geometry(node, node.shape(0), weight.shape)
     rank = len(geometry.strides)
     if rank != 2:
-        raise node.unsupported(f"{rank} spatial dimensions; 2 are supported")
+        raise node.unsupported(f"{rank} spatial dimensions; only 2 are supported")
     if weight.shape[0] != node.shape(0)[1] or weight.shape[0] % geometry.groups:
-        raise node.malformed(f"weight {weight.shape} does not fit data {node.shape(0)}")
+        raise node.malformed(f"weight {weight.shape} does not match data {node.shape(0)}")
     if node.has("target_shape") and any(node.integers("target_shape")):
         raise node.unsupported("target_shape; export the model with pad and adj instead")
     adjust = node.window("adj", rank, 0, 0)

@@ -28,7 +28,7 @@ def _rows(node: Node, attributes: Node, columns: int) -> relax.Expr:
         raise node.malformed(f"the input must have 2 dimensions or more, found shape {shape}")
     lead = shape[:1] if attributes.flag("flatten", True) else shape[:-1]
     if math.prod(shape) != math.prod(lead) * columns:
-        raise node.malformed(f"data of shape {shape} does not fit weights with {columns} columns")
+        raise node.malformed(f"data of shape {shape} does not match weights with {columns} columns")
     return _reshaped(node, node.input(0), (math.prod(lead), columns))
 
 
@@ -99,10 +99,11 @@ def _uncalibrated(node: Node, dense: Node) -> list[relax.Expr]:
     """int32 output, where the range of the data is only known at run time: acc + round(bias · s_x·s_w / s_b)."""
     activation = _eltwise(node)
     if node.flag("channel_wise_quantize"):
-        raise node.unsupported("scales per channel without calibration, which MXNet itself does not run")
+        raise node.unsupported("scales per channel without calibration, which MXNet itself cannot run")
     if activation is not None and not (activation.operator.op == "abs" or activation.text("act_type", "") == "relu"):
         raise node.unsupported(
-            f"{activation.operator.op} without calibration, which MXNet computes wrongly; use calib_mode='naive'"
+            f"{activation.operator.op} without calibration, which MXNet itself computes incorrectly; use "
+            "calib_mode='naive'"
         )
     weight, bias = _integer_parameters(node, dense)
     first = 2 + (bias is not None)
@@ -146,7 +147,7 @@ def _integer_parameters(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray
     has_bias = not dense.flag("no_bias")
     expected = 3 * (2 + has_bias)
     if len(node.inputs) != expected:
-        raise node.malformed(f"takes {expected} inputs, found {len(node.inputs)}")
+        raise node.malformed(f"it must have {expected} inputs, found {len(node.inputs)}")
     weight = node.constant(1)
     if weight.dtype != np.int8 or weight.ndim != 2 or not weight.size:
         raise node.malformed(f"weights must be an int8 matrix, found {weight.dtype} {weight.shape}")
@@ -163,7 +164,7 @@ def _channel_wise(node: Node, dense: Node) -> tuple[np.ndarray, np.ndarray | Non
     has_bias = not dense.flag("no_bias")
     first = 2 + has_bias
     if len(node.inputs) != first + 2:
-        raise node.malformed(f"takes {first + 2} inputs, found {len(node.inputs)}")
+        raise node.malformed(f"it must have {first + 2} inputs, found {len(node.inputs)}")
     weight = float_weight(node, 1)
     if weight.ndim != 2:
         raise node.malformed(f"weights must be a matrix, found shape {weight.shape}")

@@ -15,7 +15,7 @@ def convert_fused_float(node: Node) -> relax.Expr | list[relax.Expr]:
     graph = node.subgraph
     variables = [operator.index for operator in graph.nodes if operator.is_variable]
     if len(variables) != len(node.inputs):
-        raise node.malformed(f"has {len(node.inputs)} inputs, but its subgraph has {len(variables)} variables")
+        raise node.malformed(f"it has {len(node.inputs)} inputs, but its subgraph has {len(variables)} variables")
     residual = _residual(graph) if node.flag("with_sum") else None
     if residual is not None:  # MXNet moves it after the parameters
         variables.remove(residual)

@@ -39,7 +39,9 @@ def convert_quantized_batch_norm(node: Node) -> list[relax.Expr]:
     """
     target = node.calibrated()
     if target is None:
-        raise node.unsupported("not calibrated; MXNet itself does not run that: quantize with calib_mode='naive'")
+        raise node.unsupported(
+            "an operator that is not calibrated, which MXNet itself cannot run; quantize with calib_mode='naive'"
+        )
     rank = len(node.shape(0))
     axis = node.axis("axis", 1, rank)
     gamma, beta, mean, variance = (node.vector(i, node.shape(0)[axis]) for i in range(1, 5))
@@ -84,7 +86,7 @@ def convert_l2_normalization(node: Node) -> relax.Expr:
     mode = node.choice("mode", "instance", "instance", "channel", "spatial")
     axes = {"instance": list(range(1, rank)), "channel": [1], "spatial": list(range(2, rank))}[mode]
     if not axes or max(axes) >= rank:
-        raise node.malformed(f"mode {mode} does not fit data of shape {node.shape(0)}")
+        raise node.malformed(f"mode {mode} does not match data of shape {node.shape(0)}")
     squares = node.emit(relax.op.sum(node.emit(relax.op.square(node.input(0))), axes, keepdims=True))
     norm = relax.op.sqrt(node.emit(relax.op.add(squares, constant(F32(node.real("eps", 1e-10))))))
     return relax.op.divide(node.input(0), node.emit(norm))

@@ -44,13 +44,13 @@ def _read_window(node: Node) -> Window:
     pad = node.window("pad", rank, 0, 0)
     full = node.choice("pooling_convention", "valid", "valid", "full") == "full"
     if any(p >= min(k, current().padding) or k > dim + 2 * p for p, k, dim in zip(pad, size, spatial, strict=True)):
-        raise node.malformed(f"a window of {size} with padding {pad} does not fit data of {spatial}")
+        raise node.malformed(f"a window of {size} with padding {pad} does not fit into data of {spatial}")
     overhang = tuple(
         -(dim + 2 * p - k) % s if full else 0 for dim, k, s, p in zip(spatial, size, strides, pad, strict=True)
     )
     if any(extra >= k for extra, k in zip(overhang, size, strict=True)):
         raise node.unsupported(
-            f"pooling_convention=full with windows of {size} and strides {strides} that miss the data"
+            f"pooling_convention=full with windows of {size} and strides {strides} that lie outside the data"
         )
     return Window(size, strides, pad, overhang)
 

@@ -18,7 +18,7 @@ def convert_quantize_v2(node: Node) -> list[relax.Expr]:
     if span is not None and node.dtype(0) in ("int8", "uint8"):  # already quantized
         return node.with_range(node.input(0), span)
     if node.dtype(0) != "float32":
-        raise node.unsupported(f"quantizes {node.dtype(0)}; only float32 is supported")
+        raise node.unsupported(f"quantizing {node.dtype(0)}; only float32 is supported")
     if span is None:
         return uncalibrated.quantize(node)
     dtype = out_dtype(node.text("out_type", "int8"), span)
@@ -30,7 +30,7 @@ def convert_quantize_v2(node: Node) -> list[relax.Expr]:
 def convert_requantize(node: Node) -> list[relax.Expr]:
     """int32 → int8 or uint8: q' = saturate(rint(f32(q) · f32((r / 2³¹) · (127 / r')))); 255 for uint8."""
     if node.dtype(0) != "int32":
-        raise node.malformed(f"requantizes int32 only, found {node.dtype(0)}")
+        raise node.malformed(f"it only requantizes int32, found {node.dtype(0)}")
     target = node.calibrated()
     if target is None:
         return uncalibrated.requantize(node)
@@ -47,7 +47,7 @@ def convert_dequantize(node: Node) -> relax.Expr:
     """x = f32(q) · f32(max(|min|, |max|) / S)."""
     dtype = node.dtype(0)
     if dtype not in LEVELS:
-        raise node.malformed(f"dequantizes int8, uint8 and int32, found {dtype}")
+        raise node.malformed(f"it only dequantizes int8, uint8 and int32, found {dtype}")
     if not node.range_is_known(1):
         return uncalibrated.dequantize(node)
     return as_real(node.input(0), node.range(1).largest / LEVELS[dtype])

@@ -7,13 +7,13 @@ from tvm import relax
 from ..node import Node
 from ..registry import converter
 
-_REMEDY = "quantize the model in the fused form: by quantize_model_mkldnn(...) or quantize_net_v2(...)"
+_REMEDY = "quantize the model in the fused form, with quantize_model_mkldnn(...) or quantize_net_v2(...)"
 
 
 @converter("_contrib_quantized_conv", "_contrib_quantized_fully_connected")
 def refuse_unfused(node: Node) -> relax.Expr:
     """The unfused form of `quantize_model`."""
     raise node.unsupported(
-        "the unfused form does not work in MXNet itself: on a CPU it takes uint8 data in one group only, and adds the "
-        f"int8 bias without scaling it; {_REMEDY}"
+        "the unfused form, which does not work in MXNet itself: on a CPU it only takes uint8 data in one group, and "
+        f"adds the int8 bias without scaling it; {_REMEDY}"
     )

@@ -76,7 +76,7 @@ def convert_reshape(node: Node) -> relax.Expr:
     else:
         sizes = _reshaped(node, shape, wanted)
     if sizes.count(-1) > 1 or (-1 not in sizes and math.prod(sizes) != math.prod(shape)):
-        raise node.malformed(f"shape {wanted} does not fit data of shape {shape}")
+        raise node.malformed(f"shape {wanted} does not match data of shape {shape}")
     return relax.op.reshape(node.input(0), sizes)
 
 
@@ -97,7 +97,7 @@ def _reshaped(node: Node, shape: tuple[int, ...], wanted: tuple[int, ...]) -> li
             result.append(size)
             left[:1] = []
         else:
-            raise node.malformed(f"size {size} in shape {wanted} has no meaning")
+            raise node.malformed(f"size {size} in shape {wanted} is not valid")
     return result
 
 
@@ -109,7 +109,7 @@ def _take(node: Node, left: list[int]) -> int:
 
 def _split(node: Node, size: int, parts: list[int]) -> list[int]:
     if len(parts) != 2 or parts.count(-1) > 1 or 0 in parts:
-        raise node.malformed(f"−4 splits a dimension in two sizes, found {parts}")
+        raise node.malformed(f"−4 splits a dimension into two sizes, found {parts}")
     if -1 in parts:
         known = parts[1] if parts[0] == -1 else parts[0]
         parts = [size // known if part == -1 else part for part in parts]
@@ -123,7 +123,7 @@ def convert_transpose(node: Node) -> relax.Expr:
     """Permutes the axes; reverses them when `axes` is not given."""
     axes = node.integers("axes", ()) or tuple(reversed(range(len(node.shape(0)))))
     if sorted(axes) != list(range(len(node.shape(0)))):
-        raise node.malformed(f"axes {axes} are no order of {len(node.shape(0))} dimensions")
+        raise node.malformed(f"axes {axes} are not a permutation of {len(node.shape(0))} dimensions")
     return relax.op.permute_dims(node.input(0), list(axes))
 
 
@@ -153,7 +153,7 @@ def convert_broadcast_to(node: Node) -> relax.Expr:
     """A size of 0 keeps the dimension."""
     sizes = node.integers("shape")
     if len(sizes) != len(node.shape(0)):
-        raise node.malformed(f"shape {sizes} does not fit data of shape {node.shape(0)}")
+        raise node.malformed(f"shape {sizes} does not match data of shape {node.shape(0)}")
     return relax.op.broadcast_to(node.input(0), [s or dim for s, dim in zip(sizes, node.shape(0), strict=True)])
 
 
@@ -183,7 +183,7 @@ def convert_quantized_concat(node: Node) -> list[relax.Expr]:
     scale = scale_of(dtype, target)
     factors = [F32(scale / scale_of(d, s)) for d, s in zip(dtypes, spans, strict=True)]
     if any(scale_of(d, s) == scale and d != dtype for d, s in zip(dtypes, spans, strict=True)):
-        raise node.unsupported("joins int8 and uint8 of one scale, which MXNet itself does not run")
+        raise node.unsupported("joining int8 and uint8 of the same scale, which MXNet itself cannot run")
     data = node.inputs[:count]
     joined = qnn.concatenate(data, factors, [0] * count, 1.0, 0, axis=axis, out_dtype=dtype)
     return node.with_range(joined, target)
@@ -229,7 +229,7 @@ def convert_slice(node: Node) -> relax.Expr:
     steps = node.optional_integers("step") if node.has("step") else ()
     count = len(bounds[0])
     if len(bounds[1]) != count or count > len(node.shape(0)) or len(steps) not in (0, count):
-        raise node.malformed(f"begin {bounds[0]}, end {bounds[1]} and step {steps} do not fit data {node.shape(0)}")
+        raise node.malformed(f"begin {bounds[0]}, end {bounds[1]} and step {steps} do not match data {node.shape(0)}")
     ranges = []
     for axis in range(count):
         step = (steps[axis] if steps else None) or 1
@@ -237,7 +237,7 @@ def convert_slice(node: Node) -> relax.Expr:
             raise node.unsupported(f"step {step}; only positive steps are supported")
         begin, end, _ = slice(bounds[0][axis], bounds[1][axis], step).indices(node.shape(0)[axis])
         if begin >= end:
-            raise node.malformed(f"takes nothing of axis {axis}")
+            raise node.malformed(f"the slice of axis {axis} is empty")
         ranges.append((begin, end, step))
     begins, ends, strides = ([r[i] for r in ranges] for i in range(3))
     return relax.op.strided_slice(node.input(0), list(range(count)), begins, ends, strides)
@@ -250,7 +250,7 @@ def convert_slice_like(node: Node) -> relax.Expr:
     rank = len(shape)
     given = node.integers("axes", ()) or tuple(range(min(rank, len(like))))
     if any(not -rank <= axis < rank or axis % rank >= len(like) for axis in given):
-        raise node.malformed(f"axes {given} do not fit shapes {shape} and {like}")
+        raise node.malformed(f"axes {given} do not match shapes {shape} and {like}")
     axes = sorted({axis % rank for axis in given})
     if any(like[axis] > shape[axis] for axis in axes):
         raise node.malformed(f"data of shape {shape} is smaller than {like}")
@@ -270,7 +270,7 @@ def convert_pad(node: Node) -> relax.Expr:
     mode = node.choice("mode", "", "constant", "reflect", "edge")
     widths = node.integers("pad_width")
     if len(widths) != 2 * len(node.shape(0)) or min(widths, default=0) < 0:
-        raise node.malformed(f"pad_width {widths} does not fit data of shape {node.shape(0)}")
+        raise node.malformed(f"pad_width {widths} does not match data of shape {node.shape(0)}")
     if mode == "constant":
         value = node.real("constant_value", 0.0)
         return relax.op.nn.pad(node.input(0), list(widths), pad_mode="constant", pad_value=value)

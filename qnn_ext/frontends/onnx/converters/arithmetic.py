@@ -52,7 +52,7 @@ def is_scalar(value: relax.Expr) -> bool:
 def scalar(node: Node, value: relax.Expr, what: str) -> relax.Expr:
     """A one-element value with shape (). Raises UnsupportedOperatorError naming `what` for anything longer."""
     if not is_scalar(value):
-        raise node.unsupported(f"{what} must be a scalar, found shape {shape_of(value)}")
+        raise node.unsupported(f"{what} with shape {shape_of(value)}; it must be a scalar")
     return compound.reshape(value, (), node.emit)
 
 

@@ -61,7 +61,9 @@ def _attention(node: Node, projected: relax.Expr, sizes: list[int], optional: Op
     heads = node.attribute("num_heads")
     batch, length, width = shape_of(projected)
     if sum(sizes) != width or any(size % heads for size in sizes) or sizes[0] != sizes[1]:
-        raise node.malformed(f"weights for {width} columns do not divide into Q, K, V of {sizes} in {heads} heads")
+        raise node.malformed(
+            f"{width} columns of weights cannot be divided into Q, K and V of {sizes} columns and {heads} heads"
+        )
     parts = node.emit(relax.op.split(projected, [sizes[0], sizes[0] + sizes[1]], axis=-1))
     query, key, value = (
         compound.permute(
@@ -141,7 +143,7 @@ def _padding_mask(node: Node, index: int, batch: int, length: int, total: int) -
             valid = node.emit(relax.op.logical_and(valid, node.emit(behind)))
     else:
         raise node.unsupported(
-            f"mask_index of shape {shape}; supported are ({batch},), ({2 * batch},), {(batch, total)} and "
+            f"mask_index of shape {shape}; supported: ({batch},), ({2 * batch},), {(batch, total)} and "
             f"{(batch, length, total)}"
         )
     hidden = number(node.attribute("mask_filter_value", -10000.0))

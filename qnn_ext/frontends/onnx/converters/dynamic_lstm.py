@@ -60,11 +60,11 @@ def _check(node: Node) -> None:
     activations = [str(name).lower() for name in node.attribute("activations", [])]
     usual = ["sigmoid", "tanh", "tanh"]
     if activations not in ([], usual, usual * 2):
-        raise node.unsupported(f"activations {activations}; supported are Sigmoid, Tanh, Tanh")
+        raise node.unsupported(f"activations {activations}; supported: Sigmoid, Tanh, Tanh")
     if node.attribute("clip", 0.0) or node.attribute("input_forget", 0):
         raise node.unsupported("the attributes clip and input_forget")
     if node.attribute("direction", "forward") not in ("forward", "reverse", "bidirectional"):
-        raise node.malformed(f"direction {node.attribute('direction')!r}")
+        raise node.malformed(f"unknown direction {node.attribute('direction')!r}")
     if len(node.shape(0)) != 3 or len(node.shape(1)) != 3 or len(node.shape(2)) != 3:
         raise node.malformed(f"X {node.shape(0)}, W {node.shape(1)} and R {node.shape(2)} must have 3 dimensions")
     check("unrolled", node.shape(0)[0], "the sequence")

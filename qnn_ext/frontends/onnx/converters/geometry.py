@@ -27,10 +27,10 @@ def window(node: Node, spatial: Sequence[int], kernel: Sequence[int] | None = No
     declared = node.attribute("kernel_shape")
     if kernel is None:
         if declared is None:
-            raise node.malformed("has no kernel_shape")
+            raise node.malformed("the attribute kernel_shape is missing")
         kernel = declared
     elif declared is not None and list(declared) != list(kernel):
-        raise node.malformed(f"kernel_shape is {declared}, but the weights are {list(kernel)} wide")
+        raise node.malformed(f"kernel_shape is {declared}, but the weights have a kernel of {list(kernel)}")
     strides, dilation = (node.attribute(name, [1] * rank) for name in ("strides", "dilations"))
     for name, values in (("kernel_shape", kernel), ("strides", strides), ("dilations", dilation)):
         if len(values) != rank or any(value < 1 for value in values):

@@ -30,7 +30,7 @@ def matmul_integer16(node: Node) -> relax.Expr:
     """acc = Σ_k a·b of int16 in int32."""
     for index in (0, 1):
         if node.dtype(index) != "int16":
-            raise node.unsupported(f"input {index} is {node.dtype(index)}; supported is int16")
+            raise node.unsupported(f"input {index} of dtype {node.dtype(index)}; only int16 is supported")
     return matmul(node, node.input(0), node.input(1), number(0, "int32"), number(0, "int32"))
 
 

@@ -85,7 +85,7 @@ def by_table(
     """
     dtype = str(data.ty.dtype)
     if dtype not in ("int8", "uint8") or out_dtype not in ("int8", "uint8"):
-        raise node.unsupported(f"data of {dtype} and {out_dtype}: int8 and uint8 are supported")
+        raise node.unsupported(f"input of {dtype} and output of {out_dtype}; supported: int8 and uint8")
     values = known(*source, *target)
     if values is not None:
         x_scale, x_zero, y_scale, y_zero = values
@@ -150,7 +150,10 @@ def qlinear_concat(node: Node) -> relax.Expr:
     """Every input in the result's QParams, then joined; bit-exact with ONNX Runtime."""
     count = len(node.inputs)
     if count < 5 or (count - 2) % 3:
-        raise node.malformed(f"takes Y_scale, Y_zero_point and (tensor, scale, zero point) each, found {count} inputs")
+        raise node.malformed(
+            "its inputs must be Y_scale, Y_zero_point and a (tensor, scale, zero point) for each operand, found "
+            f"{count} inputs"
+        )
     target = _qparams(node, 0)
     parts = [
         _moved_to(node, node.input(index), _qparams(node, index + 1), target, node.dtype(1))
@@ -184,6 +187,6 @@ def qlinear_softmax(node: Node) -> relax.Expr:
         data, axis = node.emit(relax.op.reshape(data, (int(np.prod(shape[:axis])), int(np.prod(shape[axis:]))))), 1
     source, target = _qparams(node, 1), _qparams(node, 3)
     if known(*source, *target) is None:
-        raise node.unsupported("scales and zero points of the softmax must be constant")
+        raise node.unsupported("a softmax whose scales or zero points are not constant")
     result = node.emit(qnn.softmax(data, *source, *target, axis=axis, rounding="ONNXRUNTIME", out_dtype=node.dtype(0)))
     return node.emit(relax.op.reshape(result, shape)) if flat else result

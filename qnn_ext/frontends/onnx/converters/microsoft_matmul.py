@@ -91,7 +91,7 @@ def matmul_nbits(node: Node) -> relax.Expr:
     bits, block = node.attribute("bits", 4), node.attribute("block_size", 32)
     columns, depth = node.attribute("N"), node.attribute("K")
     if bits not in (2, 4, 8) or (node.has_input(4) and node.shape(4) != (0,)):
-        raise node.unsupported(f"{bits} bits" if bits not in (2, 4, 8) else "the input g_idx")
+        raise node.unsupported(f"weights of {bits} bits" if bits not in (2, 4, 8) else "the input g_idx")
     blocks = -(-depth // block)
     packed, scales = node.constant(1), node.constant(2)
     values = _unpacked(packed.reshape(columns, blocks, -1), bits)
@@ -104,7 +104,7 @@ def matmul_nbits(node: Node) -> relax.Expr:
         zeros = np.full(1, 1 << (bits - 1), np.float32)
     real = (values.astype(np.float32) - zeros) * scales.reshape(columns, blocks, 1).astype(np.float32)
     weight = real.reshape(columns, blocks * block)[:, :depth].T.astype(node.dtype(0))
-    node.note(f"weights of {bits} bits in blocks: dequantized at import, multiplied in float")
+    node.note(f"its {bits}-bit weights have a scale per block: they are dequantized at import and multiplied in float")
     product = node.emit(relax.op.matmul(node.input(0), constant(np.ascontiguousarray(weight))))
     return relax.op.add(product, node.input(5)) if node.has_input(5) else product
 

@@ -91,7 +91,7 @@ def nhwc_max_pool(node: Node) -> relax.Expr:
     """Maxima over windows of 8-bit integers, channels last."""
     shape = node.shape(0)
     if len(shape) not in (3, 4):
-        raise node.unsupported(f"data of shape {shape}; supported are 1 and 2 spatial dimensions")
+        raise node.unsupported(f"data of shape {shape}; supported: 1 and 2 spatial dimensions")
     geometry = window(node, shape[1:-1])
     extra = (1,) * (4 - len(shape))  # one spatial dimension is an image of height 1
     n, *spatial, c = shape

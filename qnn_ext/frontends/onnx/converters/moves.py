@@ -43,7 +43,7 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
     """Modes other than "constant" repeat existing elements, as slices along each axis; negative widths crop."""
     shape, mode = node.shape(0), node.attribute("mode", "constant")
     if widths is None or len(widths) != 2 * len(axes) or len(set(axes)) != len(axes):
-        raise node.malformed(f"pads {widths} do not fit axes {axes}")
+        raise node.malformed(f"pads {widths} do not match axes {axes}")
     if mode not in ("constant", "reflect", "edge", "wrap"):
         raise node.malformed(f"mode must be constant, reflect, edge or wrap, found {mode!r}")
     before, after = [0] * len(shape), [0] * len(shape)
@@ -51,7 +51,7 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
         before[axis], after[axis] = low, high
     sizes = [low + length + high for low, length, high in zip(before, shape, after, strict=True)]
     if min(sizes, default=0) < 0:
-        raise node.malformed(f"pads {widths} cut off more than there is of {shape}")
+        raise node.malformed(f"negative pads {widths} remove more than shape {shape} has")
     check_elements([max(size, 1) for size in sizes])
     data = node.input(0)
     for axis, length in enumerate(shape):
@@ -69,7 +69,7 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
         return data
     fill = constant_value(value)
     if fill is None or fill.size != 1:
-        raise node.unsupported("the value to pad with must be a constant scalar")
+        raise node.unsupported("a padding value that is not a constant scalar")
     return padded(node.emit, data, pads, fill.reshape(()).item())
 
 
@@ -91,7 +91,7 @@ def tile(node: Node) -> relax.Expr:
     """The data repeated along each axis."""
     repeats = node.integers(1)
     if len(repeats) != len(node.shape(0)) or any(count < 0 for count in repeats):
-        raise node.malformed(f"repeats {repeats} do not fit shape {node.shape(0)}")
+        raise node.malformed(f"repeats {repeats} do not match shape {node.shape(0)}")
     return relax.op.tile(node.input(0), repeats)
 
 
@@ -100,7 +100,7 @@ def cumsum(node: Node) -> relax.Expr:
     """Running sums along an axis, from the end if `reverse`, excluding the element itself if `exclusive`."""
     (axis,) = node.integers(1)
     if not node.shape(0):
-        raise node.malformed("a scalar has no axis to add up along")
+        raise node.malformed("the input is a scalar and has no axis to sum along")
     axis = normalize_axis(axis, len(node.shape(0)))
     data = node.input(0)
     if node.attribute("reverse", 0):
@@ -115,7 +115,7 @@ def depth_to_space(node: Node) -> relax.Expr:
     n, c, h, w = _image(node)
     size = node.attribute("blocksize", 0)
     if size < 1 or c % (size * size):
-        raise node.malformed(f"{c} channels do not split into blocks of {size}")
+        raise node.malformed(f"{c} channels cannot be divided by block size {size}")
     inner = c // (size * size)
     if node.attribute("mode", "DCR") == "DCR":
         shape, order = (n, size, size, inner, h, w), (0, 3, 4, 1, 5, 2)
@@ -130,7 +130,7 @@ def space_to_depth(node: Node) -> relax.Expr:
     n, c, h, w = _image(node)
     size = node.attribute("blocksize", 0)
     if size < 1 or h % size or w % size:
-        raise node.malformed(f"an image of {h} × {w} does not split into blocks of {size}")
+        raise node.malformed(f"an image of {h} × {w} cannot be divided into blocks of {size}")
     order = (0, 3, 5, 1, 2, 4) if node.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
     shape = (n, c, h // size, size, w // size, size)
     return _rearranged(node, shape, order, (n, c * size * size, h // size, w // size))
@@ -138,7 +138,7 @@ def space_to_depth(node: Node) -> relax.Expr:
 
 def _image(node: Node) -> tuple[int, ...]:
     if len(node.shape(0)) != 4:
-        raise node.malformed(f"takes images (N, C, H, W), found shape {node.shape(0)}")
+        raise node.malformed(f"the input must be images (N, C, H, W), found shape {node.shape(0)}")
     return node.shape(0)
 
 

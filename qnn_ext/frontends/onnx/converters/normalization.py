@@ -15,7 +15,7 @@ from ..registry import converter
 def batch_normalization(node: Node) -> relax.Expr:
     """y = x · a + (b − mean · a) with a = scale / sqrt(var + epsilon), which is constant when the statistics are."""
     if node.attribute("training_mode", 0) or any(node.has_output(index) for index in range(1, len(node.outputs))):
-        raise node.unsupported("training mode; export the model for inference")
+        raise node.unsupported("batch normalization in training mode; export the model for inference")
     shape = node.shape(0)
     if len(shape) < 2 or any(node.shape(index) != (shape[1],) for index in range(1, 5)):
         raise node.malformed(f"scale, bias, mean and variance must have one value per channel of {shape}")
@@ -57,7 +57,7 @@ def instance_normalization(node: Node) -> relax.Expr:
     """y = (x − mean) / sqrt(var + epsilon) · scale + B over each channel of each sample; float16 in float32."""
     shape = node.shape(0)
     if len(shape) < 3:
-        raise node.malformed(f"input must have samples, channels and dimensions behind them, found shape {shape}")
+        raise node.malformed(f"the input must have the shape (N, C, D1, …), found shape {shape}")
     scale, bias = _per_channel(node, shape[1])
     axes, epsilon = list(range(2, len(shape))), node.attribute("epsilon", 1e-5)
     result = relax.op.nn.instance_norm(_as_float32(node, 0), scale, bias, 1, axes, epsilon)
@@ -69,7 +69,7 @@ def group_normalization(node: Node) -> relax.Expr:
     """As InstanceNormalization, over num_groups groups of channels; before version 21 scale and bias are per group."""
     shape, groups = node.shape(0), node.attribute("num_groups", 0)
     if len(shape) < 2 or groups < 1 or shape[1] % groups:
-        raise node.malformed(f"num_groups must be a divisor of the channels, found {groups} for shape {shape}")
+        raise node.malformed(f"num_groups must divide the number of channels, found {groups} for shape {shape}")
     if node.attribute("stash_type", 1) != 1:
         raise node.unsupported("stash_type other than float32")
     scale, bias = _per_channel(node, groups if node.opset < 21 else shape[1])
@@ -100,7 +100,7 @@ def _spread(node: Node, index: int, shape: tuple[int, ...], dtype: str) -> relax
         return value
     trimmed = shape_of(value)[-len(shape) :]
     if int(np.prod(trimmed)) != int(np.prod(shape_of(value))):
-        raise node.unsupported(f"input {index} has shape {shape_of(value)}, which varies along other axes than {shape}")
+        raise node.unsupported(f"input {index} of shape {shape_of(value)}, which varies along other axes than {shape}")
     return node.emit(relax.op.broadcast_to(node.emit(relax.op.reshape(value, trimmed)), shape))
 
 
@@ -119,7 +119,7 @@ def rms_normalization(node: Node) -> relax.Expr:
     """y = x / sqrt(mean(x²) + epsilon) · scale over the axes from `axis` on, computed in float32."""
     shape, dtype = node.shape(0), node.dtype(0)
     if not dtype.startswith(("float", "bfloat")):
-        raise node.unsupported(f"data of {dtype}: floats are supported")
+        raise node.unsupported(f"data of {dtype}; only floats are supported")
     axes = list(range(normalize_axis(node.attribute("axis", -1), len(shape)), len(shape)))
     data = node.emit(relax.op.astype(node.input(0), "float32")) if dtype != "float32" else node.input(0)
     power = node.emit(relax.op.mean(node.emit(relax.op.multiply(data, data)), axes, keepdims=True))

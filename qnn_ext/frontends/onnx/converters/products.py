@@ -20,7 +20,7 @@ def _spatial_rank(node: Node) -> int:
     if len(data) != len(weight):
         raise node.malformed(f"data of shape {data} and weights of shape {weight} differ in rank")
     if len(data) - 2 not in _LAYOUTS:
-        raise node.unsupported(f"data of shape {data}; supported are 1, 2 and 3 spatial dimensions")
+        raise node.unsupported(f"data of shape {data}; supported: 1, 2 and 3 spatial dimensions")
     return len(data) - 2
 
 
@@ -60,7 +60,9 @@ def conv_transpose(node: Node) -> relax.Expr:
     rank = _spatial_rank(node)
     spatial, kernel = node.shape(0)[2:], node.shape(1)[2:]
     if list(node.attribute("kernel_shape", kernel)) != list(kernel):
-        raise node.malformed(f"kernel_shape is {node.attribute('kernel_shape')}, but the weights are {kernel} wide")
+        raise node.malformed(
+            f"kernel_shape is {node.attribute('kernel_shape')}, but the weights have a kernel of {kernel}"
+        )
     strides, dilation = (tuple(node.attribute(name, (1,) * rank)) for name in ("strides", "dilations"))
     if len(strides) != rank or len(dilation) != rank or min(*strides, *dilation) < 1:
         raise node.malformed(f"strides and dilations must be {rank} positive integers")
@@ -153,7 +155,7 @@ def _as_matmul(node: Node, equation: str, operands: list[relax.Expr]) -> relax.E
         return None
     shapes = [shape_of(operand) for operand in operands]
     if any(len(shape) != len(term) for shape, term in zip(shapes, letters[:2], strict=True)):
-        raise node.malformed(f"the equation {equation} does not fit shapes {shapes[0]} and {shapes[1]}")
+        raise node.malformed(f"the equation {equation} does not match shapes {shapes[0]} and {shapes[1]}")
     sizes = dict(zip(left, shapes[0], strict=True)) | dict(zip(right, shapes[1], strict=True))
     if any(
         sizes[letter] != size

@@ -27,12 +27,12 @@ def quantize_linear(node: Node) -> relax.Expr:
     onnx_dtype = _output_dtype(node)
     data = node.input(0)
     if node.dtype(0) not in ("float32", "float16", "bfloat16", "int32"):
-        raise node.unsupported(f"quantizes {node.dtype(0)}; supported are float32, float16, bfloat16 and int32")
+        raise node.unsupported(f"quantizing {node.dtype(0)}; supported: float32, float16, bfloat16 and int32")
     if node.dtype(0) != "float32":
         data = node.emit(relax.op.astype(data, "float32"))
     half = node.attribute("precision", 0) == _FLOAT16
     if node.attribute("precision", 0) not in (0, _FLOAT32, _FLOAT16):
-        raise node.unsupported("the division must be in float32 or float16")
+        raise node.unsupported("a precision other than float32 and float16")
     scale, zero_point = node.scale(1), node.zero_point(2)
     if half or _blocked(node):
         quantized = _quantize_by_division(node, data, onnx_dtype, half)
@@ -48,11 +48,11 @@ def quantize_linear(node: Node) -> relax.Expr:
 def dequantize_linear(node: Node) -> relax.Expr:
     """x = f32(q − zero_point) · scale."""
     if node.onnx_dtype(0) not in DEQUANTIZE_DTYPES:
-        raise node.unsupported(f"dequantizes {node.onnx_dtype(0)}; supported are {', '.join(DEQUANTIZE_DTYPES)}")
+        raise node.unsupported(f"dequantizing {node.onnx_dtype(0)}; supported: {', '.join(DEQUANTIZE_DTYPES)}")
     code = node.attribute("output_dtype", 0)
     out_dtype = dtype_name(code) if code else node.dtype(1)
     if out_dtype not in ("float32", "float16", "bfloat16"):
-        raise node.malformed(f"dequantizes to {out_dtype}")
+        raise node.malformed(f"cannot dequantize to {out_dtype}")
     if _blocked(node):
         return relax.op.astype(_dequantize_blocked(node), out_dtype)
     direct = out_dtype if out_dtype != "bfloat16" else "float32"
@@ -71,7 +71,7 @@ def _output_dtype(node: Node) -> str:
         declared = found
     dtype = declared or "uint8"
     if dtype not in QUANTIZE_DTYPES:
-        raise node.unsupported(f"quantizes to {dtype}; supported are {', '.join(QUANTIZE_DTYPES)}")
+        raise node.unsupported(f"quantizing to {dtype}; supported: {', '.join(QUANTIZE_DTYPES)}")
     return dtype
 
 
@@ -103,7 +103,9 @@ def _expanded(node: Node, expr: relax.Expr) -> relax.Expr:
     axis = normalize_axis(node.attribute("axis", 1), len(shape))
     fits = len(blocks) == len(shape) and size > 0 and blocks[axis] == -(-shape[axis] // size)
     if not fits or any(b != d for i, (b, d) in enumerate(zip(blocks, shape, strict=True)) if i != axis):
-        raise node.malformed(f"blocks of {size} along axis {axis} of shape {shape} do not fit scales of shape {blocks}")
+        raise node.malformed(
+            f"blocks of {size} along axis {axis} of shape {shape} do not match scales of shape {blocks}"
+        )
     repeated = node.emit(relax.op.repeat(expr, size, axis))
     if blocks[axis] * size == shape[axis]:
         return repeated
@@ -114,7 +116,7 @@ def _dequantize_blocked(node: Node) -> relax.Expr:
     shifted = node.emit(relax.op.astype(node.input(0), "int32"))
     if node.has_input(2):
         shifted = node.emit(relax.op.subtract(shifted, _expanded(node, node.zero_point(2))))
-    node.note("scales of blocks: dequantized at import, multiplied in float")
+    node.note("its weights have a scale per block: they are dequantized at import and multiplied in float")
     real = node.emit(relax.op.astype(shifted, "float32"))
     return node.emit(relax.op.multiply(real, _expanded(node, node.scale(1))))
 

@@ -18,7 +18,7 @@ def convolve(
     """The int32 accumulator of a convolution of data (N, C, spatial…) with weights (O, C / group, kernel…)."""
     shape, kernel = shape_of(data), shape_of(weight)
     if len(shape) not in (3, 4, 5):
-        raise node.unsupported(f"data of shape {shape}; supported are 1, 2 and 3 spatial dimensions")
+        raise node.unsupported(f"data of shape {shape}; supported: 1, 2 and 3 spatial dimensions")
     if len(kernel) != len(shape):
         raise node.malformed(f"data of shape {shape} and weights of shape {kernel} differ in rank")
     geometry = window(node, shape[2:], kernel[2:])

@@ -81,7 +81,7 @@ def resize(node: Node) -> relax.Expr:
     """Version 11 and later: scales or sizes, perhaps of some axes only or keeping the aspect ratio; seven coordinate
     modes."""
     if node.attribute("antialias", 0):
-        raise node.unsupported("antialias is set")
+        raise node.unsupported("the attribute antialias")
     shape = node.shape(0)
     chosen = node.attribute("axes") or list(range(len(shape)))
     chosen = [normalize_axis(axis, len(shape)) for axis in chosen]
@@ -91,7 +91,7 @@ def resize(node: Node) -> relax.Expr:
         [float(value) for value in node.constant(1).reshape(-1)] if crop else [0.0] * len(chosen) + [1.0] * len(chosen)
     )
     if len(roi) != 2 * len(chosen):
-        raise node.malformed(f"roi has {len(roi)} values for {len(chosen)} axes")
+        raise node.malformed(f"roi has {len(roi)} values, which does not match {len(chosen)} axes")
     axes = [Axis(length, length, 1.0, length) for length in shape]
     for index, (axis, (target, scale)) in enumerate(zip(chosen, _targets(node, chosen), strict=True)):
         part = (roi[index], roi[index + len(chosen)])
@@ -123,18 +123,18 @@ def _targets(node: Node, chosen: list[int]) -> list[tuple[int | None, float]]:
     if node.has_input(2) and node.shape(2) != (0,):
         scales = _scales(node, 2)
         if len(scales) != len(chosen):
-            raise node.malformed(f"{len(scales)} scales for {len(chosen)} axes")
+            raise node.malformed(f"{len(scales)} scales do not match {len(chosen)} axes")
         return [(None, scale) for scale in scales]
     sizes = node.integers(3)
     lengths = [node.shape(0)[axis] for axis in chosen]
     if len(sizes) != len(chosen) or any(size < 1 for size in sizes):
-        raise node.malformed(f"sizes {sizes} for {len(chosen)} axes")
+        raise node.malformed(f"sizes {sizes} do not match {len(chosen)} axes")
     policy = node.attribute("keep_aspect_ratio_policy", "stretch")
     ratios = [size / length for size, length in zip(sizes, lengths, strict=True)]
     if policy == "stretch":
         return list(zip(sizes, ratios, strict=True))
     if policy not in ("not_larger", "not_smaller"):
-        raise node.malformed(f"keep_aspect_ratio_policy {policy!r}")
+        raise node.malformed(f"unknown keep_aspect_ratio_policy {policy!r}")
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
     return [(math.floor(ratio * length + 0.5), ratio) for length in lengths]
 

@@ -36,7 +36,7 @@ def identity(node: Node) -> relax.Expr:
 def dropout(node: Node) -> list[relax.Expr]:
     """The input itself: models are run, not trained. The second output is an all-true mask."""
     if node.has_input(2) and (not node.is_constant(2) or node.constant(2).any()):
-        raise node.unsupported("training_mode is on; export the model for inference")
+        raise node.unsupported("training_mode; export the model for inference")
     mask = [_all_true(node)] if node.has_output(1) else []
     return [node.input(0), *mask]
 
@@ -78,7 +78,7 @@ def flatten(node: Node) -> relax.Expr:
 def eye_like(node: Node) -> relax.Expr:
     """A constant matrix with ones on the k-th diagonal, as big as the input."""
     if len(node.shape(0)) != 2:
-        raise node.malformed(f"takes a matrix, found shape {node.shape(0)}")
+        raise node.malformed(f"the input must be a matrix, found shape {node.shape(0)}")
     dtype = node.target_dtype("dtype") if "dtype" in node.attributes else node.dtype(0)
     rows, columns = check_elements(node.shape(0), "the matrix", "folded")
     return constant(np.eye(rows, columns, k=node.attribute("k", 0), dtype=dtype))

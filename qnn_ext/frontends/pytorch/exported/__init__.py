@@ -45,5 +45,5 @@ def from_exported_program(
     from .importer import ProgramImporter
 
     if shapes is not None and not isinstance(shapes, Mapping):
-        raise QnnError("shapes of a torch.export program is a mapping from input name to shape")
+        raise QnnError("for a torch.export program, shapes must be a mapping from input name to shape")
     return ProgramImporter(program, source, shapes or {}, example_inputs).run()

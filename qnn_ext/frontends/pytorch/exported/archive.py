@@ -59,7 +59,7 @@ def _blaming(name: str) -> Iterator[None]:
     except (Exception, RecursionError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelFormatError(
-            f"{name}: the .pt2 file is damaged or of another PyTorch version ({reason}); save it again with "
+            f"{name}: the .pt2 file is damaged or from another PyTorch version ({reason}); save it again with "
             f"torch.export.save of PyTorch {torch.__version__.split('+')[0]}"
         ) from error
 
@@ -90,7 +90,9 @@ class _Archive:
 
 def _build(archive: _Archive) -> torch.export.ExportedProgram:
     if f"models/{MODEL}.json" not in archive:
-        raise ModelFormatError("the archive holds no torch.export program named 'model'; write it by torch.export.save")
+        raise ModelFormatError(
+            "the archive holds no torch.export program named 'model'; write it with torch.export.save"
+        )
     description = _sanitized(archive.read_json(f"models/{MODEL}.json"))
     program = _dict_to_dataclass(schema.ExportedProgram, description)
     state = _tensors(archive, "data/weights/", f"{MODEL}_weights_config.json", f"{MODEL}.pt")
@@ -106,7 +108,7 @@ def _tensors(archive: _Archive, folder: str, config_name: str, legacy_name: str)
     if folder + legacy_name in archive:
         tensors = _unpickle(archive.read(folder + legacy_name), legacy_name)
         if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
-            raise ModelFormatError(f"{folder}{legacy_name} is no dictionary of tensors")
+            raise ModelFormatError(f"{folder}{legacy_name} is not a dictionary of tensors")
         return tensors
     config = _dict_to_dataclass(schema.PayloadConfig, archive.read_json(folder + config_name)).config
     storages: dict[str, torch.Tensor] = {}
@@ -120,16 +122,16 @@ def _tensor(
     if not payload.path_name.startswith(("weight_", "tensor_")):
         raise UnsupportedOperatorError(
             f"'{name}' is a Python or TorchBind object ({payload.path_name}), which is not read from files: its pickle "
-            "could run anything. Export the model without it, or hand the program over as an object"
+            "could run any code: export the model without it, or pass the program as an object"
         )
     if payload.use_pickle:
         value = _unpickle(archive.read(record), name)
         if not isinstance(value, torch.Tensor):
-            raise ModelFormatError(f"'{name}' is no tensor")
+            raise ModelFormatError(f"'{name}' is not a tensor")
         return value
     meta = payload.tensor_meta
     if meta is None:
-        raise ModelFormatError(f"tensor '{name}' has no description")
+        raise ModelFormatError(f"tensor '{name}' has no metadata")
     if record not in storages:
         storages[record] = _storage(archive.read(record), deserialize_scalar_type(meta.dtype), name)
     sizes, strides = [[int(dim.as_int) for dim in dims] for dims in (meta.sizes, meta.strides)]
@@ -145,7 +147,7 @@ def _tensor(
 
 def _storage(content: bytes, dtype: torch.dtype, name: str) -> torch.Tensor:
     if len(content) % dtype.itemsize:
-        raise ModelFormatError(f"tensor '{name}': {len(content)} bytes are no multiple of {dtype}'s size")
+        raise ModelFormatError(f"tensor '{name}': {len(content)} bytes are not a multiple of {dtype}'s size")
     return torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
@@ -158,7 +160,7 @@ def _unpickle(content: bytes, name: str) -> Any:
         return torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:
         raise ModelFormatError(
-            f"'{name}' is pickled, and the pickle is damaged or holds more than tensors, which could run anything: "
+            f"'{name}' is pickled, and the pickle is damaged or holds more than tensors, which could run any code: "
             f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
         ) from error
 
@@ -177,7 +179,7 @@ def import_torchao() -> None:
 def _sanitized(description: Any) -> dict[str, Any]:
     """The description of a program without anything that PyTorch would evaluate, import or unpickle."""
     if not isinstance(description, dict) or "graph_module" not in description:
-        raise ModelFormatError(f"models/{MODEL}.json describes no program")
+        raise ModelFormatError(f"models/{MODEL}.json does not describe a program")
     _check_values(description)
     module = description["graph_module"]
     module["module_call_graph"] = [_flat_signature(module["signature"])]
@@ -202,7 +204,7 @@ def _check_values(value: Any) -> None:
         elif key == "as_operator" or (key == "target" and "inputs" in value and "outputs" in value):
             _check_target(item)
         elif key in ("as_custom_obj", "custom_obj") and item:
-            raise UnsupportedOperatorError("the program takes Python or TorchBind objects; tensors are supported")
+            raise UnsupportedOperatorError("the program takes Python or TorchBind objects; only tensors are supported")
         else:
             _check_values(item)
 
@@ -211,19 +213,19 @@ def _check_target(target: Any) -> None:
     if isinstance(target, str) and target.startswith("torch.ops.torchao"):
         import_torchao()
     if not isinstance(target, str) or not _TARGET.fullmatch(target):
-        raise UnsupportedOperatorError(f"the program calls {target!r}; operators torch.ops.* are supported")
+        raise UnsupportedOperatorError(f"the program calls {target!r}; only operators torch.ops.* are supported")
 
 
 def _check_expression(text: Any) -> None:
     """A shape expression must be arithmetic on names: sympy evaluates whatever it is given."""
     if not isinstance(text, str) or len(text) > _MAX_EXPRESSION:
-        raise ModelFormatError("a shape expression is no short text")
+        raise ModelFormatError("a shape expression is too long or not text")
     try:
         is_arithmetic = _is_arithmetic(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModelFormatError(f"shape expression {text!r} cannot be parsed") from error
     if not is_arithmetic:
-        raise ModelFormatError(f"shape expression {text!r} is more than arithmetic")
+        raise ModelFormatError(f"shape expression {text!r} is not plain arithmetic")
 
 
 def _is_arithmetic(node: ast.AST) -> bool:

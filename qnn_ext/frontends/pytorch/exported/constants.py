@@ -133,5 +133,5 @@ def inner_tensor(values: Values, node: fx.Node) -> torch.Tensor:
     tensor = values.known(source) if isinstance(source, fx.Node) else source
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None or attribute not in flatten()[0]:
-        raise UnsupportedOperatorError(f"takes {attribute!r} of a {type(tensor).__name__}")
+        raise UnsupportedOperatorError(f"reading {attribute!r} of a {type(tensor).__name__} is not supported")
     return getattr(tensor, str(attribute))

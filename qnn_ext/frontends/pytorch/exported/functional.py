@@ -32,7 +32,8 @@ def prepared(
         except Exception as error:
             what = ", ".join(map(str, table)) or "operators that write to memory read through a view"
             raise UnsupportedOperatorError(
-                f"{source}: PyTorch cannot decompose {what} ({str(error).strip().splitlines()[0]}); avoid them"
+                f"{source}: PyTorch cannot decompose {what} ({str(error).strip().splitlines()[0]}); export the model "
+                "without them"
             ) from error
     return program
 

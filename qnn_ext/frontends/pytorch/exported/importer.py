@@ -230,12 +230,12 @@ class ProgramImporter:
                 self._values.tensors[node] = state[spec.target]
             else:
                 raise UnsupportedOperatorError(
-                    f"{self.source}: '{node.name}' is {spec.kind.name}, tensors are supported"
+                    f"{self.source}: '{node.name}' is {spec.kind.name}; only tensors are supported"
                 )
         unknown = [name for name in self.shapes if name not in [spec.name for spec in specs]]
         if unknown:
             names = ", ".join(repr(spec.name) for spec in specs)
-            raise ShapeError(f"shapes names {unknown[0]!r}, but the inputs of {self.source} are {names}")
+            raise ShapeError(f"shapes has an entry {unknown[0]!r}, but the inputs of {self.source} are {names}")
         return tuple(specs)
 
     def _bind_user_input(self, node: fx.Node, spec: InputSpec, specs: list[TensorSpec]) -> None:
@@ -243,7 +243,9 @@ class ProgramImporter:
             self._values[node] = spec.arg.value
             return
         if not isinstance(spec.arg, TensorArgument):
-            raise UnsupportedOperatorError(f"{self.source}: input '{node.name}' is no tensor; export with a constant")
+            raise UnsupportedOperatorError(
+                f"{self.source}: input '{node.name}' is not a tensor; export with a constant in its place"
+            )
         shape = self._input_shape(node.name, node.meta["val"])
         tensor = TensorSpec(node.name, shape, dtype_name(node.meta["val"].dtype))
         self._values[node] = self._assembly.input(node.name, shape, tensor.dtype)
@@ -263,7 +265,7 @@ class ProgramImporter:
             shape = tuple(operator_index(dim) for dim in self.shapes[name])
         except TypeError:
             raise ShapeError(
-                f"input '{name}': a shape is a sequence of integers, found {self.shapes[name]!r}"
+                f"input '{name}': a shape must be a sequence of integers, found {self.shapes[name]!r}"
             ) from None
         fits = len(shape) == len(dims) and all(d > 0 and e in (d, str(e)) for d, e in zip(shape, dims, strict=False))
         if not fits:
@@ -278,14 +280,16 @@ class ProgramImporter:
         for value, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION or spec.kind == OutputKind.USER_INPUT_MUTATION:
                 raise UnsupportedOperatorError(
-                    f"{self.source}: the program changes '{spec.target}' in place; export it in eval mode"
+                    f"{self.source}: the program changes '{spec.target}' in place; export the model in eval mode"
                 )
             if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
                 if not isinstance(getattr(value, "ty", None), relax.TensorType):  # the signature says it is a tensor
-                    raise ModelFormatError(f"{self.source}: output '{spec.arg.name}' is no tensor; export it again")
+                    raise ModelFormatError(
+                        f"{self.source}: output '{spec.arg.name}' is not a tensor; export the program again"
+                    )
                 outputs.append((spec.arg.name, value))
         if not outputs:
-            raise ModelFormatError(f"{self.source}: the program has no tensor as output")
+            raise ModelFormatError(f"{self.source}: none of the program's outputs is a tensor")
         return outputs
 
 
@@ -377,11 +381,11 @@ def _check_result(value: Any, declared: Any) -> None:
     if not isinstance(value, relax.Expr) or not isinstance(declared, torch.Tensor):
         return
     if not isinstance(value.ty, relax.TensorType):
-        raise UnsupportedOperatorError("the result is no tensor")
+        raise UnsupportedOperatorError("the result is not a tensor")
     shape, dtype = shape_of(value), str(value.ty.dtype)
     fits = len(shape) == declared.ndim and all(
         not isinstance(dim, int) or dim == found for dim, found in zip(declared.shape, shape, strict=True)
     )
     if not fits or dtype != dtype_name(declared.dtype):
         expected = f"{dtype_name(declared.dtype)} {tuple(declared.shape)}"
-        raise UnsupportedOperatorError(f"yields {dtype} {shape}, but the program declares {expected}")
+        raise UnsupportedOperatorError(f"the result is {dtype} {shape}, but the program declares {expected}")

@@ -118,7 +118,7 @@ def check_items(values: Sequence[Any]) -> None:
             value = list(value.values())
         if isinstance(value, (list, tuple, str)):
             count += len(value)
-            _check_count(count, "a list or text")
+            _check_count(count, "a list or string")
         if isinstance(value, (list, tuple)):
             pending.extend(value)
 
@@ -137,12 +137,12 @@ def _check_items(kind: str, operands: Sequence[Any]) -> None:
         return
     if name == "mul":
         times = [value for value in operands if isinstance(value, int)]
-        _check_count(math.prod([*lengths, *times]), f"what {kind} makes")
+        _check_count(math.prod([*lengths, *times]), f"the result of {kind}")
     elif name == "add":
-        _check_count(sum(lengths), f"what {kind} makes")
+        _check_count(sum(lengths), f"the result of {kind}")
     elif name == "join":
         separator, texts = operands
-        _check_count(sum(map(len, texts)) + len(separator) * len(texts), f"what {kind} makes")
+        _check_count(sum(map(len, texts)) + len(separator) * len(texts), f"the result of {kind}")
 
 
 def _check_size(kind: str, function: Any, schema: Any, operands: Sequence[Any], is_constant: bool) -> None:

@@ -54,7 +54,7 @@ def from_script_module(
             raise
         except Exception as error:  # RecursionError, and what PyTorch raises when it returns a damaged graph
             raise ModelFormatError(
-                f"{source}: the graph of this model cannot be followed: {type(error).__name__}: {first_line(error)}; "
+                f"{source}: the graph of this model cannot be read: {type(error).__name__}: {first_line(error)}; "
                 "export the model again"
             ) from error
 
@@ -113,7 +113,7 @@ class Importer:
                 value = self._new_traced(example.detach(), self.assembly.input(name, spec.shape, spec.dtype))
             self._environment[parameter.debugName()] = value
         if not specs:
-            raise ShapeError(f"{self.source}: the model takes no tensor, so there is nothing to run")
+            raise ShapeError(f"{self.source}: the model takes no tensor as input, so there is nothing to compile")
         outputs: list[tuple[TensorSpec, relax.Expr]] = []
 
         def walk() -> list[relax.Expr]:
@@ -135,9 +135,7 @@ class Importer:
     def _input_spec(self, name: str, example: Any) -> TensorSpec:
         dtype = dtype_name(example)
         if dtype not in INPUT_DTYPES:
-            raise UnsupportedOperatorError(
-                f"input {name!r} is of dtype {dtype}; supported are {', '.join(INPUT_DTYPES)}"
-            )
+            raise UnsupportedOperatorError(f"input {name!r} is of dtype {dtype}; supported: {', '.join(INPUT_DTYPES)}")
         return TensorSpec(name, tuple(example.shape), dtype, qparams_of(example))
 
     def _output(self, index: int, value: Any) -> tuple[TensorSpec, relax.Expr]:
@@ -248,7 +246,7 @@ class Importer:
         if value.stale:
             raise UnsupportedOperatorError(
                 f"{self.source}: {reader} reads a tensor that an in-place operator changed through another view; use "
-                "the operator that is not in place"
+                "the out-of-place operator instead"
             )
 
     # ---- control flow --------------------------------------------------------------------------------------------
@@ -279,7 +277,7 @@ class Importer:
         if isinstance(value, Traced):
             raise UnsupportedOperatorError(
                 f"{where(node)}: {node.kind()} depends on the values of a tensor, not only on its shape; "
-                "trace the model with torch.jit.trace, or keep the decision out of it"
+                "trace the model with torch.jit.trace, or move the decision out of it"
             )
         return plain(value)
 

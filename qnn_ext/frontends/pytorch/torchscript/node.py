@@ -94,7 +94,7 @@ class Node(Conversion):
         """The QParams of an argument that must be quantized. Raises UnsupportedOperatorError otherwise."""
         found = self.qparams(name)
         if found is None:
-            raise self.unsupported(f"argument '{name}' is not quantized")
+            raise self.unsupported(f"argument '{name}' that is not quantized")
         return found
 
     @property

@@ -48,11 +48,11 @@ def unpack_weights(weight: Any, bias: Any) -> Weights:
         zero = weight.q_per_channel_zero_points().numpy().astype(np.int32)
     else:
         raise UnsupportedOperatorError(
-            f"weights of scheme {weight.qscheme()}; per-tensor and per-channel are supported"
+            f"weights of scheme {weight.qscheme()}; only per-tensor and per-channel are supported"
         )
     values = array_of(weight)
     if values.dtype not in (np.int8, np.uint8):
-        raise UnsupportedOperatorError(f"weights of dtype {weight.dtype}; qint8 is supported")
+        raise UnsupportedOperatorError(f"weights of dtype {weight.dtype}; only qint8 is supported")
     return Weights(values, np.asarray(scale), np.asarray(zero), None if bias is None else array_of(bias))
 
 

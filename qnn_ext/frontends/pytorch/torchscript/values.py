@@ -72,7 +72,7 @@ def qparams_of(tensor: Any) -> QParams | None:
         return None
     if tensor.qscheme() != torch.per_tensor_affine:
         raise UnsupportedOperatorError(
-            f"a quantized activation with {tensor.qscheme()}; only per-tensor ones exist here"
+            f"a quantized activation with {tensor.qscheme()}; only per-tensor ones are supported"
         )
     return QParams(np.float64(tensor.q_scale()), tensor.q_zero_point(), dtype_name(tensor))
 

@@ -46,7 +46,7 @@ def accumulator_dtype(node: Node, dtype: str, bias: int | None = None) -> str:
         return "int32"
     declared = node.options.get("quantized_bias_type", "float32")
     if declared not in ("float32", "int32", "int64"):
-        raise node.unsupported(f"quantized_bias_type {declared}; supported are int32 and int64")
+        raise node.unsupported(f"quantized_bias_type {declared}; supported: int32 and int64")
     if bias is not None and node.has_input(bias) and declared not in ("float32", node.dtype(bias)):
         raise node.malformed(f"the bias is {node.dtype(bias)}, but quantized_bias_type says {declared}")
     return "int32" if declared == "int32" else "int64"
@@ -76,7 +76,7 @@ def bias_of(node: Node, index: int, channels: int) -> relax.Expr | None:
         return None
     shape = node.shape(index)
     if int(np.prod(shape)) != channels:
-        raise node.malformed(f"a bias of shape {shape} does not fit {channels} output channels")
+        raise node.malformed(f"a bias of shape {shape} does not match {channels} output channels")
     bias = node.input(index)
     return bias if len(shape) == 1 else node.emit(relax.op.reshape(bias, (channels,)))
 

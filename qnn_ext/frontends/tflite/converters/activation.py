@@ -34,7 +34,7 @@ def lookup(node: Node, table: Table, supported: tuple[str, ...]) -> relax.Expr:
     require_dtype(node, node.dtype(), *supported, "float32")
     source, target = tensor_qparams(node), result_qparams(node)
     if source.dtype != target.dtype:
-        raise node.malformed(f"input is {source.dtype}, output {target.dtype}")
+        raise node.malformed(f"the input is {source.dtype}, but the output is {target.dtype}")
     try:
         values = table(source, target)
     except QnnError as error:
@@ -195,7 +195,7 @@ def negated_table(source: QParams, target: QParams) -> np.ndarray:
 def convert_sign(node: Node) -> relax.Expr:
     """−1, 0, 1 or NaN."""
     if not real_function(node, "float32", "int32"):
-        raise node.unsupported("quantized input")
+        raise node.unsupported("a quantized input")
     return sign_or_nan(node.emit, node.input(0))
 
 
@@ -212,5 +212,5 @@ FLOAT_ONLY = {
 def convert_float_only(node: Node) -> relax.Expr:
     """LiteRT has float kernels only."""
     if not real_function(node, "float32"):
-        raise node.unsupported("quantized input; LiteRT has a float kernel only")
+        raise node.unsupported("a quantized input; LiteRT only has a float kernel")
     return FLOAT_ONLY[node.operator.name](node.input(0))

@@ -130,7 +130,7 @@ def convert_add_n(node: Node) -> relax.Expr:
     """Sum of any number of tensors of one shape."""
     require_dtype(node, same_dtype(node, *range(node.input_count)), "float32", "int32")
     if len({node.shape(i) for i in range(node.input_count)}) > 1:
-        raise node.malformed("all operands must have one shape")
+        raise node.malformed("all operands must have the same shape")
     total = node.input(0)
     for index in range(1, node.input_count):
         total = node.emit(relax.op.add(total, node.input(index)))
@@ -187,7 +187,7 @@ def _unquantized(node: Node, *supported: str) -> str:
     dtype = same_dtype(node, 0, 1)
     require_dtype(node, dtype, *supported)
     if node.is_quantized(0) or node.is_quantized(1):
-        raise node.unsupported("quantized operands; it divides plain integers and floats")
+        raise node.unsupported("quantized operands; only plain integers and floats are")
     return dtype
 
 

@@ -101,11 +101,11 @@ def convert_select(node: Node) -> relax.Expr:
     """The condition has the operands' shape, one element, or is a vector selecting rows; operands share a shape."""
     condition, rows = node.shape(0), node.shape(1)
     if rows != node.shape(2):
-        raise node.malformed(f"operands must have one shape, found {rows} and {node.shape(2)}")
+        raise node.malformed(f"operands must have the same shape, found {rows} and {node.shape(2)}")
     if condition == rows or condition in ((), (1,)):
         return _select(node, node.input(0))
     if len(condition) != 1 or not rows or condition[0] != rows[0]:
-        raise node.malformed(f"a condition of shape {condition} does not choose between tensors of shape {rows}")
+        raise node.malformed(f"a condition of shape {condition} cannot select between tensors of shape {rows}")
     column = (condition[0],) + (1,) * (len(rows) - 1)
     return _select(node, node.emit(relax.op.reshape(node.input(0), column)))
 

@@ -48,7 +48,7 @@ def window_padding(node: Node, spatial: Shape, kernel: Shape, strides: Pair, dil
     if padding == "VALID":
         return (0, 0, 0, 0)
     if padding != "SAME":
-        raise node.unsupported(f"padding {padding}; supported are SAME and VALID")
+        raise node.unsupported(f"padding {padding}; supported: SAME and VALID")
     (top, bottom), (left, right) = (
         same_padding(*dims) for dims in zip(spatial, kernel, strides, dilation, strict=True)
     )
@@ -79,7 +79,7 @@ def convert_conv2d(node: Node) -> relax.Expr:
     check_rank4(node, 0, 1)
     channels, in_channels = node.shape(0)[3], node.shape(1)[3]
     if channels % in_channels:
-        raise node.malformed(f"{channels} input channels do not fit weights of shape {node.shape(1)}")
+        raise node.malformed(f"{channels} input channels do not match weights of shape {node.shape(1)}")
     groups = channels // in_channels
     asymmetric = groups > 1 or _scales_differ(node.tensor(1).qparams)
     return _window_operator(node, node.input(1), 0, groups, asymmetric)

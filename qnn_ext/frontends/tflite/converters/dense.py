@@ -35,14 +35,14 @@ def convert_fully_connected(node: Node) -> relax.Expr:
         raise node.unsupported(f"weights_format {node.options['weights_format']}; only DEFAULT is supported")
     shape, matrix = node.shape(0), node.shape(1)
     if len(matrix) != 2 or 0 in matrix or math.prod(shape) % matrix[1]:
-        raise node.malformed(f"an input of shape {shape} does not divide into rows of weights {matrix}")
+        raise node.malformed(f"an input of shape {shape} cannot be divided into rows for weights of shape {matrix}")
     units, depth = matrix
     data = reshaped(node, node.input(0), (math.prod(shape) // depth, depth))
     result = _dense(node, data, bias_of(node, 2, units))
     if not node.options["keep_num_dims"]:
         return result
     if not shape or shape[-1] != depth:
-        raise node.malformed(f"keep_num_dims with an input of shape {shape} and rows of {depth} weights")
+        raise node.malformed(f"keep_num_dims needs an input whose last dimension is {depth}, found shape {shape}")
     return reshaped(node, node.emit(result), (*shape[:-1], units))
 
 
@@ -92,11 +92,11 @@ def convert_batch_matmul(node: Node) -> relax.Expr:
     right = node.input(1) if node.options["adj_y"] else _transposed(node, node.input(1))  # (…, N, K)
     left_shape, right_shape = shape_of(left), shape_of(right)
     if left_shape[-1] != right_shape[-1]:
-        raise node.malformed(f"{node.shape(0)} and {node.shape(1)} do not fit as matrices")
+        raise node.malformed(f"matrices of shapes {node.shape(0)} and {node.shape(1)} cannot be multiplied")
     try:
         batch = np.broadcast_shapes(left_shape[:-2], right_shape[:-2])
     except ValueError:
-        raise node.malformed(f"{node.shape(0)} and {node.shape(1)} do not broadcast") from None
+        raise node.malformed(f"shapes {node.shape(0)} and {node.shape(1)} do not broadcast") from None
     shape = (*batch, left_shape[-2], right_shape[-2])
     kind = _matmul_kind(node)
     if kind == "float":
@@ -111,7 +111,7 @@ def _matmul_kind(node: Node) -> str:
     if dtypes == ("int16", "int16"):
         return "integer"
     if dtypes[0] == "uint8":  # LiteRT has no such kernel
-        raise node.unsupported(f"{dtypes[0]} operands; supported are float32, int8 and int16")
+        raise node.unsupported(f"{dtypes[0]} operands; supported: float32, int8 and int16")
     return product_kind(node, 0, 1)
 
 
@@ -140,7 +140,9 @@ def _hybrid_matmul(node: Node, left: relax.Expr, right: relax.Expr, batch: Shape
     if math.prod(shape_of(right)[:-2]) == 1:
         columns = len(node.shape(1)) - (2 if node.options["adj_y"] else 1)
         if weights.per_channel and weights.axis != columns:
-            raise node.unsupported(f"weight scales along dimension {weights.axis}, which is not the result's columns")
+            raise node.unsupported(
+                f"weight scales along dimension {weights.axis}, which is not that of the result's columns"
+            )
         return hybrid_dense(node, _as_rows(node, left), reshaped(node, right, shape_of(right)[-2:]), weights)
     if weights.per_channel:
         raise node.unsupported("per-channel scales of more than one matrix")

@@ -51,7 +51,7 @@ def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
     scores = reshape(node, scores, [options.boxes, options.num_classes + options.offset])
     scores = block(node, scores, [1], [options.offset], [options.offset + options.num_classes], [1])
     if node.is_quantized(_BOXES) or node.is_quantized(_SCORES):
-        reason = "boxes are decoded and compared in float, by definition of the operator"
+        reason = "the operator is defined to decode and compare boxes in float"
         node.assembly.notes.append(FloatNote(node.output_tensor().name, node.operator.name, reason))
     return (_regular if options.use_regular_nms else _fast)(node, boxes, scores, options)
 
@@ -65,9 +65,9 @@ def _options(node: Node) -> Options:
     try:
         values = flexbuffers.Loads(node.operator.custom_options)
     except Exception as error:  # damaged bytes can make the flexbuffer reader raise almost anything
-        raise node.malformed(f"its options are no flexbuffer: {error}") from error
+        raise node.malformed(f"its options are not a flexbuffer: {error}") from error
     if not isinstance(values, dict):
-        raise node.malformed("its options are no flexbuffer map")
+        raise node.malformed("its options are not a flexbuffer map")
     try:
         return _checked(node, _parse(values, node))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
@@ -78,7 +78,9 @@ def _parse(values: dict[str, Any], node: Node) -> Options:
     boxes, scores = node.shape(_BOXES), node.shape(_SCORES)
     num_classes = int(values["num_classes"])
     if len(boxes) != 3 or boxes[0] != 1 or boxes[2] < 4 or len(scores) != 3 or scores[:2] != boxes[:2]:
-        raise node.malformed(f"box encodings {boxes} and scores {scores}; wanted are (1, N, 4) and (1, N, classes)")
+        raise node.malformed(
+            f"box encodings {boxes} and scores {scores} must have shapes (1, N, 4) and (1, N, classes)"
+        )
     return Options(
         max_detections=int(values["max_detections"]),
         max_classes_per_detection=int(values["max_classes_per_detection"]),
@@ -96,9 +98,9 @@ def _parse(values: dict[str, Any], node: Node) -> Options:
 def _checked(node: Node, options: Options) -> Options:
     positive = (options.max_detections, options.max_classes_per_detection, options.detections_per_class)
     if min(*positive, options.num_classes, options.boxes) < 1 or options.offset not in (0, 1):
-        raise node.malformed(f"contradictory options {options}")
+        raise node.malformed(f"its options contradict each other: {options}")
     if not np.isfinite(options.scales).all() or 0 in options.scales or not 0 < options.iou_threshold <= 1:
-        raise node.malformed(f"impossible scales or thresholds in {options}")
+        raise node.malformed(f"scales or thresholds are out of range in {options}")
     per_class = min(options.detections_per_class, options.max_detections)
     check_elements(node, [options.max_detections, options.max_classes_per_detection, 4], "folded")
     check_elements(node, [options.num_classes, per_class], "folded")
@@ -120,7 +122,7 @@ def _decoded_boxes(node: Node, options: Options) -> relax.Expr:
     """(N, 4) float32 corners ymin, xmin, ymax, xmax from centers and sizes relative to the anchors, in double."""
     anchors = node.constant(_ANCHORS)
     if anchors.shape != (options.boxes, 4):
-        raise node.malformed(f"{options.boxes} boxes do not fit anchors of shape {anchors.shape}")
+        raise node.malformed(f"{options.boxes} boxes do not match anchors of shape {anchors.shape}")
     if node.is_quantized(_ANCHORS):
         qparams = node.qparams(_ANCHORS)
         anchors = (anchors.astype(np.float32) - np.float32(qparams.zero_point)) * qparams.scale.astype(np.float32)

@@ -66,7 +66,9 @@ def _sequence(node: Node) -> Sequence:
     if len(shape) != 3 or 0 in shape:
         raise node.malformed(f"the input must have 3 dimensions, found shape {shape}")
     time, batch = shape[:2] if time_major else (shape[1], shape[0])
-    check("unrolled", time, f"{node.label}: the sequence (states go on, so that shorter pieces can be run)")
+    check(
+        "unrolled", time, f"{node.label}: the sequence (or run it in shorter pieces: the states are kept between calls)"
+    )
     return Sequence(batch, time, shape[2], time_major)
 
 

@@ -49,7 +49,9 @@ class IntegerCell:
     def _check_dtypes(self) -> None:
         node, layer = self.node, self.layer
         if node.options["fused_activation_function"] != "TANH":
-            raise node.unsupported(f"activation {node.options['fused_activation_function']}; integer LSTMs have TANH")
+            raise node.unsupported(
+                f"activation {node.options['fused_activation_function']}; integer LSTMs must have TANH"
+            )
         wanted = {18: node.dtype(0), 19: "int16"}
         for gate in layer.gates:
             wanted |= {lstm_layer.input_weights(gate): "int8", lstm_layer.recurrent_weights(gate): "int8"}
@@ -64,20 +66,20 @@ class IntegerCell:
         for index, dtype in wanted.items():
             found = node.tensor(index).dtype
             if found != dtype:
-                raise node.unsupported(f"input {index} is {found}; with {node.dtype(0)} activations it must be {dtype}")
+                raise node.unsupported(f"input {index} of {found}; with {node.dtype(0)} activations it must be {dtype}")
 
     def _cell_exponent(self) -> int:
         scale = float(self.node.qparams(19).scale)
         exponent = round(np.log2(scale))
         if scale != 2.0**exponent or not -15 <= exponent <= -9:
-            raise self.node.unsupported(f"the cell state's scale must be a power of two, 2⁻¹⁵ to 2⁻⁹; found {scale}")
+            raise self.node.unsupported(f"a cell state with scale {scale}; it must be a power of two, 2⁻¹⁵ to 2⁻⁹")
         return exponent
 
     def _before_projection(self) -> tuple[np.float32, int]:
         """Scale and zero point of o∘tanh(c); they belong to the last of five intermediate tensors."""
         indices = self.node.operator.intermediates
         if len(indices) != 5 or indices[4] < 0:
-            raise self.node.unsupported(f"{len(indices)} intermediate tensors; only the kernel with 5 is supported")
+            raise self.node.unsupported(f"{len(indices)} intermediate tensors; only 5 are supported")
         qparams = self.node.assembly.tensor(indices[4]).qparams
         if qparams is None:
             raise self.node.malformed("the intermediate tensor of the hidden state has no quantization parameters")

@@ -97,7 +97,7 @@ def _rows(node: Node, index: int) -> int:
 def _columns(node: Node, index: int) -> int:
     shape = node.shape(index)
     if len(shape) != 2:
-        raise node.unsupported(f"recurrent weights of shape {shape}: only full matrices are supported")
+        raise node.unsupported(f"recurrent weights of shape {shape}; only full matrices are supported")
     return shape[1]
 
 
@@ -108,7 +108,7 @@ def _check(node: Node, layer: Layer) -> None:
     ):
         raise node.malformed(f"clips must not be negative, found {layer.cell_clip} and {layer.projection_clip}")
     if 0 in (layer.cells, layer.outputs) or (not layer.projection and layer.outputs != layer.cells):
-        raise node.malformed(f"{layer.cells} cells do not fit {layer.outputs} outputs without a projection")
+        raise node.malformed(f"without a projection, {layer.cells} cells cannot have {layer.outputs} outputs")
     depth = node.shape(0)[-1]
     for gate in layer.gates:
         _expect(node, input_weights(gate), (layer.cells, depth))

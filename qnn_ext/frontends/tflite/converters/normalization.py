@@ -37,7 +37,7 @@ def _quantized_l2(node: Node) -> relax.Expr:
     require_dtype(node, node.dtype(), "int8", "uint8")
     target, middle = result_qparams(node), 128 if node.dtype() == "uint8" else 0
     if float(target.scale) != 1 / 128 or int(target.zero_point) != middle:
-        raise node.unsupported(f"output {target}; the result has scale 1/128 and zero point {middle}")
+        raise node.unsupported(f"an output with {target}; it must have scale 1/128 and zero point {middle}")
     x = centered(node, 0)
     root, right = inverse_sqrt(Wide.of(node, _sum_of_squares(node, x)))
     # 2⁷·x/√Σ: the int8 kernel merges both shifts, the uint8 kernel applies 2⁷ first

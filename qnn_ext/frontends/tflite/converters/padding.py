@@ -22,7 +22,7 @@ def paddings(node: Node, index: int, ndim: int) -> list[tuple[int, int]]:
     numbers = node.integers(index)
     pairs = list(zip(numbers[::2], numbers[1::2], strict=False))
     if len(numbers) != 2 * ndim or any(min(pair) < 0 for pair in pairs):
-        raise node.malformed(f"paddings {pairs} do not fit {ndim} dimensions")
+        raise node.malformed(f"paddings {pairs} do not match {ndim} dimensions")
     return pairs
 
 
@@ -63,13 +63,13 @@ def convert_mirror_pad(node: Node) -> relax.Expr:
     """Pads the input by mirroring it at its edges: SYMMETRIC repeats the edge, REFLECT does not."""
     modes = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}
     if node.options["mode"] not in modes:
-        raise node.unsupported(f"mode {node.options['mode']}")
+        raise node.unsupported(f"padding mode {node.options['mode']}")
     shape, result = node.shape(0), node.input(0)
     pairs = paddings(node, 1, len(shape))
     check_elements(node, [before + dim + after for dim, (before, after) in zip(shape, pairs, strict=True)])
     for axis, (size, pair) in enumerate(zip(shape, pairs, strict=True)):
         if max(pair) > size - (node.options["mode"] == "REFLECT"):
-            raise node.malformed(f"cannot mirror {max(pair)} of {size} elements of dimension {axis}")
+            raise node.malformed(f"cannot mirror {max(pair)} of the {size} elements of dimension {axis}")
         if any(pair):
             check_elements(node, [sum(pair) + size], "folded")
             indices = np.pad(np.arange(size), pair, mode=modes[node.options["mode"]])  # type: ignore[call-overload]
@@ -84,7 +84,7 @@ def _block_size(node: Node) -> int:
     size = int(node.options["block_size"])
     if size < 1 or len(node.shape(0)) != 4:
         raise node.malformed(
-            f"block size {size} and shape {node.shape(0)}; wanted are a positive size and 4 dimensions"
+            f"block size {size} and shape {node.shape(0)}: the size must be positive, and the data have 4 dimensions"
         )
     return size
 
@@ -105,7 +105,7 @@ def convert_depth_to_space(node: Node) -> relax.Expr:
     """(n, h, w, b·b·c) → (n, h·b, w·b, c)."""
     size, (n, h, w, c) = _block_size(node), node.shape(0)
     if c % (size * size):
-        raise node.malformed(f"block size {size} does not fit {c} channels")
+        raise node.malformed(f"{c} channels cannot be divided by block size {size}")
     parts = reshape(node, node.input(0), [n, h, w, size, size, c // (size * size)])
     parts = node.emit(relax.op.permute_dims(parts, [0, 1, 3, 2, 4, 5]))
     return reshape(node, parts, [n, h * size, w * size, c // (size * size)])
@@ -118,7 +118,7 @@ def _blocks_and_margins(node: Node) -> tuple[list[int], list[tuple[int, int]]]:
     """The block size of each spatial dimension (those after the batch) and the pairs of input 2."""
     blocks = node.integers(1)
     if not blocks or min(blocks) < 1 or len(node.shape(0)) < 1 + len(blocks):
-        raise node.malformed(f"blocks {blocks} do not fit shape {node.shape(0)}")
+        raise node.malformed(f"blocks {blocks} do not match shape {node.shape(0)}")
     return blocks, paddings(node, 2, len(blocks))
 
 

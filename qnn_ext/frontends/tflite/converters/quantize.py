@@ -40,7 +40,7 @@ def convert_quantize(node: Node) -> relax.Expr:
             reciprocal=not node.tflite_numerics,
         )
     if target.dtype not in REQUANTIZE_TARGETS.get(dtype, ()):
-        raise node.unsupported(f"from {dtype} to {target.dtype}")
+        raise node.unsupported(f"conversion from {dtype} to {target.dtype}")
     source = node.qparams(0)
     if source.per_channel or target.per_channel:
         raise node.unsupported("requantization with per-channel parameters")
@@ -73,7 +73,7 @@ def convert_dequantize(node: Node) -> relax.Expr:
     if node.dtype(0) == "float16":
         return as_dtype(node, node.input(0), "float32")
     if node.dtype(0) not in QUANTIZED_DTYPES:
-        raise node.unsupported(f"from {node.dtype(0)}; supported are float16, {', '.join(QUANTIZED_DTYPES)}")
+        raise node.unsupported(f"conversion from {node.dtype(0)}; supported: float16, {', '.join(QUANTIZED_DTYPES)}")
     return node.dequantize(node.input(0), node.qparams(0))
 
 
@@ -82,9 +82,9 @@ def convert_fake_quant(node: Node) -> relax.Expr:
     """Round float values to the grid of an integer dtype of `num_bits`, over [min, max] nudged to hold 0 exactly."""
     bits, low, high = node.options["num_bits"], np.float32(node.options["min"]), np.float32(node.options["max"])
     if node.options["narrow_range"]:
-        raise node.unsupported("narrow_range on activations, which TFLite's runtime refuses as well")
+        raise node.unsupported("narrow_range on activations; TFLite's runtime rejects it as well")
     if not 2 <= bits <= 16 or not low <= 0 <= high or not low < high:
-        raise node.malformed(f"{bits} bits over [{low}, {high}]; wanted are 2 to 16 bits and an interval around 0")
+        raise node.malformed(f"{bits} bits over [{low}, {high}]: it must have 2 to 16 bits and an interval around 0")
     if node.dtype(0) != "float32":
         raise node.unsupported(f"fake quantization of {node.dtype(0)}")
     top = np.float32((1 << bits) - 1)

@@ -177,7 +177,7 @@ def one_axis(node: Node) -> int:
     """Input 1 as a single axis."""
     axes = node.axes(1, len(node.shape(0)))
     if len(axes) != 1:
-        raise node.malformed(f"needs one axis, found {axes}")
+        raise node.malformed(f"it must have one axis, found {axes}")
     return axes[0]
 
 

@@ -97,7 +97,7 @@ def convert_reshape(node: Node) -> relax.Expr:
 def _inferred(node: Node, target: list[int], shape: Shape) -> list[int]:
     """The target with −1 resolved."""
     if target.count(-1) > 1 or any(dim < -1 for dim in target):
-        raise node.malformed(f"{target} is no shape")
+        raise node.malformed(f"{target} is not a shape")
     if -1 not in target:
         return target
     known = -math.prod(target)
@@ -140,7 +140,7 @@ def convert_transpose(node: Node) -> relax.Expr:
     """Transposes: output axis i is input axis order[i]."""
     order = node.axes(1, len(node.shape(0)))
     if sorted(order) != list(range(len(node.shape(0)))):
-        raise node.malformed(f"{order} is no permutation of the axes of {node.shape(0)}")
+        raise node.malformed(f"{order} is not a permutation of the axes of {node.shape(0)}")
     return node.input(0) if order == sorted(order) else relax.op.permute_dims(node.input(0), order)
 
 
@@ -191,7 +191,7 @@ def _axis(node: Node, axis: int, ndim: int) -> int:
 def _parts(node: Node, index: int, axis: int, sizes: Sequence[int]) -> list[relax.Expr]:
     """The input split along an axis into consecutive parts, one per output."""
     if len(sizes) != len(node.operator.outputs):
-        raise node.malformed(f"makes {len(sizes)} parts for {len(node.operator.outputs)} outputs")
+        raise node.malformed(f"splits into {len(sizes)} parts, but has {len(node.operator.outputs)} outputs")
     if any(size < 0 for size in sizes) or sum(sizes) != node.shape(index)[axis]:
         raise node.malformed(f"sizes {list(sizes)} do not add up to dimension {axis} of {node.shape(index)}")
     ends = np.cumsum(sizes).tolist()
@@ -205,7 +205,7 @@ def convert_split(node: Node) -> list[relax.Expr]:
     count, length = node.options["num_splits"], node.shape(1)[axis]
     if count != len(node.operator.outputs) or length % count:
         parts = f"{count} parts for {len(node.operator.outputs)} outputs"
-        raise node.malformed(f"dimension {axis} of {node.shape(1)} does not divide into {parts}")
+        raise node.malformed(f"dimension {axis} of {node.shape(1)} cannot be divided into {parts}")
     return _parts(node, 1, axis, [length // count] * count)
 
 
@@ -237,7 +237,7 @@ def convert_unpack(node: Node) -> list[relax.Expr]:
     shape = list(node.shape(0))
     axis = _axis(node, node.options["axis"], len(shape))
     if node.options["num"] != shape[axis] or shape[axis] != len(node.operator.outputs):
-        raise node.malformed(f"unpacks {node.options['num']} parts of dimension {axis} of {tuple(shape)}")
+        raise node.malformed(f"cannot unpack {node.options['num']} parts of dimension {axis} of {tuple(shape)}")
     parts = _parts(node, 0, axis, [1] * shape[axis])
     return [reshape(node, part, shape[:axis] + shape[axis + 1 :]) for part in parts]
 
@@ -320,7 +320,7 @@ def convert_fill(node: Node) -> relax.Expr:
 def convert_zeros_like(node: Node) -> relax.Expr:
     """Zeros of the input's shape and dtype."""
     if node.dtype() not in ("float32", "int32", "int64"):
-        raise node.unsupported(f"ZEROS_LIKE of {node.dtype()}; TFLite has float32, int32 and int64")
+        raise node.unsupported(f"ZEROS_LIKE of {node.dtype()}; supported: float32, int32 and int64")
     return constant(np.zeros(check_elements(node, node.shape(0), "folded"), node.dtype()))
 
 
@@ -331,7 +331,7 @@ def convert_range(node: Node) -> relax.Expr:
     if node.dtype() not in ("int32", "int64", "float32"):
         raise node.unsupported(f"RANGE of {node.dtype()}")
     if not np.isfinite([start, limit, delta]).all() or delta == 0 or (limit - start) * np.sign(delta) < 0:
-        raise node.malformed(f"no range from {start} to {limit} by {delta}")
+        raise node.malformed(f"there is no range from {start} to {limit} in steps of {delta}")
     exact = start.dtype.kind == "i"
     distance, step = abs(int(limit) - int(start)) if exact else abs(limit - start), abs(delta)
     count = -(-distance // int(step)) if exact else math.ceil(distance / step)

@@ -25,14 +25,14 @@ def convert_slice(node: Node) -> relax.Expr:
     shape = node.shape(0)
     begin, size = (node.integers(i) for i in (1, 2))
     if not len(begin) == len(size) == len(shape):
-        raise node.malformed(f"begin {begin} and size {size} do not fit shape {shape}")
+        raise node.malformed(f"begin {begin} and size {size} do not match shape {shape}")
     declared = node.tensor(0).shape if from_file(node, 2) and node.assembly.shapes else ()
     end = []
     for axis, dim in enumerate(shape):
         whole = len(declared) == len(shape) and (begin[axis], size[axis]) == (0, declared[axis])
         end.append(dim if size[axis] == -1 or whole else begin[axis] + size[axis])
         if not 0 <= begin[axis] <= end[axis] <= dim:
-            raise node.malformed(f"begin {begin} and size {size} lie outside of shape {shape}")
+            raise node.malformed(f"begin {begin} and size {size} reach beyond shape {shape}")
     return block(node, node.input(0), range(len(shape)), begin, end, [1] * len(shape))
 
 
@@ -72,7 +72,7 @@ def _specification(node: Node) -> tuple[list[AxisSlice], list[int | None]]:
         name: int(node.options[f"{name}_mask"]) for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     }
     if masks["ellipsis"].bit_count() > 1:
-        raise node.malformed("more than one ellipsis")
+        raise node.malformed("it has more than one ellipsis")
     named = sum(not (_bit(masks["ellipsis"], i) or _bit(masks["new_axis"], i)) for i in range(len(begin)))
     if named > len(shape):
         raise node.malformed(f"{named} indices for {len(shape)} dimensions")
@@ -114,7 +114,7 @@ def _axis_slice(
         if _bit(masks["begin"], index):
             first = 0 if stride > 0 else size - 1
         if not 0 <= first < size:
-            raise node.malformed(f"index {begin} lies outside of dimension {axis} of {node.shape(0)}")
+            raise node.malformed(f"index {begin} is outside dimension {axis} of {node.shape(0)}")
         return AxisSlice(first, first + 1, 1, shrink=True)
     if node.options.get("offset"):
         end = begin + end  # the end is relative to the begin
@@ -147,7 +147,10 @@ def convert_gather(node: Node) -> relax.Expr:
     batch_dims += len(index_shape) if batch_dims < 0 else 0
     axis += len(shape) if axis < 0 else 0
     if not (0 <= batch_dims <= axis < len(shape) and shape[:batch_dims] == index_shape[:batch_dims]):
-        raise node.malformed(f"axis {axis} and {batch_dims} batch dimensions do not fit {shape} and {index_shape}")
+        raise node.malformed(
+            f"axis {axis} and {batch_dims} batch dimensions do not match data of shape {shape} and indices of shape "
+            f"{index_shape}"
+        )
     _require_indices(node, shape[axis : axis + 1])
     indices = checked_indices(node.emit, node.input(1), shape[axis], node.label)
     if not batch_dims:
@@ -169,7 +172,7 @@ def _require_indices(node: Node, sizes: Sequence[int]) -> None:
     if node.dtype(1) not in ("int16", "int32", "int64"):
         raise node.unsupported(f"indices of dtype {node.dtype(1)}")
     if 0 in sizes:
-        raise node.malformed("indices into an axis without elements")
+        raise node.malformed("indices select from an axis without elements")
 
 
 def _rows_of_all_batches(node: Node, indices: relax.Expr, batch_dims: int, size: int) -> relax.Expr:
@@ -191,7 +194,7 @@ def convert_gather_nd(node: Node) -> relax.Expr:
     shape, index_shape = node.shape(0), node.shape(1)
     depth = index_shape[-1] if index_shape else 0
     if not 1 <= depth <= len(shape):
-        raise node.malformed(f"indices of shape {index_shape} do not fit {shape}")
+        raise node.malformed(f"indices of shape {index_shape} do not match data of shape {shape}")
     _require_indices(node, shape[:depth])
     indices = checked_indices(node.emit, node.input(1), shape[:depth], node.label)
     steps = constant(np.array([math.prod(shape[k + 1 : depth]) for k in range(depth)], np.int64))
@@ -211,7 +214,7 @@ def convert_one_hot(node: Node) -> relax.Expr:
     shape, dtype = node.shape(0), node.dtype(0)
     depth, axis = node.integer(1), int(node.options["axis"])
     if depth < 0 or not -1 <= axis <= len(shape) or dtype not in ("int32", "int64"):
-        raise node.malformed(f"depth {depth}, axis {axis}, indices {dtype} {shape}")
+        raise node.malformed(f"invalid depth {depth}, axis {axis} or indices of {dtype} {shape}")
     axis = len(shape) if axis == -1 else axis
     target = check_elements(node, [*shape[:axis], depth, *shape[axis:]], "folded")
     positions = np.arange(depth, dtype=dtype).reshape([-1 if i == axis else 1 for i in range(len(target))])
@@ -226,7 +229,7 @@ def convert_topk(node: Node) -> list[relax.Expr]:
     """The k largest values along the last axis in descending order, and their indices; equal values in index order."""
     k, shape = node.integer(1), node.shape(0)
     if not shape or not 0 < k <= shape[-1]:
-        raise node.malformed(f"cannot take {k} values of shape {shape}")
+        raise node.malformed(f"cannot take {k} values from rows of shape {shape}")
     index_dtype = node.output_tensor(1).dtype
     if index_dtype not in ("int32", "int64"):
         raise node.unsupported(f"indices of dtype {index_dtype}")

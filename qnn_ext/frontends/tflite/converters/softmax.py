@@ -42,7 +42,7 @@ def convert_log_softmax(node: Node) -> relax.Expr:
     quantization, rounding = _quantization(node), _rounding(node)
     if rounding["rounding"] == "TFLITE" and quantization[0] <= SMALLEST_SCALE:
         raise node.unsupported(
-            f"an input scale of {float(quantization[0]):g}: LiteRT's integer kernel ends the process where it is "
+            f"an input scale of {float(quantization[0]):g}: LiteRT's integer kernel crashes if it is "
             f"{SMALLEST_SCALE:g} or less; import with numerics='float32'"
         )
     return qnn.log_softmax(node.input(0), *quantization, **rounding)

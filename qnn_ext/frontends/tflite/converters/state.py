@@ -16,7 +16,7 @@ def _variable(node: Node) -> str:
     for operator in node.assembly.graph.operators:
         if operator.name == "VAR_HANDLE" and handle in operator.outputs:
             return _name(operator.options)
-    raise node.unsupported("its handle does not come from a VAR_HANDLE of the same subgraph")
+    raise node.unsupported("a handle that does not come from a VAR_HANDLE of the same subgraph")
 
 
 def _name(options: dict) -> str:
@@ -27,7 +27,7 @@ def _name(options: dict) -> str:
 def convert_var_handle(node: Node) -> list[relax.Expr]:
     """A handle has no value; the other operators look its name up."""
     if node.output_tensor().dtype != "resource":
-        raise node.malformed(f"yields a {node.output_tensor().dtype}, not a resource")
+        raise node.malformed(f"returns a {node.output_tensor().dtype}, not a resource")
     return []
 
 
@@ -38,7 +38,7 @@ def convert_read_variable(node: Node) -> relax.Expr:
     if name in node.assembly.state_values:
         return node.assembly.state_values[name]
     if name not in node.assembly.initial_states:
-        raise node.unsupported(f"variable '{name}' is read before it is assigned, and nothing initializes it")
+        raise node.unsupported(f"reading variable '{name}' before it is assigned, without an initial value")
     initial = node.assembly.initial_states[name]
     if str(initial.dtype) != output.dtype:
         raise node.malformed(f"variable '{name}' holds {initial.dtype}, but is read as {output.dtype}")
@@ -57,7 +57,7 @@ def convert_assign_variable(node: Node) -> list[relax.Expr]:
     before = assembly.state_values[name]
     if shape_of(before) != shape_of(value) or str(before.ty.dtype) != node.dtype(1):
         raise node.unsupported(
-            f"variable '{name}' changes from {before.ty.dtype} {shape_of(before)} to {node.dtype(1)} {shape_of(value)}"
+            f"changing variable '{name}' from {before.ty.dtype} {shape_of(before)} to {node.dtype(1)} {shape_of(value)}"
         )
     assembly.write_state(name, value)
     return []
@@ -70,6 +70,6 @@ def convert_call_once(node: Node) -> list[relax.Expr]:
     if not 0 < index < len(node.assembly.model.subgraphs):
         raise node.malformed(f"there is no subgraph {index} to call")
     if node.assembly.graph.index != 0:
-        raise node.unsupported("an initialization within an initialization")
+        raise node.unsupported("an initialization subgraph called within another")
     node.assembly.run_once(index)
     return []

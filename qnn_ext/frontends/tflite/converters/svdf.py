@@ -50,7 +50,7 @@ def convert_svdf(node: Node) -> relax.Expr:
 def _sizes(node: Node) -> Sizes:
     data, feature, time, rank = node.shape(_DATA), node.shape(_FEATURE), node.shape(_TIME), int(node.options["rank"])
     if len(data) != 2 or len(feature) != 2 or len(time) != 2 or data[1] != feature[1] or time[0] != feature[0]:
-        raise node.malformed(f"input {data}, feature weights {feature} and time weights {time} do not fit together")
+        raise node.malformed(f"input {data}, feature weights {feature} and time weights {time} do not match")
     if rank < 1 or feature[0] % rank or 0 in (*data, *feature, *time):
         raise node.malformed(f"rank {rank} does not divide {feature[0]} filters")
     sizes = Sizes(data[0], data[1], feature[0] // rank, rank, time[1])

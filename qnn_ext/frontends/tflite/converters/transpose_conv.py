@@ -35,7 +35,7 @@ def convert_transpose_conv(node: Node) -> relax.Expr:
     check_rank4(node, WEIGHT, DATA)
     weight, phases, size = node.constant(WEIGHT), _phases(node), _output_size(node)
     if weight.shape[3] != node.shape(DATA)[3]:
-        raise node.malformed(f"weights {weight.shape} do not fit {node.shape(DATA)[3]} input channels")
+        raise node.malformed(f"weights of shape {weight.shape} do not match {node.shape(DATA)[3]} input channels")
     # the padding of the convolution being transposed
     top, left, _, _ = window_padding(node, size, weight.shape[1:3], phases, (1, 1))
     kind = product_kind(node, DATA, WEIGHT)
@@ -57,7 +57,7 @@ def _output_size(node: Node) -> Pair:
     """Height and width from the shape input, whose batch size comes from the file and may be stale."""
     shape = node.integers(SHAPE)
     if len(shape) != 4 or min(shape) < 1 or shape[3] != node.shape(WEIGHT)[0]:
-        raise node.malformed(f"output shape {shape} does not fit weights {node.shape(WEIGHT)}")
+        raise node.malformed(f"output shape {shape} does not match weights of shape {node.shape(WEIGHT)}")
     return shape[1], shape[2]
 
 

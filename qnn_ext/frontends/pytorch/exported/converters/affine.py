@@ -40,7 +40,9 @@ def _choose_qparams_affine(
 ) -> tuple[relax.Expr, relax.Expr]:
     shape = shape_of(x)
     if dtype_of(x) != "float32" or scale_dtype not in (None, torch.float32):
-        raise UnsupportedOperatorError(f"chooses parameters of {dtype_of(x)}, float32 is supported")
+        raise UnsupportedOperatorError(
+            f"choosing quantization parameters for {dtype_of(x)} is not supported, only for float32"
+        )
     limits = _limits(dtype, low, high)
     eps = float(np.finfo(np.float32).smallest_normal) if eps is None else eps
     split = [part for d, b in zip(shape, block, strict=True) for part in ((d // b, b) if 1 < b < d else (d,))]
@@ -157,7 +159,9 @@ def _on_blocks(
         return function(data, many[0] if many else -1)
     last = many[-1]
     if any(b > 1 for b in block[:last]):
-        raise UnsupportedOperatorError(f"blocks of {tuple(block)} in shape {shape} do not lie together in memory")
+        raise UnsupportedOperatorError(
+            f"blocks of {tuple(block)} in shape {shape} are not contiguous in memory, which is not supported"
+        )
     matrix = reshape(importer, data, (math.prod(counts), math.prod(block)))
     return reshape(importer, function(matrix, 0), shape)
 

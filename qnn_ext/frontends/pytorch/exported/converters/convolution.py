@@ -111,7 +111,9 @@ def _any_convolution(
 
 def _with_batch(importer: Any, x: relax.Expr, rank: int) -> relax.Expr:
     if len(shape_of(x)) not in (rank + 1, rank + 2):
-        raise UnsupportedOperatorError(f"a convolution over {rank} dimensions takes no input of shape {shape_of(x)}")
+        raise UnsupportedOperatorError(
+            f"a convolution over {rank} dimensions does not take an input of shape {shape_of(x)}"
+        )
     return x if len(shape_of(x)) == rank + 2 else reshape(importer, x, (1, *shape_of(x)))
 
 

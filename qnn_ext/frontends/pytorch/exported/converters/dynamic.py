@@ -73,7 +73,9 @@ def _choose_qparams_per_token_symmetric(
     importer: Any, x: relax.Expr, dtype: torch.dtype
 ) -> tuple[relax.Expr, relax.Expr]:
     if dtype_name(dtype) != "int8" or dtype_of(x) != "float32":
-        raise UnsupportedOperatorError("chooses parameters per token for int8 from float32 only")
+        raise UnsupportedOperatorError(
+            "choosing quantization parameters per token is only supported for float32 to int8"
+        )
     largest = importer.emit(relax.op.max(importer.emit(relax.op.abs(x)), axis=-1, keepdims=True))
     scale = _divide(importer, _at_least(importer, largest, 1e-5), 127.0)
     return scale, constant(np.zeros(shape_of(scale), np.int32))

@@ -63,7 +63,7 @@ def _attention(
 ) -> relax.Expr:
     """softmax(Q Kᵀ · scale + mask) V."""
     if dropout:
-        raise UnsupportedOperatorError("attention has dropout; export the model in eval mode")
+        raise UnsupportedOperatorError("attention with dropout is not supported; export the model in eval mode")
     if enable_gqa:
         key, value = (_repeated(importer, x, shape_of(query)[-3]) for x in (key, value))
     ndim, dtype = len(shape_of(key)), dtype_of(query)

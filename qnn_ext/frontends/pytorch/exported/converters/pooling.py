@@ -144,7 +144,7 @@ def _adaptive_max_pool(importer: Any, x: relax.Expr, output_size: Any) -> tuple[
     size, image = pair(output_size, rank), shape_of(x)[-rank:]
     if any(length % wanted for length, wanted in zip(image, size, strict=True)):
         raise UnsupportedOperatorError(
-            f"adaptive max pooling of {image} to {tuple(size)} has windows of differing size"
+            f"adaptive max pooling of {image} to {tuple(size)} has windows of different sizes, which is not supported"
         )
     kernel = [length // wanted for length, wanted in zip(image, size, strict=True)]
     batched = _with_batch(importer, x, rank)

@@ -123,7 +123,7 @@ def dequantize(importer: Any, q: relax.Expr, scale: Any, zero_point: Any, axis: 
     """R.qnn.dequantize to the dtype that the program declares."""
     name = importer.dtype
     if name not in FLOATS:
-        raise UnsupportedOperatorError(f"dequantizes to {name}, supported are {', '.join(FLOATS)}")
+        raise UnsupportedOperatorError(f"dequantizing to {name} is not supported; supported: {', '.join(FLOATS)}")
     zero_point = zero_points(importer, zero_point)
     return importer.emit(qnn.dequantize(q, scales(importer, scale), zero_point, axis=axis, out_dtype=name))
 
@@ -139,11 +139,11 @@ def zero_points(importer: Any, value: Any) -> relax.Expr:
     """A zero point (number or tensor) as an int32 scalar or vector."""
     if not isinstance(value, relax.Expr):
         if int(value) != value:
-            raise UnsupportedOperatorError(f"zero point {value} is no integer")
+            raise UnsupportedOperatorError(f"zero point {value} is not an integer")
         return scalar(int(value), "int32")
     known = constant_value(value)
     if known is not None and not np.array_equal(known, np.trunc(known)):
-        raise UnsupportedOperatorError("the zero points are no integers (float quantization parameters)")
+        raise UnsupportedOperatorError("the zero points are not integers (float quantization parameters)")
     return _scalar_or_vector(importer, cast(importer, value, "int32"))
 
 

@@ -35,7 +35,7 @@ class QuantizedTensor:
 @converter("aten.quantize_per_tensor.default", "aten.quantize_per_tensor.tensor_qparams", narrows=True)
 def _quantize(importer: Any, x: relax.Expr, scale: Any, zero_point: Any, dtype: torch.dtype) -> QuantizedTensor:
     if dtype not in _INTEGERS:
-        raise UnsupportedOperatorError(f"quantizes to {dtype}, supported are quint8 and qint8")
+        raise UnsupportedOperatorError(f"quantizing to {dtype} is not supported; supported: quint8 and qint8")
     step, offset = _number(scale), int(_number(zero_point))
     factors = scalar(np.float32(1) / np.float32(step), "float32"), scalar(offset, "float32")
     one, zero, name = scalar(1, "float32"), scalar(0, "int32"), _INTEGERS[dtype]
@@ -50,7 +50,7 @@ def _quantize(importer: Any, x: relax.Expr, scale: Any, zero_point: Any, dtype: 
 @converter("aten.dequantize.self")
 def _dequantize(importer: Any, q: Any) -> relax.Expr:
     if not isinstance(q, QuantizedTensor):
-        raise UnsupportedOperatorError("its argument is not quantized by an operator of the program")
+        raise UnsupportedOperatorError("its input is not quantized by an operator of the program")
     return importer.emit(qnn.dequantize(q.data, scalar(q.scale, "float32"), scalar(q.zero_point, "int32")))
 
 

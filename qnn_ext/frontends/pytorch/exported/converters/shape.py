@@ -20,7 +20,7 @@ from ..values import axes_of, cast, dtype_name, reshape
 def static(dims: Any) -> list[int]:
     """A shape argument as integers. Raises UnsupportedOperatorError when a dimension is computed from data."""
     if any(isinstance(dim, relax.Expr) for dim in dims):
-        raise UnsupportedOperatorError("a dimension depends on the data")
+        raise UnsupportedOperatorError("a dimension depends on the data, which is not supported")
     return [int(dim) for dim in dims]
 
 

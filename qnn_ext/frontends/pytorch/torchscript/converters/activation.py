@@ -42,7 +42,7 @@ def _unary(node: Node) -> relax.Expr:
     if source is None:
         return _in_float(node, node.expr(name))
     if source.dtype not in ("int8", "uint8"):
-        raise node.unsupported(f"an activation of {source.dtype}; 8-bit ones are supported")
+        raise node.unsupported(f"an activation function of {source.dtype}; only 8-bit ones are supported")
     return table_or_clip(node, node.expr(name), function_table(node, name, source), source.dtype)
 
 
@@ -73,7 +73,7 @@ def _in_float(node: Node, x: relax.Expr) -> relax.Expr:
     if name in _BOUNDS:
         low, high = _BOUNDS[name](node)
         return op.clip(x, low, high)
-    node.note("a float activation between quantized layers")
+    node.note("a float activation function between quantized layers")
     if name in _SIMPLE:
         return getattr(op, _SIMPLE[name])(x)
     if name == "gelu":
@@ -101,7 +101,7 @@ def _in_float(node: Node, x: relax.Expr) -> relax.Expr:
         return op.where(above, x, scalar(node["value"]))
     if name == "reciprocal":
         return op.divide(scalar(1), x)
-    raise node.unsupported("this function of a float tensor is not supported; keep it out of the exported module")
+    raise node.unsupported("this function of a float tensor; keep it out of the exported module")
 
 
 _SIMPLE = {
@@ -148,7 +148,7 @@ def _prelu(node: Node) -> relax.Expr:
     """One table per channel of what PyTorch computes, concatenated."""
     source, channels = node.quantized("qx"), node.shape[1]
     if source.dtype not in ("int8", "uint8"):
-        raise node.unsupported(f"an activation of {source.dtype}; 8-bit ones are supported")
+        raise node.unsupported(f"an activation function of {source.dtype}; only 8-bit ones are supported")
     torch = import_torch()
     shape = (256, channels) + (1,) * (len(node.shape) - 2)
     values = np.broadcast_to(domain(source.dtype).reshape((-1,) + (1,) * (len(shape) - 1)), shape)

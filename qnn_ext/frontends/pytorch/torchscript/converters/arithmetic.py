@@ -123,7 +123,7 @@ def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
     """An operand of a concatenation requantized to the result's QParams by a table."""
     source = qparams_of(value.example)
     if source is None:
-        raise node.unsupported("an operand is not quantized")
+        raise node.unsupported("an operand that is not quantized")
     if source == out:
         return node.to_expr(value)
     table = _contiguous_table

@@ -29,7 +29,7 @@ def _linear_dynamic(node: Node) -> relax.Expr:
 def _linear_half(node: Node) -> relax.Expr:
     """float16 weights: a float32 product."""
     weight, bias = node["W_prepack"].unpack()
-    node.note("float16 weights: the layer is no integer product in PyTorch either")
+    node.note("its weights are float16: the layer is not an integer product in PyTorch either")
     result = _half_linear(node, node.expr("X"), weight, bias)
     return relax.op.nn.relu(result) if "relu" in node.kind else result
 
@@ -55,10 +55,12 @@ class _Cell:
         elif kind == "quantized_fp16":
             self._half = [(item.unpack()[0], bias) for item, bias in zip(packed, tensors, strict=True)]
         else:
-            raise UnsupportedOperatorError(f"recurrent cells of kind {kind}; dynamic int8 and float16 are supported")
+            raise UnsupportedOperatorError(
+                f"recurrent cells of kind {kind} are not supported; supported: dynamic int8 and float16"
+            )
         self._kind = kind
         if kind == "quantized_fp16":
-            node.note("float16 weights: the layer is no integer product in PyTorch either")
+            node.note("its weights are float16: the layer is not an integer product in PyTorch either")
 
     def input(self, value: relax.Expr) -> relax.Expr:
         return self._product(0, value)
@@ -115,9 +117,9 @@ def _gru_step(node: Node, cell: _Cell, projected: relax.Expr, state: list[relax.
 def _recurrent(node: Node, state_names: list[Any], step: Any) -> list[relax.Expr]:
     """All layers and directions of a sequence. The input's product covers the whole sequence, so with one scale."""
     if "data" in node.arguments:
-        raise node.unsupported("packed sequences; pad them to one length")
+        raise node.unsupported("packed sequences; pad them to the same length")
     if node["train"] and float(node["dropout"]):
-        raise node.unsupported("dropout between layers in training mode; call model.eval() before the export")
+        raise node.unsupported("dropout between layers in training mode; call model.eval() before exporting it")
     sequence = node.expr("input")
     if node["batch_first"]:
         sequence = node.emit(relax.op.permute_dims(sequence, [1, 0, 2]))

@@ -134,7 +134,7 @@ def _attention(node: Node) -> relax.Expr:
     """softmax(q·kᵀ·scale + mask)·v."""
     emit, op = node.emit, relax.op
     if float(node["dropout_p"]):
-        raise node.unsupported("attention with dropout; call model.eval() before the export")
+        raise node.unsupported("attention with dropout; call model.eval() before exporting it")
     if node.get("enable_gqa", False):
         raise node.unsupported("grouped-query attention")
     node.note("attention in float: scaled_dot_product_attention has no quantized kernel in PyTorch")
@@ -162,7 +162,7 @@ def _attention(node: Node) -> relax.Expr:
 @converter("aten::softmax", "aten::log_softmax", "aten::_softmax", "aten::_log_softmax")
 def _softmax(node: Node) -> relax.Expr:
     if node.qparams("self") is not None:
-        raise node.unsupported("softmax of a quantized tensor by aten; use torch.ao.nn.quantized.Softmax")
+        raise node.unsupported("softmax of a quantized tensor by an aten operator; use torch.ao.nn.quantized.Softmax")
     node.note("softmax in float")
     function = relax.op.nn.log_softmax if "log" in node.kind else relax.op.nn.softmax
     return function(_operand(node, "self"), axis=int(node["dim"]))
@@ -183,7 +183,7 @@ def _layer_norm(node: Node) -> relax.Expr:
 @converter("aten::batch_norm")
 def _batch_norm(node: Node) -> relax.Expr:
     if node["training"]:
-        raise node.unsupported("batch normalization in training mode; call model.eval() before the export")
+        raise node.unsupported("batch normalization in training mode; call model.eval() before exporting it")
     node.note("batch normalization in float")
     size = node.shape_of("input")[1]
     mean, variance = array_of(node["running_mean"]), array_of(node["running_var"])
@@ -210,7 +210,7 @@ def _sum(node: Node) -> relax.Expr:
 def _conv(node: Node) -> relax.Expr:
     rank = len(node.shape) - 2
     if rank not in (1, 2) or node.get("transposed", False) or isinstance(node["padding"], str):
-        raise node.unsupported("this form of a float convolution; 1-D and 2-D with numbers for padding are supported")
+        raise node.unsupported("this form of a float convolution; supported: 1-D and 2-D with numbers for padding")
     node.note("a convolution that the model does not quantize")
     values = {name: [int(v) for v in node[name]] for name in ("stride", "padding", "dilation")}
     padding = values["padding"] * (1 if len(values["padding"]) == rank else rank)

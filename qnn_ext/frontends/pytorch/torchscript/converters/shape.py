@@ -36,7 +36,7 @@ def _reshape(node: Node) -> relax.Expr:
 )  # fmt: skip
 def _identity(node: Node) -> relax.Expr:
     if "dropout" in node.kind and any(node.get(name, False) for name in ("train", "training")):
-        raise node.unsupported("dropout in training mode; call model.eval() before the export")
+        raise node.unsupported("dropout in training mode; call model.eval() before exporting it")
     return node.expr("self" if "self" in node.arguments else "input" if "input" in node.arguments else "qx")
 
 
