@@ -51,7 +51,8 @@ class CostModel:
             import xgboost  # noqa: F401
         except ImportError:
             raise TuningError(
-                "the tuner 'xgb' needs xgboost: pip install 'qnn-ext[tune]'; the others do not: ga, random, gridsearch"
+                "the tuner 'xgb' needs xgboost: pip install 'qnn-ext[tune]'; the tuners ga, random and gridsearch do "
+                "not need it"
             ) from None
         from tvm.s_tir import meta_schedule
 

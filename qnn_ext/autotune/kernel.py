@@ -57,7 +57,9 @@ def kernel_of(task: Task, configuration: Configuration | None) -> Kernel:
     facts = facts_of(function)
     if facts is None or facts.implementation != task.kernel:
         other = facts and facts.implementation
-        raise TuningError(f"{task.name}: {task.kernel} cannot be scheduled with {configuration}, {other} took over")
+        raise TuningError(
+            f"{task.name}: {task.kernel} cannot be scheduled with {configuration}; {other} was used instead"
+        )
     values = [constant_value(arg) for arg in calls[0].args[1].fields]
     main = IRModule({"main": function.with_attr("global_symbol", "main")})
     serial = threads_of(task.target.attrs) == 1

@@ -205,7 +205,7 @@ class RPCRunner(LocalRunner):
         servers = self.servers()
         if not servers:
             raise TuningError(
-                f"no server with key {key!r} at the tracker {host}:{port}; start some on the boards: "
+                f"there is no server with key {key!r} at the tracker {host}:{port}; start servers on the boards: "
                 f"python -m tvm.exec.rpc_server --tracker {host}:{port} --key {key}"
             )
         self._pool = Pool(n_parallel or servers)
@@ -221,9 +221,9 @@ class RPCRunner(LocalRunner):
             reported = rpc.connect_tracker(*address).summary()["server_info"]
         except (OSError, RuntimeError) as error:
             raise TuningError(
-                f"no tracker at {self.tracker.host}:{self.tracker.port} ({error}); start one: "
+                f"there is no tracker at {self.tracker.host}:{self.tracker.port} ({error}); start one: "
                 f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.tracker.port} --port-end "
-                f"{self.tracker.port + 1}, with what `pip install 'qnn-ext[tune]'` brings"
+                f"{self.tracker.port + 1}, which needs `pip install 'qnn-ext[tune]'`"
             ) from None
         return sum(server["key"] == f"server:{self.tracker.key}" for server in reported)
 
@@ -233,7 +233,7 @@ class RPCRunner(LocalRunner):
             if time.monotonic() > deadline:
                 assert self.tracker is not None
                 raise TuningError(
-                    f"every server with key {self.tracker.key!r} is gone; the log keeps what was measured"
+                    f"every server with key {self.tracker.key!r} is gone; everything measured is in the log"
                 )
             time.sleep(0.2)
 
@@ -280,7 +280,7 @@ def _result(task: Task, configuration: Configuration, value: list[float | str] |
         return Result(task, configuration, error=f"{kind}: {value}")
     reference, seconds = value
     if isinstance(reference, str):
-        return Result(task, configuration, error=f"run: the default kernel is wrong: {reference}")
+        return Result(task, configuration, error=f"run: the default kernel computes wrong values: {reference}")
     if isinstance(seconds, str):
         return Result(task, configuration, error=f"wrong: {seconds}")
     return Result(task, configuration, seconds, reference)

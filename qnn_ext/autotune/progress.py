@@ -53,7 +53,7 @@ class TuningProgress:
         """The end of a task."""
         if self._shown:
             best = decision.best
-            gain = f"{1 / best.ratio:.2f}× the default" if best.ratio < 1 else "the default stays"
+            gain = f"{1 / best.ratio:.2f}× the default" if best.ratio < 1 else "the default is kept"
             text = f"{best.task.name}: {self._text(best)}, {text_of(best.configuration)}, {gain}"
             self._console.print(text, markup=False)
 

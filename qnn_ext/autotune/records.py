@@ -119,9 +119,9 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         except _Stale as reason:
             ignored[str(reason)] += 1
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            ignored["unfinished, the last line" if line is last and line[:1] == b"{" else "unreadable"] += 1
+            ignored["in an unfinished last line" if line is last and line[:1] == b"{" else "unreadable"] += 1
     if set(ignored) == {"unreadable"} and not records:
-        raise TuningError(f"{path} is no tuning log: not one line of it is a record")
+        raise TuningError(f"{path} is not a tuning log: none of its lines is a record")
     return Log(path, records, ignored)
 
 
@@ -131,11 +131,11 @@ class _Stale(Exception):
 
 def _parse(data: Mapping[str, Any]) -> Record:
     if data["format"] != FORMAT:
-        raise _Stale(f"of format {data['format']}, this is {FORMAT}")
+        raise _Stale(f"of format {data['format']}, not {FORMAT}")
     try:
         workload = workload_from(data["workload"])
     except (KeyError, TypeError):
-        raise _Stale("of workloads this version does not know") from None
+        raise _Stale("of workloads that this version does not know") from None
     target = {name: tuple(value) if isinstance(value, list) else value for name, value in data["target"].items()}
     key = (str(data["kernel"]), workload, tuple(sorted(target.items())))
     configuration = dict(data["configuration"])
@@ -198,7 +198,7 @@ class History:
         space = space_for(item, task.workload)
         legal = [record for record in records if space.parse(record.fields) is not None]
         if len(legal) < len(records):
-            self._warn("some configurations are not among today's, those records are ignored: tune again")
+            self._warn("some configurations no longer exist, and their records are ignored: tune again")
         best = best_of(legal)
         chosen = best and space.parse(best.fields)
         if chosen is not None:
@@ -208,7 +208,7 @@ class History:
     def _warn_foreign(self, target: tuple[Any, ...]) -> None:
         others = sum(record.key[2] != target for record in self._log.records)
         if others:
-            self._warn(f"{others} of {len(self._log.records)} records are for other targets and ignored")
+            self._warn(f"{others} of {len(self._log.records)} records are for other targets and are ignored")
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

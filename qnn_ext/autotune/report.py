@@ -110,9 +110,7 @@ class Report:
             if curve[-1] < 1:
                 axes.step(range(length + 1), curve, where="post", linewidth=0.8, label=outcome.task.name)
         if weights:
-            axes.step(
-                range(length + 1), total / weights, where="post", color="black", linewidth=2, label="all together"
-            )
+            axes.step(range(length + 1), total / weights, where="post", color="black", linewidth=2, label="all tasks")
         axes.set(xlabel="trials", ylabel="best time / default's time", title="Tuning")
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
@@ -120,6 +118,6 @@ class Report:
         form = Path(path).suffix[1:] or "png"
         known = figure.canvas.get_supported_filetypes()
         if form not in known:
-            raise TuningError(f"a plot is written as one of {', '.join(sorted(known))}, found {form!r}: {path}")
+            raise TuningError(f"a plot must have one of the formats {', '.join(sorted(known))}, found {form!r}: {path}")
         with replacing(path, TuningError) as file:
             figure.savefig(file, format=form)

@@ -70,7 +70,10 @@ def tune(
     resolved = make_target(target, threads)
     tasks = extract_from_program(module, resolved)
     if not tasks:
-        raise TuningError(f"{module.source}: nothing to tune, its kernels for this target have no decisions")
+        raise TuningError(
+            f"{module.source}: there is nothing to tune: none of its kernels has a choice of configurations for this "
+            "target"
+        )
     name, log_file = tuner or default_tuner(), LogFile(log)
     option = measure_option(builder, runner)
     outcomes: list[Outcome] = []
@@ -166,7 +169,7 @@ def _whole(
     if after > SLOWER * before:
         warnings.warn(
             f"the model takes {after * 1e3:.3f} ms with the tuned kernels and {before * 1e3:.3f} ms with the defaults, "
-            "though each kernel was faster alone: the defaults stay",
+            "although each kernel was faster on its own: the defaults are kept",
             TuningWarning,
             stacklevel=3,
         )

@@ -55,7 +55,7 @@ class Task:
         for item in candidates(self.workload, self.target):
             if item.name == self.kernel:
                 return item
-        raise TuningError(f"{self.name}: no kernel {self.kernel!r} for this target; extract the tasks again")
+        raise TuningError(f"{self.name}: there is no kernel {self.kernel!r} for this target; extract the tasks again")
 
     def key(self) -> tuple[Any, ...]:
         """What a record must share with the task to apply to it."""
@@ -88,7 +88,7 @@ def extract_from_program(
     fallbacks, are left out. Raises TargetError.
     """
     if params:
-        raise TuningError("extract_from_program: a QnnModule holds its weights itself; leave params away")
+        raise TuningError("extract_from_program: a QnnModule contains its weights: leave out params")
     resolved = make_target(target, threads)
     lowered = lower(qnn_pipeline(module.ir, resolved), resolved)
     layers: dict[tuple[Workload, str], list[str]] = {}

@@ -124,7 +124,9 @@ class Tuner:
         (default,) = option.builder.build(self.task, [None])
         if isinstance(default, Result):
             warnings.warn(
-                f"{self.task.name}: not tuned, its default fails: {default.error}", TuningWarning, stacklevel=4
+                f"{self.task.name}: not tuned, as its default configuration fails: {default.error}",
+                TuningWarning,
+                stacklevel=4,
             )
             return None
         return default

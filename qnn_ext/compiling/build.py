@@ -67,7 +67,7 @@ def compile_module(
         return _compile_one(module, make_target(target, num_threads), cuda_graph)
     resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
     if not resolved:
-        raise TargetError("no target to build for: name at least one")
+        raise TargetError("there is no target to build for: give at least one")
     return Engine.best_of([_compile_one(module, one, cuda_graph and backend_of(one).grid) for one in resolved])
 
 
@@ -79,7 +79,10 @@ def _speed(target: Target) -> tuple[int, int]:
 def _compile_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
     backend = backend_of(target)
     if cuda_graph and not backend.grid:
-        raise TargetError(f"only a GPU runs CUDA graphs, not {target.kind.name}: build for 'cuda' or an architecture")
+        raise TargetError(
+            f"CUDA graphs run only on GPUs, not on {target.kind.name}: build for 'cuda' or an architecture such as "
+            "'sm_80'"
+        )
     mod, checks = collect_checks(inlined(module.ir))
     with limited(None):
         begin_walk(_elements_of_constants(mod))

@@ -43,9 +43,7 @@ def xnnpack_multipliers(lhs_scale: np.ndarray, rhs_scale: np.ndarray, out_scale:
     """
     quotients = _quotients(lhs_scale, rhs_scale, out_scale)
     if not xnnpack_adds(lhs_scale, rhs_scale, out_scale):
-        raise ShapeError(
-            f"input scales over output scale must lie in 2⁻¹⁰ … 2⁸, found {quotients}; use rounding TFLITE"
-        )
+        raise ShapeError(f"input scale / output scale must be from 2⁻¹⁰ to 2⁸, found {quotients}; use rounding TFLITE")
     shift = 20 - (int(np.frexp(max(quotients))[1]) - 1)
     left, right = (int(np.rint(quotient * np.float32(2.0**shift))) for quotient in quotients)
     return left, right, shift

@@ -79,7 +79,7 @@ def _infer_conv2d(
     n, h, w, c = data.shape
     o, kh, kw, ci = weight.shape
     if groups < 1 or c != ci * groups or o % groups:
-        raise ShapeError(f"{groups} groups, {c} input channels do not fit OHWI weights {weight.shape}")
+        raise ShapeError(f"{groups} groups, {c} input channels do not match OHWI weights {weight.shape}")
     oh = conv_output_size(h, kh, strides[0], padding[0] + padding[2], dilation[0])
     ow = conv_output_size(w, kw, strides[1], padding[1] + padding[3], dilation[1])
     return (n, oh, ow, o), out_dtype
@@ -163,7 +163,7 @@ def _infer_window_sum(
     check_window(strides, padding, dilation)
     n, h, w, c = data.shape
     if groups < 1 or c % groups:
-        raise ShapeError(f"{c} channels do not divide into {groups} groups")
+        raise ShapeError(f"{c} channels cannot be divided into {groups} groups")
     oh = conv_output_size(h, kernel[0], strides[0], padding[0] + padding[2], dilation[0])
     ow = conv_output_size(w, kernel[1], strides[1], padding[1] + padding[3], dilation[1])
     return (n, oh, ow, groups), "int32"
@@ -251,7 +251,7 @@ def _infer_batch_matmul(x: TensorInfo, y: TensorInfo, *, out_dtype: str) -> tupl
     check_rank(x, 3)
     check_rank(y, 3)
     if x.shape[0] != y.shape[0] or x.shape[2] != y.shape[2]:
-        raise ShapeError(f"x {x.shape} (B, M, K) and y {y.shape} (B, N, K) do not fit")
+        raise ShapeError(f"x {x.shape} (B, M, K) and y {y.shape} (B, N, K) do not match")
     return (x.shape[0], x.shape[1], y.shape[1]), out_dtype
 
 

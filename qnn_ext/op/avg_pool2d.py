@@ -72,11 +72,13 @@ def _infer(
         raise ShapeError(f"pool_size must be 2 ints ≥ 1, found {tuple(pool_size)}")
     extent = [(k - 1) * d + 1 for k, d in zip(pool_size, dilation, strict=True)]
     if not count_include_pad and any(p >= extent[i % 2] for i, p in enumerate(padding)):
-        raise ShapeError(f"padding {tuple(padding)} would leave windows {tuple(pool_size)} without any data")
+        raise ShapeError(f"padding {tuple(padding)} would leave some windows {tuple(pool_size)} without data")
     if rounding == "TFLITE":
         same = [(input_scale, output_scale), (input_zero_point, output_zero_point)]
         if any(a.value is not None and b.value is not None and a.value.item() != b.value.item() for a, b in same):
-            raise ShapeError("rounding TFLITE averages raw integers: input and output need equal QParams")
+            raise ShapeError(
+                "rounding TFLITE averages the integers as they are: input and output must have equal QParams"
+            )
     n, h, w, c = (data.shape[axis] for axis in permutation(layout, "NHWC"))
     oh = pool_output_size(h, extent[0], strides[0], padding[0], padding[2], ceil_mode)
     ow = pool_output_size(w, extent[1], strides[1], padding[1], padding[3], ceil_mode)

@@ -77,7 +77,7 @@ class OpDef:
         names = self.arguments
         fixed = len(names) - 1 if names[-1].startswith("*") else len(names)
         if len(args) < fixed or (fixed == len(names) and len(args) != fixed):
-            raise ShapeError(f"qnn.{self.name}: takes {', '.join(names)}, found {len(args)} arguments")
+            raise ShapeError(f"qnn.{self.name} takes the arguments {', '.join(names)}, found {len(args)}")
         infos = [
             tensor_info(arg, names[i] if i < fixed else f"{names[-1][1:]}[{i - fixed}]", self.name)
             for i, arg in enumerate(args)

@@ -27,7 +27,7 @@ def _infer(
     check_out_dtype(out_dtype, *ACCUMULATOR_DTYPES)
     batches = (x.shape[0], y.shape[0])
     if x.shape[2] != y.shape[2] or (batches[0] != batches[1] and 1 not in batches):
-        raise ShapeError(f"x {x.shape} (B, M, K) and y {y.shape} (B, N, K) do not fit")
+        raise ShapeError(f"x {x.shape} (B, M, K) and y {y.shape} (B, N, K) do not match")
     check_qparams(x_scale, x_zero_point)
     check_qparams(y_scale, y_zero_point)
     return (batches[1] if batches[0] == 1 else batches[0], x.shape[1], y.shape[1]), out_dtype

@@ -115,10 +115,10 @@ def convolution(
 
 def _check_geometry(rank: int, strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> None:
     if rank not in (1, 2, 3):
-        raise ShapeError(f"a convolution over {rank} spatial dimensions; 1, 2 and 3 are supported")
+        raise ShapeError(f"convolutions over {rank} spatial dimensions are not supported, only over 1, 2 and 3")
     if len(strides) != rank or len(dilation) != rank or len(padding) != 2 * rank:
         raise ShapeError(
-            f"strides {tuple(strides)}, dilation {tuple(dilation)}, padding {tuple(padding)} of {rank}-D data"
+            f"strides {tuple(strides)}, dilation {tuple(dilation)}, padding {tuple(padding)} do not match {rank}-D data"
         )
 
 
@@ -354,7 +354,9 @@ def matmul(x: Any, y: Any, x_zero_point: Any, y_zero_point: Any, *, emit: Emit, 
         column = reshape(y, (*y_shape, 1), emit)
         return _without_axis(matmul(x, column, x_zero_point, y_zero_point, emit=emit, out_dtype=out_dtype), -1, emit)
     if x_shape[-1] != y_shape[-2]:
-        raise ShapeError(f"matmul of shapes {x_shape} and {y_shape}: {x_shape[-1]} columns meet {y_shape[-2]} rows")
+        raise ShapeError(
+            f"matmul of shapes {x_shape} and {y_shape}: {x_shape[-1]} columns do not match {y_shape[-2]} rows"
+        )
     if len(y_shape) == 2:
         return _matrix_product(x, y, x_zero_point, y_zero_point, emit, out_dtype)
     return _batched_product(x, y, x_zero_point, y_zero_point, emit, out_dtype)

@@ -31,7 +31,7 @@ def split_arguments(arguments: Sequence[Any]) -> tuple[Sequence[Any], Sequence[A
     count = (len(arguments) - 2) // 3
     if count < 1 or len(arguments) != 3 * count + 2:
         raise ShapeError(
-            "takes n tensors, n input scales, n input zero points, an output scale and an output zero point, "
+            "it takes n tensors, n input scales, n input zero points, an output scale and an output zero point, "
             f"found {len(arguments)} arguments"
         )
     return arguments[:count], arguments[count : 2 * count], arguments[2 * count : 3 * count], *arguments[3 * count :]
@@ -49,9 +49,9 @@ def _infer(*arguments: TensorInfo, axis: int, rounding: str, compute_dtype: str,
         check_dtype(info, *DTYPES)
         check_qparams(scale, zero_point)
         if info.ndim != first.ndim or _without(info.shape, axis) != _without(first.shape, axis):
-            raise ShapeError(f"shapes {first.shape} and {info.shape} do not concatenate along axis {axis}")
+            raise ShapeError(f"shapes {first.shape} and {info.shape} cannot be concatenated along axis {axis}")
     if first.ndim == 0:
-        raise ShapeError("tensors without dimensions do not concatenate")
+        raise ShapeError("scalars cannot be concatenated")
     check_qparams(output_scale, output_zero_point)
     check_out_dtype(out_dtype, *DTYPES)
     check_rounding(rounding, compute_dtype)

@@ -77,7 +77,7 @@ def _infer(
     o, kh, kw, ci = ohwi_shape(weight.shape, kernel_layout, groups)
     if groups < 1 or c != ci * groups or o % groups:
         raise ShapeError(
-            f"{c} input channels in {groups} groups do not fit weight {weight.shape} in layout {kernel_layout}"
+            f"{c} input channels in {groups} groups do not match weight {weight.shape} in layout {kernel_layout}"
         )
     check_qparams(input_scale, input_zero_point)
     check_qparams(weight_scale, weight_zero_point, o)

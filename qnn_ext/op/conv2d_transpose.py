@@ -20,7 +20,7 @@ def transpose_output_size(size: Any, kernel: int, stride: int, pad: int, dilatio
     """(size − 1)·stride + (kernel − 1)·dilation + 1 − pad + output_padding. Raises ShapeError unless positive."""
     result = (size - 1) * stride + (kernel - 1) * dilation + 1 - pad + output_padding
     if isinstance(result, int) and result < 1:
-        raise ShapeError(f"padding {pad} leaves nothing of {size} inputs under a kernel of {kernel}")
+        raise ShapeError(f"padding {pad} leaves no output of {size} inputs with a kernel of {kernel}")
     return result
 
 
@@ -53,7 +53,7 @@ def _infer(
     n, h, w, c = (data.shape[axis] for axis in permutation(data_layout, "NHWC"))
     ci, o, kh, kw = (weight.shape[axis] for axis in permutation(kernel_layout, "IOHW"))
     if groups < 1 or c != ci or c % groups:
-        raise ShapeError(f"{c} input channels in {groups} groups do not fit weight {weight.shape} in {kernel_layout}")
+        raise ShapeError(f"{c} input channels in {groups} groups do not match weight {weight.shape} in {kernel_layout}")
     check_qparams(input_scale, input_zero_point)
     check_qparams(weight_scale, weight_zero_point, o * groups)
     oh = transpose_output_size(h, kh, strides[0], padding[0] + padding[2], dilation[0], output_padding[0])

@@ -69,7 +69,7 @@ def _infer(
     check_qparams(output_scale, output_zero_point)
     check_out_dtype(out_dtype, *OUT_DTYPES)
     if rounding == "TFLITE" and np.iinfo(lhs.dtype).bits != np.iinfo(rhs.dtype).bits:
-        raise ShapeError(f"rounding TFLITE takes operands of one width, found {lhs.dtype} and {rhs.dtype}")
+        raise ShapeError(f"rounding TFLITE takes operands of the same width, found {lhs.dtype} and {rhs.dtype}")
     return broadcast_shape(lhs, rhs), out_dtype
 
 
@@ -85,7 +85,7 @@ def _infer_sum(*args: TensorInfo, pot_scale: bool, rounding: str, **attributes: 
         xnnpack_multipliers(*scales)  # type: ignore[arg-type]
     if pot_scale:
         if rounding != "TFLITE" or (args[0].dtype, args[1].dtype) != ("int16", "int16"):
-            raise ShapeError(f"pot_scale belongs to rounding TFLITE on int16, found {rounding} on {args[0].dtype}")
+            raise ShapeError(f"pot_scale is only for rounding TFLITE on int16, found {rounding} on {args[0].dtype}")
         if any(info.shape not in ((), (1,)) for info in (args[2], args[4])):
             raise ShapeError("pot_scale takes scalar scales")
         if all(scale is not None for scale in scales):

@@ -48,7 +48,7 @@ def evaluate(mod: IRModule, expr: Any, environment: Mapping[Any, Any]) -> Any:
     if isinstance(expr, relax.Call):
         args = [evaluate(mod, arg, environment) for arg in expr.args]
         return evaluate_call(mod, expr, args)
-    raise NotImplementedError(f"the interpreter does not know {type(expr).__name__}")
+    raise NotImplementedError(f"the interpreter does not support {type(expr).__name__}")
 
 
 def evaluate_call(mod: IRModule, call: relax.Call, args: list[Any]) -> Any:

@@ -70,7 +70,7 @@ def _infer_group_norm(
         if vector.shape != (channels,):
             raise ShapeError(f"{vector.name} must have one value for each of {channels} channels, found {vector.shape}")
     if isinstance(num_groups, int) and (num_groups < 1 or (isinstance(channels, int) and channels % num_groups)):
-        raise ShapeError(f"{channels} channels do not divide into num_groups={num_groups}")
+        raise ShapeError(f"{channels} channels cannot be divided into num_groups={num_groups}")
     check_qparams(output_scale, output_zero_point)
     check_out_dtype(out_dtype, "int8", "uint8", "int16", "uint16")
     row = reduce(mul, rest, channels // num_groups if isinstance(channels, int) else 1)

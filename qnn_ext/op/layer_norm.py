@@ -21,7 +21,7 @@ def _infer(data: TensorInfo, weight: TensorInfo, bias: TensorInfo, weight_scale:
     check_qparams(weight_scale, TensorInfo("zero_point", (), "int32"))
     if data.ndim != 2 or data.shape[1] == 0 or weight.shape != data.shape[1:] or bias.shape != weight.shape:
         raise ShapeError(
-            f"wanted are data (rows, C), weight (C) and bias (C), found {data.shape}, {weight.shape}, {bias.shape}"
+            f"shapes must be data (rows, C), weight (C) and bias (C), found {data.shape}, {weight.shape}, {bias.shape}"
         )
     return data.shape, "int16"
 

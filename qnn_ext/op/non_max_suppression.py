@@ -17,7 +17,7 @@ def _infer(
         check_dtype(info, "float32")
         check_rank(info, 2)
     if boxes.shape[1] != 4 or scores.shape[1] != boxes.shape[0]:
-        raise ShapeError(f"wanted are boxes (N, 4) and scores (classes, N), found {boxes.shape} and {scores.shape}")
+        raise ShapeError(f"shapes must be boxes (N, 4) and scores (classes, N), found {boxes.shape} and {scores.shape}")
     if max_boxes < 1 or not 0 < iou_threshold <= 1:
         raise ShapeError(f"max_boxes must be positive and iou_threshold in (0, 1], found {max_boxes}, {iou_threshold}")
     return (scores.shape[0], max_boxes), "int32"

@@ -37,7 +37,7 @@ def _infer(
     check_out_dtype(dtype, *OBSERVED_DTYPES)
     low, high = dtype_range(dtype)
     if not 2 <= bits <= (high - low + 1).bit_length() - 1:
-        raise ShapeError(f"bits must be from 2 to those of {dtype}, found {bits}")
+        raise ShapeError(f"bits must be at least 2 and at most those of {dtype}, found {bits}")
     if axis is not None:
         normalize_axis(axis, data.ndim)
     return data.shape, data.dtype

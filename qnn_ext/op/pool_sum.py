@@ -31,13 +31,13 @@ def check_geometry(data: TensorInfo, pool_size: Sequence[int], strides: Sequence
     rank = data.ndim - 2
     if rank < 1 or (len(pool_size), len(strides), len(padding)) != (rank, rank, 2 * rank):
         raise ShapeError(
-            f"pool_size {tuple(pool_size)}, strides {tuple(strides)} and padding {tuple(padding)} do not fit "
+            f"pool_size {tuple(pool_size)}, strides {tuple(strides)} and padding {tuple(padding)} do not match "
             f"channels-last data {data.shape}"
         )
     if min(*pool_size, *strides) < 1 or min(padding) < 0:
         raise ShapeError("pool_size and strides must be positive, padding must not be negative")
     if any(low >= k or high >= k for low, high, k in zip(padding[:rank], padding[rank:], pool_size, strict=True)):
-        raise ShapeError(f"padding {tuple(padding)} would leave windows {tuple(pool_size)} without any data")
+        raise ShapeError(f"padding {tuple(padding)} would leave some windows {tuple(pool_size)} without data")
 
 
 def _infer(

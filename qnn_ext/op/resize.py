@@ -24,7 +24,7 @@ def _infer(
     if len(size) != 2 or min(size) < 1 or 0 in data.shape[1:3]:
         raise ShapeError(f"cannot resize {data.shape} to {tuple(size)}")
     if align_corners and half_pixel_centers:
-        raise ShapeError("align_corners and half_pixel_centers exclude each other")
+        raise ShapeError("align_corners and half_pixel_centers cannot both be set")
     if arithmetic not in ARITHMETICS or (arithmetic == "fixed" and data.dtype == "float32"):
         raise ShapeError(f"arithmetic must be fixed (integers only) or float32, found {arithmetic} for {data.dtype}")
     return (data.shape[0], *size, data.shape[3]), data.dtype

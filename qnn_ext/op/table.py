@@ -44,7 +44,7 @@ def _infer(data: TensorInfo, table: TensorInfo) -> tuple[Shape, str]:
     check_dtype(table, *INTEGER_DTYPES, "float32")
     entries = 1 << np.iinfo(data.dtype).bits
     if table.shape != (entries,):
-        raise ShapeError(f"a table over {data.dtype} has {entries} entries, found shape {table.shape}")
+        raise ShapeError(f"a table for {data.dtype} must have {entries} entries, found shape {table.shape}")
     return data.shape, table.dtype
 
 

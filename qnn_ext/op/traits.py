@@ -146,7 +146,10 @@ class Traits:
         complete = replace(self, arguments=tuple(arguments), data=data)
         unknown = set(complete.roles) - {name.removeprefix("*") for name in arguments}
         if unknown:
-            raise ValueError(f"traits name {', '.join(sorted(unknown))}, of arguments {', '.join(arguments)}")
+            raise ValueError(
+                f"the traits refer to {', '.join(sorted(unknown))}, which are not among the arguments "
+                f"{', '.join(arguments)}"
+            )
         return complete
 
     @property

@@ -275,7 +275,7 @@ def _movable(traits: Traits, zero_point: Any) -> bool:
 
 def _moved(zero_point: Any, offset: int) -> Any:
     value = constant_value(zero_point)
-    assert value is not None, "only constant zero points move"
+    assert value is not None, "only constant zero points can be moved"
     return constant(value + np.int32(offset))
 
 

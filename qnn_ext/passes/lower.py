@@ -80,7 +80,7 @@ def _kernel(function: relax.Function, target: Target) -> _Kernel:
         except ScheduleError as error:
             refusal = error
             name = product.implementation.name if product else GENERIC
-            passed_over.append(f"passed over {name}: {_summary(error)}")
+            passed_over.append(f"{name} does not apply: {_summary(error)}")
             _log.warning("%s: %s", function.attrs[LAYER], passed_over[-1])
     raise UnsupportedOperatorError(f"no kernel can be scheduled for {function.attrs[COMPOSITE]}") from refusal
 
@@ -114,7 +114,10 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     workload = _workload(call, target)
     accepting, unusual = candidates(workload, target), ""
     if isinstance(workload, Conv2dWorkload) and constant_value(factors_of(call)[1]) is None:
-        accepting, unusual = accepting[-1:], "its weights are known at run time only, and cannot be packed before"
+        accepting, unusual = (
+            accepting[-1:],
+            "its weights are only known at run time, so they cannot be packed beforehand",
+        )
     return [_Product(workload, implementation, unusual) for implementation in accepting]
 
 

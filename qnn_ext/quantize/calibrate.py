@@ -48,7 +48,9 @@ def _fixed_range(site: Site, config: QConfig) -> Range | None:
     """The range of a weight, or the one that the user fixed; None if it has to be found."""
     if site.role == "weight":
         if site.value is None:
-            raise QuantizationError(f"site {site.name!r} is a weight, but computed at run time: fold constants first")
+            raise QuantizationError(
+                f"site {site.name!r} is a weight, but is computed at run time: fold constants first"
+            )
         return weight_range(site.value, site.axis, site.calibrate_mode, site.bits, config.power_of_two, site.name)
     return None if site.range is None else Range(*site.range, "fixed")
 
@@ -72,8 +74,8 @@ def _assign(found: Sequence[Site], config: QConfig, with_data: bool) -> dict[str
         assigned[site.name] = calibrator
     if any(site.calibrate_mode == "auto" for site in found) and not with_data:
         warn(
-            f"without data every activation gets the range ±{config.global_scale:g} (global_scale), which seldom fits: "
-            "give a dataset or a calibration table",
+            f"without data every activation gets the range ±{config.global_scale:g} (global_scale), which is rarely "
+            "right: give a dataset or a calibration table",
             QuantizationWarning,
             stacklevel=3,
         )

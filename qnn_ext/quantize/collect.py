@@ -122,7 +122,7 @@ def _read_all(worker: Child, source: _Source) -> Reader:
         reply = channel.receive()
     except Closed:
         raise QuantizationError(
-            f"a process that calibrates ended with exit code {worker.wait()} before it was done: if memory ran out, "
+            f"a calibration process ended early with exit code {worker.wait()}: if memory ran out, "
             "use fewer num_workers or a smaller calibrate_chunk_by"
         ) from None
     if isinstance(reply, BaseException):

@@ -225,7 +225,7 @@ class QConfig:
         for index in self.skip_conv_layers or ():
             if index >= count and self.skip_conv_layers != (0,):
                 raise QuantizationError(
-                    f"skip_conv_layers: no convolution {index}; this model has {count}, counted from 0"
+                    f"skip_conv_layers: there is no convolution {index}; this model has {count}, counted from 0"
                 )
 
 
@@ -257,7 +257,7 @@ def replace_fields(config: QConfig, values: Mapping[str, Any]) -> QConfig:
     names = [item.name for item in fields(QConfig)]
     for name in values:
         if name not in names:
-            raise QuantizationError(f"qconfig: no field {name!r}; fields are {', '.join(names)}")
+            raise QuantizationError(f"qconfig: there is no field {name!r}; the fields are {', '.join(names)}")
     return replace(config, **values)
 
 

@@ -71,7 +71,7 @@ class Batches:
         if rest is None:
             raise QuantizationError("the data set is empty: calibration needs at least one sample")
         raise QuantizationError(
-            f"the data set has {rest[0].shape[0]} samples, one batch of this model needs {self.inputs[0].shape[0]}"
+            f"the data set has {rest[0].shape[0]} samples, but one batch of this model needs {self.inputs[0].shape[0]}"
         )
 
 
@@ -131,7 +131,7 @@ def _in_order(item: Any, inputs: Sequence[TensorSpec], index: int) -> list[Any]:
     if _is_row(item):
         if len(item) < len(inputs):
             raise QuantizationError(
-                f"sample {index} of the data set has {len(item)} arrays, this model takes {len(inputs)}: "
+                f"sample {index} of the data set has {len(item)} arrays, but this model takes {len(inputs)}: "
                 f"{', '.join(map(repr, names))}"
             )
         return list(item[: len(inputs)])
@@ -179,7 +179,7 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
         wrong = np.size(array) - np.count_nonzero(np.isfinite(array))
         if wrong:
             raise QuantizationError(
-                f"{where} holds {wrong} values that are NaN or infinite: they have no integer; clean the data"
+                f"{where} holds {wrong} values that are NaN or infinite, which cannot be quantized: clean the data"
             )
     return array
 
@@ -213,7 +213,7 @@ def _cut(
         arrays = [np.concatenate(pair) for pair in zip(rest, arrays, strict=True)]
     if len(sizes) > 1:
         found = ", ".join(f"{spec.name!r}: {array.shape[0]}" for array, spec in zip(arrays, inputs, strict=True))
-        raise QuantizationError(f"sample {index} of the data set: the inputs' batch sizes do not fit ({found})")
+        raise QuantizationError(f"sample {index} of the data set: the inputs have different batch sizes ({found})")
     whole = min(array.shape[0] // spec.shape[0] for array, spec in zip(arrays, inputs, strict=True))
     pieces = [
         [
@@ -247,11 +247,11 @@ def _from_path(path: Path, inputs: Sequence[TensorSpec]) -> Batches:
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in ARRAY_SUFFIXES)
         photos = any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir())
         if files and photos:
-            raise QuantizationError(f"{path}: holds arrays and photos: keep one kind in a folder")
+            raise QuantizationError(f"{path}: the folder has both arrays and photos: keep only one kind in a folder")
         if photos:
             return _from_images(ImageFolder(path), inputs)
         if not files:
-            raise QuantizationError(f"{path}: the folder holds no .npy, .npz or image file")
+            raise QuantizationError(f"{path}: the folder has no .npy, .npz or image file")
         return Batches(lambda: (_read(file, inputs) for file in files), inputs, None)
     if not path.exists():
         raise QuantizationError(f"{path}: no such data set")
@@ -264,7 +264,7 @@ def _from_path(path: Path, inputs: Sequence[TensorSpec]) -> Batches:
 def _read(path: Path, inputs: Sequence[TensorSpec]) -> Item:
     """The arrays of a file by input name; a single array needs no name. `.npy` files are mapped, not read."""
     if path.suffix.lower() == ".npy":
-        name = _only(inputs, f"{path} holds one array").name
+        name = _only(inputs, f"{path} is one array").name
         return {name: read_npy(path, QuantizationError, mapped=True)}
     with Npz(path, QuantizationError) as archive:
         names = archive.names()
@@ -273,17 +273,17 @@ def _read(path: Path, inputs: Sequence[TensorSpec]) -> Item:
         missing = [spec.name for spec in inputs if spec.name not in names]
         if missing:
             found = ", ".join(map(repr, names))
-            raise QuantizationError(f"{path}: no array {missing[0]!r}; found {found}")
+            raise QuantizationError(f"{path}: there is no array {missing[0]!r}; found {found}")
         return {spec.name: archive[spec.name] for spec in inputs}
 
 
 def _from_images(folder: ImageFolder, inputs: Sequence[TensorSpec]) -> Batches:
-    path, spec = Path(folder.path), _only(inputs, "photos are one input")
+    path, spec = Path(folder.path), _only(inputs, "a folder of photos is one input")
     if not path.is_dir():
         raise QuantizationError(f"{path}: no such folder")
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)[: folder.limit]
     if not files:
-        raise QuantizationError(f"{path}: the folder holds no photo ({', '.join(IMAGE_SUFFIXES)})")
+        raise QuantizationError(f"{path}: the folder has no photo ({', '.join(IMAGE_SUFFIXES)})")
 
     def photos() -> Iterator[np.ndarray]:
         one = TensorSpec(spec.name, (1, *spec.shape[1:]), spec.dtype, spec.qparams)

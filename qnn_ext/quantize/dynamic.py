@@ -35,8 +35,8 @@ def dynamic(folded: QnnModule, config: QConfig) -> QnnModule:
     """
     if config.power_of_two:
         raise QuantizationError(
-            "quantization_formula='cambricon' has scales that are powers of two, which ranges found at run time do not "
-            "give: leave dynamic out, or choose 'google'"
+            "quantization_formula='cambricon' needs scales that are powers of two, which ranges found at run time are "
+            "not: leave dynamic out, or choose 'google'"
         )
     annotated = annotate(folded, config)
     by_name = {site.name: site for site in sites(annotated)}

@@ -111,9 +111,9 @@ RULES: dict[str, tuple[Check, str]] = {
     "partition_conversions": _one_of("disabled", "enabled", "fully_integral"),
     "per_channel": _FLAG,
     "symmetric": _one_of(None, True, False),
-    "percentile": _real(50, 100, "a number above 50, at most 100 (percent)"),
+    "percentile": _real(50, 100, "a number above 50 and at most 100 (percent)"),
     "bins": _whole(128, 1 << 20),
-    "momentum": (lambda value: _number(value) and 0 <= value < 1, "a number from 0, below 1"),
+    "momentum": (lambda value: _number(value) and 0 <= value < 1, "a number of at least 0 and below 1"),
     "first_layer": _PRECISION,
     "last_layer": _PRECISION,
     "quantization_formula": _one_of("google", "cambricon"),
@@ -122,7 +122,7 @@ RULES: dict[str, tuple[Check, str]] = {
     "dynamic": _FLAG,
     "float_functions": (
         lambda value: isinstance(value, tuple) and all(item in ("softmax", "layer_norm", "gelu") for item in value),
-        "a list of 'softmax', 'layer_norm', 'gelu'",
+        "a list of any of 'softmax', 'layer_norm', 'gelu'",
     ),
     "num_workers": _whole(1, 1024),
     "precision": _PRECISION,
@@ -156,7 +156,7 @@ def _check_overrides(overrides: Any) -> None:
         for name, value in values.items():
             if name not in LAYER_FIELDS:
                 raise QuantizationError(
-                    f"overrides[{pattern!r}]: no field {name!r} of a layer; there are {', '.join(LAYER_FIELDS)}"
+                    f"overrides[{pattern!r}]: a layer has no field {name!r}; its fields are {', '.join(LAYER_FIELDS)}"
                 )
             _check(name, value, f"overrides[{pattern!r}][{name!r}]")
 
@@ -173,21 +173,21 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         ),
         (
             dtype != "int32" and bits > 8,
-            f"dtype_activation={dtype!r} has no {bits} bits: give nbit_activation of at most 8",
+            f"dtype_activation={dtype!r} cannot have {bits} bits: give an nbit_activation of at most 8",
         ),
         (
             cambricon and values["symmetric"] is False,
-            "quantization_formula='cambricon' has no zero points, symmetric=False asks for them: leave symmetric out, "
-            "or choose 'google'",
+            "quantization_formula='cambricon' has no zero points, but symmetric=False requests them: leave symmetric "
+            "out, or choose 'google'",
         ),
         (
             cambricon and "uint8" in (values["dtype_input"], dtype),
-            "quantization_formula='cambricon' has no zero points, uint8 needs one: choose int8, or 'google'",
+            "quantization_formula='cambricon' has no zero points, but uint8 needs one: choose int8, or 'google'",
         ),
         (
             values["dynamic"] and values["calibrate_mode"] != "auto",
-            "dynamic=True takes ranges at run time, calibrate_mode asks for calibrated ones: leave calibrate_mode at "
-            "'auto', or dynamic out",
+            "dynamic=True finds ranges at run time, but calibrate_mode requests calibrated ones: leave "
+            "calibrate_mode at 'auto', or dynamic out",
         ),
         (
             values["dynamic"] and values["partition_conversions"] != "disabled",
@@ -195,11 +195,11 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         ),
         (
             values["dynamic"] and (values["do_simulation"] or values["bias_correction"]),
-            "dynamic=True knows no ranges before it runs: neither do_simulation nor bias_correction go with it",
+            "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation or bias_correction",
         ),
         (
             values["do_simulation"] and values["partition_conversions"] == "fully_integral",
-            "do_simulation=True computes in float, partition_conversions='fully_integral' forbids it: choose one",
+            "do_simulation=True computes in float, but partition_conversions='fully_integral' forbids that: choose one",
         ),
     ]
     return [problem for holds, problem in rules if holds]

@@ -142,8 +142,8 @@ def extremes(values: np.ndarray) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high)):
         count = values.size - int(np.count_nonzero(np.isfinite(values)))
         raise QuantizationError(
-            f"{count} of {values.size} values are NaN or infinite: the float model computes them from this data; check "
-            "both, or leave the layers before it out of quantization"
+            f"{count} of {values.size} values are NaN or infinite: the float model computes them from this data: check "
+            "both, or keep the layers before it in float"
         )
     return low, high
 

@@ -188,8 +188,9 @@ def _check_integral(cut: _Cut) -> None:
     ]
     if floats:
         raise QuantizationError(
-            f"partition_conversions='fully_integral': {len(floats)} operators between the inputs' quantize and the "
-            f"last dequantize compute in float: {', '.join(floats[:5])}; quantize these layers too, or choose 'enabled'"
+            f"partition_conversions='fully_integral': {len(floats)} operators between the quantize of the inputs and "
+            f"the last dequantize compute in float: {', '.join(floats[:5])}; quantize these layers as well, or choose "
+            "'enabled'"
         )
 
 

@@ -122,7 +122,9 @@ def _check_operators(config: QConfig) -> None:
     for name in config.debug_enabled_ops or ():
         if plain_operator(name) not in known:
             known_names = ", ".join(sorted(known))
-            raise QuantizationError(f"debug_enabled_ops: {name!r} cannot be quantized; operators are {known_names}")
+            raise QuantizationError(
+                f"debug_enabled_ops: {name!r} cannot be quantized; the operators that can be are {known_names}"
+            )
 
 
 def _ranges(
@@ -175,11 +177,11 @@ def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = N
     integer = [name for name in names if name.startswith("qnn.") and name != "qnn.observe"]
     if integer:
         raise QuantizationError(
-            f"{module.source} is quantized already: it has {len(integer)} integer operators ({integer[0]} …); "
+            f"{module.source} is already quantized: it has {len(integer)} integer operators ({integer[0]} …); "
             "build it as it is, or start from the float model"
         )
     if "qnn.observe" in names:
-        raise QuantizationError(f"{module.source} is annotated already: give calibrate and realize this module")
+        raise QuantizationError(f"{module.source} is already annotated: pass this module to calibrate and realize")
     return module
 
 
@@ -192,7 +194,7 @@ def bind_parameters(module: QnnModule, params: Mapping[str, Any]) -> QnnModule:
     environment: dict[Any, Any] = {}
     for name, value in params.items():
         if name not in specs:
-            raise QuantizationError(f"params: no input {name!r}; inputs are {', '.join(map(repr, specs))}")
+            raise QuantizationError(f"params: there is no input {name!r}; the inputs are {', '.join(map(repr, specs))}")
         spec, param = specs[name]
         array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
         if array.shape != spec.shape or array.dtype != spec.dtype:

@@ -38,13 +38,17 @@ class Range:
         try:
             low, high = (np.asarray(value, np.float64) for value in (self.low, self.high))
         except (TypeError, ValueError, OverflowError):
-            raise QuantizationError(f"a range must be numbers, found {self.low!r} … {self.high!r}") from None
+            raise QuantizationError(
+                f"the bounds of a range must be numbers, found {self.low!r} … {self.high!r}"
+            ) from None
         if low.shape != high.shape or low.ndim > 1 or low.size == 0:
-            raise QuantizationError(f"a range needs numbers or equal vectors, found {low.shape} and {high.shape}")
+            raise QuantizationError(
+                f"a range needs two numbers or two vectors of the same length, found {low.shape} and {high.shape}"
+            )
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise QuantizationError(
-                f"range {_shown(low)} … {_shown(high)} is not finite: the tensor held NaN or infinity; check the data "
-                "set and the float model's results on it"
+                f"range {_shown(low)} … {_shown(high)} is not finite: the tensor had NaN or infinite values; check "
+                "the data set and the float model's results on it"
             )
         if (low > high).any():
             raise QuantizationError(f"range {_shown(low)} … {_shown(high)} is empty: low must not exceed high")
@@ -117,7 +121,7 @@ def qparams_of(
     axis: the channel axis of a per-channel range. Raises QuantizationError.
     """
     if found.per_channel and axis is None:
-        raise QuantizationError(f"{_named(site)}the range has {np.size(found.low)} channels, one was expected")
+        raise QuantizationError(f"{_named(site)}the range has {np.size(found.low)} channels, but one was expected")
     low = np.minimum(np.asarray(found.low, np.float64), 0.0)
     high = np.maximum(np.asarray(found.high, np.float64), 0.0)
     q_low, q_high = integer_range(dtype, bits, symmetric)
@@ -145,8 +149,8 @@ def _filled(scale: np.ndarray, fallback: float, found: Range, site: str) -> np.n
     if used.any():
         return np.where(used, scale, scale[used].mean())
     warnings.warn(
-        f"{_named(site)}all values are zero (range {found}): the scale of −1 … 1 is used; if the tensor is not always "
-        "zero, calibrate with data that reach it",
+        f"{_named(site)}all values are zero (range {found}): the scale of the range −1 … 1 is used; if the tensor is "
+        "not always zero, calibrate with data for which it is not",
         QuantizationWarning,
         stacklevel=3,
     )

@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 def _outputs(analysis: Analysis) -> _Table:
     rows = tuple((name, *_figures(found), f"{found.largest:.4g}") for name, found in analysis.outputs.items())
-    explanation = f"The quantized model against the float one, on {analysis.samples} batches."
+    explanation = f"The quantized model compared with the float one, on {analysis.samples} batches."
     return _Table("Outputs", explanation, ("output", "SQNR", "cosine", "largest error"), rows)
 
 
@@ -93,13 +93,13 @@ def _ranking(analysis: Analysis) -> _Table:
         "SQNR of the model's output when only this layer is quantized, worst first. A layer that costs much more than "
         'the others is a candidate for overrides={layer: {"precision": "float32"}}, or for another calibrator.'
     )
-    return _Table("Layers by what they cost alone", explanation, ("", "layer", "operator", "output SQNR"), rows)
+    return _Table("Layers by what each costs alone", explanation, ("", "layer", "operator", "output SQNR"), rows)
 
 
 def _layers(analysis: Analysis) -> _Table:
     rows = tuple((layer.layer, layer.operator, *_figures(layer.together)) for layer in analysis.layers)
-    explanation = "Result of each layer when everything is quantized, in order of computation: how errors add up."
-    return _Table("Layers together", explanation, ("layer", "operator", "SQNR", "cosine"), rows)
+    explanation = "Result of each layer when everything is quantized, in execution order: how errors add up."
+    return _Table("All layers together", explanation, ("layer", "operator", "SQNR", "cosine"), rows)
 
 
 def _sites(analysis: Analysis, pictures: Sequence[str]) -> _Table:
@@ -114,7 +114,7 @@ def _sites(analysis: Analysis, pictures: Sequence[str]) -> _Table:
         )
         for site in analysis.sites
     )
-    explanation = "Each quantized tensor by itself: what its range clips, and what rounding costs."
+    explanation = "Each quantized tensor on its own: how much its range clips, and how much rounding costs."
     header = ("tensor", "role", "dtype", "range", "SQNR", "cosine", "saturated")
     return _Table("Tensors", explanation, header, rows, tuple(pictures))
 

@@ -55,7 +55,7 @@ class CalibrationTable(Mapping[str, Range]):
         if self.model and model and self.model != model:
             raise QuantizationError(
                 f"the calibration table was made for another model (fingerprint {self.model}, this one has {model}): "
-                'calibrate again, or delete "model" in the file to use it all the same'
+                'calibrate again, or delete "model" in the file to use it anyway'
             )
         wanted = list(sites)
         missing = [site for site in wanted if site not in self.ranges]
@@ -63,8 +63,8 @@ class CalibrationTable(Mapping[str, Range]):
         if missing or unknown:
             problem = "has no range for" if missing else "has ranges for unknown sites"
             raise QuantizationError(
-                f"the calibration table {problem} {_listed(missing or unknown)}; it must fit the model and the qconfig "
-                "it was made with: calibrate again, or edit the table"
+                f"the calibration table {problem} {_listed(missing or unknown)}; it must match the model and the "
+                "qconfig it was made with: calibrate again, or edit the table"
             )
 
     def save(self, path: str | os.PathLike) -> None:
@@ -86,11 +86,12 @@ class CalibrationTable(Mapping[str, Range]):
             raise QuantizationError(f'{path}: not a calibration table: "format" must be {FORMAT!r}')
         if content.get("version") != VERSION:
             raise QuantizationError(
-                f"{path}: calibration table of version {content.get('version')!r}, this qnn_ext reads {VERSION}"
+                f"{path}: calibration table of version {content.get('version')!r}, but this qnn_ext reads version "
+                f"{VERSION}"
             )
         ranges, model = content.get("ranges"), content.get("model", "")
         if not isinstance(ranges, dict) or not isinstance(model, str):
-            raise QuantizationError(f'{path}: "ranges" must map sites to ranges, and "model" be a string')
+            raise QuantizationError(f'{path}: "ranges" must map sites to ranges, and "model" must be a string')
         return cls({site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}, model)
 
 
@@ -110,7 +111,7 @@ def _to_json(value: Range) -> dict[str, Any]:
 
 def _from_json(value: Any, where: str) -> Range:
     if not isinstance(value, dict) or not {"low", "high"} <= set(value) <= {"low", "high", "method", "extra"}:
-        raise QuantizationError(f'{where}: a range must have "low" and "high", "method" and "extra" if need be')
+        raise QuantizationError(f'{where}: a range must have "low" and "high", and may have "method" and "extra"')
     method, extra = value.get("method", ""), value.get("extra", {})
     if not isinstance(method, str) or not isinstance(extra, dict):
         raise QuantizationError(f'{where}: "method" must be a string and "extra" an object')

@@ -37,7 +37,7 @@ def weight_range(
     bad = value.size - int(np.count_nonzero(np.isfinite(value)))
     if bad or not value.size:
         found = f"{bad} of {value.size} weights are NaN or infinite" if bad else "the weight is empty"
-        raise QuantizationError(f"site {site!r}: {found}: the float model is damaged, or keep the layer in float")
+        raise QuantizationError(f"site {site!r}: {found}: check the float model, or keep the layer in float")
     rows = value.reshape(1, -1) if axis is None else np.moveaxis(value, axis, 0).reshape(value.shape[axis], -1)
     threshold = WEIGHT_MODES[mode](rows, bits, power_of_two)
     if axis is None:

@@ -72,7 +72,9 @@ def attributes_of(name: str) -> dict[str, Any]:
             return {"kind": "llvm", **_triple(architecture), "mcpu": name}
     every = sorted({cpu for triple in _TRIPLES.values() for cpu in _llvm_cpus(triple)})
     names = ", ".join(map(repr, (*CPU_FAMILIES, *ARM_CPUS)))
-    raise TargetError(f"unknown CPU {name!r}: use 'native', {names}, or a name LLVM knows{_similar(name, every)}")
+    raise TargetError(
+        f"unknown CPU {name!r}: use 'native', {names}, or a CPU name that LLVM knows{_similar(name, every)}"
+    )
 
 
 def _triple(architecture: str) -> dict[str, str]:
@@ -117,8 +119,8 @@ def checked(attributes: dict[str, Any]) -> dict[str, Any]:
     cpu = str(attributes.get("mcpu", ""))
     if cpu and not _knows(cpu, triple):
         raise TargetError(
-            f"LLVM knows no CPU {cpu!r} of {architecture}{_similar(cpu, sorted(_llvm_cpus(triple)))}; a name without "
-            f"attributes, as in target={BASELINES[architecture]!r}, finds its architecture itself"
+            f"LLVM does not know the CPU {cpu!r} for {architecture}{_similar(cpu, sorted(_llvm_cpus(triple)))}; a "
+            f"name without attributes, as in target={BASELINES[architecture]!r}, determines the architecture itself"
         )
     features = tuple(map(str, attributes.get("mattr", ())))
     for feature in features:
@@ -151,10 +153,10 @@ def _architecture(triple: str) -> str:
     architecture = architecture_name(first)
     known = ", ".join(_TRIPLES)
     if architecture not in _INDISPENSABLE:
-        raise TargetError(f"no integer kernels for {first!r} (mtriple {triple!r}): they exist for {known}")
+        raise TargetError(f"there are no integer kernels for {first!r} (mtriple {triple!r}), only for {known}")
     built_for = {architecture_name(str(name)) for name in tvm.target.codegen.llvm_get_targets()} | {"i686"}
     if architecture not in built_for:
-        raise TargetError(f"this build of TVM cannot compile for {architecture}: its LLVM lacks it")
+        raise TargetError(f"this build of TVM cannot compile for {architecture}: its LLVM does not include it")
     return architecture
 
 
@@ -170,12 +172,14 @@ def _float_abi(triple: str, architecture: str, given: str) -> dict[str, str]:
 
 def _check_feature(feature: str, triple: str, architecture: str) -> None:
     if feature[:1] not in ("+", "-"):
-        raise TargetError(f"mattr {feature!r}: a feature is added with '+{feature}' or taken away with '-{feature}'")
+        raise TargetError(f"mattr {feature!r}: add a feature with '+{feature}' or remove it with '-{feature}'")
     if not _has(feature[1:], triple, "", ("+" + feature[1:],)):
         cpus = {"x86_64": "sapphirerapids", "aarch64": "neoverse-v2", "arm": "cortex-a78"}
         target = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpus.get(architecture, "haswell")})
         known = sorted(map(str, tvm.target.codegen.llvm_get_cpu_features(target)))
-        raise TargetError(f"LLVM knows no feature {feature[1:]!r} of {architecture}{_similar(feature[1:], known)}")
+        raise TargetError(
+            f"LLVM does not know the feature {feature[1:]!r} of {architecture}{_similar(feature[1:], known)}"
+        )
 
 
 @lru_cache(maxsize=1024)

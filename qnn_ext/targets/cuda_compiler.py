@@ -34,8 +34,8 @@ OLDEST_OF_13 = 75
 """CUDA 13 compiles for this architecture and newer ones, CUDA 12 for sm_50 and newer."""
 
 _MISSING = (
-    "needs nvcc (CUDA toolkit; on PATH or under CUDA_HOME) or NVRTC (pip install nvidia-cuda-nvrtc), and neither is "
-    "here"
+    "needs nvcc (CUDA toolkit; on PATH or under CUDA_HOME) or NVRTC (pip install nvidia-cuda-nvrtc), and neither was "
+    "found"
 )
 
 
@@ -61,7 +61,7 @@ def machine_code(source: str, architecture: str) -> str:
     if tool is None:
         raise TargetError(
             "showing a GPU's machine code needs nvdisasm or cuobjdump (CUDA toolkit, or pip install "
-            "nvidia-cuda-nvdisasm); engine.source('ptx') does without"
+            "nvidia-cuda-nvdisasm); engine.source('ptx') needs neither"
         )
     with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
         cubin = Path(folder) / "kernels.cubin"
@@ -69,7 +69,7 @@ def machine_code(source: str, architecture: str) -> str:
         options = ["-c"] if "nvdisasm" in Path(tool).name else ["-sass"]
         done = run([tool, *options, str(cubin)])
     if done.returncode != 0:
-        raise TargetError(f"{Path(tool).name} does not read the machine code of {architecture}: {_last(done.stderr)}")
+        raise TargetError(f"{Path(tool).name} cannot read the machine code of {architecture}: {_last(done.stderr)}")
     return done.stdout
 
 
@@ -84,8 +84,12 @@ def _compiled(source: str, architecture: str, form: str) -> bytes:
         return _by_nvrtc(nvrtc, source, version, form)
     if nvcc is None and not _nvrtcs():
         raise TargetError(f"compiling CUDA source {_MISSING}")
-    remedy = "; pip install nvidia-cuda-nvrtc-cu12: CUDA 13 knows no GPU before sm_75" if number < OLDEST_OF_13 else ""
-    raise TargetError(f"the CUDA compilers here do not compile for {architecture}{remedy}")
+    remedy = (
+        "; pip install nvidia-cuda-nvrtc-cu12: CUDA 13 does not support GPUs before sm_75"
+        if number < OLDEST_OF_13
+        else ""
+    )
+    raise TargetError(f"the CUDA compilers here cannot compile for {architecture}{remedy}")
 
 
 def _last(text: str) -> str:
@@ -132,7 +136,7 @@ def _by_nvcc(nvcc: str, source: str, version: str, form: str) -> bytes:
         command = [nvcc, f"--{form}", "-O3", "--disable-warnings", *codes, *EXACT, str(code), "-o", str(result)]
         done = run(command)
         if done.returncode != 0:
-            raise TargetError(f"nvcc does not compile for sm_{version}: {_last(done.stderr + done.stdout)}")
+            raise TargetError(f"nvcc cannot compile for sm_{version}: {_last(done.stderr + done.stdout)}")
         return result.read_bytes()
 
 
@@ -221,7 +225,7 @@ def _by_nvrtc(nvrtc: Any, source: str, version: str, form: str) -> bytes:
     try:
         if nvrtc.nvrtcCompileProgram(program, len(options), options) != 0:
             log = _read(nvrtc, program, "ProgramLog").decode(errors="replace")
-            raise TargetError(f"NVRTC does not compile for sm_{version}: {_last(log)}")
+            raise TargetError(f"NVRTC cannot compile for sm_{version}: {_last(log)}")
         return _read(nvrtc, program, "CUBIN" if form == "cubin" else "PTX")
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

@@ -45,11 +45,13 @@ def architecture_of(name: str) -> str:
     if name == "cuda":
         version, reason = _driver()
         if version is None:
-            raise TargetError(f"target 'cuda' means the GPU at hand, but {reason}: name an architecture, {known}")
+            raise TargetError(
+                f"target 'cuda' means this machine's GPU, but {reason}: give an architecture, one of {known}"
+            )
         return f"sm_{version}"
     match = _NAME.fullmatch(name)
     if match is None or int(match[1]) < OLDEST:
-        raise TargetError(f"{name!r} is no GPU architecture that integer kernels exist for: use 'cuda' or {known}")
+        raise TargetError(f"{name!r} is not a GPU architecture with integer kernels: use 'cuda' or {known}")
     return name.removeprefix("cuda-")
 
 
@@ -57,7 +59,7 @@ def version_of(architecture: str) -> int:
     """The compute capability of "sm_80" as a number, 80."""
     match = _NAME.fullmatch(architecture)
     if match is None:
-        raise TargetError(f"{architecture!r} is no GPU architecture: 'sm_' and a number, as in 'sm_80'")
+        raise TargetError(f"{architecture!r} is not a GPU architecture: it must be 'sm_' and a number, such as 'sm_80'")
     return int(match[1])
 
 
@@ -71,8 +73,8 @@ def check_runnable(target: Mapping[str, Any]) -> None:
     obstacle = _obstacle(target)
     if obstacle is not None:
         raise TargetError(
-            f"built for an NVIDIA GPU ({target.get('arch')}), but {obstacle}; run it where there is such a GPU, or "
-            "compile the model for a CPU, with the target 'native' here"
+            f"built for an NVIDIA GPU ({target.get('arch')}), but {obstacle}; run it on a machine with such a GPU, "
+            "or compile the model for this CPU with the target 'native'"
         )
 
 
@@ -103,10 +105,12 @@ if hasattr(os, "register_at_fork"):
 def check_not_forked() -> None:
     """Raise TargetError in a process forked after the driver was used: CUDA contexts stay in the parent."""
     if _forked:
-        raise TargetError(f"{_FORKED}; fork before, or start processes with multiprocessing's method 'spawn'")
+        raise TargetError(
+            f"{_FORKED}; fork before using the GPU, or start processes with multiprocessing's method 'spawn'"
+        )
 
 
-_FORKED = "this process was forked from one that used the GPU, and CUDA does not go along"
+_FORKED = "this process was forked from one that used the GPU, which CUDA does not support"
 
 
 def _driver() -> tuple[int | None, str]:
@@ -122,13 +126,13 @@ def _asked_driver() -> tuple[int | None, str]:
         return None, "this machine has no NVIDIA driver"
     status = driver.cuInit(0)
     if status != 0:
-        return None, f"the NVIDIA driver does not start here (cuInit: error {status})"
+        return None, f"the NVIDIA driver cannot be initialized here (cuInit: error {status})"
     device, version = ctypes.c_int(), 0
     if driver.cuDeviceGet(ctypes.byref(device), 0) != 0:
-        return None, "the NVIDIA driver shows no GPU"
+        return None, "the NVIDIA driver reports no GPU"
     for attribute in (_MAJOR, _MINOR):
         value = ctypes.c_int()
         if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) != 0:
-            return None, "the NVIDIA driver does not tell the GPU's compute capability"
+            return None, "the NVIDIA driver does not report the GPU's compute capability"
         version = 10 * version + value.value
     return version, ""

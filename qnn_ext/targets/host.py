@@ -201,12 +201,14 @@ def check_runnable(features: Iterable[str], architecture: str) -> None:
     process with an illegal instruction."""
     here = host_architecture()
     if architecture != here:
-        raise TargetError(f"built for {architecture}, but this machine is {here}; compile with a target for {here}")
+        raise TargetError(
+            f"built for {architecture}, but this machine is {here}; compile the model again with a target for {here}"
+        )
     missing = missing_features(features)
     if missing:
         raise TargetError(
-            f"built for a CPU with {', '.join(missing)}, which this CPU lacks; compile again with the target 'native' "
-            f"here, or with {advised_target()} for any CPU"
+            f"built for a CPU with {', '.join(missing)}, which this CPU lacks; compile the model again, with the "
+            f"target 'native' on this machine, or with {advised_target()} for any CPU"
         )
 
 

@@ -68,7 +68,10 @@ def cross_compiler(architecture: str) -> list[str] | None:
         return None
     triple = backend_of_architecture(architecture).gnu
     if not triple:
-        raise ArtifactError(f"no linker is known for {architecture}: name one in {environment_variable(architecture)}")
+        raise ArtifactError(
+            f"no linker is known for {architecture}: set one in the environment variable "
+            f"{environment_variable(architecture)}"
+        )
     for name in ("g++", "gcc"):
         if found := shutil.which(f"{triple}-{name}"):
             return [found]
@@ -84,8 +87,8 @@ def cross_compiler(architecture: str) -> list[str] | None:
 def _advice(architecture: str) -> str:
     package = f"g++-{backend_of_architecture(architecture).gnu or architecture}".replace("_", "-")
     return (
-        f"install {package} (apt-get install {package}) or zig (pip install ziglang), or name one in "
-        f"{environment_variable(architecture)}"
+        f"install {package} (apt-get install {package}) or zig (pip install ziglang), or set one in "
+        f"the environment variable {environment_variable(architecture)}"
     )
 
 
@@ -102,4 +105,4 @@ class _Linker:
         except OSError as error:
             raise RuntimeError(error.strerror or str(error)) from error
         if done.returncode:
-            raise RuntimeError(done.stderr or f"it ended with {done.returncode}")
+            raise RuntimeError(done.stderr or f"exit code {done.returncode}")

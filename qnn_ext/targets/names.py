@@ -52,7 +52,9 @@ def make_target(target: str | Mapping[str, Any] | Target = "native", num_threads
     if attributes["kind"] == "cuda":
         return _gpu_target(attributes)
     if attributes["kind"] != "llvm":
-        raise TargetError(f"no kernels for target kind {attributes['kind']!r}; use an LLVM CPU target or 'cuda'")
+        raise TargetError(
+            f"there are no kernels for target kind {attributes['kind']!r}; use an LLVM CPU target or 'cuda'"
+        )
     attributes.setdefault(THREADS, num_threads or default_threads())
     return _target(cpus.checked(attributes))
 

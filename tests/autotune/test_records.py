@@ -75,7 +75,7 @@ def test_torn_last_line(task, log):
     """A process that died while it wrote loses its last record, with a warning; those before and after count."""
     line = line_of(measured(task, 1))
     log.write_text(f"{line}\n{line[:40]}")
-    with pytest.warns(TuningWarning, match="1 records ignored: 1 unfinished, the last line"):
+    with pytest.warns(TuningWarning, match="1 records ignored: 1 in an unfinished last line"):
         assert chosen(task, log) is not None
     append(log, line_of(measured(task, 2)))
     read = read_log(log)
@@ -117,7 +117,7 @@ def test_damaged_lines_are_ignored_wherever_they_are(task, log):
     ("fields", "reason"),
     [
         ({"format": 0}, "1 of format 0, this is 1"),
-        ({"workload": {"type": "Conv9dWorkload"}}, "1 of workloads this version does not know"),
+        ({"workload": {"type": "Conv9dWorkload"}}, "1 of workloads that this version does not know"),
         ({"seconds": -1.0}, "1 unreadable"),
     ],
 )
@@ -150,7 +150,7 @@ def test_no_log(tmp_path, task):
     with pytest.raises(TuningError, match="cannot read"):
         read_log(tmp_path / "missing.jsonl")
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\n\x00\n")
-    with pytest.raises(TuningError, match="is no tuning log"):
+    with pytest.raises(TuningError, match="is not a tuning log"):
         read_log(tmp_path / "photo.jpg")
     with pytest.raises(TuningError, match="cannot write"):
         append(tmp_path / "no" / "folder.jsonl", "{}")

@@ -56,7 +56,7 @@ def test_plot(module, tmp_path):
 
 
 def test_parameters_are_in_the_module(module):
-    with pytest.raises(TuningError, match="leave params away"):
+    with pytest.raises(TuningError, match="leave out params"):
         extract_from_program(module, "native", params={"w": np.zeros(1)})
 
 
@@ -65,7 +65,7 @@ def test_a_default_that_fails_is_told(module, tmp_path):
         def build(self, task, configurations):
             return [Result(task, item, error="compile: no memory") for item in configurations]
 
-    with pytest.warns(TuningWarning, match="not tuned, its default fails: compile: no memory"):
+    with pytest.warns(TuningWarning, match="not tuned, as its default configuration fails: compile: no memory"):
         report = tune(module, cpu_target("native", 1), 2, tmp_path / "log.jsonl", Pretend(), Broken(), "ga")
     assert all(row[-1] == "not measured" for row in report.rows()) and not (tmp_path / "log.jsonl").exists()
 
@@ -104,4 +104,4 @@ def test_mistakes(cli, options, message):
 def test_compile_with_what_is_no_log(cli, tmp_path):
     (tmp_path / "photo.jsonl").write_bytes(b"\xff\xd8\n")
     code, _, err = cli("compile", MODEL, "--tuning", tmp_path / "photo.jsonl", "-o", tmp_path / "x.qnn")
-    assert code == 1 and "is no tuning log" in err and not (tmp_path / "x.qnn").exists()
+    assert code == 1 and "is not a tuning log" in err and not (tmp_path / "x.qnn").exists()

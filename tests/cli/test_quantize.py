@@ -38,7 +38,7 @@ def test_what_quantize_writes(quantized):
     assert accuracy(engine(images), labels) >= 446 / 450 - 0.005
     assert len(CalibrationTable.load(quantized / "ranges.json")) == 20
     report = (quantized / "report" / "report.md").read_text()
-    assert "## Layers by what they cost alone" in report and "| image | input | uint8 |" in report
+    assert "## Layers by what each costs alone" in report and "| image | input | uint8 |" in report
     pictures = sorted((quantized / "report" / "histograms").glob("*.png"))
     assert [f"histograms/{path.name}" in report for path in pictures] == [True] * 20
     assert (quantized / "report" / "report.html").read_text().count("<img") == 20
@@ -96,7 +96,7 @@ def test_mistakes(fails, tmp_path):
     assert "no such data set" in fails("quantize", MODEL, "--data", tmp_path / "none.npz", "-o", compiled)
     assert "nbit_weight must be" in fails("quantize", MODEL, "--set", "nbit_weight=40")
     assert "matches no layer" in fails("quantize", MODEL, "--data", CALIBRATION, "--skip", "nothing*")
-    assert "quantized already" in fails("quantize", DATA / "digits_cnn_qdq.onnx", "--data", CALIBRATION)
+    assert "already quantized" in fails("quantize", DATA / "digits_cnn_qdq.onnx", "--data", CALIBRATION)
     assert "inputs do not match" in fails("compare", MODEL, DATA / "digits_cnn_float32.tflite", "--samples", 1)
     assert not compiled.exists()
 

@@ -97,7 +97,7 @@ def test_tflite(rng, dtype, pool, padding):
 
 def test_errors():
     x = var("x", (1, 4, 4, 2), "int8")
-    with pytest.raises(ShapeError, match="without any data"):
+    with pytest.raises(ShapeError, match="without data"):
         op.avg_pool2d(x, 1.0, 0, 1.0, 0, pool_size=(2, 2), padding=(2, 0, 0, 0))
     with pytest.raises(ShapeError, match="does not fit"):
         op.avg_pool2d(x, 1.0, 0, 1.0, 0, pool_size=(5, 1))

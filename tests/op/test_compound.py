@@ -149,7 +149,7 @@ def test_matmul(left, right, weights, per_column):
 
 def test_shapes_that_do_not_fit():
     x, y = (RNG.integers(0, 9, shape).astype(np.uint8) for shape in ((2, 3), (4, 5)))
-    with pytest.raises(ShapeError, match="3 columns meet 4 rows"):
+    with pytest.raises(ShapeError, match="3 columns do not match 4 rows"):
         evaluate(lambda a, b, emit: compound.matmul(a, b, 0, 0, emit=emit), x, y)
     z = RNG.integers(0, 9, (2, 2, 5, 5)).astype(np.uint8)
     w = RNG.integers(0, 9, (3, 3, 4)).astype(np.uint8)

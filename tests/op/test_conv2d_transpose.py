@@ -94,11 +94,11 @@ def test_errors():
     def call(x=x, w=w, **kwargs):
         return op.conv2d_transpose(x, w, 0, 0, 1.0, 1.0, **{"kernel_layout": "IOHW", **kwargs})
 
-    with pytest.raises(ShapeError, match="do not fit weight"):
+    with pytest.raises(ShapeError, match="do not match weight"):
         call(x=var("x", (1, 4, 4, 5), "int8"))
     with pytest.raises(ShapeError, match="output_padding"):
         call(output_padding=(1, 0))
-    with pytest.raises(ShapeError, match="leaves nothing"):
+    with pytest.raises(ShapeError, match="leaves no output"):
         call(padding=(3, 0, 3, 0))
     with pytest.raises(ShapeError, match="kernel_layout"):
         call(kernel_layout="OHIW")

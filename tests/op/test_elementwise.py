@@ -186,14 +186,14 @@ def test_errors():
         op.mul(var("x", (2, 3), "float32"), x, 1.0, 0, 1.0, 0, 1.0, 0)
     with pytest.raises(ShapeError, match="vector of 3"):
         op.add(x, x, np.ones(2, np.float32), 0, 1.0, 0, 1.0, 0)
-    with pytest.raises(ShapeError, match="one width"):
+    with pytest.raises(ShapeError, match="the same width"):
         op.add(x, var("z", (2, 3), "int16"), 1.0, 0, 1.0, 0, 1.0, 0, rounding="TFLITE")
     wide = var("w", (3,), "int16")
     with pytest.raises(ShapeError, match="must be 0 for int16"):
         op.mul(wide, wide, 1.0, 1, 1.0, 0, 1.0, 0)
     with pytest.raises(ShapeError, match="power-of-two scales"):
         op.add(wide, wide, 0.5, 0, 0.5, 0, 1.0, 0, rounding="TFLITE", pot_scale=True)
-    with pytest.raises(ShapeError, match="pot_scale belongs"):
+    with pytest.raises(ShapeError, match="pot_scale is only"):
         op.add(x, x, 0.5, 0, 0.5, 0, 1.0, 0, pot_scale=True)
     with pytest.raises(QnnError, match="rounding must be one of"):
         op.subtract(x, x, 1.0, 0, 1.0, 0, 1.0, 0, rounding="DOWNWARD")

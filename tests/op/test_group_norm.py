@@ -66,8 +66,8 @@ def test_reciprocal(rng):
 @pytest.mark.parametrize(
     "message, data, gamma, groups, axis",
     [
-        ("6 channels do not divide into num_groups=4", ((2, 6, 5), "int8"), 6, 4, 1),
-        ("6 channels do not divide into num_groups=0", ((2, 6, 5), "int8"), 6, 0, 1),
+        ("6 channels cannot be divided into num_groups=4", ((2, 6, 5), "int8"), 6, 4, 1),
+        ("6 channels cannot be divided into num_groups=0", ((2, 6, 5), "int8"), 6, 0, 1),
         ("gamma must have one value for each of 6 channels", ((2, 6, 5), "int8"), 5, 3, 1),
         ("data must be int8 or uint8 or int16, found int32", ((2, 6, 5), "int32"), 6, 3, 1),
         ("must have a batch, and channels along another axis", ((6,), "int8"), 6, 3, 0),

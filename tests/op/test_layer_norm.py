@@ -42,7 +42,7 @@ def test_rows_are_independent(rng):
 
 def test_type_rule():
     data = relax.Var("x", relax.TensorType((2, 8), "int16"))
-    with pytest.raises(ShapeError, match="wanted are data"):
+    with pytest.raises(ShapeError, match="shapes must be data"):
         layer_norm(data, np.zeros(7, "int16"), np.zeros(8, "int32"), SCALE)
     with pytest.raises(ShapeError, match="bias must be int32"):
         layer_norm(data, np.zeros(8, "int16"), np.zeros(8, "int64"), SCALE)

@@ -59,7 +59,7 @@ def test_boxes_without_area_overlap_nothing():
 
 def test_type_rule():
     boxes, scores = (relax.Var("x", relax.TensorType(shape, "float32")) for shape in ((5, 4), (2, 6)))
-    with pytest.raises(ShapeError, match="wanted are boxes"):
+    with pytest.raises(ShapeError, match="shapes must be boxes"):
         non_max_suppression(boxes, scores, 3, 0.1, 0.5)
     with pytest.raises(ShapeError, match="iou_threshold"):
         non_max_suppression(boxes, relax.Var("x", relax.TensorType((2, 5), "float32")), 3, 0.1, 0.0)

@@ -50,5 +50,5 @@ def test_different_variables_do_not_fit():
     other = var("rhs", (tirx.Var("m", "int64"), 8), "int8")
     with pytest.raises(ShapeError, match="do not broadcast"):
         op.add(ROWS, other, *ONE, 1.0, 0)
-    with pytest.raises(ShapeError, match="do not concatenate"):
+    with pytest.raises(ShapeError, match="cannot be concatenated"):
         op.concatenate([ROWS, other], [0.5, 0.5], [1, 1], 0.5, 1, axis=1)

@@ -69,4 +69,4 @@ def test_the_next_kernel_takes_over_where_a_schedule_is_refused(monkeypatch, den
     with caplog.at_level(logging.WARNING, "qnn_ext"):
         (kernel,) = (kernel for kernel in kernels_of(lower_module(dense_layer, target)) if kernel.macs)
     assert kernel.implementation == second.name
-    assert "passed over first: compute-inline: " in caplog.text
+    assert "first does not apply: compute-inline: " in caplog.text

@@ -120,7 +120,7 @@ def test_a_trait_that_is_missing_is_named(need):
 
 
 def test_roles_of_arguments_that_do_not_exist():
-    with pytest.raises(ValueError, match="traits name offset, of arguments data, scale"):
+    with pytest.raises(ValueError, match="the traits refer to offset, which are not among the arguments data, scale"):
         Traits(Kind.POINTWISE, data=(Data("data"),), output=Output("scale", "offset")).of(("data", "scale"))
 
 

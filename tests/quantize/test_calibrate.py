@@ -162,7 +162,7 @@ def test_weight_that_is_computed():
     def body(emit, x):
         return emit(observe(x, "w", layer="dense", operator="nn.dense", role="weight"))
 
-    with pytest.raises(QuantizationError, match="site 'w' is a weight, but computed"):
+    with pytest.raises(QuantizationError, match="site 'w' is a weight, but is computed"):
         calibrate(float_module((1, 2), body), np.ones((1, 2), np.float32))
 
 

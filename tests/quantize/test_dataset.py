@@ -114,7 +114,7 @@ def test_larger_batches_of_the_model():
         np.testing.assert_array_equal(np.stack([item[0] for item in stream]), [DATA[:2], DATA[2:]])
         assert stream.count == 2
     assert batches(list(DATA), [spec]).count == 2
-    with pytest.raises(QuantizationError, match="has 1 samples, one batch of this model needs 2"):
+    with pytest.raises(QuantizationError, match="has 1 samples, but one batch of this model needs 2"):
         list(batches(DATA[:1], [spec]))
 
 
@@ -126,7 +126,7 @@ def test_several_inputs():
         for one, two in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one[0], two[0])
             np.testing.assert_array_equal(one[1], two[1])
-    with pytest.raises(QuantizationError, match=r"batch sizes do not fit \('x': 4, 'ids': 3\)"):
+    with pytest.raises(QuantizationError, match=r"different batch sizes \('x': 4, 'ids': 3\)"):
         list(batches({"ids": ids[:3], "x": DATA}, [X, IDS]))
 
 
@@ -166,7 +166,7 @@ NAN[3, 0] = np.inf
         (np.zeros((4, 2), np.float32), r"sample 0 .* input 'x' must have shape \(N, 3\), found \(4, 2\)"),
         ([DATA, DATA[:, :2]], "sample 1 of the data set"),
         ([{"y": DATA}], "has no input 'x'; found 'y'"),
-        ([()], "has 0 arrays, this model takes 1: 'x'"),
+        ([()], "has 0 arrays, but this model takes 1: 'x'"),
         (DATA.astype(np.uint8), "must be float32, found uint8; normalize images first"),
         ([{"x": "abc"}], "input 'x' must have shape"),
         ([[[[1.0, 2.0, 3.0], [1.0]]]], "sample 0 .* not an array"),
@@ -184,7 +184,7 @@ def test_what_is_wrong(dataset, message):
 def test_an_array_for_two_inputs():
     with pytest.raises(QuantizationError, match="one array, but this model takes 2 inputs: 'x', 'ids'"):
         batches(DATA, [X, IDS])
-    with pytest.raises(QuantizationError, match="has 1 arrays, this model takes 2"):
+    with pytest.raises(QuantizationError, match="has 1 arrays, but this model takes 2"):
         list(batches([(DATA,)], [X, IDS]))
 
 
@@ -195,9 +195,9 @@ def test_values_that_an_integer_cannot_hold():
 
 def test_wrong_files(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(QuantizationError, match=r"holds no \.npy, \.npz or image file"):
+    with pytest.raises(QuantizationError, match=r"has no \.npy, \.npz or image file"):
         batches(tmp_path / "empty", [X])
-    with pytest.raises(QuantizationError, match="holds no photo"):
+    with pytest.raises(QuantizationError, match="has no photo"):
         batches(ImageFolder(tmp_path / "empty"), [X])
     with pytest.raises(QuantizationError, match="no such folder"):
         batches(ImageFolder(tmp_path / "absent"), [X])

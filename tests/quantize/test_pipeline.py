@@ -124,7 +124,7 @@ def test_parameters_of_an_irmodule():
     assert [spec.name for spec in integers.inputs] == ["x"]
     assert "qnn.dense" in integers.script()
     np.testing.assert_allclose(qnn_ext.build(integers)(data[:1]), data[:1] @ weight, atol=0.1)
-    with pytest.raises(QuantizationError, match="no input 'v'; inputs are 'x', 'w'"):
+    with pytest.raises(QuantizationError, match="no input 'v'; the inputs are 'x', 'w'"):
         quantize(mod, {"v": weight}, data)
     with pytest.raises(QuantizationError, match=r"'w' must be float32 \(8, 3\), found float32 \(3, 8\)"):
         quantize(mod, {"w": weight.T}, data)
@@ -146,9 +146,9 @@ def test_build_with_parameters_alone():
 
 def test_what_is_quantized_already(network):
     integers = quantize(network, dataset=DATA, config=MINMAX)
-    with pytest.raises(QuantizationError, match=r"is quantized already: it has .* integer operators"):
+    with pytest.raises(QuantizationError, match=r"is already quantized: it has .* integer operators"):
         quantize(integers, dataset=DATA)
-    with pytest.raises(QuantizationError, match="annotated already"):
+    with pytest.raises(QuantizationError, match="already annotated"):
         quantize(stages(network, dataset=DATA, config=MINMAX)["annotate"], dataset=DATA)
 
 

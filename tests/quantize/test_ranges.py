@@ -98,13 +98,13 @@ def test_channels_that_are_zero(recwarn):
 @pytest.mark.parametrize(
     "low,high,message",
     [
-        (float("nan"), 1.0, "not finite.*NaN or infinity"),
+        (float("nan"), 1.0, "not finite.*NaN or infinite"),
         (0.0, float("inf"), "not finite"),
         (1.0, 0.0, "low must not exceed high"),
         ([0.0, 1.0], [1.0, 0.0], "low must not exceed high"),
-        ([0.0], [1.0, 2.0], "equal vectors"),
+        ([0.0], [1.0, 2.0], "two vectors of the same length"),
         ("a", 1.0, "must be numbers"),
-        ([], [], "equal vectors"),
+        ([], [], "two vectors of the same length"),
     ],
 )
 def test_wrong_ranges(low, high, message):

@@ -74,7 +74,7 @@ def test_without_a_compiler_saving_says_what_to_install(programs, tmp_path):
     assert not (tmp_path / "m.qnn").exists()
 
 
-@pytest.mark.parametrize("script, reason", [("echo sorry >&2; exit 1", "sorry"), ("exit 3", "it ended with 3")])
+@pytest.mark.parametrize("script, reason", [("echo sorry >&2; exit 1", "sorry"), ("exit 3", "exit code 3")])
 def test_a_compiler_that_fails_is_quoted(programs, tmp_path, monkeypatch, script, reason):
     program = programs(f"{GNU}-g++") / f"{GNU}-g++"
     program.write_text(f"#!/bin/sh\n{script}\n")

@@ -139,17 +139,20 @@ def test_architectures_have_one_name():
         ({"mtriple": "hexagon"}, "no integer kernels for 'hexagon'"),
         ({"mtriple": "aarch64_be-linux-gnu"}, "no integer kernels for 'aarch64_be'"),
         ({"mtriple": "nonsense"}, "no integer kernels for 'nonsense'"),
-        ({"mtriple": "aarch64-linux-gnu", "mcpu": "haswell"}, "no CPU 'haswell' of aarch64"),
-        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a7"}, "no CPU 'cortex-a7' of aarch64; similar: cortex-a"),
-        ({"mtriple": "armv7l-linux-gnueabihf", "mcpu": "apple-m1"}, "no CPU 'apple-m1' of arm"),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "haswell"}, "not know the CPU 'haswell' for aarch64"),
+        (
+            {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a7"},
+            "not know the CPU 'cortex-a7' for aarch64; similar: cortex-a",
+        ),
+        ({"mtriple": "armv7l-linux-gnueabihf", "mcpu": "apple-m1"}, "not know the CPU 'apple-m1' for arm"),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "pentium4"}, "needs 64bit, which pentium4 lacks"),
         (
             {"mtriple": "aarch64-linux-gnu", "mattr": ["+dotprodd"]},
-            "no feature 'dotprodd' of aarch64; similar: dotprod",
+            "not know the feature 'dotprodd' of aarch64; similar: dotprod",
         ),
-        ({"mtriple": "aarch64-linux-gnu", "mattr": ["-dotprodd"]}, "no feature 'dotprodd' of aarch64"),
-        ({"mtriple": "aarch64-linux-gnu", "mattr": ["dotprod"]}, "added with '\\+dotprod'"),
-        ({"mtriple": "x86_64-linux-gnu", "mattr": ["+dotprod"]}, "no feature 'dotprod' of x86_64"),
+        ({"mtriple": "aarch64-linux-gnu", "mattr": ["-dotprodd"]}, "not know the feature 'dotprodd' of aarch64"),
+        ({"mtriple": "aarch64-linux-gnu", "mattr": ["dotprod"]}, "add a feature with '\\+dotprod'"),
+        ({"mtriple": "x86_64-linux-gnu", "mattr": ["+dotprod"]}, "not know the feature 'dotprod' of x86_64"),
         ({"mtriple": "aarch64-linux-gnu", "mattr": ["-neon"]}, "needs neon"),
         ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "mattr": ["-fp-armv8"]}, "needs neon and fp-armv8"),
         ({"mtriple": "arm-linux-gnueabihf"}, "needs vfp2, which generic lacks"),
@@ -177,7 +180,7 @@ def test_unknown_attributes():
 
 def test_check_runnable_names_what_is_missing():
     check_runnable(sorted(host_features()), host_architecture())
-    with pytest.raises(TargetError, match="amx-int8, which this CPU lacks; compile again"):
+    with pytest.raises(TargetError, match="amx-int8, which this CPU lacks; compile the model again"):
         check_runnable([*host_features(), "amx-int8"], host_architecture())
     other = "aarch64" if host_architecture() == "x86_64" else "x86_64"
     with pytest.raises(TargetError, match=f"built for {other}, but this machine is {host_architecture()}"):

@@ -92,7 +92,7 @@ class NotStraightError(Exception):
     """`main` cannot be expressed as a list of kernel calls; the message is the reason, for the user."""
 
 
-_RUN_TIME_SHAPE = "a shape is known at run time only"
+_RUN_TIME_SHAPE = "a shape is only known at run time"
 
 
 class _Reader:
@@ -140,7 +140,7 @@ class _Reader:
         function = self._mod[kernel]
         sizes = [_buffer_size(param) for param in function.params]
         if sizes != [storage.size for storage in (*reads, *writes)]:
-            raise NotStraightError(f"'{kernel.name_hint}' reads a part of a tensor")
+            raise NotStraightError(f"'{kernel.name_hint}' reads part of a tensor")
         step = len(self.graph.steps)
         for storage in (*reads, *writes):
             storage.used_at(step)
@@ -153,7 +153,7 @@ def _kind(expr: Any) -> str:
     if isinstance(expr, relax.If):
         return "control flow"
     name = op_name(expr)
-    return f"{name} is a function of TVM's runtime" if name else f"{type(expr).__name__} is no kernel call"
+    return f"{name} is a function of TVM's runtime" if name else f"{type(expr).__name__} is not a kernel call"
 
 
 def _types(ty: Any) -> list[Any]:
@@ -171,7 +171,7 @@ def _buffer_size(param: tirx.Var) -> int:
     """Bytes of a kernel's parameter, which must be a compact buffer with offset 0."""
     ty = param.ty
     if not hasattr(ty, "elem_offset") or ty.strides or not _is_zero(ty.elem_offset):
-        raise NotStraightError("a kernel's parameter is no whole tensor")
+        raise NotStraightError("a kernel's parameter is not a whole tensor")
     return _bytes(ty.shape, str(ty.dtype))
 
 

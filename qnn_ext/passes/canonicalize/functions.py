@@ -22,7 +22,7 @@ def canonicalize_unary(call: relax.Call, emit: Emit) -> relax.Expr:
     data, *parameters = call.args
     values = [constant_value(parameter) for parameter in parameters]
     if any(value is None for value in values):
-        raise UnsupportedOperatorError(f"{op_name(call)}: scales and zero points must be constant to make its table")
+        raise UnsupportedOperatorError(f"{op_name(call)}: scales and zero points must be constant to compute its table")
     attributes = call_attributes(call)
     name = op_name(call).removeprefix("qnn.")
     source = QParams(values[0], values[1], str(data.ty.dtype))

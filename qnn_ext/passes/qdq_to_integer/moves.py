@@ -21,7 +21,7 @@ from .tensors import Mapped, Quantized
 
 _MOST_GROWN = 2**22  # elements that a constant may grow to at import
 
-TORN = "it tears apart the channels that have scales of their own"
+TORN = "it separates the channels, which have a scale each"
 
 
 @integer_rule(Kind.MOVE, Kind.SELECTION)
@@ -34,7 +34,7 @@ def move(call: relax.Call, context: Context) -> Any:
     traits = traits_of(call)
     moved = relax.Call(call.op, [tensor.data, *map(context.value, others)], call.attrs, call.ty_args)
     if traits.kind is Kind.SELECTION and traits.layouts and _has_empty_window(call):
-        return context.refuse("a window of it sees nothing but padding, which is −∞ and no integer")
+        return context.refuse("one of its windows contains only padding, which is −∞ and not an integer")
     if isinstance(tensor, Mapped):  # the order is that of the function's values, not of the integers
         return None if traits.kind is Kind.SELECTION else Mapped(context.emit(moved), tensor.values, tensor.cheap)
     axis = tensor.channel_axis
@@ -85,7 +85,7 @@ def _take(call: relax.Call, context: Context) -> Any:
     if tensor is None or axis is None or tensor.channel_axis != normalize_axis(int(axis), len(tensor.shape)):
         return move(call, context)
     if tensor.one_zero_point is None:
-        return context.refuse("each row of its table has a zero point of its own")
+        return context.refuse("each row of its table has its own zero point")
     indices, after = context.value(argument(call, "indices")), len(tensor.shape) - tensor.channel_axis - 1
     rows = context.emit(with_arguments(call, data=tensor.data, indices=indices))
     mode = str(call.attrs.mode)
@@ -110,7 +110,7 @@ def _pad(call: relax.Call, context: Context) -> Any:
     steps = float(call.attrs.pad_value) / float(tensor.constants[0].flat[0]) + tensor.one_zero_point
     limits = np.iinfo(tensor.dtype)
     if not (steps.is_integer() and limits.min <= steps <= limits.max) or (tensor.vectors and call.attrs.pad_value):
-        return context.refuse(f"it pads with {float(call.attrs.pad_value):g}, which is no quantized value")
+        return context.refuse(f"it pads with {float(call.attrs.pad_value):g}, which is not a quantized value")
     axis = tensor.channel_axis
     widths = [int(width) for width in call.attrs.pad_width]
     if axis is not None and any(widths[2 * axis : 2 * axis + 2]):
@@ -163,7 +163,7 @@ def _split(call: relax.Call, context: Context) -> Any:
 def _comparable(call: relax.Call, context: Context) -> Quantized | None:
     tensor = context.quantized(data_of(call))
     if tensor is not None and tensor.vectors:
-        return context.refuse("it compares channels that have scales of their own")
+        return context.refuse("it compares channels that have different scales")
     return tensor
 
 

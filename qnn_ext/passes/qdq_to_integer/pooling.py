@@ -216,7 +216,7 @@ def _reduced(call: relax.Call, axis: Any, keepdims: bool, context: Context) -> A
     if tensor is None or not axes:
         return None
     if tensor.vectors:
-        return context.refuse("it adds up channels that have scales of their own")
+        return context.refuse("it sums channels that have different scales")
     assert tensor.constants is not None
     scale, zero_point = tensor.constants
     quantize = context.quantize_behind()

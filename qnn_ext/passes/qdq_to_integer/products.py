@@ -29,17 +29,15 @@ def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tu
     if x is None or w is None:
         return context.refuse(NOT_QUANTIZED)
     if x.dtype not in NARROW or w.dtype not in NARROW:
-        return context.refuse(f"its operands are {x.dtype} and {w.dtype}; products take 8 and 16 bits")
+        return context.refuse(f"its operands are {x.dtype} and {w.dtype}; products need 8 or 16 bits")
     if x.vectors and (x.channel_axis != rows or x.one_zero_point is None or w.vectors):
-        return context.refuse(
-            f"its data has scales along axis {x.channel_axis}, and the sum runs over differing scales"
-        )
+        return context.refuse(f"its data has scales along axis {x.channel_axis}, so the sum would mix scales")
     if w.vectors and w.channel_axis != columns:
-        return context.refuse(f"its weight has scales along axis {w.channel_axis}, and not one per output channel")
+        return context.refuse(f"its weight has scales along axis {w.channel_axis}, not one per output channel")
     if w.vectors and constant_value(w.data) is None and w.constants is None:
         return context.refuse("its weight has a scale per channel that is computed at run time")
     if not _has_product_scale(x, w):
-        return context.refuse("the product of its scales is beyond what float32 holds in full")
+        return context.refuse("the product of its scales is out of the range of normal float32 numbers")
     return signed(x, context), signed(w, context)
 
 
@@ -129,7 +127,9 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
     x, w = operands
     known = constant_value(w.data) is not None and w.constants is not None and x.constants is not None
     if not known and any(t.dtype == "int16" and t.one_zero_point != 0 for t in (x, w)):
-        return context.refuse("its weight or a zero point is computed at run time, and int16 − zero point is no int16")
+        return context.refuse(
+            "its weight or a zero point is computed at run time, and int16 − zero point does not fit into int16"
+        )
     if w.vectors and groups > 1:
         repeated = _over_groups(w, groups)
         if repeated is None:

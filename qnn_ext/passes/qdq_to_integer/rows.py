@@ -91,7 +91,7 @@ def _countable(call: relax.Call, rows: Sequence[int], context: Context) -> Quant
         return context.refuse("its data has more than one scale, or one computed at run time")
     limits = np.finfo(np.float32)
     if not limits.tiny <= float(tensor.constants[0].item()) ** 2 <= limits.max:
-        return context.refuse("the square of its scale is beyond what float32 holds in full")
+        return context.refuse("the square of its scale is out of the range of normal float32 numbers")
     shape, tensor = tensor.shape, signed(tensor, context)
     count = math.prod(shape) // math.prod(rows)
     if (count * (np.iinfo(tensor.dtype).max - np.iinfo(tensor.dtype).min)) ** 2 >= 1 << 63:
@@ -154,7 +154,7 @@ def _group_norm(call: relax.Call, context: Context) -> Any:
     axis = normalize_axis(int(attributes.channel_axis), len(shape))
     axes = sorted(normalize_axis(int(a), len(shape)) for a in attributes.axes)
     if axis != 1 or axes != list(range(2, len(shape))):
-        return context.refuse("its channels are not the second axis, or it normalizes over some of the others only")
+        return context.refuse("its channels are not the second axis, or it normalizes over only some of the others")
     rows, epsilon = (shape[0], int(getattr(attributes, "num_groups", shape[1]))), float(attributes.epsilon)
     tensor, quantize = _countable(call, rows, context), context.quantize_behind()
     if tensor is None:

@@ -47,7 +47,7 @@ def sites(annotated: QnnModule) -> list[Site]:
     found = list(_sites(annotated))
     if not found:
         raise QuantizationError(
-            "no tensor of this module is marked for quantization: it is not annotated, it has no convolution or matrix "
+            "no tensor of this module is marked for quantization: it is not annotated, has no convolution or matrix "
             "product, or the qconfig keeps all of them in float"
         )
     return found

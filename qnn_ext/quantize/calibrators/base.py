@@ -87,7 +87,7 @@ class Calibrator(ABC, Generic[Kept]):
             return self._range(self._new())
         if site not in self.statistics:
             raise QuantizationError(
-                f"site {site!r}: the data set is empty, so calibrate_mode={self.mode!r} finds no range"
+                f"site {site!r}: the data set is empty, so calibrate_mode={self.mode!r} cannot find a range"
             )
         return self._range(self.statistics[site])
 

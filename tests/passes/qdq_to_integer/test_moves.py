@@ -187,7 +187,7 @@ def test_notes():
     outcome = check(model, IMAGE, compiled=False)
     assert [note.reason for note in outcome.notes] == [
         "cubic interpolation computes in float",
-        "it pads with 1e+09, which is no quantized value",
+        "it pads with 1e+09, which is not a quantized value",
         "no integer form of this operator",
         "its data is computed from quantized tensors, but not quantized itself",
     ]

@@ -215,13 +215,13 @@ def float_cases() -> dict[str, tuple[Case, str]]:
 
         return model, [ROWS]
 
-    beyond = "the product of its scales is beyond what float32 holds in full"
+    beyond = "the product of its scales is out of the range of normal float32 numbers"
     return {
         "tiny scales": (scaled(1e-20), beyond),
         "huge scales": (scaled(1e20), beyond),
-        "sum over scales": (scales_along(0), "its weight has scales along axis 0, and not one per output channel"),
+        "sum over scales": (scales_along(0), "its weight has scales along axis 0, not one per output channel"),
         "one side": ((one_side, [ROWS]), "the model does not quantize both of its operands"),
-        "int32": ((wide, [ROWS]), "its operands are uint8 and int32; products take 8 and 16 bits"),
+        "int32": ((wide, [ROWS]), "its operands are uint8 and int32; products need 8 or 16 bits"),
     }
 
 
