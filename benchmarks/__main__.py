@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
     models = [model for model in models if any(part in model.path.name for part in options.only)]
     peers = [peer for peer in PEERS if peer.key in options.peers]
     for peer in [peer for peer in peers if peer.missing]:
-        print(f"{peer.title} is left out: {', '.join(peer.missing)} is not installed", file=sys.stderr)
+        print(f"{peer.title} is skipped: {', '.join(peer.missing)} is not installed", file=sys.stderr)
     peers = [peer for peer in peers if not peer.missing]
     rounds, length = (3, 0.01) if options.quick else (options.rounds, 0.04)
     how = Options(rounds, length, options.setup_limit, options.realtime, options.verbose)
@@ -142,19 +142,23 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", type=Path, help="files or folders instead of the default models")
-    parser.add_argument("--add", nargs="+", type=Path, default=[], help="files or folders besides the default models")
-    parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of the files wanted")
-    parser.add_argument("--threads", nargs="+", type=int, default=threads, help="numbers of threads (1, 2)")
-    parser.add_argument("--peers", nargs="*", choices=keys, default=keys, help="runtimes to compare with (all)")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each runtime (15)")
-    parser.add_argument("--quick", action="store_true", help="3 short turns: to see that everything runs")
     parser.add_argument(
-        "--setup-limit", type=float, default=180, help="seconds a runtime may take to load a model (180)"
+        "--add", nargs="+", type=Path, default=[], help="files or folders in addition to the default models"
     )
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--only", nargs="+", default=[""], help="only files whose name contains one of these")
+    parser.add_argument("--threads", nargs="+", type=int, default=threads, help="thread counts to measure with (1, 2)")
+    parser.add_argument("--peers", nargs="*", choices=keys, default=keys, help="runtimes to compare with (all)")
+    parser.add_argument("--rounds", type=int, default=15, help="number of turns per runtime (15)")
+    parser.add_argument("--quick", action="store_true", help="only 3 short turns, to check that everything runs")
+    parser.add_argument(
+        "--setup-limit", type=float, default=180, help="time limit for a runtime to load a model, in seconds (180)"
+    )
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     parser.add_argument("--plots", type=Path, help="write plots into this folder")
-    parser.add_argument("--realtime", action="store_true", help="measure before all other work of a busy machine; root")
+    parser.add_argument(
+        "--realtime", action="store_true", help="measure with real-time priority on a busy machine (needs root)"
+    )
     parser.add_argument("--verbose", action="store_true", help="show what the runtimes print")
     return parser.parse_args(arguments)
 

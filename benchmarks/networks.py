@@ -72,7 +72,7 @@ def framework_apart(goldens: list[list[np.ndarray]]) -> list[dict[str, Any]]:
 def _pairs(ours: list[np.ndarray], theirs: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for mine, golden in zip(ours, theirs, strict=True):
         if mine.shape != golden.shape:
-            raise ValueError(f"output of shape {mine.shape}, the framework's is {golden.shape}")
+            raise ValueError(f"output of shape {mine.shape}, but the framework's is {golden.shape}")
         yield mine, golden
 
 
@@ -150,9 +150,9 @@ def main() -> None:
     """Compare and print; a model that fails to import, build or run gets a row that says so, and the exit code is 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the models wanted")
+    parser.add_argument("--only", nargs="*", default=[""], help="only models whose name contains one of these")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     print(f"qnn_ext {qnn_ext.__version__}, {options.threads} thread{'s' if options.threads > 1 else ''}.\n\n{HEADER}")
     rows = []

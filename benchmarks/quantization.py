@@ -215,7 +215,7 @@ def measure(networks: Sequence[str], modes: Sequence[str], peers: bool = True) -
             try:
                 yield from onnxruntime_rows(case)
             except ImportError as error:
-                warnings.warn(f"no rows of ONNX Runtime: {error}; install the extra 'bench'", stacklevel=2)
+                warnings.warn(f"no rows for ONNX Runtime: {error}; install the extra 'bench'", stacklevel=2)
 
 
 def main() -> None:
@@ -223,8 +223,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--markdown", type=Path, help="write the tables here, too")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--markdown", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
     rows = []
     for row in measure(options.networks, options.modes):

@@ -96,9 +96,9 @@ def _latency(results: Sequence[Result], threads: int) -> list[str]:
         "spread",
     ]
     note = [
-        "Medians. best / ours: the fastest other runtime's latency over ours; of minima: the same of the best part of "
-        "everyone's turns. of peak: our share of what the int8 instruction could do. spread: the middle half of our "
-        "turns over the median.",
+        "Medians. best / ours: the fastest other runtime's latency divided by ours; of minima: the same for the "
+        "fastest part of each runtime's turns. of peak: our share of the int8 instruction's peak. spread: the middle "
+        "half of our turns divided by the median.",
         "",
     ]
     return note + _table(header, rows) if rows else []
@@ -133,7 +133,7 @@ def _classes(results: Sequence[Result], threads: int) -> list[str]:
             cells.append(speed + time)
         rows.append([result.model.path.name, *cells])
     lines = _table(["model", *CLASSES], rows)
-    return ["Speed as a share of the peak; in brackets the share of the model's time.", "", *lines] if lines else []
+    return ["Speed as a share of the peak; in parentheses, the share of the model's time.", "", *lines] if lines else []
 
 
 # ---- costs -------------------------------------------------------------------------------------------------------

@@ -226,8 +226,8 @@ def table_of(results: list[Grown]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"default: all of {', '.join(SCENARIOS)}")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor of the rounds")
-    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply the number of rounds by this")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     unknown = set(options.scenarios) - set(SCENARIOS)
     if unknown:

@@ -145,20 +145,20 @@ def summary(measured: Sequence[Measured]) -> str:
     defaults, bests = (sum(item.seconds[getattr(item, name)] for item in measured) for name in ("default", "best"))
     return (
         f"{close} of {len(measured)} defaults within 10 % of the best tile; "
-        f"worst {worst.ratio:.2f} ({describe(worst.workload)}); all together {defaults / bests:.3f}"
+        f"worst {worst.ratio:.2f} ({describe(worst.workload)}); overall {defaults / bests:.3f}"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--cpu", default="native", help="target to build for; this machine must run its code")
+    parser.add_argument("--cpu", default="native", help="target to build for, which this machine must be able to run")
     parser.add_argument("--within", type=float, default=1.6, help="time tiles up to this factor of the predicted best")
     parser.add_argument("--only", default="", help="only workloads whose description contains this")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--save-workloads", type=Path, metavar="FILE", help="only write the models' workloads")
+    parser.add_argument("--save-workloads", type=Path, metavar="FILE", help="only write the workloads of the models")
     options = parser.parse_args(argv)
     use_threads(1)
 

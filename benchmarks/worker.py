@@ -243,7 +243,7 @@ class Worker(Child):
             try:
                 os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
             except PermissionError:
-                raise WorkerError("real-time scheduling needs the right to it (CAP_SYS_NICE, as root has)") from None
+                raise WorkerError("real-time scheduling needs the capability CAP_SYS_NICE, which root has") from None
 
     def ask(self, command: str, *arguments: Any, limit: float = 120.0) -> Any:
         """Let the process run until it has answered "turn", "profile" or "peak_bytes". Raises WorkerError."""

@@ -53,12 +53,12 @@ def run(*command: str, cwd: Path | None = None) -> str:
     try:
         done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)
     except FileNotFoundError as error:
-        raise Missing(f"there is no {command[0]}") from error
+        raise Missing(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:
         raise Missing(f"{command[0]} took more than {LIMIT:.0f} s") from error
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise Missing(f"{' '.join(command[:2])}: {lines[-1] if lines else f'ended with {done.returncode}'}")
+        raise Missing(f"{' '.join(command[:2])}: {lines[-1] if lines else f'exit code {done.returncode}'}")
     return done.stdout
 
 
@@ -69,9 +69,9 @@ def programs() -> None:
         return
     wanted = "apt-get install " + " ".join(packages)
     if not shutil.which("apt-get"):
-        raise Missing(f"no apt-get here; Debian and Ubuntu have them: {wanted}")
+        raise Missing(f"apt-get is not installed here; Debian and Ubuntu have the packages: {wanted}")
     if os.geteuid() != 0:
-        raise Missing(f"only root can {wanted}")
+        raise Missing(f"only root can run: {wanted}")
     install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
     try:
         run(*install)
@@ -85,7 +85,7 @@ def python() -> None:
     if emulated_python() is not None:
         return
     if not shutil.which("dpkg"):
-        raise Missing("it is unpacked from Debian's or Ubuntu's packages, and there is no dpkg here")
+        raise Missing("unpacking Debian's or Ubuntu's packages needs dpkg, which is not installed here")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
         state, unpacked = Path(name) / "apt", Path(name) / "root"
@@ -114,7 +114,7 @@ def _packaged_minor(options: Sequence[str]) -> int:
     packaged = {int(line.split("-")[0].removeprefix("python3.")) for line in names.splitlines()}
     usable = sorted(packaged & set(range(10, 14)))
     if not usable:
-        raise Missing("no Python 3.10 to 3.13 is packaged for arm64 where apt looks")
+        raise Missing("no Python 3.10 to 3.13 is packaged for arm64 in apt's sources")
     return sys.version_info.minor if sys.version_info.minor in usable else usable[-1]
 
 

@@ -295,9 +295,9 @@ def main() -> None:
     """Write the chosen networks in the chosen formats."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="networks (all)")
-    parser.add_argument("--format", nargs="*", choices=FORMATS, default=list(FORMATS), help="formats (all)")
-    parser.add_argument("--batch", type=int, default=1, help="samples of an input (1)")
+    parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="networks to write (all)")
+    parser.add_argument("--format", nargs="*", choices=FORMATS, default=list(FORMATS), help="formats to write (all)")
+    parser.add_argument("--batch", type=int, default=1, help="batch size (1)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     logging.disable(logging.WARNING)

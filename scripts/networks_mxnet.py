@@ -166,7 +166,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("make", "compare"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="*", default=[*QUANTIZED, *FLOAT_ONLY], help="networks (all)")
+    parser.add_argument("--only", nargs="*", default=[*QUANTIZED, *FLOAT_ONLY], help="networks to write (all)")
     parser.add_argument("--size", type=int, default=224, help="height and width of the image (%(default)s)")
     options = parser.parse_args()
     if options.what == "make":

@@ -89,7 +89,7 @@ def distances(graph: grimp.ImportGraph, changed: Iterable[str]) -> dict[str, int
 
 
 def nearest_tests(graph: grimp.ImportGraph, changed: set[str]) -> list[str]:
-    """The test modules that changes may reach, nearest first."""
+    """The test modules that the changes may affect, nearest first."""
     found = distances(graph, changed)
     rooms: dict[str, list[list[str]]] = defaultdict(list)  # last part of a name -> the packages in which it changed
     for module in changed:
@@ -114,18 +114,18 @@ def common(one: list[str], two: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="print the test modules, nearest first, and run nothing")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="begin no test later than that")
+    parser.add_argument("--list", action="store_true", help="only print the test modules, nearest first")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="start no test after this many seconds")
     arguments = parser.parse_args()
 
     graph = import_graph()
     tests = nearest_tests(graph, changed_modules(changed_files(), graph.modules))
     paths = [f"{module.replace('.', '/')}.py" for module in tests]
     if arguments.list or not paths:
-        print("\n".join(paths) or "no test imports what was changed")
+        print("\n".join(paths) or "no test imports a changed module")
         return 0
     if len(paths) > MODULES:
-        print(f"the nearest {MODULES} of {len(paths)} test modules that changes may reach; `make test` runs all")
+        print(f"the nearest {MODULES} of {len(paths)} test modules that the changes may affect; `make test` runs all")
     command = [sys.executable, "-m", "pytest", "-n", "2", "--maxschedchunk", "1"]
     limits = [f"--most={TESTS}", f"--seconds={arguments.seconds}"]
     return subprocess.run([*command, *limits, *paths[:MODULES]], cwd=ROOT, check=False).returncode

@@ -17,8 +17,8 @@ MODELS = Path(__file__).parents[2] / "shared" / "models"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run every combination of parameters, not a sample of them")
-    parser.addoption("--most", type=int, help="of each module run at most so many tests, evenly spread")
-    parser.addoption("--seconds", type=float, help="skip the tests that have not begun after so many seconds")
+    parser.addoption("--most", type=int, help="run at most this many tests of each module, evenly spread")
+    parser.addoption("--seconds", type=float, help="skip the tests that have not started after this many seconds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if (seconds := config.getoption("--seconds")) is not None:
         config.pluginmanager.register(TimeLimit(seconds))
     config.addinivalue_line("markers", "sampled(*names, whole=None): each case with one variant, see tests/sampling.py")
-    config.addinivalue_line("markers", "one_in(number): the first of so many combinations")
+    config.addinivalue_line("markers", "one_in(number): run one of this many combinations")
     config.addinivalue_line("markers", "exhaustive(instead): only with --all; what runs in its place")
 
 
@@ -36,7 +36,7 @@ class TimeLimit:
     """Skips tests that would start more than this many seconds into the session, with the reason."""
 
     def __init__(self, seconds: float) -> None:
-        self._reason, self._end = f"not begun within {seconds:.0f} s", time.monotonic() + seconds
+        self._reason, self._end = f"not started within {seconds:.0f} s", time.monotonic() + seconds
 
     def pytest_runtest_setup(self) -> None:
         if time.monotonic() > self._end:

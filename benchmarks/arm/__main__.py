@@ -197,9 +197,9 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.arm", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--models", nargs="+", metavar="FILE", help=f"TFLite models, or {RESNET50}")
     parser.add_argument("--targets", nargs="+", choices=CPUS, default=list(CPUS))
-    parser.add_argument("--layers", action="store_true", help="a table of the layers of each model, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all counts there")
-    parser.add_argument("--no-litert", action="store_true", help="leave LiteRT out")
+    parser.add_argument("--layers", action="store_true", help="also print a table of the layers of each model")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all counts to this file")
+    parser.add_argument("--no-litert", action="store_true", help="skip LiteRT")
     options = parser.parse_args(arguments)
 
     console, counting, results = out(), Counting(not options.no_litert), []

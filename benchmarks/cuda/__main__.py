@@ -50,7 +50,7 @@ MAKE_S = 400.0  # time limit for making a network
 LEAST_S = 10.0  # no step is started with less than this left
 BUILDING = 0.5  # share of the time
 CORES_PER_BUILD = 2
-LATE = "not built in the time given"
+LATE = "not built within the time limit"
 ROUNDS, TURN_S = 9, 0.05
 
 
@@ -150,7 +150,7 @@ class Bench:
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False)
         except subprocess.TimeoutExpired:
             self._unmade[item.model.path] = (
-                f"scripts.networks did not end within {limit:.0f} s: make the network before"
+                f"scripts.networks did not end within {limit:.0f} s: make the network beforehand"
             )
             return False
         if done.returncode:
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         architecture = gpu.architecture_of("cuda")
     except TargetError as error:
-        print(f"error: no GPU to measure: {str(error).partition(': name an')[0]}", file=sys.stderr)
+        print(f"error: no GPU to measure: {str(error).partition(': give an')[0]}", file=sys.stderr)
         return 1
     budget = Budget(60 * options.minutes)
     peers, reasons = available_peers()
@@ -271,12 +271,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "benchmarks.cuda", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=10, help="no step begins after this time (10)")
-    parser.add_argument("--json", type=Path, help="write all figures here")
-    parser.add_argument("--markdown", type=Path, help="write the tables here")
-    parser.add_argument("--networks", type=Path, default=ROOT / "networks", help="folder of the networks' files")
-    parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="networks (all)")
-    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), help="samples of an input (1 8 64)")
+    parser.add_argument("--minutes", type=float, default=10, help="start no new step after this many minutes (10)")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file")
+    parser.add_argument("--networks", type=Path, default=ROOT / "networks", help="folder with the network files")
+    parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="networks to measure (all)")
+    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), help="batch sizes (1 8 64)")
     return parser.parse_args(arguments)
 
 

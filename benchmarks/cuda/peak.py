@@ -110,7 +110,7 @@ def peak_runner(architecture: str) -> Runner:
         kernel["main"](*buffers)
         device.sync()
         if not (out.numpy() == expected(instruction, seed, steps)).all():
-            raise ValueError(f"{instruction.name} does not compute what it should on this GPU")
+            raise ValueError(f"{instruction.name} computes wrong values on this GPU")
         return []
 
     def seconds(number: int) -> float:

@@ -71,7 +71,7 @@ class Report:
 def agreement(ours: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> tuple[float, float]:
     """The share of equal values, NaN equal to NaN, and the largest difference. Raises ValueError for other shapes."""
     if [value.shape for value in ours] != [value.shape for value in expected]:
-        raise ValueError("outputs of other shapes than the CPU's")
+        raise ValueError("outputs with different shapes from the CPU's")
     a, b = (np.concatenate([value.astype(np.float64).ravel() for value in values]) for values in (ours, expected))
     equal = (a == b) | (np.isnan(a) & np.isnan(b))
     if equal.all():
@@ -102,10 +102,10 @@ def markdown(report: Report) -> str:
     lines = [f"{report.device} ({report.architecture}). {versions}."]
     if report.peak:
         lines.append(f"int8 peak, measured with {report.instruction}: {report.peak / 1e12:.1f} TOP/s.")
-    lines += [f"{name} is left out: {reason}." for name, reason in report.left_out.items()]
+    lines += [f"{name} is skipped: {reason}." for name, reason in report.left_out.items()]
     sections = ["  \n".join(lines), _exact(report), _gemms(report), _latency(report), _failures(report)]
     if report.not_reached:
-        sections.append("Not reached in the time given: " + ", ".join(report.not_reached) + ".")
+        sections.append("Not reached within the time limit: " + ", ".join(report.not_reached) + ".")
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
@@ -122,7 +122,7 @@ def _exact(report: Report) -> str:
         if row.exact is not None:
             same, largest = row.exact
             rows.append([row.file, str(row.batch), "all" if same == 1 else f"{100 * same:.3f} %", f"{largest:g}"])
-    return _table("Outputs against the CPU build", ["model", "batch", "equal", "largest difference"], rows)
+    return _table("Outputs compared with the CPU build", ["model", "batch", "equal", "largest difference"], rows)
 
 
 def _gemms(report: Report) -> str:
@@ -154,7 +154,7 @@ def _latency(report: Report) -> str:
         ours = row.times.get("qnn_ext")
         of_peak = share(2.0 * row.macs, ours, report.peak) if ours else None
         rows.append([*cells, f"{100 * of_peak:.1f} %" if of_peak is not None else ""])
-    return _table("Milliseconds a batch (samples per second)", ["model", "batch", *names, "of peak"], rows)
+    return _table("Milliseconds per batch (samples per second)", ["model", "batch", *names, "of peak"], rows)
 
 
 def _failures(report: Report) -> str:

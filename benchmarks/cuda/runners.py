@@ -31,7 +31,7 @@ def available_peers() -> tuple[list[str], dict[str, str]]:
         if provider in offered:
             found.append(key)
         else:
-            reasons[key] = f"{provider} is not there (pip install onnxruntime-gpu)"
+            reasons[key] = f"{provider} is not available (pip install onnxruntime-gpu)"
     if importlib.util.find_spec("torch"):
         import torch
 
@@ -81,7 +81,7 @@ def _onnxruntime_runner(path: str, provider: str) -> Runner:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=[provider])
     if session.get_providers()[0] != provider:
-        raise RuntimeError(f"ONNX Runtime does not start {provider} on this machine")
+        raise RuntimeError(f"ONNX Runtime cannot use {provider} on this machine")
     binding = session.io_binding()
     held: list[Any] = []  # bound buffers must stay alive
 

@@ -88,12 +88,12 @@ def test_the_report():
     assert "| 100 × 100 × 100 | 50.0 (50 %) |" in text
     assert "| resnet50 | 8 | 0.100 (80000/s) |  |  | 0.200 (40000/s) | 20.0 % |" in text
     assert "| b.onnx | 1 | built | TargetError: x |" in text
-    assert "int_mm is left out: no PyTorch." in text
+    assert "int_mm is skipped: no PyTorch." in text
 
 
 def no_gpu(name: str) -> str:
     raise TargetError(
-        "target 'cuda' means the GPU at hand, but this machine has no NVIDIA driver: name an architecture"
+        "target 'cuda' means this machine's GPU, but this machine has no NVIDIA driver: give an architecture"
     )
 
 
@@ -170,7 +170,7 @@ def test_steps_behind_the_end_are_named(gpu, monkeypatch, tmp_path, capsys):
     assert bench.main(["--minutes", "0", "--json", str(tmp_path / "found.json")]) == 0
     data = json.loads((tmp_path / "found.json").read_text())
     assert data["rows"] == [] and data["not_reached"][0] == "the peak"
-    assert "Not reached in the time given: the peak, check of good.onnx" in capsys.readouterr().out
+    assert "Not reached within the time limit: the peak, check of good.onnx" in capsys.readouterr().out
 
 
 def test_what_is_not_built_in_time_is_no_failure_of_ours(gpu, monkeypatch, tmp_path):

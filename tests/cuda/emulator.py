@@ -54,7 +54,7 @@ def compiler() -> str:
     """The C++ compiler; skips the test without one."""
     found = shutil.which("g++") or shutil.which("c++")
     if found is None:
-        pytest.skip("no C++ compiler (g++) to execute CUDA sources with")
+        pytest.skip("executing CUDA sources needs a C++ compiler (g++)")
     return found
 
 
@@ -129,6 +129,6 @@ def _run(command: list[str], text: str, stdin: bytes = b"") -> bytes:
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip() or f"ended with code {done.returncode}"
         if done.returncode < 0:
-            message += f" (signal {-done.returncode}: an access outside all arrays)"
+            message += f" (signal {-done.returncode}: an access outside of all arrays)"
         raise EmulationError(f"{message[-2000:]}\n\n{text[-6000:]}")
     return done.stdout

@@ -62,15 +62,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--frontend", choices=FRONTENDS, default="tflite")
     parser.add_argument("--graphs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0, help="of the first graph; the others follow")
-    parser.add_argument("--targets", nargs="*", default=list(CPUS), help="a graph is built for one of them in turn")
-    parser.add_argument("--build", type=int, default=1, metavar="N", help="one graph in N is built (default: each)")
-    parser.add_argument("--every", type=int, default=20, metavar="N", help="one in N of these is, for all targets")
-    parser.add_argument("--gpu", action="store_true", help="emulate a GPU for these as well")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first graph; the others get the next ones")
+    parser.add_argument(
+        "--targets", nargs="*", default=list(CPUS), help="each graph is built for one of these, in turn"
+    )
+    parser.add_argument("--build", type=int, default=1, metavar="N", help="build one graph in N (default: all)")
+    parser.add_argument("--every", type=int, default=20, metavar="N", help="build one in N of these for all targets")
+    parser.add_argument("--gpu", action="store_true", help="also run these on an emulated GPU")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="a folder for failures")
-    parser.add_argument("--json", action="store_true", help="everything on stdout as JSON, in place of the table")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="run the recipe of one written failure")
+    parser.add_argument("--out", type=Path, help="folder to write failures to")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON instead of the table")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run the recipe in a file written for a failure")
     return parser.parse_args(arguments)
 
 

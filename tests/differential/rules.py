@@ -84,66 +84,67 @@ def inherited(rules: Sequence[Rule | None], own: Rule | None) -> Rule | None:
     return found[0] if all(rule.rounding for rule in every) else DERIVED
 
 
-DERIVED = Rule("computed from a result that another rule is about")
-HOSTILE = Rule("what NaN, infinities and floats beyond the integer's range become, the framework's instructions decide")
-FLOAT_SUMS = Rule("float sums: every kernel adds in an order of its own, and rounds after each addition", rounding=True)
+DERIVED = Rule("computed from a result to which another rule applies")
+HOSTILE = Rule("the framework's instructions decide what NaN, infinities and floats out of the integer's range become")
+FLOAT_SUMS = Rule("float sums: every kernel adds in its own order, and rounds after each addition", rounding=True)
 UNBOUNDED_SUMS = replace(FLOAT_SUMS, rounding=False)  # where the framework gives bounds
 APPROXIMATION = Rule(
-    "float functions (exp, sin, tanh, …) are approximated, by each library to other last bits", rounding=True
+    "float functions (exp, sin, tanh, …) are approximated, and the last bits differ between libraries", rounding=True
 )
 FLOAT_STEPS = Rule(
-    "float32 formulas of several steps: which are contracted to multiply-adds is the compiler's choice", rounding=True
+    "float32 formulas of several steps: the compiler chooses which operations it contracts to multiply-adds",
+    rounding=True,
 )
-NARROWED = Rule("C leaves a float beyond the integer's range undefined when it is converted; ours saturates", ends=True)
-UNDEFINED_BOUND = Rule("a clip's bound divided by the scale is no int32, to which C leaves its conversion undefined")
+NARROWED = Rule("converting a float out of the integer's range is undefined in C; ours saturates", ends=True)
+UNDEFINED_BOUND = Rule(
+    "a clip's bound divided by the scale does not fit into int32, and its conversion is undefined in C"
+)
 SHIFTED_OUT = Rule(
-    "a multiplier beyond those that LiteRT's fixed point is for (2³¹ and more, in comparisons 1 and more, in divisions "
-    "very small ones): it shifts by more bits than there are, or by a negative number, which C leaves "
-    "undefined; ours saturates or vanishes"
+    "a multiplier out of the range of LiteRT's fixed point (2³¹ and more, in comparisons 1 and more, in divisions very "
+    "small ones): LiteRT shifts by more bits than there are, or by a negative number, which is undefined "
+    "in C; ours saturates or becomes 0"
 )
-NAN_POSITION = Rule("NaN has no order: the position that ARG_MAX finds beside one follows from the comparisons' order")
-FUSED = Rule(
-    "optimizing, ONNX Runtime makes one QLinear operator of it, which adds the zero point before rounding; so do we"
+NAN_POSITION = Rule(
+    "NaN has no order: if there is one, the position that ARG_MAX finds depends on the order of comparisons"
 )
+FUSED = Rule("ONNX Runtime optimizes it into one QLinear operator, which adds the zero point before rounding; so do we")
 LARGEST = Rule(
     "without a fused activation LiteRT clips floats to ±FLT_MAX, so that no result is infinite; ours may be",
     finite=True,
 )
-NAN_LOST = Rule("LiteRT's kernels of float MAX_POOL_2D leave NaN out, or not, each in its own way; ours keep it")
+NAN_LOST = Rule("some of LiteRT's kernels for float MAX_POOL_2D ignore NaN, others do not; ours keep it")
 PYTORCH_TAIL = Rule(
-    "PyTorch's scalar loops for elements that fill no vector contract products and sums otherwise than its vector "
-    "loops, and add the zero point before they round",
+    "PyTorch's scalar loops for the elements left over from whole vectors contract products and sums differently "
+    "from its vector loops, and add the zero point before rounding",
     steps=1,
 )
-QUANTIZED_FLOATS = Rule("float sums and approximations, quantized: by one step beside midpoints", steps=1)
+QUANTIZED_FLOATS = Rule("float sums and approximations, quantized: off by one step near midpoints", steps=1)
 DEPTHWISE_PAIRS = Rule(
     "fbgemm's depthwise kernels (3×3 padded by 1, 5×5 by 2, channels in eights) add the products of taps 2i and 2i + 1 "
-    "in 16 bits and saturate (vpmaddubsw), which is why PyTorch's observers reduce the range on x86; ours are exact"
+    "in 16 bits with saturation (vpmaddubsw), which is why PyTorch's observers reduce the range on x86; ours are exact"
 )
-OVERFLOW = Rule("partial sums of floats beyond float32's range become infinite, or not in another order")
+OVERFLOW = Rule("partial sums of floats may overflow float32 in one order of additions and not in another")
 UNWRITTEN = Rule(
     "PyTorch's group_norm and instance_norm of channels-last tensors write as many samples as a group has elements; "
-    "the others hold what was in memory"
+    "the others hold whatever was in memory"
 )
-LAST_CHANNEL = Rule(
-    "LiteRT's reference kernel of LOCAL_RESPONSE_NORMALIZATION leaves the last channel out of its windows"
-)
+LAST_CHANNEL = Rule("LiteRT's reference kernel of LOCAL_RESPONSE_NORMALIZATION omits the last channel from its windows")
 INFINITE_SCALE = Rule(
     "a range that MXNet finds at run time to be smaller than 127.5 / FLT_MAX has an infinite scale, by which 0 becomes "
-    "NaN; of that ours make 0, oneDNN the end of the range",
+    "NaN; ours turn that into 0, oneDNN into the end of the range",
     absolute=float(127.5 / np.finfo(np.float32).max),
 )
 PADDED_ROWS = Rule(
-    "of convolutions of uint8 without groups that a residual is added to, MXNet 1.9.1 (oneDNN) computes the rows whose "
-    "windows lie within the padding wrongly, without the bias for instance"
+    "in uint8 convolutions without groups that have a residual added, MXNet 1.9.1 (oneDNN) computes the rows whose "
+    "windows lie within the padding incorrectly, for example without the bias"
 )
 LOWEST_INT32 = Rule(
-    "without calibration MXNet's requantize takes |−2³¹|, which a sum saturates to, for −2³¹: the signs of all results "
-    "are wrong; ours are right",
+    "without calibration MXNet's requantize computes |−2³¹|, to which a sum saturates, as −2³¹: the signs of all "
+    "results are wrong; ours are right",
     negated=True,
 )
-SIGN_OF_ZERO = "−0.0 equals 0.0: which of them a minimum, maximum or rounding function gives IEEE 754 leaves open"
+SIGN_OF_ZERO = "−0.0 equals 0.0: IEEE 754 does not say which of them a minimum, maximum or rounding function returns"
 ROUNDED = Rule(
-    "float32 rounding: PyTorch sums floats where ours sums integers, so that a result may lie on the other side of a "
-    "midpoint; each value lies within bounds that are derived for it (pt2e/enclosure.py)"
+    "float32 rounding: PyTorch sums floats where ours sums integers, so a result may fall on the other side of a "
+    "midpoint; each value lies within bounds derived for it (pt2e/enclosure.py)"
 )

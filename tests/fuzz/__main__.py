@@ -32,24 +32,24 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--format",
         required=True,
-        help=f"{', '.join(NAMES)}; pt2{INSIDE}, torchscript{INSIDE}: without the process that from_pytorch starts for "
-        "each file; or module:attribute of a Format",
+        help=f"{', '.join(NAMES)}; pt2{INSIDE}, torchscript{INSIDE}: in the fuzzer's process instead of the one that "
+        "from_pytorch starts for each file; or module:attribute of a Format",
     )
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no file after this time")
-    parser.add_argument("--files", type=int, help="this many files, however long it takes")
-    parser.add_argument("--jobs", type=int, default=1, help="child processes")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no file after this many seconds")
+    parser.add_argument("--files", type=int, help="number of files, however long they take")
+    parser.add_argument("--jobs", type=int, default=1, help="number of child processes")
     parser.add_argument("--seed", type=int, default=0, help="the same seed and format give the same files")
-    parser.add_argument("--first", type=int, default=0, help="number of the first file, to go on where a run ended")
-    parser.add_argument("--run-every", type=int, help="build and run every Nth file, if accepted; 0: none")
-    parser.add_argument("--corpus", type=Path, help="folder of files to damage, in place of the built-in ones")
-    parser.add_argument("--out", type=Path, help="folder for files that fail")
-    parser.add_argument("--timeout", type=float, default=20.0, help="seconds of CPU time for a file")
-    parser.add_argument("--memory", type=float, default=2.0, help="GiB of address space for a file")
-    parser.add_argument("--check", type=Path, nargs="+", metavar="FILE", help="check these files as they are, and end")
+    parser.add_argument("--first", type=int, default=0, help="number of the first file, to continue where a run ended")
+    parser.add_argument("--run-every", type=int, help="build and run every Nth file if it is accepted; 0: none")
+    parser.add_argument("--corpus", type=Path, help="folder of files to damage instead of the built-in ones")
+    parser.add_argument("--out", type=Path, help="folder to copy failing files to")
+    parser.add_argument("--timeout", type=float, default=20.0, help="limit of CPU time for a file, in seconds")
+    parser.add_argument("--memory", type=float, default=2.0, help="limit of address space for a file, in GiB")
+    parser.add_argument("--check", type=Path, nargs="+", metavar="FILE", help="only check these files, undamaged")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     options = parser.parse_args(argv)
     if options.check is None and options.files is None and math.isinf(options.seconds):
-        parser.error("say how long: --seconds N or --files N")
+        parser.error("give a limit: --seconds N or --files N")
     return options
 
 

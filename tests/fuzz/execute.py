@@ -78,7 +78,7 @@ def _difference(found: Any, wanted: Any, module: QnnModule, inputs: list[list[np
     any NaN equals any other, and 0 equals −0."""
     if isinstance(found, QnnError) or isinstance(wanted, QnnError):
         who, error = ("compiled", found) if isinstance(found, QnnError) else ("interpreted", wanted)
-        return f"{who} refuses, the other does not: {error}"
+        return f"{who} refuses it, the other does not: {error}"
     for spec, (name, value) in zip(module.outputs, wanted.items(), strict=True):
         other = found[name]
         if value.shape != spec.shape or str(value.dtype) != spec.dtype:
@@ -101,7 +101,7 @@ def _same(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def _told(name: str, found: np.ndarray, wanted: np.ndarray, same: np.ndarray) -> str:
     kind = f"{found.dtype} values"
     if found.dtype.kind == "f" and ((np.isnan(found) != np.isnan(wanted)) & ~same).any():
-        kind = "NaN against a number"
+        kind = "NaN instead of a number, or the reverse"
     place = tuple(int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
     one, two = np.atleast_1d(found)[place], np.atleast_1d(wanted)[place]
     return f"{kind}: {np.count_nonzero(~same)} of {same.size} in '{name}', at {place} {one!r}, interpreted {two!r}"

@@ -63,7 +63,7 @@ class Child:
         self._rest = b""
         line = self._first_line()
         if line != "ready":
-            raise WorkerError(f"a child did not start ({line!r}):\n{self.end() or self.last_words()}")
+            raise WorkerError(f"a child process did not start ({line!r}):\n{self.end() or self.last_words()}")
 
     @property
     def stream(self) -> Any:
@@ -200,7 +200,7 @@ class Pool:
                     if lines is None:
                         job, number = child.job, child.number
                         if number is None:
-                            raise WorkerError(f"a child died between two files:\n{child.last_words()}")
+                            raise WorkerError(f"a child process died between two files:\n{child.last_words()}")
                         yield Result(number, child.death())
                         if job and number + 1 < job[1]:
                             waiting.append((number + 1, job[1]))

@@ -20,7 +20,7 @@ KINDS = re.compile(
 
 # Reason -> operators that need no case of their own
 WITHOUT = {
-    "the converter is that of an operator with cases": {
+    "it shares its converter with an operator that has cases": {
         *("CastLike", "aten.to.dtype", "aten.to.dtype_layout", "aten::to"),
         *("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.Scalar", "aten.softmax.int"),
         *("aten._softmax.default", "aten.special_softmax.int", "aten._log_softmax.default", "aten.log_softmax.int"),
@@ -31,12 +31,12 @@ WITHOUT = {
             "cast",
         ),
     },
-    "R.nn.softmax of floats, as Softmax": {
+    "R.nn.softmax of floats, like Softmax": {
         *("aten::softmax", "aten::_softmax", "aten::log_softmax", "aten::_log_softmax", "softmax", "log_softmax"),
         *("Softmax", "SoftmaxActivation", "SoftmaxOutput"),
     },
-    "rows are looked up by run_time.checked_indices, as in aten::embedding": {"quantized::embedding_byte"},
-    "R.qnn.quantize and R.qnn.dequantize, as QuantizeLinear": {
+    "rows are looked up with run_time.checked_indices, as in aten::embedding": {"quantized::embedding_byte"},
+    "R.qnn.quantize and R.qnn.dequantize, like QuantizeLinear": {
         *("DEQUANTIZE", "DequantizeLinear", "aten.dequantize.self", "aten::dequantize", "_contrib_dequantize"),
         *("_contrib_quantize_v2", "_contrib_requantize", "torchao.dequantize_affine.default"),
         *("torchao.quantize_affine.default", "aten::quantize_per_tensor"),
@@ -52,12 +52,15 @@ WITHOUT = {
             for overload in ("tensor", "tensor2")
         ),
     },
-    "divides floats, or is checked by run_time.checked_divisor as Div": {
+    "divides floats, or is checked by run_time.checked_divisor like Div": {
         *("aten.div.Scalar", "aten.div.Tensor", "aten.true_divide.Tensor", "aten::div", "aten::div_", "_div"),
         *("_div_scalar", "_rdiv_scalar", "broadcast_div", "elemwise_div"),
     },
-    "quantizes by a range of run time, as DynamicQuantizeLinear": {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"},
-    "a table of 8-bit values, with an entry for each": {"QLinearSoftmax", "quantized::softmax"},
+    "quantizes by a range found at run time, as DynamicQuantizeLinear does": {
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+    },
+    "a table with an entry for every 8-bit value": {"QLinearSoftmax", "quantized::softmax"},
     "clips its indices, as MXNet does": {"Embedding", "_contrib_quantized_embedding"},
 }
 

@@ -71,7 +71,7 @@ def guard_pages(monkeypatch) -> Iterator[None]:
 def test_interpreter_gives_the_framework_s_answer(name):
     case = CASES[name]
     if case.framework is None:
-        pytest.skip("the framework crashes or leaves it open")
+        pytest.skip("the framework crashes, or does not define it")
     oracle = qnn_ext.Interpreter(case.build())
     for trial in case.trials:
         try:

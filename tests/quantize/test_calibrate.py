@@ -197,5 +197,5 @@ def test_interrupts_leave_nothing_behind(error, tmp_path, monkeypatch):
 
 def test_worker_that_dies(monkeypatch):
     monkeypatch.setattr("qnn_ext.processes.children._child_program", lambda *_: "import os; os._exit(7)")
-    with pytest.raises(QuantizationError, match="a process that calibrates ended with exit code 7"):
+    with pytest.raises(QuantizationError, match="a calibration process ended early with exit code 7"):
         calibrate(annotated(), np.ones((9, 2), np.float32), QConfig(num_workers=2))

@@ -14,8 +14,8 @@ from . import operators  # noqa: F401  (they fill the registry)
 from .builder import GENERATORS, make
 from .client import run_mxnet
 
-FLOAT = "a float operator: tests/frontends/mxnet/data holds MXNet's answers"
-REFUSED = "refused: MXNet itself does not compute it rightly"
+FLOAT = "a float operator: tests/frontends/mxnet/data has MXNet's results"
+REFUSED = "refused: MXNet itself computes it incorrectly"
 
 
 def load(case: Case, sum_mode: str = "intended") -> QnnModule:

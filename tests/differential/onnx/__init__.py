@@ -16,15 +16,13 @@ from ..recipe import Case, FrameworkRefuses, Frontend, Oracle
 from . import islands, quantized  # noqa: F401  (they fill the registry)
 from .builder import GENERATORS, make
 
-FLOAT = "a float operator: tests/frontends/onnx/test_float_nodes.py and test_attention.py hold it against ONNX Runtime"
+FLOAT = "a float operator: tests/frontends/onnx/test_float_nodes.py and test_attention.py compare it with ONNX Runtime"
 FLOATS = """
 Attention BatchNormalization BiasGelu CastLike Celu Einsum EmbedLayerNormalization EyeLike FastGelu FusedMatMul Gelu
 IsInf LayerNormalization Pow QuickGelu RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization
 SkipSimplifiedLayerNormalization Swish Upsample
 """
-GROUPS = (
-    "ONNX Runtime subtracts squares of its sums, which cancel: tests/frontends/onnx/test_group_norm.py bounds its data"
-)
+GROUPS = "ONNX Runtime subtracts squares of sums, which cancel: tests/frontends/onnx/test_group_norm.py bounds the data"
 EXCLUDED = {
     **dict.fromkeys(FLOATS.split(), FLOAT),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), GROUPS),

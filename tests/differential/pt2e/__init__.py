@@ -22,16 +22,16 @@ from .enclosure import enclose
 warnings.filterwarnings("ignore", module="torch")
 torch.set_num_threads(1)
 
-NO_TENSOR = "yields a number at import, or a constant: tests/frontends/pytorch/exported/test_operators.py"
+NO_TENSOR = "becomes a number at import, or a constant: tests/frontends/pytorch/exported/test_operators.py"
 FILLED = """
 aten.sym_size.int aten.sym_numel.default aten.numel.default aten.ones_like.default aten.zeros_like.default
 aten.full_like.default aten.new_zeros.default aten.new_ones.default aten.new_full.default aten.zeros.default
 aten.ones.default aten.full.default aten.arange.default aten.arange.start aten.arange.start_step
 aten.scalar_tensor.default
 """
-NO_OVERLOAD = "no overload of this PyTorch has the name; other versions' programs may"
+NO_OVERLOAD = "this PyTorch has no such overload, but programs of other versions may use it"
 REFERENCE = "a quantized tensor of convert_to_reference_fx: tests/frontends/pytorch/exported/test_reference.py"
-TORCHAO = "an operator of another package, torchao: tests/frontends/pytorch/exported/test_dynamic.py"
+TORCHAO = "an operator of the package torchao: tests/frontends/pytorch/exported/test_dynamic.py"
 EXCLUDED = {
     **dict.fromkeys(FILLED.split(), NO_TENSOR),
     **dict.fromkeys(("aten.special_softmax.int", "aten.float.default"), NO_OVERLOAD),

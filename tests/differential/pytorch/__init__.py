@@ -20,8 +20,8 @@ from .operators import GENERATORS, TorchBuilder
 warnings.filterwarnings("ignore", module="torch")
 torch.set_num_threads(1)
 
-FLOAT = "a float operator: tests/frontends/pytorch/torchscript hold it against PyTorch"
-NEEDS_MODULE = "a module with packed parameters of its own: tests/frontends/pytorch/torchscript/test_dynamic.py"
+FLOAT = "a float operator: tests/frontends/pytorch/torchscript compare it with PyTorch"
+NEEDS_MODULE = "a module with its own packed parameters: tests/frontends/pytorch/torchscript/test_dynamic.py"
 WITH_MODULES = """
 quantized::linear_dynamic quantized::linear_dynamic_fp16 quantized::linear_relu_dynamic
 quantized::linear_relu_dynamic_fp16 aten::quantized_gru aten::quantized_lstm quantized::embedding_byte

@@ -13,7 +13,9 @@ from ..recipe import Case, FrameworkRefuses, Frontend, Oracle
 from . import elementwise, moves, products, recurrent, windows  # noqa: F401  (they fill the registry)
 from .builder import GENERATORS, make
 
-EXCLUDED = {"TFLite_Detection_PostProcess": "LiteRT sorts equal scores unstably; tests/conformance has its cases"}
+EXCLUDED = {
+    "TFLite_Detection_PostProcess": "LiteRT does not sort equal scores stably; tests/conformance has cases for it"
+}
 ROUND_OTHERWISE = {  # in LiteRT's builtin kernels
     "ADD", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "DIV", "FULLY_CONNECTED", "LOGISTIC", "MEAN", "MUL",
     "QUANTIZE", "RESIZE_BILINEAR", "SOFTMAX", "SUB", "SUM", "TANH", "TRANSPOSE_CONV",
