@@ -108,7 +108,7 @@ def _check_ports(one: Model, two: Model) -> None:
         first, second = getattr(one, kind), _in_order(getattr(one, kind), getattr(two, kind))
         if [spec.shape for spec in first] != [spec.shape for spec in second]:
             described = (", ".join(map(str, specs)) for specs in (first, second))
-            raise InputError(f"the {kind} of the two models do not match: {' against '.join(described)}")
+            raise InputError(f"the models' {kind} do not match: {' against '.join(described)}")
 
 
 def _in_order(wanted: Sequence[TensorSpec], found: Sequence[TensorSpec]) -> Sequence[TensorSpec]:

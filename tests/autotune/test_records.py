@@ -116,7 +116,7 @@ def test_damaged_lines_are_ignored_wherever_they_are(task, log):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"format": 0}, "1 of format 0, this is 1"),
+        ({"format": 0}, "1 of format 0, not 1"),
         ({"workload": {"type": "Conv9dWorkload"}}, "1 of workloads that this version does not know"),
         ({"seconds": -1.0}, "1 unreadable"),
     ],

@@ -68,7 +68,7 @@ def test_agreement():
     a = np.array([1.0, np.nan, 3.0, 4.0])
     assert agreement([a], [a]) == (1.0, 0.0)
     assert agreement([a], [np.array([1.0, np.nan, 3.0, 6.0])]) == (0.75, 2.0)
-    with pytest.raises(ValueError, match="other shapes"):
+    with pytest.raises(ValueError, match="different shapes"):
         agreement([a], [a[:3]])
 
 

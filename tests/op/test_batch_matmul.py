@@ -25,7 +25,7 @@ def test_shifted_product(rng, x_dtype, y_dtype, batches):
 def test_errors():
     x = var("x", (2, 3, 4), "int8")
     for shape in [(3, 5, 4), (2, 5, 6)]:
-        with pytest.raises(ShapeError, match="do not fit"):
+        with pytest.raises(ShapeError, match="do not match"):
             op.batch_matmul(x, var("y", shape, "int8"), 0, 0, 1.0, 1.0)
     with pytest.raises(ShapeError, match="must be a scalar"):
         op.batch_matmul(x, var("y", (2, 5, 4), "int8"), 0, 0, 1.0, np.ones(5, np.float32))

@@ -145,7 +145,7 @@ def test_errors():
     def call(x=x, w=w, zw=0, sw=1.0, **kwargs):
         return op.conv2d(x, w, 0, zw, 1.0, sw, **kwargs)
 
-    with pytest.raises(ShapeError, match=r"qnn\.conv2d: 5 input channels in 1 groups do not fit"):
+    with pytest.raises(ShapeError, match=r"qnn\.conv2d: 5 input channels in 1 groups do not match"):
         call(x=var("x", (1, 4, 4, 5), "int8"))
     with pytest.raises(ShapeError, match="4 dimensions"):
         call(x=var("x", (4, 4, 4), "int8"))

@@ -45,9 +45,9 @@ def test_function_table_edges():
 
 
 def test_errors():
-    with pytest.raises(ShapeError, match="has 256 entries"):
+    with pytest.raises(ShapeError, match="must have 256 entries"):
         op.table(var("x", (2,), "int8"), np.zeros(255, np.int8))
-    with pytest.raises(ShapeError, match="has 65536 entries"):
+    with pytest.raises(ShapeError, match="must have 65536 entries"):
         op.table(var("x", (2,), "int16"), np.zeros(256, np.int8))
     with pytest.raises(ShapeError, match="data must be int8"):
         op.table(var("x", (2,), "int32"), np.zeros(256, np.int8))

@@ -214,5 +214,5 @@ def test_wrong_files(tmp_path):
     with pytest.raises(QuantizationError, match="arrays and photos"):
         batches(tmp_path, [X])
     np.savez(tmp_path / "other.npz", y=DATA, z=DATA)
-    with pytest.raises(QuantizationError, match=r"other\.npz: no array 'x'; found 'y', 'z'"):
+    with pytest.raises(QuantizationError, match=r"other\.npz: there is no array 'x'; found 'y', 'z'"):
         batches(tmp_path / "other.npz", [X])

@@ -50,7 +50,7 @@ BAD = {
     "deep": ("[" * 100_000, "not a calibration table"),
     "list": ("[]", '"format" must be'),
     "format": (content(format="other"), '"format" must be'),
-    "version": (content(version=2), "version 2, this qnn_ext reads 1"),
+    "version": (content(version=2), "version 2, but this qnn_ext reads version 1"),
     "ranges": (content(ranges=[1]), '"ranges" must map'),
     "model": (content(model=3), '"model" must be a string'),
     "range": (content(ranges={"conv": [0, 1]}), 'conv: a range must have "low" and "high"'),
@@ -58,9 +58,9 @@ BAD = {
     "method": (content(ranges={"conv": {"low": 0, "high": 1, "method": 2}}), '"method" must be a string'),
     "nan": (content(ranges={"conv": {"low": 0, "high": float("nan")}}), "conv: range 0 … nan is not finite"),
     "order": (content(ranges={"conv": {"low": 1, "high": 0}}), "conv: .*low must not exceed high"),
-    "words": (content(ranges={"conv": {"low": "a", "high": 0}}), "conv: a range must be numbers"),
-    "huge": (content(ranges={"conv": {"low": 0, "high": 10**400}}), "conv: a range must be numbers"),
-    "lengths": (content(ranges={"conv": {"low": [0, 1], "high": 1}}), "conv: .*equal vectors"),
+    "words": (content(ranges={"conv": {"low": "a", "high": 0}}), "conv: the bounds of a range must be numbers"),
+    "huge": (content(ranges={"conv": {"low": 0, "high": 10**400}}), "conv: the bounds of a range must be numbers"),
+    "lengths": (content(ranges={"conv": {"low": [0, 1], "high": 1}}), "conv: .*two vectors of the same length"),
 }
 
 

@@ -110,7 +110,7 @@ def test_uncalibrated_range_of_a_calibrated_operator():
         ("stride", "(0, 1)", "at least 1"),
         ("stride", "(1, 1, 1)", "2 integers"),
         ("pad", "(a, b)", "must be an integer"),
-        ("num_group", "3", "does not fit"),
+        ("num_group", "3", "does not match"),
         ("layout", "NHWC", "supported: NCHW"),
         ("no_bias", "perhaps", "True or False"),
     ],

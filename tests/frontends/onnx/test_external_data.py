@@ -132,7 +132,7 @@ def test_ranges_are_those_of_the_tensors(tmp_path):
         (0, 1 << 40, "takes 16 bytes, but its external data has"),
         (0, None, "must end where the file ends"),
         (0, 12, "takes 16 bytes, but its external data has 12"),
-        (1 << 62, 16, "from 4611686018427387904 on"),
+        (1 << 62, 16, "at offset 4611686018427387904"),
         ("9" * 5000, 16, "offset of its external data is not a number"),
         (" 8", 16, "not a number"),
         ("٣", 16, "not a number"),

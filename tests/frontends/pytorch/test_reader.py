@@ -227,8 +227,8 @@ def test_shapes_are_needed(script):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shapes": {"image": (2, 4)}}, "names 'image'"),
-        ({"shapes": {}}, "lacks 'input'"),
+        ({"shapes": {"image": (2, 4)}}, "has an entry 'image'"),
+        ({"shapes": {}}, "lacks an entry for 'input'"),
         ({"shapes": [(2, 4), (2, 4)]}, "holds 2 values"),
         ({"shapes": {"input": (0, 4)}}, "at least 1"),
         ({"shapes": {"input": 4}}, "sequence of integers"),

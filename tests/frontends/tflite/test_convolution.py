@@ -79,7 +79,7 @@ def test_a_bias_of_the_wrong_length_is_refused():
     bias.shape = [2]
     sketch.model.buffers[bias.buffer].data = np.zeros(8, np.uint8)
     bias.quantization = None
-    with pytest.raises(ModelFormatError, match=r"CONV_2D #0 .*bias of shape \(2,\) does not fit 3"):
+    with pytest.raises(ModelFormatError, match=r"CONV_2D #0 .*bias of shape \(2,\) does not match 3"):
         from_tflite(sketch.bytes())
 
 
