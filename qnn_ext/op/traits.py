@@ -160,6 +160,12 @@ class Traits:
         return tuple(name for name in (*parameters, *output, *self.others) if name is not None)
 
     @property
+    def quantized(self) -> bool:
+        """Whether it computes with integers that stand for reals: it has quantization parameters, or multiplies raw
+        integers. The dialect's other operators work on floats as well."""
+        return self.output is not None or self.kind is Kind.ACCUMULATOR or any(data.scale for data in self.data)
+
+    @property
     def carries(self) -> bool:
         """Whether its results are values of its data, so that a monotonic function may be applied to the data instead:
         MOVE, JOIN and selecting operators, if the result has no scale of its own."""

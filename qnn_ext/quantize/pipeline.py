@@ -14,6 +14,7 @@ from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE, observe
+from ..op.relax_table import traits_of
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
@@ -173,14 +174,14 @@ def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = N
     module = mod if isinstance(mod, QnnModule) else _wrapped(mod)
     if params:
         module = bind_parameters(module, params)
-    names = [op_name(binding.value) for binding in bindings_of(module.ir["main"])]
-    integer = [name for name in names if name.startswith("qnn.") and name != "qnn.observe"]
+    values = [binding.value for binding in bindings_of(module.ir["main"])]
+    integer = [op_name(value) for value in values if traits_of(value).quantized]
     if integer:
         raise QuantizationError(
             f"{module.source} is already quantized: it has {len(integer)} integer operators ({integer[0]} …); "
             "build it as it is, or start from the float model"
         )
-    if "qnn.observe" in names:
+    if any(op_name(value) == "qnn.observe" for value in values):
         raise QuantizationError(f"{module.source} is already annotated: pass this module to calibrate and realize")
     return module
 

@@ -8,6 +8,7 @@ from qnn_ext.compiling.coverage import coverage
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.quantize import QConfig, quantize
 
+from ..conformance.tflite_models.builder import Graph
 from ..frontends.mxnet import goldens
 from .digits import DATA, accuracy, calibration_images, held_out, network
 
@@ -45,6 +46,22 @@ def test_tflite():
     integers = quantize(module, dataset=calibration_images().transpose(0, 2, 3, 1), config=CONFIG)
     found = check_integers(integers, images.transpose(0, 2, 3, 1))
     assert accuracy(found, labels) >= 0.9978 - 0.005
+
+
+def test_tflite_with_float_operators_of_the_dialect(rng):
+    """RESIZE_BILINEAR of floats is R.qnn.resize_bilinear, which makes no quantized model."""
+    graph = Graph()
+    x, y, resized, result = (graph.tensor((1, size, size, 8), "float32") for size in (8, 8, 16, 16))
+    weight = graph.const((rng.standard_normal((8, 3, 3, 8)) / 8).astype(np.float32))
+    bias = graph.const(np.zeros(8, np.float32))
+    graph.op("CONV_2D", [x, weight, bias], [y], padding="SAME", strideW=1, strideH=1)
+    graph.op("RESIZE_BILINEAR", [y, graph.const([16, 16], "int32")], [resized])
+    graph.op("CONV_2D", [resized, weight, bias], [result], padding="SAME", strideW=1, strideH=1)
+    graph.packed.inputs, graph.packed.outputs = [x], [result]
+    module = qnn_ext.from_tflite(graph.build())
+    images = rng.standard_normal((16, 8, 8, 8)).astype(np.float32)
+    found = check_integers(quantize(module, dataset=images, config=CONFIG), images)
+    assert near(np.concatenate([Interpreter(module)(image[None]) for image in images]), found, 30)
 
 
 def test_pytorch():
