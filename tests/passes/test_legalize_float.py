@@ -145,3 +145,18 @@ def test_matmul(rng, lhs, rhs, is_constant, cpu):
         return emit(relax.op.divide(product, relax.const(8.0, "float32")))
 
     np.testing.assert_allclose(*evaluate(build, [x] if is_constant else [x, y], cpu), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7,), (3, 16), (9, 7, 2), (4, 128), (2, 40, 50)])
+def test_products_and_sums_round_one_by_one(rng, shape):
+    """As in batch normalization, whatever LLVM keeps in registers."""
+    x, scale, offset = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))
+
+    def build(emit, x, scale, offset):
+        product = emit(relax.op.multiply(x, scale))
+        combined = emit(relax.op.subtract(offset, emit(relax.op.multiply(emit(relax.op.add(product, offset)), x))))
+        return emit(relax.op.subtract(emit(relax.op.multiply(combined, scale)), offset))
+
+    compiled, interpreted = evaluate(build, [x, scale, offset])
+    np.testing.assert_array_equal(compiled, interpreted)
+    np.testing.assert_array_equal(interpreted, (offset - (x * scale + offset) * x) * scale - offset)

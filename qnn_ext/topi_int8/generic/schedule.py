@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import gcd, prod
+from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule, TensorLoad
 from tvm.s_tir import Schedule, ScheduleError
@@ -21,6 +23,7 @@ from tvm.s_tir.schedule import LoopRV
 from tvm.target import Target
 
 from ...numerics.annotations import KEEP, PARTITION, SCHEDULED, is_scheduled
+from ...numerics.tir import fence
 from ..schedule_util import largest_divisor
 from .block import Block, Loop, blocks_of, distinct_loads, expanded_size, is_table, read_block, stride_of, uses
 from .machine import Machine, machine_of, product_tile
@@ -56,7 +59,7 @@ def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     sch = attempt(Schedule(func), inline_producers)
     sch = attempt(sch, _narrow_indices)
     sch = attempt(sch, lambda trial: _schedule_blocks(trial, machine))
-    return sch.mod["main"].with_attr(SCHEDULED, True)
+    return _with_fences(sch.mod["main"]).with_attr(SCHEDULED, True)
 
 
 def attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
@@ -155,6 +158,24 @@ def _worth_inlining(sch: Schedule, block: Block, conditions: bool) -> bool:
     if evaluations <= block.iterations:
         return True
     return (block.cost <= CHEAP_BODY and evaluations <= 2 * block.iterations) or _moves_data_only(block)
+
+
+def _with_fences(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with each product of floats that a stage stores for an addition rounded there: LLVM keeps the values of a
+    short stage in registers, and would contract both again."""
+    summed: set[Any] = set()
+
+    def collect(node: tirx.Add | tirx.Sub) -> None:
+        summed.update(operand.source for operand in (node.a, node.b) if isinstance(operand, TensorLoad))
+
+    def fenced(node: tirx.BufferStore) -> tirx.BufferStore:
+        product = isinstance(node.value, tirx.Mul) and str(node.value.ty) in ("float32", "float64")
+        if not product or node.buffer not in summed:
+            return node
+        return tirx.BufferStore(node.buffer, fence(node.value), node.indices)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.Add, collect), (tirx.Sub, collect)])
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, fenced))) if summed else func
 
 
 def _would_contract(producer: Block, reader: Block) -> bool:
