@@ -9,7 +9,8 @@ import pytest
 from tvm.target import Target
 
 from qnn_ext import TargetError
-from qnn_ext.targets.host import check_runnable, host_architecture, missing_features
+from qnn_ext.targets.architectures import host_architecture
+from qnn_ext.targets.host import check_runnable, missing_features
 from qnn_ext.targets.names import make_target, required_features, target_architecture
 from tests.arm import emulator
 

@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import qnn_ext
-from qnn_ext.targets.host import host_architecture
+from qnn_ext.targets.architectures import host_architecture
 from qnn_ext.targets.names import CPU_FAMILIES
 
 DATA = Path(qnn_ext.__file__).parent / "data"

@@ -14,7 +14,8 @@ import numpy as np
 from ..module import Check, FloatNote, State, TensorSpec
 from ..qparams import QParams
 from ..targets import gpus, host
-from ..targets.families import backend_described
+from ..targets.architectures import architecture_name
+from ..targets.families import backend_described, backend_of_architecture
 from .kernels import Kernel
 
 
@@ -158,8 +159,8 @@ def target_name(target: Mapping[str, Any]) -> str:
     if backend_described(target).grid:
         return str(target.get("arch", target["kind"]))
     cpu = str(target.get("mcpu", "generic"))
-    architecture = host.architecture_name(str(target.get("mtriple", "")).split("-")[0])
-    return host.BASELINES.get(architecture, cpu) if cpu == "generic" else cpu
+    architecture = architecture_name(str(target.get("mtriple", "")).split("-")[0])
+    return (backend_of_architecture(architecture).baseline or cpu) if cpu == "generic" else cpu
 
 
 def _pairs(values: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:

@@ -1,13 +1,14 @@
 """The one place for facts about targets: a `Backend` for each family of processors. Nothing here imports TVM.
 
 Code outside a target's own packages asks its backend and never its name. Kernels, and passes on their code, are
-registered for a backend by the packages that own them: `topi_int8.strategy`, `topi_int8.cpu.steps`.
+registered for a backend by the packages that own them: `topi_int8.strategy`, `topi_int8.lowering`, and for CPUs
+`topi_int8.cpu.steps`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 FeatureSets = tuple[tuple[str, ...], ...]
@@ -94,9 +95,8 @@ class Backend:
     name:            for messages
     products:        its ways to multiply 8-bit integers, fastest first; the last one is always available
     registers:       its vector registers by the features that they need, widest first
-    caches:          the sizes for which work is tiled: fitted, not read from the machine. On a Zen 2, whose level 2 has
-                     512 KiB, MobileNetV2 was slower with tiles for that size than for 1 MiB; and with tiles for the
-                     64 KiB of a Cortex-A76's level 1, MobileNetV1 executed 0.6 % more instructions
+    caches:          those of its CPUs whose own are not known, see `features.caches_of`
+    third_level:     whether a level-3 cache stands behind a core's level 2
     sharing:         the amounts of work from which kernels are parallelized
     contracts:       the features with which LLVM contracts a float product and a sum into an operation that rounds once
     lookups:         the features with which tables of bytes are looked up by whole registers
@@ -112,7 +112,16 @@ class Backend:
     widest_integer:  the widest integer dtype that its code may use
     grid:            whether each element gets its own thread and kernels are launched: a GPU, not a CPU
     device:          what runs its code, see `qnn_ext.running.devices`
+    architecture:    its `architectures.architecture_name`; empty for a GPU and for any other CPU
+    triple:          LLVM's triple to compile for it elsewhere: Linux, for which there are wheels and cross compilers;
+                     empty if there are none
     gnu:             the name that GNU's cross compilers, clang and zig have for the target; empty if none supports it
+    baseline:        the name of the target that any of its CPUs can run; empty if there is none
+    fullest:         LLVM's name of a CPU that has many features, from which messages suggest similar ones
+    needs:           the features that LLVM's code for it cannot do without
+    instruction_sets: those that LLVM uses in ordinary code: LLVM's name -> the flag by which Linux reports it
+    hardware_bits:   flag -> the bit by which Linux reports it to a process, from 64 on in AT_HWCAP2; empty if flags are
+                     read from /proc/cpuinfo
     pause, clock:    for waiting threads: the call (and its declaration in LLVM's IR) that lets the core rest; LLVM's
                      cycle counter
     """
@@ -121,6 +130,7 @@ class Backend:
     products: tuple[Product, ...]
     registers: tuple[tuple[FeatureSets, RegisterFile], ...]
     caches: Caches
+    third_level: bool = False
     sharing: Sharing = Sharing()
     contracts: FeatureSets = NEVER
     lookups: FeatureSets = NEVER
@@ -135,7 +145,14 @@ class Backend:
     widest_integer: str = "int128"
     grid: bool = False
     device: str = "cpu"
+    architecture: str = ""
+    triple: str = ""
     gnu: str = ""
+    baseline: str = ""
+    fullest: str = ""
+    needs: tuple[str, ...] = ()
+    instruction_sets: Mapping[str, str] = field(default_factory=dict)
+    hardware_bits: Mapping[str, int] = field(default_factory=dict)
     pause: tuple[str, str] = ("", "")
     clock: str = "readsteadycounter"
 

@@ -16,8 +16,9 @@ from tvm.target import Target
 
 from ..errors import TargetError
 from ..tvm_runtime import quiet
-from .backend import THREADS
-from .host import BASELINES, architecture_name, host_architecture
+from .architectures import architecture_name, host_architecture
+from .backend import THREADS, Backend
+from .families import AARCH64, ARM32, CPUS, X86, backend_of_architecture
 
 # Families of x86 CPUs by the instructions that matter to the kernels -> LLVM's name of the family's oldest CPU
 CPU_FAMILIES = {
@@ -31,11 +32,11 @@ CPU_FAMILIES = {
 
 @dataclass(frozen=True)
 class ArmCpu:
-    """mcpu: LLVM's name; cores: of the board or chip, None if the name covers several; architecture: aarch64 or arm."""
+    """mcpu: LLVM's name; cores: of the board or chip, None if the name covers several; backend: its family."""
 
     mcpu: str
     cores: int | None = None
-    architecture: str = "aarch64"
+    backend: Backend = AARCH64
 
 
 ARM_CPUS = {
@@ -46,40 +47,33 @@ ARM_CPUS = {
     "graviton3": ArmCpu("neoverse-v1", 64),  # smmla
     "graviton4": ArmCpu("neoverse-v2", 96),  # smmla
     "aarch64": ArmCpu("generic"),  # every 64-bit ARM CPU: smlal
-    "armv7": ArmCpu("generic", architecture="arm"),  # 32-bit ARM with NEON and hard float: vmlal
+    "armv7": ArmCpu("generic", backend=ARM32),  # 32-bit ARM with NEON and hard float: vmlal
 }
 
-# Triples for cross-compiling: Linux, for which there are wheels and cross compilers
-_TRIPLES = {
-    "x86_64": "x86_64-unknown-linux-gnu",
-    "aarch64": "aarch64-unknown-linux-gnu",
-    "arm": "armv7l-unknown-linux-gnueabihf",
-}
-# The architectures with kernels -> the features that LLVM's code for them cannot do without
-_INDISPENSABLE = {"x86_64": ("64bit",), "aarch64": ("neon", "fp-armv8"), "arm": (), "i686": ()}
+_NAMED = tuple(backend for backend in CPUS if backend.triple)  # the families whose CPUs can be named
 
 
 def attributes_of(name: str) -> dict[str, Any]:
     """The TVM target attributes for a name of CPU_FAMILIES, ARM_CPUS or LLVM. Raises TargetError."""
     if name in CPU_FAMILIES:
-        return {"kind": "llvm", **_triple("x86_64"), "mcpu": CPU_FAMILIES[name]}
+        return {"kind": "llvm", **_triple(X86), "mcpu": CPU_FAMILIES[name]}
     if name in ARM_CPUS:
         cpu = ARM_CPUS[name]
-        attributes = {"kind": "llvm", "mtriple": _TRIPLES[cpu.architecture], "mcpu": cpu.mcpu}
+        attributes = {"kind": "llvm", "mtriple": cpu.backend.triple, "mcpu": cpu.mcpu}
         return attributes if cpu.cores is None else {**attributes, THREADS: cpu.cores}
-    for architecture in sorted(_TRIPLES, key=lambda known: known != host_architecture()):
-        if name and name in _llvm_cpus(_TRIPLES[architecture]):
-            return {"kind": "llvm", **_triple(architecture), "mcpu": name}
-    every = sorted({cpu for triple in _TRIPLES.values() for cpu in _llvm_cpus(triple)})
+    for backend in sorted(_NAMED, key=lambda known: known.architecture != host_architecture()):
+        if name and name in _llvm_cpus(backend.triple):
+            return {"kind": "llvm", **_triple(backend), "mcpu": name}
+    every = sorted({cpu for backend in _NAMED for cpu in _llvm_cpus(backend.triple)})
     names = ", ".join(map(repr, (*CPU_FAMILIES, *ARM_CPUS)))
     raise TargetError(
         f"unknown CPU {name!r}: use 'native', {names}, or a CPU name that LLVM knows{_similar(name, every)}"
     )
 
 
-def _triple(architecture: str) -> dict[str, str]:
-    """The triple of an architecture other than this machine's, which is LLVM's default."""
-    return {} if architecture == host_architecture() else {"mtriple": _TRIPLES[architecture]}
+def _triple(backend: Backend) -> dict[str, str]:
+    """The triple of a family other than this machine's, which is LLVM's default."""
+    return {} if backend.architecture == host_architecture() else {"mtriple": backend.triple}
 
 
 @lru_cache(maxsize=16)
@@ -114,18 +108,20 @@ def checked(attributes: dict[str, Any]) -> dict[str, Any]:
         attributes = {**attributes, "mtriple": triple}
     else:
         triple = str(tvm.target.codegen.llvm_get_system_triple())
-    architecture = _architecture(triple)
+    backend = _backend(triple)
+    architecture = backend.architecture
     attributes = {**attributes, **_float_abi(triple, architecture, str(attributes.get("mfloat-abi", "")))}
     cpu = str(attributes.get("mcpu", ""))
     if cpu and not _knows(cpu, triple):
         raise TargetError(
             f"LLVM does not know the CPU {cpu!r} for {architecture}{_similar(cpu, sorted(_llvm_cpus(triple)))}; a "
-            f"name without attributes, as in target={BASELINES[architecture]!r}, determines the architecture itself"
+            f"name without attributes, as in target={backend.baseline or 'native'!r}, determines the architecture "
+            f"itself"
         )
     features = tuple(map(str, attributes.get("mattr", ())))
     for feature in features:
-        _check_feature(feature, triple, architecture)
-    missing = [need for need in _INDISPENSABLE[architecture] if not _has(need, triple, cpu, features)]
+        _check_feature(feature, triple, backend)
+    missing = [need for need in backend.needs if not _has(need, triple, cpu, features)]
     if attributes.get("mfloat-abi") == "hard" and not _has("fpregs", triple, cpu, features):
         missing.append("vfp2")  # otherwise floats would be passed in registers that do not exist
     if missing:
@@ -147,17 +143,18 @@ def full_triple(triple: str) -> str:
     return "-".join([architecture, "unknown", *rest]) if len(rest) == 2 and rest[0] in systems else triple
 
 
-def _architecture(triple: str) -> str:
-    """The architecture of a triple, checked to have kernels and to be one that this LLVM was built for."""
+def _backend(triple: str) -> Backend:
+    """The backend of a triple, checked to have kernels and to be one that this LLVM was built for."""
     first = triple.split("-")[0]
     architecture = architecture_name(first)
-    known = ", ".join(_TRIPLES)
-    if architecture not in _INDISPENSABLE:
+    known = ", ".join(backend.architecture for backend in _NAMED)
+    backend = backend_of_architecture(architecture)
+    if backend not in CPUS:
         raise TargetError(f"there are no integer kernels for {first!r} (mtriple {triple!r}), only for {known}")
     built_for = {architecture_name(str(name)) for name in tvm.target.codegen.llvm_get_targets()} | {"i686"}
     if architecture not in built_for:
         raise TargetError(f"this build of TVM cannot compile for {architecture}: its LLVM does not include it")
-    return architecture
+    return backend
 
 
 def _float_abi(triple: str, architecture: str, given: str) -> dict[str, str]:
@@ -170,15 +167,14 @@ def _float_abi(triple: str, architecture: str, given: str) -> dict[str, str]:
     return {"mfloat-abi": stated}
 
 
-def _check_feature(feature: str, triple: str, architecture: str) -> None:
+def _check_feature(feature: str, triple: str, backend: Backend) -> None:
     if feature[:1] not in ("+", "-"):
         raise TargetError(f"mattr {feature!r}: add a feature with '+{feature}' or remove it with '-{feature}'")
     if not _has(feature[1:], triple, "", ("+" + feature[1:],)):
-        cpus = {"x86_64": "sapphirerapids", "aarch64": "neoverse-v2", "arm": "cortex-a78"}
-        target = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpus.get(architecture, "haswell")})
+        target = Target({"kind": "llvm", "mtriple": triple, "mcpu": backend.fullest})
         known = sorted(map(str, tvm.target.codegen.llvm_get_cpu_features(target)))
         raise TargetError(
-            f"LLVM does not know the feature {feature[1:]!r} of {architecture}{_similar(feature[1:], known)}"
+            f"LLVM does not know the feature {feature[1:]!r} of {backend.architecture}{_similar(feature[1:], known)}"
         )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from . import instruction_sets
+from .architectures import architecture_name, host_architecture
 from .backend import ALWAYS, Backend, Caches, Product, RegisterFile
-from .host import architecture_name, host_architecture
 
 KIB = 1024
 
@@ -20,7 +21,13 @@ _UNSIGNED = ("uint8", "int8")  # vpdpbusd; vpmaddubsw is deliberately left out: 
 
 X86 = Backend(
     name="x86",
+    architecture="x86_64",
+    triple="x86_64-unknown-linux-gnu",
     gnu="x86_64-linux-gnu",
+    baseline="x86-64",
+    fullest="sapphirerapids",
+    needs=("64bit",),
+    instruction_sets=instruction_sets.X86_64,
     products=(
         Product("vpdpbusd_512", (("avx512vnni", "avx512bw"),), _UNSIGNED, ZMM),
         # one instruction, two encodings
@@ -32,6 +39,7 @@ X86 = Backend(
     ),
     registers=(((("avx512f",),), ZMM), ((("avx",),), YMM), (ALWAYS, XMM)),
     caches=Caches(32 * KIB, 1024 * KIB),  # those of Cascade Lake
+    third_level=True,
     contracts=(("fma",),),
     lookups=(("avx512vbmi",),),
     weaves=True,
@@ -41,7 +49,19 @@ X86 = Backend(
     clock="readcyclecounter",
 )
 
-I686 = replace(X86, name="i686", gnu="", pause=("", ""), clock="readsteadycounter")
+I686 = replace(
+    X86,
+    name="i686",
+    architecture="i686",
+    triple="",
+    gnu="",
+    baseline="",
+    fullest="haswell",
+    needs=(),
+    instruction_sets={},
+    pause=("", ""),
+    clock="readsteadycounter",
+)
 """32-bit x86: such a CPU may lack SSE2, and with it the pause instruction."""
 
 # ---- ARM -----------------------------------------------------------------------------------------------------------
@@ -64,7 +84,14 @@ def _arm_products(registers: RegisterFile) -> tuple[Product, ...]:
 
 AARCH64 = Backend(
     name="aarch64",
+    architecture="aarch64",
+    triple="aarch64-unknown-linux-gnu",
     gnu="aarch64-linux-gnu",
+    baseline="aarch64",
+    fullest="neoverse-v2",
+    needs=("neon", "fp-armv8"),
+    instruction_sets=instruction_sets.AARCH64,
+    hardware_bits=instruction_sets.AARCH64_BITS,
     products=_arm_products(Q64),
     registers=((ALWAYS, Q64),),
     # From Cortex-A53, which issues two instructions per cycle in order, to Cortex-A76 and Neoverse. Epilogues are not
@@ -86,7 +113,14 @@ AARCH64 = Backend(
 ARM32 = replace(
     AARCH64,
     name="armv7",
+    architecture="arm",
+    triple="armv7l-unknown-linux-gnueabihf",
     gnu="arm-linux-gnueabihf",
+    baseline="armv7",
+    fullest="cortex-a78",
+    needs=(),
+    instruction_sets=instruction_sets.ARM,
+    hardware_bits={},
     products=_arm_products(Q32),
     registers=((ALWAYS, Q32),),
     contracts=(("vfp4",),),
@@ -118,9 +152,12 @@ ANY_CPU = Backend(
 )
 """A CPU of any other family: its kernels are plain loops."""
 
-_BY_ARCHITECTURE = {"x86_64": X86, "i686": I686, "aarch64": AARCH64, "arm": ARM32}
+CPUS = (X86, I686, AARCH64, ARM32)
+"""The families of CPUs that have kernels of their own."""
+
+_BY_ARCHITECTURE = {backend.architecture: backend for backend in CPUS}
 _BY_KIND = {"cuda": CUDA}
-BACKENDS = (*_BY_ARCHITECTURE.values(), *_BY_KIND.values(), ANY_CPU)
+BACKENDS = (*CPUS, *_BY_KIND.values(), ANY_CPU)
 CPU_BACKENDS = tuple(backend for backend in BACKENDS if not backend.grid)
 _BY_NAME = {backend.name: backend for backend in BACKENDS}
 
@@ -151,7 +188,7 @@ def backend_for(kind: str, attributes: Mapping[str, Any]) -> Backend:
 
 
 def backend_of_architecture(architecture: str) -> Backend:
-    """The backend of CPUs with this `host.architecture_name`."""
+    """The backend of CPUs with this `architectures.architecture_name`."""
     return _BY_ARCHITECTURE.get(architecture, ANY_CPU)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import tvm
 from tvm.target import Target
 
 from .backend import Backend, Caches, FeatureSets, Product, RegisterFile, Sharing
+from .caches import CACHES
 from .families import ANY_CPU, backend_for
+from .host import host_caches
 
 
 def backend_of(target: Target) -> Backend:
@@ -53,8 +55,26 @@ def registers_of(target: Target) -> RegisterFile:
 
 
 def caches_of(target: Target) -> Caches:
-    """The cache sizes for which work on the target is tiled."""
-    return backend_of(target).caches
+    """The caches of the target's CPU: from its data sheet; if that is not known but it is this machine's, those of this
+    machine; otherwise its family's."""
+    cpu = str(target.attrs.get("mcpu", "")) if target.kind.name == "llvm" else ""
+    here = host_caches() if cpu == host_cpu() and cpu not in _OF_NO_MODEL else None
+    return CACHES.get(cpu) or here or backend_of(target).caches
+
+
+@cache
+def host_cpu() -> str:
+    """LLVM's name of this machine's CPU."""
+    return str(tvm.target.codegen.llvm_get_system_cpu())
+
+
+_OF_NO_MODEL = ("generic", "x86-64")  # LLVM's names of CPUs that it does not know
+
+
+def current_caches() -> Caches:
+    """The caches of the current target's CPU, for TE rules."""
+    target = Target.current(allow_none=True)
+    return ANY_CPU.caches if target is None else caches_of(target)
 
 
 def contracts(target: Target) -> bool:

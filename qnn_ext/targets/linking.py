@@ -16,8 +16,8 @@ from typing import Any
 from ..errors import ArtifactError
 from ..processes.children import run
 from ..tvm_runtime import quiet
+from .architectures import host_architecture
 from .families import backend_of_architecture
-from .host import host_architecture
 
 
 def export_library(executable: Any, path: str, architecture: str) -> None:

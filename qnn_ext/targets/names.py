@@ -12,10 +12,12 @@ from ..errors import TargetError
 from ..processes.cores import default_threads
 from . import cpus
 from . import gpus as gpu
+from .architectures import architecture_name, host_architecture
 from .backend import THREADS
 from .cpus import ARM_CPUS, CPU_FAMILIES
 from .families import SHARED_BYTES
-from .host import INSTRUCTION_SETS, architecture_name, host_architecture, host_features
+from .features import backend_of, host_cpu
+from .host import host_features
 
 __all__ = ["ARM_CPUS", "CPU_FAMILIES", "features_of_model", "make_target", "required_features", "target_architecture"]
 
@@ -81,7 +83,7 @@ def _gpu_target(attributes: dict[str, Any]) -> Target:
 
 def _native() -> dict[str, Any]:
     """This machine: LLVM's name for its CPU, minus features that the CPU (or its hypervisor) does not report."""
-    cpu = str(tvm.target.codegen.llvm_get_system_cpu())
+    cpu = host_cpu()
     model, reported = _features(Target({"kind": "llvm", "mcpu": cpu})), host_features()
     changes = [f"-{feature}" for feature in model - reported]
     if cpu == "generic":  # a model LLVM does not know; the kernels do not use scalable vectors
@@ -96,13 +98,13 @@ def required_features(target: Target) -> list[str]:
 
 def features_of_model() -> frozenset[str]:
     """The instruction sets that this machine's CPU model has according to LLVM."""
-    return frozenset(_features(Target({"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())})))
+    return frozenset(_features(Target({"kind": "llvm", "mcpu": host_cpu()})))
 
 
 def _features(target: Target) -> set[str]:
     cpu = _cpu_of(target)
     has = tvm.target.codegen.llvm_cpu_has_features
-    return {name for name in INSTRUCTION_SETS.get(target_architecture(cpu), ()) if has(name, cpu)}
+    return {name for name in backend_of(cpu).instruction_sets if has(name, cpu)}
 
 
 def _cpu_of(target: Target) -> Target:

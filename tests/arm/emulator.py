@@ -24,9 +24,9 @@ import tvm_ffi.libinfo
 from tvm.target import Target
 
 from qnn_ext.targets import families
+from qnn_ext.targets.architectures import host_architecture
 from qnn_ext.targets.backend import threads_of
 from qnn_ext.targets.features import backend_of, has_feature
-from qnn_ext.targets.host import host_architecture
 from qnn_ext.targets.names import target_architecture
 
 HERE = Path(__file__).parent

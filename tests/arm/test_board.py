@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext.targets.architectures import host_architecture
 from qnn_ext.targets.cpus import ARM_CPUS
-from qnn_ext.targets.host import host_architecture
 from qnn_ext.targets.names import make_target, required_features
 
 from . import board

@@ -14,7 +14,7 @@ from PIL import Image
 
 import qnn_ext
 from qnn_ext.cli.formats import TITLES, find_params, recognize
-from qnn_ext.targets.host import host_architecture
+from qnn_ext.targets.architectures import host_architecture
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "qnn_ext" / "data"

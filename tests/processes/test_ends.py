@@ -139,7 +139,7 @@ def test_an_interrupt_inside_of_tvm_stays_one(monkeypatch):
 
     module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite")
     with monkeypatch.context() as patched:
-        patched.setattr("qnn_ext.compiling.codegen.weave", interrupted)
+        patched.setattr("qnn_ext.topi_int8.cpu.lowering.weave", interrupted)
         with pytest.raises(KeyboardInterrupt):
             qnn_ext.build(module)
     qnn_ext.build(module)(np.zeros((1, 8, 8, 1), np.int8))

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import qnn_ext
 from qnn_ext import ArtifactError, InputError, QnnError, TargetError
 from qnn_ext.processes.cores import default_threads
-from qnn_ext.targets.host import can_run, host_architecture
+from qnn_ext.targets.architectures import host_architecture
+from qnn_ext.targets.host import can_run
 from tests.qnn_files import describe, description_of, rewrite, rezip, zip_members
 from tests.threads import at_once
 

@@ -11,7 +11,8 @@ import pytest
 import qnn_ext
 from qnn_ext import Interpreter, QnnModule, TargetError
 from qnn_ext.qparams import dtype_range
-from qnn_ext.targets.host import host_architecture, host_features
+from qnn_ext.targets.architectures import host_architecture
+from qnn_ext.targets.host import host_features
 from qnn_ext.targets.names import CPU_FAMILIES, make_target, required_features
 from tests.cases.operators import check
 from tests.cases.samples import SAMPLES

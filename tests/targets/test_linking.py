@@ -10,7 +10,7 @@ import qnn_ext
 from qnn_ext import ArtifactError
 from qnn_ext.files import container
 from qnn_ext.targets import linking
-from qnn_ext.targets.host import host_architecture
+from qnn_ext.targets.architectures import host_architecture
 
 MODEL = Path(qnn_ext.__file__).parent / "data" / "digits_cnn_int8.tflite"
 OTHER, BOARD = ("aarch64", "rpi4") if host_architecture() == "x86_64" else ("x86_64", "x86-64")

@@ -6,7 +6,8 @@ import tvm
 from qnn_ext import TargetError
 from qnn_ext.processes.cores import default_threads
 from qnn_ext.targets import host
-from qnn_ext.targets.host import architecture_name, check_runnable, host_architecture, host_features
+from qnn_ext.targets.architectures import architecture_name, host_architecture
+from qnn_ext.targets.host import check_runnable, host_features
 from qnn_ext.targets.names import features_of_model, make_target, required_features, target_architecture
 
 x86_only = pytest.mark.skipif(host_architecture() != "x86_64", reason="this machine is no x86")
@@ -145,6 +146,7 @@ def test_architectures_have_one_name():
             "not know the CPU 'cortex-a7' for aarch64; similar: cortex-a",
         ),
         ({"mtriple": "armv7l-linux-gnueabihf", "mcpu": "apple-m1"}, "not know the CPU 'apple-m1' for arm"),
+        ({"mtriple": "i686-linux-gnu", "mcpu": "haswel"}, "for i686; similar: haswell; .* target='native'"),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "pentium4"}, "needs 64bit, which pentium4 lacks"),
         (
             {"mtriple": "aarch64-linux-gnu", "mattr": ["+dotprodd"]},
@@ -189,6 +191,6 @@ def test_check_runnable_names_what_is_missing():
 
 def test_the_compiler_is_asked_where_the_system_tells_nothing(monkeypatch):
     """As off Linux."""
-    monkeypatch.setattr(host, "_hardware_flags", lambda: None)
+    monkeypatch.setattr(host, "_hardware_flags", lambda places: None)
     monkeypatch.setattr(host, "_cpuinfo_flags", lambda: None)
     assert host.host_features.__wrapped__() == features_of_model()

@@ -16,8 +16,9 @@ from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
 from ...numerics.annotations import UNALIGNED
+from ...topi_int8.cpu.lowering import STACK_BYTES
 from ...topi_int8.threads import serial_body
-from ..codegen import PIPELINE, STACK_BYTES
+from ..codegen import PIPELINE
 from .cost import nanoseconds
 from .graph import ALIGNMENT
 from .memory import aligned

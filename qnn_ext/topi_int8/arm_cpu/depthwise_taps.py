@@ -49,8 +49,15 @@ HELD = 26
 """Registers for accumulators and for values that all tiles of a row read: weights, bias and scales. LLVM loads these
 before the loop over tiles, and any that do not fit again for every tile; the other registers are for activations."""
 
+# Instructions, counted in LLVM's code for Cortex-A76
 LOOP, COPY = 6, 3
-"""Instructions to go to the next tile, and to copy a vector of activations."""
+"""To go to the next tile: count, branch, addresses; to copy a vector of activations: load, store, address."""
+TURN = 3
+"""To store a transposed column (st4), and for the addresses of its loads and of the store."""
+CHECKED = 2
+"""For each pixel that may lie beyond the row's end, compare and branch, which LLVM makes two loops of."""
+PER_CHANNEL = 2
+"""Registers with a value for each of four channels, besides weights: bias and scale."""
 
 UNROLLED_DOTS = 480
 """The most dot products of a tile that are unrolled; beyond that, groups of rows are a loop."""
@@ -137,12 +144,12 @@ def cost(workload: Conv2dWorkload, layout: Plan) -> float:
     """Instructions for one image without its epilogue, whose constants also need registers."""
     tile = layout.tile
     steps, pixels = layout.groups * workload.kernel[1], tile.rows * tile.columns
-    constants = QUADS * (steps * tile.rows + 2)
+    constants = QUADS * (steps * tile.rows + PER_CHANNEL)
     held = max(0, HELD - QUADS * pixels) if layout.tiles[1] > 1 else 0
     loads = max(0, constants - held) + QUADS * layout.groups * _columns_read(workload, tile.columns)
     each = QUADS * pixels * (steps + 1) + loads + pixels + LOOP  # accumulators are set to the bias, outputs are stored
-    each += 2 * pixels if workload.out_width % tile.columns else 0  # conditions, for which LLVM makes two loops
-    turned = layout.groups * layout.width(workload) * (layout.rows_read(workload) + 3)
+    each += CHECKED * pixels if workload.out_width % tile.columns else 0
+    turned = layout.groups * layout.width(workload) * (layout.rows_read(workload) + TURN)
     copied = tile.rows * workload.strides[0] * layout.width(workload) * COPY
     rows, vectors = workload.batch * layout.tiles[0], layout.channels // layout.vector
     return rows * vectors * (layout.tiles[1] * each * layout.vector / CHANNELS + turned + copied)

@@ -17,7 +17,8 @@ from tvm.target import Target
 
 from ...numerics.annotations import OPERAND
 from ...targets.families import backends_with
-from ...targets.features import caches_of, sharing_of
+from ...targets.features import sharing_of
+from ..blocking import blocked_caches
 from ..cpu.batch_matmul import inline_operands, order_output, reads_in_order
 from ..cpu.dense import Plan, strip_of
 from ..cpu.microkernel import Domain, Tile, other_strips, round_up
@@ -175,7 +176,8 @@ def _schedule(
     sch.reorder(*batch, row, step, values)
     parallel_rows(sch, [*batch, row], layout.rows * layout.run * matrices, sharing_of(target).moved_elements)
     copy_steps(sch, step, values, workload.k // DEPTH)
-    strip = layout.tile.strip or strip_for(workload.n, count, strip_of(workload, layout, caches_of(target)), matrices)
+    strip = strip_of(workload, layout, blocked_caches(target))
+    strip = layout.tile.strip or strip_for(workload.n, count, strip, matrices)
     schedule_tile(sch, accumulator, output, layout.tile, pixel_axes=1, macs=workload.macs, strip=strip)
 
 

@@ -14,13 +14,19 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from ..cpu.microkernel import Domain, Tile, lane_of, round_up, schedule_microkernel
+from ..cpu.microkernel import (
+    AROUND_TILE,
+    LOOP_STEP,
+    PER_PIXEL,
+    Domain,
+    Tile,
+    lane_of,
+    round_up,
+    schedule_microkernel,
+)
 from ..schedule_util import TASKS, extent, largest_divisor
 from ..strategy import cheapest_first
 from .smmla import CHANNELS, DEPTH, LANES, PIXELS, QUADS, SMMLA
-
-LOOP, TILE, ADDRESSES = 3.0, 15.0, 2.0
-"""Instructions besides loads and products: per iteration along k, around a tile, and for each of its pixels."""
 
 UNROLLED = 3
 """The most steps along k in one iteration of the loop."""
@@ -109,8 +115,8 @@ def _cost(tile: Tile, domain: Domain) -> float:
     if domain.steps <= UNROLLED:
         around = AROUND + PRESSURE * max(0, products - ROOM) * products
     else:
-        step += LOOP / largest_divisor(domain.steps, UNROLLED)
-        around = TILE + pixels * ADDRESSES
+        step += LOOP_STEP / largest_divisor(domain.steps, UNROLLED)
+        around = AROUND_TILE + pixels * PER_PIXEL
     around += HALF_STORE * pixels * (tile.blocks % 2)
     padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns)
     padded *= round_up(domain.blocks, tile.blocks)

@@ -15,7 +15,8 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND, has
-from ...targets.features import caches_of, sharing_of
+from ...targets.features import sharing_of
+from ..blocking import blocked_caches
 from ..generic.block import read_block, stride_of, uses
 from ..schedule_util import inline_epilogue, is_reduction, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation
@@ -95,7 +96,7 @@ def schedule(
         layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        strip=strip_of(workload, layout, caches_of(target)),
+        strip=strip_of(workload, layout, blocked_caches(target)),
     )
 
 

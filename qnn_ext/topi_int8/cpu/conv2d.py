@@ -21,7 +21,8 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...targets.backend import threads_of
-from ...targets.features import caches_of, sharing_of
+from ...targets.features import sharing_of
+from ..blocking import blocked_caches
 from ..initial import in_lanes
 from ..schedule_util import (
     TASKS,
@@ -220,7 +221,7 @@ def schedule(
 ) -> None:
     """Fuse the epilogue, tile pixels × channel blocks into registers, tensorize, run tiles in parallel."""
     layout = plan(workload, instruction, tile)
-    mode = layout.mode
+    mode, caches = layout.mode, blocked_caches(target)
     accumulator = sch.get_sblock("conv2d")
     output = fused_output(sch, mode)
     strip = layout.tile.strip or strip_of(layout, target)
@@ -240,7 +241,7 @@ def schedule(
         macs=workload.macs,
         strip=strip,
         stages=stages if by_strip else [],
-        prefetch=panel_ahead(layout.tile, layout.tiles_by_panel, layout.weight_bytes, layout.blocks, caches_of(target)),
+        prefetch=panel_ahead(layout.tile, layout.tiles_by_panel, layout.weight_bytes, layout.blocks, caches),
     )
     for stage, copy in copies.items():
         *lines, line = sch.get_loops(stage)
@@ -278,7 +279,7 @@ def _strip_of_pixels(layout: Plan, target: Target) -> int:
     """
     workload, instruction, count = layout.mode.workload, layout.mode.instruction, layout.tile_rows
     weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.mode.taps)
-    size = strip_size(count, layout.tile.columns * workload.in_channels, weight_bytes, caches_of(target))
+    size = strip_size(count, layout.tile.columns * workload.in_channels, weight_bytes, blocked_caches(target))
     pixels = workload.out_height * workload.out_width
     if weight_bytes > pixels * (workload.in_channels + workload.out_channels):
         return size
@@ -290,7 +291,7 @@ def _strip_of_pixels(layout: Plan, target: Target) -> int:
 def _strip_of_rows(layout: Plan, target: Target) -> int:
     """The same for rows of tiles, which overlap in the input that they read."""
     mode, workload, tile, count = layout.mode, layout.mode.workload, layout.tile, layout.tile_rows
-    caches = caches_of(target)
+    caches = blocked_caches(target)
     weight_bytes = layout.blocks * mode.instruction.lanes * math.prod(mode.taps)
     stride, kernel, dilation = workload.strides[0], workload.kernel[0], workload.dilation[0]
     row_bytes = tile.rows * stride * workload.width * workload.in_channels

@@ -18,7 +18,7 @@ from tvm.target import Target
 
 from ...numerics.annotations import OPERAND
 from ...targets.backend import Caches
-from ...targets.features import caches_of
+from ..blocking import blocked_caches
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first
@@ -158,8 +158,8 @@ def schedule(
         layout.tile,
         pixel_axes=1,
         macs=workload.macs,
-        strip=strip_of(workload, layout, caches_of(target)),
-        prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks, caches_of(target)),
+        strip=strip_of(workload, layout, blocked_caches(target)),
+        prefetch=panel_ahead(layout.tile, tiles_by_panel, weight_bytes, layout.blocks, blocked_caches(target)),
     )
 
 

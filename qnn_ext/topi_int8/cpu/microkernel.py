@@ -41,10 +41,13 @@ LOOP_OVERHEAD = 0.5
 COPIED_STEP = 0.1
 """To copy the activations that a dot product reads."""
 RAGGED_EPILOGUE = 40
-"""For a vector whose lanes are stored one by one."""
+"""For a vector whose lanes are stored one by one; in the other model, instructions."""
 
 ONE_PORT, TWO_PORTS = 0.75, 0.25
 """Shares of the cores with one and with two ports for full dot products in the prediction; no unit."""
+
+PANEL_BYTES = 16 << 10
+"""Bytes of a panel of weights that stay in L1: half of it on the cores to which the model is fitted."""
 
 UNROLLED = 128
 """The most dot products and loads of activations in a loop over k that LLVM fully unrolls."""
@@ -52,9 +55,15 @@ UNROLLED = 128
 AHEAD = 64
 """Dot products that the CPU can look ahead."""
 
-# The instruction-count model, for ARM
-LOOP, TILE, ADDRESSES, EPILOGUE = 3.0, 15.0, 2.0, 10.0
-"""Per iteration of the loop over k; around a tile; for the address of a row of pixels; per accumulator's epilogue."""
+# The instruction-count model, for ARM. All values are instructions, counted in LLVM's code for Cortex-A76.
+LOOP_STEP = 3.0
+"""Per iteration of the loop over k: count, branch, and the address of the weights."""
+AROUND_TILE, PER_PIXEL = 15.0, 2.0
+"""For the loops over tiles, and for each pixel's addresses: a tile of 7 pixels has 26 around its loop and epilogue."""
+EPILOGUE = 10.0
+"""For an accumulator: cleared, scaled, rounded, clipped at both ends and converted, by the float32 requantization."""
+NARROWED_APART = 1.0
+"""More for an accumulator where narrowing to 8 bits does not fill a register."""
 
 # The share of a cache that one operand may take
 STRIP_SHARE = 2
@@ -192,7 +201,7 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
     panel = domain.steps * tile.blocks * instruction.vector_bytes
-    weights = tile.blocks if panel <= instruction.backend.caches.l1_bytes // STRIP_SHARE else 2 * tile.blocks
+    weights = tile.blocks if panel <= PANEL_BYTES else 2 * tile.blocks
     latency, overhead = float(DOT_LATENCY), LOOP_OVERHEAD
     stay = domain.rows * domain.columns > pixels and domain.steps * tile.blocks + dots < instruction.registers
     if stay and domain.steps * (dots + pixels) <= UNROLLED:
@@ -207,10 +216,10 @@ def _instructions(tile: Tile, domain: Domain, instruction: DotInstruction) -> fl
     """Predicted instructions per vector of a tile's accumulators."""
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks
-    step = instruction.instructions(pixels, tile.blocks) + LOOP / instruction.chain
-    around = TILE + pixels * ADDRESSES  # loops over tiles, addresses of rows
+    step = instruction.instructions(pixels, tile.blocks) + LOOP_STEP / instruction.chain
+    around = AROUND_TILE + pixels * PER_PIXEL
     # Four registers narrow to 8 bits in four instructions and a store, fewer registers in just as many.
-    epilogue = EPILOGUE + (1.0 if tile.blocks % PACKED else 0.0)
+    epilogue = EPILOGUE + (NARROWED_APART if tile.blocks % PACKED else 0.0)
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
     return (domain.steps * step + around) / dots + epilogue

@@ -1,6 +1,6 @@
 """The steps of the last pass on a kernel's TIR that depend on the family of CPUs and its instructions.
 
-`compiling.codegen` calls them in the order of the fields, between the steps common to all CPUs.
+`lowering` calls them in the order of the fields, between the steps common to all CPUs.
 """
 
 from __future__ import annotations

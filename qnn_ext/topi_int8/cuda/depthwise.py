@@ -39,6 +39,12 @@ THREADS = 256
 WARP = 32
 MAX_UNROLLED_TAPS = 49
 REGISTERS = 128  # of a thread: with more, too few threads fit a multiprocessor
+ADDRESSING = 16  # registers for addresses, indices and what a kernel is passed
+
+# Instructions: estimates
+LOAD = 8  # to load a word: its address, its place in the image, the condition for padding
+WIDEN = 1  # to widen a byte of it
+STORE, EPILOGUE = 8, 6  # to store a pixel's word; to requantize one of its values
 
 ACCUMULATOR, DATA = "depthwise", "pad"
 
@@ -89,7 +95,7 @@ def _registers(tile: Tile, workload: Conv2dWorkload) -> int:
     values = _rows_held(tile, workload) * _reach(tile.columns, workload, 1)
     lanes = lanes_of(workload)
     weight = -(-lanes * np.dtype(workload.weight_dtype).itemsize // WORD)
-    return values + tile.rows * tile.columns * lanes + math.prod(workload.kernel) * weight + 16
+    return values + tile.rows * tile.columns * lanes + math.prod(workload.kernel) * weight + ADDRESSING
 
 
 def tile_cost(tile: Tile, workload: Conv2dWorkload) -> float:
@@ -100,7 +106,8 @@ def tile_cost(tile: Tile, workload: Conv2dWorkload) -> float:
     rows = _reach(tile.rows, workload, 0) if tile.rows > 1 else workload.kernel[0]
     words = rows * _reach(tile.columns, workload, 1)
     pixels = tile.rows * tile.columns
-    work = words * (8 + lanes) + math.prod(workload.kernel) * pixels * lanes + pixels * (8 + 6 * lanes)
+    products = math.prod(workload.kernel) * pixels * lanes
+    work = words * (LOAD + WIDEN * lanes) + products + pixels * (STORE + EPILOGUE * lanes)
     return work * max(threads, MULTIPROCESSORS * RESIDENT)
 
 

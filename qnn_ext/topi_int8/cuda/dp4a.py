@@ -66,8 +66,24 @@ TILES = [
     for depth in (16, 32, 64)
     if 64 <= rows // thread_rows * (columns // thread_columns) <= 256
 ]
-MULTIPROCESSORS = 64  # of a mid-range GPU, for which tiles are chosen without tuning
-RESIDENT = 512  # threads of a multiprocessor that hide each other's memory latency
+
+# ---- choice ----------------------------------------------------------------------------------------------------------
+
+MULTIPROCESSORS = 64
+"""Of a mid-range GPU, for which tiles are chosen without tuning: a GeForce RTX 3060 has 28, an RTX 4090 128."""
+RESIDENT = 512
+"""Threads of a multiprocessor that hide each other's memory latency: four warps for each of its four schedulers."""
+WARP = 32
+"""Threads of a warp."""
+
+SHARED_LOAD = 4
+"""Cycles of a warp's 16-byte load from shared memory, which delivers 128 bytes per cycle."""
+COPY = 3
+"""Instructions to copy a word to shared memory: its address, load and store."""
+BARRIERS = 60
+"""Cycles that a step waits at its two barriers: an estimate of 30 cycles each."""
+ALONE = 0.25
+"""The share of its rate at which a multiprocessor issues if few threads hide no latency: one scheduler of four."""
 
 
 @lru_cache(maxsize=4096)
@@ -87,13 +103,18 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
     padded = tile.block.pad(sizes)
     blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
     products = tile.thread_rows * tile.thread_columns
-    loads = (tile.thread_rows + tile.thread_columns) / QUARTER * 4
-    copies = (tile.rows + tile.columns) / tile.threads * 3
-    steps, barriers = padded.k / DEPTH, padded.k / tile.depth * 60
+    loads = (tile.thread_rows + tile.thread_columns) / QUARTER * SHARED_LOAD
+    copies = (tile.rows + tile.columns) / tile.threads * COPY
+    steps, barriers = padded.k / DEPTH, padded.k / tile.depth * BARRIERS
     busiest = -(-blocks // MULTIPROCESSORS)
     hidden = min(1.0, busiest * tile.threads / RESIDENT)
-    issued = busiest * tile.threads / 32 * (steps * (products + loads + copies) + barriers)
-    return issued / (0.25 + 0.75 * hidden)
+    issued = busiest * tile.threads / WARP * (steps * (products + loads + copies) + barriers)
+    return issued / rate(hidden)
+
+
+def rate(busy: float) -> float:
+    """The share of its peak that a GPU reaches with this share of the threads that would hide all latency."""
+    return ALONE + (1 - ALONE) * busy
 
 
 def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:

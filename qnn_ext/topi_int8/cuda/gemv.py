@@ -18,12 +18,17 @@ from ..schedule_util import inline_epilogue
 from ..strategy import cheapest_first
 from ..workload import BatchMatmulWorkload, Workload
 from . import gemm
-from .dp4a import BYTES, MULTIPROCESSORS, RESIDENT, refuses
+from .dp4a import BYTES, MULTIPROCESSORS, RESIDENT, rate, refuses
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
 from .registration import register_products
 
 ROWS = 4  # of x: with more, it pays to have tiles of the weights in shared memory
+
+BLOCK = 128
+"""Threads of a block that spread over the multiprocessors and still fill them."""
+OTHER_BLOCK = 1.1
+"""How many times longer blocks of another size take: decides between tiles that are equal otherwise; an estimate."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,14 @@ def tiles(workload: Workload) -> dict[Tile, float]:
 def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
     """Bytes that are read, padding included, and the cost of shuffles in bytes, over the share of the GPU in use.
 
-    More threads per output make more threads in all, each with fewer successive loads. Blocks of 128 spread over the
-    multiprocessors and still fill them.
+    More threads per output make more threads in all, each with fewer successive loads.
     """
     padded = tile.block.pad(sizes)
     bytes_read = padded.batch * padded.n * padded.k
     shuffles = padded.batch * padded.n * sizes.m * tile.lanes.bit_length() * tile.lanes
     busy = min(1.0, padded.batch * padded.n * tile.lanes / (MULTIPROCESSORS * RESIDENT))
-    return (bytes_read + shuffles) * (1.1 if tile.lanes * tile.outputs != 128 else 1.0) / (0.25 + 0.75 * busy)
+    uneven = OTHER_BLOCK if tile.lanes * tile.outputs != BLOCK else 1.0
+    return (bytes_read + shuffles) * uneven / rate(busy)
 
 
 def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:

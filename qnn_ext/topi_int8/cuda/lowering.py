@@ -11,9 +11,15 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.target import Target
 
+from ...numerics.extremes import propagate_nan
 from ...numerics.saturate import is_saturate, narrowed, widened
 from ...numerics.tir import fenced_product
+from ...targets.families import CUDA
+from ..lowering import Lowering, register_lowering
+from .copies import asynchronous
+from .fragments import in_registers
 
 Expr = Any
 
@@ -94,3 +100,10 @@ def _names() -> dict[int, dict[str, str]]:
 
 
 _numbered: dict[int, dict[str, str]] = {}
+
+
+def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:
+    return propagate_nan(lower_for_cuda(asynchronous(body)), comparing=True)
+
+
+register_lowering(CUDA, Lowering(begin=in_registers, finish=_finish))

@@ -108,6 +108,7 @@ LATENCY = 600  # until data requested from L2 arrive
 START = 1500  # launch, first copies, last stores of a block
 EPILOGUE = 0.25  # per element: some 30 instructions, 128 lanes
 RESIDENT = 16  # warps at a time: 65536 registers, some 128 for each thread
+SHARED = 3 * SHARED_BYTES  # bytes of shared memory: as many blocks of the largest size fit its 164 KiB
 
 
 @lru_cache(maxsize=4096)
@@ -135,7 +136,7 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:
     products = tile.rows * tile.columns * tile.depth
     step = max(products / PRODUCTS, (loaded + copied) / SHARED_RATE, copied / MEMORY_RATE, copies * GATHER)
     busiest = -(-blocks // MULTIPROCESSORS)
-    together = max(1, min(busiest, RESIDENT // warps, (3 * SHARED_BYTES) // tile.shared_bytes))
+    together = max(1, min(busiest, RESIDENT // warps, SHARED // tile.shared_bytes))
     steps = padded.k // tile.depth
     work = busiest * (steps * step + tile.rows * tile.columns * EPILOGUE)
     waiting = -(-busiest // together) * (START + steps * (LATENCY / tile.stages))

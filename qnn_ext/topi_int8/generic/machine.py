@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from tvm.target import Target
 
 from ...targets.backend import threads_of
-from ...targets.features import backend_of, caches_of, has_any, registers_of
+from ...targets.features import backend_of, has_any, registers_of
+from ..blocking import blocked_caches
 
 MOST_ROWS, MOST_VECTORS = 8, 4
 FEWEST_SUMS = 8  # independent sums that hide the latency of a multiply-add
@@ -42,7 +43,7 @@ def machine_of(target: Target) -> Machine:
         threads=threads_of(target.attrs) > 1,
         operations=backend.sharing.operations,
         register_bytes=registers.count * registers.bytes,
-        cache_bytes=caches_of(target).l2_bytes // 2,
+        cache_bytes=blocked_caches(target).l2_bytes // 2,
         vectors=backend.chains,
         byte_lanes=backend.byte_lanes,
         lookups=has_any(target, backend.lookups),

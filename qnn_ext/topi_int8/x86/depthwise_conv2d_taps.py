@@ -22,8 +22,8 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ...targets.backend import threads_of
-from ...targets.families import X86
 from ...targets.features import sharing_of
+from ..blocking import blocked_caches
 from ..cpu.dot import DotInstruction, implementation_with
 from ..cpu.microkernel import round_up
 from ..refusal import lacking, other_dtypes
@@ -33,8 +33,23 @@ from ..workload import Conv2dWorkload
 from .intrin import INSTRUCTIONS
 from .tap_intrin import TAPS, tap_intrin, two_pass_intrin
 
-STAGED_BYTES = X86.caches.l1_bytes * 5 // 8
-"""Bytes that a task may stage: they share the L1 cache with the output."""
+STAGED_SHARE = 5 / 8
+"""The share of the L1 cache that a task may stage: it shares the cache with the output."""
+
+TURN = 2
+"""Instructions that transpose four rows of a vector of channels: two shuffles, or one with VBMI, and a load."""
+
+ENTRY = 4
+"""Cycles to enter a tile."""
+
+SLOWED = 2
+"""How many times longer copies to and from the L2 cache take."""
+
+LINE = 64
+"""Bytes of a cache line."""
+
+MOST_BANDS, MOST_VECTORS = 64, 4
+"""The most tiles in height or width, and vectors of channels, that a task may have; bounds the search."""
 
 FETCH = 2
 """Cycles to fetch a cache line from the L2 cache, in units of those to copy a vector."""
@@ -125,8 +140,8 @@ def tasks(workload: Conv2dWorkload, tile: TapTile, instruction: DotInstruction) 
     layout = plan(workload, instruction, tile)
     return [
         replace(tile, band=band, vectors=vectors)
-        for band in _divisors(layout.tiles[0], 64)
-        for vectors in _divisors(layout.blocks, 4)
+        for band in _divisors(layout.tiles[0], MOST_BANDS)
+        for vectors in _divisors(layout.blocks, MOST_VECTORS)
     ]
 
 
@@ -135,17 +150,18 @@ def _divisors(size: int, most: int) -> list[int]:
 
 
 def _cost(workload: Conv2dWorkload, layout: Plan) -> float:
-    """Vector instructions of all tiles of one vector of channels."""
+    """Cycles of all tiles of one vector of channels."""
     return layout.tiles[0] * layout.tiles[1] * _tile_cost(workload, layout)
 
 
 def _tile_cost(workload: Conv2dWorkload, layout: Plan) -> float:
+    """Cycles of a tile on a core that starts one dot product, two vector instructions and two loads per cycle."""
     stride, dilation, kernel = workload.strides[1], workload.dilation[1], workload.kernel[1]
     columns = {x * layout.pixels * stride + s * dilation for x in range(layout.columns) for s in range(kernel)}
     dots = layout.passes * layout.groups * kernel * layout.rows * layout.columns
     weights = layout.passes * layout.groups * kernel * layout.rows
     transposed = layout.groups * len(columns)
-    return max(dots, (dots + 2 * transposed) / 2 + weights / 2) + 4
+    return max(dots, (dots + TURN * transposed) / 2 + weights / 2) + ENTRY
 
 
 def pack_weight(
@@ -252,7 +268,8 @@ def schedule(
 
     n, y, column, channel = sch.get_loops(output)
     parallel = workload.macs >= sharing_of(target).tap_macs
-    task = _task(workload, layout, instruction.lanes, threads_of(target.attrs) if parallel else 1)
+    staged = blocked_caches(target).l1_bytes * STAGED_SHARE
+    task = _task(workload, layout, instruction.lanes, staged, threads_of(target.attrs) if parallel else 1)
     width = instruction.lanes if layout.pixels == 1 else workload.out_channels
     row_outer, band, row, phase = sch.split(y, [None, task[0], layout.rows, workload.dilation[0]])
     column_outer, column_tile, column = sch.split(column, [None, task[1], layout.columns * layout.pixels])
@@ -291,8 +308,8 @@ def _schedule_stage(sch: Schedule, pad: SBlockRV, workload: Conv2dWorkload, layo
         sch.loop_partition(column, [left, None])
 
 
-def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> tuple[int, int, int]:
-    """Tiles in height and width and vectors of channels of one task: its staged input should stay in the L1 cache.
+def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, most: float, threads: int) -> tuple[int, int, int]:
+    """Tiles in height and width and vectors of channels of one task: its staged input should have at most `most` bytes.
 
     Neighbouring tasks read their shared edges and partly used cache lines twice. Several threads take equal runs of
     tasks, rows outermost; the last rows of tasks may lie below the image. A thread reads what others have written
@@ -300,7 +317,7 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> t
     """
     step = layout.rows * workload.strides[0], layout.columns * layout.pixels * workload.strides[1]
     reach = layout.groups * TAPS, (workload.kernel[1] - 1) * workload.dilation[1] + 1
-    line = max(1, 64 // lanes)
+    line = max(1, LINE // lanes)
     compute = _tile_cost(workload, layout)
     deep = workload.in_channels > DEEP * workload.height * workload.width
 
@@ -309,18 +326,19 @@ def _task(workload: Conv2dWorkload, layout: Plan, lanes: int, threads: int) -> t
             (tiles - 1) * size + max(size, all_taps)
             for tiles, size, all_taps in zip(task[:2], step, reach, strict=True)
         )
-        fits = rows * columns * lanes * task[2] <= STAGED_BYTES
-        copies = rows * columns * (1 + FETCH / min(task[2], line)) * (1 if fits else 2)
+        fits = rows * columns * lanes * task[2] <= most
+        copies = rows * columns * (1 + FETCH / min(task[2], line)) * (1 if fits else SLOWED)
         bands = workload.batch * -(-layout.tiles[0] // task[0])
         share = -(-bands * (layout.tiles[1] // task[1]) * (layout.blocks // task[2]) // threads)
         written = _foreign_share(task[0], layout.tiles[0], workload.batch, threads)
         foreign = (1 - 1 / min(bands, threads) if deep else written) * FOREIGN * rows * columns / line
         return share * task[2] * (task[0] * task[1] * compute + copies + foreign)
 
-    heights = _divisors(layout.tiles[0], 64) if threads == 1 else range(1, min(layout.tiles[0], 64) + 1)
+    bands = min(layout.tiles[0], MOST_BANDS)
+    heights = _divisors(layout.tiles[0], MOST_BANDS) if threads == 1 else range(1, bands + 1)
     heights = [layout.tile.band] if layout.tile.band else heights
-    vectors = [layout.tile.vectors] if layout.tile.vectors else _divisors(layout.blocks, 4)
-    return min(product(heights, _divisors(layout.tiles[1], 64), vectors), key=cost)
+    vectors = [layout.tile.vectors] if layout.tile.vectors else _divisors(layout.blocks, MOST_VECTORS)
+    return min(product(heights, _divisors(layout.tiles[1], MOST_BANDS), vectors), key=cost)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,103 @@
+"""Instruction sets that LLVM uses in ordinary code, by family: LLVM's name -> the flag by which Linux reports it.
+
+Linux lists the flags in /proc/cpuinfo. On 64-bit ARM it also reports them to a process, as bits.
+"""
+
+from __future__ import annotations
+
+X86_64: dict[str, str] = {
+    "sse3": "pni",
+    "ssse3": "ssse3",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "popcnt": "popcnt",
+    "lzcnt": "abm",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "movbe": "movbe",
+    "adx": "adx",
+    "avx": "avx",
+    "avx2": "avx2",
+    "fma": "fma",
+    "f16c": "f16c",
+    "gfni": "gfni",
+    "vaes": "vaes",
+    "vpclmulqdq": "vpclmulqdq",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avxvnni": "avx_vnni",
+    "avxvnniint8": "avx_vnni_int8",
+    "avxifma": "avx_ifma",
+}
+
+AARCH64: dict[str, str] = {
+    "neon": "asimd",
+    "fullfp16": "asimdhp",
+    "fp16fml": "asimdfhm",
+    "bf16": "bf16",
+    "dotprod": "asimddp",
+    "i8mm": "i8mm",
+    "rdm": "asimdrdm",
+    "complxnum": "fcma",
+    "jsconv": "jscvt",
+    "fptoint": "frint",
+    "sha3": "sha3",
+    "lse": "atomics",
+    "rcpc": "lrcpc",
+    "rcpc-immo": "ilrcpc",
+    "flagm": "flagm",
+    "altnzcv": "flagm2",
+    "cssc": "cssc",
+    "mops": "mops",
+    "sve": "sve",
+    "sve2": "sve2",
+    "sve2p1": "sve2p1",
+}
+
+ARM: dict[str, str] = {
+    "vfp3": "vfpv3",
+    "neon": "neon",
+    "vfp4": "vfpv4",
+    "hwdiv-arm": "idiva",
+    "fullfp16": "asimdhp",
+    "fp16fml": "asimdfhm",
+    "bf16": "asimdbf16",
+    "dotprod": "asimddp",
+    "i8mm": "i8mm",
+}
+
+AARCH64_BITS: dict[str, int] = {
+    "asimd": 1,
+    "atomics": 8,
+    "asimdhp": 10,
+    "asimdrdm": 12,
+    "jscvt": 13,
+    "fcma": 14,
+    "lrcpc": 15,
+    "sha3": 17,
+    "asimddp": 20,
+    "sve": 22,
+    "asimdfhm": 23,
+    "ilrcpc": 26,
+    "flagm": 27,
+    "sve2": 65,
+    "flagm2": 71,
+    "frint": 72,
+    "i8mm": 77,
+    "bf16": 78,
+    "cssc": 98,
+    "sve2p1": 100,
+    "mops": 107,
+}
+"""Flag -> where the kernel reports it to a process: bits 0 to 63 are AT_HWCAP's, those from 64 on AT_HWCAP2's."""
