@@ -55,7 +55,7 @@ _MOVE = Traits(Kind.MOVE, homogeneous=True)
 _RESHAPE = replace(_MOVE, moved_axis=axes.reshaped, reshapes=True)
 _relax("reshape", replace(_RESHAPE, others=("shape",)), "data shape")
 _relax("flatten nn.batch_flatten squeeze expand_dims", _RESHAPE)
-_relax("permute_dims", replace(_MOVE, moved_axis=axes.permuted))
+_relax("permute_dims", replace(_MOVE, moved_axis=axes.permuted, permutes=True))
 _relax("broadcast_to", replace(_MOVE, moved_axis=axes.broadcast, others=("shape",)), "data shape")
 
 _ALONG = replace(_MOVE, moved_axis=axes.untouched, axis="axis")

@@ -107,6 +107,7 @@ class Traits:
     fill:       for a move, the attribute with the fill value of `pad_mode` "constant"
     moved_axis: where an axis of the data ends up in the result
     reshapes:   for a move, whether the elements stay in row-major order
+    permutes:   for a move, whether it reorders the axes as the attribute `axes` says
     layouts:    the attributes that name the axis order of data and result, for an operator that accepts any order
     axis:       the attribute that names the one axis along which it works; it treats all positions of the others alike
     reduces:    whether it reduces the axes in the attribute `axis` (all if empty), with the attribute `keepdims`
@@ -131,6 +132,7 @@ class Traits:
     fill: str | None = None
     moved_axis: MovedAxis | None = None
     reshapes: bool = False
+    permutes: bool = False
     layouts: tuple[str, ...] = ()
     axis: str | None = None
     reduces: bool = False
@@ -170,6 +172,11 @@ class Traits:
         """Whether its results are values of its data, so that a monotonic function may be applied to the data instead:
         MOVE, JOIN and selecting operators, if the result has no scale of its own."""
         return (self.kind in (Kind.MOVE, Kind.JOIN, Kind.SELECTION) or bool(self.selects)) and self.output is None
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether it is a reshape or a transpose: each element of the data is in the result exactly once."""
+        return self.reshapes or self.permutes
 
     @property
     def rounds(self) -> bool:

@@ -35,7 +35,7 @@ from ..topi_int8.generic.schedule import schedule_generic
 from ..topi_int8.generic.stages import STAGES
 from ..topi_int8.initial import with_initial
 from ..topi_int8.strategy import why_generic
-from .matrix_moves import ORDERS, axes_of
+from .matrix_moves import axes_of
 from .rewrite import Rebuild, bindings_of, op_name
 
 _log = logging.getLogger(__name__)
@@ -172,12 +172,12 @@ class _Kernel:
 
     def _tail(self, name: str, expr: Any, operands: list[Operand], attributes: dict[str, Any]) -> te.Tensor:
         """An operator that is not a matrix product, as a TE stage."""
-        shape = shape_of(expr)
+        shape, traits = shape_of(expr), traits_of(expr)
         if name == "repeat":
             return _repeat(operands[0].tensor, shape)
-        if name == "permute_dims":
+        if traits.permutes:
             return self._moves.permute(_tensor(operands[0], self.constants), axes_of(expr))
-        if name in ORDERS:
+        if traits.reshapes:
             return self._moves.reshape(_tensor(operands[0], self.constants), shape)
         if name in STAGES:
             return STAGES[name](self.constants, shape, *operands, **attributes)

@@ -14,10 +14,10 @@ from tvm import relax
 
 from ..op.arguments import data_of, factors_of
 from ..op.base import constant_value, shape_of
+from ..op.relax_table import traits_of
 from .regions import Regions
 from .rewrite import op_name
 
-ORDERS = ("permute_dims", "reshape", "squeeze", "expand_dims")
 NARROW = ("int8", "uint8")
 # the most elements of an operand that are traced
 MOST = 1 << 24
@@ -36,12 +36,13 @@ def behind(graph: Regions, members: list[int], shape: tuple[int, ...]) -> list[i
     found: list[int] = []
     last = members[-1]
     while (following := _only(graph.readers(last))) is not None and following < len(graph.bindings):
-        if following in graph.taken or graph.names[following] not in ORDERS:
+        value = graph.bindings[following].value
+        if following in graph.taken or not traits_of(value).rearranges:
             break
         result = shape_of(graph.bindings[following].var)
         found.append(following)
-        if graph.names[following] == "permute_dims":
-            axes = axes_of(graph.bindings[following].value)
+        if traits_of(value).permutes:
+            axes = axes_of(value)
             return [*members, *found] if axes[-1] == len(axes) - 1 else members
         if result[-2:] != shape[-2:]:
             break
@@ -64,11 +65,12 @@ def _chain(graph: Regions, head: int, position: int, operand: Any, inside: set[i
         index = next((i for i in graph.sources(chain[-1] if chain else head) if _binds(graph, i, operand)), None)
         if index is None or index in graph.taken or not graph.readers(index) <= readers:
             break
-        if graph.names[index] not in ORDERS and not _is_shift(graph.bindings[index].value):
+        value = graph.bindings[index].value
+        if not traits_of(value).rearranges and not _is_shift(value):
             break
         chain.append(index)
         readers = readers | {index}
-        operand = data_of(graph.bindings[index].value)
+        operand = data_of(value)
         if not isinstance(operand, relax.Var) or constant_value(operand) is not None:
             break
         if _in_place(graph, chain, position):
@@ -100,7 +102,7 @@ def _in_place(graph: Regions, chain: list[int], position: int) -> bool:
     places = np.arange(int(np.prod(shape_of(first)))).reshape(shape_of(first))
     for index in reversed(chain):
         value = graph.bindings[index].value
-        if graph.names[index] == "permute_dims":
+        if traits_of(value).permutes:
             places = places.transpose(axes_of(value))
         places = places.reshape(shape_of(graph.bindings[index].var))
     strides = [_stride(places, axis) for axis in (1, 2)]

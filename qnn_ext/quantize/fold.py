@@ -73,7 +73,7 @@ def _unchanged(call: relax.Call) -> relax.Expr | None:
     name, data = op_name(call), data_of(call)
     if traits_of(call).reshapes or name == "broadcast_to":
         return data if _typed(call) == _typed(data) else None
-    if name == "permute_dims":
+    if traits_of(call).permutes:
         axes = call.attrs.axes
         return data if axes is not None and [int(axis) for axis in axes] == sorted(map(int, axes)) else None
     if name == "astype":

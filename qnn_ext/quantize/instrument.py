@@ -15,7 +15,7 @@ from ..op.relax_table import traits_of
 from ..op.traits import Product
 from ..passes.layout.forms import channels_last_order
 from ..passes.layout.propagation import wants_channels_last
-from ..passes.rewrite import Rebuild, bindings_of, op_name, operands
+from ..passes.rewrite import Rebuild, bindings_of, operands
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _is_channels_first(value: Any, known: Collection[Any]) -> bool:
     if wants_channels_last(value, any_order=True):
         return True
     traits = traits_of(value)
-    if traits.reshapes or traits.product is Product.MATRIX or op_name(value) == "permute_dims":
+    if traits.rearranges or traits.product is Product.MATRIX:
         return False
     return any(operand in known for operand in operands(value) if isinstance(operand, relax.Var))
 

@@ -202,8 +202,7 @@ def _channel_axis(call: relax.Call, rows: bool) -> int:
 def _axis_behind(call: Any, axis: int) -> int | None:
     """The axis to which a reshape or transpose moves the channels; None for other moves."""
     traits = traits_of(call)
-    shuffles = traits.reshapes or op_name(call) == "permute_dims"
-    return traits.moved_axis(call, axis) if shuffles and traits.moved_axis is not None else None
+    return traits.moved_axis(call, axis) if traits.rearranges and traits.moved_axis is not None else None
 
 
 def _integer_bias(bias: np.ndarray, scale: np.ndarray, axis: int, product: Any) -> tuple[Any, Any, Any, int] | None:
