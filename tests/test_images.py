@@ -1,4 +1,4 @@
-"""Pictures as model inputs: which normalization a model's scale and zero point tell, layouts, quantization."""
+"""Images as model inputs: which normalization a model's scale and zero point imply, layouts, quantization."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""README tells the truth: its commands and snippets run, its links exist; OPERATORS.md is what the registries hold."""
+"""README tells the truth: its commands and snippets run, its links exist; OPERATORS.md matches the registries."""
 
 import re
 import subprocess

@@ -49,7 +49,7 @@ def test_variants_are_drawn_in_turns():
 
 
 def test_combinations_that_do_not_exist_are_not_chosen():
-    """A variant of some cases only is met by one of those."""
+    """A variant that only some cases have is drawn with one of those."""
     pairs = [((("name", case),), variant) for case in range(4) for variant in ("a", "b") if (case, variant) != (0, "b")]
     pairs.append(((("name", 3),), "rare"))
     chosen = cover(pairs)

@@ -152,7 +152,7 @@ def why_generic(workload: Workload, target: Target) -> str:
     if not reasons:
         return f"there is no faster kernel for {backend_of(target).name}"
     if len(reasons) == 1:
-        (told,) = reasons
+        (text,) = reasons
     else:
-        told = "; ".join(f"{reason} ({name})" for reason, name in list(reasons.items())[:REASONS])
-    return f"no faster kernel takes {workload.summary}: {told}"
+        text = "; ".join(f"{reason} ({name})" for reason, name in list(reasons.items())[:REASONS])
+    return f"no faster kernel takes {workload.summary}: {text}"

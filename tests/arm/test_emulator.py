@@ -1,4 +1,4 @@
-"""The emulation itself: kernels of every ARM CPU against NumPy, and what is told of code that goes wrong."""
+"""The emulation itself: kernels of every ARM CPU against NumPy, and what is reported about code that goes wrong."""
 
 import numpy as np
 import pytest

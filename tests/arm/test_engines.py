@@ -45,7 +45,7 @@ def test_program_keeps_states(cpu):
 
 @pytest.mark.parametrize("cpu", AARCH64)
 def test_virtual_machine(cpu):
-    """Sorting is no list of kernels; the sum of all before is the state."""
+    """Sorting is not a list of kernels; the state is the sum of all previous inputs."""
 
     def build(builder, params):
         x, total = params

@@ -41,10 +41,10 @@ def test_killed(task, tmp_path, environment):
     log = tmp_path / "log.jsonl"
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, log], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
-    told = [process.stdout.readline() for _ in range(4)]  # the first comes before anything is measured
+    lines = [process.stdout.readline() for _ in range(4)]  # the first comes before anything is measured
     process.kill()
     process.wait()
-    workers = [int(pid) for pid in told[-1].split()]
+    workers = [int(pid) for pid in lines[-1].split()]
     known = len(read_log(log).records)
     assert len(workers) == 2 and known >= 3
     deadline = time.monotonic() + 30

@@ -89,7 +89,7 @@ def test_last_line_without_its_end_is_a_record_if_it_is_whole(task, log):
 
 
 def test_damaged_lines_are_ignored_wherever_they_are(task, log):
-    """Whatever stands in a line: it is told once, and the records around it count."""
+    """Whatever is in a line: it is reported once, and the records around it count."""
     line = line_of(measured(task, 1))
     damaged = [
         line[:40],

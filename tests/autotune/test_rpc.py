@@ -21,7 +21,7 @@ KEY = "board"
 
 
 class Board:
-    """A server in a process group of its own."""
+    """A server in its own process group."""
 
     def __init__(self, port: int, cwd) -> None:
         tracker = ["--tracker", f"127.0.0.1:{port}", "--key", KEY, "--host", "127.0.0.1"]

@@ -60,7 +60,7 @@ def test_parameters_are_in_the_module(module):
         extract_from_program(module, "native", params={"w": np.zeros(1)})
 
 
-def test_a_default_that_fails_is_told(module, tmp_path):
+def test_a_default_that_fails_is_reported(module, tmp_path):
     class Broken(NoBuilder):
         def build(self, task, configurations):
             return [Result(task, item, error="compile: no memory") for item in configurations]

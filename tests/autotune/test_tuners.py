@@ -126,7 +126,7 @@ def test_a_wrong_kernel_gets_no_time(task, option):
 
 
 def test_a_crash_costs_only_its_own_job(task, option, tmp_path):
-    """A library that is no library ends nothing but its own measurement; the next one is measured."""
+    """A file that is not a library only fails its own measurement; the next one is measured."""
     configurations = space_of(task).configurations[1:3]
     (default,) = option.builder.build(task, [None])
     good, bad = option.builder.build(task, configurations)

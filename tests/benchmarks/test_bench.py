@@ -1,4 +1,4 @@
-"""The benchmark's command on a bundled model: every table, file and plot; what fails is a row, not the end."""
+"""The benchmark's command on a bundled model: every table, file and plot; a failure only makes a row."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A process keeps nothing of engines, calls and threads that are gone, and ends well whatever is still there."""
+"""A process keeps no memory of engines, calls and threads that are gone, and exits cleanly whatever is still alive."""
 
 import subprocess
 import sys

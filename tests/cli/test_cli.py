@@ -153,7 +153,7 @@ def bundled(request) -> Path:
 
 
 @pytest.mark.one_in(2)
-def test_formats_are_told_by_content(bundled, compiled, tmp_path):
+def test_formats_are_recognized_by_content(bundled, compiled, tmp_path):
     """A model by any other name is the same model."""
     shutil.copy(bundled, tmp_path / "model.qnn")
     assert recognize(tmp_path / "model.qnn") == BUNDLED[bundled.name]
@@ -184,7 +184,7 @@ def test_every_format_is_inspected(cli, bundled):
 
 
 def input_shape(path: Path) -> list[str]:
-    """--shape for the formats that do not tell their inputs' shapes."""
+    """--shape for the formats that do not record the shapes of their inputs."""
     names = {"torchscript": "image", "mxnet": "data"}
     form = BUNDLED[path.name]
     return ["--shape", f"{names[form]}=1,1,8,8"] if form in names else []

@@ -29,13 +29,13 @@ def module(shape: tuple[int, ...], *calls, dtype: str = "float32") -> QnnModule:
 
 
 def test_feature_maps_that_no_machine_holds():
-    """Told by arithmetic: nothing allocates the 16 GiB of input and output."""
+    """Computed from shapes: nothing allocates the 16 GiB of input and output."""
     with pytest.raises(LimitError, match=r"bytes, and the limit is 17,179,869,184 .*--limit workspace="):
         build(module((1, 1 << 30), lambda _, x: relax.op.negative(x), dtype="float64"), num_threads=1)
 
 
 def test_feature_maps_of_the_virtual_machine():
-    """What sorts is no program; its memory is known by arithmetic all the same, views counted once."""
+    """A model that sorts is not a program, but its memory is computed from shapes too, with views counted once."""
     large = module((1, 1 << 30), lambda _, x: relax.op.sort(x), lambda _, x: relax.op.negative(x), dtype="float64")
     with pytest.raises(LimitError, match=r"takes 25,769,803,776 bytes, .*--limit workspace="):
         build(large, num_threads=1)

@@ -1,4 +1,4 @@
-"""What a compiled model tells of how it runs: in the virtual machine, by generic kernels, past the fastest ones."""
+"""What a compiled model reports on how it runs: in the virtual machine, by generic kernels, past the fastest ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sorting():
     return built(module([((4, 16), "uint8")], lambda emit, x: emit(relax.op.sort(x, axis=1))), 4, 16)
 
 
-def test_the_virtual_machine_is_told_with_its_reason(tmp_path):
+def test_the_virtual_machine_is_reported_with_its_reason(tmp_path):
     engine = sorting()
     assert engine.fallback == "sort is a function of TVM's runtime"
     path = tmp_path / "sorting.qnn"

@@ -47,7 +47,7 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_file(tmp_path, reader):
-    """Named pipes would be waited for and devices read for ever; all are told with the path."""
+    """Named pipes would be waited for and devices read for ever; each is reported with its path."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path in (tmp_path, tmp_path / "fifo", "/dev/zero", tmp_path / "missing", tmp_path / "loop", "nul\0"):
@@ -149,8 +149,8 @@ def test_archives_that_are_none(tmp_path):
         recognize(path)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["size told", "size hidden"])
-def test_bombs(tmp_path, told):
+@pytest.mark.parametrize("declared", [True, False], ids=["size declared", "size hidden"])
+def test_bombs(tmp_path, declared):
     """A gigabyte of zeros in a megabyte: refused before 400 MB are taken, whatever the zip says of its size."""
     path = tmp_path / "x.npz"
     size = 1 << 30
@@ -159,7 +159,7 @@ def test_bombs(tmp_path, told):
         member.write(npy(shape=f"({size},)", descr="'|u1'", data=b""))
         for _ in range(size >> 24):
             member.write(bytes(1 << 24))
-    if not told:
+    if not declared:
         content = bytearray(path.read_bytes())
         for at in (content.rindex(b"PK\x01\x02") + 24, content.index(b"PK\x03\x04") + 22):
             content[at : at + 4] = (1000).to_bytes(4, "little")
@@ -171,7 +171,7 @@ def test_bombs(tmp_path, told):
         "except InputError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
-    assert ("would unpack to" if told else "array 'x' cannot be read") in done.stdout, done.stdout + done.stderr
+    assert ("would unpack to" if declared else "array 'x' cannot be read") in done.stdout, done.stdout + done.stderr
 
 
 # ---- images ------------------------------------------------------------------------------------------------------
@@ -186,10 +186,10 @@ def test_an_image_of_too_many_pixels(tmp_path):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     path = tmp_path / "bomb.png"
-    for width, told in ((12_000, "of 144000000 pixels"), (60_000, "decompression bomb"), (2_000_000, "bomb")):
+    for width, message in ((12_000, "of 144000000 pixels"), (60_000, "decompression bomb"), (2_000_000, "bomb")):
         header = struct.pack(">IIBBBBB", width, 12_000, 8, 2, 0, 0, 0)
         path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))))
-        with pytest.raises(InputError, match=rf"bomb\.png: .*{told}"):
+        with pytest.raises(InputError, match=rf"bomb\.png: .*{message}"):
             load_image(path, SPEC)
 
 

@@ -108,7 +108,7 @@ def test_members_of_other_targets_count_too(tmp_path):
 
 def test_keys_that_are_none(tmp_path):
     elliptic = ec.generate_private_key(ec.SECP256R1())
-    for read, content, told in (
+    for read, content, message in (
         (private_key, PUBLIC, "does not hold a private key in PEM form, but a public one"),
         (public_key, private_pem(KEY), "does not hold a public key in PEM form, but a private one; openssl pkey"),
         (private_key, b"secret", "does not hold a private key in PEM form"),
@@ -117,7 +117,7 @@ def test_keys_that_are_none(tmp_path):
         (public_key, public_pem(elliptic), "is not an Ed25519 key"),
     ):
         (tmp_path / "key.pem").write_bytes(content)
-        with pytest.raises(ArtifactError, match=rf"key\.pem {told}"):
+        with pytest.raises(ArtifactError, match=rf"key\.pem {message}"):
             read(tmp_path / "key.pem")
     for path in (tmp_path / "missing.pem", tmp_path, "nul\0"):
         with pytest.raises(ArtifactError, match=r"no such file|not a regular file|cannot be read"):
@@ -161,7 +161,7 @@ def test_without_the_package(folder, monkeypatch):
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 def test_openssl_makes_keys_and_checks_signatures(folder, tmp_path):
-    """As the documents say: keys by openssl, and signatures that it verifies, for they are of the manifest as it is."""
+    """As documented: openssl makes the keys and verifies the signatures, which sign the manifest as it is stored."""
 
     def openssl(*arguments: object) -> None:
         subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, cwd=tmp_path)
@@ -204,23 +204,23 @@ def test_commands(folder, tmp_path):
 
 
 def test_inspect_tells_of_signatures(folder):
-    for name, options, told, fields in (
+    for name, options, message, fields in (
         ("plain.qnn", [], "signature: none", (False, False)),
         ("signed.qnn", [], "signature: present, not checked", (True, False)),
         ("signed.qnn", ["--verify", folder / "public.pem"], "signature: valid for the given key", (True, True)),
     ):
-        assert told in invoke("inspect", folder / name, *options)[1]
+        assert message in invoke("inspect", folder / name, *options)[1]
         data = json.loads(invoke("inspect", folder / name, "--json", *options)[1])
         assert (data["signed"], data["verified"]) == fields
 
 
-def test_a_bad_key_is_told_before_anything_is_compiled(folder, tmp_path, monkeypatch):
+def test_a_bad_key_is_reported_before_anything_is_compiled(folder, tmp_path, monkeypatch):
     (tmp_path / "locked.pem").write_bytes(private_pem(KEY, "open sesame"))
     monkeypatch.delenv(PASSPHRASE, raising=False)
-    for key, told in ((folder / "public.pem", "not hold a private key"), (tmp_path / "locked.pem", PASSPHRASE)):
+    for key, message in ((folder / "public.pem", "not hold a private key"), (tmp_path / "locked.pem", PASSPHRASE)):
         code, text = invoke("compile", tmp_path / "missing.tflite", "--sign", key)
         assert code == 1 and "no such file" in text
         monkeypatch.setattr("qnn_ext.cli.compile.import_model", None)  # not called
         code, text = invoke("compile", MODEL, "-o", tmp_path / "m.qnn", "--sign", key)
-        assert code == 1 and told in text
+        assert code == 1 and message in text
     assert not (tmp_path / "m.qnn").exists()

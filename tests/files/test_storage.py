@@ -165,11 +165,11 @@ def test_read_only(target, mode):
         folder.chmod(bits | 0o055)
     target.parent.chmod(mode)
     try:
-        told, _ = child(script, target).communicate()
+        output, _ = child(script, target).communicate()
     finally:
         for folder, bits in reversed(before):
             folder.chmod(bits)
-    assert "cannot write" in told and str(target) in told
+    assert "cannot write" in output and str(target) in output
     assert target.read_bytes() == b"old" and names(target.parent) == ["table.json"]
 
 
@@ -189,9 +189,9 @@ for write in (storage.write_bytes, lambda path, data: storage.append_line(path, 
 @posix_only
 @pytest.mark.parametrize("size", [6000, 10_000_000], ids=["in the buffer", "beyond it"])
 def test_a_full_disk(target, size):
-    """The system refuses to make files longer, as it does when there is no room: here or when the buffer is emptied."""
-    told, _ = child(FULL, target, size).communicate()
-    assert told.count("cannot write") == 2 and str(target) in told
+    """The system refuses to make files longer, as on a full disk: at the write, or when the buffer is flushed."""
+    output, _ = child(FULL, target, size).communicate()
+    assert output.count("cannot write") == 2 and str(target) in output
     assert target.read_bytes() == b"old" and names(target.parent) == ["table.json"]
 
 

@@ -104,8 +104,8 @@ def fuzz(options: argparse.Namespace, settings: Settings) -> int:
                 if result.verdict.outcome in BAD:
                     findings.add(corpus.case(form, settings.seed, result.number, settings.run_every), result.verdict)
                 if counts.total() % 50 == 0:
-                    told = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-                    progress.update(task, description=f"{options.format}: {told}; {len(findings.by_key)} findings")
+                    counted = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+                    progress.update(task, description=f"{options.format}: {counted}; {len(findings.by_key)} findings")
         finally:  # findings up to Ctrl-C are not lost
             seconds = time.monotonic() - begin
             single = Single(settings)
@@ -137,7 +137,7 @@ def report(
             "run_every": run_every, "seconds": round(seconds, 1), "files_per_second_and_job": round(rate, 1),
             "outcomes": {name: counts[name] for name in (*GOOD, *BAD)},
             "refused_by": dict(refusing.most_common()),
-            "findings": [_told(finding) for finding in findings],
+            "findings": [_described(finding) for finding in findings],
         }  # fmt: skip
         print(json.dumps(summary, indent=1))
         return
@@ -150,12 +150,12 @@ def report(
         table.add_row(f"  refused by {name}", str(count))
     console.print(table)
     for finding in findings:
-        told = _told(finding)
-        console.print(f"{told['count']} × {told['key']}", style="bold", markup=False)
-        console.print(f"    {told['detail']}\n    {told['file'] or told['case']}", markup=False)
+        shown = _described(finding)
+        console.print(f"{shown['count']} × {shown['key']}", style="bold", markup=False)
+        console.print(f"    {shown['detail']}\n    {shown['file'] or shown['case']}", markup=False)
 
 
-def _told(finding: Finding) -> dict[str, Any]:
+def _described(finding: Finding) -> dict[str, Any]:
     verdict: Verdict = finding.verdict
     return {
         "key": verdict.key,

@@ -93,11 +93,11 @@ def write(finding: Finding, form: Format, corpus: Corpus, format_name: str, fold
     folder.mkdir(parents=True, exist_ok=True)
     finding.path = folder / (finding.name() + form.suffix)
     finding.path.write_bytes(corpus.content(form, finding.case))
-    told = {
+    description = {
         "command": f"python -m tests.fuzz --format {format_name} --check {finding.path}",
         "confirmed": finding.confirmed,
         "count": finding.count,
         **finding.verdict.to_json(),
         "case": finding.case.to_json(),
     }
-    finding.path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
+    finding.path.with_suffix(".json").write_text(json.dumps(description, indent=1) + "\n")

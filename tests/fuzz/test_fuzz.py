@@ -95,8 +95,8 @@ def test_a_run_reports_minimizes_and_writes(tmp_path, corpus, capsys):
         assert finding["confirmed"]
         assert [name for name, _ in finding["case"]["mutations"]] == ["plant"]
         assert Path(finding["file"]).read_bytes().startswith(b"harmless")
-    told = json.loads(Path(summary["findings"][0]["file"]).with_suffix(".json").read_text())
-    assert main(told["command"].removeprefix("python -m tests.fuzz ").split() + ["--timeout", "1"]) == 1
+    written = json.loads(Path(summary["findings"][0]["file"]).with_suffix(".json").read_text())
+    assert main(written["command"].removeprefix("python -m tests.fuzz ").split() + ["--timeout", "1"]) == 1
 
 
 def test_a_harmless_run_ends_with_0(corpus, capsys):

@@ -24,7 +24,7 @@ SOFTMAX = REQUANTIZE | {"Div"}
 
 
 def float_operations(function: tirx.PrimFunc) -> Counter:
-    """Kinds of expression nodes with a float result; naming one is no operation."""
+    """Kinds of expression nodes with a float result, except those that only name a value."""
     found: Counter = Counter()
 
     def visit(node) -> None:

@@ -81,7 +81,7 @@ def test_nothing_outside_the_operands_is_touched(name):
 
 
 def test_pages_are_guarded():
-    """The test above can fail: what lies behind the array is not readable."""
+    """The test above can fail: memory after the array is not readable."""
     with guarded([np.zeros(3, np.float32)], at_end=True) as (array,):
         assert (array.ctypes.data + array.nbytes) % mmap.PAGESIZE == 0
         with open("/proc/self/maps") as maps:

@@ -1,4 +1,4 @@
-"""Loads at remainders of loop variables, which LLVM's vectorizer reads wrongly where they are masks."""
+"""Loads at remainders of loop variables, which LLVM's vectorizer miscompiles if they are masks."""
 
 from __future__ import annotations
 

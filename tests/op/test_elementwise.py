@@ -166,7 +166,7 @@ def test_tflite_power_of_two(rng, operator, exponents):
 
 
 def test_pot_scale_falls_back():
-    """Scales that are no powers of two take the general path even when pot_scale is set."""
+    """Scales that are not powers of two take the general path even when pot_scale is set."""
     x = np.array([100, -100, 32767], np.int16)
     for pot_scale in (False, True):
         result = evaluate(

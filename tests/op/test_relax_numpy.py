@@ -71,7 +71,7 @@ def test_numpy_rules_are_what_tvm_computes(function, dtype, monkeypatch):
 
 
 def values(dtype: str) -> np.ndarray:
-    """Anything, the ends and special values of the dtype among it."""
+    """Arbitrary values, including the ends and special values of the dtype."""
     rng = np.random.default_rng(0)
     if dtype == "bool":
         return rng.random(SHAPE) < 0.5

@@ -48,7 +48,7 @@ def test_indices_in_range_compute():
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
 def test_dtypes_narrower_than_the_bounds(dtype):
-    """255 is no row of 200, and a bound of 300 holds for every 8-bit value."""
+    """255 is out of range for 200 rows, and every 8-bit value is below a bound of 300."""
     indices = np.array([[0, 5], [np.iinfo(dtype).max, 7]], dtype)
 
     def wide(builder, x):
@@ -80,7 +80,7 @@ def test_divisor(zero):
     assert refusals(checked_module(divide, values), values) == ["n: integer division by zero, for these inputs"] * 2
 
 
-def test_first_check_is_told():
+def test_first_check_is_reported():
     one, two = np.array([9], np.int64), np.array([8], np.int64)
 
     def both(builder, x, y):

@@ -128,7 +128,7 @@ def test_the_data_of_a_convolution_is_no_side_input(rng):
 
 
 def test_a_gate_is_computed_once_per_channel(rng):
-    """Squeeze and excite: what is broadcast over the pixels is no part of their kernel, dequantizing it is."""
+    """Squeeze and excite: what is broadcast over the pixels is not computed in their kernel, but dequantized there."""
 
     def body(emit, x, squeezed):
         real = emit(qnn.dequantize(squeezed, 0.03, 120))

@@ -137,7 +137,7 @@ def test_values_move_as_twins(rng, name, dtype):
 
 @pytest.mark.parametrize("name, dtype", [("cascadelake", "int8"), ("dotprod", "uint8")])
 def test_zero_points_of_run_time_move_with_the_data(rng, name, dtype):
-    """A tensor quantized with a zero point of run time comes shifted from its producer; the zero point moves once."""
+    """A tensor quantized with a run-time zero point comes shifted from its producer; the zero point moves once."""
     weight = rng.integers(-128, 128, (6, 9)).astype(np.int8)
 
     def body(emit, x, zero_point):

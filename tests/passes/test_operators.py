@@ -386,7 +386,7 @@ def test_scales_per_channel_of_a_simulated_quantize_move_with_their_axis(rng):
 
 
 def test_scales_along_the_rows_of_images_do_not_survive_their_pooling(rng):
-    """A maximum over pixels compares rows that have scales of their own."""
+    """A maximum over pixels compares rows that have different scales."""
     scales = constant(np.array([0.01, 0.4, 0.02, 0.3], np.float32))
 
     def body(emit: Callable, x: Any) -> Any:

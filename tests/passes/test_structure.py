@@ -1,4 +1,4 @@
-"""What the passes leave behind: terms, fusion, dtypes."""
+"""What remains after the passes: terms, fusion, dtypes."""
 
 import sys
 

@@ -132,7 +132,7 @@ def test_an_error_that_nobody_reads(commands, folder):
 
 
 def test_an_interrupt_inside_of_tvm_stays_one(monkeypatch):
-    """TVM calls functions of ours; it makes a RuntimeError of what it does not know."""
+    """TVM calls our functions, and turns exceptions it does not know into RuntimeError."""
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -147,7 +147,7 @@ def test_an_interrupt_inside_of_tvm_stays_one(monkeypatch):
 
 @linux_only
 def test_interrupted_compilers_are_ended(tmp_path, monkeypatch):
-    """With what they started: a compiler starts its linker."""
+    """Together with the processes they started: a compiler starts its linker."""
     mark = "qnn-ext-test-compiler"
     timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()

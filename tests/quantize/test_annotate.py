@@ -32,7 +32,7 @@ def config(**fields) -> QConfig:
 
 
 def activations(body, shape=(1, 4, 6, 6), **fields) -> dict[str, str]:
-    """Site -> role of all that are no weights."""
+    """Site -> role of all sites that are not weights."""
     found = sites(annotate(float_module(shape, body), config(**fields)))
     return {site.name: site.role for site in found if site.role != "weight"}
 

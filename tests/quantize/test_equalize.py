@@ -1,4 +1,4 @@
-"""Cross-layer equalization: the same function, equal ranges; nothing moves behind what is not homogeneous."""
+"""Cross-layer equalization: the same function, equal ranges; nothing moves across what is not homogeneous."""
 
 from itertools import pairwise
 

@@ -23,7 +23,7 @@ def operators(module: QnnModule) -> list[str]:
 
 
 def check_same(module: QnnModule, rng: np.random.Generator, relative: float = 2e-6) -> QnnModule:
-    """Fold `module`; its results on random data must be those of before up to rounding."""
+    """Fold `module`; its results on random data must stay the same up to rounding."""
     folded = fold(module)
     x = rng.normal(size=module.inputs[0].shape).astype(np.float32)
     before, after = Interpreter(module)(x), Interpreter(folded)(x)

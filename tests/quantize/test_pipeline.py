@@ -107,7 +107,7 @@ def test_tables_that_do_not_fit(network, tmp_path):
 
 
 def with_weight_input() -> tuple[tvm.IRModule, np.ndarray]:
-    """x · w as an IRModule with two inputs and one output that is no tuple."""
+    """x · w as an IRModule with two inputs and one output that is not a tuple."""
     x, w = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in (("x", (1, 8)), ("w", (8, 3))))
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w]):
@@ -208,7 +208,7 @@ def test_activations_that_overflow():
 
 
 def test_activations_that_are_constant():
-    """A relu that is always zero, and a layer that yields a constant: quantized with a warning, and right."""
+    """A relu that is always zero, and a layer with constant output: quantized with a warning, and correct."""
 
     def body(emit, x):
         y = emit(relax.op.nn.conv2d(x, constant(np.full((4, 4, 1, 1), 1e-3, np.float32))))

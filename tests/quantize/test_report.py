@@ -1,4 +1,4 @@
-"""The report: every figure is in it, names are escaped, and it does without matplotlib."""
+"""The report: every figure is in it, names are escaped, and it works without matplotlib."""
 
 import json
 import sys

@@ -47,7 +47,7 @@ def test_midpoints(rounding, midpoints):
 
 
 def test_truncation_is_an_arithmetic_shift():
-    """One shift for each channel, also of nothing."""
+    """One shift per channel, including a shift by 0."""
     mod = set_rounding(requantize([0.125, 1.0]), "TONEAREST_EVEN", round_for_shift=False)
     np.testing.assert_array_equal(values(mod), ACCUMULATORS >> np.array([3, 0]).reshape(1, 2, 1))
 
@@ -58,7 +58,7 @@ def test_other_scales_round_although_shifts_truncate():
 
 
 def test_only_accumulators():
-    """A requantize from 8 bits says how it rounds by itself."""
+    """A requantize from 8 bits specifies its own rounding."""
     mod = module([((4,), "int8")], lambda emit, x: emit(qnn.requantize(x, 0.5, 0, 1.0, 0, out_dtype="int8")))
     (call,) = (b.value for b in bindings_of(set_rounding(mod, "UPWARD")["main"]) if isinstance(b.value, relax.Call))
     assert op_name(call) == "qnn.requantize" and call_attributes(call)["rounding"] == "TONEAREST_EVEN"

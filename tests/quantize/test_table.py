@@ -1,4 +1,4 @@
-"""Calibration tables: round trip, editing by hand, tables that are corrupt or of another model."""
+"""Calibration tables: round trip, editing by hand, tables that are corrupt or made for another model."""
 
 import json
 

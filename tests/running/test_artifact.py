@@ -1,4 +1,4 @@
-"""`.qnn` files that are damaged or altered: told before anything in them is used, always by an error of ours."""
+"""`.qnn` files that are damaged or altered: reported before anything in them is used, always as one of our errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_load_of_nothing(tmp_path):
 
 
 def test_damaged_bytes_are_noticed(saved, tmp_path, rng):
-    """Flipped bits anywhere and cuts anywhere: an error of ours, or a file that is still whole."""
+    """Flipped bits and truncation anywhere: one of our errors, or a file that is still intact."""
     content = saved.read_bytes()
     path = tmp_path / "m.qnn"
     for position in rng.integers(0, len(content), 60):
@@ -96,9 +96,9 @@ def test_checksums(saved, path, member):
 
 
 def test_nothing_of_an_altered_library_is_executed(saved, path, tmp_path):
-    """A library that is one, with code that runs when it is mapped, under the manifest of another."""
-    source, library, told = tmp_path / "evil.c", tmp_path / "evil.so", tmp_path / "told"
-    source.write_text(f'#include <stdio.h>\n__attribute__((constructor)) void f() {{ fclose(fopen("{told}", "w")); }}')
+    """A valid library, with code that runs when it is loaded, under the manifest of another."""
+    source, library, mark = tmp_path / "evil.c", tmp_path / "evil.so", tmp_path / "marker"
+    source.write_text(f'#include <stdio.h>\n__attribute__((constructor)) void f() {{ fclose(fopen("{mark}", "w")); }}')
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     evil = lzma.compress(library.read_bytes())
     manifest = json.loads(zip_members(saved)[MANIFEST])
@@ -106,11 +106,11 @@ def test_nothing_of_an_altered_library_is_executed(saved, path, tmp_path):
     rezip(saved, path, {"model0.so.xz": evil, MANIFEST: json.dumps(manifest).encode()})
     with pytest.raises(ArtifactError, match="checksum of model0"):
         qnn_ext.load(path)
-    assert not told.exists()
+    assert not mark.exists()
     rewrite(saved, path, {"model0.so": library.read_bytes()})  # with its checksum it would be
     with pytest.raises(ArtifactError, match="cannot be loaded"):
         qnn_ext.load(path)
-    assert told.exists()
+    assert mark.exists()
 
 
 def test_members_that_the_manifest_does_not_know(saved, path):
@@ -167,7 +167,7 @@ def bomb() -> bytes:
 @pytest.mark.parametrize("declared", [None, BOMB], ids=["size hidden", "size declared"])
 @pytest.mark.parametrize("member", ["qnn.json", "weights0.bin", "states.bin", "model0.so"])
 def test_bombs(saved, path, bomb, member, declared):
-    """A gigabyte in 5 MB: refused by arithmetic, or as soon as there is more than was declared; 500 MB are plenty."""
+    """A gigabyte in 5 MB: refused by its declared size, or as soon as there is more than declared; 500 MB suffice."""
     stored = {name: content for name, content in zip_members(saved).items() if not name.startswith(member)}
     manifest = json.loads(stored[MANIFEST])
     old = next(name for name in manifest["members"] if name.startswith(member))
@@ -191,7 +191,7 @@ def test_bombs(saved, path, bomb, member, declared):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "message"),
     [
         ("source", 3, "source must be a string"),
         ("source", "\ud800", "source must be a string"),
@@ -239,11 +239,11 @@ def test_bombs(saved, path, bomb, member, declared):
         ("variants.0.program.outputs.0", [0], r"variants\[0\]\.program\.outputs\[0\] must be a list of 2 to 2"),
     ],
 )
-def test_fields(saved, path, field, value, told):
+def test_fields(saved, path, field, value, message):
     description = description_of(saved)
     _set(description, field.split("."), value)
     describe(saved, path, description)
-    with pytest.raises(ArtifactError, match=told) as caught:
+    with pytest.raises(ArtifactError, match=message) as caught:
         qnn_ext.load(path)
     assert str(path) in str(caught.value)
 
@@ -261,7 +261,7 @@ def _paths(tree, path: tuple = ()) -> list[tuple]:
 
 
 def test_every_field_is_needed(saved, path):
-    """Leaving out any key of any object is told with that key's name."""
+    """Leaving out any key of any object is reported with that key's name."""
     whole = description_of(saved)
     keys = {tuple(0 if isinstance(key, int) else key for key in found) for found in _paths(whole)}
     for keys_to in sorted(found for found in keys if found and isinstance(found[-1], str)):
@@ -299,7 +299,7 @@ HOSTILE = [None, True, -1, 0, 1, 63, 1 << 31, 1 << 63, 10**400, 0.5, 1e308, "", 
 
 
 def test_altered_descriptions_raise_errors_of_ours(saved, path):
-    """Checksums are right here: what is loaded, and inspected, then is a file that someone made so."""
+    """The checksums are valid, as in a file that was made this way on purpose; it is then loaded and inspected."""
     from qnn_ext.cli.inspect import _compiled_data
 
     rng, whole, refused = random.Random(0), description_of(saved), 0
@@ -362,7 +362,7 @@ def test_more_memory_than_is_free(path):
 
 
 def test_what_the_code_does_not_take(tmp_path):
-    """A description that is sound by itself, of code that takes and gives something else, in the virtual machine."""
+    """A description that is valid in itself, but of other code than what runs in the virtual machine."""
     floats = TensorProto.FLOAT
     ordered = helper.make_node("TopK", ["x", "k"], ["values", "indices"])
     outputs = [helper.make_tensor_value_info("values", floats, [4, 3])]

@@ -294,7 +294,7 @@ def _part_with(description: dict, key: str) -> dict:
 
 @pytest.mark.skipif(default_threads() < 2, reason="one core only")
 def test_threads_of_the_pool_are_those_asked_for():
-    """TVM alone would take one thread on two cores, for it counts every second one as a hyper-thread."""
+    """TVM alone would take one thread on two cores, as it counts every second core as a hyper-thread."""
     script = (
         "from qnn_ext.running.threads import use_threads; from qnn_ext.tvm_runtime import get_function\n"
         "for threads in (2, 1, 2): use_threads(threads); print(get_function('runtime.NumThreads')())"
@@ -328,7 +328,7 @@ def test_variants_are_sorted_and_the_fastest_is_taken(several, engine, images):
 
 @x86_only
 def test_every_variant_gives_the_same(several, engine, images, tmp_path):
-    """On a CPU without what the first variants need, the next one is loaded."""
+    """On a CPU that lacks what the first variants need, the next one is loaded."""
     description = description_of(several)
     for index, variant in enumerate(description["variants"]):
         describe(several, tmp_path / "m.qnn", description)
@@ -412,7 +412,7 @@ def test_a_loaded_model_that_sorts_needs_no_compiler(tmp_path):
 
 
 def test_a_build_leaves_no_garbage(module):
-    """Cycles of references keep what they hold, weights among it, until Python looks for them."""
+    """Reference cycles would keep weights alive until Python's garbage collector runs."""
     qnn_ext.build(module, num_threads=1)  # what is made once
     gc.collect()
     gc.disable()

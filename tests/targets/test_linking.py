@@ -1,4 +1,4 @@
-"""Linking for other architectures: which compiler is taken, and what is said where there is none."""
+"""Linking for other architectures: which compiler is used, and what is reported if there is none."""
 
 import stat
 import sys
@@ -19,7 +19,7 @@ GNU = {"aarch64": "aarch64-linux-gnu", "x86_64": "x86_64-linux-gnu"}[OTHER]
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """PATH holds the programs named, and nothing else; there is no ziglang."""
+    """PATH contains only the given programs; ziglang is not installed."""
 
     def have(*names: str) -> Path:
         folder = tmp_path / "bin"

@@ -1,4 +1,4 @@
-"""Targets by name, and what this machine is told it can run."""
+"""Targets by name, and what this machine reports it can run."""
 
 import pytest
 import tvm

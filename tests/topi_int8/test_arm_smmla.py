@@ -115,7 +115,7 @@ def test_epilogues(channels, epilogue):
 @pytest.mark.parametrize("channels", [50, 53, 57])
 @pytest.mark.parametrize("epilogue", ["none", "requantize", "residual", "fixed_point"])
 def test_channels_that_end_within_a_block(channels, epilogue):
-    """The last of several panels is code of its own, the others store whole vectors."""
+    """The last of several panels has its own code, the others store whole vectors."""
     target = cpu_target("i8mm")
     for workload in (
         conv((1, 66, 12, 16), channels, (3, 3), padding=(1, 1, 1, 1), **INT8),

@@ -46,7 +46,7 @@ def test_nothing_is_stored_behind_the_last_lane(blocks, lanes, count, dtype, cpu
 
 
 def test_conditions_that_leave_pairs_of_lanes():
-    """Their masks may be known: LLVM stores two lanes and more rightly."""
+    """Their masks may be known: LLVM stores two lanes and more correctly."""
     i, j, k = (tirx.Var(name, "int32") for name in "ijk")
     pairs = [i * 16 + j < 24, i * 16 + j >= 8, j + 4 < 10, j - 6 >= i * 8 - i * 8]
     others = [i * 16 + j < 25, j * 2 < 10, j < i, tirx.EQ(j, 4), j + k < 10, j > 4, j // 3 < 4, j + 1 < 10]

@@ -120,7 +120,7 @@ def test_reasons(workload, name, implementation, reason):
 
 
 def test_a_kernel_for_other_convolutions_gives_no_reason():
-    """Kernels for depthwise convolutions have nothing to say of others, and kernels for other processors of none."""
+    """Kernels for depthwise convolutions give no reasons about others, nor do kernels for other processors."""
     workload = Conv2dWorkload(1, 8, 8, 8, 8, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "int16", "int16")
     reason = why_generic(workload, target_of("x86-64"))
     assert reason.endswith(": int16 weights")

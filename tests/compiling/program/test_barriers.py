@@ -44,7 +44,7 @@ def test_one_byte_is_enough():
 
 
 def test_many_phases_take_no_quadratic_time():
-    """Behind so many that nothing has told apart the tasks meet; the first task alone still never waits."""
+    """After too many phases to compare, all tasks wait; a first task that runs alone still never does."""
     ranges = [(64 * index, 64 * index + 64) for index in range(20_000)]
     started = time.process_time()
     assert not any(barriers([_alone([], [one]) for one in ranges]))

@@ -44,7 +44,7 @@ def _dense(emit: Callable, x: relax.Expr, channels: int) -> relax.Expr:
 
 
 def _check(module: QnnModule, parts_found: int, monkeypatch: pytest.MonkeyPatch, threads: int = 1) -> None:
-    """Equal to the interpreter, with so many storages in others."""
+    """Equal to the interpreter, with this many storages placed in others."""
     graphs = []
 
     def noted(graph, functions, target):
@@ -92,7 +92,7 @@ def test_a_batch_of_images(monkeypatch):
 
 
 def test_what_cannot_be_a_part_is_copied(monkeypatch):
-    """A constant, an input, what others read too, what is joined twice, channels that are no whole cache lines."""
+    """A constant, an input, what others read too, what is joined twice, channels that do not fill whole cache lines."""
 
     def build(emit, x):
         constant = op.base.constant(np.arange(5 * 6 * 64, dtype=np.uint8).reshape(1, 5, 6, 64))

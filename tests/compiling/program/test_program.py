@@ -175,7 +175,7 @@ def test_what_is_no_list_of_kernels_runs_in_the_virtual_machine():
 
 
 def test_loop_nests_are_kernels_like_others():
-    """What TE cannot say, here argmax of bytes in 16-bit keys, is a loop nest over buffers of its own."""
+    """What TE cannot say, here argmax of bytes in 16-bit keys, is a loop nest with its own buffers."""
 
     def build(builder, params):
         return [builder.emit(relax.op.argmax(params[0], axis=-1))]

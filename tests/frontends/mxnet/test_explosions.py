@@ -1,4 +1,4 @@
-"""Symbols and parameters of some bytes that ask for much are refused by arithmetic."""
+"""Small symbols and parameters that ask for huge tensors are refused by computing sizes."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""`.params` and `-symbol.json` readers: what they understand, and what they say of damaged files."""
+"""`.params` and `-symbol.json` readers: what they understand, and what they report about damaged files."""
 
 import json
 import struct
@@ -105,7 +105,7 @@ def test_every_truncation_is_noticed():
 
 
 def test_overwritten_words(rng):
-    """Any damage gives arrays or an error of ours."""
+    """Any damage gives arrays or one of our errors."""
     good = load("fused")["conv_bn/auto"].params
     for _ in range(3000):
         data = bytearray(good)

@@ -99,7 +99,7 @@ def test_no_way_out_of_the_cache(tmp_path, location):
 
 
 def test_links_of_a_model_that_is_none(tmp_path):
-    """The rule is for model files that are links: beside one that is a file of its own, links do not lead out."""
+    """The rule is for model files that are links: beside a regular file, links must not lead out."""
     _, snapshot = cached(tmp_path)
     (snapshot / "model.onnx").unlink()
     with pytest.raises(ModelFormatError, match="outside the model's folder"):
@@ -125,10 +125,10 @@ def test_numbers_that_are_none(tmp_path):
 
 
 def test_ranges_are_those_of_the_tensors(tmp_path):
-    """A length that is not the tensor's is told before anything is read: the file may be as large as it likes."""
+    """A length that is not the tensor's is reported before anything is read, however large the file is."""
     with open(tmp_path / "weights.bin", "wb") as file:
         file.truncate(1 << 40)  # no byte of it is on the disk
-    for offset, length, told in (
+    for offset, length, message in (
         (0, 1 << 40, "takes 16 bytes, but its external data has"),
         (0, None, "must end where the file ends"),
         (0, 12, "takes 16 bytes, but its external data has 12"),
@@ -137,7 +137,7 @@ def test_ranges_are_those_of_the_tensors(tmp_path):
         (" 8", 16, "not a number"),
         ("٣", 16, "not a number"),
     ):
-        with pytest.raises(ModelFormatError, match=rf"'w'.*{told}"):
+        with pytest.raises(ModelFormatError, match=rf"'w'.*{message}"):
             read_model(save(tmp_path, offset=offset, length=length))
     assert not read_model(save(tmp_path, offset=1 << 39, length=16)).constants["w"].any()
 

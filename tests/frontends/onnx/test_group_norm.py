@@ -25,7 +25,7 @@ def norm(operator, groups, *names):
 
 
 def quantized(operator, opset, groups, constants, dtype, shape=SHAPE):
-    """Data and result of one dtype, the data from a quantize of their own."""
+    """Data and result of the same dtype; the data comes from its own quantize."""
     scale, zero_point = DTYPES[dtype]
     constants = {**constants, "s": np.float32(scale), "z": np.asarray(zero_point, dtype)}
     nodes = [

@@ -1,4 +1,4 @@
-"""The reader: dtypes of constants, operator sets, and what it says about files that are no models."""
+"""The reader: dtypes of constants, operator sets, and what it says about files that are not models."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Files of PyTorch are imported in a process of their own: nothing in them ends, hangs or fills this one."""
+"""PyTorch files are imported in a separate process: nothing in them can crash, hang or fill up this one."""
 
 import io
 import re
@@ -177,7 +177,7 @@ REAL = (
 
 
 def check_equal(path: Path, example: tuple | None) -> None:
-    """The module that comes from the other process is the one that this process makes, bit for bit."""
+    """The module from the other process equals the one made in this process, bit for bit."""
     engine = next((engine for engine in ("fbgemm", "qnnpack") if engine in path.name), "x86")
     found = from_pytorch(path, example, engine=None if path.suffix == ".pt2" else engine)
     with limited(None):
@@ -259,7 +259,7 @@ def test_imports_in_threads():
 
 
 class Damaged:
-    """A node whose debug information cannot be told."""
+    """A node whose debug information cannot be read."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -102,7 +102,7 @@ def test_activations_without_integer_form_are_refused():
 
 
 def test_floor_division_of_floats_is_in_double_precision():
-    """The quotient −1e-60 is no float32, but rounds down to −1."""
+    """The quotient −1e-60 is not a float32 number, but rounds down to −1."""
     graph = Graph()
     operands = [graph.input((2,), "float32"), graph.input((2,), "float32")]
     graph.op("FLOOR_DIV", operands, [graph.output((2,), "float32")])

@@ -1,4 +1,4 @@
-"""Comparisons, logic, SELECT: against LiteRT, and where LiteRT's fixed point makes values fall together."""
+"""Comparisons, logic, SELECT: against LiteRT, and values that LiteRT's fixed point makes equal."""
 
 import numpy as np
 import pytest
@@ -49,5 +49,5 @@ def test_16_bit_order_ignores_the_scales():
 
 
 def test_per_channel_operands_are_refused():
-    with pytest.raises(UnsupportedOperatorError, match=r"EQUAL #0 .*per channel"):
+    with pytest.raises(UnsupportedOperatorError, match=r"EQUAL #0 .*per-channel"):
         compare("EQUAL", "int8", ([0.1, 0.2, 0.3], 0), (0.1, 0))

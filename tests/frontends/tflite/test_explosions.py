@@ -1,4 +1,4 @@
-"""Files of some bytes that ask for gigabytes or hours are refused by arithmetic, with the limit that refuses them."""
+"""Small files that ask for gigabytes or hours are refused by computing sizes, with the limit that they exceed."""
 
 import sys
 from pathlib import Path

@@ -20,7 +20,7 @@ def test_equals_litert(case):
 @pytest.mark.parametrize("numerics", ["tflite", "float32"])
 @pytest.mark.parametrize("case", cases_of("QUANTIZE"))
 def test_quantize_equals_litert(case, numerics):
-    """Except beyond int32, where C's conversion of LiteRT is undefined (it yields the minimum) and ours saturates."""
+    """Except beyond int32, where C's conversion of LiteRT is undefined (it gives the minimum) and ours saturates."""
     expected = case.reference if numerics == "tflite" else case.default
     for (data,), (output,), (wanted,) in zip(case.inputs, run_case(case, numerics), expected, strict=True):
         if data.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""A call in a process of its own: how it ends, what it may not do, and that no process is left behind."""
+"""A call in a separate process: how it ends, what it may not do, and that no process is left behind."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def servers(process=None):
 
 @pytest.fixture(params=["forks", "once"])
 def way(request, monkeypatch):
-    """By a server that forks, and by a process for one call as where there is no fork."""
+    """By a server that forks, and by one process per call, as on systems without fork."""
     monkeypatch.setattr(client, "_FORKS", request.param == "forks")
     return request.param
 
@@ -108,7 +108,7 @@ def test_a_program_without_an_interpreter(monkeypatch):
 
 
 def test_confinement(tmp_path):
-    """A group of its own, nothing on stdin, only its connection open, no core dump, no file."""
+    """Its own process group, nothing on stdin, only its connection open, no core dump, no file."""
     target = tmp_path / "written"
     found = task("state", os.fsencode(target))
     own_group, stdin, descriptors, core, writes = eval(found)
@@ -133,7 +133,7 @@ def test_many_calls_leave_nothing_open():
 
 
 def test_threads():
-    """Each call has a server of its own; one of them is kept when the threads have ended."""
+    """Each call has its own server; one of them is kept when the threads have ended."""
     contents = [b"%d" % index for index in range(3)]
     assert at_once(lambda content: task("echo", content), contents) == contents
     assert task("echo", b"after") == b"after"

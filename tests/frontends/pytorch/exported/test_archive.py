@@ -236,7 +236,7 @@ def test_truncated_and_flipped_files(content):
 
 
 def test_senseless_values(content):
-    """Every number and text of the program replaced in turn: an error of ours, or a module."""
+    """Every number and string of the program replaced in turn: one of our errors, or a module."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         model = json.loads(archive.read(next(name for name in archive.namelist() if name.endswith(MODEL))))
     places = list(_leaves(model, ()))

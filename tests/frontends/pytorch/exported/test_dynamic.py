@@ -37,7 +37,7 @@ class Function(nn.Module):
 
 
 def results(function, x):
-    """What PyTorch, the interpreter and the compiled module yield."""
+    """The results of PyTorch, the interpreter and the compiled module."""
     program = torch.export.export(Function(function), (x,))
     module = from_exported_program(program)
     engine = qnn_ext.build(module)

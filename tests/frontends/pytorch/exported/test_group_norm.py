@@ -87,7 +87,7 @@ def test_decomposed():
 
 @pytest.mark.parametrize("name", ["instance_norm", "instance_norm-plain"])
 def test_decomposed_into_batch_statistics(name):
-    """Channels of all samples as those of one, and a batch normalization without statistics of its own."""
+    """Channels of all samples as those of one, and a batch normalization without its own statistics."""
     module, x, expected = imported(name, torch.int8, decompose=True)
     found = Interpreter(module)(x.numpy())
     assert np.abs(found.astype(np.int64) - expected).max() <= 1 and (found != expected).mean() <= 2e-3

@@ -1,4 +1,4 @@
-"""Programs that make much out of little are refused by arithmetic."""
+"""Small programs with huge results are refused by computing their sizes."""
 
 import pytest
 import torch

@@ -32,7 +32,7 @@ torch.manual_seed(0)
 
 
 def batch_norm(channels: int) -> nn.BatchNorm2d:
-    """A batch normalization with statistics and parameters of its own."""
+    """A batch normalization with its own statistics and parameters."""
     layer = nn.BatchNorm2d(channels)
     for tensor in (layer.running_mean, layer.weight, layer.bias):
         nn.init.normal_(tensor)
@@ -41,7 +41,7 @@ def batch_norm(channels: int) -> nn.BatchNorm2d:
 
 
 def instance_norm(channels: int) -> nn.InstanceNorm2d:
-    """An instance normalization with statistics of its own, which count in eval mode."""
+    """An instance normalization with its own statistics, which are used in eval mode."""
     layer = nn.InstanceNorm2d(channels, affine=True, track_running_stats=True)
     nn.init.normal_(layer.running_mean)
     nn.init.uniform_(layer.running_var, 0.5, 2)

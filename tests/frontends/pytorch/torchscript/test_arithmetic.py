@@ -86,7 +86,7 @@ def test_aten_cat(rng, engine):
 
 @pytest.mark.parametrize("depth", [8, 64, 333])
 def test_matmul(rng, engine, depth):
-    """PyTorch adds float products in an order of its own: a midpoint in a thousand may fall the other way."""
+    """PyTorch adds float products in its own order: a midpoint in a thousand may fall the other way."""
     a, b = quantized(rng, (2, 4, 17, depth), 0.013, 120), quantized(rng, (2, 4, depth, 19), 0.021, 131)
     scale = 0.02 * float(np.sqrt(depth))
     check(lambda a, b: ops.matmul(a, b, scale, 119), a, b, engine=engine, off_by_one=3)

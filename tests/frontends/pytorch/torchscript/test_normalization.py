@@ -74,7 +74,7 @@ def test_batch_norm(rng, engine, name, channels):
 
 
 def test_softmax(rng, engine):
-    """QNNPACK has a kernel of its own with a table of exponentials."""
+    """QNNPACK has its own kernel with a table of exponentials."""
     x = quantized(rng, (4, 8, 33, 64), 0.05, 120)
     allowed = 3000 if engine == "qnnpack" else 3
     check(lambda x: ops.softmax(x, -1, 1 / 256, 0), x, engine=engine, off_by_one=allowed)

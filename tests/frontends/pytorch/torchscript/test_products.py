@@ -98,7 +98,7 @@ def test_conv3d(rng, engine):
     ],
 )
 def test_transposed(rng, engine, kind, shape, geometry):
-    """As many channels out as in: PyTorch's oneDNN kernel yields noise for 8 to 6, which is not reproduced."""
+    """As many channels out as in: PyTorch's oneDNN kernel returns noise for 8 to 6, which is not reproduced."""
     if kind is nnq.ConvTranspose3d and engine == "qnnpack":
         pytest.skip("QNNPACK has no transposed convolution over three dimensions")
     if "output_padding" in geometry and engine == "onednn":
