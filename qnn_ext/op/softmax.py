@@ -74,10 +74,10 @@ def _tflite_output(data_dtype: str, out_dtype: str) -> tuple[float, int]:
     """Scale and zero point of TFLite's results. Raises ShapeError for combinations it does not have."""
     if data_dtype == "int16":
         if out_dtype != "int16":
-            raise ShapeError(f"rounding TFLITE takes int16 to int16 only, found {out_dtype}")
+            raise ShapeError(f"rounding TFLITE supports only int16 to int16, found {out_dtype}")
         return 2.0**-15, 0
     if out_dtype not in (data_dtype, "int16"):
-        raise ShapeError(f"rounding TFLITE takes {data_dtype} to {data_dtype} or int16, found {out_dtype}")
+        raise ShapeError(f"rounding TFLITE supports only {data_dtype} to {data_dtype} or int16, found {out_dtype}")
     info = np.iinfo(out_dtype)
     return 2.0**-info.bits, int(info.min)
 
@@ -87,7 +87,7 @@ def _infer_softmax(*args: TensorInfo, beta: float, rounding: str, out_dtype: str
     if not beta > 0:
         raise ShapeError(f"beta must be positive, found {beta}")
     if rounding == "ONNXRUNTIME" and "int16" in (args[0].dtype, out_dtype):
-        raise ShapeError(f"rounding ONNXRUNTIME takes 8 bits to 8 bits, found {args[0].dtype} to {out_dtype}")
+        raise ShapeError(f"rounding ONNXRUNTIME supports only 8 bits to 8 bits, found {args[0].dtype} to {out_dtype}")
     if rounding == "TFLITE":
         _check_output(args[3], args[4], _tflite_output(args[0].dtype, out_dtype))
     return result
@@ -171,7 +171,9 @@ def _infer_log_softmax(*args: TensorInfo, rounding: str, out_dtype: str, axis: i
     result = _infer(*args, axis=axis, rounding=rounding, out_dtype=out_dtype)
     if rounding == "TFLITE":
         if args[0].dtype == "int16" or out_dtype != args[0].dtype:
-            raise ShapeError(f"rounding TFLITE takes int8 or uint8 to itself, found {args[0].dtype} to {out_dtype}")
+            raise ShapeError(
+                f"rounding TFLITE supports only int8 to int8 and uint8 to uint8, found {args[0].dtype} to {out_dtype}"
+            )
         _check_output(args[3], args[4], (1 / 16, int(np.iinfo(out_dtype).max)))
     return result
 

@@ -223,13 +223,10 @@ def test_damaged_images(tmp_path, rng):
 # ---- pickles -----------------------------------------------------------------------------------------------------
 
 PIPES = {
-    "qnn_ext/autotune/pool.py": "from a worker that this process has started",
-    "qnn_ext/autotune/worker.py": "from the process that has started it",
-    "qnn_ext/frontends/pytorch/child.py": "from the process that has started it",
-    "qnn_ext/quantize/collect.py": "from a worker that this process has started",
-    "qnn_ext/quantize/worker.py": "from the process that has started it",
+    "qnn_ext/frontends/pytorch/child.py": "from the process that started it",
+    "qnn_ext/processes/channel.py": "between a process and a worker that it started",
 }
-"""Where pickles are loaded: through pipes between processes of our own."""
+"""Where pickles are loaded: through pipes between our own processes."""
 
 
 def test_no_pickle_is_loaded_from_a_file():

@@ -89,7 +89,7 @@ def _difference(found: Any, wanted: Any, module: QnnModule, inputs: list[list[np
         if not same.all() and any(map(can_differ, calls(module))):
             same |= is_explained(module, inputs, name, other)
         if not same.all():
-            return _difference(name, other, value, same)
+            return _mismatch(name, other, value, same)
     return ""
 
 
@@ -98,7 +98,7 @@ def _same(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.asarray(same | (np.isnan(found) & np.isnan(wanted)) if found.dtype.kind == "f" else same)
 
 
-def _difference(name: str, found: np.ndarray, wanted: np.ndarray, same: np.ndarray) -> str:
+def _mismatch(name: str, found: np.ndarray, wanted: np.ndarray, same: np.ndarray) -> str:
     kind = f"{found.dtype} values"
     if found.dtype.kind == "f" and ((np.isnan(found) != np.isnan(wanted)) & ~same).any():
         kind = "NaN instead of a number, or the reverse"

@@ -60,7 +60,7 @@ class InputShapes:
             raise ShapeError(f"input '{value.name}': a shape must be a sequence of integers, found {wanted!r}")
         if value.shape is not None and len(wanted) != len(value.shape):
             raise ShapeError(
-                f"input '{value.name}' has {len(value.shape)} dimensions and cannot get shape {tuple(wanted)}"
+                f"input '{value.name}' has {len(value.shape)} dimensions and cannot be given shape {tuple(wanted)}"
             )
         return wanted
 

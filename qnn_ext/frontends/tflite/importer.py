@@ -163,7 +163,9 @@ class Importer:
                 f"input '{tensor.name}': a shape must be a sequence of integers, found {wanted!r}"
             ) from None
         if len(shape) != len(tensor.shape):
-            raise ShapeError(f"input '{tensor.name}' has {len(tensor.shape)} dimensions and cannot get shape {shape}")
+            raise ShapeError(
+                f"input '{tensor.name}' has {len(tensor.shape)} dimensions and cannot be given shape {shape}"
+            )
         if any(dim < 1 for dim in shape):
             raise ShapeError(
                 f"input '{tensor.name}' has shape {shape}, but each dimension must be at least 1; give "
