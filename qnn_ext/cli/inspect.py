@@ -97,7 +97,7 @@ def inspect(model: Path, target: str | None, verify: Path | None, importing: Imp
 def _refuse_target(path: Path, target: str | None) -> None:
     """Raise QnnError if a target is given for a compiled file."""
     if target is not None:
-        raise QnnError(f"{path} is compiled already, for the targets shown without --target: leave it out")
+        raise QnnError(f"{path} is already compiled, for the targets that inspect shows without --target: leave it out")
 
 
 def _model_data(path: Path, form: str, importing: ImportOptions, target: str | None) -> dict[str, Any]:
