@@ -33,7 +33,7 @@ _MOST_NESTED = 32  # branches within branches
 def from_onnx(
     source: str | os.PathLike | bytes | Any, shapes: Mapping[str, Any] | None = None, limits: Limits | None = None
 ) -> QnnModule:
-    """Import a quantized (or float) ONNX model: QDQ, QLinear and integer operators, and those of com.microsoft.
+    """Import a quantized (or float) ONNX model: QDQ, QLinear and integer operators, those of com.microsoft and QONNX's.
 
     source: path of an .onnx file, its bytes, or an onnx.ModelProto. External data files lie beside the file; where that
             is a link, as in Hugging Face's cache, links beside it may lead to the folder of the link's target
