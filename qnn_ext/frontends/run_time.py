@@ -26,6 +26,7 @@ def checked_indices(
     """
     sizes = [int(size) for size in lengths] if isinstance(lengths, Sequence) else [int(lengths)]
     lowest = [-size if negative else 0 for size in sizes]
+    length = np.array(sizes if len(sizes) > 1 else sizes[0])
     known = constant_value(indices)
     if known is not None:
         wide = known.astype(np.int64)
@@ -34,7 +35,7 @@ def checked_indices(
             found = sorted({int(value) for value in wide[outside]})[0]
             ranges = ", ".join(f"{low} … {size - 1}" for low, size in zip(lowest, sizes, strict=True))
             raise ModelFormatError(f"{label}: index {found} is out of range {ranges}")
-        return constant(np.where(wide < 0, wide + np.array(sizes), wide).astype(known.dtype)) if negative else indices
+        return constant(np.where(wide < 0, wide + length, wide).astype(known.dtype)) if negative else indices
     highest = [size - 1 for size in sizes]
     checked = emit(qnn.check_bounds(indices, lowest, highest, label))
     dtype = str(indices.ty.dtype)
@@ -42,9 +43,8 @@ def checked_indices(
         return checked
     if max(sizes) - 1 > np.iinfo(dtype).max:  # int8 indices into a longer axis
         checked, dtype = emit(relax.op.astype(checked, "int64")), "int64"
-    size = np.asarray(sizes if len(sizes) > 1 else sizes[0], dtype)
     from_end = emit(relax.op.less(checked, constant(np.zeros((), dtype))))
-    return emit(relax.op.where(from_end, emit(relax.op.add(checked, constant(size))), checked))
+    return emit(relax.op.where(from_end, emit(relax.op.add(checked, constant(length.astype(dtype)))), checked))
 
 
 def check_count(count: int, length: int, label: str) -> None:

@@ -262,6 +262,12 @@ def test_indices_out_of_range_are_refused(rng):
             run(np.array([0, -1, 3, 2, -(10**6)]))
 
 
+@pytest.mark.parametrize("index", [0, -1, [-2], [[1, -3]]])
+def test_constant_indices_keep_their_shape(rng, index):
+    proto = one_node("Gather", {"x": ((2, 3, 4), np.float32), "i": np.asarray(index, np.int64)}, axis=1)
+    check(proto, {"x": rng.standard_normal((2, 3, 4)).astype(np.float32)})
+
+
 def test_bfloat16_stays_within_the_model():
     proto = model([node("Cast", ["x"], ["y"], to=onnx.TensorProto.BFLOAT16)], [value("x", (2,))], [value("y", None)])
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16

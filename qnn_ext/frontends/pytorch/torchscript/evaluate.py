@@ -34,6 +34,16 @@ _PRIM: dict[str, Any] = {
     "prim::NumToTensor": lambda number: import_torch().tensor(number),
 }
 
+# Operators on containers of any element type, which PyTorch does not let Python call
+_CONTAINERS: dict[str, Any] = {
+    "aten::__getitem__": lambda container, key: container[key],
+    "aten::add": lambda first, second: first + second,
+    "aten::len": len,
+    "aten::list": list,
+    "aten::mul": lambda container, times: container * times,
+    "aten::slice": lambda container, start, end, step: container[start:end:step],
+}
+
 
 def evaluate(node: Any, operands: Sequence[Any], is_constant: bool) -> Any:
     """What PyTorch computes for these operands.
@@ -54,6 +64,8 @@ def evaluate(node: Any, operands: Sequence[Any], is_constant: bool) -> Any:
     function, *_ = torch._C._get_operation_overload(schema.name, schema.overload_name)
     _check_size(kind, function, schema, operands, is_constant)
     try:
+        if kind in _CONTAINERS and any(isinstance(value, (list, dict)) for value in operands):
+            return _CONTAINERS[kind](*operands)
         return _call(function, schema, operands)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
         raise ShapeError(

@@ -306,6 +306,18 @@ def convert_rank(node: Node) -> relax.Expr:
     return constant(np.array(len(node.shape(0)), np.int32))
 
 
+@converter("BROADCAST_ARGS", max_version=1)
+def convert_broadcast_args(node: Node) -> relax.Expr:
+    """The shape to which two constant shapes broadcast."""
+    first, second = node.integers(0), node.integers(1)
+    rank = max(len(first), len(second))
+    pairs = zip([1] * (rank - len(first)) + first, [1] * (rank - len(second)) + second, strict=True)
+    result = [b if a == 1 else a for a, b in pairs]
+    if any(dim not in (1, out) for dims in (first, second) for dim, out in zip(dims[::-1], result[::-1], strict=False)):
+        raise node.malformed(f"shapes {first} and {second} do not broadcast")
+    return constant(np.array(result, node.dtype(0)))
+
+
 @converter("FILL", max_version=4)
 def convert_fill(node: Node) -> relax.Expr:
     """A tensor of the shape in input 0, every element the scalar in input 1."""

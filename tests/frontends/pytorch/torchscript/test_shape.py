@@ -83,6 +83,23 @@ class Branches(torch.nn.Module):
         return torch.stack(pieces, 0)
 
 
+class Dimensions(torch.nn.Module):
+    """Lists of dimensions: indexed, sliced, joined, repeated, counted."""
+
+    def forward(self, x):
+        sizes = {"rows": x.shape[0] * x.shape[1]}
+        y = x.view(sizes["rows"] // len(x.shape), x.shape[2], -1)
+        y = y.reshape(list(x.shape[:2]) + list(x.shape[2:]))
+        return F.interpolate(y.repeat([1] * len(x.shape)), size=[x.shape[-2] * 2, x.shape[-1]])
+
+
+def test_script_with_lists_of_dimensions(rng):
+    x = torch.from_numpy(rng.normal(0, 1, (2, 8, 6, 3)).astype(np.float32))
+    module = from_pytorch(torch.jit.script(Dimensions().eval()), (x,))
+    (found,) = qnn_ext.Interpreter(module).run([x.numpy()]).values()
+    np.testing.assert_array_equal(found, Dimensions()(x).numpy())
+
+
 def test_script_with_control_flow(rng):
     x = rng.normal(0, 1, (3, 4)).astype(np.float32)
     module = from_pytorch(torch.jit.script(Branches().eval()), (x,))
