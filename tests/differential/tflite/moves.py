@@ -258,6 +258,15 @@ def shape_(b: Builder) -> None:
     b.one("SHAPE", [x], (len(x.shape),), index, None, outType=2 if index == "int32" else 4)
 
 
+@generates("BROADCAST_ARGS")
+def broadcast_args(b: Builder) -> None:
+    """A shape, and its last dimensions with ones in place of some."""
+    shape = b.draw.shape(b.draw.between(1, 4))
+    other = [b.draw.pick([1, n]) for n in shape[b.draw.between(0, len(shape) - 1) :]]
+    index = str(b.draw.pick(["int32", "int64"]))
+    b.one("BROADCAST_ARGS", [b.const(dims, index) for dims in (shape, other)], (len(shape),), index, None)
+
+
 @generates("RANK")
 def rank(b: Builder) -> None:
     b.one("RANK", [b.take(EVERY)], (), "int32", None)
