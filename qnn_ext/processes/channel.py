@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import RawIOBase
 from typing import IO, Any
 
 from .children import Child
@@ -30,7 +31,7 @@ class Closed(Exception):
 class Channel:
     """Both directions between two processes that trust each other."""
 
-    incoming: IO[bytes]
+    incoming: RawIOBase
     outgoing: IO[bytes]
 
     def send(self, value: Any) -> None:
@@ -58,14 +59,14 @@ class Channel:
         return int(_SIZE.unpack(self._read(_SIZE.size, deadline))[0])
 
     def _read(self, size: int, deadline: float) -> bytearray:
-        descriptor, content = self.incoming.fileno(), bytearray(size)
+        content = bytearray(size)
         missing = memoryview(content)
         while missing:
             if deadline < math.inf:
                 left = deadline - time.monotonic()
-                if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                if left <= 0 or not select.select([self.incoming], [], [], left)[0]:
                     raise TimeoutError
-            count = os.readv(descriptor, [missing])
+            count = self.incoming.readinto(missing)
             if not count:
                 raise Closed
             missing = missing[count:]
@@ -75,7 +76,7 @@ class Channel:
 def to_child(child: Child) -> Channel:
     """The channel to a child that uses `to_parent`."""
     assert child.stdin is not None and child.stdout is not None
-    return Channel(child.stdout, child.stdin)
+    return Channel(_unbuffered(child.stdout), child.stdin)
 
 
 @contextlib.contextmanager
@@ -86,4 +87,8 @@ def to_parent() -> Iterator[Channel]:
     """
     with contextlib.suppress(Closed, BrokenPipeError), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as replies:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        yield Channel(sys.stdin.buffer, replies)
+        yield Channel(_unbuffered(sys.stdin), replies)
+
+
+def _unbuffered(file: IO[Any]) -> RawIOBase:
+    return open(file.fileno(), "rb", buffering=0, closefd=False)

@@ -28,7 +28,7 @@ CUTS = (0, 3, 8, 30, len(MESSAGE) - 1)
 def loop():
     """A channel to itself; what is sent must fit into a pipe's buffer."""
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as incoming, os.fdopen(writing, "wb") as outgoing:
+    with os.fdopen(reading, "rb", buffering=0) as incoming, os.fdopen(writing, "wb") as outgoing:
         yield Channel(incoming, outgoing)
 
 
