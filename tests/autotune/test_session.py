@@ -82,7 +82,7 @@ def test_command_line(cli, tmp_path):
     data = json.loads(out)
     assert data["before_ms"] > 0 and data["after_ms"] > 0 and sum(task["measured"] for task in data["tasks"]) > 3
     assert not any(task["errors"] for task in data["tasks"])
-    assert len(read_log(log).records) == sum(task["measured"] + 1 for task in data["tasks"])
+    assert len(read_log(log).records) >= sum(task["measured"] + 1 for task in data["tasks"])
     code, _, err = cli("compile", MODEL, "--threads", 1, "--tuning", log, "-o", output)
     assert code == 0 and output.exists(), err
 

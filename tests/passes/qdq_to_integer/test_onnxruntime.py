@@ -13,7 +13,6 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-RNG = np.random.default_rng(11)
 DTYPES = {"uint8": (TensorProto.UINT8, 117), "int8": (TensorProto.INT8, -9)}
 
 
@@ -21,7 +20,8 @@ class Model:
     """Builds one QDQ graph over the inputs "a", "b", … and compares it with ONNX Runtime."""
 
     def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+        self.dtype, self.rng = dtype, np.random.default_rng(11)
+        self.in_float = False  # ONNX Runtime computes in float32 and adds up in an order of its own
         self.code, self.zero_point = DTYPES[dtype]
         self.nodes: list = []
         self.constants: list = []
@@ -46,12 +46,12 @@ class Model:
         name = "abc"[len(self.inputs)]
         self.inputs.append(helper.make_tensor_value_info(name, self.code, shape))
         info = np.iinfo(self.dtype)
-        self.arrays[name] = RNG.integers(info.min, info.max + 1, shape).astype(self.dtype)
+        self.arrays[name] = self.rng.integers(info.min, info.max + 1, shape).astype(self.dtype)
         return self.node("DequantizeLinear", name, *self.parameters(scale))
 
     def weight(self, shape: tuple[int, ...], axis: int | None) -> tuple[str, np.ndarray]:
-        scale = RNG.uniform(0.005, 0.02, () if axis is None else shape[axis]).astype(np.float32)
-        data = RNG.integers(-127, 128, shape).astype(np.int8)
+        scale = self.rng.uniform(0.005, 0.02, () if axis is None else shape[axis]).astype(np.float32)
+        data = self.rng.integers(-127, 128, shape).astype(np.int8)
         zero = np.zeros(scale.shape, np.int8)
         names = (self.constant(data), self.constant(scale), self.constant(zero))
         return self.node("DequantizeLinear", *names, **({} if axis is None else {"axis": axis})), scale
@@ -60,9 +60,10 @@ class Model:
         if kind == "none":
             return []
         if kind == "float":
-            return [self.constant(RNG.normal(size=size).astype(np.float32))]
+            self.in_float = True
+            return [self.constant(self.rng.normal(size=size).astype(np.float32))]
         scale = np.asarray(scale, np.float32)
-        names = self.constant(RNG.integers(-5000, 5000, size).astype(np.int32)), self.constant(scale)
+        names = self.constant(self.rng.integers(-5000, 5000, size).astype(np.int32)), self.constant(scale)
         zero = self.constant(np.zeros(scale.shape, np.int32))
         return [self.node("DequantizeLinear", *names, zero, **({"axis": 0} if scale.ndim else {}))]
 
@@ -80,7 +81,11 @@ class Model:
         module = from_onnx(model)
         assert not module.notes
         (got,) = Interpreter(module).run(self.arrays).values()
-        np.testing.assert_array_equal(got, expected)
+        if self.in_float:
+            differences = np.abs(got.astype(np.int32) - expected)
+            assert differences.max() <= 1 and np.count_nonzero(differences) <= got.size / 2000
+        else:
+            np.testing.assert_array_equal(got, expected)
 
 
 @pytest.fixture(params=DTYPES)
