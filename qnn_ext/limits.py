@@ -193,7 +193,9 @@ def check_elements(
     """
     check_rank(len(shape), what)
     if any(dim < 0 for dim in shape):
-        raise ModelFormatError(f"{what} would have shape {tuple(shape)}: the file is damaged")
+        raise ModelFormatError(
+            f"{what} would have shape {tuple(shape)}: the inputs are too small, or the file is damaged"
+        )
     count = math.prod(dim for dim in shape if dim)  # also if it is empty: NumPy and TVM multiply the other dimensions
     if count > exempt:
         check(name, count, f"{what} of shape {tuple(shape)}")

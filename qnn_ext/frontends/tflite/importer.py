@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import index as operator_index
 
@@ -22,6 +24,8 @@ from .reader import Model, Operator, Tensor, read_model
 from .registry import CONVERTERS
 
 NUMERICS = ("float32", "tflite")
+
+_EXAMPLE_SIZE = 128  # in messages
 
 
 def from_tflite(
@@ -78,8 +82,10 @@ class Importer:
             outputs.extend(self.assembly.value(index) for index in self.graph.outputs)
             return [*outputs, *self.assembly.state_values.values()]
 
+        with self._naming_open_dimensions():
+            ir = self.assembly.module(walk)
         return QnnModule(
-            ir=self.assembly.module(walk),
+            ir=ir,
             inputs=tuple(inputs),
             outputs=self._output_specs(outputs),
             states=tuple(self.assembly.declared),
@@ -166,6 +172,8 @@ class Importer:
             raise ShapeError(
                 f"input '{tensor.name}' has {len(tensor.shape)} dimensions and cannot be given shape {shape}"
             )
+        if any(dim < 1 for dim in shape) and tensor.name not in self.shapes:
+            raise ShapeError(self._open_dimensions())
         if any(dim < 1 for dim in shape):
             raise ShapeError(
                 f"input '{tensor.name}' has shape {shape}, but each dimension must be at least 1; give "
@@ -174,6 +182,40 @@ class Importer:
         check_elements(shape, f"input '{tensor.name}'")
         return TensorSpec(tensor.name, shape, tensor.dtype, tensor.qparams)
 
+    @contextmanager
+    def _naming_open_dimensions(self) -> Iterator[None]:
+        """Where the stored sizes of open dimensions cannot be converted, says that they are open."""
+        try:
+            yield
+        except (ModelFormatError, ShapeError) as error:
+            hint = self._open_dimensions()
+            if not hint:
+                raise
+            raise ShapeError(f"{hint}. With the sizes stored in the file: {error}") from error
+
+    def _open_dimensions(self) -> str:
+        """Which dimensions of inputs the file leaves open, and how to give their sizes; "" if there are none. An open
+        batch has the size 1 and is not one of them."""
+        tensors = [self.assembly.tensor(index) for index in self.graph.inputs]
+        found = {
+            tensor.name: axes for tensor in tensors if (axes := _open_axes(tensor)) and tensor.name not in self.shapes
+        }
+        if not found:
+            return ""
+        declared, python, command = [], [], []
+        for tensor in tensors:
+            if tensor.name not in found:
+                continue
+            dims = ["?" if axis in found[tensor.name] else str(max(dim, 1)) for axis, dim in enumerate(tensor.shape)]
+            sizes = [_EXAMPLE_SIZE if dim == "?" else int(dim) for dim in dims]
+            declared.append(f"'{tensor.name}' ({', '.join(dims)})")
+            python.append(f"{tensor.name!r}: {tuple(sizes)}")
+            command.append(f"--shape {shlex.quote(tensor.name)}={','.join(map(str, sizes))}")
+        return (
+            f"{self.source} leaves dimensions of its inputs open: {', '.join(declared)}; give their sizes, for example "
+            f"shapes={{{', '.join(python)}}}, or {' '.join(command)}"
+        )
+
     def _output_specs(self, outputs: list[relax.Expr]) -> tuple[TensorSpec, ...]:
         tensors = [self.assembly.tensor(index) for index in self.graph.outputs]
         names = distinct([tensor.name for tensor in tensors])
@@ -181,6 +223,15 @@ class Importer:
             TensorSpec(name, shape_of(value), tensor.dtype, tensor.qparams)
             for name, tensor, value in zip(names, tensors, outputs, strict=True)
         )
+
+
+def _open_axes(tensor: Tensor) -> list[int]:
+    """The dimensions of an input without a size of its own, except for a batch of any size."""
+    return [
+        axis
+        for axis, (dim, signed) in enumerate(zip(tensor.shape, tensor.shape_signature, strict=True))
+        if dim == 0 or (signed == -1 and (axis or len(tensor.shape) == 1))
+    ]
 
 
 def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:

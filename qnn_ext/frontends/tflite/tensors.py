@@ -26,7 +26,7 @@ _NEGLIGIBLE_SCALE = np.float32(1e-30)
 class Tensor:
     """One tensor of a subgraph.
 
-    shape:           as stored, no negative dimension
+    shape:           as stored, 0 for a negative dimension
     shape_signature: the same with -1 for dynamic dimensions
     dtype:           NumPy name, or "string", "resource", "variant", "bfloat16", and "int4" when not constant
     qparams:         None when not quantized
@@ -98,8 +98,10 @@ def _read_shape(file: FlatFile, table: Any) -> tuple[tuple[int, ...], tuple[int,
     if table.ShapeLength() > MAX_RANK:
         raise ModelFormatError(f"it has {table.ShapeLength()} dimensions, more than {MAX_RANK}")
     shape = numbers(file, table, "Shape")
-    if any(dim < 0 for dim in shape):
+    if any(dim < -1 for dim in shape):
         raise ModelFormatError(f"negative dimension in shape {shape}")
+    if -1 in shape:
+        return tuple(max(dim, 0) for dim in shape), shape
     if table.ShapeSignatureLength() == 0:
         return shape, shape
     signature = numbers(file, table, "ShapeSignature") if table.ShapeSignatureLength() == len(shape) else ()
