@@ -90,8 +90,8 @@ def read_model(source: str | os.PathLike | bytes) -> Model:
     """Read a .tflite file given by path, or its bytes. Constants are read-only views of those bytes.
 
     Raises ModelFormatError when the source is missing, not a TFLite file, truncated or corrupt;
-    UnsupportedOperatorError when it needs a newer schema, sparse tensors or an unknown dtype; QnnError when the schema
-    package is missing.
+    UnsupportedOperatorError when it needs a newer schema or an unknown dtype; QnnError when the schema package is
+    missing; LimitError when a sparse tensor is too big.
     """
     schema = require_schema()
     where = "the model given as bytes" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)

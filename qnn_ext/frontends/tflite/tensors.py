@@ -13,6 +13,7 @@ from ...limits import check_elements
 from ...qparams import INTEGER_DTYPES, QParams, dtype_range
 from .flatbuffer import FlatFile, numbers, text
 from .options import dtype_name, enum_name
+from .sparsity import read_sparse
 
 MAX_RANK = 32  # NumPy 1's limit
 
@@ -30,7 +31,8 @@ class Tensor:
     shape_signature: the same with -1 for dynamic dimensions
     dtype:           NumPy name, or "string", "resource", "variant", "bfloat16", and "int4" when not constant
     qparams:         None when not quantized
-    data:            constant value, read-only, of shape `shape` (int4 unpacked to int8); None when not constant
+    data:            constant value, read-only, of shape `shape` (int4 unpacked to int8, sparse ones made dense); None
+                     when not constant
     """
 
     index: int
@@ -76,11 +78,13 @@ def _read_tensor(
 ) -> Tensor:
     shape, signature = _read_shape(file, table)
     dtype = dtype_name(table.Type())
-    if table.Sparsity() is not None:
-        raise UnsupportedOperatorError("sparse storage is not supported: convert the model again without it")
     if not 0 <= table.Buffer() < len(buffers):
         raise ModelFormatError(f"buffer index {table.Buffer()} is out of range, the file has {len(buffers)} buffers")
-    data = _read_data(file, buffers[table.Buffer()], shape, dtype, computed)
+    raw = buffers[table.Buffer()]
+    if table.Sparsity() is not None and not computed:
+        data: np.ndarray | None = read_sparse(file, table, raw, shape)
+    else:
+        data = _read_data(file, raw, shape, dtype, computed)
     if data is not None and table.IsVariable():
         raise ModelFormatError("a variable tensor must not have constant data")
     if data is not None:

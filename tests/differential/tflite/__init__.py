@@ -14,7 +14,8 @@ from . import elementwise, moves, products, recurrent, windows  # noqa: F401  (t
 from .builder import GENERATORS, make
 
 EXCLUDED = {
-    "TFLite_Detection_PostProcess": "LiteRT does not sort equal scores stably; tests/conformance has cases for it"
+    "TFLite_Detection_PostProcess": "LiteRT does not sort equal scores stably; tests/conformance has cases for it",
+    "DENSIFY": "its input is always a sparse constant; tests/frontends/tflite/test_sparsity.py compares these",
 }
 ROUND_OTHERWISE = {  # in LiteRT's builtin kernels
     "ADD", "CONV_2D", "DEPTHWISE_CONV_2D", "DEQUANTIZE", "DIV", "FULLY_CONNECTED", "LOGISTIC", "MEAN", "MUL",

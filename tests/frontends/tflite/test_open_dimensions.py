@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 
-from qnn_ext import ShapeError
+from qnn_ext import ModelFormatError, ShapeError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.tflite_models.builder import Graph
@@ -69,5 +69,5 @@ def test_a_given_length_decides_all_shapes(stored, length):
 
 
 def test_too_short_a_length():
-    with pytest.raises(Exception, match=r"CONV_2D.* \(1, -1, 1, 5\): the inputs are too small"):
+    with pytest.raises(ModelFormatError, match=r"CONV_2D.* \(1, -1, 1, 5\): the inputs are too small"):
         from_tflite(audio_model(), shapes={"audio": (1, 4)})

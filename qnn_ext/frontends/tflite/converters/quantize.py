@@ -1,4 +1,4 @@
-"""QUANTIZE, DEQUANTIZE, FAKE_QUANT and CAST: between real values and integers, and between dtypes."""
+"""QUANTIZE, DEQUANTIZE, DENSIFY, FAKE_QUANT and CAST: between real values and integers, and between dtypes."""
 
 from __future__ import annotations
 
@@ -75,6 +75,12 @@ def convert_dequantize(node: Node) -> relax.Expr:
     if node.dtype(0) not in QUANTIZED_DTYPES:
         raise node.unsupported(f"conversion from {node.dtype(0)}; supported: float16, {', '.join(QUANTIZED_DTYPES)}")
     return node.dequantize(node.input(0), node.qparams(0))
+
+
+@converter("DENSIFY", max_version=1)
+def convert_densify(node: Node) -> relax.Expr:
+    """A sparse constant as a dense one, which the reader has already made it."""
+    return constant(node.constant(0))
 
 
 @converter("FAKE_QUANT", max_version=2)
