@@ -13,7 +13,7 @@ from ..numerics.taps import FRACTION_BITS, bilinear_taps
 from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
 from .traits import Kind, Traits
 
-ARITHMETICS = ("fixed", "float32")
+ARITHMETICS = ("fixed", "float32", "xnnpack")
 
 
 def _infer(
@@ -25,8 +25,10 @@ def _infer(
         raise ShapeError(f"cannot resize {data.shape} to {tuple(size)}")
     if align_corners and half_pixel_centers:
         raise ShapeError("align_corners and half_pixel_centers cannot both be set")
-    if arithmetic not in ARITHMETICS or (arithmetic == "fixed" and data.dtype == "float32"):
-        raise ShapeError(f"arithmetic must be fixed (integers only) or float32, found {arithmetic} for {data.dtype}")
+    if arithmetic not in ARITHMETICS or (arithmetic in FRACTION_BITS and data.dtype == "float32"):
+        raise ShapeError(
+            f"arithmetic must be float32, or for integers fixed or xnnpack, found {arithmetic} for {data.dtype}"
+        )
     return (data.shape[0], *size, data.shape[3]), data.dtype
 
 
@@ -37,8 +39,9 @@ def _reference(
         bilinear_taps(n, out, align_corners, half_pixel_centers, arithmetic)
         for n, out in zip(data.shape[1:3], size, strict=True)
     )
-    wide = data.astype(np.int64 if arithmetic == "fixed" else np.float32)
-    one: Any = 1 << FRACTION_BITS if arithmetic == "fixed" else np.float32(1)
+    bits = FRACTION_BITS.get(arithmetic)
+    wide = data.astype(np.float32 if bits is None else np.int64)
+    one: Any = np.float32(1) if bits is None else 1 << bits
     down: Any
     right: Any
     down, right = rows.fraction.reshape(-1, 1, 1), columns.fraction.reshape(-1, 1)
@@ -47,9 +50,10 @@ def _reference(
     total = total + lower_rows[:, :, columns.lower] * down * (one - right)
     total = total + upper_rows[:, :, columns.upper] * (one - down) * right
     total = total + lower_rows[:, :, columns.upper] * down * right
-    if arithmetic == "fixed":
-        half, unit = 1 << (2 * FRACTION_BITS - 1), 1 << (2 * FRACTION_BITS)
-        total = np.sign(total) * ((np.abs(total) + half) // unit)
+    if bits is not None:
+        half, unit = 1 << (2 * bits - 1), 1 << (2 * bits)
+        up = arithmetic == "xnnpack"
+        total = (total + half) // unit if up else np.sign(total) * ((np.abs(total) + half) // unit)
     elif data.dtype != np.float32:
         total = reference.round_half_away(total)
     return total.astype(data.dtype)
@@ -74,12 +78,13 @@ def resize_bilinear(
 
     data:  NHWC, int8, uint8, int16 or float32; size: (rows, columns) of the result
     arithmetic: "fixed": positions in units of 2⁻¹⁰, integer products, rounded to the nearest with midpoints away from 0
+                "xnnpack": positions in float32, weights in units of 2⁻¹¹, integer products, midpoints up
                 "float32": Σ (x · vertical) · horizontal over (upper left, lower left, upper right, lower right) in this
                 order, every operation rounded separately (no fused multiply-add); then, for integers, rounded to the
                 nearest, midpoints away from 0
 
     Raises ShapeError. Source: TFLite reference_ops::ResizeBilinear ("float32": float and uint8) and
-    ResizeBilinearInteger ("fixed": int8 and int16).
+    ResizeBilinearInteger ("fixed": int8 and int16); XNNPACK's s8_ibilinear and u8_ibilinear.
     """
     return RESIZE_BILINEAR.call(
         data,

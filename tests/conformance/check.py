@@ -1,8 +1,10 @@
-"""Runs conformance cases through qnn_ext and reports how close the results are to LiteRT's reference kernels.
+"""Runs conformance cases through qnn_ext and reports how close the results are to LiteRT's.
 
 python -m tests.conformance.check              the table, by the interpreter (the oracle)
 python -m tests.conformance.check --compiled   the table, by compiled engines; takes long
 python -m tests.conformance.check ADD CONV_2D  only these operators
+python -m tests.conformance.check --default    where the default numerics differ from LiteRT's default, and which rule
+                                               they follow there
 """
 
 from __future__ import annotations
@@ -18,6 +20,35 @@ import qnn_ext
 from qnn_ext import Interpreter, QnnError
 
 from .cases import Case, load_cases
+
+_OPTIMIZED = "reference kernel; LiteRT's optimized one rounds otherwise"
+_GEMMLOWP = "reference kernel (a table); the optimized one computes power-of-two scales in gemmlowp's fixed point"
+_RESCALE = "reference kernel; the optimized one forgets to rescale over one element"
+_HYBRID = "reference kernel; XNNPACK quantizes the activations in another way"
+_REDUCED = "the scaled sum rounded once; XNNPACK adds the zero points to it in float32 first"
+
+# (operator, dtype) -> (verdict of some cases under the default numerics, the rule these follow and why it is not
+# LiteRT's default). All other pairs equal LiteRT's default.
+DEFAULT_DEVIATIONS: dict[tuple[str, str], tuple[str, str]] = {
+    ("ADD", "int16"): ("within 1", _OPTIMIZED),
+    ("BATCH_MATMUL", "hybrid"): ("different", _HYBRID),
+    ("CONV_2D", "hybrid"): ("different", _HYBRID),
+    ("CONV_2D", "int16"): ("within 1", _OPTIMIZED),
+    ("FULLY_CONNECTED", "hybrid"): ("different", _HYBRID),
+    ("FULLY_CONNECTED", "int16"): ("within 1", _OPTIMIZED),
+    ("LEAKY_RELU", "int16"): ("within 1", _OPTIMIZED),
+    ("LOGISTIC", "int16"): ("different", _GEMMLOWP),
+    ("MEAN", "int8"): ("within 1", _REDUCED),
+    ("MEAN", "uint8"): ("within 1", _REDUCED),
+    ("QUANTIZE", "float32"): ("different", "saturation; beyond int32 LiteRT's conversion is undefined in C"),
+    ("REDUCE_PROD", "int16"): ("different", _RESCALE),
+    ("REDUCE_PROD", "int8"): ("different", _RESCALE),
+    ("SUM", "int8"): ("within 1", _REDUCED),
+    ("SUM", "uint8"): ("within 1", _REDUCED),
+    ("TANH", "int16"): ("different", _GEMMLOWP),
+    ("TFLite_Detection_PostProcess", "int8"): ("different", "stable order of equal scores; LiteRT's sort is unstable"),
+    ("TRANSPOSE_CONV", "hybrid"): ("different", _HYBRID),
+}
 
 FLOAT_TOLERANCE = 1e-5  # relative to the largest value: float kernels sum in another order
 
@@ -38,14 +69,16 @@ class Verdict:
 
 
 def judge(case: Case, compiled: bool = False, numerics: str = "tflite", trials: int | None = None) -> Verdict:
-    """Import the case, run it, compare with the reference outputs."""
+    """Import the case, run it, compare with LiteRT's outputs: of the reference kernels for numerics "tflite", otherwise
+    of the default resolver, which the case must have."""
     try:
         module = qnn_ext.from_tflite(case.model, numerics=numerics)
     except QnnError as error:
         return Verdict("refused", str(error))
     runner = qnn_ext.build(module) if compiled else Interpreter(module)
     worst, is_float = 0.0, False
-    for inputs, golden in list(zip(case.inputs, case.reference, strict=True))[:trials]:
+    expected_outputs = case.reference if numerics == "tflite" else case.default
+    for inputs, golden in list(zip(case.inputs, expected_outputs, strict=True))[:trials]:
         if not case.stateful:
             runner.reset_state()
         outputs = list(runner.run(inputs).values())
@@ -93,11 +126,11 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(a - b).max(initial=0.0) / (np.abs(b).max(initial=0.0) + 1e-6))
 
 
-def table(cases: list[Case], compiled: bool) -> dict[tuple[str, str], Counter]:
+def table(cases: list[Case], compiled: bool, numerics: str = "tflite") -> dict[tuple[str, str], Counter]:
     """(operator, dtype) -> how many cases had which verdict; a float fallback is marked with a star."""
     rows: dict[tuple[str, str], Counter] = defaultdict(Counter)
     for number, case in enumerate(cases):
-        verdict = judge(case, compiled)
+        verdict = judge(case, compiled, numerics)
         rows[case.operator, case.dtype][verdict.kind + ("*" if verdict.fallback else "")] += 1
         if verdict.kind in ("different", "refused"):
             print(f"{case.name}: {verdict.kind} {verdict.detail}", file=sys.stderr)
@@ -106,14 +139,29 @@ def table(cases: list[Case], compiled: bool) -> dict[tuple[str, str], Counter]:
     return rows
 
 
+def print_defaults(rows: dict[tuple[str, str], Counter]) -> None:
+    """Print the pairs that differ as markdown, with the rule that ours follow."""
+    print("| operator | dtype | cases | rule of ours |")
+    print("|---|---|---|---|")
+    for (operator, dtype), counts in sorted(rows.items()):
+        if any(kind.rstrip("*") not in ("exact", "float") for kind in counts):
+            text = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+            rule = DEFAULT_DEVIATIONS[operator, dtype][1] if (operator, dtype) in DEFAULT_DEVIATIONS else "?"
+            print(f"| {operator} | {dtype} | {text} | {rule} |")
+
+
 def main() -> None:
     """Print the table as markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operators", nargs="*")
     parser.add_argument("--compiled", action="store_true", help="run compiled engines instead of the interpreter")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth case")
+    parser.add_argument("--default", action="store_true", help="the default numerics against LiteRT's default")
     arguments = parser.parse_args()
     cases = [case for case in load_cases() if not arguments.operators or case.operator in arguments.operators]
+    if arguments.default:
+        print_defaults(table([case for case in cases if case.default], arguments.compiled, "float32"))
+        return
     rows = table(cases[:: arguments.every], arguments.compiled)
     dtypes = sorted({dtype for _, dtype in rows})
     print("| operator | " + " | ".join(dtypes) + " |")

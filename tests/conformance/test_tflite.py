@@ -1,4 +1,5 @@
-"""Single operators against LiteRT: all cases through the interpreter, a spread of them compiled.
+"""Single operators against LiteRT: all cases through the interpreter, a spread of them compiled; the default numerics
+against LiteRT's default.
 
 What is not exact is listed here by name with the reason; a new deviation fails, and so does one that has gone away.
 """
@@ -6,7 +7,7 @@ What is not exact is listed here by name with the reason; a new deviation fails,
 import pytest
 
 from .cases import load_cases
-from .check import judge
+from .check import DEFAULT_DEVIATIONS, judge
 
 OPERATORS = sorted({case.operator for case in load_cases()})
 # of every so many cases of an operator one is compiled too, which takes about a second
@@ -59,14 +60,33 @@ def test_compiled_operator_equals_litert(operator, thorough):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_float32_numerics_import(operator):
-    """The default numerics take every case too."""
-    far = []
-    for case in load_cases(operator)[::7]:
-        verdict = judge(case, numerics="float32", trials=1)
-        if verdict.kind == "refused":
-            far.append(f"{case.name}: {verdict.detail}")
-    assert not far, "\n".join(far[:20])
+def test_default_numerics_equal_the_default_of_litert(operator, thorough):
+    """But for the pairs of operator and dtype that are listed."""
+    problems = []
+    for case in [case for case in load_cases(operator) if case.default][:: 1 if thorough else 5]:
+        kind, _ = DEFAULT_DEVIATIONS.get((operator, case.dtype), (None, ""))
+        verdict = judge(case, numerics="float32")
+        if verdict.kind not in {"exact", "float", kind}:
+            problems.append(f"{case.name}: {verdict.kind} {verdict.detail}")
+    assert not problems, "\n".join(problems[:20])
+
+
+@pytest.mark.parametrize("pair", DEFAULT_DEVIATIONS, ids="-".join)
+def test_deviation_of_the_default_is_still_there(pair):
+    cases = (case for case in load_cases(*pair) if case.default)
+    assert any(judge(case, numerics="float32").kind == DEFAULT_DEVIATIONS[pair][0] for case in cases)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_compiled_default_equals_litert(operator, thorough):
+    cases = [case for case in load_cases(operator) if case.default and case.default_differs]
+    cases = [case for case in cases if (operator, case.dtype) not in DEFAULT_DEVIATIONS]
+    problems = []
+    for case in cases[::4] if thorough else cases[:1]:
+        verdict = judge(case, compiled=True, numerics="float32")
+        if verdict.kind not in {"exact", "float"}:
+            problems.append(f"{case.name}: {verdict.kind} {verdict.detail}")
+    assert not problems, "\n".join(problems[:20])
 
 
 @pytest.mark.parametrize("prefix", DEVIATIONS)

@@ -1,4 +1,4 @@
-"""qnn.resize_bilinear: its two arithmetics, against an independent computation in exact fractions."""
+"""qnn.resize_bilinear: its arithmetics, against an independent computation in exact fractions."""
 
 from fractions import Fraction
 
@@ -10,6 +10,14 @@ from qnn_ext.errors import ShapeError
 from qnn_ext.numerics.taps import bilinear_taps
 from qnn_ext.op import resize_bilinear
 from qnn_ext.op.resize import RESIZE_BILINEAR
+
+ARITHMETICS = [
+    ("int8", "fixed"),
+    ("int16", "fixed"),
+    ("uint8", "float32"),
+    ("int8", "xnnpack"),
+    ("uint8", "xnnpack"),
+]
 
 
 def exact_rows(column, out, align_corners, half_pixel_centers):
@@ -32,18 +40,18 @@ def exact_rows(column, out, align_corners, half_pixel_centers):
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("align_corners", "half_pixel_centers"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(("size", "out"), [(4, 8), (7, 3), (5, 5), (1, 6), (6, 1)])
-@pytest.mark.parametrize(("dtype", "arithmetic"), [("int8", "fixed"), ("int16", "fixed"), ("uint8", "float32")])
+@pytest.mark.parametrize(("dtype", "arithmetic"), ARITHMETICS)
 def test_within_the_precision_of_the_positions(dtype, arithmetic, size, out, align_corners, half_pixel_centers, rng):
     info = np.iinfo(dtype)
     data = rng.integers(info.min, info.max + 1, size).astype(dtype)
     options = {"align_corners": align_corners, "half_pixel_centers": half_pixel_centers, "arithmetic": arithmetic}
     result = RESIZE_BILINEAR.reference(data.reshape(1, size, 1, 1), size=(out, 1), **options).reshape(-1)
     expected = exact_rows([int(v) for v in data], out, align_corners, half_pixel_centers)
-    step = float(info.max - info.min) / 1024 * size if arithmetic == "fixed" else 0.01
+    step = float(info.max - info.min) * {"fixed": size / 1024, "xnnpack": 1 / 4096, "float32": 4e-5}[arithmetic]
     assert all(abs(float(e) - float(r)) <= 0.5 + step for e, r in zip(expected, result, strict=True))
 
 
-@pytest.mark.parametrize("arithmetic", ["fixed", "float32"])
+@pytest.mark.parametrize("arithmetic", ["fixed", "float32", "xnnpack"])
 def test_taps_stay_inside_however_large_the_result(arithmetic):
     taps = bilinear_taps(3, 4000, False, False, arithmetic)
     assert 0 <= taps.lower.min() <= taps.upper.max() <= 2

@@ -35,7 +35,7 @@ def test_equals_the_reference(dtype, size, rng):
     for channels in (3, 21) if dtype == "int8" else (21,):
         data = rng.integers(info.min, info.max + 1, (2, height, width, channels)).astype(dtype)
         data.reshape(-1)[: 3 * channels // 2], data.reshape(-1)[-channels:] = info.min, info.max
-        for arithmetic in ("fixed", "float32"):
+        for arithmetic in ("fixed", "float32", "xnnpack"):
             options = CONVENTIONS[list(CONVENTIONS)[(height + channels) % 3]] | {"arithmetic": arithmetic}
             mod = module([(data.shape, dtype)], lambda emit, x, o=options: emit(op.resize_bilinear(x, out, **o)))
             every = {"align_corners": False, "half_pixel_centers": False} | options

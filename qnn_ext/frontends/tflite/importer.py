@@ -37,7 +37,8 @@ def from_tflite(
     """Import a quantized (or float) TFLite model.
 
     source:   path of a .tflite file, or its bytes
-    numerics: "float32" rounds when requantizing like XNNPACK, TFLite's default backend: rint(f32(acc) · scale).
+    numerics: "float32" equals TFLite with its default backend, XNNPACK, which rounds rint(f32(acc) · scale) when
+              requantizing; what XNNPACK does not take, 16 bits among it, is as in TFLite's own kernels.
               "tflite" equals TFLite's reference kernels bit for bit, in 64-bit integer arithmetic
     shapes:   input name -> shape, to change the batch size (or an image size) at import
     limits:   the limits of the import, by default `qnn_ext.Limits()`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from tvm import relax
@@ -13,6 +14,7 @@ from ...numerics import reference
 from ...op.base import constant_value, shape_of
 from ...qparams import QParams, dtype_range
 from ..assembly import Conversion
+from . import xnnpack
 from .assembly import TfliteAssembly
 from .reader import Operator, Tensor
 
@@ -108,19 +110,24 @@ class Node(Conversion):
     # ---- quantization --------------------------------------------------------------------------------------------
 
     @property
-    def tflite_numerics(self) -> bool:
-        """True when results must equal TFLite's reference kernels bit for bit."""
+    def reference_kernels(self) -> bool:
+        """True when results must equal TFLite's reference kernels: numerics "tflite"."""
         return self.assembly.numerics == "tflite"
+
+    @cached_property
+    def delegated(self) -> bool:
+        """True when results must equal XNNPACK's: with numerics "float32", where XNNPACK takes the node."""
+        return not self.reference_kernels and xnnpack.takes(self.operator, self.assembly.graph.tensors)
 
     @property
     def rounding(self) -> str:
-        """The requantize rounding of the chosen numerics."""
-        return "TFLITE" if self.tflite_numerics else "TONEAREST_EVEN"
+        """The requantize rounding of XNNPACK or of TFLite's own kernels, whichever computes the node."""
+        return "TONEAREST_EVEN" if self.delegated else "TFLITE"
 
     @property
     def float_rounding(self) -> str:
-        """The rounding of float -> integer: TFLite's kernels round midpoints away from zero."""
-        return "TONEAREST" if self.tflite_numerics else "TONEAREST_EVEN"
+        """The rounding of float -> integer. Only TFLite's reference kernels round midpoints away from zero."""
+        return "TONEAREST" if self.reference_kernels else "TONEAREST_EVEN"
 
     def is_quantized(self, index: int = 0) -> bool:
         """Whether the input is an 8- or 16-bit tensor with a scale."""
@@ -180,8 +187,7 @@ class Node(Conversion):
         qparams = self.output_tensor().qparams
         if qparams is None or self.output_tensor().dtype not in QUANTIZED_DTYPES:
             return relax.op.clip(self.emit(expr), -np.inf if low is None else low, np.inf if high is None else high)
-        delegated = self.operator.name in XNNPACK_CLIPS.get(qparams.dtype, ()) and not self.tflite_numerics
-        bounds = (xnnpack_bounds if delegated else clip_bounds)(qparams, low, high)
+        bounds = (xnnpack_bounds if self.delegated else clip_bounds)(qparams, low, high)
         return expr if bounds == dtype_range(qparams.dtype) else relax.op.clip(self.emit(expr), *bounds)
 
     def in_float(self, function: Callable[..., relax.Expr], reason: str, *indices: int) -> relax.Expr:
@@ -201,11 +207,6 @@ class Node(Conversion):
         if output.qparams is not None and output.dtype in QUANTIZED_DTYPES:
             return self.quantize(self.emit(result), output.qparams)
         return result
-
-
-# Operators whose fused activation XNNPACK clips to. uint8 depthwise convolutions often run in TFLite's kernels.
-_CLIPPED = ("ADD", "CONV_2D", "FULLY_CONNECTED", "MAX_POOL_2D", "MUL", "SUB", "TRANSPOSE_CONV")
-XNNPACK_CLIPS = {"int8": (*_CLIPPED, "DEPTHWISE_CONV_2D"), "uint8": _CLIPPED}
 
 
 def xnnpack_bounds(qparams: QParams, low: float | None, high: float | None) -> tuple[int, int]:

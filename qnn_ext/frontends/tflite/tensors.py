@@ -33,6 +33,7 @@ class Tensor:
     qparams:         None when not quantized
     data:            constant value, read-only, of shape `shape` (int4 unpacked to int8, sparse ones made dense); None
                      when not constant
+    channel_dimension: the dimension that per-channel scales run along, as stored, also where there is one scale
     """
 
     index: int
@@ -43,6 +44,7 @@ class Tensor:
     qparams: QParams | None
     data: np.ndarray | None
     is_variable: bool
+    channel_dimension: int = 0
 
     def label(self) -> str:
         """How messages refer to this tensor."""
@@ -95,7 +97,8 @@ def _read_tensor(
         if used:
             raise
         qparams = None
-    return Tensor(index, name, shape, signature, dtype, qparams, data, table.IsVariable())
+    dimension = file.table(table.Quantization()).QuantizedDimension() if qparams is not None else 0
+    return Tensor(index, name, shape, signature, dtype, qparams, data, table.IsVariable(), dimension)
 
 
 def _read_shape(file: FlatFile, table: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

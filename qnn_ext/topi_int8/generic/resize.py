@@ -52,8 +52,9 @@ def _resize_bilinear(
     down, across = (_dyadic(taps, arithmetic) for taps in (rows, columns))
     if dtype != "float32" and down is not None and across is not None:
         wide = _sum_dtype(dtype, down, across)
-        if arithmetic == "fixed" or wide in FLOAT32_HOLDS:
-            return _integer(constants, shape, data.tensor, down, across, wide)
+        if arithmetic in FRACTION_BITS or wide in FLOAT32_HOLDS:
+            up = arithmetic == "xnnpack"
+            return _integer(constants, shape, data.tensor, down, across, wide, up)
     return _float32(constants, shape, data.tensor, rows, columns)
 
 
@@ -83,10 +84,11 @@ class _Weights:
 
 def _dyadic(taps: Taps, arithmetic: str) -> _Weights | None:
     """The fractions as integers, if few enough bits suffice."""
-    exact = taps.fraction.astype(np.float64) * (1.0 if arithmetic == "fixed" else float(1 << FRACTION_BITS))
+    bits = FRACTION_BITS.get(arithmetic, FRACTION_BITS["fixed"])
+    exact = taps.fraction.astype(np.float64) * (1.0 if arithmetic in FRACTION_BITS else float(1 << bits))
     if (exact != np.rint(exact)).any():
         return None
-    fraction, bits = exact.astype(np.int64), FRACTION_BITS
+    fraction = exact.astype(np.int64)
     while bits > 0 and not (fraction & 1).any():
         fraction, bits = fraction >> 1, bits - 1
     return _Weights(taps.lower, taps.upper, fraction, bits)
@@ -104,9 +106,18 @@ def _sum_dtype(dtype: str, rows: _Weights, columns: _Weights) -> str:
 
 
 def _integer(
-    constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows: _Weights, columns: _Weights, wide: str
+    constants: Constants,
+    shape: tuple[int, ...],
+    data: te.Tensor,
+    rows: _Weights,
+    columns: _Weights,
+    wide: str,
+    up: bool,
 ) -> te.Tensor:
-    """Integer products may be summed in any order: first along columns of the image, then along its rows."""
+    """Integer products may be summed in any order: first along columns of the image, then along its rows.
+
+    up: midpoints are rounded up, not away from 0
+    """
     dtype = str(data.dtype)
     taps = [
         [constants.add(axis.lower), constants.add(axis.upper)]
@@ -115,11 +126,11 @@ def _integer(
     ]
     bits = rows.bits + columns.bits
 
-    def rounded(total: Expr) -> Expr:  # midpoints away from 0
+    def rounded(total: Expr) -> Expr:
         if bits == 0:
             return total.astype(dtype)
         half, shift = tirx.const(1 << (bits - 1), wide), tirx.const(bits, wide)
-        if not wide.startswith("uint"):
+        if not up and not wide.startswith("uint"):
             half = half + (total >> tirx.const(np.iinfo(wide).bits - 1, wide))
         return ((total + half) >> shift).astype(dtype)
 

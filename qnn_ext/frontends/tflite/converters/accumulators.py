@@ -59,15 +59,15 @@ def accumulator_scale(node: Node, data: QParams, weight: QParams, double: bool) 
     convolutions except those on uint8), otherwise in float32 (GetQuantizedConvolutionMultipler). XNNPACK stays in
     float32.
     """
-    if node.tflite_numerics and double:
+    if not node.delegated and double:
         return np.asarray(data.scale.astype(np.float64) * weight.scale.astype(np.float64))
     product = data.scale.astype(np.float32) * weight.scale.astype(np.float32)
-    return np.asarray(product.astype(np.float64) if node.tflite_numerics else product)
+    return np.asarray(product if node.delegated else product.astype(np.float64))
 
 
 def output_scale(node: Node, qparams: QParams) -> np.ndarray:
     """The output scale in the same precision."""
-    return qparams.scale.astype(np.float64 if node.tflite_numerics else np.float32)
+    return qparams.scale.astype(np.float32 if node.delegated else np.float64)
 
 
 def bias_of(node: Node, index: int, channels: int) -> relax.Expr | None:
@@ -109,7 +109,7 @@ def finish_accumulator(
         target.zero_point,
         axis=-1,
         rounding=node.rounding,
-        compute_dtype=compute_dtype if node.tflite_numerics else None,
+        compute_dtype=None if node.delegated else compute_dtype,
         out_dtype=target.dtype,
     )
     return node.activate(result)

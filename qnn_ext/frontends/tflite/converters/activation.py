@@ -10,6 +10,7 @@ from tvm import relax
 from .... import op as qnn
 from ....errors import QnnError, UnsupportedOperatorError
 from ....numerics import tflite_tables as tables
+from ....numerics.reference import domain, saturate
 from ....op.base import constant
 from ....qparams import QParams
 from ...building import sign_or_nan
@@ -132,9 +133,19 @@ def convert_leaky_relu(node: Node) -> relax.Expr:
     """x for x ≥ 0, else alpha·x; alpha may be above 1 or negative."""
     alpha = float(node.options["alpha"])
     if not real_function(node, "float32"):
-        return lookup(node, lambda source, target: tables.leaky_relu(source, target, alpha), (*BYTES, "int16"))
+        table = xnnpack_leaky_relu if node.delegated else tables.leaky_relu
+        return lookup(node, lambda source, target: table(source, target, alpha), (*BYTES, "int16"))
     x = node.input(0)
     return relax.op.where(_negative(node, x), node.emit(relax.op.multiply(x, constant(np.float32(alpha)))), x)
+
+
+def xnnpack_leaky_relu(source: QParams, target: QParams, alpha: float) -> np.ndarray:
+    """Multipliers with 8 fraction bits, midpoints up (xnn_qs8_vlrelu_ukernel)."""
+    positive = np.float32(source.scale) / np.float32(target.scale)
+    upper, lower = (int(np.rint(np.float32(256) * scale)) for scale in (positive, positive * np.float32(alpha)))
+    x = domain(source.dtype).astype(np.int32) - int(source.zero_point)
+    rounded = (x * np.where(x >= 0, upper, lower) + 128) >> 8
+    return saturate(rounded + int(target.zero_point), target.dtype)
 
 
 @converter("PRELU", max_version=1)
@@ -182,7 +193,7 @@ def convert_neg(node: Node) -> relax.Expr:
     """−x. LiteRT negates the stored integers of quantized tensors; numerics "float32" negates the real values."""
     if real_function(node, "float32", "int8", "int16", "int32", "int64"):
         return relax.op.negative(node.input(0))
-    negated = tables.negative if node.tflite_numerics else negated_table
+    negated = tables.negative if node.reference_kernels else negated_table
     return lookup(node, negated, ("int8", "int16"))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....numerics.binary import xnnpack_adds
 from ....numerics.reference import domain
 from ....op.base import constant
 from ....qparams import QParams
@@ -39,10 +38,8 @@ def convert_sum(node: Node) -> relax.Expr:
     (pot_scale_int16).
     """
     pot_scale = node.dtype() == "int16" and bool(node.options["pot_scale_int16"])
-    if not node.tflite_numerics and node.is_quantized(0) and node.dtype() != "int16":
-        scales = (node.qparams(0).scale, node.qparams(1).scale, node.output_qparams().scale)
-        if not any(scale.size > 1 for scale in scales) and xnnpack_adds(*scales):
-            return _binary(node, rounding="UPWARD", compute_dtype="int32")
+    if node.delegated:
+        return _binary(node, rounding="UPWARD", compute_dtype="int32")
     return _binary(node, rounding="TFLITE", pot_scale=pot_scale)
 
 
@@ -51,7 +48,7 @@ def convert_mul(node: Node) -> relax.Expr:
     """A product; quantized products have the scale s_l·s_r before rescaling. XNNPACK squares 8-bit tensors by a
     table."""
     same = node.operator.inputs[0] == node.operator.inputs[1]
-    if same and not node.tflite_numerics and node.is_quantized(0) and node.dtype() != "int16":
+    if same and node.delegated:
         table = _square_table(tensor_qparams(node), result_qparams(node))
         return activate(node, qnn.table(node.input(0), table))
     return _binary(node, rounding=node.rounding)

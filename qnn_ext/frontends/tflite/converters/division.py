@@ -67,7 +67,7 @@ def _divide_by_table(node: Node, divisor: relax.Expr, lhs: QParams, rhs: QParams
     columns = node.emit(relax.op.subtract(node.emit(relax.op.astype(divisor, "int32")), scalar(low)))
     index = node.emit(relax.op.add(node.emit(relax.op.multiply(rows, scalar(256))), columns))
     x, y = np.meshgrid(domain(lhs.dtype), domain(rhs.dtype), indexing="ij")
-    quotients = divide_array(x.reshape(-1), y.reshape(-1), lhs, rhs, output, wrap=node.tflite_numerics)
+    quotients = divide_array(x.reshape(-1), y.reshape(-1), lhs, rhs, output, wrap=node.reference_kernels)
     return qnn.table(node.emit(relax.op.astype(index, "uint16")), quotients)
 
 
@@ -121,7 +121,7 @@ def _divide_int16(node: Node, y: relax.Expr, lhs: QParams, rhs: QParams, output:
     scaled = quotient.high_multiply(quotient.constant(multiplier))
     exponent = headroom + Wide(node, _lookup(node, y, inverse_shift - out_shift))
     result = scaled.divide_by_pot(exponent.at_most(62))
-    if node.tflite_numerics:
+    if node.reference_kernels:
         wrapped = (scaled >> (exponent & 31)) + scaled.not_below(0)
         result = exponent.not_below(32).choose(wrapped, result)
     low, high = dtype_range("int16")

@@ -175,8 +175,8 @@ class IntegerCell:
     def _peephole_weights(self, weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """The weights for every element of the cell state. LiteRT walks the state (of the whole batch when time-major,
         else of each entry) in rows of the *output's* size, so with a projection it applies the wrong weights, and none
-        at the end; numerics="tflite" reproduces that."""
-        if not self.node.tflite_numerics or self.layer.outputs == self.layer.cells:
+        at the end."""
+        if self.layer.outputs == self.layer.cells:
             return weights
         batch, entries = shape[0], shape[0] if self.node.options["time_major"] else 1
         walked = np.zeros(entries * self.layer.cells, np.int64)

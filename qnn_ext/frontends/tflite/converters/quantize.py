@@ -37,7 +37,7 @@ def convert_quantize(node: Node) -> relax.Expr:
             axis=axis,
             out_dtype=target.dtype,
             rounding=node.float_rounding,
-            reciprocal=not node.tflite_numerics,
+            reciprocal=not node.reference_kernels,
         )
     if target.dtype not in REQUANTIZE_TARGETS.get(dtype, ()):
         raise node.unsupported(f"conversion from {dtype} to {target.dtype}")
@@ -52,8 +52,8 @@ def _requantize(node: Node, source: QParams, target: QParams) -> relax.Expr:
     with a multiplier of 8 fraction bits, midpoints up, and leaves all other pairs to TFLite's kernel."""
     in_scale, out_scale = source.scale.astype(np.float64), target.scale.astype(np.float64)
     rounding = "TFLITE"
-    ratio = source.scale / target.scale
-    if not node.tflite_numerics and source.dtype == target.dtype != "int16" and 2.0**-8 <= ratio <= 2.0**7:
+    if node.delegated:
+        ratio = source.scale / target.scale
         in_scale, out_scale = np.asarray(np.rint(np.float64(ratio) * 256)), np.asarray(256.0)
         rounding = "UPWARD"
     return qnn.requantize(

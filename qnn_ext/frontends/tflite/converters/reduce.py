@@ -113,10 +113,7 @@ def _quantized_product(node: Node) -> relax.Expr:
         # simplify it.
         product = node.emit(relax.op.sum(node.emit(relax.op.astype(scaled, "int64")), [0], keepdims=True))
     zero_point = int(target.zero_point)
-    if node.tflite_numerics:
-        result = narrow(node, _scaled(node, product, factor), zero_point, target.dtype)
-    else:
-        result = multiply(node, product, factor, zero_point, target.dtype)
+    result = narrow(node, _scaled(node, product, factor), zero_point, target.dtype)
     keep = bool(node.options["keep_dims"])
     return relax.op.reshape(
         result, [1 if axis in axes else dim for axis, dim in enumerate(shape) if keep or axis not in axes]
@@ -124,9 +121,7 @@ def _quantized_product(node: Node) -> relax.Expr:
 
 
 def _scaled(node: Node, value: relax.Expr, factor: float) -> relax.Expr:
-    """round(value · factor) as int32. An overflow wraps around in LiteRT; numerics "float32" saturates."""
-    if not node.tflite_numerics:
-        return multiply(node, value, factor)
+    """round(value · factor) as int32. An overflow wraps around."""
     return node.emit(relax.op.astype(multiply(node, value, factor, out_dtype="int64"), "int32"))
 
 

@@ -25,13 +25,15 @@ def _target_size(node: Node) -> tuple[int, int]:
 
 @converter("RESIZE_BILINEAR", max_version=4)
 def convert_resize_bilinear(node: Node) -> relax.Expr:
-    """int8 and int16 in fixed point, uint8 in float32: as in LiteRT."""
+    """As XNNPACK does it, or as TFLite's own kernels: int8 and int16 in fixed point, uint8 in float32."""
     align_corners, half_pixel = bool(node.options["align_corners"]), bool(node.options["half_pixel_centers"])
     if align_corners and half_pixel:
         raise node.malformed("align_corners and half_pixel_centers cannot both be set")
     if node.dtype() not in ("int8", "uint8", "int16", "float32"):
         raise node.unsupported(f"bilinear resizing of {node.dtype()}")
     arithmetic = "fixed" if node.dtype() in ("int8", "int16") else "float32"
+    if node.delegated:
+        arithmetic = "xnnpack"
     return qnn.resize_bilinear(node.input(0), _target_size(node), align_corners, half_pixel, arithmetic)
 
 

@@ -169,7 +169,7 @@ def convert_concatenation(node: Node) -> relax.Expr:
         target.scale,
         target.zero_point,
         axis=axis,
-        rounding="TFLITE" if target.dtype == "uint8" else node.rounding,
+        rounding="TFLITE",
         out_dtype=target.dtype,
     )
     return node.activate(joined)
@@ -177,7 +177,7 @@ def convert_concatenation(node: Node) -> relax.Expr:
 
 def _scales_differ(node: Node) -> bool:
     """Whether any part has to be requantized."""
-    if not node.is_quantized(0) or (node.tflite_numerics and node.dtype() == "int16"):
+    if not node.is_quantized(0) or node.dtype() == "int16":
         return False
     return any(node.qparams(i) != node.output_qparams() for i in range(node.input_count))
 

@@ -67,6 +67,7 @@ def _quantization(node: Node) -> tuple[Any, ...]:
 
 
 def _rounding(node: Node) -> dict[str, Any]:
-    """16-bit tensors use LiteRT's own kernel with either resolver: XNNPACK has none."""
-    rounding = "TFLITE" if node.dtype() == "int16" else node.rounding
+    """XNNPACK has no such kernel. TFLite's own round in float where the reference kernels compute in fixed point; for
+    16 bits they are the same."""
+    rounding = "TFLITE" if node.dtype() == "int16" or node.reference_kernels else "TONEAREST_EVEN"
     return {"rounding": rounding, "out_dtype": node.output_tensor().dtype}

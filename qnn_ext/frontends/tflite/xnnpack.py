@@ -1,0 +1,146 @@
+"""Which nodes XNNPACK computes in LiteRT with its default delegate; TFLite's own kernels compute the others.
+
+The conditions are those of LiteRT's xnnpack_delegate.cc (the functions Visit…Node) for 8-bit tensors. What the nodes
+around it do to a node's delegation (LiteRT limits the number of partitions) is not considered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .reader import Operator, Tensor
+
+BYTES = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node as the file describes it; absent inputs are None."""
+
+    options: dict[str, Any]
+    inputs: tuple[Tensor | None, ...]
+    output: Tensor
+
+    def input(self, index: int) -> Tensor | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+
+Rule = Callable[[_Node], bool]
+
+
+def takes(operator: Operator, tensors: tuple[Tensor, ...]) -> bool:
+    """Whether XNNPACK has a kernel for an operator on 8-bit tensors; `tensors` are those of its subgraph."""
+    rule = RULES.get(operator.name)
+    if rule is None or not operator.outputs:
+        return False
+    inputs = tuple(tensors[index] if index >= 0 else None for index in operator.inputs)
+    return rule(_Node(operator.options, inputs, tensors[operator.outputs[0]]))
+
+
+def _is_byte(tensor: Tensor | None) -> bool:
+    """An 8-bit tensor with one scale. The dimension of the channels, meaningless here, must be 0 nevertheless."""
+    if tensor is None or tensor.qparams is None:
+        return False
+    return tensor.dtype in BYTES and not tensor.qparams.per_channel and tensor.channel_dimension == 0
+
+
+def _bytes(node: _Node, *indices: int) -> bool:
+    """Whether these inputs and the output are 8-bit tensors of one dtype, as XNNPACK takes them."""
+    inputs = [node.input(index) for index in indices]
+    return _is_byte(node.output) and all(_is_byte(x) and x is not None and x.dtype == node.output.dtype for x in inputs)
+
+
+def _ratio(node: _Node, *indices: int) -> float:
+    """The product of these inputs' scales over the output's, in float32."""
+    scales = [x.qparams.scale for x in (*map(node.input, indices), node.output) if x is not None and x.qparams]
+    *factors, result = (np.float32(scale.reshape(())) for scale in scales)
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.prod(factors, dtype=np.float32) / result)
+
+
+# ---- the rules -----------------------------------------------------------------------------------------------------
+
+
+def _first(node: _Node) -> bool:
+    return _bytes(node, 0)
+
+
+def _sum(node: _Node) -> bool:
+    return _bytes(node, 0, 1) and all(2.0**-10 <= _ratio(node, index) < 2.0**8 for index in (0, 1))
+
+
+def _product(node: _Node) -> bool:
+    return _bytes(node, 0, 1) and 2.0**-16 <= _ratio(node, 0, 1) < 2.0**8
+
+
+def _leaky_relu(node: _Node) -> bool:
+    alpha = np.float32(node.options["alpha"])
+    if not _bytes(node, 0) or not np.isfinite(alpha) or abs(alpha) < np.finfo(np.float32).tiny:
+        return False
+    positive = _ratio(node, 0)
+    negative = float(np.float32(positive) * alpha)
+    return 2.0**-8 <= positive <= 2.0**7 and abs(negative) >= 2.0**-8 and -127.99609375 <= negative <= 128.0
+
+
+def _quantize(node: _Node) -> bool:
+    return _bytes(node, 0) and 2.0**-8 <= _ratio(node, 0) <= 2.0**7
+
+
+def _reduce(node: _Node) -> bool:
+    axes = node.input(1)
+    return _bytes(node, 0) and axes is not None and axes.data is not None and axes.data.size > 0
+
+
+def _weighted(data: int, weight: int, bias: int, *, needs_bias: bool, axis: int) -> Rule:
+    """A product with constant weights, whose scales may run along `axis`, and a constant bias."""
+
+    def rule(node: _Node) -> bool:
+        weights, offsets = node.input(weight), node.input(bias)
+        if not _bytes(node, data) or weights is None or weights.data is None or weights.dtype != node.output.dtype:
+            return False
+        if weights.dtype == "uint8" and not _is_byte(weights):
+            return False
+        if weights.dtype == "int8" and not _is_symmetric(weights, axis):
+            return False
+        if offsets is None:
+            return not needs_bias
+        return offsets.dtype == "int32" and offsets.data is not None
+
+    return rule
+
+
+def _is_symmetric(weights: Tensor, axis: int) -> bool:
+    """int8 weights without a zero point, with one scale or scales along `axis`."""
+    qparams = weights.qparams
+    return qparams is not None and not np.any(qparams.zero_point) and qparams.axis in (None, axis)
+
+
+def _batch_matmul(node: _Node) -> bool:
+    right = node.input(1)
+    if not _bytes(node, 0) or node.output.dtype != "int8" or right is None or right.qparams is None:
+        return False
+    return right.dtype == "int8" and not np.any(right.qparams.zero_point)
+
+
+RULES: dict[str, Rule] = {
+    "ADD": _sum,
+    "BATCH_MATMUL": _batch_matmul,
+    "CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=0),
+    "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3),
+    "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0),
+    "LEAKY_RELU": _leaky_relu,
+    "MAX_POOL_2D": _first,
+    "MEAN": _reduce,
+    "MUL": _product,
+    "QUANTIZE": _quantize,
+    "REDUCE_MAX": _reduce,
+    "REDUCE_MIN": _reduce,
+    "RESIZE_BILINEAR": _first,
+    "SUB": _sum,
+    "SUM": _reduce,
+    "TRANSPOSE_CONV": _weighted(2, 1, 3, needs_bias=False, axis=0),
+}
