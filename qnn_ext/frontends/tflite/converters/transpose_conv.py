@@ -1,9 +1,13 @@
-"""TRANSPOSE_CONV as one ordinary convolution per output phase, all phases at once, followed by a shuffle.
+"""TRANSPOSE_CONV and MediaPipe's variant of it as one ordinary convolution per output phase, all phases at once,
+followed by a shuffle.
 
 The derivation is in numerics/phases.py.
 """
 
 from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
@@ -27,30 +31,66 @@ from .convolution import (
 from .shape import check_elements
 
 SHAPE, WEIGHT, DATA, BIAS = range(4)
+_SAME, _VALID = 1, 2  # TfLitePadding
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The inputs by role: their indices."""
+
+    data: int
+    weight: int
+    bias: int
 
 
 @converter("TRANSPOSE_CONV", max_version=5)
 def convert_transpose_conv(node: Node) -> relax.Expr:
     """Inputs: the output's shape (constant), weights OHWI, activations NHWC, optional bias."""
     check_rank4(node, WEIGHT, DATA)
-    weight, phases, size = node.constant(WEIGHT), _phases(node), _output_size(node)
-    if weight.shape[3] != node.shape(DATA)[3]:
-        raise node.malformed(f"weights of shape {weight.shape} do not match {node.shape(DATA)[3]} input channels")
+    size, phases = _output_size(node), strides_and_dilation(node)[0]
     # the padding of the convolution being transposed
-    top, left, _, _ = window_padding(node, size, weight.shape[1:3], phases, (1, 1))
-    kind = product_kind(node, DATA, WEIGHT)
-    zero_point = int(node.qparams(WEIGHT).zero_point.reshape(-1)[0]) if kind == "integer" else 0
+    top, left, _, _ = window_padding(node, size, node.shape(WEIGHT)[1:3], phases, (1, 1))
+    return _transposed(node, Operands(DATA, WEIGHT, BIAS), size, phases, (top, left))
+
+
+@converter("Convolution2DTransposeBias", max_version=1)
+def convert_transpose_conv_bias(node: Node) -> relax.Expr:
+    """MediaPipe's custom operator (util/tflite/operations/transpose_conv_bias.cc). Inputs, all float32: activations
+    NHWC, weights OHWI, bias. Options: TfLiteTransposeConvParams. The output's size follows from the input's."""
+    operands = Operands(0, 1, 2)
+    check_rank4(node, operands.data, operands.weight)
+    if any(node.dtype(index) != "float32" for index in range(3)):
+        raise node.unsupported("dtypes other than float32")
+    if len(node.operator.custom_options) < 12:
+        raise node.malformed(f"{len(node.operator.custom_options)} bytes of options; padding and strides need 12")
+    padding, stride_w, stride_h = struct.unpack_from("<3i", node.operator.custom_options)
+    if padding not in (_SAME, _VALID) or min(stride_h, stride_w) < 1:
+        raise node.malformed(f"padding {padding} and strides {(stride_h, stride_w)} are not valid")
+    size, offset = [], []
+    strides = (stride_h, stride_w)
+    for dim, kernel, stride in zip(node.shape(0)[1:3], node.shape(1)[1:3], strides, strict=True):
+        total = max(0, kernel - (dim - 1) % stride - 1) if padding == _SAME else 0
+        size.append(stride * (dim - 1) + kernel - total)
+        offset.append(total // 2)
+    check_elements(node, [node.shape(0)[0], *size, node.shape(1)[0]])
+    return _transposed(node, operands, (size[0], size[1]), strides, (offset[0], offset[1]))
+
+
+def _transposed(node: Node, operands: Operands, size: Pair, phases: Pair, offset: Pair) -> relax.Expr:
+    """size: of the output; phases: the strides; offset: rows and columns cut off at the top and left."""
+    weight = node.constant(operands.weight)
+    if weight.shape[3] != node.shape(operands.data)[3]:
+        channels = node.shape(operands.data)[3]
+        raise node.malformed(f"weights of shape {weight.shape} do not match {channels} input channels")
+    kind = product_kind(node, operands.data, operands.weight)
+    zero_point = int(node.qparams(operands.weight).zero_point.reshape(-1)[0]) if kind == "integer" else 0
     taps = tap_counts(weight.shape[1:3], phases)
-    rows = ((size[0] - 1 + top) // phases[0] + 1, (size[1] - 1 + left) // phases[1] + 1)
+    rows = ((size[0] - 1 + offset[0]) // phases[0] + 1, (size[1] - 1 + offset[1]) // phases[1] + 1)
     enlarged = (weight.shape[0], phases[0] * taps[0], phases[1] * taps[1], weight.shape[3])
     check_elements(node, enlarged, "folded", exempt=4 * weight.size)
-    data, padding = _fit(node, node.input(DATA), rows, taps)
-    result = _convolve(node, kind, data, phase_weight(weight, phases, zero_point), padding, phases)
-    return _interleave(node, node.emit(result), phases, (top, left), size)
-
-
-def _phases(node: Node) -> Pair:
-    return strides_and_dilation(node)[0]
+    data, padding = _fit(node, node.input(operands.data), rows, taps)
+    result = _convolve(node, operands, kind, data, phase_weight(weight, phases, zero_point), padding, phases)
+    return _interleave(node, node.emit(result), phases, offset, size)
 
 
 def _output_size(node: Node) -> Pair:
@@ -72,21 +112,27 @@ def _fit(node: Node, data: relax.Expr, rows: Pair, taps: Pair) -> tuple[relax.Ex
 
 
 def _convolve(
-    node: Node, kind: str, data: relax.Expr, weight: np.ndarray, padding: tuple[int, int, int, int], phases: Pair
+    node: Node,
+    operands: Operands,
+    kind: str,
+    data: relax.Expr,
+    weight: np.ndarray,
+    padding: tuple[int, int, int, int],
+    phases: Pair,
 ) -> relax.Expr:
     """The convolution, with per-output-channel parameters repeated for every phase."""
     repeats, geometry = phases[0] * phases[1], Geometry(padding=padding)
-    bias = bias_of(node, BIAS, weight.shape[0] // repeats)
+    bias = bias_of(node, operands.bias, weight.shape[0] // repeats)
     if bias is not None and repeats > 1:
         bias = node.emit(relax.op.tile(bias, (repeats,)))
     kernel = constant(weight)
     if kind == "float":
         return finish_float(node, float_convolution(data, kernel, geometry), bias)
-    qparams = _repeated(weight_qparams(node, WEIGHT, 0), repeats)
+    qparams = _repeated(weight_qparams(node, operands.weight, 0), repeats)
     if kind == "hybrid":
         return hybrid_convolution(node, data, kernel, qparams, bias, geometry, asymmetric=True)
-    source = node.qparams(DATA)
-    dtype = accumulator_dtype(node, source.dtype, BIAS)
+    source = node.qparams(operands.data)
+    dtype = accumulator_dtype(node, source.dtype, operands.bias)
     return integer_convolution(node, (data, source), (kernel, qparams), bias, geometry, dtype)
 
 
