@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 from tvm import relax
 
 from .... import op as qnn
@@ -20,6 +21,7 @@ from ..integers import (
 )
 from ..node import Node
 from ..registry import converter
+from .accumulators import as_dtype, number
 
 INTEGERS = ("int32", "int64")
 
@@ -49,7 +51,7 @@ def convert_mean(node: Node) -> relax.Expr:
     """Quantized means round once, with 1/n folded into the multiplier. int32 and int64 truncate towards zero."""
     axes = reduction_axes(node)
     if quantized_or_plain(node, 0):
-        return _quantized_sum(node, qnn.mean, axes)
+        return _xnnpack_sum(node, axes, mean=True) if node.delegated else _quantized_sum(node, qnn.mean, axes)
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
     if node.dtype() == "float32":
         return reduced(node, relax.op.mean, node.input(0), axes)
@@ -62,7 +64,8 @@ def convert_mean(node: Node) -> relax.Expr:
 def convert_sum(node: Node) -> relax.Expr:
     """Integer sums wrap around."""
     if quantized_or_plain(node, 0):
-        return _quantized_sum(node, qnn.sum, reduction_axes(node))
+        axes = reduction_axes(node)
+        return _xnnpack_sum(node, axes, mean=False) if node.delegated else _quantized_sum(node, qnn.sum, axes)
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
     return reduced(node, relax.op.sum, node.input(0))
 
@@ -82,6 +85,20 @@ def _quantized_sum(node: Node, function: Callable[..., relax.Expr], axes: list[i
         rounding=node.rounding,
         out_dtype=target.dtype,
     )
+
+
+def _xnnpack_sum(node: Node, axes: list[int], mean: bool) -> relax.Expr:
+    """saturate(rint(f32(Σ q)·m + z)) in float32, with m = s_in / s_out (· 1/n for means) and z = z_out − f32(n·z_in)·m
+    (XNNPACK's reduce_nd, whose sums keep the input's zero point)."""
+    source, target, one = tensor_qparams(node), result_qparams(node), np.float32(1)
+    count = math.prod(node.shape(0)[axis] for axis in axes)
+    multiplier = np.float32(source.scale) / np.float32(target.scale) * (one / np.float32(count) if mean else one)
+    offset = np.float32(target.zero_point) - np.float32(count * int(source.zero_point)) * multiplier
+    keepdims = bool(node.options["keep_dims"])
+    total = node.emit(qnn.sum(node.input(0), one, 0, one, 0, axis=axes, keepdims=keepdims, out_dtype="int32"))
+    scaled = node.emit(relax.op.multiply(as_dtype(node, total, "float32"), number(multiplier)))
+    real = node.emit(relax.op.add(scaled, number(offset)))
+    return qnn.quantize(real, 1.0, 0, out_dtype=target.dtype)
 
 
 @converter("REDUCE_PROD", max_version=2)
