@@ -37,8 +37,8 @@ _CHOICES = {
         "padding_mode": ("zeros", "border", "reflection"),
     },
 }
-# Versions that TVM's importer does not distinguish from older ones with different inputs
-_AT_LEAST = {"TopK": 11}
+# Operators for which TVM's importer takes this version for an older one, with different inputs: (version, the next one)
+_SUCCESSORS = {"TopK": (10, 11)}
 
 
 def convert_with_tvm(node: Node) -> list[relax.Expr]:
@@ -82,7 +82,8 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            convert = table[node.op_type].get_converter(max(node.opset, _AT_LEAST.get(node.op_type, 0)))
+            version, successor = _SUCCESSORS.get(node.op_type, (0, 0))
+            convert = table[node.op_type].get_converter(successor if node.opset == version else node.opset)
             result = builder.normalize(convert(builder, inputs, attributes, [{}, {}]))
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]

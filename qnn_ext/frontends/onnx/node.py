@@ -12,10 +12,11 @@ from ...op.base import constant, constant_value, shape_of
 from ..assembly import Conversion
 from .assembly import OnnxAssembly
 from .reader import Operator
-from .tensors import NARROW, dtype_name
+from .tensors import NARROW, dtype_name, element_type
 
 # Some models have channels whose weights are all zero, with scale 0. Integers cannot represent that, so it becomes a
 # scale that keeps every product below half a step.
+_BROADCASTS_LIKE_NUMPY = 7  # the first version of the operator set without the attribute `broadcast`
 _NEGLIGIBLE_SCALE = np.float32(1e-30)
 
 
@@ -39,6 +40,8 @@ class Node(Conversion):
         self.outputs = operator.outputs
         self.opset = assembly.model.opset(operator.domain)
         self.inputs: list[relax.Expr | None] = [assembly.value(name) if name else None for name in operator.inputs]
+        if not self.domain and self.opset < _BROADCASTS_LIKE_NUMPY and self.attributes.get("broadcast", 0):
+            self._align()
 
     # ---- inputs, attributes, outputs ---------------------------------------------------------------------------------
 
@@ -78,8 +81,9 @@ class Node(Conversion):
         return self.attributes.get(name, default)
 
     def target_dtype(self, name: str) -> str:
-        """The dtype that an attribute gives by its ONNX code; 4- and 2-bit integers are refused."""
-        dtype = dtype_name(self.attribute(name, 0))
+        """The dtype that an attribute gives by its ONNX code, or name; 4- and 2-bit integers are refused."""
+        code = self.attribute(name, 0)
+        dtype = dtype_name(element_type(code) if isinstance(code, str) else code)
         if dtype in NARROW.values():
             raise self.unsupported(f"conversion to {dtype} at run time")
         return dtype
@@ -103,6 +107,15 @@ class Node(Conversion):
         if values.dtype.kind not in "iu":
             raise self.malformed(f"input {index} ('{self.input_name(index)}') must hold integers, found {values.dtype}")
         return [int(value) for value in values.reshape(-1)]
+
+    def _align(self) -> None:
+        """Shape the second operand so that its axes start at the first one's `axis`; by default they end with it."""
+        axis, ndim, shape = self.attribute("axis"), len(self.shape(0)), self.shape(1)
+        if axis is None:
+            return
+        if not 0 <= axis <= ndim - len(shape):
+            raise self.malformed(f"an operand of shape {shape} from axis {axis} on does not fit shape {self.shape(0)}")
+        self.inputs[1] = self.emit(relax.op.reshape(self.input(1), (*shape, *(1,) * (ndim - axis - len(shape)))))
 
     # ---- quantization ------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,16 @@ def element_type_name(code: int) -> str:
     return TensorProto.DataType.Name(code) if code in TensorProto.DataType.values() else str(code)
 
 
+def element_type(name: str) -> int:
+    """The code of an element type by its name in ONNX, "FLOAT"."""
+    from onnx import TensorProto
+
+    try:
+        return int(TensorProto.DataType.Value(name))
+    except ValueError:
+        raise ModelFormatError(f"there is no element type {name!r}") from None
+
+
 def read_tensor(proto: Any, external: ExternalData | None) -> np.ndarray:
     """The value of a TensorProto; 4- and 2-bit integers unpacked to 8 bits.
 

@@ -191,7 +191,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "stride of a convolution": (windowed("Conv", strides=[2**31 - 1] * 2), "strides"),
     "negative dilation": (windowed("MaxPool", kernel_shape=[2, 2], dilations=[-1, -1]), "dilation"),
     "negative dilation inside of a formula": (windowed("LpPool", kernel_shape=[2, 2], dilations=[-1, -1]), "dilation"),
-    "negative window": (windowed("AveragePool", kernel_shape=[-1, -1]), "pool_size"),
+    "negative window": (windowed("AveragePool", kernel_shape=[-1, -1]), "kernel_shape"),
     "empty tensor of absurd dimensions": (
         model([node("Tile", ["x", "s"], ["y"])], [const("s", [2**60, 0])]),
         "damaged",

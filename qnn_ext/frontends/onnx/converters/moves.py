@@ -1,4 +1,4 @@
-"""Operators that only move values: Gather, Pad, Tile, CumSum's flips, DepthToSpace and its inverse."""
+"""Operators that only move values: Gather, Pad, Concat, Slice, Tile, CumSum's flips, DepthToSpace and its inverse."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tvm import relax
 from ....limits import check_elements
 from ....op.base import constant, constant_value, normalize_axis
 from ...building import padded
+from ..fallback import convert_with_tvm
 from ..indices import index_input
 from ..node import Node
 from ..registry import converter
@@ -84,6 +85,54 @@ def _repeated(node: Node, mode: str, length: int, low: int, high: int) -> np.nda
     period = max(2 * (length - 1), 1)
     folded = np.abs(positions) % period
     return np.where(folded >= length, period - folded, folded) if length > 1 else np.zeros_like(positions)
+
+
+@converter("Concat")
+def concat(node: Node) -> relax.Expr:
+    """Tensors joined along an axis: the second by default before version 4, which requires one."""
+    axis = node.attribute("axis", 1 if node.opset < 4 else None)
+    if axis is None:
+        raise node.malformed("the attribute axis is missing")
+    tensors = [node.input(index) for index in range(len(node.inputs))]
+    return relax.op.concat(tensors, normalize_axis(axis, len(node.shape(0))))
+
+
+@converter("Slice")
+def slice_by_attributes(node: Node) -> relax.Expr:
+    """A range along each of the axes, with ranges and axes in attributes."""
+    starts, ends = (node.attribute(name, []) for name in ("starts", "ends"))
+    return _sliced(node, starts, ends, node.attribute("axes"), None)
+
+
+@converter("Slice", since=10)
+def slice_by_inputs(node: Node) -> relax.Expr | list[relax.Expr]:
+    """A range along each of the axes, with ranges, axes and steps as inputs."""
+    if not all(node.is_constant(index) for index in range(1, len(node.inputs)) if node.has_input(index)):
+        return convert_with_tvm(node)
+    axes, steps = (node.integers(index) if node.has_input(index) else None for index in (3, 4))
+    return _sliced(node, node.integers(1), node.integers(2), axes, steps)
+
+
+def _sliced(
+    node: Node, starts: list[int], ends: list[int], axes: list[int] | None, steps: list[int] | None
+) -> relax.Expr:
+    """Ranges as in Python: negative bounds count from the end, and bounds beyond an end stop there."""
+    shape = node.shape(0)
+    chosen = list(range(len(starts))) if axes is None else [normalize_axis(axis, len(shape)) for axis in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(chosen) == len(steps) or len(set(chosen)) != len(chosen):
+        raise node.malformed(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} do not match")
+    if 0 in steps or len(chosen) > len(shape):
+        raise node.malformed(f"steps {steps} of axes {chosen} do not suit shape {shape}")
+    ranges = [
+        slice(start, end, step).indices(shape[axis])
+        for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True)
+    ]
+    ranges = [found if len(range(*found)) else (0, 0, 1) for found in ranges]
+    firsts, lasts, steps = ([values[index] for values in ranges] for index in range(3))
+    # an end of −1 would count from the end again
+    lasts = [last if last >= 0 else -shape[axis] - 1 for axis, last in zip(chosen, lasts, strict=True)]
+    return relax.op.strided_slice(node.input(0), chosen, firsts, lasts, steps)
 
 
 @converter("Tile", since=6)

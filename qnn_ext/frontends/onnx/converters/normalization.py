@@ -17,13 +17,14 @@ def batch_normalization(node: Node) -> relax.Expr:
     if node.attribute("training_mode", 0) or any(node.has_output(index) for index in range(1, len(node.outputs))):
         raise node.unsupported("batch normalization in training mode; export the model for inference")
     shape = node.shape(0)
-    if len(shape) < 2 or any(node.shape(index) != (shape[1],) for index in range(1, 5)):
-        raise node.malformed(f"scale, bias, mean and variance must have one value per channel of {shape}")
+    per_element = not node.attribute("spatial", 1)  # before version 9
+    held, spread = (shape[1:], shape[1:]) if per_element else (shape[1:2], (-1,) + (1,) * (len(shape) - 2))
+    if len(shape) < 2 or any(node.shape(index) != held for index in range(1, 5)):
+        what = "element of a sample" if per_element else "channel"
+        raise node.malformed(f"scale, bias, mean and variance must have one value per {what} of {shape}")
     dtype = node.dtype(0)
     scale, bias, mean, variance = (
-        node.emit(
-            relax.op.reshape(node.emit(relax.op.astype(node.input(index), "float32")), (-1,) + (1,) * (len(shape) - 2))
-        )
+        node.emit(relax.op.reshape(node.emit(relax.op.astype(node.input(index), "float32")), spread))
         for index in range(1, 5)
     )
     epsilon = constant(np.float32(node.attribute("epsilon", 1e-5)))

@@ -98,6 +98,23 @@ def celu(node: Node) -> relax.Expr:
     return relax.op.add(node.emit(relax.op.nn.relu(data)), negative)
 
 
+@converter("PRelu")
+def prelu(node: Node) -> relax.Expr:
+    """x where x ≥ 0, slope · x elsewhere. The slope broadcasts to x; before version 7 it has one value per channel."""
+    data, shape, slope_shape = node.input(0), node.shape(0), node.shape(1)
+    if node.opset < 7 and len(slope_shape) == 1 and len(shape) > 1:
+        slope_shape = (*slope_shape, *(1,) * (len(shape) - 2))
+    first = len(shape) - len(slope_shape)
+    if first < 0 or any(size not in (1, shape[first + axis]) for axis, size in enumerate(slope_shape)):
+        raise node.malformed(f"a slope of shape {node.shape(1)} does not broadcast to data of shape {shape}")
+    varying = [first + axis for axis, size in enumerate(slope_shape) if size != 1]
+    if len(varying) <= 1:
+        axis = varying[0] if varying else len(shape) - 1
+        return relax.op.nn.prelu(data, node.emit(relax.op.reshape(node.input(1), (-1,))), axis)
+    scaled = node.emit(relax.op.multiply(data, node.emit(relax.op.reshape(node.input(1), slope_shape))))
+    return relax.op.where(node.emit(relax.op.less(data, _like(node, 0.0))), scaled, data)
+
+
 @converter("Swish", since=24)
 def swish(node: Node) -> relax.Expr:
     """x · sigmoid(alpha · x)."""
@@ -106,7 +123,19 @@ def swish(node: Node) -> relax.Expr:
     return relax.op.multiply(data, node.emit(relax.op.sigmoid(scaled)))
 
 
-@converter("Cast", "CastLike", since=6)
+@converter("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare", since=18)
+def reduce_function(node: Node) -> relax.Expr | list[relax.Expr]:
+    """A sum of a function of the elements, or only the function where there are no axes and `noop_with_empty_axes`."""
+    no_axes = not node.has_input(1) or 0 in node.shape(1)
+    if not (no_axes and node.attribute("noop_with_empty_axes", 0)):
+        return convert_with_tvm(node)
+    data = node.input(0)
+    if node.op_type == "ReduceSumSquare":
+        return relax.op.multiply(data, data)
+    return relax.op.log(data) if node.op_type == "ReduceLogSum" else relax.op.abs(data)
+
+
+@converter("Cast", "CastLike")
 def cast(node: Node) -> relax.Expr | list[relax.Expr]:
     """A cast; casting to the same dtype does nothing."""
     target = node.dtype(1) if node.op_type == "CastLike" else node.target_dtype("to")

@@ -67,13 +67,18 @@ _NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _BY_SCALE = "floor, where an axis shrinks ceil"  # for Upsample, and Resize before version 11
 
 
+@converter("Upsample", since=7)
+def upsample_by_attribute(node: Node) -> relax.Expr:
+    """Upsample with the scales in an attribute; otherwise as the later version."""
+    return _by_scales(node, np.asarray(node.attribute("scales", []), np.float32))
+
+
 @converter("Upsample", since=9)
 @converter("Resize", since=10)
 def resize_by_scales(node: Node) -> relax.Expr:
     """Version 10 and Upsample: scales only, positions x / scale; for nearest their floor, or their ceiling where an
     axis shrinks, as in ONNX Runtime: the specification leaves it open."""
-    axes = [_by_scale(length, scale) for length, scale in zip(node.shape(0), _scales(node, 1), strict=True)]
-    return _resize(node, axes, "asymmetric", _BY_SCALE)
+    return _by_scales(node, node.constant(1))
 
 
 @converter("Resize", since=11)
@@ -101,8 +106,13 @@ def resize(node: Node) -> relax.Expr:
     return _resize(node, axes, mode, node.attribute("nearest_mode", "round_prefer_floor"))
 
 
-def _by_scale(length: int, scale: float) -> Axis:
-    return Axis(length, _product(length, scale), scale, scale * length)
+def _by_scales(node: Node, values: np.ndarray) -> relax.Expr:
+    shape, scales = node.shape(0), _scales(node, values)
+    if len(scales) != len(shape):
+        raise node.malformed(f"{len(scales)} scales do not match {len(shape)} axes")
+    pairs = zip(shape, scales, strict=True)
+    axes = [Axis(length, _product(length, scale), scale, scale * length) for length, scale in pairs]
+    return _resize(node, axes, "asymmetric", _BY_SCALE)
 
 
 def _product(length: float, scale: float) -> int:
@@ -110,9 +120,9 @@ def _product(length: float, scale: float) -> int:
     return math.floor(np.float32(length) * np.float32(scale))
 
 
-def _scales(node: Node, index: int) -> list[float]:
+def _scales(node: Node, values: np.ndarray) -> list[float]:
     """Scales with their exact float32 values."""
-    values = node.constant(index).reshape(-1)
+    values = values.reshape(-1)
     if values.dtype.kind != "f" or not (np.isfinite(values).all() and (values > 0).all()):
         raise node.malformed(f"scales must be positive, found {values.tolist()}")
     return [float(value) for value in values]
@@ -121,7 +131,7 @@ def _scales(node: Node, index: int) -> list[float]:
 def _targets(node: Node, chosen: list[int]) -> list[tuple[int | None, float]]:
     """(size or None, scale) of each chosen axis."""
     if node.has_input(2) and node.shape(2) != (0,):
-        scales = _scales(node, 2)
+        scales = _scales(node, node.constant(2))
         if len(scales) != len(chosen):
             raise node.malformed(f"{len(scales)} scales do not match {len(chosen)} axes")
         return [(None, scale) for scale in scales]

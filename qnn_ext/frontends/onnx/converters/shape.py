@@ -34,22 +34,33 @@ def identity(node: Node) -> relax.Expr:
 
 @converter("Dropout")
 def dropout(node: Node) -> list[relax.Expr]:
-    """The input itself: models are run, not trained. The second output is an all-true mask."""
+    """The input itself: models are run, not trained. The second output is a mask: all true, before version 12 all
+    false, and before version 10 of the data's dtype, as in ONNX Runtime."""
     if node.has_input(2) and (not node.is_constant(2) or node.constant(2).any()):
         raise node.unsupported("training_mode; export the model for inference")
-    mask = [_all_true(node)] if node.has_output(1) else []
-    return [node.input(0), *mask]
+    if not node.has_output(1):
+        return [node.input(0)]
+    dtype = "bool" if node.opset >= 10 else node.dtype(0)
+    return [
+        node.input(0),
+        constant(np.full(check_elements(node.shape(0), "the mask", "folded"), node.opset >= 12, dtype)),
+    ]
 
 
-def _all_true(node: Node) -> relax.Expr:
-    return constant(np.ones(check_elements(node.shape(0), "the mask", "folded"), np.bool_))
+@converter("Reshape", since=1)
+def reshape_to_attribute(node: Node) -> relax.Expr:
+    """Reshape with the shape in an attribute."""
+    return _reshaped(node, node.attribute("shape", []))
 
 
 @converter("Reshape", since=5)
 def reshape(node: Node) -> relax.Expr:
     """0 copies a dimension (unless allowzero is set), −1 is inferred."""
+    return _reshaped(node, node.integers(1))
+
+
+def _reshaped(node: Node, target: list[int]) -> relax.Expr:
     data = node.shape(0)
-    target = node.integers(1)
     dims = [
         data[axis] if dim == 0 and axis < len(data) and not node.attribute("allowzero", 0) else dim
         for axis, dim in enumerate(target)
