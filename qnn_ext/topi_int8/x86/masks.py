@@ -26,8 +26,22 @@ def with_hidden_bounds(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _hidden(node: tirx.IfThenElse) -> tirx.IfThenElse:
+    if not _stores_scalars(node):
+        return node
     condition = tvm_ffi.structural_map(node.condition, [(kind, _compared) for kind in _COMPARISONS])
     return tirx.IfThenElse(condition, node.then_case, node.else_case)
+
+
+def _stores_scalars(node: tirx.IfThenElse) -> bool:
+    """Whether it holds a store that LLVM could make a lane of a masked one: of a value that is no vector yet."""
+    found: list[tirx.BufferStore] = []
+
+    def visit(store: tirx.BufferStore) -> None:
+        if store.value.ty.dtype.lanes == 1:
+            found.append(store)
+
+    tvm_ffi.structural_walk(node, (tirx.BufferStore, visit))
+    return bool(found)
 
 
 def _compared(node: Any) -> Any:
