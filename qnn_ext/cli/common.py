@@ -22,7 +22,15 @@ from ..module import FloatNote, QnnModule, TensorSpec
 from ..running.engine import Engine, load
 from ..running.kernels import Kernel
 from ..running.model import Memory
-from .formats import TITLES, ImportOptions, parse_limits, parse_shapes, read_module, recognize
+from .formats import (
+    TITLES,
+    ImportOptions,
+    parse_constants,
+    parse_limits,
+    parse_shapes,
+    read_module,
+    recognize,
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,9 +57,14 @@ def import_options(command: Command) -> Command:
     """The options for reading a model file, passed on as one ImportOptions named `importing`."""
 
     @functools.wraps(command)
-    def wrapped(shapes: tuple[str, ...], limits: tuple[str, ...], **options: Any) -> Any:
+    def wrapped(shapes: tuple[str, ...], constants: tuple[str, ...], limits: tuple[str, ...], **options: Any) -> Any:
         given = {field.name: options.pop(field.name) for field in fields(ImportOptions) if field.name in options}
-        importing = ImportOptions(shapes=parse_shapes(shapes), limits=parse_limits(limits), **given)
+        importing = ImportOptions(
+            shapes=parse_shapes(shapes),
+            constants=parse_constants(constants),
+            limits=parse_limits(limits),
+            **given,
+        )
         with using(importing.limits):  # for all that the command builds, calibration's float model included
             return command(importing=importing, **options)
 
@@ -60,6 +73,13 @@ def import_options(command: Command) -> Command:
             click.option("--batch", type=click.IntRange(1), help="Batch size: the first dimension of every input."),
             click.option(
                 "--shape", "shapes", multiple=True, metavar="NAME=1,224,224,3", help="Shape of one input. Repeatable."
+            ),
+            click.option(
+                "--constant",
+                "constants",
+                multiple=True,
+                metavar="NAME=NUMBER",
+                help="Value of an input that never changes: the compiled model does not have it. Repeatable.",
             ),
             click.option(
                 "--numerics",

@@ -43,6 +43,7 @@ class ImportOptions:
     numerics: str | None = None
     batch: int | None = None
     shapes: Mapping[str, tuple[int, ...]] | None = None
+    constants: Mapping[str, Any] | None = None
     params: Path | None = None
     sum_mode: str | None = None
     engine: str | None = None
@@ -178,6 +179,8 @@ def check_options(form: str, options: ImportOptions) -> None:
     for name, taker in takers.items():
         if getattr(options, name) is not None and form != taker:
             raise QnnError(f"--{name.replace('_', '-')} is for {TITLES[taker]} models; this one is {TITLES[form]}")
+    if options.constants and form == "mxnet":
+        raise QnnError("--constant is not for MXNet models: add the value to the parameters")
 
 
 def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, Any] | None) -> QnnModule:
@@ -185,15 +188,23 @@ def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, An
     if form == "tflite":
         from ..frontends.tflite import from_tflite
 
-        return from_tflite(path, numerics=options.numerics or "float32", shapes=shapes, limits=options.limits)
+        return from_tflite(
+            path,
+            numerics=options.numerics or "float32",
+            shapes=shapes,
+            limits=options.limits,
+            constants=options.constants,
+        )
     if form == "onnx":
         from ..frontends.onnx import from_onnx
 
-        return from_onnx(path, shapes=shapes, limits=options.limits)
+        return from_onnx(path, shapes=shapes, limits=options.limits, constants=options.constants)
     if form in ("pt2", "torchscript"):
         from ..frontends.pytorch import from_pytorch
 
-        return from_pytorch(path, shapes=shapes, engine=options.engine, limits=options.limits)
+        return from_pytorch(
+            path, shapes=shapes, engine=options.engine, limits=options.limits, constants=options.constants
+        )
     if form == "mxnet":
         from ..frontends.mxnet import from_mxnet
 
@@ -232,6 +243,22 @@ def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not name or not shape:
         raise click.BadParameter(f"{text!r} is not NAME=1,224,224,3", param_hint="--shape")
     return name, shape
+
+
+def parse_constants(texts: Sequence[str]) -> dict[str, Any] | None:
+    """--constant NAME=16000 or NAME=0.5,1,2, repeated. Raises click.BadParameter."""
+    return dict(map(_parse_constant, texts)) or None
+
+
+def _parse_constant(text: str) -> tuple[str, Any]:
+    name, _, values = text.rpartition("=")
+    try:
+        parsed = json.loads(f"[{values}]")
+    except (ValueError, RecursionError):
+        parsed = []
+    if not name or not parsed or not all(isinstance(value, (bool, int, float)) for value in parsed):
+        raise click.BadParameter(f"{text!r} is not NAME=NUMBER or NAME=NUMBER,NUMBER,…", param_hint="--constant")
+    return name, parsed if len(parsed) > 1 else parsed[0]
 
 
 def parse_limits(texts: Sequence[str]) -> Limits | None:

@@ -16,6 +16,7 @@ from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, li
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
+from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
@@ -31,7 +32,10 @@ _MOST_NESTED = 32  # branches within branches
 
 
 def from_onnx(
-    source: str | os.PathLike | bytes | Any, shapes: Mapping[str, Any] | None = None, limits: Limits | None = None
+    source: str | os.PathLike | bytes | Any,
+    shapes: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) ONNX model: QDQ, QLinear and integer operators, those of com.microsoft and QONNX's.
 
@@ -41,17 +45,19 @@ def from_onnx(
             dimension open takes batches of any size if every operator treats samples independently; a name or None as
             the first entry of a shape asks for that
     limits: the limits of the import, by default `qnn_ext.Limits()`
+    constants: input name -> value of an input that never changes, such as a sample rate: the module does not have this
+            input, and a condition that depends only on such inputs chooses its branch now
 
     Results equal ONNX Runtime's: rint(x / scale) + zero_point, requantization rint(f32(acc) · f32(s_in / s_out)).
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
     or dtype), ShapeError (open dimensions), QnnError (the onnx package is missing).
     """
     with limited(limits):
-        return _import(source, shapes)
+        return _import(source, shapes, constants or {})
 
 
-def _import(source: Any, shapes: Mapping[str, Any] | None) -> QnnModule:
-    model = read_model(source)
+def _import(source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[str, Any]) -> QnnModule:
+    model = _with_constants(read_model(source), constants)
     where = str(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "model"
     if not model.outputs:
         raise ModelFormatError(f"{where}: the model has no outputs: export it again")
@@ -66,6 +72,19 @@ def _import(source: Any, shapes: Mapping[str, Any] | None) -> QnnModule:
         inputs=tuple(replace(spec, dynamic_batch=dims.dynamic_batch) for spec in module.inputs),
         outputs=tuple(replace(spec, dynamic_batch=dims.dynamic_batch) for spec in module.outputs),
         notes=(*module.notes, *notes),
+    )
+
+
+def _with_constants(model: Model, constants: Mapping[str, Any]) -> Model:
+    """The model with inputs bound to values."""
+    check_bound(constants, [value.name for value in model.inputs], "the model")
+    bound = [value for value in model.inputs if value.name in constants]
+    return replace(
+        model,
+        inputs=tuple(value for value in model.inputs if value.name not in constants),
+        constants=model.constants
+        | {v.name: bound_value(v.name, constants[v.name], _held_dtype(v.dtype), v.shape) for v in bound},
+        narrow_dtypes=model.narrow_dtypes | {v.name: v.dtype for v in bound if v.dtype != _held_dtype(v.dtype)},
     )
 
 
@@ -183,7 +202,10 @@ class Importer:
         """The branch taken replaces the node; the condition must be known at import."""
         condition = constant_value(self.assembly.value(operator.inputs[0])) if operator.inputs else None
         if condition is None:
-            raise UnsupportedOperatorError("a condition computed at run time is not supported; only constant ones are")
+            raise UnsupportedOperatorError(
+                "a condition computed at run time is not supported; only constant ones are. If it depends on an input "
+                "that never changes, bind that: constants={'name': value}, or --constant name=value"
+            )
         branch = operator.attributes.get("then_branch" if condition.reshape(-1)[:1].any() else "else_branch")
         if branch is None or self._depth >= _MOST_NESTED:
             raise ModelFormatError("the branch is missing" if branch is None else "branches are nested too deeply")

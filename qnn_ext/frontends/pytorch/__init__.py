@@ -22,6 +22,7 @@ def from_pytorch(
     shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None = None,
     engine: str | None = None,
     limits: Limits | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) PyTorch model.
 
@@ -33,6 +34,8 @@ def from_pytorch(
     engine:         TorchScript only: the engine whose arithmetic to follow: fbgemm, x86, onednn or qnnpack. The file
                     does not say; by default `torch.backends.quantized.engine`, which PyTorch itself would use
     limits:         the limits of the import, by default `qnn_ext.Limits()`
+    constants:      input name -> value of an input that never changes: the module does not have this input, and
+                    control flow that depends only on such inputs is decided now. It needs no example
 
     Files are read and imported in a separate process, which costs the first import a few seconds: PyTorch's readers
     crash on some damaged files, and TorchScript is a program that the import evaluates. That process does not know
@@ -46,18 +49,20 @@ def from_pytorch(
 
     torch = import_torch()
     with limited(limits):
-        return _import(torch, source, example_inputs, shapes, engine)
+        return _import(torch, source, (example_inputs, shapes, constants or {}), engine)
 
 
-def _import(torch: Any, source: Any, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
+def _import(torch: Any, source: Any, values: tuple[Any, Any, Any], engine: str | None) -> QnnModule:
+    """values: example inputs, shapes, constants"""
+    example_inputs, shapes, constants = values
     if isinstance(source, torch.export.ExportedProgram):
         from .exported import from_exported_program
 
-        return from_exported_program(source, "model", shapes, example_inputs)
+        return from_exported_program(source, "model", shapes, example_inputs, constants)
     if isinstance(source, torch.jit.ScriptModule):
         from .torchscript import from_script_module
 
-        return from_script_module(source, example_inputs, shapes, engine, "model")
+        return from_script_module(source, example_inputs, shapes, engine, "model", constants=constants)
     if isinstance(source, torch.nn.Module):
         raise ModelFormatError(
             f"a {type(source).__name__} is Python code, not a graph; pass torch.jit.trace(model.eval(), example) for "
@@ -65,13 +70,13 @@ def _import(torch: Any, source: Any, example_inputs: Any, shapes: Any, engine: s
         )
     if not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
         raise QnnError(f"from_pytorch takes a path, bytes, a ScriptModule or an ExportedProgram, found {type(source)}")
-    return _from_file(source, example_inputs, shapes, engine)
+    return _from_file(source, values, engine)
 
 
-def _from_file(source: Any, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
+def _from_file(source: Any, values: tuple[Any, Any, Any], engine: str | None) -> QnnModule:
     from .isolated import import_file
     from .reader import PROGRAM, read_archive
     from .torchscript.importer import resolve_engine
 
     archive = read_archive(source)
-    return import_file(archive, example_inputs, shapes, None if archive.kind == PROGRAM else resolve_engine(engine))
+    return import_file(archive, values, None if archive.kind == PROGRAM else resolve_engine(engine))

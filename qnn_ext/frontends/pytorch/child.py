@@ -25,7 +25,8 @@ def import_file(request: bytearray) -> list[Any]:
     try:
         archive = reader.Archive(header["kind"], bytes(content), header["name"])
         with limited(Limits(**header["limits"])):
-            module = import_archive(archive, *_unpickled(values), header["engine"])
+            example_inputs, shapes, constants = _unpickled(values)
+            module = import_archive(archive, example_inputs, shapes, header["engine"], constants)
     except QnnError as error:
         if any(map(_is_lack_of_memory, _causes(error))):
             raise MemoryError from error
@@ -33,26 +34,28 @@ def import_file(request: bytearray) -> list[Any]:
     return pack_module(module)
 
 
-def _unpickled(values: memoryview) -> tuple[Any, Any]:
-    """The user's example inputs and shapes."""
+def _unpickled(values: memoryview) -> tuple[Any, Any, Any]:
+    """The user's example inputs, shapes and constants."""
     try:
-        example_inputs, shapes = pickle.loads(values)
+        example_inputs, shapes, constants = pickle.loads(values)
     except (ImportError, AttributeError) as error:  # its class is only known to the other process
         raise InputError(
             f"example_inputs contains types unknown to the separate process that reads the file ({error}); give "
             "arrays, tensors, numbers, and tuples, lists or dictionaries of them"
         ) from error
-    return example_inputs, shapes
+    return example_inputs, shapes, constants
 
 
-def import_archive(archive: reader.Archive, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
+def import_archive(
+    archive: reader.Archive, example_inputs: Any, shapes: Any, engine: str | None, constants: Any = None
+) -> QnnModule:
     """The module of an archive, imported in this process."""
     if archive.kind == reader.PROGRAM:
         from .exported import from_exported_program, load_program
 
         working_on("reading the program")
         program = load_program(archive.content, archive.name)
-        return from_exported_program(program, archive.name, shapes, example_inputs)
+        return from_exported_program(program, archive.name, shapes, example_inputs, constants)
     from .torchscript import from_script_module
     from .torchscript.importer import quantized_engine, resolve_engine
 
@@ -61,7 +64,7 @@ def import_archive(archive: reader.Archive, example_inputs: Any, shapes: Any, en
     with quantized_engine(engine):
         module = reader.load_script(archive)
     size = len(archive.content)  # packed weights do not state how many elements they have
-    return from_script_module(module, example_inputs, shapes, engine, archive.name, elements=size)
+    return from_script_module(module, example_inputs, shapes, engine, archive.name, size, constants)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -25,8 +25,12 @@ _IMPORTERS = {
 }
 
 
-def import_file(archive: Archive, example_inputs: Any, shapes: Any, engine: str | None) -> QnnModule:
-    """The module of an archive. Raises what its import raises, ModelFormatError if that crashes, and LimitError if it
+def import_file(archive: Archive, values: tuple[Any, Any, Any], engine: str | None) -> QnnModule:
+    """The module of an archive.
+
+    values: the user's example inputs, shapes and constants
+
+    Raises what its import raises, ModelFormatError if that crashes, and LimitError if it
     exceeds its time or memory limit."""
     limits, threads = current(), import_torch().get_num_threads()
     memory = limits.memory + _COPIES * len(archive.content)
@@ -40,7 +44,7 @@ def import_file(archive: Archive, example_inputs: Any, shapes: Any, engine: str 
     try:
         answer = call(
             "qnn_ext.frontends.pytorch.child:import_file",
-            pack(header, [archive.content, _pickled(example_inputs, shapes)]),
+            pack(header, [archive.content, _pickled(values)]),
             Bounds(limits.seconds, memory, answer=memory, threads=threads),
             preload=["qnn_ext.frontends.pytorch.child", _IMPORTERS[archive.kind]],
         )
@@ -52,11 +56,12 @@ def import_file(archive: Archive, example_inputs: Any, shapes: Any, engine: str 
     return unpack_module(answer)
 
 
-def _pickled(example_inputs: Any, shapes: Any) -> bytes:
+def _pickled(values: tuple[Any, Any, Any]) -> bytes:
     """The user's own values, for the child."""
+    example_inputs, shapes, constants = values
     shapes = dict(shapes) if isinstance(shapes, Mapping) else shapes
     try:
-        return pickle.dumps((example_inputs, shapes))
+        return pickle.dumps((example_inputs, shapes, dict(constants)))
     except Exception as error:  # the classes of these values may raise anything
         raise InputError(
             f"example_inputs cannot be sent to the separate process that reads the file ({error}); give arrays, "

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import index as operator_index
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -15,7 +16,8 @@ from tvm import relax
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...limits import Limits, begin_walk, charge, check, check_elements, limited
 from ...module import QnnModule, TensorSpec
-from ...op.base import constant_value
+from ...op.base import constant, constant_value
+from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import TfliteAssembly, check_dtype
@@ -33,6 +35,7 @@ def from_tflite(
     numerics: str = "float32",
     shapes: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) TFLite model.
 
@@ -42,6 +45,8 @@ def from_tflite(
               "tflite" equals TFLite's reference kernels bit for bit, in 64-bit integer arithmetic
     shapes:   input name -> shape, to change the batch size (or an image size) at import
     limits:   the limits of the import, by default `qnn_ext.Limits()`
+    constants: input name -> value of an input that never changes, integers for a quantized one: the module does not
+              have this input
 
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
     or dtype), ShapeError.
@@ -50,19 +55,26 @@ def from_tflite(
         raise QnnError(f"numerics must be one of {', '.join(NUMERICS)}, found {numerics!r}")
     where = "model" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
     with limited(limits):
-        return Importer(read_model(source), numerics, dict(shapes or {}), str(where)).run()
+        return Importer(read_model(source), numerics, dict(shapes or {}), str(where), constants=constants).run()
 
 
 class Importer:
     """One import: the walk over a subgraph, whose values `assembly` holds."""
 
     def __init__(
-        self, model: Model, numerics: str, shapes: Mapping[str, Sequence[int]], source: str, subgraph: int = 0
+        self,
+        model: Model,
+        numerics: str,
+        shapes: Mapping[str, Sequence[int]],
+        source: str,
+        subgraph: int = 0,
+        constants: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.graph = model.subgraphs[subgraph]
         self.shapes = shapes
         self.source = source
+        self.constants = constants or {}
         self.assembly = TfliteAssembly(model, self.graph, numerics, shapes, self._run_once)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
@@ -73,8 +85,9 @@ class Importer:
             if not count:
                 raise ModelFormatError(f"{self.source}: the model has no {what}: export it again, from a trained model")
         begin_walk(sum(tensor.data.size for tensor in self.graph.tensors if tensor.data is not None))
+        self._bind_constants()
         inputs = self._input_specs()
-        for index, spec in zip(self.graph.inputs, inputs, strict=True):
+        for index, spec in zip(self._free_inputs(), inputs, strict=True):
             self.assembly.define(index, self.assembly.input(spec.name, spec.shape, spec.dtype))
         outputs: list[relax.Expr] = []
 
@@ -149,8 +162,24 @@ class Importer:
             charge(shape)
         self.assembly.define(index, bound)
 
+    def _free_inputs(self) -> list[int]:
+        """The inputs that are not bound to constants."""
+        return [index for index in self.graph.inputs if self.assembly.tensor(index).name not in self.constants]
+
+    def _bind_constants(self) -> None:
+        check_bound(self.constants, [self.assembly.tensor(index).name for index in self.graph.inputs], self.source)
+        for index in self.graph.inputs:
+            tensor = self.assembly.tensor(index)
+            if tensor.name in self.constants:
+                check_dtype(tensor)
+                declared = [
+                    0 if dim == -1 else size for size, dim in zip(tensor.shape, tensor.shape_signature, strict=True)
+                ]
+                value = bound_value(tensor.name, self.constants[tensor.name], tensor.dtype, declared)
+                self.assembly.define(index, constant(value))
+
     def _input_specs(self) -> list[TensorSpec]:
-        tensors = [self.assembly.tensor(index) for index in self.graph.inputs]
+        tensors = [self.assembly.tensor(index) for index in self._free_inputs()]
         names = [tensor.name for tensor in tensors]
         unknown = [name for name in self.shapes if name not in names]
         if unknown:
@@ -197,7 +226,7 @@ class Importer:
     def _open_dimensions(self) -> str:
         """Which dimensions of inputs the file leaves open, and how to give their sizes; "" if there are none. An open
         batch has the size 1 and is not one of them."""
-        tensors = [self.assembly.tensor(index) for index in self.graph.inputs]
+        tensors = [self.assembly.tensor(index) for index in self._free_inputs()]
         found = {
             tensor.name: axes for tensor in tensors if (axes := _open_axes(tensor)) and tensor.name not in self.shapes
         }

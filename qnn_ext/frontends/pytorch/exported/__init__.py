@@ -31,12 +31,14 @@ def from_exported_program(
     source: str = "model",
     shapes: Mapping[str, Sequence[int]] | None = None,
     example_inputs: Any = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> QnnModule:
     """Import a `torch.export.ExportedProgram`.
 
     source: where the program came from, for messages
     shapes: input name -> shape, which fixes the program's symbolic dimensions
     example_inputs: arrays or tensors, in order or by name, whose shapes fix them as well
+    constants: input name -> value of an input that never changes: the module does not have this input
 
     Quantize and dequantize operators become R.qnn.quantize and R.qnn.dequantize with PyTorch's rounding, rint(x · f32(1
     / scale)) + zero_point; `qnn_ext.passes.qdq_to_integer` turns what lies between them into integer operators. Raises
@@ -46,4 +48,4 @@ def from_exported_program(
 
     if shapes is not None and not isinstance(shapes, Mapping):
         raise QnnError("for a torch.export program, shapes must be a mapping from input name to shape")
-    return ProgramImporter(program, source, shapes or {}, example_inputs).run()
+    return ProgramImporter(program, source, shapes or {}, example_inputs, constants).run()

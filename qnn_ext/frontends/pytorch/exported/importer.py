@@ -7,7 +7,7 @@ depends on constants alone is computed at import, by PyTorch itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index as operator_index
 from typing import Any
@@ -25,6 +25,7 @@ from ....module import QnnModule, TensorSpec
 from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
 from ...assembly import Assembly
+from ...bound import bound_value, check_bound
 from ...building import blaming, identifier, reason
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
@@ -44,12 +45,18 @@ class ProgramImporter:
     """State of one import. Converters use `emit`, `node` and `meta`."""
 
     def __init__(
-        self, program: Any, source: str, shapes: Mapping[str, Sequence[int]], example_inputs: Any = None
+        self,
+        program: Any,
+        source: str,
+        shapes: Mapping[str, Sequence[int]],
+        example_inputs: Any = None,
+        constants: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(program, torch.export.ExportedProgram):
             raise ModelFormatError(f"{source}: expected a torch.export.ExportedProgram, found {type(program).__name__}")
         self.source = source
-        self.shapes = {**_example_shapes(program, example_inputs), **shapes}
+        self.shapes = {**_example_shapes(program, example_inputs, constants or {}), **shapes}
+        self.constants = constants or {}
         self.node: Any = None
         self._values = Values()
         self._assembly = Assembly(unfolded=("dequantize",))
@@ -220,6 +227,7 @@ class ProgramImporter:
     def _bind_inputs(self) -> tuple[TensorSpec, ...]:
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
         specs: list[TensorSpec] = []
+        self._bound: list[str] = []
         state = {**self.program.state_dict, **self.program.constants}
         for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
             if spec.kind == InputKind.USER_INPUT:
@@ -232,7 +240,9 @@ class ProgramImporter:
                 raise UnsupportedOperatorError(
                     f"{self.source}: '{node.name}' is {spec.kind.name}; only tensors are supported"
                 )
-        unknown = [name for name in self.shapes if name not in [spec.name for spec in specs]]
+        taken = [spec.name for spec in specs]
+        check_bound(self.constants, [*self._bound, *taken], self.source)
+        unknown = [name for name in self.shapes if name not in (*self._bound, *taken)]
         if unknown:
             names = ", ".join(repr(spec.name) for spec in specs)
             raise ShapeError(f"shapes has an entry {unknown[0]!r}, but the inputs of {self.source} are {names}")
@@ -246,6 +256,13 @@ class ProgramImporter:
             raise UnsupportedOperatorError(
                 f"{self.source}: input '{node.name}' is not a tensor; export with a constant in its place"
             )
+        if node.name in self.constants:
+            declared = node.meta["val"]
+            dims = [dim if isinstance(dim, int) else None for dim in declared.shape]
+            value = bound_value(node.name, self.constants[node.name], dtype_name(declared.dtype), dims)
+            self._values.tensors[node] = torch.from_numpy(value)
+            self._bound.append(node.name)
+            return
         shape = self._input_shape(node.name, node.meta["val"])
         tensor = TensorSpec(node.name, shape, dtype_name(node.meta["val"].dtype))
         self._values[node] = self._assembly.input(node.name, shape, tensor.dtype)
@@ -301,13 +318,14 @@ def _unconverted(label: str, error: Exception) -> QnnError:
 # ---- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _example_shapes(program: Any, example_inputs: Any) -> dict[str, Sequence[int]]:
+def _example_shapes(program: Any, example_inputs: Any, bound: Collection[str]) -> dict[str, Sequence[int]]:
+    """The shapes of example inputs, which leave out inputs that are bound."""
     if example_inputs is None:
         return {}
     names = [
         spec.arg.name
         for spec in program.graph_signature.input_specs
-        if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+        if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument) and spec.arg.name not in bound
     ]
     values = example_values(example_inputs, None, names)
     return {name: tuple(value.shape) for name, value in zip(names, values, strict=True)}

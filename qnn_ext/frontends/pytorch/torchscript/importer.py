@@ -18,6 +18,7 @@ from ....limits import begin_walk, count_evaluation, current, over
 from ....module import QnnModule, TensorSpec
 from ....op.base import constant, shape_of
 from ...assembly import Assembly
+from ...bound import bound_value, check_bound
 from ...building import blaming
 from ..common import example_values, import_torch
 from . import converters  # noqa: F401  (fills the registry)
@@ -38,6 +39,7 @@ def from_script_module(
     engine: str | None = None,
     source: str = "model",
     elements: int | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> QnnModule:
     """Import a `torch.jit.ScriptModule`; arguments as in `from_pytorch`.
 
@@ -49,7 +51,7 @@ def from_script_module(
     begin_walk(elements or sum(tensor.numel() for tensor in module.state_dict().values()))
     with quantized_engine(engine):
         try:
-            return Importer(module, engine, source).run(example_inputs, shapes)
+            return Importer(module, engine, source).run(example_inputs, shapes, constants or {})
         except QnnError:
             raise
         except Exception as error:  # RecursionError, and what PyTorch raises when it returns a damaged graph
@@ -97,16 +99,22 @@ class Importer:
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
-    def run(self, example_inputs: Any, shapes: Any) -> QnnModule:
+    def run(self, example_inputs: Any, shapes: Any, constants: Mapping[str, Any]) -> QnnModule:
         """Convert `forward`."""
         graph = self._graph()
         owner, *parameters = list(graph.inputs())
         names = [parameter.debugName().split(".")[0] for parameter in parameters]
-        examples = example_values(example_inputs, shapes, names)
+        check_bound(constants, names, self.source)
+        free = [name for name in names if name not in constants]
+        examples = dict(zip(free, example_values(example_inputs, shapes, free), strict=True))
         self._environment[owner.debugName()] = Reference(self.module, "")
         specs = []
-        for parameter, name, example in zip(parameters, names, examples, strict=True):
-            value = example
+        for parameter, name in zip(parameters, names, strict=True):
+            if name in constants:
+                value = self._bound(parameter, name, constants[name])
+                self._environment[parameter.debugName()] = value
+                continue
+            value = example = examples[name]
             if isinstance(example, self._torch.Tensor):
                 spec = self._input_spec(name, example)
                 specs.append(spec)
@@ -126,6 +134,15 @@ class Importer:
         ir = self.assembly.module(walk)
         notes = tuple(dict.fromkeys(self.assembly.notes))
         return QnnModule(ir, tuple(specs), tuple(spec for spec, _ in outputs), notes=notes, source=self.source)
+
+    def _bound(self, parameter: Any, name: str, value: Any) -> Any:
+        """The value of a bound input: a tensor where the model takes one, else as given."""
+        if str(parameter.type()) != "Tensor":
+            return value
+        if isinstance(value, self._torch.Tensor):
+            return value.detach()
+        dtype = dtype_name(self._torch.as_tensor(value))  # PyTorch's own for Python's numbers
+        return self._torch.from_numpy(bound_value(name, value, dtype, None))
 
     def _graph(self) -> Any:
         if not hasattr(self.module, "inlined_graph"):
