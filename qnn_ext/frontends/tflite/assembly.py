@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
@@ -19,6 +20,14 @@ VALUE_DTYPES = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ComplexValue:
+    """A complex tensor: its parts, float32 tensors."""
+
+    real: relax.Expr
+    imaginary: relax.Expr
+
+
 class TfliteAssembly(Assembly):
     """The assembly of one subgraph.
 
@@ -27,6 +36,7 @@ class TfliteAssembly(Assembly):
     run_once:       runs a subgraph that initializes variables; their first values are then in `initial_states`
     initial_states: name of a variable -> its first value
     declared:       the states in use with their first values, in the order of `states`
+    complex_values: index of a complex tensor -> its parts
     state_values:   name of a state -> what it holds from here on
     """
 
@@ -47,6 +57,7 @@ class TfliteAssembly(Assembly):
         self.initial_states: dict[str, np.ndarray] = {}
         self.declared: list[State] = []
         self.state_values: dict[str, relax.Expr] = {}
+        self.complex_values: dict[int, ComplexValue] = {}
         self._values: dict[int, relax.Expr] = {}
 
     # ---- tensors -------------------------------------------------------------------------------------------------
@@ -57,6 +68,10 @@ class TfliteAssembly(Assembly):
 
     def value(self, index: int) -> relax.Expr:
         """A tensor's value: computed, constant, or the state that a variable tensor keeps between calls."""
+        if index in self.complex_values:
+            raise UnsupportedOperatorError(
+                f"{self.tensor(index).label()} is complex; only REAL, IMAG, COMPLEX_ABS and changes of shape read it"
+            )
         if index not in self._values:
             tensor = self.tensor(index)
             if tensor.data is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import index as operator_index
@@ -20,13 +20,14 @@ from ...op.base import constant, constant_value
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from . import converters  # noqa: F401  (fills the registry)
-from .assembly import TfliteAssembly, check_dtype
+from .assembly import ComplexValue, TfliteAssembly, check_dtype
 from .node import Node, shape_of
 from .reader import Model, Operator, Tensor, read_model
 from .registry import CONVERTERS
 
 NUMERICS = ("float32", "tflite")
 
+_PARTWISE = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE")  # move complex tensors, too
 _EXAMPLE_SIZE = 128  # in messages
 
 
@@ -140,7 +141,8 @@ class Importer:
         operands = max(len(operator.inputs), len(operator.outputs))
         with np.errstate(over="raise", invalid="raise", divide="raise"), blaming(operator.label()):
             check("operands", operands, "the operator")
-            result = entry.convert(node)
+            parts = self._convert_parts(node, entry.convert) if operator.name in _PARTWISE else None
+            result = parts or entry.convert(node)
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             outputs = [i for i in operator.outputs if self.assembly.tensor(i).dtype != "resource"]  # resource: a handle
             if len(results) != len(outputs):
@@ -148,19 +150,39 @@ class Importer:
             for index, value in zip(outputs, results, strict=True):
                 self._bind_output(index, value)
 
-    def _bind_output(self, index: int, value: relax.Expr) -> None:
+    def _convert_parts(self, node: Node, convert: Callable[[Node], Any]) -> ComplexValue | None:
+        """A change of the shape of a complex tensor, made of each of its parts; None if the tensor is not complex."""
+        index = node.operator.inputs[0] if node.has_input(0) else -1
+        value = self.assembly.complex_values.pop(index, None)
+        if value is None:
+            return None
+        results = []
+        for part in (value.real, value.imaginary):
+            self.assembly.define(index, part)
+            results.append(node.emit(convert(node)))
+        self.assembly.complex_values[index] = value
+        return ComplexValue(*results)
+
+    def _bind_output(self, index: int, value: relax.Expr | ComplexValue) -> None:
         tensor = self.assembly.tensor(index)
+        if isinstance(value, ComplexValue):
+            self._check_result(tensor, shape_of(value.real), "complex64")
+            self.assembly.complex_values[index] = value
+            return
         bound = self.assembly.emit(value, tensor.name)
         if not isinstance(bound.ty, relax.TensorType):
             raise ModelFormatError("the result is not a tensor")
-        shape, dtype = shape_of(bound), str(bound.ty.dtype)
+        shape = shape_of(bound)
+        self._check_result(tensor, shape, str(bound.ty.dtype))
+        if constant_value(bound) is not None:
+            charge(shape)
+        self.assembly.define(index, bound)
+
+    def _check_result(self, tensor: Tensor, shape: tuple[int, ...], dtype: str) -> None:
         if dtype != tensor.dtype:
             raise ModelFormatError(f"the result is {dtype}, but the file declares {tensor.dtype}")
         if not self.shapes and not _shape_fits(shape, tensor):
             raise ModelFormatError(f"the result has shape {shape}, but the file declares {tensor.shape}")
-        if constant_value(bound) is not None:
-            charge(shape)
-        self.assembly.define(index, bound)
 
     def _free_inputs(self) -> list[int]:
         """The inputs that are not bound to constants."""

@@ -15,7 +15,7 @@ from ...op.base import constant_value, shape_of
 from ...qparams import QParams, dtype_range
 from ..assembly import Conversion
 from . import xnnpack
-from .assembly import TfliteAssembly
+from .assembly import ComplexValue, TfliteAssembly
 from .reader import Operator, Tensor
 
 QUANTIZED_DTYPES = ("int8", "uint8", "int16")
@@ -52,6 +52,13 @@ class Node(Conversion):
     def input(self, index: int) -> relax.Expr:
         """The input's value. Raises ModelFormatError when it is absent."""
         return self.assembly.value(self._input_index(index))
+
+    def complex_input(self, index: int) -> ComplexValue:
+        """The parts of a complex input. Raises UnsupportedOperatorError for any other."""
+        value = self.assembly.complex_values.get(self._input_index(index))
+        if value is None:
+            raise self.unsupported(f"an input of dtype {self.tensor(index).dtype} that RFFT2D has not computed")
+        return value
 
     def tensor(self, index: int) -> Tensor:
         """The input's description in the file (name, dtype, qparams); its shape may be stale after a batch change."""
