@@ -93,7 +93,7 @@ class InputShapes:
         example = {name: 1 for name in names} if names else {next(iter(self._dims)): (1, 3, 224, 224)}
         return ShapeError(
             f"the model leaves dimensions of its inputs open: {', '.join(open_dims)}; "
-            f"fix them, for example from_onnx(..., shapes={example!r})"
+            f"fix them, for example from_onnx(..., shapes={example!r}), or --shape NAME=1,3,224,224 for each"
         )
 
 
