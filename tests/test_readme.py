@@ -45,6 +45,7 @@ def test_commands(script, run, links_for):
     run("bash", "-euo", "pipefail", "-c", script)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("script", blocks("python"))
 def test_snippets(script, run):
     run(sys.executable, "-c", script)

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("tutorial", sorted((ROOT / "tutorials").glob("[0-9]*.py")), ids=lambda path: path.stem)
 def test_tutorial(tutorial, tmp_path, environment):
     done = subprocess.run(

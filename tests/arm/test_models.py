@@ -49,6 +49,7 @@ def digits(module: QnnModule, count: int) -> list[np.ndarray]:
     return [spec.qparams.quantize(image) if spec.qparams else image for image in images]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", ARM_CPUS)
 @pytest.mark.parametrize("file", BUNDLED)

@@ -47,6 +47,7 @@ def check(case: Case, target: Target, rng: np.random.Generator) -> None:
 ALIKE = pytest.mark.exhaustive("SAMPLES, a third of VARIANTS, and all of them on the CPU of this machine")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
@@ -73,6 +74,7 @@ SCALES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("rounding,compute_dtype", ROUNDINGS)

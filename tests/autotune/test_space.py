@@ -28,6 +28,7 @@ WORKLOADS = [
 # fmt: on
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 def test_every_decision_computes_the_same(workload, threads):

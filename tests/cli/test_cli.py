@@ -161,6 +161,7 @@ def test_formats_are_recognized_by_content(bundled, compiled, tmp_path):
     assert recognize(tmp_path / "model.onnx") == "qnn"
 
 
+@pytest.mark.one_in(2)
 def test_every_format_runs(cli, bundled, tmp_path):
     """compile, then run on a picture: the digit is named whatever the framework."""
     shape = input_shape(bundled)
@@ -171,6 +172,7 @@ def test_every_format_runs(cli, bundled, tmp_path):
     assert code == 0 and json.loads(out)["results"][0]["outputs"][0]["top"][0]["index"] == 3
 
 
+@pytest.mark.one_in(2)
 def test_every_format_is_inspected(cli, bundled):
     shape = input_shape(bundled)
     code, out, _ = cli("inspect", bundled, "--json", *shape)

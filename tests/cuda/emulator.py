@@ -129,6 +129,6 @@ def _run(command: list[str], text: str, stdin: bytes = b"") -> bytes:
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip() or f"ended with code {done.returncode}"
         if done.returncode < 0:
-            message += f" (signal {-done.returncode}: an access outside of all arrays)"
+            message += f" (signal {-done.returncode}: an access outside all arrays)"
         raise EmulationError(f"{message[-2000:]}\n\n{text[-6000:]}")
     return done.stdout

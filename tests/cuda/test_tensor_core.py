@@ -81,7 +81,7 @@ def test_sums_wrap_around(monkeypatch):
 SHAPES = sorted({(tile.of_warp, tile.warp_rows, tile.warp_columns) for tile in TILES})
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("shape", SHAPES[::2], ids=str)
 def test_tiles(shape):
     """Of each shape of warps and of what they compute, the tile with the most steps in shared memory."""
@@ -89,6 +89,7 @@ def test_tiles(shape):
     exact(conv(1, 9, 13, 64, 72), tile=max(fitting, key=lambda tile: tile.stages))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.sampled("architecture")
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("architecture", TARGETS)

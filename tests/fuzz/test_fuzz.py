@@ -111,7 +111,7 @@ def test_minimizing_keeps_what_is_needed():
     assert {seed for _, seed in fewer.mutations} == needed
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", ["tflite", "onnx", "pt2-inside", "torchscript", "mxnet", "qnn"])
 def test_short_run(name, tmp_path, capsys):
     """The same files each time; none fails; mutations are neither all harmless nor all refused at once."""

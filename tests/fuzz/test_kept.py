@@ -16,6 +16,7 @@ KEPT = Path(__file__).parent / "kept"
 _NEEDS = {"onnx": "onnx", "pt2": "torch", "torchscript": "torch"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [name for name in NAMES if any((KEPT / name).glob("*"))])
 def test_kept(name):
     pytest.importorskip(_NEEDS.get(name, "numpy"))

@@ -26,6 +26,7 @@ ENGINES = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FILES)
 def test_files(models, name):
     """PyTorch's answers, bit for bit; the LSTM's too, although its gates are float."""

@@ -15,6 +15,7 @@ from tests.passes.modules import CONVOLUTIONS, assert_same, stages
 from .modules import compile_and_run, conv_module, inputs_of, module, random_input
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution_through_every_pass(rng, name):
     mod = conv_module(rng, **CONVOLUTIONS[name])

@@ -72,6 +72,7 @@ def test_the_end_of_the_receiver():
         Channel(outgoing, outgoing).send("nobody reads this")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("worker", ["qnn_ext.autotune.worker", "qnn_ext.quantize.worker"])
 @pytest.mark.parametrize("cut", [0, 50])
 def test_a_worker_ends_silently_with_its_parent(worker, cut):

@@ -89,7 +89,7 @@ def target_of(instruction: DotInstruction):
     return target
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("instruction", [*AARCH64, *ARM32], ids=lambda item: item.name)
 def test_every_instruction(instruction):
     """Forced, with reductions of less and more than one chain, and with extreme operands as far as it takes them."""

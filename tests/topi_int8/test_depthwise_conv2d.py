@@ -53,6 +53,7 @@ def test_dtypes(cpu, data_dtype, weight_dtype):
     check(workload, cpu_target(cpu), epilogue="none", pad_value=3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.sampled("cpu", whole="native")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("fill", [("random", "random"), ("max", "max"), ("max", "min")], ids="-".join)

@@ -198,6 +198,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.sampled("fuse")
 @pytest.mark.parametrize("fuse", [False, True], ids=["single", "fused"])
 @pytest.mark.parametrize("name", CASES)

@@ -138,6 +138,7 @@ def test_bipolar():
     np.testing.assert_array_equal(found, np.where(x >= 0, scale, -scale))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ROUNDINGS)
 @pytest.mark.parametrize("zero_point", [0, 16])
 def test_truncation(mode, zero_point):

@@ -193,6 +193,7 @@ def test_bundled_models_are_equal(name):
     check_equal(DATA / name, (np.zeros((1, 1, 8, 8), np.float32),) if name.endswith(".pt") else None)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_are_equal(models, name):
     path = models / "pytorch" / name
