@@ -95,12 +95,19 @@ def _reduce(node: _Node) -> bool:
     return _bytes(node, 0) and axes is not None and axes.data is not None and axes.data.size > 0
 
 
-def _weighted(data: int, weight: int, bias: int, *, needs_bias: bool, axis: int) -> Rule:
-    """A product with constant weights, whose scales may run along `axis`, and a constant bias."""
+def _weighted(data: int, weight: int, bias: int, *, needs_bias: bool, axis: int, dynamic: bool = True) -> Rule:
+    """A product with constant weights, whose scales may run along `axis`, and a constant bias.
+
+    dynamic: whether float activations are quantized at run time if the weights are int8
+    """
 
     def rule(node: _Node) -> bool:
         weights, offsets = node.input(weight), node.input(bias)
-        if not _bytes(node, data) or weights is None or weights.data is None or weights.dtype != node.output.dtype:
+        if weights is None or weights.data is None:
+            return False
+        if _is_hybrid(node, data, weights):
+            return dynamic and _is_symmetric(weights, axis) and (offsets is not None or not needs_bias)
+        if not _bytes(node, data) or weights.dtype != node.output.dtype:
             return False
         if weights.dtype == "uint8" and not _is_byte(weights):
             return False
@@ -113,6 +120,12 @@ def _weighted(data: int, weight: int, bias: int, *, needs_bias: bool, axis: int)
     return rule
 
 
+def _is_hybrid(node: _Node, data: int, weights: Tensor) -> bool:
+    """Float activations and int8 weights."""
+    activations = node.input(data)
+    return activations is not None and activations.dtype == "float32" and weights.dtype == "int8"
+
+
 def _is_symmetric(weights: Tensor, axis: int) -> bool:
     """int8 weights without a zero point, with one scale or scales along `axis`."""
     qparams = weights.qparams
@@ -121,6 +134,8 @@ def _is_symmetric(weights: Tensor, axis: int) -> bool:
 
 def _batch_matmul(node: _Node) -> bool:
     right = node.input(1)
+    if right is not None and right.qparams is not None and _is_hybrid(node, 0, right):
+        return not np.any(right.qparams.zero_point)
     if not _bytes(node, 0) or node.output.dtype != "int8" or right is None or right.qparams is None:
         return False
     return right.dtype == "int8" and not np.any(right.qparams.zero_point)
@@ -130,7 +145,7 @@ RULES: dict[str, Rule] = {
     "ADD": _sum,
     "BATCH_MATMUL": _batch_matmul,
     "CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=0),
-    "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3),
+    "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3, dynamic=False),
     "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0),
     "LEAKY_RELU": _leaky_relu,
     "MAX_POOL_2D": _first,

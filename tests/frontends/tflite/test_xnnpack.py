@@ -13,14 +13,14 @@ SHAPE = (1, 4, 4, 8)
 WINDOW = {"padding": "VALID", "strideH": 1, "strideW": 1}
 
 
-def check(graph, output, *arrays):
+def check(graph, output, *arrays, tolerance=0.0):
     from tests.conformance.tflite_models.runner import invoke
 
     graph.packed.outputs = [output]
     content = graph.build()
     ((expected,),) = invoke(content, [list(arrays)], "default", False)
     (found,) = qnn_ext.Interpreter(qnn_ext.from_tflite(content)).run(list(arrays)).values()
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -69,3 +69,35 @@ def test_squares(dtype):
         output = graph.tensor((1, 256), dtype, Q(scale * 2, zero_point))
         graph.op("MUL", [x, x], [output], act="relu6" if number else "none")
         check(graph, output, np.arange(256, dtype=np.uint8).view(dtype)[None])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "units", "depth"),
+    [(1, 1, 5, 6), (1, 2, 5, 6), (3, 1, 5, 6), (1, 1, 1, 1), (1, 1, 2, 1)],
+)
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_float_activations_of_int8_convolutions(rng, kernel, stride, units, depth, padding):
+    """Quantized per image, or per pixel where XNNPACK turns the convolution into a dense layer."""
+    graph = Graph()
+    x = graph.input((2, 4, 4, depth), "float32")
+    weights = rng.integers(-127, 128, (units, kernel, kernel, depth), endpoint=False).astype(np.int8)
+    operands = [x, graph.const(weights, q=Q(np.linspace(0.01, 0.02, units), 0))]
+    operands.append(graph.const(np.linspace(-1, 1, units, dtype=np.float32)))
+    size = 4 if padding == "SAME" else 5 - kernel
+    output = graph.tensor((2, -(-size // stride), -(-size // stride), units), "float32")
+    window = {"strideH": stride, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+    graph.op("CONV_2D", operands, [output], act="none", padding=padding, **window)
+    values = rng.normal(0, 1, (2, 4, 4, depth)).astype(np.float32)
+    values[1] *= 3
+    values[0, 0, 0] = 0
+    check(graph, output, values, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(("name", "exponent"), [("LOGISTIC", -12), ("TANH", -12), ("TANH", -11), ("LOGISTIC", -11)])
+def test_int16_functions_of_power_of_two_scales(name, exponent):
+    """LiteRT's optimized kernels have gemmlowp's functions for them, its reference kernels a table."""
+    graph, count = Graph(), 1 << 16
+    x = graph.input((1, count), "int16", Q(2.0**exponent, 0))
+    output = graph.tensor((1, count), "int16", Q(2.0**-15, 0))
+    graph.op(name, [x], [output])
+    check(graph, output, np.arange(-count // 2, count // 2).astype(np.int16)[None])

@@ -9,6 +9,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....errors import QnnError, UnsupportedOperatorError
+from ....numerics import gemmlowp16
 from ....numerics import tflite_tables as tables
 from ....numerics.reference import domain, saturate
 from ....op.base import constant
@@ -69,7 +70,36 @@ FUNCTIONS: dict[str, tuple[Callable[[relax.Expr], relax.Expr], Table, tuple[str,
 def convert_function(node: Node) -> relax.Expr:
     """A function that LiteRT tabulates; for int16 it interpolates between samples."""
     function, table, supported = FUNCTIONS[node.operator.name]
-    return function(node.input(0)) if real_function(node, "float32") else lookup(node, table, supported)
+    if real_function(node, "float32"):
+        return function(node.input(0))
+    optimized = OPTIMIZED_INT16.get(node.operator.name)
+    if optimized is not None and node.dtype() == "int16" and not node.reference_kernels:
+        return lookup(node, lambda source, target: optimized(source, target, table), supported)
+    return lookup(node, table, supported)
+
+
+def _int16_sigmoid(source: QParams, target: QParams, reference: Table) -> np.ndarray:
+    """LiteRT's optimized kernel takes Q3.12 to gemmlowp's function, all other scales to the reference table."""
+    values = reference(source, target)
+    return gemmlowp16.logistic_table() if _left_shift(source) == 0 else values
+
+
+def _int16_tanh(source: QParams, target: QParams, reference: Table) -> np.ndarray:
+    """The same; it takes Q4.11 too, shifted to Q3.12."""
+    values, shift = reference(source, target), _left_shift(source)
+    if shift not in (0, 1):
+        return values
+    shifted = saturate(domain("int16").astype(np.int64) << shift, "int16")
+    return gemmlowp16.tanh_table(3)[shifted.astype(np.int64) + 32768]
+
+
+def _left_shift(source: QParams) -> int | None:
+    """Of Q3.12's scale to a power of two, None for other scales."""
+    exponent = np.log2(np.float64(source.scale.reshape(())))
+    return int(np.rint(exponent)) + 12 if abs(exponent - np.rint(exponent)) < 1e-3 else None
+
+
+OPTIMIZED_INT16 = {"LOGISTIC": _int16_sigmoid, "TANH": _int16_tanh}
 
 
 @converter("HARD_SWISH", max_version=1)

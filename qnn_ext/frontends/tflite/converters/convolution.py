@@ -13,7 +13,16 @@ from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
-from .accumulators import accumulator_dtype, bias_of, finish_accumulator, finish_float, product_kind, weight_qparams
+from .accumulators import (
+    accumulator_dtype,
+    bias_of,
+    finish_accumulator,
+    finish_float,
+    product_kind,
+    reshaped,
+    weight_qparams,
+)
+from .dense import hybrid_dense
 from .hybrid import dequantize_accumulator, quantize_rows
 
 Padding = tuple[int, int, int, int]
@@ -105,9 +114,10 @@ def _window_operator(node: Node, weight: relax.Expr, axis: int, groups: int, asy
     if kind == "float":
         return finish_float(node, float_convolution(node.input(0), weight, geometry), bias)
     if kind == "hybrid":
-        return hybrid_convolution(
-            node, node.input(0), weight, weight_qparams(node, 1, axis), bias, geometry, asymmetric
-        )
+        qparams = weight_qparams(node, 1, axis)
+        if node.delegated and groups == 1 and (kernel, strides) == ((1, 1), (1, 1)) and sum(shape_of(weight)) > 4:
+            return finish_float(node, _pointwise(node, weight, qparams), bias)
+        return hybrid_convolution(node, node.input(0), weight, qparams, bias, geometry, asymmetric)
     dtype = accumulator_dtype(node, node.dtype(0), 2)
     data, weights = (node.input(0), node.qparams(0)), (weight, weight_qparams(node, 1, axis))
     return integer_convolution(node, data, weights, bias, geometry, dtype)
@@ -145,10 +155,21 @@ def hybrid_convolution(
     asymmetric: bool,
 ) -> relax.Expr:
     """Convolution of float32 activations, quantized per image at run time, with int8 weights (OHWI, `qparams`)."""
+    asymmetric |= node.delegated
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
     acc = node.emit(qnn.conv2d(rows.data, weight, 0, 0, 1.0, qparams.scale, **geometry.options()))
     weight_sum = _weight_sum(node, shape_of(data), weight, geometry) if asymmetric else None
     return finish_float(node, dequantize_accumulator(node, acc, rows, weight_sum, qparams), bias)
+
+
+def _pointwise(node: Node, weight: relax.Expr, qparams: QParams) -> relax.Expr:
+    """XNNPACK turns convolutions of 1×1 (but not of one channel to one) into dense layers, so that the activations are
+    quantized per pixel."""
+    units, _, _, depth = shape_of(weight)
+    shape = node.shape(0)
+    rows = reshaped(node, node.input(0), (shape[0] * shape[1] * shape[2], depth))
+    result = hybrid_dense(node, rows, reshaped(node, weight, (units, depth)), qparams)
+    return node.emit(reshaped(node, result, (*shape[:3], units)))
 
 
 def _weight_sum(node: Node, shape: tuple[int, ...], weight: relax.Expr, geometry: Geometry) -> relax.Expr:

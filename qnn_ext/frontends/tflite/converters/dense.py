@@ -66,7 +66,7 @@ def integer_dense(data: relax.Expr, weight: relax.Expr, source: QParams, weights
 
 def hybrid_dense(node: Node, data: relax.Expr, weight: relax.Expr, weights: QParams) -> relax.Expr:
     """float32 (M, K), quantized per row at run time, times int8 (N, K)ᵀ."""
-    asymmetric = node.options["asymmetric_quantize_inputs"]
+    asymmetric = node.delegated or node.options["asymmetric_quantize_inputs"]
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
     acc = node.emit(qnn.dense(rows.data, weight, 0, 0, 1.0, weights.scale))
     weight_sum = None
@@ -146,7 +146,7 @@ def _hybrid_matmul(node: Node, left: relax.Expr, right: relax.Expr, batch: Shape
         return hybrid_dense(node, _as_rows(node, left), reshaped(node, right, shape_of(right)[-2:]), weights)
     if weights.per_channel:
         raise node.unsupported("per-channel scales of more than one matrix")
-    asymmetric = node.options["asymmetric_quantize_inputs"]
+    asymmetric = node.delegated or node.options["asymmetric_quantize_inputs"]
     x, y = _as_batch(node, left, batch), _as_batch(node, right, batch)
     count, height, depth = shape_of(x)
     rows = quantize_rows(node, reshaped(node, x, (count * height, depth)), count * height, asymmetric)

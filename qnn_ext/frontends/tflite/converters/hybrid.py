@@ -34,13 +34,20 @@ class Rows:
 
 
 def quantize_rows(node: Node, data: relax.Expr, rows: int, asymmetric: bool) -> Rows:
-    """Quantize float32 `data`, which divides into `rows` equal rows, each with the smallest scale that covers it."""
+    """Quantize float32 `data`, which divides into `rows` equal rows, each with the smallest scale that covers it.
+
+    asymmetric: how TFLite's own kernel does it; XNNPACK always does it its own way, with zero points
+    """
     shape = shape_of(data)
     flat = reshaped(node, data, (rows, int(np.prod(shape)) // rows))
-    scale, inverse, zero_point = _asymmetric(node, flat) if asymmetric else _symmetric(node, flat)
+    if node.delegated:
+        scale, inverse, zero_point = _xnnpack(node, flat)
+    else:
+        scale, inverse, zero_point = _asymmetric(node, flat) if asymmetric else _symmetric(node, flat)
     scaled = node.emit(relax.op.multiply(flat, inverse))
     points = 0 if zero_point is None else node.emit(relax.op.reshape(zero_point, (rows,)))
-    quantized = node.emit(qnn.quantize(scaled, 1.0, points, axis=0, out_dtype="int8", rounding="TONEAREST"))
+    rounding = "TONEAREST_EVEN" if node.delegated else "TONEAREST"
+    quantized = node.emit(qnn.quantize(scaled, 1.0, points, axis=0, out_dtype="int8", rounding=rounding))
     return Rows(reshaped(node, quantized, shape), scale, zero_point)
 
 
@@ -77,6 +84,23 @@ def _asymmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, r
     nudged = emit(qnn.quantize(chosen, 1.0, 0, out_dtype="int8", rounding="TONEAREST"))
     narrow = as_dtype(node, scale, "float32")
     return narrow, emit(relax.op.divide(number(1), narrow)), as_dtype(node, nudged, "int32")
+
+
+def _xnnpack(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """As `_asymmetric`, in float32, with midpoints to even (xnn_f32_qd8_asymmetric_quantization_params). A row of zeros
+    has s = 1."""
+    emit, zero, one = node.emit, number(0), number(1)
+    low = emit(relax.op.minimum(emit(relax.op.min(flat, axis=[1], keepdims=True)), zero))
+    high = emit(relax.op.maximum(emit(relax.op.max(flat, axis=[1], keepdims=True)), zero))
+    extent = emit(relax.op.subtract(high, low))
+    extent = emit(relax.op.where(emit(relax.op.equal(extent, zero)), number(255), extent))
+    inverse = emit(relax.op.divide(number(255), extent))
+    below, above = emit(relax.op.multiply(low, inverse)), emit(relax.op.multiply(high, inverse))
+    errors = emit(relax.op.add(emit(relax.op.add(number(-128), below)), emit(relax.op.add(number(127), above))))
+    from_low, from_high = emit(relax.op.subtract(number(-128), below)), emit(relax.op.subtract(number(127), above))
+    chosen = emit(relax.op.where(emit(relax.op.greater(errors, zero)), from_low, from_high))
+    nudged = emit(qnn.quantize(chosen, 1.0, 0, out_dtype="int8"))
+    return emit(relax.op.divide(one, inverse)), inverse, as_dtype(node, nudged, "int32")
 
 
 def dequantize_accumulator(
