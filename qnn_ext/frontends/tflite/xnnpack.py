@@ -1,7 +1,7 @@
 """Which nodes XNNPACK computes in LiteRT with its default delegate; TFLite's own kernels compute the others.
 
-The conditions are those of LiteRT's xnnpack_delegate.cc (the functions Visit…Node) for 8-bit tensors. What the nodes
-around it do to a node's delegation (LiteRT limits the number of partitions) is not considered.
+The conditions are those of LiteRT's xnnpack_delegate.cc (the functions Visit…Node), of a node by itself, for the
+operators whose rounding depends on who computes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Rule = Callable[[_Node], bool]
 
 
 def takes(operator: Operator, tensors: tuple[Tensor, ...]) -> bool:
-    """Whether XNNPACK has a kernel for an operator on 8-bit tensors; `tensors` are those of its subgraph."""
+    """Whether XNNPACK computes this operator on 8-bit tensors, or on float32 ones with int8 weights; `tensors` are
+    those of its subgraph."""
     rule = RULES.get(operator.name)
     if rule is None or not operator.outputs:
         return False
@@ -46,6 +47,10 @@ def _is_byte(tensor: Tensor | None) -> bool:
     if tensor is None or tensor.qparams is None:
         return False
     return tensor.dtype in BYTES and not tensor.qparams.per_channel and tensor.channel_dimension == 0
+
+
+def _is_constant(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.data is not None
 
 
 def _bytes(node: _Node, *indices: int) -> bool:
@@ -65,16 +70,18 @@ def _ratio(node: _Node, *indices: int) -> float:
 # ---- the rules -----------------------------------------------------------------------------------------------------
 
 
-def _first(node: _Node) -> bool:
-    return _bytes(node, 0)
-
-
 def _sum(node: _Node) -> bool:
     return _bytes(node, 0, 1) and all(2.0**-10 <= _ratio(node, index) < 2.0**8 for index in (0, 1))
 
 
 def _product(node: _Node) -> bool:
     return _bytes(node, 0, 1) and 2.0**-16 <= _ratio(node, 0, 1) < 2.0**8
+
+
+def _max_pool(node: _Node) -> bool:
+    options = node.options
+    strides, window = ("stride_h", "stride_w"), ("filter_height", "filter_width")
+    return _bytes(node, 0) and all(options[s] <= options[size] for s, size in zip(strides, window, strict=True))
 
 
 def _leaky_relu(node: _Node) -> bool:
@@ -93,6 +100,10 @@ def _quantize(node: _Node) -> bool:
 def _reduce(node: _Node) -> bool:
     axes = node.input(1)
     return _bytes(node, 0) and axes is not None and axes.data is not None and axes.data.size > 0
+
+
+def _resize(node: _Node) -> bool:
+    return _bytes(node, 0) and _is_constant(node.input(1))
 
 
 def _weighted(data: int, weight: int, bias: int, *, needs_bias: bool, axis: int, dynamic: bool = True) -> Rule:
@@ -132,6 +143,10 @@ def _is_symmetric(weights: Tensor, axis: int) -> bool:
     return qparams is not None and not np.any(qparams.zero_point) and qparams.axis in (None, axis)
 
 
+def _transpose_conv(node: _Node) -> bool:
+    return _is_constant(node.input(0)) and _weighted(2, 1, 3, needs_bias=False, axis=0)(node)
+
+
 def _batch_matmul(node: _Node) -> bool:
     right = node.input(1)
     if right is not None and right.qparams is not None and _is_hybrid(node, 0, right):
@@ -148,14 +163,14 @@ RULES: dict[str, Rule] = {
     "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3, dynamic=False),
     "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0),
     "LEAKY_RELU": _leaky_relu,
-    "MAX_POOL_2D": _first,
+    "MAX_POOL_2D": _max_pool,
     "MEAN": _reduce,
     "MUL": _product,
     "QUANTIZE": _quantize,
     "REDUCE_MAX": _reduce,
     "REDUCE_MIN": _reduce,
-    "RESIZE_BILINEAR": _first,
+    "RESIZE_BILINEAR": _resize,
     "SUB": _sum,
     "SUM": _reduce,
-    "TRANSPOSE_CONV": _weighted(2, 1, 3, needs_bias=False, axis=0),
+    "TRANSPOSE_CONV": _transpose_conv,
 }

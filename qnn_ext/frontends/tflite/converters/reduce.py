@@ -92,8 +92,9 @@ def _xnnpack_sum(node: Node, axes: list[int], mean: bool) -> relax.Expr:
     (XNNPACK's reduce_nd, whose sums keep the input's zero point)."""
     source, target, one = tensor_qparams(node), result_qparams(node), np.float32(1)
     count = math.prod(node.shape(0)[axis] for axis in axes)
-    multiplier = np.float32(source.scale) / np.float32(target.scale) * (one / np.float32(count) if mean else one)
-    offset = np.float32(target.zero_point) - np.float32(count * int(source.zero_point)) * multiplier
+    with np.errstate(all="ignore"):
+        multiplier = np.float32(source.scale) / np.float32(target.scale) * (one / np.float32(count) if mean else one)
+        offset = np.float32(target.zero_point) - np.float32(count * int(source.zero_point)) * multiplier
     keepdims = bool(node.options["keep_dims"])
     total = node.emit(qnn.sum(node.input(0), one, 0, one, 0, axis=axes, keepdims=keepdims, out_dtype="int32"))
     scaled = node.emit(relax.op.multiply(as_dtype(node, total, "float32"), number(multiplier)))
