@@ -101,3 +101,46 @@ def test_int16_functions_of_power_of_two_scales(name, exponent):
     output = graph.tensor((1, count), "int16", Q(2.0**-15, 0))
     graph.op(name, [x], [output])
     check(graph, output, np.arange(-count // 2, count // 2).astype(np.int16)[None])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("ratio", [2.0**-10, 2.0**-10.5, 2.0**7.9])
+@pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
+def test_scales_far_apart(rng, name, ratio, dtype):
+    """XNNPACK adds scales from 2⁻¹⁰ to 2⁸ times that of the result, and multiplies from 2⁻¹⁶ on."""
+    middle = 0 if dtype == "int8" else 128
+    values = [
+        rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (64, 64), endpoint=True).astype(dtype) for _ in "xy"
+    ]
+    graph = Graph()
+    scales = (0.037 * ratio, 0.037 * min(ratio * 2, 1)) if name != "MUL" else (ratio * 2.0**-6, 0.037)
+    operands = [graph.input((64, 64), dtype, Q(scale, middle + 3)) for scale in scales]
+    output = graph.tensor((64, 64), dtype, Q(0.037, middle - 5))
+    graph.op(name, operands, [output], act="none")
+    check(graph, output, *values)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("scale", "alpha"), [(1.0, 0.3), (1.0, 0.001), (130.0, 0.1), (0.003, 0.5), (100.0, 1.4), (1.0, -0.7), (1.0, 0.0)]
+)
+def test_leaky_relu(scale, alpha, dtype):
+    graph, middle = Graph(), 0 if dtype == "int8" else 128
+    x = graph.input((1, 256), dtype, Q(0.05 * scale, middle + 7))
+    output = graph.tensor((1, 256), dtype, Q(0.05, middle - 9))
+    graph.op("LEAKY_RELU", [x], [output], alpha=alpha)
+    check(graph, output, np.arange(256, dtype=np.uint8).view(dtype)[None])
+
+
+@pytest.mark.parametrize("channel_dimension", [0, 3])
+def test_uint8_weights_with_a_channel_dimension(rng, channel_dimension):
+    """XNNPACK takes no uint8 tensor whose unused dimension of the channels is not 0."""
+    graph, shape = Graph(), (1, 9, 9, 16)
+    x = graph.input(shape, "uint8", Q(0.02, 128))
+    weights = rng.integers(0, 256, (1, 3, 3, 16)).astype(np.uint8)
+    bias = rng.integers(-500, 500, 16).astype(np.int32)
+    operands = [x, graph.const(weights, q=Q(0.01, 120, channel_dimension)), graph.const(bias, q=Q(0.0002, 0))]
+    output = graph.tensor(shape, "uint8", Q(0.0371, 121))
+    window = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "depthMultiplier": 1}
+    graph.op("DEPTHWISE_CONV_2D", operands, [output], act="none", padding="SAME", **window)
+    check(graph, output, rng.integers(0, 256, shape).astype(np.uint8))

@@ -51,7 +51,7 @@ def convert_mean(node: Node) -> relax.Expr:
     """Quantized means round once, with 1/n folded into the multiplier. int32 and int64 truncate towards zero."""
     axes = reduction_axes(node)
     if quantized_or_plain(node, 0):
-        return _xnnpack_sum(node, axes, mean=True) if node.delegated else _quantized_sum(node, qnn.mean, axes)
+        return _quantized_sum(node, qnn.mean, axes)
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
     if node.dtype() == "float32":
         return reduced(node, relax.op.mean, node.input(0), axes)
@@ -64,8 +64,7 @@ def convert_mean(node: Node) -> relax.Expr:
 def convert_sum(node: Node) -> relax.Expr:
     """Integer sums wrap around."""
     if quantized_or_plain(node, 0):
-        axes = reduction_axes(node)
-        return _xnnpack_sum(node, axes, mean=False) if node.delegated else _quantized_sum(node, qnn.sum, axes)
+        return _quantized_sum(node, qnn.sum, reduction_axes(node))
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
     return reduced(node, relax.op.sum, node.input(0))
 
@@ -74,6 +73,8 @@ def _quantized_sum(node: Node, function: Callable[..., relax.Expr], axes: list[i
     source, target = tensor_qparams(node), result_qparams(node)
     if not axes:
         return node.requantize(node.input(0), source, target)
+    if node.delegated:
+        return _xnnpack_sum(node, axes, mean=function is qnn.mean)
     return function(
         node.input(0),
         source.scale,
