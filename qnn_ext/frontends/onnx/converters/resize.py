@@ -20,6 +20,7 @@ from ....limits import check_elements
 from ....op.base import constant, normalize_axis
 from ..node import Node
 from ..registry import converter
+from . import resize_integers
 
 
 @dataclass(frozen=True)
@@ -179,17 +180,37 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
     if any(axis.target < 1 for axis in axes):
         raise node.malformed(f"the result would have shape {tuple(axis.target for axis in axes)}")
     check_elements([axis.target for axis in axes])
-    if mode != "nearest" and not node.dtype(0).startswith("float"):
+    integers = mode == "linear" and node.dtype(0) in resize_integers.DTYPES
+    if mode != "nearest" and not integers and not node.dtype(0).startswith("float"):
         raise node.unsupported(f"mode {mode} on {node.dtype(0)}")
     data = node.input(0)
     if coordinates != "tf_crop_and_resize" and all(axis.target == axis.length for axis in axes):
         return data  # as in ONNX Runtime, even where a scale is not exactly 1
+    if integers:
+        return _resize_integers(node, axes, coordinates)
     for index, axis in enumerate(axes):
         rounding = ("ceil" if axis.scale < 1 else "floor") if nearest == _BY_SCALE else nearest
         same = axis.target == axis.length and axis.scale == 1.0 and axis.roi == (0.0, 1.0)
         if not same:
             data = _resize_axis(node, data, index, axis, _COORDINATES[coordinates], _NEAREST[rounding])
     return data
+
+
+def _resize_integers(node: Node, axes: list[Axis], coordinates: str) -> relax.Expr:
+    """Linear interpolation of integers, at positions in float32."""
+    if node.attribute("exclude_outside", 0):
+        raise node.unsupported("the attribute exclude_outside with mode linear on integers")
+    spatial = resize_integers.spatial_axes(node, [axis.scale for axis in axes])
+    positions = [_float32_positions(axes[index], _COORDINATES[coordinates]) for index in spatial]
+    result = resize_integers.interpolated(node, spatial, positions)
+    for index, values in zip(spatial, positions, strict=True):
+        result = _extrapolated(node, result, index, axes[index], values)
+    return result
+
+
+def _float32_positions(axis: Axis, coordinates: Callable[[np.ndarray, Axis], np.ndarray]) -> np.ndarray:
+    check_elements((axis.target,), "an axis", "folded")
+    return coordinates(np.arange(axis.target, dtype=np.float32), axis.in_float32()).astype(np.float32)
 
 
 def _resize_axis(
@@ -203,17 +224,20 @@ def _resize_axis(
     check_elements((axis.target,), f"axis {index}", "folded")
     mode = node.attribute("mode", "nearest")
     if mode == "nearest":
-        positions = coordinates(np.arange(axis.target, dtype=np.float32), axis.in_float32()).astype(np.float32)
+        positions = _float32_positions(axis, coordinates)
     else:
         positions = coordinates(np.arange(axis.target, dtype=np.float64), axis)
-    outside = None
-    if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize":
-        outside = (positions < 0) | (positions > axis.length - 1)
     if mode == "nearest":
         result = _take(node, data, index, nearest(positions), axis.length)
     else:
         result = _interpolated(node, data, index, axis, positions)
-    if outside is None or not outside.any():
+    return _extrapolated(node, result, index, axis, positions)
+
+
+def _extrapolated(node: Node, result: relax.Expr, index: int, axis: Axis, positions: np.ndarray) -> relax.Expr:
+    """The result, with extrapolation_value at positions outside of the data where it is cropped."""
+    outside = (positions < 0) | (positions > axis.length - 1)
+    if node.attribute("coordinate_transformation_mode") != "tf_crop_and_resize" or not outside.any():
         return result
     ndim = len(node.shape(0))
     mask = constant(outside.reshape((-1,) + (1,) * (ndim - index - 1)))
