@@ -53,7 +53,7 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         )
     if node.op_type in _UNSOUND:
         raise UnsupportedOperatorError(_UNSOUND[node.op_type])
-    if node.op_type in ("Expand", "Unsqueeze") and len(node.inputs) > 1 and node.is_constant(1):
+    if node.op_type == "Expand" and len(node.inputs) > 1 and node.is_constant(1):
         check_rank(node.constant(1).size)
     if node.op_type == "RoiAlign" and node.attribute("mode", "avg") != "avg":
         raise UnsupportedOperatorError("mode max is not supported")

@@ -1,0 +1,146 @@
+"""Operators that Relax has as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax
+
+from ....limits import check_rank
+from ....op.base import constant, normalize_axis
+from ..fallback import convert_with_tvm
+from ..node import Node
+from ..registry import converter
+
+_UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
+    "Abs": relax.op.abs,
+    "Ceil": relax.op.ceil,
+    "Erf": relax.op.erf,
+    "Exp": relax.op.exp,
+    "Floor": relax.op.floor,
+    "Log": relax.op.log,
+    "Neg": relax.op.negative,
+    "Not": relax.op.logical_not,
+    "Relu": relax.op.nn.relu,
+    "Sigmoid": relax.op.sigmoid,
+    "Sqrt": relax.op.sqrt,
+    "Tanh": relax.op.tanh,
+}
+_BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
+    "Add": relax.op.add,
+    "And": relax.op.logical_and,
+    "Div": relax.op.divide,
+    "Equal": relax.op.equal,
+    "Greater": relax.op.greater,
+    "GreaterOrEqual": relax.op.greater_equal,
+    "Less": relax.op.less,
+    "LessOrEqual": relax.op.less_equal,
+    "MatMul": relax.op.matmul,
+    "Mul": relax.op.multiply,
+    "Or": relax.op.logical_or,
+    "Sub": relax.op.subtract,
+    "Xor": relax.op.logical_xor,
+}
+_EXTREMES: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
+    "Max": relax.op.maximum,
+    "Min": relax.op.minimum,
+}
+
+
+@converter(*_UNARY)
+def unary(node: Node) -> relax.Expr:
+    """A function of one tensor."""
+    return _UNARY[node.op_type](node.input(0))
+
+
+@converter(*_BINARY)
+def binary(node: Node) -> relax.Expr | list[relax.Expr]:
+    """A function of two tensors. Integers divide towards zero."""
+    if node.op_type == "Div" and "int" in node.dtype(0):
+        return convert_with_tvm(node)
+    return _BINARY[node.op_type](node.input(0), node.input(1))
+
+
+@converter(*_EXTREMES)
+def extreme(node: Node) -> relax.Expr:
+    """Maximum or minimum of several tensors. (A Sum of two is no Add: ONNX Runtime never computes it in integers.)"""
+    result = node.input(0)
+    for index in range(1, len(node.inputs)):
+        result = node.emit(_EXTREMES[node.op_type](result, node.input(index)))
+    return result
+
+
+@converter("Mean")
+def mean(node: Node) -> relax.Expr:
+    """The sum of several tensors, from the first to the last, times 1 / n."""
+    total, dtype = node.input(0), np.dtype(node.dtype(0))
+    for index in range(1, len(node.inputs)):
+        total = node.emit(relax.op.add(total, node.input(index)))
+    return relax.op.multiply(total, constant(np.ones((), dtype) / np.asarray(len(node.inputs), dtype)))
+
+
+@converter("LeakyRelu")
+def leaky_relu(node: Node) -> relax.Expr:
+    """x where x ≥ 0, alpha · x elsewhere."""
+    return relax.op.nn.leakyrelu(node.input(0), node.attribute("alpha", 0.01))
+
+
+@converter("GlobalAveragePool")
+def global_average_pool(node: Node) -> relax.Expr:
+    """The mean over all spatial dimensions, which are kept with the length 1."""
+    return relax.op.mean(node.input(0), list(range(2, len(node.shape(0)))), keepdims=True)
+
+
+@converter("Transpose")
+def transpose(node: Node) -> relax.Expr:
+    """Axes in another order, by default reversed."""
+    ndim = len(node.shape(0))
+    order = node.attribute("perm", list(reversed(range(ndim))))
+    if sorted(order) != list(range(ndim)):
+        raise node.malformed(f"perm {order} is no order of {ndim} axes")
+    return relax.op.permute_dims(node.input(0), order) if ndim else node.input(0)
+
+
+@converter("Squeeze")
+def squeeze_by_attribute(node: Node) -> relax.Expr:
+    """Drops axes of length 1: those in an attribute, or all."""
+    return _squeezed(node, node.attribute("axes"))
+
+
+@converter("Squeeze", since=13)
+def squeeze(node: Node) -> relax.Expr:
+    """Drops axes of length 1: those in an input, or all."""
+    return _squeezed(node, node.integers(1) if node.has_input(1) else None)
+
+
+def _squeezed(node: Node, axes: list[int] | None) -> relax.Expr:
+    shape = node.shape(0)
+    dropped = None if axes is None else {normalize_axis(axis, len(shape)) for axis in axes}
+    if dropped is not None and any(shape[axis] != 1 for axis in dropped):
+        raise node.malformed(f"axes {axes} of shape {shape} do not all have the length 1")
+    return relax.op.squeeze(node.input(0), None if dropped is None else sorted(dropped))
+
+
+@converter("Unsqueeze")
+def unsqueeze_by_attribute(node: Node) -> relax.Expr:
+    """Inserts axes of length 1, given in an attribute."""
+    return _unsqueezed(node, node.attribute("axes", []))
+
+
+@converter("Unsqueeze", since=13)
+def unsqueeze(node: Node) -> relax.Expr:
+    """Inserts axes of length 1, given in an input."""
+    return _unsqueezed(node, node.integers(1))
+
+
+def _unsqueezed(node: Node, axes: list[int]) -> relax.Expr:
+    check_rank(len(axes))
+    ndim = len(node.shape(0)) + len(axes)
+    inserted = sorted(normalize_axis(axis, ndim) for axis in axes)
+    if len(set(inserted)) != len(axes):
+        raise node.malformed(f"axes {axes} are not distinct")
+    data = node.input(0)
+    for axis in inserted:
+        data = node.emit(relax.op.expand_dims(data, axis))
+    return data
