@@ -3,7 +3,8 @@
 Nearest neighbour only moves values; linear takes two slices per axis, cubic four. The rules are those of the ONNX
 specification (version 19) in float64. Where a position is mathematically an integer or a midpoint, its last bit decides
 which neighbour is nearest: so these positions are computed in float32 as ONNX Runtime does, and with its tolerance for
-midpoints (upsamplebase.h). Antialiasing is not supported.
+midpoints (upsamplebase.h). Linear interpolation of images and volumes is in `resize_linear`. Antialiasing is not
+supported.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ....limits import check_elements
 from ....op.base import constant, normalize_axis
 from ..node import Node
 from ..registry import converter
-from . import resize_integers
+from . import resize_linear
 
 
 @dataclass(frozen=True)
@@ -180,14 +181,16 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
     if any(axis.target < 1 for axis in axes):
         raise node.malformed(f"the result would have shape {tuple(axis.target for axis in axes)}")
     check_elements([axis.target for axis in axes])
-    integers = mode == "linear" and node.dtype(0) in resize_integers.DTYPES
-    if mode != "nearest" and not integers and not node.dtype(0).startswith("float"):
-        raise node.unsupported(f"mode {mode} on {node.dtype(0)}")
+    spatial = _spatial_axes(node, axes) if mode == "linear" else ()
+    if mode != "nearest" and not spatial and not node.dtype(0).startswith("float"):
+        raise node.unsupported(
+            f"mode {mode} on {node.dtype(0)} data of shape {node.shape(0)} with scales {[axis.scale for axis in axes]}"
+        )
     data = node.input(0)
     if coordinates != "tf_crop_and_resize" and all(axis.target == axis.length for axis in axes):
         return data  # as in ONNX Runtime, even where a scale is not exactly 1
-    if integers:
-        return _resize_integers(node, axes, coordinates)
+    if spatial:
+        return _interpolate_together(node, axes, spatial, coordinates)
     for index, axis in enumerate(axes):
         rounding = ("ceil" if axis.scale < 1 else "floor") if nearest == _BY_SCALE else nearest
         same = axis.target == axis.length and axis.scale == 1.0 and axis.roi == (0.0, 1.0)
@@ -196,13 +199,16 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
     return data
 
 
-def _resize_integers(node: Node, axes: list[Axis], coordinates: str) -> relax.Expr:
-    """Linear interpolation of integers, at positions in float32."""
-    if node.attribute("exclude_outside", 0):
-        raise node.unsupported("the attribute exclude_outside with mode linear on integers")
-    spatial = resize_integers.spatial_axes(node, [axis.scale for axis in axes])
+def _spatial_axes(node: Node, axes: list[Axis]) -> tuple[int, ...]:
+    """The axes that ONNX Runtime interpolates together, () where each axis is resized on its own."""
+    if node.dtype(0) not in resize_linear.DTYPES or node.attribute("exclude_outside", 0):
+        return ()
+    return resize_linear.spatial_axes([axis.scale for axis in axes])
+
+
+def _interpolate_together(node: Node, axes: list[Axis], spatial: tuple[int, ...], coordinates: str) -> relax.Expr:
     positions = [_float32_positions(axes[index], _COORDINATES[coordinates]) for index in spatial]
-    result = resize_integers.interpolated(node, spatial, positions)
+    result = resize_linear.interpolated(node, spatial, positions)
     for index, values in zip(spatial, positions, strict=True):
         result = _extrapolated(node, result, index, axes[index], values)
     return result

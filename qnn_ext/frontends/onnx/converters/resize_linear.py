@@ -1,6 +1,7 @@
-"""Linear interpolation of integers as in ONNX Runtime: a weighted sum over the 4 or 8 corners around each position.
+"""Linear interpolation of images and volumes as in ONNX Runtime: a weighted sum over the 4 or 8 corners around each
+position.
 
-The sum is in float32 and truncated, except for 8-bit images with channels last, for which it is in fixed point.
+The sum is in float32, and truncated for integers; for 8-bit images with channels last it is in fixed point.
 """
 
 from __future__ import annotations
@@ -16,28 +17,25 @@ from ....op.base import constant
 from ..node import Node
 from .arithmetic import cast, plus, times
 
-DTYPES = ("int8", "uint8", "int32")
+DTYPES = ("float32", "int8", "uint8", "int32")
 _FRACTION_BITS = 10  # of a weight along one axis
 
 
-def spatial_axes(node: Node, scales: Sequence[float]) -> tuple[int, ...]:
-    """The axes that are interpolated together: all of 2 or 3, or those that are not batch and channels."""
+def spatial_axes(scales: Sequence[float]) -> tuple[int, ...]:
+    """The axes that are interpolated together: all of 2 or 3, or those that are not batch and channels; () if one of
+    these is resized too."""
     whole = {2: (0, 1), 3: (0, 1, 2), 4: (2, 3), 5: (2, 3, 4)}
-    choices = [whole.get(len(scales), ()), *([(1, 2)] if len(scales) == 4 else [])]
-    for axes in choices:
+    for axes in (whole.get(len(scales), ()), (1, 2) if len(scales) == 4 else ()):
         if axes and all(scale == 1.0 for axis, scale in enumerate(scales) if axis not in axes):
             return axes
-    raise node.unsupported(
-        f"linear interpolation of {node.dtype(0)} data of shape {node.shape(0)} with scales {list(scales)}; "
-        "batch and channels cannot be resized"
-    )
+    return ()
 
 
 def interpolated(node: Node, axes: Sequence[int], positions: Sequence[np.ndarray]) -> relax.Expr:
     """The data at all combinations of these float32 positions along the axes."""
     shape = node.shape(0)
     check_elements([len(values) for values in positions], "the weights", "folded")
-    in_fixed_point = len(shape) == 4 and tuple(axes) == (1, 2) and node.dtype(0) != "int32"
+    in_fixed_point = len(shape) == 4 and tuple(axes) == (1, 2) and node.dtype(0) in ("int8", "uint8")
     taps = [
         (_fixed_taps if in_fixed_point else _float_taps)(values, shape[axis])
         for axis, values in zip(axes, positions, strict=True)
