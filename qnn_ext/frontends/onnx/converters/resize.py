@@ -181,7 +181,7 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
     if any(axis.target < 1 for axis in axes):
         raise node.malformed(f"the result would have shape {tuple(axis.target for axis in axes)}")
     check_elements([axis.target for axis in axes])
-    spatial = _spatial_axes(node, axes) if mode == "linear" else ()
+    spatial = _spatial_axes(node, axes, coordinates) if mode == "linear" else ()
     if mode != "nearest" and not spatial and not node.dtype(0).startswith("float"):
         raise node.unsupported(
             f"mode {mode} on {node.dtype(0)} data of shape {node.shape(0)} with scales {[axis.scale for axis in axes]}"
@@ -199,8 +199,17 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
     return data
 
 
-def _spatial_axes(node: Node, axes: list[Axis]) -> tuple[int, ...]:
-    """The axes that ONNX Runtime interpolates together, () where each axis is resized on its own."""
+def _spatial_axes(node: Node, axes: list[Axis], coordinates: str) -> tuple[int, ...]:
+    """The axes that ONNX Runtime interpolates together, () where each axis is resized on its own.
+
+    Floats whose positions depend on a width that is no integer follow the specification, and not ONNX Runtime.
+    """
+    fractional = any(axis.width != axis.target for axis in axes) and coordinates in (
+        "align_corners",
+        "pytorch_half_pixel",
+    )
+    if fractional and node.dtype(0) == "float32":
+        return ()
     if node.dtype(0) not in resize_linear.DTYPES or node.attribute("exclude_outside", 0):
         return ()
     return resize_linear.spatial_axes([axis.scale for axis in axes])
