@@ -47,7 +47,7 @@ def check(case: Case, target: Target, rng: np.random.Generator) -> None:
 ALIKE = pytest.mark.exhaustive("SAMPLES, a third of VARIANTS, and all of them on the CPU of this machine")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(

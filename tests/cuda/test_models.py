@@ -78,7 +78,7 @@ def sample(module, rng):
     return values
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "architecture"), [pytest.param(*case, marks=[] if case in EXECUTED else OTHERS) for case in CASES]
 )

@@ -93,7 +93,7 @@ def test_model_equals_the_oracle(file, cpu, rng):
             np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", OTHER_CPUS)
 @pytest.mark.parametrize("name", SAMPLES)

@@ -74,7 +74,7 @@ def test_epilogues(channels, epilogue, cpu):
     check(workload, cpu_target(cpu), epilogue=epilogue)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("height", [1, 2, 3, 4, 5, 9])

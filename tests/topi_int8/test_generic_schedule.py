@@ -198,7 +198,7 @@ CASES = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.sampled("fuse")
 @pytest.mark.parametrize("fuse", [False, True], ids=["single", "fused"])
 @pytest.mark.parametrize("name", CASES)
