@@ -24,7 +24,8 @@ FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu")
 class LayerConfig:
     """What a QConfig means for one layer: skips, first and last layer, overrides and "auto" resolved.
 
-    precision: "int8", "float16" or "float32"; the other fields matter only for int8
+    precision: "int8", "int16" (the layer's activations have 16 bits, symmetric, its weights at most 8), "float16" or
+               "float32"; the other fields matter only for integers
     dtype_input ("int8" or "uint8") and symmetric are those of activations; weights are always symmetric
     range:     (low, high) of the layer's data input if the user fixed it
     """
@@ -48,7 +49,7 @@ class LayerConfig:
     @property
     def quantized(self) -> bool:
         """Whether the layer computes with integers."""
-        return self.precision == "int8"
+        return self.precision in ("int8", "int16")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class QConfig:
     percentile:      share of values inside the range in mode "percentile", in percent
     bins:            number of histogram bins
     momentum:        weight of the old value in "moving_average", 0 ≤ m < 1
-    first_layer, last_layer: precision of the first and the last product: "int8", "float16", "float32"
+    first_layer, last_layer: precision of the first and the last product: see LayerConfig
     overrides:       layer name pattern (fnmatch) → {field: value}, later patterns win: see `fields.LAYER_FIELDS`
     quantization_formula: "google": x = scale · (q − zero_point); "cambricon": x = q · 2^position
     bias_correction: whether biases compensate the mean error of quantized weights

@@ -19,7 +19,7 @@ CALIBRATE_MODES = (
     "entropy",
     "mse",
 )
-PRECISIONS = ("int8", "float16", "float32")
+PRECISIONS = ("int8", "int16", "float16", "float32")
 
 # The fields an override may set for a layer, and that a LayerConfig has
 LAYER_FIELDS = (

@@ -65,13 +65,20 @@ def _format(config: LayerConfig, role: str) -> tuple[str, int, bool]:
     """dtype, bits and symmetry of a tensor in this role."""
     if role == "weight":
         return config.dtype_weight, config.nbit_weight, True
+    if config.precision == "int16":
+        return "int16", 16, True  # no zero point: int16 − zero point would not fit into int16
     if role == "activation" and config.nbit_activation <= 8:
         return config.dtype_activation, config.nbit_activation, config.symmetric
     return config.dtype_input, config.nbit_input, config.symmetric
 
 
+def _is_wide(layer: Layer) -> bool:
+    return layer.config.precision == "int16"
+
+
 class _Wishes:
-    """What the layers request, root by root: a tensor requested by several is quantized as the first of them says."""
+    """What the layers request, root by root: a tensor requested by several is quantized as the first of them says, but
+    with 16 bits if any of them requests so."""
 
     def __init__(self, graph: Graph, layers: list[Layer], config: QConfig) -> None:
         self._graph = graph
@@ -114,6 +121,8 @@ class _Wishes:
         mark = self._marks.get(root, _Mark(layer, role))
         if role == "input" and mark.role != "input":
             mark = _Mark(layer, role, mark.range)
+        if _is_wide(layer) and not _is_wide(mark.layer):
+            mark = replace(mark, layer=layer)
         if data and mark.range is None:
             mark = replace(mark, range=layer.config.range)
         self._marks[root] = mark
