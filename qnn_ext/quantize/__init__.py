@@ -19,6 +19,7 @@ from .partition import partitions
 from .pipeline import Stages, quantize, stages
 from .ranges import Range, integer_range, qparams_of
 from .realize import realize, simulate
+from .smooth import smooth
 from .table import CalibrationTable, fingerprint
 
 __all__ = [
@@ -48,5 +49,6 @@ __all__ = [
     "realize",
     "simulate",
     "sites",
+    "smooth",
     "stages",
 ]

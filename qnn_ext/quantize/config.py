@@ -92,6 +92,8 @@ class QConfig:
     quantization_formula: "google": x = scale · (q − zero_point); "cambricon": x = q · 2^position
     bias_correction: whether biases compensate the mean error of quantized weights
     equalize:        cross-layer equalization before ranges are taken
+    smooth:          SmoothQuant's α, above 0 and below 1: how much of the outliers of activations behind normalizations
+                     moves into the weights that read them; None: nothing moves
     dynamic:         quantize activations at run time with the actual range of each tensor: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
     float_functions: functions of transformers that stay float between integer products: "softmax", "layer_norm", "gelu"
@@ -129,6 +131,7 @@ class QConfig:
     quantization_formula: str = "google"
     bias_correction: bool = False
     equalize: bool = False
+    smooth: float | None = None
     dynamic: bool = False
     target: Any = None
     float_functions: Sequence[str] = FLOAT_FUNCTIONS

@@ -119,6 +119,7 @@ RULES: dict[str, tuple[Check, str]] = {
     "quantization_formula": _one_of("google", "cambricon"),
     "bias_correction": _FLAG,
     "equalize": _FLAG,
+    "smooth": (lambda value: value is None or (_number(value) and 0 < value < 1), "None or a number between 0 and 1"),
     "dynamic": _FLAG,
     "float_functions": (
         lambda value: isinstance(value, tuple) and all(item in ("softmax", "layer_norm", "gelu") for item in value),

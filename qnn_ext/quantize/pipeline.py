@@ -21,11 +21,12 @@ from .annotate.families import quantized_operators
 from .bias_correction import correct_bias
 from .calibrate import calibrate
 from .config import QConfig, plain_operator, resolve_config
-from .dataset import batches
+from .dataset import Batches, batches
 from .dynamic import dynamic
 from .equalize import equalize
 from .fold import fold
 from .realize import simulate, to_integers
+from .smooth import smooth
 from .table import CalibrationTable, fingerprint
 
 TableLike = CalibrationTable | str | os.PathLike
@@ -35,7 +36,7 @@ TableLike = CalibrationTable | str | os.PathLike
 class Stages(Mapping[str, QnnModule]):
     """The modules of a quantization by stage, in order, and the ranges it found.
 
-    "fold":      float, batch normalizations folded into the weights; with `equalize`, ranges equalized
+    "fold":      float, batch normalizations folded into the weights; with `equalize` and `smooth`, channels rescaled
     "annotate":  float, `R.qnn.observe` on each tensor to be quantized
     "calibrate": the same with the ranges written into the observers, and biases corrected if requested
     "simulate":  float operators between quantize and dequantize
@@ -100,21 +101,30 @@ def stages(
     modules = {"fold": fold(module, config)}
     if config.equalize:
         modules["fold"] = equalize(modules["fold"])
+    dataset = (
+        None if dataset is None else batches(dataset, module.inputs)
+    )  # even what can be read only once is read twice
+    if config.smooth is not None:
+        modules["fold"] = smooth(modules["fold"], _needed(dataset, "smooth"), config.smooth)
     if config.dynamic:
         modules["realize"] = dynamic(modules["fold"], config)
         return Stages(modules, CalibrationTable())
     annotated = modules["annotate"] = annotate(modules["fold"], config)
-    dataset = (
-        None if dataset is None else batches(dataset, module.inputs)
-    )  # even what can be read only once is read twice
     ranges = _ranges(module, annotated, dataset, config, table, progress)
     if config.bias_correction:
-        annotated = correct_bias(annotated, ranges, dataset, config)
+        annotated = correct_bias(annotated, ranges, _needed(dataset, "bias_correction"), config)
     modules["calibrate"] = with_ranges(annotated, ranges)
     modules["simulate"] = simulate(annotated, ranges, config)
     if not config.do_simulation:
         modules["realize"] = to_integers(modules["simulate"], config)
     return Stages(modules, ranges)
+
+
+def _needed(dataset: Batches | None, field: str) -> Batches:
+    """The data set, which this field of the configuration needs even if a table has the ranges."""
+    if dataset is None:
+        raise QuantizationError(f"{field} needs data: give a dataset, or leave {field} out")
+    return dataset
 
 
 def _check_operators(config: QConfig) -> None:

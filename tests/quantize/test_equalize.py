@@ -12,8 +12,11 @@ from qnn_ext.passes.rewrite import bindings_of
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.channels import weight_of
 from qnn_ext.quantize.config import QConfig
-from qnn_ext.quantize.equalize import equalize, equalizing_scales, find_pairs
+from qnn_ext.quantize.equalize import equalize, equalizing_scales
 from qnn_ext.quantize.pipeline import quantize
+from qnn_ext.quantize.scales import groups_of
+
+from .networks import conv, float_module
 
 
 def network(rng, between, pool=True, shared=False) -> QnnModule:
@@ -93,18 +96,42 @@ def spread(ranges):
 )
 def test_functions_that_are_not_homogeneous_stay(between, rng):
     module = network(rng, between)
-    assert find_pairs(module.ir["main"]) == []
+    assert groups_of(module.ir["main"]) == []
     for one, two in zip(weights_of(module), weights_of(equalize(module)), strict=True):
         np.testing.assert_array_equal(one.array, two.array)
 
 
-def test_a_tensor_with_two_readers_stays(rng):
+def outputs_agree(module, other, rng):
+    x = rng.normal(size=module.inputs[0].shape).astype(np.float32)
+    expected = qnn_ext.Interpreter(module)(x)
+    tolerance = 1e-4 * np.abs(expected).max()
+    np.testing.assert_allclose(qnn_ext.Interpreter(other)(x), expected, rtol=1e-4, atol=tolerance)
+
+
+def test_a_residual_sum_gives_its_layers_the_same_factors(rng):
+    """conv → a; depthwise(a) → b; conv(a + b): a and b are scaled together, by the ranges of both that write them."""
     module = network(rng, relax.op.nn.relu, shared=True)
-    pairs = find_pairs(module.ir["main"])
-    assert len(pairs) == 1, "only the last convolution and the dense layer"
-    before, after = weights_of(module), weights_of(equalize(module))
-    for one, two in zip(before[:2], after[:2], strict=True):
-        np.testing.assert_array_equal(one.array, two.array)
+    groups = groups_of(module.ir["main"])
+    assert [(len(group.producers), len(group.consumers)) for group in groups] == [(2, 2), (1, 1)]
+    equalized = equalize(module)
+    outputs_agree(module, equalized, rng)
+    before, after = weights_of(module), weights_of(equalized)
+    factors = before[0].output_ranges() / after[0].output_ranges()
+    assert spread(factors) > 2, "something was scaled"
+    np.testing.assert_allclose(before[1].array, after[1].array, rtol=1e-5, err_msg="reads and writes the group")
+    written = np.maximum(after[0].output_ranges(), after[1].output_ranges())
+    read = np.maximum(after[1].input_ranges(), after[2].input_ranges())
+    np.testing.assert_allclose(written, read, rtol=1e-3)
+
+
+@pytest.mark.parametrize("last", [relax.op.sigmoid, lambda x: relax.op.concat([x, x], 1)], ids=["sigmoid", "concat"])
+def test_a_sum_that_something_else_reads_stays(last, rng):
+    def body(emit, x):
+        y = emit(relax.op.nn.relu(conv(emit, x, 6)))
+        z = emit(relax.op.add(conv(emit, y, 6), y))
+        return conv(emit, emit(last(z)), 4)
+
+    assert groups_of(float_module((1, 3, 6, 6), body).ir["main"]) == []
 
 
 def test_groups(rng):
