@@ -37,6 +37,7 @@ from ..passes.legalize_gpu import gpu_legalizations
 from ..passes.observers import drop_observers
 from ..passes.rewrite import bindings_of, operands
 from ..passes.splits import slice_wide_splits
+from ..passes.unroll import unrolled
 from ..passes.workspaces import lift_workspaces
 from ..running.engine import Engine
 from ..running.model import Model, Variant
@@ -83,8 +84,8 @@ def _compile_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
             f"CUDA graphs run only on GPUs, not on {target.kind.name}: build for 'cuda' or an architecture such as "
             "'sm_80'"
         )
-    mod, checks = collect_checks(inlined(module.ir))
     with limited(None):
+        mod, checks = collect_checks(unrolled(inlined(module.ir)))
         begin_walk(_elements_of_constants(mod))
         mod = lower_module(mod, target)
         checkpoint()
@@ -144,7 +145,7 @@ def _plain(value: Any) -> Any:
 def lower_module(mod: IRModule, target: Target) -> IRModule:
     """All passes before code generation: QNN operators in, scheduled PrimFuncs out."""
     backend = backend_of(target)
-    mod = qnn_pipeline(mod, target)
+    mod = qnn_pipeline(unrolled(mod), target)
     mod = lower(mod, target)
     with target, with_option("relax.FuseOps.max_depth", _MOST_FUSED):
         mod = relax_pipeline(backend)(mod)

@@ -13,6 +13,7 @@ from .elementwise import add, mul, subtract
 from .fma import fma
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
+from .loop import loop
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
 from .observe import observe
@@ -74,6 +75,7 @@ __all__ = [
     "leaky_relu",
     "log",
     "log_softmax",
+    "loop",
     "max",
     "mean",
     "min",

@@ -141,7 +141,7 @@ def module_of(call: relax.Call, params: Sequence[relax.Var] = ()) -> tvm.IRModul
 
 
 def call_attributes(call: relax.Call) -> dict[str, Any]:
-    """The attributes of a call as plain Python values: int, float, str, bool, tuple."""
+    """The attributes of a call as plain Python values: int, float, str, bool, tuple; the body of a loop as it is."""
     if call.attrs is None:
         return {}
     return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}  # noqa: SIM118 (an FFI object, no dict)
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
         return str(value) if isinstance(value, str) else value
     if isinstance(value, (tvm_ffi.Array, list, tuple)):
         return tuple(_plain(item) for item in value)
-    return value.value
+    return getattr(value, "value", value)
 
 
 def as_expr(value: Any) -> relax.Expr:

@@ -275,6 +275,8 @@ def _array(name: str, shape: tuple[int, ...], dtype: str, fill: str, rng: np.ran
         return np.array(FILLS.index(fill), np.int32)
     if name == "zero_point":
         return np.array(3, np.int32)
+    if dtype == "bool":
+        return np.full(shape, fill != "low")
     if dtype.startswith("float"):
         if name in ("boxes", "scores", "scale", "pixels"):
             return (rng.random(shape) + 0.01).astype(dtype)
@@ -305,7 +307,10 @@ def check(case: Case, rng: np.random.Generator, target: Target | None = None) ->
     for fill in FILLS:
         inputs = arrays(variables, fill, rng)
         with np.errstate(all="ignore"):
-            expected = interpret(mod, inputs)[0]
-        actual = machine["main"](*(tvm.runtime.tensor(array) for array in inputs)).numpy()
-        assert actual.dtype == expected.dtype
-        np.testing.assert_array_equal(actual, expected, err_msg=fill)
+            expected = interpret(mod, inputs)
+        result = machine["main"](*(tvm.runtime.tensor(array) for array in inputs))
+        results = [result] if isinstance(result, tvm.runtime.Tensor) else result
+        for found, wanted in zip(results, expected, strict=True):
+            actual = found.numpy()
+            assert actual.dtype == wanted.dtype
+            np.testing.assert_array_equal(actual, wanted, err_msg=fill)

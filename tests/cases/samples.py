@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from tvm import relax
 
 from qnn_ext import op
 
@@ -10,6 +11,19 @@ I8 = ("data", (2, 6, 6, 4), "int8")
 ONE = (0.5, 3, 0.25, -4)  # input scale and zero point, output scale and zero point
 VECTOR = np.float32([0.1, 0.2, 0.3, 0.4])
 ZEROS = np.int32([0, 1, -2, 3])
+
+
+def round_of_a_loop() -> relax.Function:
+    """(weight, state, slice) -> (whether to go on, state + slice · weight, the state before)."""
+    params = [relax.Var(name, relax.TensorType((4,), "int32")) for name in ("weight", "state", "slice")]
+    builder, (weight, state, part) = relax.BlockBuilder(), params
+    with builder.function("body", params, private=True):
+        with builder.dataflow():
+            new = builder.emit(relax.op.add(state, builder.emit(relax.op.multiply(part, weight))))
+            going = builder.emit(relax.op.less(builder.emit(relax.op.max(new)), relax.const(10, "int32")))
+            result = builder.emit_output(relax.Tuple([going, new, state]))
+        builder.emit_func_output(result)
+    return builder.get()["body"]
 
 
 # name -> (variables, call of the builder with attributes that differ from the defaults)
@@ -133,6 +147,12 @@ SAMPLES = {
         lambda x, g: op.group_norm(x, g, np.float32([0.5] * 6), *ONE, 3, 1, 1e-3, True, "uint8"),
     ),
     "instance_norm": ([I8], lambda x: op.instance_norm(x, VECTOR, VECTOR, *ONE, 3, 1e-3, True, "int16")),
+    "loop": (
+        [("going", (), "bool"), ("state", (4,), "int32"), ("sequence", (3, 4), "int32")],
+        lambda going, state, sequence: op.loop(
+            round_of_a_loop(), [relax.const(ZEROS)], [state], [sequence], 3, [True], [True], going
+        ),
+    ),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],
         lambda a, b, c: op.fma(a, b, c),
