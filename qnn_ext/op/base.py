@@ -156,13 +156,13 @@ def _plain(value: Any) -> Any:
 
 
 def as_expr(value: Any) -> relax.Expr:
-    """A Relax expression: Python ints become int32, floats float32 constants, arrays keep their dtype."""
+    """A Relax expression: Python ints become int32, Python floats float32 constants; NumPy's keep their dtype."""
     if isinstance(value, relax.Expr) or hasattr(value, "ty"):
         return value
     array = np.asarray(value)
     if isinstance(value, (bool, int)):
         array = array.astype(np.int32)
-    elif isinstance(value, float):
+    elif isinstance(value, float) and not isinstance(value, np.float64):  # which is a float too
         array = array.astype(np.float32)
     return constant(array)
 

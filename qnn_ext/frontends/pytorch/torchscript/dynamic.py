@@ -39,7 +39,7 @@ def quantize_dynamic(node: Node, value: relax.Expr, reduce_range: bool) -> Dynam
     top = 127 if reduce_range else 255
 
     def real(number: float) -> relax.Expr:
-        return constant(np.asarray(number, np.float64))
+        return constant(np.float64(number))
 
     low = emit(op.minimum(emit(op.astype(emit(op.min(value)), "float64")), real(0)))
     high = emit(op.maximum(emit(op.astype(emit(op.max(value)), "float64")), real(0)))
@@ -49,7 +49,7 @@ def quantize_dynamic(node: Node, value: relax.Expr, reduce_range: bool) -> Dynam
     from_low, from_high = emit(op.subtract(real(0), below)), emit(op.subtract(real(top), above))
     error_low, error_high = emit(op.abs(below)), emit(op.add(real(top), emit(op.abs(above))))
     chosen = emit(op.where(emit(op.less(error_low, error_high)), from_low, from_high))
-    nudged = emit(qnn.quantize(chosen, constant(np.asarray(1, np.float64)), 0, out_dtype="uint8"))
+    nudged = emit(qnn.quantize(chosen, np.float64(1), 0, out_dtype="uint8"))
     zero = emit(op.clip(emit(op.astype(nudged, "int32")), 0, top))
     scale = emit(op.astype(emit(op.maximum(found, real(_SMALLEST_SCALE))), "float32"))
     inverse = emit(op.divide(scalar(1), scale))

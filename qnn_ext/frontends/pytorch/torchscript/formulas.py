@@ -134,7 +134,7 @@ def rounded_product(node: Node, value: relax.Expr, factor: relax.Expr) -> relax.
 
 
 def _twice_inverted(scale: np.ndarray) -> np.ndarray:
-    return np.asarray(f32(1) / (1 / scale.astype(np.float64)).astype(f32))
+    return f32(1) / (1 / scale.astype(np.float64)).astype(f32)
 
 
 def _channels(vector: Vector, shape: tuple) -> relax.Expr:
@@ -192,5 +192,5 @@ def qnnpack_sum(
         centered = node.emit(relax.op.subtract(wide, constant(qparams.zero_point.astype(np.int32))))
         parts.append(node.emit(relax.op.multiply(centered, constant(multiplier))))
     total = node.emit(relax.op.astype(node.emit(relax.op.add(*parts)), "float64"))
-    step = constant(np.asarray(2.0**shift, np.float64))
+    step = constant(np.float64(2.0**shift))
     return node.emit(qnn.quantize(total, step, out.zero_point, out_dtype=out.dtype, rounding="TONEAREST"))

@@ -60,9 +60,9 @@ def accumulator_scale(node: Node, data: QParams, weight: QParams, double: bool) 
     float32.
     """
     if not node.delegated and double:
-        return np.asarray(data.scale.astype(np.float64) * weight.scale.astype(np.float64))
+        return data.scale.astype(np.float64) * weight.scale.astype(np.float64)
     product = data.scale.astype(np.float32) * weight.scale.astype(np.float32)
-    return np.asarray(product if node.delegated else product.astype(np.float64))
+    return product if node.delegated else product.astype(np.float64)
 
 
 def output_scale(node: Node, qparams: QParams) -> np.ndarray:

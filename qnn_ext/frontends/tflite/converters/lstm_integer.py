@@ -108,10 +108,11 @@ class IntegerCell:
 
     # ---- integer helpers -----------------------------------------------------------------------------------------
 
-    def _multiply(self, value: relax.Expr, factor: np.ndarray, dtype: str, zero_point: int = 0) -> relax.Expr:
+    def _multiply(
+        self, value: relax.Expr, factor: np.ndarray | np.floating, dtype: str, zero_point: int = 0
+    ) -> relax.Expr:
         """saturate(MultiplyByQuantizedMultiplier(value, factor) + zero_point)."""
-        one = np.ones((), np.float64)
-        factor = np.asarray(factor, np.float64)
+        factor, one = factor.astype(np.float64), np.float64(1)
         return self.emit(qnn.requantize(value, factor, 0, one, zero_point, rounding="TFLITE", out_dtype=dtype))
 
     def _saturate(self, value: relax.Expr) -> relax.Expr:
@@ -169,7 +170,7 @@ class IntegerCell:
         weights = self._peephole_weights(self.node.constant(index), shape_of(cell))
         scale = np.float32(self.node.qparams(index).scale) * np.float32(2.0**self.cell_exponent)
         product = self.emit(relax.op.multiply(self._wide(cell), constant(weights.astype(np.int32))))
-        scaled = self._multiply(product, np.asarray(scale / self.gate_scales[gate]), "int32")
+        scaled = self._multiply(product, scale / self.gate_scales[gate], "int32")
         return self._saturate(self.emit(relax.op.add(scaled, self._wide(value))))
 
     def _peephole_weights(self, weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -210,7 +211,7 @@ class IntegerCell:
         if node.has_input(17):
             acc = self.emit(relax.op.add(acc, constant(node.constant(17).astype(self.accumulator))))
         scale = np.float32(node.qparams(16).scale) * self.hidden_scale / np.float32(self.hidden.scale)
-        result = self._multiply(acc, np.asarray(scale), node.dtype(0), int(self.hidden.zero_point))
+        result = self._multiply(acc, scale, node.dtype(0), int(self.hidden.zero_point))
         limit = self._limit(
             self.layer.projection_clip, float(node.output_qparams().scale), dtype_range(node.dtype(0))[1]
         )

@@ -50,12 +50,13 @@ def convert_quantize(node: Node) -> relax.Expr:
 def _requantize(node: Node, source: QParams, target: QParams) -> relax.Expr:
     """TFLite's fixed point; numerics="float32" uses XNNPACK's, which converts between 8-bit tensors of the same dtype
     with a multiplier of 8 fraction bits, midpoints up, and leaves all other pairs to TFLite's kernel."""
-    in_scale, out_scale = source.scale.astype(np.float64), target.scale.astype(np.float64)
-    rounding = "TFLITE"
+    rounding, in_scale, out_scale = "TFLITE", np.float64(source.scale), np.float64(target.scale)
     if node.delegated:
-        ratio = source.scale / target.scale
-        in_scale, out_scale = np.asarray(np.rint(np.float64(ratio) * 256)), np.asarray(256.0)
-        rounding = "UPWARD"
+        rounding, in_scale, out_scale = (
+            "UPWARD",
+            np.rint(np.float64(source.scale / target.scale) * 256),
+            np.float64(256),
+        )
     return qnn.requantize(
         node.input(0),
         in_scale,

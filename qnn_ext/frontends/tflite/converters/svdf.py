@@ -83,11 +83,12 @@ def _weighted_sum(node: Node, memory: relax.Expr, weights: np.ndarray, sizes: Si
 # ---- int8 --------------------------------------------------------------------------------------------------------
 
 
-def _scale(node: Node, index: int) -> float:
-    return float(node.qparams(index).scale)
+def _factor(node: Node, data: int, weight: int, out_scale: np.ndarray) -> np.float32:
+    """Input scale · weight scale / output scale, each step rounded to float32 as in LiteRT."""
+    return np.float32(node.qparams(data).scale) * np.float32(node.qparams(weight).scale) / np.float32(out_scale)
 
 
-def _rescale(node: Node, value: relax.Expr, factor: float, zero_point: int, dtype: str) -> relax.Expr:
+def _rescale(value: relax.Expr, factor: np.float32, zero_point: int, dtype: str) -> relax.Expr:
     """LiteRT has no other kernel, so this rounding serves both numerics."""
     return qnn.requantize(value, np.float64(factor), 0, np.float64(1), zero_point, rounding="TFLITE", out_dtype=dtype)
 
@@ -103,8 +104,8 @@ def _integer_features(node: Node) -> relax.Expr:
     if np.any(node.qparams(_STATE).zero_point):
         raise node.unsupported("a memory with a zero point")
     acc = node.emit(qnn.dense(node.input(_DATA), node.input(_FEATURE), node.qparams(_DATA).zero_point, 0, 1.0, 1.0))
-    factor = _scale(node, _DATA) * _scale(node, _FEATURE) / _scale(node, _STATE)
-    return node.emit(_rescale(node, acc, factor, 0, "int16"))
+    factor = _factor(node, _DATA, _FEATURE, node.qparams(_STATE).scale)
+    return node.emit(_rescale(acc, factor, 0, "int16"))
 
 
 def _integer_output(node: Node, memory: relax.Expr, sizes: Sizes) -> relax.Expr:
@@ -116,8 +117,8 @@ def _integer_output(node: Node, memory: relax.Expr, sizes: Sizes) -> relax.Expr:
     if node.has_input(_BIAS):
         acc = node.emit(relax.op.add(acc, node.input(_BIAS)))
     target = node.output_qparams()
-    factor = _scale(node, _STATE) * _scale(node, _TIME) / float(target.scale)
-    return _rescale(node, acc, factor, int(target.zero_point), target.dtype)
+    factor = _factor(node, _STATE, _TIME, target.scale)
+    return _rescale(acc, factor, int(target.zero_point), target.dtype)
 
 
 # ---- float and hybrid --------------------------------------------------------------------------------------------

@@ -129,9 +129,9 @@ def _quantized_avg_pool(
             zero = 0
     return qnn.avg_pool2d(
         data,
-        constant(np.asarray(in_scale)),
+        in_scale,
         zero,
-        constant(np.asarray(out_scale)),
+        out_scale,
         zero,
         pool_size=tuple(kernel),  # type: ignore[arg-type]
         strides=tuple(strides),  # type: ignore[arg-type]
