@@ -15,6 +15,7 @@ from .dataset import Batches, ImageFolder, batches
 from .dynamic import dynamic
 from .equalize import equalize
 from .fold import fold
+from .learned import round_weights
 from .partition import partitions
 from .pipeline import Stages, quantize, stages
 from .ranges import Range, integer_range, qparams_of
@@ -47,6 +48,7 @@ __all__ = [
     "qparams_of",
     "quantize",
     "realize",
+    "round_weights",
     "simulate",
     "sites",
     "smooth",

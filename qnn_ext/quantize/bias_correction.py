@@ -21,6 +21,7 @@ from ..op.arguments import factors_of
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.observe import OBSERVE
 from ..passes.rewrite import Rebuild, bindings_of, consumers, op_name, rewrite
+from .annotate import sites
 from .annotate.families import Family, family_of
 from .config import QConfig
 from .dataset import batches
@@ -45,17 +46,23 @@ class _Product:
 
 
 def correct_bias(
-    annotated: QnnModule, table: Mapping[str, Range], dataset: Any, config: QConfig | None = None
+    annotated: QnnModule,
+    table: Mapping[str, Range],
+    dataset: Any,
+    config: QConfig | None = None,
+    exact: QnnModule | None = None,
 ) -> QnnModule:
     """`annotated` with biases that compensate the mean error of its quantized weights on `dataset`.
 
     table:   site → range; only those of weights matter
     dataset: as `quantize` takes it; all of it is used
+    exact:   the annotated module before `round_weights`, if that was applied
 
     A layer without a bias gets one. Raises QuantizationError for a data set that is empty or does not fit.
     """
     observed = {one.site.name: one for one in observations(annotated, table, config or QConfig())}
-    products = _products(annotated.ir["main"], observed)
+    values = {site.name: site.value for site in sites(annotated if exact is None else exact)}
+    products = _products(annotated.ir["main"], observed, values)
     if not products:
         return annotated
     module = _mean_errors(annotated, products)
@@ -71,7 +78,9 @@ def correct_bias(
     return replace(annotated, ir=rewrite(annotated.ir, _Corrected(products, [total / count for total in totals])))
 
 
-def _products(function: relax.Function, observed: Mapping[str, Observed]) -> list[_Product]:
+def _products(
+    function: relax.Function, observed: Mapping[str, Observed], exact: Mapping[str, np.ndarray | None]
+) -> list[_Product]:
     bindings = bindings_of(function)
     readers = consumers(function, bindings)
     errors: dict[Any, np.ndarray] = {}
@@ -81,7 +90,7 @@ def _products(function: relax.Function, observed: Mapping[str, Observed]) -> lis
         if definition_of(value) is OBSERVE:
             one = observed[str(call_attributes(value)["site"])]
             if one.site.value is not None:
-                errors[binding.var] = one.simulate(one.site.value) - one.site.value
+                errors[binding.var] = one.simulate(one.site.value) - np.asarray(exact[one.site.name])
         elif family_of(value, ()) is Family.PRODUCT:
             factors = factors_of(value)
             weight = next((i for i, factor in enumerate(factors) if factor in errors), None)

@@ -11,7 +11,8 @@ from ..compiling.build import compile_module
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from .annotate import Site, sites
-from .calibrators import CALIBRATORS, Calibrator, Settings, make_calibrator
+from .calibrators import CALIBRATORS, Calibrator, OutputError, Settings, make_calibrator
+from .choose import choose_ranges
 from .collect import Reader, collect
 from .config import QConfig, current_config
 from .dataset import Batches, batches
@@ -26,8 +27,9 @@ def calibrate(
 ) -> CalibrationTable:
     """The range of every site of an annotated module.
 
-    dataset:  as `dataset.batches` takes it; one pass over it suffices, unless calibrate_chunk_by asks for more. None
-              will do if every range is fixed, or chosen as by "global_scale", which is then what "auto" means
+    dataset:  as `dataset.batches` takes it; one pass over it suffices, unless calibrate_chunk_by asks for more or the
+              mode is "output_error". None will do if every range is fixed, or chosen as by "global_scale", which is
+              then what "auto" means
     config:   the QConfig, by default that of the innermost `with qconfig(...)`
     progress: show a progress bar
 
@@ -41,6 +43,9 @@ def calibrate(
     if reading:
         _collect(annotated, dataset, {name: assigned[name] for name in reading}, config, progress)
     ranges = {name: value or assigned[name].threshold(name) for name, value in fixed.items()}
+    candidates = {name: one.candidates(name) for name, one in assigned.items() if isinstance(one, OutputError)}
+    if candidates:
+        ranges |= choose_ranges(annotated, candidates, ranges, dataset, config)
     return CalibrationTable(ranges)
 
 

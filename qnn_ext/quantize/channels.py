@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,18 +63,31 @@ class Weight:
         """The weight with the values for each input channel multiplied by its factor."""
         return self._with(self.by_group * factors.reshape(self.groups, 1, -1, 1))
 
+    @property
+    def matrices(self) -> np.ndarray:
+        """(groups, outputs / groups, inputs / groups · taps): an output is a row times a patch of the data."""
+        by_group = self.by_group
+        return by_group.reshape(*by_group.shape[:2], -1)
+
+    def with_matrices(self, matrices: np.ndarray) -> Weight:
+        """The weight with other values, given as `matrices` are."""
+        return self._with(matrices.reshape(self.by_group.shape))
+
     def _with(self, by_group: np.ndarray) -> Weight:
         ordered = by_group.reshape([self.array.shape[axis] for axis in self.order])
         return replace(self, array=ordered.transpose(np.argsort(self.order)))
 
 
-def weight_of(call: Any) -> Weight | None:
-    """The weight of a convolution, or of a matrix product with a constant matrix on its right; None for all else."""
+def weight_of(call: Any, known: Mapping[Any, np.ndarray] | None = None) -> Weight | None:
+    """The weight of a convolution, or of a matrix product with a constant matrix on its right; None for all else.
+
+    known: variable → value of constants that are observed
+    """
     product = traits_of(call).product
     if product not in (Product.CONVOLUTION, Product.MATRIX):
         return None
     _, weight = factors_of(call)
-    array = constant_value(weight)
+    array = (known or {}).get(weight) if isinstance(weight, relax.Var) else constant_value(weight)
     if array is None or array.dtype != np.float32 or (product is Product.MATRIX and array.ndim != 2):
         return None
     array = array.astype(np.float64)

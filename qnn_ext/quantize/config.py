@@ -90,6 +90,7 @@ class QConfig:
     first_layer, last_layer: precision of the first and the last product: see LayerConfig
     overrides:       layer name pattern (fnmatch) → {field: value}, later patterns win: see `fields.LAYER_FIELDS`
     quantization_formula: "google": x = scale · (q − zero_point); "cambricon": x = q · 2^position
+    weight_rounding: "nearest"; "gptq" or "adaround" choose the integers that keep each layer's results on the data
     bias_correction: whether biases compensate the mean error of quantized weights
     equalize:        cross-layer equalization before ranges are taken
     smooth:          SmoothQuant's α, above 0 and below 1: how much of the outliers of activations behind normalizations
@@ -129,6 +130,7 @@ class QConfig:
     last_layer: str = "int8"
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quantization_formula: str = "google"
+    weight_rounding: str = "nearest"
     bias_correction: bool = False
     equalize: bool = False
     smooth: float | None = None

@@ -18,6 +18,7 @@ CALIBRATE_MODES = (
     "kl_divergence",
     "entropy",
     "mse",
+    "output_error",
 )
 PRECISIONS = ("int8", "int16", "float16", "float32")
 
@@ -117,6 +118,7 @@ RULES: dict[str, tuple[Check, str]] = {
     "first_layer": _PRECISION,
     "last_layer": _PRECISION,
     "quantization_formula": _one_of("google", "cambricon"),
+    "weight_rounding": _one_of("nearest", "gptq", "adaround"),
     "bias_correction": _FLAG,
     "equalize": _FLAG,
     "smooth": (lambda value: value is None or (_number(value) and 0 < value < 1), "None or a number between 0 and 1"),
@@ -195,8 +197,10 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
             "dynamic=True has no integer activations to partition: leave partition_conversions at 'disabled'",
         ),
         (
-            values["dynamic"] and (values["do_simulation"] or values["bias_correction"]),
-            "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation or bias_correction",
+            values["dynamic"]
+            and (values["do_simulation"] or values["bias_correction"] or values["weight_rounding"] != "nearest"),
+            "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation, bias_correction or "
+            "weight_rounding",
         ),
         (
             values["do_simulation"] and values["partition_conversions"] == "fully_integral",

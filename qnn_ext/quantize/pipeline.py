@@ -25,6 +25,7 @@ from .dataset import Batches, batches
 from .dynamic import dynamic
 from .equalize import equalize
 from .fold import fold
+from .learned import round_weights
 from .realize import simulate, to_integers
 from .smooth import smooth
 from .table import CalibrationTable, fingerprint
@@ -38,7 +39,8 @@ class Stages(Mapping[str, QnnModule]):
 
     "fold":      float, batch normalizations folded into the weights; with `equalize` and `smooth`, channels rescaled
     "annotate":  float, `R.qnn.observe` on each tensor to be quantized
-    "calibrate": the same with the ranges written into the observers, and biases corrected if requested
+    "calibrate": the same with the ranges written into the observers, and if requested, weights rounded and biases
+                 corrected
     "simulate":  float operators between quantize and dequantize
     "realize":   integers
 
@@ -111,8 +113,11 @@ def stages(
         return Stages(modules, CalibrationTable())
     annotated = modules["annotate"] = annotate(modules["fold"], config)
     ranges = _ranges(module, annotated, dataset, config, table, progress)
+    exact = annotated
+    if config.weight_rounding != "nearest":
+        annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
     if config.bias_correction:
-        annotated = correct_bias(annotated, ranges, _needed(dataset, "bias_correction"), config)
+        annotated = correct_bias(annotated, ranges, _needed(dataset, "bias_correction"), config, exact)
     modules["calibrate"] = with_ranges(annotated, ranges)
     modules["simulate"] = simulate(annotated, ranges, config)
     if not config.do_simulation:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..compiling.build import compile_module
-from ..errors import QuantizationError
 from ..module import QnnModule
 from .dataset import batches
 from .scales import Group, groups_of, scaled, weights_by_position
@@ -64,14 +63,10 @@ def _largest(module: QnnModule, groups: list[Group], dataset: Any) -> list[np.nd
     shown = [name for group in groups for name in group.read]
     engine = compile_module(switchable(module, [], shown).module)
     found = [np.zeros(group.channels) for group in groups]
-    count = 0
     for batch in batches(dataset, module.inputs):
         arrays = iter(list(engine.run(list(batch)).values())[len(module.outputs) :])
         for group, largest in zip(groups, found, strict=True):
             for axis in group.read.values():
                 rows = np.moveaxis(next(arrays), axis, 0).reshape(group.channels, -1)
                 np.maximum(largest, np.abs(rows).max(axis=1), out=largest)
-        count += 1
-    if not count:
-        raise QuantizationError("the data set is empty: smoothing measures activations on data")
     return found

@@ -3,6 +3,7 @@
 from . import entropy, extremes, global_scale, kl_divergence, percentile  # noqa: F401  (register themselves)
 from .base import CALIBRATORS, Calibrator, HistogramCalibrator, Settings, calibrator, make_calibrator
 from .mse import MeanSquaredError
+from .output_error import OutputError
 
 # "auto". On the networks measured (digits CNN and transformer, MobileNet V2 and V3) its signal-to-noise ratio is the
 # best or within half a decibel of the best, symmetric or not, with 400 images or 8. Each of the others fails
@@ -11,4 +12,12 @@ from .mse import MeanSquaredError
 # distribution but not how large the clipped values are.
 CALIBRATORS["auto"] = MeanSquaredError
 
-__all__ = ["CALIBRATORS", "Calibrator", "HistogramCalibrator", "Settings", "calibrator", "make_calibrator"]
+__all__ = [
+    "CALIBRATORS",
+    "Calibrator",
+    "HistogramCalibrator",
+    "OutputError",
+    "Settings",
+    "calibrator",
+    "make_calibrator",
+]

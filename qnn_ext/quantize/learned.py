@@ -1,0 +1,235 @@
+"""Rounding of weights to the integers that keep a layer's results, which are rarely the nearest ones.
+
+With Δ the rounding errors of an output's weights and H = Σ pᵀp over the rows p of the data they are multiplied by,
+the squared error of the layer's result is Δ·H·Δᵀ. Nearest rounding minimizes Δ·Δᵀ instead.
+
+"gptq":     weight after weight, the error of each is made up for by those not yet rounded. Frantar et al. 2023 (GPTQ:
+            Accurate Post-Training Quantization for Generative Pre-trained Transformers), algorithm 1, with columns in
+            order of decreasing H_jj
+"adaround": up or down for each weight by descent on Δ·H·Δᵀ with a relaxed choice. Nagel et al. 2020 (Up or Down?
+            Adaptive Rounding for Post-Training Quantization), eq. 21 to 25. From the better of this and "gptq", single
+            weights are then flipped as long as that helps
+
+Each output takes the best of the candidates, nearest rounding included: on the data it was made with, no result gets
+worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..errors import QuantizationError
+from ..module import QnnModule
+from ..op.base import call_attributes, constant, definition_of
+from ..op.observe import OBSERVE, observe
+from ..passes.rewrite import Emit, rewrite
+from .config import QConfig
+from .dataset import batches
+from .patches import WeightedProduct, sampled, weighted_products
+from .ranges import Range
+from .switchable import observations
+
+DAMPING = 0.01  # of the mean of H's diagonal: what the sample does not tell counts as independent
+LONGEST_ROW = 4096  # H has its square
+_MOST_ELEMENTS = 1 << 25  # of the H that are collected in one pass over the data
+
+_BLOCK = 64  # columns that GPTQ rounds before it updates those behind them
+
+# of AdaRound
+_STEPS = 200
+_MOST_PRODUCTS = 1e11  # multiply-accumulates of a layer's descent, which has fewer steps if they would be more
+_RATE = 0.1
+_WEIGHT = 0.01
+_SHARPNESS = (20.0, 2.0)
+_ZETA, _GAMMA = 1.1, -0.1
+_MOST_SWEEPS = 8
+
+
+def round_weights(
+    annotated: QnnModule,
+    table: Mapping[str, Range],
+    dataset: Any,
+    config: QConfig,
+    progress: Callable[[], None] = lambda: None,
+) -> QnnModule:
+    """`annotated` with the values of quantized weights replaced by those of the integers chosen.
+
+    table:    site → range; that of a weight has its scales, which stay as they are: `realize` then finds these integers
+    config:   `weight_rounding` says how: see the module
+    dataset:  as `quantize` takes it
+    progress: called after each layer
+
+    Weights of transposed convolutions, and of layers whose rows are longer than LONGEST_ROW, are rounded to the
+    nearest. Raises QuantizationError for a data set that is empty or does not fit.
+    """
+    data = batches(dataset, annotated.inputs)
+    products = weighted_products(annotated, observations(annotated, table, config))
+    products = [product for product in products if product.length <= LONGEST_ROW]
+    found: dict[str, np.ndarray] = {}
+    while products:
+        size = np.cumsum([product.weight.groups * product.length**2 for product in products])
+        count = max(1, int(np.searchsorted(size, _MOST_ELEMENTS, "right")))
+        moments = _second_moments(annotated, products[:count], data)
+        for product in products[:count]:
+            name = product.site.site.name
+            found[name] = _rounded(product, moments.pop(name), config.weight_rounding)
+            progress()
+        products = products[count:]
+    return _with_weights(annotated, found)
+
+
+def _second_moments(annotated: QnnModule, products: list[WeightedProduct], data: Any) -> dict[str, np.ndarray]:
+    """H of each product's rows: float32 (groups, length, length)."""
+    counts = {product.site.site.name: min(8192, max(2048, 4 * product.length)) for product in products}
+    moments: dict[str, np.ndarray] = {}
+    for product, rows in sampled(annotated, products, data, counts):
+        name = product.site.site.name
+        added = np.matmul(rows.transpose(0, 2, 1), rows)
+        if not np.isfinite(added).all():
+            raise QuantizationError(
+                f"site {name!r}: its layer's data are NaN, infinite or too large: check the float model's results"
+            )
+        moments[name] = moments[name] + added if name in moments else added
+    return moments
+
+
+def _rounded(product: WeightedProduct, moment: np.ndarray, how: str) -> np.ndarray:
+    """The values of the weight's chosen integers, in the shape of the weight."""
+    weight, observed = product.weight, product.site
+    scale = np.broadcast_to(np.asarray(observed.qparams.scale, np.float64).reshape(-1), (weight.outputs,))
+    scale = scale.reshape(weight.groups, -1, 1)
+    steps = round_matrices(weight.matrices / scale, moment, *observed.limits, how)
+    return weight.with_matrices(steps * scale).array.astype(np.float32)
+
+
+def _with_weights(annotated: QnnModule, values: Mapping[str, np.ndarray]) -> QnnModule:
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if definition_of(value) is not OBSERVE:
+            return None
+        attributes = call_attributes(value)
+        array = values.get(str(attributes["site"]))
+        return None if array is None else observe(constant(array), **attributes)
+
+    return replace(annotated, ir=rewrite(annotated.ir, rule))
+
+
+# ---- matrices ----------------------------------------------------------------------------------------------------
+
+
+def round_matrices(real: np.ndarray, moment: np.ndarray, low: int, high: int, how: str = "gptq") -> np.ndarray:
+    """Integers within low … high, as float64, for weights in units of their scales.
+
+    real:   (groups, outputs, length); moment: H (groups, length, length)
+    how:    "nearest", "gptq" or "adaround"
+
+    For every output, Δ·H·Δᵀ + damping·Δ·Δᵀ is at most that of nearest rounding; "adaround"'s at most that of "gptq".
+    """
+    damped = _damped(moment)
+    nearest = np.clip(np.rint(real), low, high)
+    candidates = [nearest]
+    if how != "nearest":
+        candidates.append(_gptq(real, damped, low, high))
+    if how == "adaround":
+        relaxed = _relaxed(real, damped, low, high)
+        candidates += [] if relaxed is None else [relaxed]
+    best = _best(real, damped, candidates)
+    return _flipped(real, best, damped, low, high) if how == "adaround" else best
+
+
+def result_errors(real: np.ndarray, integers: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """Δ·H·Δᵀ of each output, in units of its squared scale: (groups, outputs)."""
+    delta = integers - real
+    return np.asarray((np.matmul(delta, moment) * delta).sum(axis=-1))
+
+
+def _damped(moment: np.ndarray) -> np.ndarray:
+    """H + damping, of mean 1 on its diagonal; the identity where all data are zero."""
+    moment = np.asarray(moment, np.float64)
+    length = moment.shape[-1]
+    mean = np.trace(moment, axis1=1, axis2=2)[:, None, None] / length
+    moment = np.where(mean > 0, moment / np.where(mean > 0, mean, 1.0), np.eye(length))
+    return np.asarray(moment + DAMPING * np.eye(length))
+
+
+def _best(real: np.ndarray, moment: np.ndarray, candidates: list[np.ndarray]) -> np.ndarray:
+    """For each output the candidate with the smallest error; of equals, the first."""
+    errors = np.stack([result_errors(real, one, moment) for one in candidates])
+    choice = errors.argmin(axis=0)
+    return np.asarray(np.take_along_axis(np.stack(candidates), choice[None, :, :, None], axis=0)[0])
+
+
+def _gptq(real: np.ndarray, moment: np.ndarray, low: int, high: int) -> np.ndarray:
+    order = np.argsort(-np.diagonal(moment, axis1=1, axis2=2), axis=1, kind="stable")
+    ordered = np.take_along_axis(np.take_along_axis(moment, order[:, :, None], 1), order[:, None, :], 2)
+    left = np.take_along_axis(real, order[:, None, :], 2).copy()
+    upper = np.linalg.cholesky(np.linalg.inv(ordered)).transpose(0, 2, 1)
+    integers = np.empty_like(left)
+    length = left.shape[2]
+    for start in range(0, length, _BLOCK):
+        end = min(start + _BLOCK, length)
+        errors = np.empty((*left.shape[:2], end - start))
+        for j in range(start, end):
+            integers[..., j] = np.clip(np.rint(left[..., j]), low, high)
+            error = (left[..., j] - integers[..., j]) / upper[:, j, j, None]
+            left[..., j:end] -= error[..., None] * upper[:, None, j, j:end]
+            errors[..., j - start] = error
+        left[..., end:] -= np.matmul(errors, upper[:, start:end, end:])
+    return np.take_along_axis(integers, np.argsort(order, axis=1)[:, None, :], 2)
+
+
+def _relaxed(real: np.ndarray, moment: np.ndarray, low: int, high: int) -> np.ndarray | None:
+    """AdaRound's descent, in float32; None for a layer so large that it would have hardly any steps.
+
+    Weights are ⌊w⌋ + h(v), h(v) = clip(σ(v)·(ζ − γ) + γ, 0, 1), from h(v) = w − ⌊w⌋; the loss is Δ·H·Δᵀ and a penalty
+    Σ 1 − |2h − 1|^β that pushes h to 0 or 1 as β falls.
+    """
+    steps = min(_STEPS, int(_MOST_PRODUCTS / (real.size * real.shape[2])))
+    if steps < _STEPS // 10:
+        return None
+    floor = np.floor(real).astype(np.float32)
+    rest = (real - floor).astype(np.float32)
+    hessian = moment.astype(np.float32)
+    inner = np.clip((rest - _GAMMA) / (_ZETA - _GAMMA), 1e-4, 1 - 1e-4)
+    v = np.log(inner / (1 - inner))
+    mean, square = np.zeros_like(v), np.zeros_like(v)
+    first, last = _SHARPNESS
+    for step in range(1, steps + 1):
+        sigmoid = 1 / (1 + np.exp(-v))
+        h = np.clip(sigmoid * (_ZETA - _GAMMA) + _GAMMA, 0, 1)
+        gradient = 2 * np.matmul(h - rest, hessian)
+        done = step / steps
+        if done > 0.2:  # first the error alone
+            beta = last + (first - last) * 0.5 * (1 + np.cos(np.pi * (done - 0.2) / 0.8))
+            centred = 2 * h - 1
+            gradient -= _WEIGHT * done * 2 * beta * np.sign(centred) * np.abs(centred) ** (beta - 1)
+        gradient *= np.where((h > 0) & (h < 1), sigmoid * (1 - sigmoid) * (_ZETA - _GAMMA), 0)
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        v -= _RATE * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+    return np.clip(floor + (v > 0), low, high).astype(np.float64)
+
+
+def _flipped(real: np.ndarray, integers: np.ndarray, moment: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Column by column, weights are moved to their other neighbour where that lowers Δ·H·Δᵀ, until nothing changes."""
+    integers = integers.copy()
+    below, above = (np.clip(f(real), low, high) for f in (np.floor, np.ceil))
+    slope = np.matmul(integers - real, moment)
+    for _ in range(_MOST_SWEEPS):
+        moved = False
+        for j in range(real.shape[2]):
+            other = np.where(integers[..., j] == below[..., j], above[..., j], below[..., j])
+            step = other - integers[..., j]
+            gain = step * (step * moment[:, j, j, None] + 2 * slope[..., j])
+            group, output = np.nonzero(gain < -1e-9)
+            if group.size:
+                integers[group, output, j] = other[group, output]
+                slope[group, output] += step[group, output, None] * moment[group, j]
+                moved = True
+        if not moved:
+            break
+    return integers

@@ -1,0 +1,59 @@
+"""Ranges chosen by the error of the layers that read a tensor."""
+
+import numpy as np
+from tvm import relax
+
+from qnn_ext.interpreter import Interpreter
+from qnn_ext.op.base import constant
+from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize
+from qnn_ext.quantize.analysis import fidelity
+from qnn_ext.quantize.choose import choose_ranges
+from qnn_ext.quantize.ranges import Range
+
+from .networks import float_module
+
+RNG = np.random.default_rng(6)
+DATA = [RNG.normal(size=(16, 10)).astype(np.float32) for _ in range(8)]
+for _batch in DATA:
+    _batch[0, 0] = 60.0  # an outlier in the first channel
+
+
+def network(first: float):
+    """A dense layer that reads the channel with outliers with this weight."""
+    w = RNG.normal(size=(10, 6)).astype(np.float32)
+    w[0] = first
+    return float_module((16, 10), lambda emit, x: emit(relax.op.matmul(x, constant(w))))
+
+
+def chosen(module, **ranges):
+    config = QConfig()
+    annotated = annotate(fold(module, config), config)
+    table = calibrate(annotated, DATA, config)
+    candidates = {"x": [Range(*found, name) for name, found in ranges.items()]}
+    return choose_ranges(annotated, candidates, table, DATA, config)["x"].method
+
+
+def test_an_outlier_is_kept_where_it_matters():
+    ranges = {"narrow": (-4, 4), "wide": (-4, 60)}
+    assert chosen(network(0.0), **ranges) == "narrow"
+    assert chosen(network(3.0), **ranges) == "wide"
+
+
+def test_never_worse_than_each_calibrator():
+    module = network(0.01)
+    exact = np.concatenate([Interpreter(module)(x) for x in DATA])
+
+    def sqnr(mode):
+        integers = Interpreter(quantize(module, dataset=DATA, config=QConfig(calibrate_mode=mode)))
+        return fidelity(exact, np.concatenate([integers(x) for x in DATA])).sqnr
+
+    others = max(map(sqnr, ("minmax", "mse", "percentile", "kl_divergence")))
+    assert sqnr("output_error") > others - 0.1  # weights are quantized too
+
+
+def test_tensors_that_no_weight_multiplies_keep_the_default():
+    module = float_module((4, 10), lambda emit, x: emit(relax.op.matmul(x, emit(relax.op.permute_dims(x)))))
+    config = QConfig(calibrate_mode="output_error")
+    data = [x[:4] for x in DATA]
+    annotated = annotate(fold(module, config), config)
+    assert calibrate(annotated, data, config)["x"].method == "mse"
