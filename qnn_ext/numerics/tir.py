@@ -212,10 +212,10 @@ def round_to_int(x: Expr, zero_point: Expr, dtype: str, limit: float = math.inf)
     """
     if dtype not in ("int8", "uint8", "int16", "uint16"):
         return float_to_int(tirx.nearbyint(x), zero_point, dtype)
-    return saturating_add(_round_to_int32(x if limit < 2.0**30 else _bounded(x, 2.0**18)), zero_point, dtype)
+    return saturating_add(round_to_int32(x if limit < 2.0**30 else _bounded(x, 2.0**18)), zero_point, dtype)
 
 
-def _round_to_int32(x: Expr) -> Expr:
+def round_to_int32(x: Expr) -> Expr:
     """rint(x) for |x| < 2³¹, midpoints to even: a single instruction, unlike rounding and then converting."""
     return tirx.call_llvm_pure_intrin("int32", "llvm.lrint", x)
 
@@ -224,8 +224,13 @@ def _bounded(x: Expr, bound: float) -> Expr:
     """x clipped to ±bound; NaN becomes 0."""
     limit = tirx.const(bound, dtype_of(x))
     # max(NaN, −limit) would be NaN or −limit depending on operand order; a comparison with x itself settles it
-    number = shared(x, lambda x: tirx.Select(tirx.isnan(x), tirx.const(0.0, dtype_of(x)), x))
+    number = shared(x, lambda x: tirx.Select(is_number(x), x, tirx.const(0.0, dtype_of(x))))
     return tirx.max(tirx.min(number, limit), -limit)
+
+
+def is_number(x: Expr) -> Expr:
+    """Whether x is not NaN. TVM makes scalar code of tirx.isnan, and leaves out a comparison of x with itself."""
+    return x >= tirx.const(-math.inf, dtype_of(x))
 
 
 def float_to_int(x: Expr, zero_point: Expr, dtype: str) -> Expr:
@@ -250,7 +255,7 @@ def requantize_float(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, li
     if limit >= 2.0**30:
         bound = tirx.const(2.0**18, "float32")
         real = tirx.max(tirx.min(real, bound), -bound)
-    return saturating_add(_round_to_int32(real), zero_point, dtype)
+    return saturating_add(round_to_int32(real), zero_point, dtype)
 
 
 def requantize_float_relay(x: Expr, multiplier: Expr, zero_point: Expr, dtype: str, rounding: str) -> Expr:
@@ -287,6 +292,6 @@ def truncate(x: Expr, dtype: str) -> Expr:
     def saturated_cast(x: Expr) -> Expr:
         inside = tirx.max(tirx.min(x, tirx.const(min(below, float(high)), wide)), tirx.const(float(low), wide))
         saturated = tirx.Select(x > tirx.const(below, wide), tirx.const(high, dtype), inside.astype(dtype))
-        return tirx.Select(tirx.isnan(x), tirx.const(0, dtype), saturated)
+        return tirx.Select(is_number(x), saturated, tirx.const(0, dtype))
 
     return shared(x, saturated_cast)

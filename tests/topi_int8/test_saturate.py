@@ -84,9 +84,34 @@ def test_a_value_that_becomes_a_float_again(target, dtype, end, out_scale):
 
 
 def test_a_bounded_accumulator_is_not_clipped_before_it_is_packed():
-    target = make_target("cascadelake", num_threads=1)
-    executable = generate_code(lower_module(_dense(64, "uint8", 5, 0.3, residual=False), target), target)
-    modules = [executable.mod, *executable.mod.imports]
-    assembly = "".join(mod.inspect_source("s") for mod in modules if mod.kind == "llvm")
+    assembly = _machine_code(_dense(64, "uint8", 5, 0.3, residual=False), "cascadelake")
     assert "vpackuswb" in assembly
     assert "vminps" not in assembly
+
+
+def _machine_code(mod, cpu: str) -> str:
+    target = make_target(cpu, num_threads=1)
+    executable = generate_code(lower_module(mod, target), target)
+    return "".join(
+        part.inspect_source("s") for part in (executable.mod, *executable.mod.imports) if part.kind == "llvm"
+    )
+
+
+def test_floats_that_may_be_nan_are_narrowed_in_vectors():
+    """Behind a product, and exactly: NaN becomes the zero point."""
+    weight = np.random.default_rng(0).integers(-128, 128, (64, DEPTH)).astype(np.int8)
+
+    def body(emit, x, real):
+        acc = emit(qnn.dense(x, constant(weight), 3, 0, 0.05, 0.01))
+        total = emit(relax.op.add(emit(qnn.dequantize(acc, 0.0005, 0)), real))
+        return emit(qnn.quantize(total, 0.02, 7, out_dtype="uint8"))
+
+    mod = module([((ROWS, DEPTH), "uint8"), ((ROWS, 64), "float32")], body)
+    rng = np.random.default_rng(0)
+    data, real = rng.integers(0, 256, (ROWS, DEPTH)).astype(np.uint8), rng.normal(size=(ROWS, 64)).astype(np.float32)
+    real[:, :6] = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45])
+    actual = compile_and_run(mod, "native", [data, real])[0]
+    assert np.array_equal(actual, interpret(mod, [data, real])[0])
+    assert (actual[:, :5] == [7, 255, 0, 255, 0]).all()
+    assembly = _machine_code(mod, "cascadelake")
+    assert "vpackuswb" in assembly and "vcvtss2si" not in assembly
