@@ -22,6 +22,7 @@ class Rule:
     ends:     elements equal to our minimum or maximum may be anything, as they were clipped
     negated:  anything is allowed where no element has the same sign as ours
     finite:   infinite elements of ours may be the greatest finite number
+    nan:      elements that are NaN in ours may be anything
     rounding: the interpreter, run with errors of rounding and approximation, must be able to reach the result
               (tests/fuzz/rounding.py); results computed from it are judged likewise
     """
@@ -33,11 +34,13 @@ class Rule:
     ends: bool = False
     negated: bool = False
     finite: bool = False
+    nan: bool = False
     rounding: bool = False
 
     @property
     def bounded(self) -> bool:
-        return any((self.steps, self.relative, self.absolute, self.ends, self.negated, self.finite, self.rounding))
+        rounds = self.steps or self.relative or self.absolute or self.rounding
+        return bool(rounds or self.ends or self.negated or self.finite or self.nan)
 
     def allows(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         """Which elements may differ this way, not considering `rounding`."""
@@ -53,6 +56,8 @@ class Rule:
             allowed |= not (np.sign(one) * np.sign(two) > 0).any()
         if self.finite:
             allowed |= np.isinf(one) & (two == np.sign(one) * np.finfo(ours.dtype).max)
+        if self.nan:
+            allowed |= np.isnan(one)
         return np.asarray(allowed)
 
     def after_quantize(self, scale: float) -> Rule:
@@ -105,14 +110,21 @@ SHIFTED_OUT = Rule(
     "in C; ours saturates or becomes 0"
 )
 NAN_POSITION = Rule(
-    "NaN has no order: if there is one, the position that ARG_MAX finds depends on the order of comparisons"
+    "NaN has no order: if there is one, what ARG_MAX and TOPK_V2 find depends on the order of comparisons"
 )
 FUSED = Rule("ONNX Runtime optimizes it into one QLinear operator, which adds the zero point before rounding; so do we")
 LARGEST = Rule(
     "without a fused activation LiteRT clips floats to ±FLT_MAX, so that no result is infinite; ours may be",
     finite=True,
 )
-NAN_LOST = Rule("some of LiteRT's kernels for float MAX_POOL_2D ignore NaN, others do not; ours keep it")
+NAN_LOST = Rule(
+    "maxima and minima of floats: LiteRT's kernels ignore NaN or not, by the order of comparisons; ours keep it. "
+    "Pooling clips to ±FLT_MAX besides",
+    nan=True,
+    finite=True,
+)
+LOGISTIC_TAIL = replace(APPROXIMATION, absolute=2e-8)  # LiteRT's reference kernel takes exp(x) below −9: e⁻¹⁸ off
+LARGEST_SUM = replace(FLOAT_SUMS, finite=True)  # LARGEST, where sums differ too
 PYTORCH_TAIL = Rule(
     "PyTorch's scalar loops for the elements left over from whole vectors contract products and sums differently "
     "from its vector loops, and add the zero point before rounding",

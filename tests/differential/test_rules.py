@@ -8,7 +8,18 @@ import pytest
 from .builder import Builder
 from .judge import first_difference
 from .recipe import Recipe
-from .rules import DERIVED, FLOAT_SUMS, FUSED, LARGEST, LOWEST_INT32, NARROWED, PYTORCH_TAIL, bounded, inherited
+from .rules import (
+    DERIVED,
+    FLOAT_SUMS,
+    FUSED,
+    LARGEST,
+    LOWEST_INT32,
+    NAN_LOST,
+    NARROWED,
+    PYTORCH_TAIL,
+    bounded,
+    inherited,
+)
 
 
 def differs(rule, ours, theirs, dtype):
@@ -34,6 +45,11 @@ def test_floats_within_bounds():
     most = float(np.finfo(np.float32).max)
     assert not differs(LARGEST, [2.0, np.inf, -np.inf], [2.0, most, -most], "float32")
     assert differs(LARGEST, [2.0, np.inf, -np.inf], [2.0, most, most], "float32")
+
+
+def test_nan_of_ours_may_be_anything():
+    assert not differs(NAN_LOST, [1.0, np.nan, np.nan], [1.0, 7.0, -np.inf], "float32")
+    assert differs(NAN_LOST, [1.0, np.nan, np.nan], [np.nan, 7.0, np.nan], "float32")
 
 
 def test_wrong_signs_are_wrong_everywhere():

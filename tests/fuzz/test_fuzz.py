@@ -174,3 +174,28 @@ def test_approximations_explain_last_bits():
     assert is_explained(module, [[data]], "y", near, approximate=True).all()
     assert not is_explained(module, [[data]], "y", far, approximate=True).any()
     assert not is_explained(module, [[data]], "y", near).all()
+
+
+def test_errors_that_a_function_makes_chaotic():
+    """The cosine of a large number is anything once its argument has an error; without one it is as computed."""
+    pytest.importorskip("onnx")
+    from tests.frontends.onnx.graphs import model, node, value
+
+    nodes = [node("Mul", ["x", "x"], ["y"]), node("Cos", ["y"], ["z"])]
+    content = model(nodes, [value("x", (2,))], [value("z", (2,))], {}).SerializeToString()
+    module, data = qnn_ext.from_onnx(content), np.float32([1e6, 0.5])
+    (wanted,) = Interpreter(module).run([data]).values()
+    assert is_explained(module, [[data]], "z", wanted, approximate=True).all()
+    assert list(is_explained(module, [[data]], "z", wanted + np.float32(1e-3), approximate=True)) == [True, False]
+
+
+def test_subnormal_results_that_are_flushed():
+    """A framework's exp may return 0 for them, or a subnormal number where ours is 0; nothing that is larger."""
+    pytest.importorskip("onnx")
+    from tests.frontends.onnx.graphs import model, node, value
+
+    content = model([node("Exp", ["x"], ["y"])], [value("x", (3,))], [value("y", (3,))], {}).SerializeToString()
+    module, data = qnn_ext.from_onnx(content), np.float32([-100, -120, -90])
+    found = [np.float32([0, 1e-45, 0]), np.float32([1e-37, 1e-37, 1e-37])]
+    explained = [is_explained(module, [[data]], "y", one, approximate=True) for one in found]
+    assert explained[0].all() and not explained[1].any()

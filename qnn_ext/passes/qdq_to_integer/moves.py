@@ -107,16 +107,24 @@ def _pad(call: relax.Call, context: Context) -> Any:
         return tensor.moved(context.emit(with_data(call, tensor.data)), tensor.axis)
     if tensor.constants is None or tensor.one_zero_point is None:
         return context.refuse("its data has zero points that differ or are computed at run time")
-    steps = float(call.attrs.pad_value) / float(tensor.constants[0].flat[0]) + tensor.one_zero_point
-    limits = np.iinfo(tensor.dtype)
-    if not (steps.is_integer() and limits.min <= steps <= limits.max) or (tensor.vectors and call.attrs.pad_value):
+    value = _quantized(float(call.attrs.pad_value), tensor.constants[0].flat[0], tensor.one_zero_point, tensor.dtype)
+    if value is None or (tensor.vectors and call.attrs.pad_value):
         return context.refuse(f"it pads with {float(call.attrs.pad_value):g}, which is not a quantized value")
     axis = tensor.channel_axis
     widths = [int(width) for width in call.attrs.pad_width]
     if axis is not None and any(widths[2 * axis : 2 * axis + 2]):
         return context.refuse(TORN)
-    padded = relax.op.nn.pad(tensor.data, widths, pad_mode="constant", pad_value=int(steps))
+    padded = relax.op.nn.pad(tensor.data, widths, pad_mode="constant", pad_value=value)
     return tensor.moved(context.emit(padded), axis)
+
+
+def _quantized(value: float, scale: np.floating, zero_point: int, dtype: str) -> int | None:
+    """The integer that dequantizes to exactly this float32; None if there is none."""
+    steps, limits = float(value) / float(scale), np.iinfo(dtype)
+    if not limits.min - zero_point <= steps <= limits.max - zero_point:
+        return None
+    nearest = round(steps)
+    return nearest + zero_point if np.float32(nearest) * np.float32(scale) == np.float32(value) else None
 
 
 @integer_rule("concat", "stack")

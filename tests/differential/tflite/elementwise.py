@@ -8,7 +8,17 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
-from ..rules import APPROXIMATION, FLOAT_STEPS, LARGEST, OVERFLOW, SHIFTED_OUT, UNDEFINED_BOUND, bounded
+from ..rules import (
+    APPROXIMATION,
+    FLOAT_STEPS,
+    LARGEST,
+    LOGISTIC_TAIL,
+    NAN_LOST,
+    OVERFLOW,
+    SHIFTED_OUT,
+    UNDEFINED_BOUND,
+    bounded,
+)
 from ..values import LARGEST_INPUT
 from .builder import MOST_MULTIPLIER, QUANTIZED, Builder, Value, generates
 
@@ -68,7 +78,7 @@ def sigmoid(b: Builder, name: str) -> None:
     """The output's quantization is prescribed."""
     x = b.take((*QUANTIZED, "float32"))
     scale, where = PRESCRIBED[name]
-    accident = APPROXIMATION if x.dtype == "float32" else None
+    accident = (LOGISTIC_TAIL if name == "LOGISTIC" else APPROXIMATION) if x.dtype == "float32" else None
     vanishing = x.dtype == "int16" and x.q is not None and x.q.scale < 2.0**-44
     if x.q is not None and (x.q.scale * 2**12 >= MOST_MULTIPLIER or vanishing):
         accident = SHIFTED_OUT
@@ -182,7 +192,8 @@ def squared_difference(b: Builder) -> None:
 @generates("MAXIMUM", "MINIMUM")
 def extreme(b: Builder, name: str) -> None:
     x, y, shape = pair(b, (*QUANTIZED, "float32", *INTEGERS), same_q=True)
-    b.one(name, [x, y], shape, x.dtype, x.q)
+    accident = NAN_LOST if x.dtype == "float32" and b.may_be_nan else None
+    b.one(name, [x, y], shape, x.dtype, x.q, accident=accident)
 
 
 @generates("FLOOR_DIV", "FLOOR_MOD")

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
-from ..rules import NARROWED
+from ..rules import NARROWED, Rule
 from .builder import MOST_MULTIPLIER, MOST_WIDE_MULTIPLIER, Builder, Value, generates, shifted_out
 from .elementwise import activation
 
@@ -23,6 +23,16 @@ def quantized(value: Value) -> bool:
 def most_multiplier(x: Value) -> float:
     """The multiplier of a sum of products at and above which LiteRT's arithmetic is undefined."""
     return MOST_WIDE_MULTIPLIER if x.dtype == "int16" else MOST_MULTIPLIER
+
+
+def out_of_range(x: Value, scale: float, result: Q, depth: int) -> Rule | None:
+    """The rule for sums of `depth` products by weights of this scale, if their multiplier is too large or they may not
+    fit into int32 before they are clipped."""
+    assert x.q is not None
+    top = 32767.0 if x.dtype == "int16" else 127.0
+    if x.q.scale * scale / result.scale * top * top * depth >= 2.0**31:
+        return NARROWED
+    return shifted_out([Q(x.q.scale * scale)], result, most_multiplier(x))
 
 
 def weights(
@@ -46,10 +56,7 @@ def weights(
     if draw.recipe.scales == "power_of_two":
         scale = 2.0 ** np.round(np.log2(scale))
     q = Q(float(np.float32(np.clip(scale, 1e-37, 1e37))), 0 if x.dtype == "int16" else draw.zero_point(x.dtype))
-    accident = shifted_out([Q(x.q.scale * scales.max())], q, most_multiplier(x))
-    if x.q.scale * scales.max() / q.scale * top * top * depth >= 2.0**31:  # before clipping
-        accident = NARROWED
-    options = {"accident": accident}
+    options = {"accident": out_of_range(x, float(scales.max()), q, depth)}
     if not with_bias:
         return [weight], q, options
     wide = x.dtype == "int16" and draw.chance(0.6)
@@ -166,5 +173,5 @@ def batch_matmul(b: Builder) -> None:
     scale = x.q.scale * y.q.scale * reach[0] * reach[1] * 2.5 * float(np.sqrt(depth)) / reach[2] * b.draw.scale(1.0)
     zero = 0 if x.dtype == "int16" else b.draw.zero_point(x.dtype)
     q = Q(float(np.float32(np.clip(scale, 1e-37, 1e37))), zero)
-    accident = shifted_out([x.q, y.q], q, most_multiplier(x))
+    accident = out_of_range(x, y.q.scale, q, depth)
     b.one("BATCH_MATMUL", [x, y], (*x.shape[:-2], rows, columns), x.dtype, q, adjX=adj_x, adjY=adj_y, accident=accident)

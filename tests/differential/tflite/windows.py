@@ -6,7 +6,16 @@ import numpy as np
 
 from tests.conformance.tflite_models.builder import Q
 
-from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, LAST_CHANNEL, NAN_LOST, NAN_POSITION, SHIFTED_OUT
+from ..rules import (
+    APPROXIMATION,
+    FLOAT_STEPS,
+    FLOAT_SUMS,
+    LARGEST_SUM,
+    LAST_CHANNEL,
+    NAN_LOST,
+    NAN_POSITION,
+    SHIFTED_OUT,
+)
 from .builder import MOST_MULTIPLIER, QUANTIZED, Builder, generates
 from .elementwise import activation
 from .products import windows
@@ -23,8 +32,8 @@ def pool(b: Builder, name: str) -> None:
         size = [(e - k) // s + 1 for e, (k, s, _) in zip((h, w), geometry, strict=True)]
     (kh, sh, _), (kw, sw, _) = geometry
     exact = x.dtype != "float32" or name == "MAX_POOL_2D"
-    accident = None if exact else FLOAT_SUMS
-    if x.dtype == "float32" and name == "MAX_POOL_2D" and b.recipe.hostile:
+    accident = None if exact else LARGEST_SUM
+    if x.dtype == "float32" and name == "MAX_POOL_2D" and b.may_be_nan:
         accident = NAN_LOST
     b.one(
         name, [x], (n, *size, c), x.dtype, x.q, padding=padding, strideH=sh, strideW=sw, filterHeight=kh,
@@ -103,6 +112,8 @@ def reduction(b: Builder, name: str) -> None:
         q = b.q(x.dtype, 0.2 if name == "SUM" else 0.05)
     exact = x.dtype != "float32" or name.startswith("REDUCE_M")
     accident = None if exact else FLOAT_SUMS
+    if x.dtype == "float32" and name in ("REDUCE_MAX", "REDUCE_MIN") and b.may_be_nan:
+        accident = NAN_LOST
     if name == "REDUCE_PROD" and x.q is not None and q is not None:
         count = int(np.prod([x.shape[axis] for axis in axes]))
         each = np.log2(x.q.scale) - np.log2(q.scale) / max(1, count)  # from one multiplication
@@ -161,7 +172,8 @@ def topk(b: Builder) -> None:
     x = b.take((*ANY, "int32", "int64"), rank=(1, 2, 3, 4))
     k = b.draw.between(1, x.shape[-1])
     shape = (*x.shape[:-1], k)
-    b.emit("TOPK_V2", [x, b.const(k, "int32")], [shape, shape], [x.dtype, "int32"], [x.q, None])
+    accident = NAN_POSITION if x.dtype == "float32" and b.may_be_nan else None
+    b.emit("TOPK_V2", [x, b.const(k, "int32")], [shape, shape], [x.dtype, "int32"], [x.q, None], accident=accident)
 
 
 @generates("ONE_HOT")

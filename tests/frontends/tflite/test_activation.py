@@ -67,6 +67,20 @@ def test_the_sign_of_nan_is_nan():
     np.testing.assert_array_equal(Interpreter(from_tflite(graph.build()))(values), expected)
 
 
+@pytest.mark.parametrize("numerics, kernels", [("tflite", "builtin"), ("float32", "default")])
+def test_the_sign_of_what_is_rounded_to_zero(numerics, kernels):
+    """TFLite's kernel drops it, XNNPACK's keeps it: 1/√x of such a zero is ±∞."""
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    from tests.conformance.tflite_models import builder, runner
+
+    graph, values = builder.Graph(), np.float32([-0.0, 0.0, -0.3, -0.5, 0.5, -1.5, 2.5, -(2.0**-149), np.nan, -np.inf])
+    graph.op("ROUND", [graph.input(values.shape, "float32")], [graph.output(values.shape, "float32")])
+    ((expected,),) = runner.invoke(graph.build(), [[values]], kernels, stateful=False)
+    found = Interpreter(from_tflite(graph.build(), numerics=numerics))(values)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found)[:-2], np.signbit(expected)[:-2])
+
+
 def test_what_litert_has_no_kernel_for_is_refused():
     with pytest.raises(UnsupportedOperatorError, match=r"SIN #0 .*float"):
         unary("SIN", "int8", [1], (0.1, 0), (0.1, 0))

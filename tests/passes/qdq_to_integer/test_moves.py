@@ -174,6 +174,18 @@ def test_topk():
     assert outcome.floats() == ["qnn.dequantize"]
 
 
+@pytest.mark.parametrize(
+    "value, exact", [(0.0, True), (0.15, True), (12.75, True), (12.8, False), (0.07, False), (-1e-20, False)]
+)
+def test_pads_only_with_values_that_the_integers_stand_for(value, exact):
+    outcome = check(
+        lambda g, x: [g.emit(R.nn.pad(g.qdq(x, 0.05, 0), [0, 0, 1, 1, 0, 0, 0, 0], pad_value=value))],
+        IMAGE,
+        compiled=False,
+    )
+    assert bool(outcome.notes) is not exact
+
+
 def test_notes():
     def model(g: Graph, x):
         a = g.qdq(x, *IN)

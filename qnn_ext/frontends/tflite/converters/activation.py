@@ -243,7 +243,6 @@ def convert_sign(node: Node) -> relax.Expr:
 FLOAT_ONLY = {
     "CEIL": relax.op.ceil,
     "FLOOR": relax.op.floor,
-    "ROUND": relax.op.round,  # ties to even, as in LiteRT
     "SIN": relax.op.sin,
     "COS": relax.op.cos,
 }
@@ -252,6 +251,22 @@ FLOAT_ONLY = {
 @converter(*FLOAT_ONLY, max_version=1)
 def convert_float_only(node: Node) -> relax.Expr:
     """LiteRT has float kernels only."""
+    return FLOAT_ONLY[node.operator.name](_only_float(node))
+
+
+@converter("ROUND", max_version=1)
+def convert_round(node: Node) -> relax.Expr:
+    """Ties to even. Negative numbers that become zero lose their sign in TFLite's kernel, but not in XNNPACK's."""
+    x = _only_float(node)
+    rounded = node.emit(relax.op.round(x))
+    if not node.reference_kernels:
+        return rounded
+    zero = constant(np.float32(0))
+    vanished = node.emit(relax.op.logical_and(relax.op.equal(rounded, zero), relax.op.less(x, zero)))
+    return relax.op.where(vanished, zero, rounded)
+
+
+def _only_float(node: Node) -> relax.Expr:
     if not real_function(node, "float32"):
         raise node.unsupported("a quantized input; LiteRT only has a float kernel")
-    return FLOAT_ONLY[node.operator.name](node.input(0))
+    return node.input(0)
