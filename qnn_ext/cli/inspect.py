@@ -24,7 +24,8 @@ from ..frontends.tflite.reader import Model, Operator, Subgraph, read_model
 from ..frontends.tflite.registry import CONVERTERS
 from ..module import QnnModule, TensorSpec
 from ..op.base import constant_value
-from ..passes.rewrite import bindings_of, op_name, operands
+from ..passes.bodies import every_binding
+from ..passes.rewrite import op_name, operands
 from ..running import artifact
 from ..running.kernels import Kernel
 from ..running.model import Memory, Variant, target_name
@@ -148,7 +149,7 @@ def _target_data(module: QnnModule | None, target: str | None) -> dict[str, Any]
 def _module_operators(module: QnnModule) -> list[dict[str, Any]]:
     """The operators of the imported module, equal ones counted."""
     kinds: Counter[tuple[str, str, str]] = Counter()
-    for binding in bindings_of(module.ir["main"]):
+    for binding, _ in every_binding(module.ir):
         name = op_name(binding.value)
         if name:
             tensors = [operand for operand in operands(binding.value) if _is_data(operand)]
@@ -175,7 +176,7 @@ def _module_weights(module: QnnModule) -> dict[str, int]:
     """Bytes of constants by dtype, each constant once."""
     sizes: Counter[str] = Counter()
     seen = set()
-    for binding in bindings_of(module.ir["main"]):
+    for binding, _ in every_binding(module.ir):
         for operand in operands(binding.value):
             value = constant_value(operand)
             if value is not None and operand not in seen:

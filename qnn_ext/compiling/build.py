@@ -16,6 +16,7 @@ from ..limits import begin_walk, check, checkpoint, limited
 from ..module import QnnModule
 from ..numerics.annotations import SCHEDULED
 from ..numerics.bounded import bounded
+from ..op.loop import Loop
 from ..passes import (
     canonicalize,
     channels_last,
@@ -27,6 +28,7 @@ from ..passes import (
     sink_reshapes,
     sink_shuffles,
 )
+from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies
 from ..passes.checks import collect_checks, drop_checks
 from ..passes.fold_calls import fold_calls
 from ..passes.fold_quantized import fold_quantized
@@ -35,7 +37,7 @@ from ..passes.inline import inlined
 from ..passes.legalize_float import float_legalizations
 from ..passes.legalize_gpu import gpu_legalizations
 from ..passes.observers import drop_observers
-from ..passes.rewrite import bindings_of, operands
+from ..passes.rewrite import operands
 from ..passes.splits import slice_wide_splits
 from ..passes.unroll import unrolled
 from ..passes.workspaces import lift_workspaces
@@ -85,11 +87,13 @@ def _compile_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
             "'sm_80'"
         )
     with limited(None):
-        mod, checks = collect_checks(unrolled(inlined(module.ir)))
-        begin_walk(_elements_of_constants(mod))
-        mod = lower_module(mod, target)
+        original, checks = collect_checks(inlined(module.ir))
+        begin_walk(_elements_of_constants(original))
+        mod = lower_module(original, target, loops=not backend.grid)
         checkpoint()
         program, fallback = _program(mod, target)
+        if program is None and has_loops(mod):
+            mod = lower_module(original, target)
         if program is None:
             needed, largest = peak(mod)
             check("workspace", needed, f"the model, when it computes '{largest}',")
@@ -130,7 +134,7 @@ def _program(mod: IRModule, target: Target) -> tuple[Program | None, str]:
 
 
 def _elements_of_constants(mod: IRModule) -> int:
-    values = (operand for binding in bindings_of(mod["main"]) for operand in operands(binding.value))
+    values = (operand for binding, _ in every_binding(mod) for operand in operands(binding.value))
     constants = {value for value in values if isinstance(value, tvm.ir.expr.GenericConst)}
     return sum(math.prod(map(int, constant.value.shape)) for constant in constants)
 
@@ -142,23 +146,33 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)
 
 
-def lower_module(mod: IRModule, target: Target) -> IRModule:
-    """All passes before code generation: QNN operators in, scheduled PrimFuncs out."""
+def lower_module(mod: IRModule, target: Target, loops: bool = False) -> IRModule:
+    """All passes before code generation: QNN operators in, scheduled PrimFuncs out.
+
+    loops: whether loops stay, with the kernels of their bodies, for what can run them; otherwise they are unrolled
+    """
     backend = backend_of(target)
-    mod = qnn_pipeline(unrolled(mod), target)
+    mod = qnn_pipeline(unrolled(mod, _is_one_round if loops else None), target)
     mod = lower(mod, target)
     with target, with_option("relax.FuseOps.max_depth", _MOST_FUSED):
         mod = relax_pipeline(backend)(mod)
     if backend.grid:
         return lift_workspaces(schedule_for_gpu(mod))
     mod = schedule_module(mod, target)
-    return serialize(mod) if threads_of(target.attrs) == 1 else mod
+    mod = serialize(mod) if threads_of(target.attrs) == 1 else mod
+    return with_bodies(mod, partial(lower_module, target=target, loops=loops))
+
+
+def _is_one_round(loop: Loop) -> bool:
+    """Whether a loop is none."""
+    return loop.trips == 0 or (loop.trips == 1 and loop.condition is None)
 
 
 def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each of them."""
     passes: list[Callable[[IRModule], IRModule]] = [
         inlined,  # the parts of a partitioned module
+        hoist_invariants,  # out of loops, whose bodies go through these passes on their own
         drop_observers,  # calibration marks, which compute nothing
         slice_wide_splits,  # kernels with few results
         drop_checks,  # their findings are in the status, if it was collected

@@ -15,13 +15,15 @@ from tvm import relax, tirx
 from ..module import QnnModule
 from ..op.relax_table import traits_of
 from ..op.traits import Product as Products
+from ..passes.bodies import every_binding
 from ..passes.inline import inlined
-from ..passes.rewrite import bindings_of, op_name
+from ..passes.rewrite import op_name
 
 
 @dataclass(frozen=True)
 class Product:
-    """One convolution or matrix product. `macs` is for a batch of one if the batch size is dynamic."""
+    """One convolution or matrix product. `macs` is for a batch of one if the batch size is dynamic, and for all rounds
+    of a loop; of a loop with a condition, for one."""
 
     layer: str
     operator: str
@@ -59,10 +61,10 @@ class Coverage:
 def coverage(module: QnnModule) -> Coverage:
     """The products of `module`'s main function."""
     found = []
-    for binding in bindings_of(inlined(module.ir)["main"]):
+    for binding, rounds in every_binding(inlined(module.ir)):
         count = _macs(binding.value)
         if count is not None:
-            found.append(Product(binding.var.name, op_name(binding.value), count, _is_integer(binding.value)))
+            found.append(Product(binding.var.name, op_name(binding.value), count * rounds, _is_integer(binding.value)))
     return Coverage(tuple(found))
 
 

@@ -10,18 +10,23 @@ import numpy as np
 from tvm import IRModule, relax, tirx
 
 from ..numerics.annotations import KernelFacts, facts_of
+from ..op.loop import Loop
 from ..passes.rewrite import bindings_of, op_name, operands
 from ..running.kernels import Kernel
 
 
 def kernels_of(mod: IRModule) -> list[Kernel]:
     """The kernels of a lowered module, in execution order."""
-    return list(_kernels(mod))
+    return list(_kernels(mod, mod["main"], 1))
 
 
-def _kernels(mod: IRModule) -> Iterator[Kernel]:
-    for binding in bindings_of(mod["main"]):
+def _kernels(mod: IRModule, main: relax.Function, rounds: int) -> Iterator[Kernel]:
+    """Those of a function that runs several times; work and traffic are those of all rounds."""
+    for binding in bindings_of(main):
         value = binding.value
+        loop = Loop.of(value)
+        if loop is not None:
+            yield from _kernels(mod, loop.body, rounds * (loop.trips if loop.condition is None else 1))
         if op_name(value) != "call_tir":
             continue
         function: tirx.PrimFunc = mod[value.args[0]]
@@ -36,9 +41,9 @@ def _kernels(mod: IRModule) -> Iterator[Kernel]:
             layer=facts.layer,
             operators=facts.composite,
             implementation=facts.implementation,
-            macs=facts.macs,
+            macs=facts.macs * rounds,
             weight_bytes=sum(_bytes(arg.ty) for arg in constants),
-            data_bytes=sum(map(_bytes, data)),
+            data_bytes=sum(map(_bytes, data)) * rounds,
             workload=json.loads(facts.workload or "{}"),
             reason=facts.reason,
         )

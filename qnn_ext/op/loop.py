@@ -98,11 +98,10 @@ class Loop:
 
 def results_of(function: relax.Function) -> list[relax.Expr]:
     """The results of a function that returns a tuple."""
+    values = {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
     result = function.body.body
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            if result.same_as(binding.var) and isinstance(binding.value, (relax.Tuple, relax.Var)):
-                result = binding.value
+    while isinstance(result, relax.Var):
+        result = values[result]
     return list(result.fields)
 
 
@@ -182,7 +181,7 @@ def _reference(
     return (*carried, *stacked)
 
 
-LOOP = define("loop", "*arguments", _infer, _reference, Traits(Kind.OTHER), "a body that is run again and again")
+LOOP = define("loop", "*arguments", _infer, _reference, Traits(Kind.LOOP), "a body that is run again and again")
 
 
 def loop(

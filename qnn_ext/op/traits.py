@@ -28,6 +28,7 @@ class Kind(Enum):
     ROWS:        functions of whole rows: softmax and normalizations
     SEARCH:      positions of values, or values in order
     CREATION:    values that come from no tensor, or only from its shape
+    LOOP:        a body with operators of its own, run again and again: not one kernel but many
     OTHER:       everything else
     """
 
@@ -42,6 +43,7 @@ class Kind(Enum):
     ROWS = "rows"
     SEARCH = "search"
     CREATION = "creation"
+    LOOP = "loop"
     OTHER = "other"
 
 

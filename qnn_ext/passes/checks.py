@@ -6,6 +6,7 @@ that a result is not what the model's framework would have computed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,34 +15,71 @@ from tvm import IRModule, relax
 from ..module import BOUNDS, DIVISOR, Check
 from ..op.base import call_attributes, constant, definition_of
 from ..op.check import CHECK_BOUNDS, CHECK_DIVISOR, STATUS_SHAPE, first_violation
+from ..op.loop import Loop
 from .rewrite import Emit, Rebuild, bindings_of, emit_named, rewrite, without_dead_code
 
 
 def collect_checks(mod: IRModule) -> tuple[IRModule, list[Check]]:
     """`mod` with the status of its checks as the last result, and the checks, numbered from 1; the unchanged module if
     it has none."""
-    if not _has_checks(mod):
+    if not _has_checks(mod["main"]):
         return mod, []
     new = Rebuild(without_dead_code(mod)["main"])
     checks: list[Check] = []
-    status: relax.Expr = constant(np.zeros(STATUS_SHAPE, np.int64))
     with new.main():
-        for binding in new.bindings:
-            new.keep(binding)
-            found = _checks_of(binding.value)
-            if found:
-                low, high = [check.low for check in found], [check.high for check in found]
-                tensor = new.substituted(binding.value.args[0])
-                call = first_violation(tensor, status, low, high, found[0].kind, len(checks) + 1)
-                status = emit_named(new.builder, call, f"{binding.var.name}_status")
-                checks += found
+        status = _collect(new, constant(np.zeros(STATUS_SHAPE, np.int64)), checks)
         new.result = relax.Tuple([*_fields(new.substituted(new.function.body.body)), status])
     others = {var: function for var, function in mod.functions_items() if var.name_hint != "main"}
     return IRModule({**others, **dict(new.module().functions_items())}, attrs=mod.attrs), checks
 
 
-def _has_checks(mod: IRModule) -> bool:
-    return any(_checks_of(binding.value) for binding in bindings_of(mod["main"]))
+def _collect(new: Rebuild, status: relax.Expr, checks: list[Check]) -> relax.Expr:
+    """Rebuild a function; returns the status after its checks, which are added to `checks`."""
+    fields: dict[Any, list[relax.Expr]] = {}  # of loops
+    for binding in new.bindings:
+        value = binding.value
+        loop = Loop.of(value)
+        if loop is not None and _has_checks(loop.body):
+            changed = Loop.of(new.substituted(value)).with_body(loop.body)  # type: ignore[union-attr]
+            call = _with_status(changed, status, checks)
+            results = new.builder.emit(call, name_hint=binding.var.name)
+            every = [new.builder.emit(relax.TupleGetItem(results, i)) for i in range(len(results.ty.fields))]
+            status = every.pop(len(loop.states))
+            fields[binding.var] = every
+            continue
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
+            new.environment[binding.var] = fields[value.tuple_value][value.index]
+            continue
+        new.keep(binding)
+        found = _checks_of(value)
+        if found:
+            low, high = [check.low for check in found], [check.high for check in found]
+            tensor = new.substituted(value.args[0])
+            call = first_violation(tensor, status, low, high, found[0].kind, len(checks) + 1)
+            status = emit_named(new.builder, call, f"{binding.var.name}_status")
+            checks += found
+    return status
+
+
+def _with_status(loop: Loop, status: relax.Expr, checks: list[Check]) -> relax.Call:
+    """A loop with the status as its last state."""
+    captured, own, slices = loop.parameters
+    condition, states, outputs = loop.results
+    new, before = Rebuild(loop.body), relax.Var("status", status.ty)
+    with new.main([*captured, *own, before, *slices]):
+        after = _collect(new, before, checks)
+        fields = [*([] if condition is None else [condition]), *states]
+        new.result = relax.Tuple([*map(new.substituted, fields), after, *map(new.substituted, outputs)])
+    body = new.module()["main"].without_attr("global_symbol")
+    return replace(loop, body=body, states=(*loop.states, status)).call()
+
+
+def _has_checks(function: relax.Function) -> bool:
+    """Whether a function, or a loop in it, performs a check."""
+    loops = (Loop.of(binding.value) for binding in bindings_of(function))
+    return any(_checks_of(binding.value) for binding in bindings_of(function)) or any(
+        _has_checks(loop.body) for loop in loops if loop is not None
+    )
 
 
 def _checks_of(value: Any) -> list[Check]:
@@ -81,7 +119,7 @@ def drop_checks(mod: IRModule) -> IRModule:
         high = _representable([check.high for check in checks], dtype)
         return relax.op.minimum(emit(relax.op.maximum(value.args[0], low)), high)
 
-    return rewrite(mod, rule) if _has_checks(mod) else mod
+    return rewrite(mod, rule) if _has_checks(mod["main"]) else mod
 
 
 def _representable(bounds: list[int], dtype: str) -> relax.Expr:

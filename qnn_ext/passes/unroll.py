@@ -14,14 +14,16 @@ from ..op.loop import Loop
 from .rewrite import Emit, Rebuild, bindings_of, substitute, without_dead_code
 
 
-def unrolled(mod: IRModule, chosen: Callable[[Loop], bool] = lambda loop: True) -> IRModule:
+def unrolled(mod: IRModule, chosen: Callable[[Loop], bool] | None = None) -> IRModule:
     """`mod` with the chosen loops written out, by default all of them, those inside others as well. What follows a
     condition that is false is computed and then not used. Raises LimitError for too many rounds."""
     new = Rebuild(mod["main"])
-    if not any(Loop.of(binding.value) for binding in new.bindings):
+    wanted = chosen or (lambda loop: True)
+    loops = [loop for loop in (Loop.of(binding.value) for binding in new.bindings) if loop]
+    if not any(map(wanted, loops)):
         return mod
     with new.main():
-        _Unroller(new.builder, chosen).run(new.function, new.environment)
+        _Unroller(new.builder, wanted).run(new.function, new.environment)
         new.result = substitute(new.function.body.body, new.environment)
     return without_dead_code(new.module())
 

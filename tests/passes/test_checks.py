@@ -6,7 +6,10 @@ from tvm import relax
 
 import qnn_ext
 from qnn_ext import InputError, op
+from qnn_ext.frontends.loops import loop
 from qnn_ext.module import State
+from qnn_ext.op.base import constant
+from tests.cases.loops import as_model, assembled
 from tests.passes.modules import checked_module
 
 TARGETS = ("native", "x86-64")
@@ -140,3 +143,40 @@ def test_threads_and_many_indices(rng):
     for threads in (1, 2):
         found = refusals(qnn_module, DATA, indices, num_threads=threads)
         assert found == ["node 'g' (Gather): index 4 is out of range -4 … 3, for these inputs"] * 2
+
+
+def lookups(trips, sort=False):
+    """Each round takes an element of a table; a negative index ends the loop. With a sort, the loop is unrolled."""
+
+    def walk(a, table, indices):
+        def body(states, slices):
+            (index,) = slices
+            checked = a.emit(op.check_bounds(index, -1, 3, "node 'lookup'"))
+            found = a.emit(relax.op.take(table, checked, 0, mode="wrap"))
+            total = a.emit(relax.op.add(states[0], found))
+            going = a.emit(relax.op.greater_equal(index, relax.const(0, "int32")))
+            return going, [a.emit(relax.op.sort(total)) if sort else total], [found]
+
+        start, true = constant(np.zeros(2, np.int32)), constant(np.bool_(True))
+        states, outputs = loop(a, body, [start], [indices], trips, condition=true)
+        return [*states, *outputs]
+
+    return as_model(assembled([("table", (4, 2), "int32"), ("indices", (trips,), "int32")], walk))
+
+
+@pytest.mark.sampled("sort", whole=False)
+@pytest.mark.parametrize("sort", [False, True])
+@pytest.mark.parametrize(
+    "indices,wrong",
+    [([0, 3, 1, 2], None), ([0, 4, 9, 0], 4), ([0, 1, 2, 7], 7), ([0, -1, 9, 9], None), ([-2, 9, 0, 0], -2)],
+)
+def test_a_check_in_a_loop(indices, wrong, sort):
+    """It is reported if its round runs, of several the first."""
+    table = np.arange(8, dtype=np.int32).reshape(4, 2)
+    message = None if wrong is None else f"node 'lookup': index {wrong} is out of range -1 … 3, for these inputs"
+    module = lookups(4, sort)
+    assert refusals(module, table, np.int32(indices)) == [message] * 2
+    if wrong is None:
+        results = [runner(table, np.int32(indices)) for runner in (qnn_ext.build(module), qnn_ext.Interpreter(module))]
+        for found, expected in zip(*results, strict=True):
+            np.testing.assert_array_equal(found, expected)

@@ -38,7 +38,8 @@ class Program:
 def compile_program(mod: IRModule, target: Target) -> Program:
     """A lowered module as one program. Raises NotStraightError if its graph does not allow that."""
     graph = read_graph(mod)
-    functions = without_copies(graph, {step.kernel: mod[step.kernel] for step in graph.steps}, target)
+    functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
+    functions = without_copies(graph, functions, target)
     same = _distinct(functions)
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
     functions = {step.kernel: functions[step.kernel] for step in graph.steps}
@@ -50,7 +51,7 @@ def compile_program(mod: IRModule, target: Target) -> Program:
         storage.used_at(len(graph.steps))  # a later call may reuse the same values
     tensors = [storage for storage in storages if storage.array is None]
     buffers = [item for items in scratch for item in items]
-    workspace = place([*tensors, *buffers], header_bytes(len(graph.steps)), tasks)
+    workspace = place([*tensors, *buffers], header_bytes(graph), tasks)
     _check_workspace(graph, workspace)
     program = emit(graph, kernels, scratch, workspace, weights.size, target)
     executable = tvm.compile(program, target, tir_pipeline=PIPELINE)
@@ -58,7 +59,7 @@ def compile_program(mod: IRModule, target: Target) -> Program:
         workspace=workspace,
         weights=weights.size,
         tasks=tasks,
-        steps=len(graph.steps),
+        steps=len(graph.kernels),
         stamps=HEADER,
         inputs=tuple(storage.offset for storage in graph.inputs),
         outputs=tuple((int(storage.array is not None), storage.offset) for storage in graph.outputs),
@@ -68,7 +69,7 @@ def compile_program(mod: IRModule, target: Target) -> Program:
 
 def _check_workspace(graph: Graph, workspace: int) -> None:
     """Raises LimitError, with the kernel that writes most, if the tensors take more memory than allowed."""
-    largest = max(graph.steps, key=lambda step: sum(storage.size for storage in step.writes))
+    largest = max(graph.kernels, key=lambda step: sum(storage.root[0].size for storage in step.writes))
     check("workspace", workspace, f"the model, most of it for the result of '{largest.kernel.name_hint}',")
 
 

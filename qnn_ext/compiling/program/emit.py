@@ -6,8 +6,9 @@ there are several. Each share runs its part of every kernel and waits at the bar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from tvm import IRModule, ir, tirx
@@ -16,9 +17,9 @@ from tvm.target import Target
 from ...targets.backend import threads_of
 from ...targets.features import backend_of
 from .barriers import Access, Range, barriers
-from .graph import Graph, Step, Storage
-from .memory import aligned
+from .graph import Graph, Step
 from .phases import Kernel, Phase, pointer_var
+from .storage import Loop, Storage, Where, aligned, path_of
 from .support import BARRIER, CLOCK, support_ir
 
 PROGRAM = "program"
@@ -38,19 +39,23 @@ INT = ir.PrimType("int32")
 
 @dataclass(frozen=True)
 class Call:
-    """One phase of one step, with the storages of its pointers; `first`: it starts a kernel. A kernel with nothing left
-    to do has one call without a phase."""
+    """One phase of one step, with the storages of its pointers; `first`: it starts a kernel of the model. A kernel with
+    nothing left to do has one call without a phase. loop: the innermost loop that it is in."""
 
     symbol: ir.GlobalVar | None
     phase: Phase | None
     storages: tuple[Storage, ...]
     access: Access
     first: bool
+    loop: Loop | None
 
 
-def header_bytes(steps: int) -> int:
-    """Bytes at the start of the workspace: the barrier's counter, then the times before each step and at the end."""
-    return aligned(HEADER + 8 * (steps + 1))
+def header_bytes(graph: Graph) -> int:
+    """Bytes at the start of the workspace: the barrier's counter, then the times before each kernel and at the end.
+    With loops, also the time that each kernel took so far, and when the last one ended."""
+    kernels = graph.kernels
+    sums = len(kernels) + 1 if any(step.loop for step in kernels) else 0
+    return aligned(HEADER + 8 * (len(kernels) + 1 + sums))
 
 
 def scratch_storages(graph: Graph, kernels: Mapping[ir.GlobalVar, Kernel]) -> list[list[Storage]]:
@@ -96,17 +101,41 @@ def _calls(
         reads = tuple(_range(storage) for storage in used if storage.array is None)
         writes = tuple(_range(storage) for storage in used if storage in written)
         access = Access(phase.parallel, reads, writes)
-        yield Call(symbols[step.kernel, index], phase, tuple(used), access, index == 0)
+        yield Call(symbols[step.kernel, index], phase, tuple(used), access, index == 0 and not step.own, step.loop)
     if not kernels[step.kernel].phases:
-        yield Call(None, None, (), Access(False, (), ()), True)
+        yield Call(None, None, (), Access(False, (), ()), True, step.loop)
 
 
 def _range(storage: Storage) -> Range:
+    """The bytes that a storage takes, in some round."""
+    if storage.moves:
+        storage, _ = storage.root
     return storage.offset, storage.offset + storage.size
 
 
 def _int32(value: int) -> tirx.IntImm:
     return tirx.IntImm("int32", value)
+
+
+def _int64(value: int) -> tirx.IntImm:
+    return tirx.IntImm("int64", value)
+
+
+def _below(loop: Loop | None, outer: Loop | None) -> Loop | None:
+    """The loop directly in `outer` that a call in `loop` is in; None if it is in none."""
+    path = path_of(loop)[len(path_of(outer)) :]
+    return path[0] if path else None
+
+
+def _is_parallel(calls: Iterable[Call]) -> bool:
+    return any(call.access.parallel for call in calls)
+
+
+def _access(calls: Sequence[Call]) -> Access:
+    """How calls access memory together."""
+    reads = dict.fromkeys(one for call in calls for one in call.access.reads)
+    writes = dict.fromkeys(one for call in calls for one in call.access.writes)
+    return Access(_is_parallel(calls), tuple(reads), tuple(writes))
 
 
 def _in_a_row(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
@@ -120,6 +149,8 @@ class _Emitter:
         self._sizes = workspace, weights
         self._target = target
         self._most_tasks = threads_of(target.attrs)
+        self._counters: dict[Loop, tirx.Var] = {}
+        self._numbers: dict[Loop, Any] = {}
 
     def module(self, functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> IRModule:
         share, program = ir.GlobalVar("share"), ir.GlobalVar(PROGRAM)
@@ -134,17 +165,16 @@ class _Emitter:
         pointers = [pointer_var(name, "uint8") for name in ("workspace_p", "weights_p")]
         names = zip(("workspace", "weights"), self._sizes, strict=True)
         self._bytes = [tirx.decl_buffer((size,), "uint8", name, layout=None) for name, size in names]
-        self._stamps = tirx.decl_buffer((HEADER // 8 + self._steps + 1,), "int64", "stamps", layout=None)
+        self._stamps = tirx.decl_buffer((HEADER // 8 + 2 * self._steps + 2,), "int64", "stamps", layout=None)
         self._task, self._tasks, self._profile = (tirx.Var(name, "int32") for name in ("task", "tasks", "profile"))
         declared = [tirx.DeclBuffer(buffer, data=p) for buffer, p in zip(self._bytes, pointers, strict=True)]
         declared.append(tirx.DeclBuffer(self._stamps, data=pointers[0]))
-        statements = list(self._statements())
-        attributes: dict[str, Any] = {}
-        if len(statements) > TOGETHER:
-            parts = (statements[start : start + TOGETHER] for start in range(0, len(statements), TOGETHER))
-            statements = [tirx.AttrStmt(0, "compute_scope", "share_part", _in_a_row(part)) for part in parts]
-            attributes = {"tirx.noalias": True}  # without it LLVM would merge the parts again
-        body = tirx.SeqStmt([*declared, *statements, tirx.Return(_int32(0))])
+        self._divided = False
+        statements = self._divide(self._statements())
+        # without it LLVM would merge the parts again
+        attributes: dict[str, Any] = {"tirx.noalias": True} if self._divided else {}
+        counters = [tirx.AllocBuffer(counter) for counter in self._counters.values()]
+        body = tirx.SeqStmt([*declared, *counters, *statements, tirx.Return(_int32(0))])
         params = [*pointers, self._task, self._tasks, self._profile]
         return tirx.PrimFunc(params, body, INT, attrs=ir.make_node("ir.DictAttrs", **attributes))
 
@@ -152,29 +182,159 @@ class _Emitter:
     def _steps(self) -> int:
         return sum(call.first for call in self._calls)
 
-    def _statements(self) -> Iterator[tirx.Stmt]:
-        step = 0
-        for call, meet in zip(self._calls, barriers([call.access for call in self._calls]), strict=True):
+    def _divide(self, statements: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+        """Statements that LLVM can take in reasonable time; loops remain where they are."""
+        if len(statements) <= TOGETHER:
+            return list(statements)
+        self._divided = True
+        result: list[tirx.Stmt] = []
+        for is_loop, group in groupby(statements, lambda stmt: isinstance(stmt, (tirx.For, tirx.While))):
+            run = list(group)
+            if is_loop:
+                result += run
+                continue
+            parts = (run[start : start + TOGETHER] for start in range(0, len(run), TOGETHER))
+            result += [tirx.AttrStmt(0, "compute_scope", "share_part", _in_a_row(part)) for part in parts]
+        return result
+
+    def _statements(self) -> list[tirx.Stmt]:
+        self._step = 0
+        statements = list(self._run(self._calls, None))
+        last = [self._meet(), self._stamp(self._step)] if self._threaded else [self._stamp(self._step)]
+        return [*statements, tirx.IfThenElse(self._profile > 0, _in_a_row(last), None)]
+
+    def _run(self, calls: Sequence[Call], loop: Loop | None) -> Iterator[tirx.Stmt]:
+        """Calls within `loop`, those in loops inside of it as well. A loop with parallel phases starts and ends every
+        round with all tasks together."""
+        units = [(inner, list(group)) for inner, group in groupby(calls, lambda call: _below(call.loop, loop))]
+        straight: list[tuple[Loop | None, list[Call]]] = []
+        for inner, group in units:
+            if inner is not None and _is_parallel(group):
+                yield from self._straight(straight)
+                straight = []
+                yield self._meet()
+                yield from self._repeat(inner, group, True)
+            else:
+                straight += [(None, [call]) for call in group] if inner is None else [(inner, group)]
+        yield from self._straight(straight)
+
+    def _straight(self, units: Sequence[tuple[Loop | None, list[Call]]]) -> Iterator[tirx.Stmt]:
+        """Calls, and loops that only the first task runs, with the barriers that they need."""
+        for (loop, calls), meet in zip(units, barriers([_access(calls) for _, calls in units]), strict=True):
             if meet:
                 yield self._meet()
+            if loop is not None:
+                yield from self._repeat(loop, calls, False)
+                continue
+            (call,) = calls
             if call.first:
-                yield tirx.IfThenElse(self._profile > 0, self._stamp(step), None)
-                step += 1
+                yield tirx.IfThenElse(self._profile > 0, self._begin(call.loop), None)
+                self._step += 1
             if call.phase is not None:
                 yield self._call(call, call.phase)
-        last = [self._meet(), self._stamp(step)] if self._threaded else [self._stamp(step)]
-        yield tirx.IfThenElse(self._profile > 0, _in_a_row(last), None)
+
+    # ---- loops ---------------------------------------------------------------------------------------------------
+
+    def _repeat(self, loop: Loop, calls: Sequence[Call], parallel: bool) -> Iterator[tirx.Stmt]:
+        """A loop over calls, and what measures their time."""
+        first = self._step
+        count = sum(call.first for call in calls)
+        if loop.outer is None and count:
+            yield tirx.IfThenElse(self._profile > 0, self._alone(self._clear_sums(first, count)), None)
+        body: list[tirx.Stmt] = []
+        number: Any = tirx.Var("round", "int64")
+        if loop.condition is not None:
+            self._counters[loop] = tirx.decl_buffer((1,), "int64", "rounds", layout=None)
+            number = self._counters[loop][_int32(0)]
+            yield tirx.BufferStore(self._counters[loop], _int64(0), [_int32(0)])
+        self._numbers[loop] = number
+        body += self._run(calls, loop)
+        if count:
+            body.append(tirx.IfThenElse(self._profile > 0, self._alone(self._add_time(self._step - 1)), None))
+        if loop.condition is not None:
+            body.append(tirx.BufferStore(self._counters[loop], number + _int64(1), [_int32(0)]))
+        if parallel:
+            body.append(self._meet())
+        stmt = _in_a_row(self._divide(body))
+        if loop.condition is None:
+            stmt = tirx.For(number, _int64(0), _int64(loop.trips), tirx.ForKind.SERIAL, stmt)
+        else:
+            going = self._bytes[0][_int64(loop.condition.offset) + self._moved(loop, Where.OLD, aligned(1))]
+            stmt = tirx.While(tirx.all(number < _int64(loop.trips), going != tirx.IntImm("uint8", 0)), stmt)
+        yield stmt if parallel else self._alone(stmt)
+        if loop.outer is None and count:
+            yield tirx.IfThenElse(self._profile > 0, self._alone(self._stamps_from_sums(first, count)), None)
+
+    def _moved(self, loop: Loop, where: Where, stride: int) -> ir.Expr:
+        """The bytes by which something moves after the rounds of a loop that were completed."""
+        number = self._numbers[loop]
+        if where in (Where.FORWARDS, Where.BACKWARDS):
+            return (number if where is Where.FORWARDS else _int64(loop.trips - 1) - number) * _int64(stride)
+        if where is Where.NEW:
+            number = number + _int64(1)
+        return tirx.bitwise_and(number, _int64(1)) * _int64(stride)
+
+    def _alone(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """What only the first task does."""
+        return tirx.IfThenElse(tirx.EQ(self._task, _int32(0)), stmt, None) if self._threaded else stmt
+
+    # ---- the time that kernels take in a loop --------------------------------------------------------------------
+
+    def _begin(self, loop: Loop | None) -> tirx.Stmt:
+        """The time stamp before a kernel; in a loop, the time since the last one goes to the kernel before."""
+        if loop is None:
+            return self._stamp(self._step)
+        return self._alone(self._add_time(max(self._step - 1, 0)))
+
+    def _sum(self, index: int) -> int:
+        """Where the time that a kernel took so far is among the stamps; after those of all kernels, the last time."""
+        return HEADER // 8 + self._steps + 1 + index
+
+    def _clear_sums(self, first: int, count: int) -> tirx.Stmt:
+        sums = [tirx.BufferStore(self._stamps, _int64(0), [_int32(self._sum(first + i))]) for i in range(count)]
+        now = tirx.Var("now", "int64")
+        places = (HEADER // 8 + first, self._sum(self._steps))
+        stores = [tirx.BufferStore(self._stamps, now, [_int32(place)]) for place in places]
+        return tirx.SeqStmt([*sums, tirx.Bind(now, tirx.call_extern("int64", CLOCK)), *stores])
+
+    def _add_time(self, kernel: int) -> tirx.Stmt:
+        now, place, last = tirx.Var("now", "int64"), _int32(self._sum(kernel)), _int32(self._sum(self._steps))
+        passed = self._stamps[place] + (now - self._stamps[last])
+        return tirx.SeqStmt(
+            [
+                tirx.Bind(now, tirx.call_extern("int64", CLOCK)),
+                tirx.BufferStore(self._stamps, passed, [place]),
+                tirx.BufferStore(self._stamps, now, [last]),
+            ]
+        )
+
+    def _stamps_from_sums(self, first: int, count: int) -> tirx.Stmt:
+        """Time stamps as if each kernel had run once, for as long as it took in all rounds."""
+        return _in_a_row(
+            [
+                tirx.BufferStore(
+                    self._stamps,
+                    self._stamps[_int32(HEADER // 8 + kernel)] + self._stamps[_int32(self._sum(kernel))],
+                    [_int32(HEADER // 8 + kernel + 1)],
+                )
+                for kernel in range(first, first + count)
+            ]
+        )
+
+    # ---- calls ---------------------------------------------------------------------------------------------------
 
     def _call(self, call: Call, phase: Phase) -> tirx.Stmt:
         args: list[Any] = [self._address(storage) for storage in call.storages]
         if phase.parallel:
             return tirx.Evaluate(ir.Call(call.symbol, [*args, self._task, self._tasks], ret_ty=INT))
-        run = tirx.Evaluate(ir.Call(call.symbol, args, ret_ty=INT))
-        return tirx.IfThenElse(tirx.EQ(self._task, _int32(0)), run, None) if self._threaded else run
+        return self._alone(tirx.Evaluate(ir.Call(call.symbol, args, ret_ty=INT)))
 
     def _address(self, storage: Storage) -> ir.Expr:
         buffer = self._bytes[0 if storage.array is None else 1]
-        return tirx.address_of(buffer[tirx.IntImm("int64", storage.offset)])
+        place: ir.Expr = _int64(storage.offset)
+        for move in storage.moves:
+            place = place + self._moved(move.loop, move.where, move.stride)
+        return tirx.address_of(buffer[place])
 
     def _meet(self) -> tirx.Stmt:
         counter = tirx.address_of(self._bytes[0][tirx.IntImm("int64", 0)])

@@ -7,12 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ...tvm_runtime import aligned_empty
-from .graph import ALIGNMENT, Storage
-
-
-def aligned(size: int) -> int:
-    """`size` rounded up to whole cache lines."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+from .storage import ALIGNMENT, Storage, aligned
 
 
 def place(storages: Iterable[Storage], start: int, tasks: int = 1) -> int:
@@ -100,11 +95,16 @@ def _best_gap(size: int, offsets: np.ndarray, sizes: np.ndarray, start: int) -> 
 
 
 def pack(constants: Iterable[Storage]) -> np.ndarray:
-    """One byte array with all constants; equal ones are stored once."""
+    """One byte array with all constants; equal ones are stored once, and parts with their whole."""
+    constants = sorted(constants, key=lambda storage: storage.whole is not None)
     known: dict[bytes, int] = {}
     parts: list[tuple[int, bytes]] = []
     end = 0
     for storage in constants:
+        if storage.whole is not None:
+            root, inside = storage.root
+            storage.offset = root.offset + inside
+            continue
         assert storage.array is not None
         data = storage.array.tobytes()
         if data not in known:

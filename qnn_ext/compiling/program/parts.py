@@ -18,8 +18,9 @@ from tvm.s_tir import MatchBufferRegion
 from tvm.target import Target
 
 from ...numerics.annotations import JOIN, SLICE, UNALIGNED
-from .graph import ALIGNMENT, Graph, Storage
+from .graph import Graph
 from .phases import lower_kernels
+from .storage import ALIGNMENT, Loop, Storage
 
 ADDRESSES = ("tirx.address_of", "tirx.tvm_access_ptr")
 Functions = dict[ir.GlobalVar, tirx.PrimFunc]
@@ -45,7 +46,7 @@ class _Parts:
             elif attributes and SLICE in attributes:
                 self._slice(index, int(attributes[SLICE]))
         for index, step in enumerate(self._steps):
-            if any(storage.root[1] % ALIGNMENT for storage in (*step.reads, *step.writes)):
+            if not all(storage.is_aligned for storage in (*step.reads, *step.writes)):
                 function = self.functions[step.kernel].with_attr(UNALIGNED, True)
                 self._call(index, function)
 
@@ -68,14 +69,14 @@ class _Parts:
         start, copied = 0, []
         for number, part in enumerate(step.reads):
             run = part.size // rows
-            if run and not self._becomes_part(part, whole, rows, start):
+            if run and not self._becomes_part(part, whole, rows, start, step.loop):
                 copied.append((number, run, start))
             start += run
         self._call(index, _copying(function, rows, copied))
 
-    def _becomes_part(self, part: Storage, whole: Storage, rows: int, start: int) -> bool:
+    def _becomes_part(self, part: Storage, whole: Storage, rows: int, start: int, loop: Loop | None) -> bool:
         writer = self._writers.get(part)
-        if part.array is not None or part.whole is not None or writer is None:
+        if part.array is not None or part.whole is not None or writer is None or self._steps[writer].loop is not loop:
             return False
         if rows > 1:
             run, pitch = part.size // rows, whole.size // rows
@@ -112,7 +113,7 @@ class _Parts:
     def _slice(self, index: int, element: int) -> None:
         step = self._steps[index]
         (source,), (result,) = step.reads, step.writes
-        if source.array is None:
+        if source.array is None and result.whole is None:
             function = self.functions[step.kernel]
             result.become_part(source, element * _itemsize(function.params[0]))
             self._call(index, function.with_body(tirx.Evaluate(0)))

@@ -20,8 +20,7 @@ from ...topi_int8.cpu.lowering import STACK_BYTES
 from ...topi_int8.threads import serial_body
 from ..codegen import PIPELINE
 from .cost import nanoseconds
-from .graph import ALIGNMENT
-from .memory import aligned
+from .storage import ALIGNMENT, aligned
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import pkgutil
 from tvm import IRModule
 
 from ...module import FloatNote
+from ..bodies import with_bodies
 from .channels_first import channels_first
 from .hoist import hoist_quantize
 from .walker import Walker, is_qdq
@@ -30,6 +31,15 @@ for _module in pkgutil.iter_modules(__path__):
 def qdq_to_integer(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
     """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
 
-    `main` is a straight line of dataflow bindings. Modules without qnn.quantize and qnn.dequantize stay unchanged.
+    `main` is a straight line of dataflow bindings. Functions without qnn.quantize and qnn.dequantize stay unchanged.
+    The bodies of loops are converted each on its own.
     """
-    return Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod)).run()
+    inner: list[FloatNote] = []
+
+    def convert(body: IRModule) -> IRModule:
+        converted, found = qdq_to_integer(body)
+        inner.extend(found)
+        return converted
+
+    mod, notes = Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod)).run()
+    return with_bodies(mod, convert), (*notes, *inner)

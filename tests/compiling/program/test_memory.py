@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from qnn_ext.compiling.program.graph import ALIGNMENT, Storage
 from qnn_ext.compiling.program.memory import aligned, pack, place
+from qnn_ext.compiling.program.storage import ALIGNMENT, Storage
 
 
 def _overlap(a: Storage, b: Storage) -> bool:

@@ -1,0 +1,152 @@
+"""The bodies of loops: what every pass over `main` leaves alone goes through the passes as a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tvm import IRModule, ir, relax
+from tvm.relax.expr import _update_type
+
+from ..op.loop import Loop
+from .rewrite import Rebuild, bindings_of, function_of, op_name, operands, substitute
+
+
+def has_loops(mod: IRModule) -> bool:
+    """Whether `main` calls a loop."""
+    return any(Loop.of(binding.value) for binding in bindings_of(mod["main"]))
+
+
+def every_binding(mod: IRModule) -> Iterator[tuple[relax.VarBinding, int]]:
+    """The bindings of `main` and of the loops in it, in order, and how often each is computed: with a condition at
+    least once."""
+    return _every_binding(mod["main"], 1)
+
+
+def _every_binding(function: relax.Function, rounds: int) -> Iterator[tuple[relax.VarBinding, int]]:
+    for binding in bindings_of(function):
+        loop = Loop.of(binding.value)
+        if loop is None:
+            yield binding, rounds
+        else:
+            yield from _every_binding(loop.body, rounds * (loop.trips if loop.condition is None else 1))
+
+
+def body_module(loop: Loop) -> IRModule:
+    """A module whose `main` is the body of a loop."""
+    return IRModule({"main": loop.body.with_attr("global_symbol", "main")})
+
+
+def with_bodies(mod: IRModule, change: Callable[[IRModule], IRModule]) -> IRModule:
+    """`mod` with change(module of the body) for the body of each loop in `main`. Other functions in the changed modules
+    become functions of `mod`, under names of their own."""
+    if not has_loops(mod):
+        return mod
+    functions = {var: function for var, function in mod.functions_items() if var.name_hint != "main"}
+    names = {var.name_hint for var in mod.get_global_vars()}
+    new = Rebuild(mod["main"])
+    with new.main():
+        for binding in new.bindings:
+            loop = Loop.of(binding.value)
+            if loop is None:
+                new.keep(binding)
+                continue
+            changed = change(body_module(loop))
+            renamed: dict[Any, ir.GlobalVar] = {}
+            for var, function in changed.functions_items():
+                if var.name_hint != "main":
+                    renamed[var] = ir.GlobalVar(_unused(var.name_hint, names))
+                    _update_type(renamed[var], var.ty)
+                    functions[renamed[var]] = function
+            body = _calling(changed["main"], renamed) if renamed else changed["main"]
+            new.bind(binding.var, new.substituted(loop.with_body(_private(body)).call()))
+    return IRModule({**functions, mod.get_global_var("main"): new.module()["main"]}, attrs=mod.attrs)
+
+
+def _unused(name: str, names: set[str]) -> str:
+    found, number = name, 0
+    while found in names:
+        number += 1
+        found = f"{name}_{number}"
+    names.add(found)
+    return found
+
+
+def _private(function: relax.Function) -> relax.Function:
+    return function.without_attr("global_symbol")
+
+
+def _calling(function: relax.Function, renamed: dict[Any, ir.GlobalVar]) -> relax.Function:
+    """A function whose kernels, and those of loops in it, have other names."""
+    new = Rebuild(function)
+    with new.main():
+        for binding in new.bindings:
+            value = new.substituted(binding.value)
+            loop = Loop.of(value)
+            if loop is not None:
+                value = loop.with_body(_private(_calling(loop.body, renamed))).call()
+            if op_name(value) == "call_tir":
+                value = relax.Call(value.op, [renamed[value.args[0]], *value.args[1:]], value.attrs, value.ty_args)
+            new.bind(binding.var, value)
+    return new.module()["main"]
+
+
+def hoist_invariants(mod: IRModule) -> IRModule:
+    """`mod` with what is the same in every round computed before the loop. What a condition may skip stays inside, and
+    so does what is constant: weights are packed when the model is built."""
+    if not has_loops(mod):
+        return mod
+    new = Rebuild(mod["main"])
+    with new.main():
+        for binding in new.bindings:
+            value = new.substituted(binding.value)
+            loop = Loop.of(value)
+            if loop is not None and loop.condition is None and loop.trips > 1:
+                value = _Hoist(loop, new.builder).call()
+            new.bind(binding.var, value)
+    return new.module()
+
+
+class _Hoist:
+    """One loop, whose invariant operators go to the builder."""
+
+    def __init__(self, loop: Loop, builder: relax.BlockBuilder) -> None:
+        self._loop = loop
+        self._builder = builder
+        self._constant: dict[Any, relax.VarBinding] = {}  # by the variables that depend on nothing
+        self._outside: dict[Any, Any] = dict(zip(loop.parameters[0], loop.captured, strict=True))
+
+    def call(self) -> relax.Call:
+        """The loop without them."""
+        kept = []
+        for binding in bindings_of(self._loop.body):
+            read = _variables(binding.value)
+            if all(var in self._constant for var in read):
+                self._constant[binding.var] = binding
+                kept.append(binding)
+            elif all(var in self._outside or var in self._constant for var in read):
+                self._emit(binding)
+            else:
+                kept.append(binding)
+        loop = self._loop
+        _, new_states, outputs = loop.results
+        result = relax.Tuple([*new_states, *outputs])
+        inside = {binding.var for binding in kept}
+        read = [var for value in (*(binding.value for binding in kept), result) for var in _variables(value)]
+        needed = list(dict.fromkeys(var for var in read if var in self._outside and var not in inside))
+        own, slices = loop.parameters[1:]
+        body = function_of("body", kept, [*needed, *own, *slices], result, private=True)
+        return replace(loop, body=body, captured=tuple(self._outside[var] for var in needed)).call()
+
+    def _emit(self, binding: relax.VarBinding) -> None:
+        for var in _variables(binding.value):
+            if var not in self._outside:
+                self._emit(self._constant[var])
+        value = substitute(binding.value, self._outside)
+        is_call = isinstance(value, (relax.Call, relax.TupleGetItem))
+        self._outside[binding.var] = self._builder.emit(value, name_hint=binding.var.name) if is_call else value
+
+
+def _variables(expr: Any) -> list[relax.Var]:
+    return [operand for operand in operands(expr) if isinstance(operand, relax.Var)]
