@@ -96,8 +96,8 @@ def _samples(
 def _disturbed(
     rng: np.random.Generator, sign: int | None, wild: float | None, mixed: bool, approximate: bool
 ) -> Iterator[None]:
-    """Within, the interpreter makes errors of this sign (0: none), or of random signs. What may overflow becomes `wild`, or stays
-    if None; `mixed`: each such element becomes a random one of zero, ±∞ and NaN."""
+    """Within, the interpreter makes errors of this sign (0: none), or of random signs. What may overflow becomes
+    `wild`, or stays if None; `mixed`: each such element becomes a random one of zero, ±∞ and NaN."""
     original = evaluate.evaluate_call
 
     def evaluate_with_errors(mod: Any, call: relax.Call, args: list[Any]) -> Any:
