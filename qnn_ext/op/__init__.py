@@ -17,6 +17,7 @@ from .loop import loop
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
 from .observe import observe
+from .piecewise import piecewise
 from .pool_sum import pool_sum
 from .prelu import prelu
 from .qlinear import qlinear_add, qlinear_mul
@@ -84,6 +85,7 @@ __all__ = [
     "non_max_suppression",
     "normalize",
     "observe",
+    "piecewise",
     "pool_sum",
     "prelu",
     "qlinear_add",

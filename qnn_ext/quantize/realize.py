@@ -26,6 +26,7 @@ from ..qparams import QParams, dtype_range
 from .annotate import Site, sites
 from .annotate.families import Family, family_of, is_integer_resize
 from .config import QConfig
+from .cubics import with_cubics
 from .partition import partition_conversions
 from .ranges import Range, integer_range, qparams_of
 from .rounding import set_rounding
@@ -43,7 +44,7 @@ def realize(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -
 
 def to_integers(simulation: QnnModule, config: QConfig) -> QnnModule:
     """The integer module that a simulation stands for, rounded and partitioned as the configuration says."""
-    mod, notes = qdq_to_integer(simulation.ir)
+    mod, notes = qdq_to_integer(with_cubics(simulation.ir))
     mod = set_rounding(mod, config.rounding, config.round_for_shift)
     realized = replace(simulation, ir=mod, notes=(*simulation.notes, *(_explained(note, config) for note in notes)))
     return realized if config.partition_conversions == "disabled" else partition_conversions(realized, config)

@@ -100,6 +100,7 @@ class Backend:
     sharing:         the amounts of work from which kernels are parallelized
     contracts:       the features with which LLVM contracts a float product and a sum into an operation that rounds once
     lookups:         the features with which tables of bytes are looked up by whole registers
+    segments:        the same for tables of 16 float32
     byte_lanes:      lengths of explicit vectors where 32-bit values become bytes, best first
     chains:          independent accumulators in a reduction that shares no loads between rows
     counts:          whether register tiles are chosen by the number of instructions, which is what matters on a core
@@ -134,6 +135,7 @@ class Backend:
     sharing: Sharing = Sharing()
     contracts: FeatureSets = NEVER
     lookups: FeatureSets = NEVER
+    segments: FeatureSets = NEVER
     byte_lanes: tuple[int, ...] = (64, 32)
     chains: int = 4
     counts: bool = False

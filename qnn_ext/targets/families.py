@@ -42,6 +42,7 @@ X86 = Backend(
     third_level=True,
     contracts=(("fma",),),
     lookups=(("avx512vbmi",),),
+    segments=(("avx2",),),
     weaves=True,
     prefetches=True,
     stays_float=True,

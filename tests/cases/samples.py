@@ -6,6 +6,7 @@ import numpy as np
 from tvm import relax
 
 from qnn_ext import op
+from tests.cases.segments import ARGUMENTS, COEFFICIENTS
 
 I8 = ("data", (2, 6, 6, 4), "int8")
 ONE = (0.5, 3, 0.25, -4)  # input scale and zero point, output scale and zero point
@@ -156,6 +157,10 @@ SAMPLES = {
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],
         lambda a, b, c: op.fma(a, b, c),
+    ),
+    "piecewise": (
+        [("data", (2, 6, 6, 4), "float32")],
+        lambda x: op.piecewise(x, COEFFICIENTS, *ARGUMENTS),
     ),
     "gelu": ([I8], lambda x: op.gelu(x, *ONE, approximate=True)),
     "elu": ([I8], lambda x: op.elu(x, *ONE, alpha=0.5)),

@@ -51,7 +51,7 @@ def floats_between(module) -> list[str]:
     """Float operators between the first quantize and the last dequantize that are not part of a kernel's epilogue."""
     bindings = bindings_of(module.ir["main"])
     names = [op_name(binding.value) for binding in bindings if "float32" in str(binding.var.ty)]
-    pointwise = {"qnn.dequantize", "add", "multiply", "divide", "clip", "nn.relu", "nn.gelu", "sigmoid", ""}
+    pointwise = {"qnn.dequantize", "add", "multiply", "divide", "clip", "nn.relu", "qnn.piecewise", ""}
     return [name for name in names if name not in pointwise]
 
 

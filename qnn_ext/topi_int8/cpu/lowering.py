@@ -43,6 +43,8 @@ def lower_for_cpu(body: tirx.Stmt, target: Target) -> tirx.Stmt:
     body = steps.order(body)
     if has_any(target, backend.lookups):
         body = tvm_ffi.structural_map(body, (TensorLoad, steps.look_up))
+    if has_any(target, backend.segments):
+        body = tvm_ffi.structural_map(body, (TensorLoad, lambda load: steps.look_up_floats(load, target)))
     body = tvm_ffi.structural_map(body, (tirx.Max, _rounded_product if contracts(target) else without_fence))
     if backend.stays_float and contracts(target):
         body = tvm_ffi.structural_map(body, (tirx.Cast, _floated))

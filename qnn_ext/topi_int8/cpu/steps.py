@@ -25,12 +25,14 @@ class Steps:
 
     order:   reorders statements to suit the CPU
     look_up: turns loads from byte tables into instructions, on CPUs that have their backend's `lookups`
+    look_up_floats: the same for loads from tables of 16 float32, with the backend's `segments`
     narrow:  turns saturating narrowing, and forms of it that TVM does not know, into instructions
     finish:  rewrites what LLVM must not see, or must see in another form
     """
 
     order: Callable[[tirx.Stmt], tirx.Stmt] = lambda body: body
     look_up: Callable[[TensorLoad], Expr] = lambda load: load
+    look_up_floats: Callable[[TensorLoad, Target], Expr] = lambda load, target: load
     narrow: Callable[[tirx.Stmt, Target], tirx.Stmt] = lambda body, target: body
     finish: Callable[[tirx.Stmt, Target], tirx.Stmt] = lambda body, target: body
 

@@ -20,6 +20,7 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.sym import detect_linear_equation
 
 from ...numerics.multiply import MULTIPLY
+from ...numerics.piecewise import SEGMENTS
 from ...numerics.saturate import SATURATE
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
@@ -126,6 +127,11 @@ class Block:
     def tables(self) -> bool:
         """Whether it reads tables of bytes."""
         return any(is_table(load) for load in self.loads)
+
+    @property
+    def segments(self) -> bool:
+        """Whether it reads the coefficients of piecewise functions."""
+        return any(is_segments(load) for load in self.loads)
 
     def conditioned_vars(self) -> list[tirx.Var]:
         """Block iterators on which the condition of an if_then_else depends."""
@@ -239,6 +245,12 @@ def is_table(load: TensorLoad) -> bool:
     """Whether an 8-bit value is the index into 256 bytes."""
     sizes = [str(size) for size in load.source.shape]
     return sizes == ["256"] and str(load.ty.dtype) in ("int8", "uint8") and bool(expressions(load.indices[0])[1:])
+
+
+def is_segments(load: TensorLoad) -> bool:
+    """Whether a computed index selects one of the coefficients of a piecewise function."""
+    sizes = [str(size) for size in load.source.shape]
+    return sizes == [str(SEGMENTS)] and str(load.ty.dtype) == "float32" and bool(expressions(load.indices[0])[1:])
 
 
 def _is_opaque(node: SBlock) -> bool:

@@ -31,11 +31,19 @@ def _bound(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]
         return sizes[0]
     if name == "qnn.dequantize":
         return (sizes[0] + sizes[2]) * sizes[1]
+    if name == "qnn.piecewise":
+        largest = max(sizes[2:4])
+        return sum(size * largest**degree for degree, size in enumerate(_rows(operands[1])))
     if name == "qnn.row_sum":
         return operands[0].shape[-1] * sizes[0]
     if name == "qnn.window_sum":
         return prod(attributes["kernel"]) * (operands[0].shape[-1] // attributes["groups"]) * sizes[0]
     return _products(*operands) if name.endswith("_accumulate") else None
+
+
+def _rows(coefficients: Operand) -> list[float]:
+    """The largest absolute value in each row."""
+    return [float(np.abs(row).max()) for row in coefficients.constant()]
 
 
 def _products(data: Operand, weight: Operand) -> float:

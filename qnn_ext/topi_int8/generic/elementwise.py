@@ -15,7 +15,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ...errors import UnsupportedOperatorError
-from ...numerics import fixed_point, float_multiplier, tir
+from ...numerics import fixed_point, float_multiplier, piecewise, tir
 from ...numerics.multiplier import FixedPoint
 from ...numerics.multiply import multiplied
 from ...numerics.saturate import saturated
@@ -304,6 +304,13 @@ def _table(stage: Stage, data: Operand, table: Operand) -> Expr:
     index = stage.read(data).astype("int32") - tirx.const(dtype_range(data.dtype)[0], "int32")
     tensor = table.tensor if table.tensor is not None else stage.constants.add(table.value)
     return _element(tensor, [index])
+
+
+@rule("qnn.piecewise")
+def _piecewise(stage: Stage, data: Operand, coefficients: Operand, *scalars: Operand) -> Expr:
+    rows = [stage.constants.add(row) for row in coefficients.constant()]
+    values = (float(operand.constant().item()) for operand in scalars)
+    return piecewise.expression(stage.read(data), lambda degree, index: _element(rows[degree], [index]), *values)
 
 
 # ---- ordinary Relax operators ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class Machine:
     vectors:        parallel accumulators during a reduction that shares no loads between rows
     byte_lanes:     lengths of explicit vectors for narrowing 32-bit values to bytes, best first
     lookups:        whether byte tables are read a whole register at a time
+    segments:       whether tables of 16 float32 are
     """
 
     threads: bool
@@ -34,6 +35,7 @@ class Machine:
     vectors: int
     byte_lanes: tuple[int, ...]
     lookups: bool
+    segments: bool
 
 
 def machine_of(target: Target) -> Machine:
@@ -47,6 +49,7 @@ def machine_of(target: Target) -> Machine:
         vectors=backend.chains,
         byte_lanes=backend.byte_lanes,
         lookups=has_any(target, backend.lookups),
+        segments=has_any(target, backend.segments),
     )
 
 

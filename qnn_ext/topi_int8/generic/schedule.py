@@ -25,7 +25,18 @@ from tvm.target import Target
 from ...numerics.annotations import KEEP, PARTITION, SCHEDULED, is_scheduled
 from ...numerics.tir import fence
 from ..schedule_util import largest_divisor
-from .block import Block, Loop, blocks_of, distinct_loads, expanded_size, is_table, read_block, stride_of, uses
+from .block import (
+    Block,
+    Loop,
+    blocks_of,
+    distinct_loads,
+    expanded_size,
+    is_segments,
+    is_table,
+    read_block,
+    stride_of,
+    uses,
+)
 from .machine import Machine, machine_of, product_tile
 from .rows import fuse_rows, shared_rows
 
@@ -204,7 +215,9 @@ def _schedule_injective(sch: Schedule, block: Block, machine: Machine) -> None:
     if not block.loops:
         return
     fused = sch.fuse(*(loop.rv for loop in trailing)) if count > 1 else trailing[0].rv
-    if (block.narrows or (machine.lookups and block.tables)) and not conditioned:
+    if (
+        block.narrows or (machine.lookups and block.tables) or (machine.segments and block.segments)
+    ) and not conditioned:
         fused = _vectorize_bytes(sch, block, fused, [loop.extent for loop in trailing], machine)
     if machine.threads and block.total_cost >= machine.operations:
         if prod(loop.extent for loop in outer) > 1:
@@ -230,7 +243,9 @@ def _vectorize_bytes(sch: Schedule, block: Block, loop: LoopRV, extents: list[in
     lanes = next((n for n in fitting if all(0 in (row % n, n % row) for row in rows)), 0)
     inner = block.loops[-1].var
     scattered = [load for load in block.loads if stride_of(load.indices, inner) == "far"]
-    if not lanes or any(not (machine.lookups and is_table(load)) for load in scattered):
+    if not lanes or not all(
+        (machine.lookups and is_table(load)) or (machine.segments and is_segments(load)) for load in scattered
+    ):
         return loop
     outer, vector = sch.split(loop, [None, lanes])
     sch.vectorize(vector)

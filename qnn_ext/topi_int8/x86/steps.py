@@ -13,6 +13,7 @@ from ...numerics.saturate import is_saturate
 from ...targets.families import I686, X86
 from ...targets.features import has_feature
 from ..cpu.steps import Steps, register_steps
+from . import segments
 from .lookup import looked_up
 from .masks import with_hidden_bounds
 from .pack import pack_saturated
@@ -32,4 +33,6 @@ def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:
 
 
 for _backend in (X86, I686):
-    register_steps(_backend, Steps(look_up=looked_up, narrow=_narrow, finish=_finish))
+    register_steps(
+        _backend, Steps(look_up=looked_up, look_up_floats=segments.looked_up, narrow=_narrow, finish=_finish)
+    )

@@ -1,0 +1,252 @@
+"""Float functions between a product and a quantize become sixteen cubics each: `R.qnn.piecewise`.
+
+Sigmoid, SiLU, GELU, Mish and any other chain of elementwise operators on one tensor alone is a function of that tensor.
+If that is an accumulator, a table would need it quantized first, which costs accuracy (1 dB of the SQNR of a network
+with SiLU); evaluating the function exactly costs time. But its results are quantized: errors of a sixteenth of a step
+do not matter, and the range of the integers bounds the arguments for which it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from .. import op as qnn
+from ..numerics.piecewise import ROWS, SEGMENTS, evaluated
+from ..op.base import call_attributes, constant_value, shape_of
+from ..op.evaluate import evaluate
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
+from ..passes.rewrite import Rebuild, consumers, emit_named, op_name, operands
+from ..qparams import dtype_range
+
+TOLERANCE = 1 / 16
+"""The largest error, in steps of the result's integers."""
+
+_GRID = np.logspace(-3, 4, 2000)
+_SAMPLES = 24  # of each cubic
+_PARTS = (1.0, 0.75, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08)  # of the range, for all segments but the last
+_MARGIN = 1 / 512  # keeps the lowest argument from being rounded to a segment below the first
+_CARRIES_ERRORS = ("add", "subtract", "maximum", "minimum", "clip", "nn.relu", "nn.relu6", "nn.leakyrelu")
+
+
+def with_cubics(mod: IRModule) -> IRModule:
+    """`mod`, a QDQ graph, with every function of one float tensor that is no mere arithmetic as cubics, if they are
+    accurate enough for the 8-bit integers that it is quantized to."""
+    return _Functions(mod).run()
+
+
+@dataclass(frozen=True)
+class Target:
+    """The integers that a function's results, or sums with them, are quantized to.
+
+    low, high: the real values beyond which results are clipped; direct: whether nothing else reads the function
+    """
+
+    step: float
+    low: float
+    high: float
+    direct: bool = False
+
+    def joined(self, other: Target) -> Target:
+        return Target(min(self.step, other.step), min(self.low, other.low), max(self.high, other.high))
+
+    @property
+    def widened(self) -> Target:
+        """For a summand: what its sums cannot exceed, it may."""
+        size = self.high - self.low
+        return Target(self.step, self.low - size, self.high + size)
+
+
+class _Functions:
+    def __init__(self, mod: IRModule) -> None:
+        self._new = Rebuild(mod["main"])
+        self._bindings = self._new.bindings
+        self._values = {binding.var: binding.value for binding in self._bindings}
+        self._readers = consumers(self._new.function, self._bindings)
+        self._sources: dict[Any, Any] = {}  # variable -> the one that it is a function of
+        self._costly: set[Any] = set()  # those computed by more than arithmetic
+        self._integers: set[Any] = set()  # variables that are dequantized, or moved since
+        self._targets: dict[Any, Target | None] = {}
+
+    def run(self) -> IRModule:
+        new = self._new
+        unscaled: dict[Any, Any] = {}  # function -> its cubics in steps of its integers
+        for binding in self._bindings:
+            self._find(binding.var, binding.value)
+        for binding in reversed(self._bindings):
+            self._targets[binding.var] = self._quantized(binding.var)
+        with new.main():
+            for binding in self._bindings:
+                var, value = binding.var, binding.value
+                if op_name(value) == "qnn.quantize" and value.args[0] in unscaled:
+                    quantize = qnn.quantize(
+                        unscaled[value.args[0]], np.float32(1), value.args[2], **call_attributes(value)
+                    )
+                    new.bind(var, quantize)
+                    continue
+                target = self._target(var) if self._leaves(var) else None
+                found = None if target is None else cubics(self._function(var), target)
+                if target is None or found is None:
+                    new.keep(binding)
+                    continue
+                call = qnn.piecewise(new.environment.get(self._sources[var], self._sources[var]), *found)
+                result = emit_named(new.builder, call, str(var.name))
+                new.environment[var] = result
+                if target.direct:
+                    unscaled[var] = result
+        return new.live_module()
+
+    # ---- which functions there are -------------------------------------------------------------------------------
+
+    def _find(self, var: Any, value: Any) -> None:
+        name, traits = op_name(value), traits_of(value)
+        tensors = [arg for arg in operands(value) if isinstance(arg, relax.Var)]
+        if name == "qnn.dequantize" or (traits.carries and tensors and self._integers.issuperset(tensors)):
+            self._integers.add(var)
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._integers:
+            self._integers.add(var)
+        if traits.kind is not Kind.POINTWISE or traits.cheap is None or not tensors:
+            return
+        constants = [constant_value(arg) for arg in value.args if not isinstance(arg, relax.Var)]
+        sources = {self._sources.get(tensor, tensor) for tensor in tensors}
+        if len(sources) > 1 or any(array is not None and array.size != 1 for array in constants):
+            return
+        (source,) = sources
+        if source in self._integers or not _is_float32(source) or shape_of(var) != shape_of(source):
+            return
+        self._sources[var] = source
+        if not traits.cheap or not self._costly.isdisjoint(tensors):
+            self._costly.add(var)
+
+    def _leaves(self, var: Any) -> bool:
+        """Whether a function that is more than arithmetic is read as something other than a step of another one."""
+        if var not in self._costly or not _is_float32(var):
+            return False
+        source = self._sources[var]
+        return not all(source.same_as(self._sources.get(reader)) for reader in self._read_by(var))
+
+    def _read_by(self, var: Any) -> list[Any]:
+        """The variables computed from this one; None stands for the result of the module."""
+        bindings = self._bindings
+        return [bindings[index].var if index < len(bindings) else None for index in self._readers[var]]
+
+    def _target(self, var: Any) -> Target | None:
+        """What a function's results are quantized to, None if not all of them are quantized to 8 bits."""
+        found, readers = self._targets.get(var), self._read_by(var)
+        if found is None:
+            return None
+        direct = len(readers) == 1 and op_name(self._values[readers[0]]) == "qnn.quantize"
+        return replace(found, direct=True) if direct else found.widened
+
+    def _quantized(self, var: Any) -> Target | None:
+        """What all readers of a variable quantize it to, moved and with errors as large."""
+        found: Target | None = None
+        for reader in self._read_by(var):
+            value = self._values.get(reader)
+            name = op_name(value)
+            if name == "qnn.quantize":
+                target = _target_of(value)
+            elif name in _CARRIES_ERRORS or traits_of(value).carries or isinstance(value, relax.TupleGetItem):
+                target = self._targets.get(reader)
+            else:
+                target = None
+            if target is None:
+                return None
+            found = target if found is None else found.joined(target)
+        return found
+
+    def _function(self, var: Any) -> Callable[[np.ndarray], np.ndarray]:
+        """The function that computes a variable from its source."""
+        source, steps, pending = self._sources[var], set(), [var]
+        while pending:
+            step = pending.pop()
+            if step not in steps and not step.same_as(source):
+                steps.add(step)
+                pending += [arg for arg in operands(self._values[step]) if isinstance(arg, relax.Var)]
+        order = [binding.var for binding in self._bindings if binding.var in steps]
+
+        def function(x: np.ndarray) -> np.ndarray:
+            environment = {source: x.astype(np.float32).reshape(-1)}
+            with np.errstate(all="ignore"):
+                for step in order:
+                    environment[step] = np.asarray(evaluate(None, self._values[step], environment)).reshape(-1)
+            return environment[var].reshape(x.shape).astype(np.float64)
+
+        return function
+
+
+def _is_float32(var: Any) -> bool:
+    return isinstance(var.ty, relax.TensorType) and str(var.ty.dtype) == "float32"
+
+
+def _target_of(quantize: relax.Call) -> Target | None:
+    scale, zero_point = (constant_value(arg) for arg in quantize.args[1:])
+    dtype = call_attributes(quantize)["out_dtype"]
+    if scale is None or zero_point is None or scale.size != 1 or dtype not in ("int8", "uint8"):
+        return None
+    step, zero = float(scale.item()), int(zero_point.item())
+    low, high = dtype_range(dtype)
+    return Target(step, (low - zero) * step, (high - zero) * step)
+
+
+# ---- the cubics -----------------------------------------------------------------------------------------------
+
+
+def cubics(function: Callable[[np.ndarray], np.ndarray], target: Target) -> tuple[np.ndarray, ...] | None:
+    """The arguments of `qnn.piecewise` behind its data for this function of float32, None where sixteen cubics are
+    not accurate enough; in steps of the target's integers if nothing else reads them."""
+    ends = _ends(function, target)
+    if ends is None:
+        return None
+    unit = target.step if target.direct else 1.0
+    best, error = None, TOLERANCE * target.step / unit
+    for part in _PARTS:
+        candidate = _fitted(lambda x: function(x) / unit, *ends, part)
+        found = _error(lambda x: function(x) / unit, candidate)
+        if found <= error:
+            best, error = candidate, found
+    return best
+
+
+def _ends(function: Callable[[np.ndarray], np.ndarray], target: Target) -> tuple[float, float] | None:
+    """The arguments between which the function changes within the target's range; None if it never does, or is not
+    defined everywhere."""
+    x = np.concatenate([-_GRID[::-1], [0.0], _GRID])
+    y = np.clip(function(x), target.low, target.high)
+    if np.isnan(y).any():
+        return None
+    slack = TOLERANCE / 4 * target.step
+    rising, falling = np.abs(y - y[0]) > slack, np.abs(y - y[-1]) > slack
+    if not rising.any() or not falling.any():
+        return None
+    first, last = int(rising.argmax()) - 1, len(x) - int(falling[::-1].argmax())
+    return float(np.float32(x[max(first, 0)])), float(np.float32(x[min(last, len(x) - 1)]))
+
+
+def _fitted(function: Callable[[np.ndarray], np.ndarray], low: float, high: float, part: float) -> tuple[Any, ...]:
+    """Cubics through the Chebyshev nodes of each segment, which are equally wide but for the last one."""
+    width = (high - low) * part / SEGMENTS
+    edges = low + width * (np.arange(SEGMENTS + 1) - _MARGIN)
+    edges[0], edges[-1] = low, high
+    nodes = np.cos(np.pi * (np.arange(ROWS) + 0.5) / ROWS)
+    x = (edges[1:] + edges[:-1])[:, None] / 2 + (edges[1:] - edges[:-1])[:, None] / 2 * nodes
+    x = x.astype(np.float32).astype(np.float64)
+    coefficients = np.linalg.solve(x[..., None] ** np.arange(ROWS), function(x)[..., None])[..., 0].T
+    factor = np.float32(1 / width)
+    offset = np.float32(_MARGIN - 0.5 - low * float(factor))
+    return coefficients.astype(np.float32), np.float32(low), np.float32(high), factor, offset
+
+
+def _error(function: Callable[[np.ndarray], np.ndarray], candidate: tuple[Any, ...]) -> float:
+    """The largest error between the ends; infinite where the operator does not take the arguments."""
+    _, low, high, factor, offset = candidate
+    if not float(low) * float(factor) + float(offset) >= -0.499:
+        return np.inf
+    inner = np.linspace(low, min(high, low + SEGMENTS / factor), SEGMENTS * _SAMPLES, dtype=np.float32)
+    x = np.concatenate([inner, np.linspace(inner[-1], high, SEGMENTS * _SAMPLES, dtype=np.float32)])
+    return float(np.abs(evaluated(x, *candidate) - function(x)).max())
