@@ -26,7 +26,7 @@ from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
 from .registry import CONVERTERS
-from .values import Reference, Traced, array_of, dtype_name, plain, qparams_of, traced_in
+from .values import Reference, Traced, array_of, dtype_name, flattened, overlap, plain, qparams_of, traced_in
 
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
@@ -96,6 +96,8 @@ class Importer:
         self._torch = import_torch()
         self._environment: dict[str, Any] = {}
         self._traced: list[Traced] = []
+        self._overwritten: list[Any] = []  # constants that an in-place operator changed
+        self._held: list[Any] = []  # tensors that the model keeps between calls
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -128,7 +130,7 @@ class Importer:
             with self._torch.no_grad():
                 self._walk(graph)
             results = [self._environment[output.debugName()] for output in graph.outputs()]
-            outputs.extend(self._output(index, value) for index, value in enumerate(_flatten(results)))
+            outputs.extend(self._output(index, value) for index, value in enumerate(flattened(results)))
             return [expr for _, expr in outputs]
 
         ir = self.assembly.module(walk)
@@ -161,6 +163,8 @@ class Importer:
             self._check_fresh(value, "the result")
             example, expr = value.example, value.expr
         elif isinstance(value, self._torch.Tensor):
+            if self._is_overwritten(value):
+                raise self._overwriting_error("the result")
             example, expr = value, constant(array_of(value))
         else:
             raise UnsupportedOperatorError(f"{self.source}: output {index} is {type(value).__name__}, not a tensor")
@@ -185,16 +189,18 @@ class Importer:
         check_items(values)
         for traced in traced_in(values):
             self._check_fresh(traced, node.kind())
+        if self._overwritten and any(self._is_overwritten(value) for value in flattened(values)):
+            raise self._overwriting_error(node.kind())
         return values
 
     def _evaluate(self, node: Any, kind: str) -> Sequence[Any]:
         count_evaluation()
         with blaming(lambda: where(node)):
             if kind == "prim::Constant":
-                return [node.output().toIValue()]
+                return [self._hold(node.output().toIValue())]
             operands = self._operands(node)
             if kind == "prim::GetAttr":
-                return [attribute(operands[0], node.s("name"))]
+                return [self._hold(attribute(operands[0], node.s("name")))]
             if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
                 return list(operands[0])
             handled, result = structural(kind, operands)
@@ -211,8 +217,16 @@ class Importer:
                 f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other "
                 "operators or keep it out of the exported module"
             )
-        arguments = self._arguments(node, operands)
         in_place = kind.endswith("_") and not kind.endswith("__")
+        arguments = self._arguments(node, operands)
+        target = operands[0] if in_place else None
+        if isinstance(target, self._torch.Tensor):  # a constant: the converter needs the value that it still has
+            if any(overlap(target, other) for other in self._held):
+                raise UnsupportedOperatorError(
+                    f"{where(node)}: changes a tensor of the model, which the next call would find changed; pass it as "
+                    "an input and return its new value"
+                )
+            operands = [target.clone(), *operands[1:]]
         run = partial(evaluate, node, is_constant=False)
         examples = self._results(node, run([plain(value) for value in operands]))
         converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
@@ -220,10 +234,15 @@ class Importer:
         value = CONVERTERS[kind](converted)
         values = value if isinstance(value, list) else [value]
         if in_place:
-            return [self._overwrite(operands[0], examples[0], values[0])]
+            return [self._overwrite(target, examples[0], values[0])]
         if node.outputsSize() == 1 and isinstance(examples[0], (list, tuple)):
             return [[self._result(e, v) for e, v in zip(examples[0], values, strict=True)]]
         return [self._result(example, v) for example, v in zip(examples, values, strict=True)]
+
+    def _hold(self, value: Any) -> Any:
+        if isinstance(value, self._torch.Tensor):
+            self._held.append(value)
+        return value
 
     def _results(self, node: Any, result: Any) -> list[Any]:
         return list(result) if node.outputsSize() > 1 else [] if node.outputsSize() == 0 else [result]
@@ -247,13 +266,16 @@ class Importer:
         return traced
 
     def _overwrite(self, target: Any, example: Any, expr: relax.Expr) -> Traced:
-        """An in-place operator: the tensor it writes to now holds the result; its other views become unusable."""
+        """An in-place operator: the tensor it writes to now holds the result; other views of the elements that it
+        changed become unusable."""
         result = self._result(example, expr)
         if not isinstance(target, Traced):
+            self._overwritten.append(target)
+            names = [name for name, value in self._environment.items() if value is target]
+            self._environment.update(dict.fromkeys(names, result))
             return result
-        memory = example.untyped_storage().data_ptr()
         for other in self._traced:
-            if other is not target and other is not result and other.example.untyped_storage().data_ptr() == memory:
+            if other is not target and other is not result and overlap(other.example, example):
                 other.stale = True
         self._traced.remove(result)
         target.example, target.expr = result.example, result.expr
@@ -261,10 +283,16 @@ class Importer:
 
     def _check_fresh(self, value: Traced, reader: str) -> None:
         if value.stale:
-            raise UnsupportedOperatorError(
-                f"{self.source}: {reader} reads a tensor that an in-place operator changed through another view; use "
-                "the out-of-place operator instead"
-            )
+            raise self._overwriting_error(reader)
+
+    def _is_overwritten(self, value: Any) -> bool:
+        return isinstance(value, self._torch.Tensor) and any(overlap(value, other) for other in self._overwritten)
+
+    def _overwriting_error(self, reader: str) -> UnsupportedOperatorError:
+        return UnsupportedOperatorError(
+            f"{self.source}: {reader} reads a tensor that an in-place operator changed through another view; use the "
+            "out-of-place operator instead"
+        )
 
     # ---- control flow --------------------------------------------------------------------------------------------
 
@@ -297,13 +325,3 @@ class Importer:
                 "trace the model with torch.jit.trace, or move the decision out of it"
             )
         return plain(value)
-
-
-def _flatten(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _flatten(item)
-    elif isinstance(value, dict):
-        yield from _flatten(list(value.values()))
-    else:
-        yield value

@@ -64,6 +64,30 @@ def traced_in(value: Any) -> Iterator[Traced]:
         yield from traced_in(list(value.values()))
 
 
+def flattened(value: Any) -> Iterator[Any]:
+    """All values within lists, tuples and dictionaries."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from flattened(item)
+    elif isinstance(value, dict):
+        yield from flattened(list(value.values()))
+    else:
+        yield value
+
+
+def overlap(one: Any, other: Any) -> bool:
+    """Whether two torch tensors have elements in the same memory."""
+    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return False
+    if one.dtype != other.dtype:
+        return True  # the same bytes as other numbers
+    torch = import_torch()
+    marked = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    first, second = (marked.as_strided(t.shape, t.stride(), t.storage_offset()) for t in (one, other))
+    first.fill_(True)
+    return bool(second.any())
+
+
 def qparams_of(tensor: Any) -> QParams | None:
     """The QParams of a quantized torch tensor, None for any other. Raises UnsupportedOperatorError for per-channel
     activations."""

@@ -138,6 +138,45 @@ def test_in_place(rng):
         from_pytorch(torch.jit.trace(Wrapped(through_a_view).eval(), (torch.ones(2, 3),)), shapes=[(2, 3)])
 
 
+def test_in_place_on_constants(rng):
+    """A constant that an in-place operator changes is itself no constant any more, and stays as it is in the model."""
+    base = torch.ones(2, 3)
+
+    def network(x):
+        y = torch.ones(2, 3) * 2
+        y.add_(x)
+        return y * x
+
+    check(network, torch.from_numpy(rng.normal(0, 1, (2, 3)).astype(np.float32)))
+
+    def through_a_view(x):
+        y = torch.ones(2, 3)
+        y[0].add_(x)
+        return y * x
+
+    def changing_the_model(x):
+        return base.mul_(x)
+
+    for function in (through_a_view, lambda x: (through_a_view(x), torch.zeros(2))[0] + 1):
+        with pytest.raises(UnsupportedOperatorError, match="in-place"):
+            from_pytorch(torch.jit.trace(Wrapped(function).eval(), (torch.ones(3),)), shapes=[(3,)])
+    traced = torch.jit.trace(Wrapped(changing_the_model).eval(), (torch.ones(3),), check_trace=False)
+    with pytest.raises(UnsupportedOperatorError, match="changes a tensor of the model"):
+        from_pytorch(traced, shapes=[(3,)])
+
+
+def test_in_place_on_parts(rng):
+    """Parts of a tensor that share its memory, but none of its elements."""
+
+    def network(x):
+        first, second = (x * 2).chunk(2, 1)
+        first.sigmoid_()
+        second.add_(1.0)
+        return first * second
+
+    check(network, torch.from_numpy(rng.normal(0, 1, (3, 4)).astype(np.float32)))
+
+
 def test_outputs_and_inputs(rng):
     """Several outputs in a nested tuple, of which one is an input and one a constant."""
 
