@@ -17,10 +17,11 @@ from .folding_cost import is_affordable
 from .reader import Operator
 from .tensors import NARROW
 
-# Kept as nodes: those whose weights stay integers, that draw random numbers, or that hold graphs
+# Kept as nodes: those whose weights stay integers, that draw random numbers, that hold graphs, or that the reference
+# implementation computes only in part
 _NEVER = {
     "DequantizeLinear", "If", "Loop", "Scan", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-    "Bernoulli", "Multinomial", "Dropout",
+    "Bernoulli", "Multinomial", "Dropout", "LSTM", "GRU", "RNN",
 }  # fmt: skip
 
 

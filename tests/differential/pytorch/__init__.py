@@ -29,7 +29,9 @@ quantized::conv_transpose3d quantized::conv1d_relu quantized::conv3d_relu quanti
 quantized::batch_norm quantized::batch_norm1d quantized::batch_norm1d_relu quantized::batch_norm2d
 quantized::batch_norm2d_relu quantized::batch_norm3d quantized::batch_norm3d_relu quantized::batch_norm_relu
 quantized::max_pool1d quantized::max_pool2d aten::quantized_max_pool1d aten::quantized_max_pool2d
-quantized::conv_transpose1d quantized::conv_transpose2d quantized::prelu
+quantized::conv_transpose1d quantized::conv_transpose2d quantized::prelu quantized::quantized_lstm_cell_dynamic
+quantized::quantized_gru_cell_dynamic quantized::quantized_rnn_tanh_cell_dynamic
+quantized::quantized_rnn_relu_cell_dynamic
 """
 
 

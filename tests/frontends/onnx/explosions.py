@@ -71,17 +71,6 @@ def weighty(times: int) -> bytes:
 
 ONES = const("a", np.ones((1, 16, 64, 64)), np.float32)
 IMAGE = (1, 1, 4, 4)
-LSTM = [
-    const("w", np.ones((1, 1, 4)), np.int8), const("r", np.ones((1, 1, 4)), np.int8),
-    *(const(name, [0.1], np.float32) for name in ("ws", "rs")), *(const(name, [0], np.int8) for name in ("wz", "rz")),
-]  # fmt: skip
-
-
-def lstm(steps: int) -> bytes:
-    inputs = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
-    return model(
-        [node("DynamicQuantizeLSTM", inputs, ["y"], hidden_size=1, domain="com.microsoft")], LSTM, (steps, 1, 1)
-    )
 
 
 def ranged(count: int) -> bytes:
@@ -203,7 +192,6 @@ CASES: dict[str, tuple[bytes, str]] = {
         "operands",
     ),
     "operands": (model([node("Concat", ["x"] * 5000, ["y"], axis=0)]), "operands"),
-    "steps": (lstm(1 << 20), "unrolled"),
     "dimensions": (model([node("Unsqueeze", ["x", "s"], ["y"])], [const("s", range(1, 5000))]), "up to 32"),
     "dimensions of a shape": (model([node("Reshape", ["x", "s"], ["y"])], [const("s", [1] * 9999 + [8])]), "up to 32"),
     "input": (model([node("Neg", ["x"], ["y"])], shape=(1 << 31, 1 << 31)), "cannot be computed"),

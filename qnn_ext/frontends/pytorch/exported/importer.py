@@ -26,7 +26,7 @@ from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
-from ...building import blaming, identifier, reason
+from ...building import blaming, distinct, identifier, reason
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments
@@ -36,13 +36,13 @@ from .registry import CONVERTERS
 from .values import dtype_name, is_any_of
 
 _NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
-# TVM's: one result instead of three; corners rounded instead of cut off; no legalization; slices as copies
-_WRONG_IN_TVM = ("lstm.input", "gru.input", "rnn_tanh.input", "upsample_nearest2d.vec", "as_strided.default")
+# TVM's: corners rounded instead of cut off; slices as copies
+_WRONG_IN_TVM = ("upsample_nearest2d.vec", "as_strided.default")
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 class ProgramImporter:
-    """State of one import. Converters use `emit`, `node` and `meta`."""
+    """State of one import. Converters use `emit`, `node` and `meta`, or emit into `assembly`."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class ProgramImporter:
         self.constants = constants or {}
         self.node: Any = None
         self._values = Values()
-        self._assembly = Assembly(unfolded=("dequantize",))
+        self.assembly = Assembly(unfolded=("dequantize",))
         self._tvm = ExportedProgramImporter()
         self._tvm.env = self._values
-        self._tvm.block_builder = self._assembly.builder
+        self._tvm.block_builder = self.assembly.builder
         self.program = prepared(program, source, self._is_supported)
 
     # ---- what converters use -------------------------------------------------------------------------------------
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
         """Bind an expression under the current layer's name."""
-        return self._assembly.emit(expr)
+        return self.assembly.emit(expr)
 
     @property
     def meta(self) -> torch.Tensor:
@@ -100,8 +100,12 @@ class ProgramImporter:
             outputs.extend(self._user_outputs(self._walk(graph, _live_nodes(graph.graph))))
             return [value for _, value in outputs]
 
-        mod, notes = qdq_to_integer(self._assembly.module(walk))
-        output_specs = tuple(TensorSpec(name, shape_of(value), str(value.ty.dtype)) for name, value in outputs)
+        mod, notes = qdq_to_integer(self.assembly.module(walk))
+        names = distinct([name for name, _ in outputs])
+        output_specs = tuple(
+            TensorSpec(name, shape_of(value), str(value.ty.dtype))
+            for name, (_, value) in zip(names, outputs, strict=True)
+        )
         return QnnModule(ir=mod, inputs=specs, outputs=output_specs, notes=tuple(notes), source=self.source)
 
     def _walk(self, module: fx.GraphModule, live: set[fx.Node]) -> Any:
@@ -123,13 +127,13 @@ class ProgramImporter:
     @contextmanager
     def _at(self, node: fx.Node) -> Iterator[None]:
         """Within, emitted expressions and errors are named after the node."""
-        previous, self.node = (self.node, self._assembly.layer), node
-        self._assembly.layer = layer_name(node)
+        previous, self.node = (self.node, self.assembly.layer), node
+        self.assembly.layer = layer_name(node)
         try:
             with blaming(self.label, _unconverted):
                 yield
         finally:
-            self.node, self._assembly.layer = previous
+            self.node, self.assembly.layer = previous
 
     def _call(self, node: fx.Node) -> None:
         name = target_name(node)
@@ -265,7 +269,7 @@ class ProgramImporter:
             return
         shape = self._input_shape(node.name, node.meta["val"])
         tensor = TensorSpec(node.name, shape, dtype_name(node.meta["val"].dtype))
-        self._values[node] = self._assembly.input(node.name, shape, tensor.dtype)
+        self._values[node] = self.assembly.input(node.name, shape, tensor.dtype)
         specs.append(tensor)
 
     def _input_shape(self, name: str, declared: torch.Tensor) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from ....module import QnnModule, TensorSpec
 from ....op.base import constant, shape_of
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
-from ...building import blaming
+from ...building import blaming, distinct
 from ..common import example_values, import_torch
 from . import converters  # noqa: F401  (fills the registry)
 from .evaluate import check_items, evaluate, first_line, schema_of, where
@@ -105,7 +105,7 @@ class Importer:
         """Convert `forward`."""
         graph = self._graph()
         owner, *parameters = list(graph.inputs())
-        names = [parameter.debugName().split(".")[0] for parameter in parameters]
+        names = distinct([parameter.debugName().split(".")[0] for parameter in parameters])
         check_bound(constants, names, self.source)
         free = [name for name in names if name not in constants]
         examples = dict(zip(free, example_values(example_inputs, shapes, free), strict=True))

@@ -1,0 +1,112 @@
+"""LSTM, GRU and RNN: whole layers and single cells, in float, dynamically quantized, or with float16 weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tvm import relax
+
+from .....errors import UnsupportedOperatorError
+from ....recurrent import Function
+from ...recurrent import Options, Products, cell_of, check_training, float_products, run_float_layers, run_layers
+from ..dynamic import dynamic_linear
+from ..formulas import rounded_product
+from ..node import Node
+from ..packed import unpack_linear
+from ..registry import converter
+from ..values import plain
+from .dynamic import half_linear
+
+_GATES_NOTE = "the gates of the recurrent layer are float in PyTorch, its products are integer"
+
+
+@converter("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
+def _layers(node: Node) -> list[relax.Expr]:
+    """Layers in float."""
+    options = _options(node)
+    parameters = [node.to_expr(value) for value in node.raw("params")]
+    kind = node.kind.removeprefix("aten::")
+    return run_float_layers(
+        node, kind, node.expr("input"), _states(node), parameters, bool(node["has_biases"]), options
+    )
+
+
+@converter("aten::quantized_lstm", "aten::quantized_gru")
+def _quantized_layers(node: Node) -> list[relax.Expr]:
+    """Layers whose products are dynamically quantized: that with the input has one scale for all steps."""
+    options = _options(node)
+    node.note(_GATES_NOTE)
+    products = [_products(node, plain(parameters)) for parameters in node["params"]]
+    kind = node.kind.removeprefix("aten::quantized_")
+    return run_layers(node, kind, node.expr("input"), _states(node), products, options, partial(rounded_product, node))
+
+
+def _options(node: Node) -> Options:
+    if "data" in node.arguments:
+        raise node.unsupported("packed sequences; pad them to the same length")
+    check_training(node["train"], float(node["dropout"]))
+    return Options(int(node["num_layers"]), bool(node["bidirectional"]), bool(node["batch_first"]))
+
+
+def _states(node: Node) -> list[relax.Expr]:
+    found = node.raw("hx")
+    return [node.to_expr(value) for value in (found if isinstance(found, (list, tuple)) else [found])]
+
+
+def _products(node: Node, parameters: Any) -> Products:
+    """The products of a quantized cell from its packed parameters."""
+    kind, tensors, _, numbers, packed = parameters.__getstate__()[0]
+    if kind == "quantized_dynamic":
+        reduce_range = bool(numbers[0]) if numbers else False
+        return Products(*(_dynamic(node, item, reduce_range) for item in packed))
+    if kind == "quantized_fp16":
+        node.note("its weights are float16: the layer is not an integer product in PyTorch either")
+        return Products(
+            *(
+                partial(half_linear, node, weight=item.unpack()[0], bias=bias)
+                for item, bias in zip(packed, tensors, strict=True)
+            )
+        )
+    raise UnsupportedOperatorError(
+        f"recurrent cells of kind {kind} are not supported; supported: dynamic int8 and float16"
+    )
+
+
+def _dynamic(node: Node, packed: Any, reduce_range: bool) -> Function:
+    return partial(dynamic_linear, node, weights=unpack_linear(packed), reduce_range=reduce_range)
+
+
+# ---- single cells ------------------------------------------------------------------------------------------------
+
+
+@converter("aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
+def _cell(node: Node) -> relax.Expr | list[relax.Expr]:
+    """One step in float."""
+    weights = [node.expr(name) for name in ("w_ih", "w_hh")]
+    biases = [None if node.get(name) is None else node.expr(name) for name in ("b_ih", "b_hh")]
+    products = float_products(node, *weights, *biases)
+    kind = node.kind.removeprefix("aten::").removesuffix("_cell")
+    return _one_step(node, kind, products)
+
+
+@converter(
+    "quantized::quantized_lstm_cell_dynamic",
+    "quantized::quantized_gru_cell_dynamic",
+    "quantized::quantized_rnn_tanh_cell_dynamic",
+    "quantized::quantized_rnn_relu_cell_dynamic",
+)
+def _quantized_cell(node: Node) -> relax.Expr | list[relax.Expr]:
+    """One step whose products are dynamically quantized, to 7 bits; their biases are packed with the weights."""
+    node.note(_GATES_NOTE)
+    products = Products(*(_dynamic(node, node[name], True) for name in ("w_ih", "w_hh")))
+    kind = node.kind.removeprefix("quantized::quantized_").removesuffix("_cell_dynamic")
+    return _one_step(node, kind, products, rounded=True)
+
+
+def _one_step(node: Node, kind: str, products: Products, rounded: bool = False) -> relax.Expr | list[relax.Expr]:
+    if len(node.shape_of("input")) != 2:
+        raise node.unsupported(f"an input of shape {node.shape_of('input')}; it must be (batch, depth)")
+    cell = cell_of(node, kind, products, partial(rounded_product, node) if rounded else None)
+    states = cell.step(products.inputs(node.expr("input")), _states(node))
+    return states if kind == "lstm" else states[0]

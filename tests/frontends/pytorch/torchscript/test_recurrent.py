@@ -1,0 +1,126 @@
+"""Float LSTM, GRU and RNN of TorchScript, whole layers and single cells; cells that are dynamically quantized."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import qnn_ext
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.pytorch import from_pytorch
+from tests.frontends.pytorch.recurrent import LAYERS, check, network
+
+from .oracle import require_exact
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(scripted, inputs, compiled=False):
+    """The results of the imported module."""
+    module = from_pytorch(scripted, inputs)
+    arrays = [value.numpy() for value in inputs]
+    runner = qnn_ext.build(module, num_threads=1) if compiled else qnn_ext.Interpreter(module)
+    return list(runner.run(arrays).values())
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("with_states", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name, with_states):
+    module, inputs = network(name, with_states)
+    traced = torch.jit.trace(module, inputs, check_trace=False)
+    check(module, inputs, run(traced, inputs, compiled=name == "gru" and with_states))
+
+
+class Steps(nn.Module):
+    """Two steps of a cell."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x):
+        state = self.cell(x[0])
+        state = self.cell(x[1], state)
+        return state if isinstance(state, tuple) else (state,)
+
+
+CELLS = {
+    "lstm": lambda: nn.LSTMCell(5, 4),
+    "gru": lambda: nn.GRUCell(5, 4),
+    "rnn": lambda: nn.RNNCell(5, 4),
+    "relu": lambda: nn.RNNCell(5, 4, nonlinearity="relu"),
+}
+
+
+class Scripted(nn.Module):
+    """One step of a cell in a script, where the operator stays whole."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor):
+        return self.cell(x[0])
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells(kind):
+    """Traced, where PyTorch takes them apart and computes in place, and scripted."""
+    torch.manual_seed(1)
+    x = torch.randn(2, 3, 5)
+    steps = Steps(CELLS[kind]()).eval()
+    check(steps, (x,), run(torch.jit.trace(steps, (x,), check_trace=False), (x,)))
+    one = Scripted(CELLS[kind]()).eval()
+    scripted = torch.jit.script(one)
+    assert f"aten::{'rnn_tanh' if kind == 'rnn' else 'rnn_relu' if kind == 'relu' else kind}_cell" in str(
+        scripted.inlined_graph
+    )
+    with torch.no_grad():
+        expected = copy.deepcopy(one).double()(x.double())
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for result, real in zip(run(scripted, (x,)), expected, strict=True):
+        np.testing.assert_allclose(result, real.numpy(), rtol=0, atol=16 * 2.0**-24)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "relu"])
+def test_quantized_cells(kind):
+    """Integers are equal; the gates' sigmoid and tanh differ by some units in the last place."""
+    require_exact("x86")
+    torch.manual_seed(2)
+    torch.backends.quantized.engine = "x86"
+    whole = torch.ao.quantization.quantize_dynamic(
+        Scripted(CELLS[kind]()).eval(), {nn.LSTMCell, nn.GRUCell, nn.RNNCell}, dtype=torch.qint8
+    )
+    x = torch.randn(2, 3, 5)
+    with torch.no_grad():
+        expected = whole(x)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    scripted = torch.jit.script(whole)
+    assert "cell_dynamic" in str(scripted.inlined_graph)
+    module = from_pytorch(scripted, (x,), engine="x86")
+    results = list(qnn_ext.Interpreter(module).run([x.numpy()]).values())
+    for result, real in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, real.numpy(), rtol=0, atol=16 * 2.0**-24)
+    assert [note.operator for note in module.notes if "gates" in note.reason]
+
+
+def test_refusals():
+    """Dropout while training, and packed sequences."""
+    module, inputs = network("lstm with dropout in eval mode", False)
+    with pytest.raises(UnsupportedOperatorError, match="eval"):
+        from_pytorch(torch.jit.trace(module.train(), inputs, check_trace=False), inputs)
+
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.GRU(5, 4)
+
+        def forward(self, x):
+            packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([6, 4, 2]))
+            return self.layer(packed)[1]
+
+    with pytest.raises(UnsupportedOperatorError, match="pack"):
+        from_pytorch(torch.jit.trace(Packed().eval(), inputs, check_trace=False), inputs)
