@@ -1,0 +1,12 @@
+"""tvm.runtime."""
+
+import tvm.runtime as _runtime
+
+from ...absent import absent
+from ...arrays import NDArray
+from ...library import load_module
+from . import vm
+
+__all__ = ["NDArray", "load_module", "vm"]
+
+__getattr__ = absent("tvm.runtime", None, lambda name: getattr(_runtime, name))

@@ -1,0 +1,1 @@
+"""The façade of Relay's names, qnn_ext.compat."""
