@@ -15,7 +15,7 @@ from .running.engine import Engine
 
 if TYPE_CHECKING:
     from .quantize.config import QConfig
-    from .quantize.pipeline import TableLike
+    from .quantize.stages import TableLike
 
 
 def build(
@@ -54,7 +54,7 @@ def build(
         if qconfig is not None or dataset is not None or table is not None:
             module = _quantized(module, target, params, qconfig, dataset, table)
         elif params:
-            from .quantize.pipeline import bind_parameters
+            from .quantize.stages import bind_parameters
 
             module = bind_parameters(module, params)
         return compile_module(module, target, num_threads, cuda_graph)

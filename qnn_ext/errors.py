@@ -47,6 +47,14 @@ class QuantizationError(QnnError):
     """A float model cannot be quantized as requested: wrong data set, calibration table, configuration or ranges."""
 
 
+class AccuracyError(QuantizationError):
+    """No setting keeps the accuracy requested. The message names the best one; `report` has all that were tried."""
+
+    def __init__(self, message: str, report: object = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+
 class QuantizationWarning(UserWarning):
     """Something to look at after quantizing: a tensor that is always zero, a layer left in float."""
 

@@ -18,11 +18,13 @@ from ..errors import QnnError, QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from ..quantize.analysis import Analysis, analyze
 from ..quantize.config import QConfig, replace_fields
+from ..quantize.control import KEEP, control_accuracy
 from ..quantize.dataset import ImageFolder
 from ..quantize.fields import CALIBRATE_MODES
-from ..quantize.pipeline import Stages, stages
-from ..quantize.report import decibel, to_json, write_report
+from ..quantize.report import TRIAL_HEADER, decibel, search_to_json, to_json, trial_cells, write_report
+from ..quantize.stages import Stages, stages
 from ..quantize.table import CalibrationTable
+from ..quantize.trials import SearchReport
 from .common import (
     FILE,
     build_options,
@@ -50,6 +52,9 @@ class _Request:
     table: Path | None
     report: Path | None
     samples: int
+    min_sqnr: float | None
+    keep: str
+    work: Path | None
 
 
 @click.command()
@@ -83,6 +88,24 @@ class _Request:
     help="Set any field of QConfig, with the value as JSON or text: --set nbit_weight=4, --set skip_conv_layers=[0].",
 )
 @click.option(
+    "--min-sqnr",
+    type=float,
+    metavar="DB",
+    help="Search for settings, and for layers to keep in 16 bits or float, until every output has this SQNR.",
+)
+@click.option(
+    "--keep",
+    type=click.Choice(KEEP),
+    default="auto",
+    show_default=True,
+    help="Where --min-sqnr keeps layers that need more than 8 bits.",
+)
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the measurements of --min-sqnr: with the same folder, an interrupted search goes on.",
+)
+@click.option(
     "--table", type=FILE, help="Calibration table (JSON): written if --data is given, otherwise read instead of data."
 )
 @click.option(
@@ -108,6 +131,9 @@ def quantize(
     normalize: str,
     skip: tuple[str, ...],
     settings: tuple[str, ...],
+    min_sqnr: float | None,
+    keep: str,
+    work: Path | None,
     table: Path | None,
     report: Path | None,
     report_samples: int,
@@ -128,6 +154,7 @@ def quantize(
       qnn-ext quantize model.onnx --data photos/ --calibrate-mode mse --report report/
       qnn-ext quantize model.onnx --data calibration.npz --table ranges.json
       qnn-ext quantize model.onnx --table ranges.json --skip 'logits*'
+      qnn-ext quantize model.onnx --data calibration.npz --min-sqnr 30 --work trials/
       qnn-ext quantize model.onnx --dynamic
     """
     form = recognize(model)
@@ -135,14 +162,14 @@ def quantize(
         raise QnnError(f"{model} is already compiled: quantize the float model it was made from")
     config = _config(target, skip, settings, flags)
     source = ImageFolder(data, normalize) if data is not None and normalize != "auto" else data
-    request = _Request(source, table, report, report_samples)
+    request = _Request(source, table, report, report_samples, min_sqnr, keep, work)
     _check(request, config)
     output = output or Path(model.with_suffix(".qnn").name)
     started = time.perf_counter()
     module = import_model(model, form, importing)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", QuantizationWarning)
-        done, analysis, written = _quantize(module, config, request, model.name)
+        done, analysis, written, search = _quantize(module, config, request, model.name)
     engine = compile_model(done.result, target, threads)
     with step(f"writing {output.name}"):
         engine.save(output)
@@ -157,12 +184,13 @@ def quantize(
         "warnings": shown,
         "written": [str(path) for path in written],
         "analysis": None if analysis is None else to_json(analysis),
+        "search": None if search is None else search_to_json(search),
         **_coverage(done.result),
     }
     if as_json:
         print_json(summary)
     else:
-        _print(out(), summary, analysis)
+        _print(out(), summary, analysis, search)
 
 
 # ---- the configuration -------------------------------------------------------------------------------------------
@@ -201,6 +229,10 @@ def _check(request: _Request, config: QConfig) -> None:
         raise QuantizationError("--report measures errors on data: give --data")
     if config.dynamic and (request.table is not None or request.report is not None):
         raise QuantizationError("--dynamic finds ranges at run time: leave out --table and --report")
+    if request.min_sqnr is None and (request.work is not None or request.keep != "auto"):
+        raise QuantizationError("--keep and --work are for a search: give --min-sqnr")
+    if request.min_sqnr is not None and request.data is None:
+        raise QuantizationError("--min-sqnr is measured on data: give --data")
     if request.data is None and request.table is not None and not request.table.exists():
         raise QuantizationError(f"{request.table}: no such calibration table; give --data to make it")
 
@@ -210,20 +242,34 @@ def _check(request: _Request, config: QConfig) -> None:
 
 def _quantize(
     module: QnnModule, config: QConfig, request: _Request, name: str
-) -> tuple[Stages, Analysis | None, list[Path]]:
-    """The stages, the analysis if a report is requested, and the files written so far."""
+) -> tuple[Stages, Analysis | None, list[Path], SearchReport | None]:
+    """The stages, the analysis if a report is requested, the files written so far, and what a search tried."""
     table = CalibrationTable.load(request.table) if request.data is None and request.table is not None else None
-    done = stages(module, None, request.data, config, table, progress=Console(stderr=True).is_terminal)
+    shown, search = Console(stderr=True).is_terminal, None
+    if request.min_sqnr is None:
+        done = stages(module, None, request.data, config, table, progress=shown)
+    else:
+        found = control_accuracy(
+            module,
+            dataset=request.data,
+            config=config,
+            min_sqnr=request.min_sqnr,
+            keep=request.keep,
+            work=request.work,
+            progress=shown,
+        )
+        done, search = found.stages, found.report
+        config = found.config
     written = []
     if request.table is not None and request.data is not None:
         done.table.save(request.table)
         written.append(request.table)
     if request.report is None:
-        return done, None, written
+        return done, None, written, search
     with step("analyzing"):
         analysis = analyze(done["annotate"], done.table, request.data, config, request.samples)
-        written += write_report(analysis, request.report, f"Quantization of {name}", _described(config))
-    return done, analysis, written
+        written += write_report(analysis, request.report, f"Quantization of {name}", _described(config), search)
+    return done, analysis, written, search
 
 
 def _described(config: QConfig) -> list[str]:
@@ -244,7 +290,9 @@ def _coverage(module: QnnModule) -> dict[str, Any]:
 # ---- what is shown -----------------------------------------------------------------------------------------------
 
 
-def _print(console: Console, summary: dict[str, Any], analysis: Analysis | None) -> None:
+def _print(
+    console: Console, summary: dict[str, Any], analysis: Analysis | None, search: SearchReport | None = None
+) -> None:
     share = f"{100 * summary['integer_share']:.2f}".rstrip("0").rstrip(".")
     console.print(
         f"{summary['model']} → {summary['output']}: {bytes_text(summary['bytes'])}, {summary['seconds']:.1f} s",
@@ -255,11 +303,22 @@ def _print(console: Console, summary: dict[str, Any], analysis: Analysis | None)
         console.print(f"float: {layer['operator']} '{layer['layer']}': {count_text(layer['macs'])} MAC", markup=False)
     for text in summary["warnings"]:
         console.print(f"warning: {text}", markup=False)
+    if search is not None:
+        _print_search(console, search)
     if analysis is not None:
         _print_analysis(console, analysis)
     shown = [path for path in summary["written"] if not path.endswith(".png")]
     if shown:
         console.print(f"written: {', '.join(shown)}", markup=False)
+
+
+def _print_search(console: Console, search: SearchReport) -> None:
+    table = Table(title=f"tried, for {search.goal}", title_justify="left")
+    for number, header in enumerate(TRIAL_HEADER):
+        table.add_column(header, justify="left" if number in (0, len(TRIAL_HEADER) - 1) else "right", overflow="fold")
+    for trial in search.trials:
+        table.add_row(*trial_cells(trial, trial is search.chosen))
+    console.print(table)
 
 
 def _print_analysis(console: Console, analysis: Analysis) -> None:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import relax, tirx
 
 from ..module import QnnModule
@@ -22,13 +23,18 @@ from ..passes.rewrite import op_name
 
 @dataclass(frozen=True)
 class Product:
-    """One convolution or matrix product. `macs` is for a batch of one if the batch size is dynamic, and for all rounds
-    of a loop; of a loop with a condition, for one."""
+    """One convolution or matrix product.
+
+    macs: for a batch of one if the batch size is dynamic, and for all rounds of a loop; of a loop with a condition, for
+          one
+    bits: of its wider operand if it is an integer product, else 32
+    """
 
     layer: str
     operator: str
     macs: int
     is_integer: bool
+    bits: int = 32
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,12 @@ class Coverage:
         return self.integer_macs / self.macs if self.macs else 1.0
 
     @property
+    def share_in_8_bits(self) -> float:
+        """The share of products of operands of at most 8 bits; 1 if there are no products."""
+        narrow = sum(product.macs for product in self.products if product.bits <= 8)
+        return narrow / self.macs if self.macs else 1.0
+
+    @property
     def in_float(self) -> tuple[Product, ...]:
         """The products that stay float."""
         return tuple(product for product in self.products if not product.is_integer)
@@ -62,13 +74,15 @@ def coverage(module: QnnModule) -> Coverage:
     """The products of `module`'s main function."""
     found = []
     for binding, rounds in every_binding(inlined(module.ir)):
-        count = _macs(binding.value)
+        count = macs_of(binding.value)
         if count is not None:
-            found.append(Product(binding.var.name, op_name(binding.value), count * rounds, _is_integer(binding.value)))
+            is_integer = _is_integer(binding.value)
+            bits = _bits(binding.value) if is_integer else 32
+            found.append(Product(binding.var.name, op_name(binding.value), count * rounds, is_integer, bits))
     return Coverage(tuple(found))
 
 
-def _macs(call: Any) -> int | None:
+def macs_of(call: Any) -> int | None:
     """Multiply-accumulates of a call, None if it is not a product."""
     product = traits_of(call).product
     if product is None:
@@ -83,6 +97,10 @@ def _macs(call: Any) -> int | None:
 
 def _is_integer(call: Any) -> bool:
     return all("int" in str(operand.ty.dtype) for operand in traits_of(call).operands(call))
+
+
+def _bits(call: Any) -> int:
+    return max(np.dtype(str(operand.ty.dtype)).itemsize * 8 for operand in traits_of(call).operands(call))
 
 
 def _channels(call: relax.Call, data: Any) -> int:

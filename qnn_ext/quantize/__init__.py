@@ -11,21 +11,24 @@ from .annotate import Site, annotate, sites
 from .bias_correction import correct_bias
 from .calibrate import calibrate
 from .config import LayerConfig, QConfig, current_config, qconfig
+from .control import Controlled, control_accuracy
 from .dataset import Batches, ImageFolder, batches
 from .dynamic import dynamic
 from .equalize import equalize
 from .fold import fold
 from .learned import round_weights
 from .partition import partitions
-from .pipeline import Stages, quantize, stages
+from .pipeline import quantize
 from .ranges import Range, integer_range, qparams_of
 from .realize import realize, simulate
 from .smooth import smooth
+from .stages import Stages, stages
 from .table import CalibrationTable, fingerprint
 
 __all__ = [
     "Batches",
     "CalibrationTable",
+    "Controlled",
     "ImageFolder",
     "LayerConfig",
     "QConfig",
@@ -36,6 +39,7 @@ __all__ = [
     "annotate",
     "batches",
     "calibrate",
+    "control_accuracy",
     "correct_bias",
     "current_config",
     "dynamic",

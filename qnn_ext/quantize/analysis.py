@@ -59,14 +59,14 @@ class FidelityMeter:
 
     @property
     def result(self) -> Fidelity:
-        return Fidelity(_decibel(self._xx, self._noise), self._cosine(), self._largest)
+        return Fidelity(to_decibel(self._xx, self._noise), self._cosine(), self._largest)
 
     def _cosine(self) -> float:
         norm = np.sqrt(self._xx * self._yy)
         return float(self._xy / norm) if norm else float(self._xx == self._yy)
 
 
-def _decibel(signal: float, noise: float) -> float:
+def to_decibel(signal: float, noise: float) -> float:
     if noise == 0:
         return float("inf")
     return float(10 * np.log10(signal / noise)) if signal else float("-inf")
@@ -154,7 +154,7 @@ def analyze(
     Raises QuantizationError when nothing is annotated, ranges are missing or the data set is empty.
     """
     observed = observations(annotated, ranges, config or QConfig())
-    layers = _layers(annotated, observed)
+    layers = quantized_layers(annotated, observed)
     shown = list(
         dict.fromkeys([*(layer.result for layer in layers), *(site.tensor for site in observed if site.tensor)])
     )
@@ -169,7 +169,7 @@ def analyze(
 
 
 @dataclass(frozen=True)
-class _Layer:
+class QuantizedLayer:
     """A layer: the variable of its result, where that is computed, and the sites it reads."""
 
     name: str
@@ -179,11 +179,11 @@ class _Layer:
     sites: frozenset[str]
 
 
-def _layers(annotated: QnnModule, observed: Sequence[Observed]) -> list[_Layer]:
+def quantized_layers(annotated: QnnModule, observed: Sequence[Observed]) -> list[QuantizedLayer]:
     """The layers that asked for a site, each with all quantized tensors that it reads, directly or through moves."""
     owners = {one.site.name: (one.site.layer, one.site.operator) for one in observed}
     carried: dict[Any, frozenset[str]] = {}
-    found: dict[str, tuple[bool, _Layer]] = {}
+    found: dict[str, tuple[bool, QuantizedLayer]] = {}
     for position, binding in enumerate(bindings_of(annotated.ir["main"])):
         value = binding.value
         if definition_of(value) is OBSERVE:
@@ -196,7 +196,7 @@ def _layers(annotated: QnnModule, observed: Sequence[Observed]) -> list[_Layer]:
         is_product = family_of(value, ()) is Family.PRODUCT
         for name, operator in sorted({owners[site] for site in read}):
             if name not in found or (is_product and not found[name][0]):
-                found[name] = is_product, _Layer(name, operator, str(binding.var.name), position, read)
+                found[name] = is_product, QuantizedLayer(name, operator, str(binding.var.name), position, read)
     return sorted((layer for _, layer in found.values()), key=lambda layer: layer.position)
 
 
@@ -210,7 +210,7 @@ def _variables(value: Any) -> list[Any]:
 class _Measurement:
     """Runs the switchable program over the data and keeps count."""
 
-    def __init__(self, program: Switchable, layers: Sequence[_Layer], outputs: Sequence[str]) -> None:
+    def __init__(self, program: Switchable, layers: Sequence[QuantizedLayer], outputs: Sequence[str]) -> None:
         self._program = program
         self._layers = layers
         self._outputs = outputs

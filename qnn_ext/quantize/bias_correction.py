@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..compiling.build import compile_module
 from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..op.arguments import factors_of
@@ -25,6 +24,7 @@ from .annotate import sites
 from .annotate.families import Family, family_of
 from .config import QConfig
 from .dataset import batches
+from .engines import engine_of
 from .ranges import Range
 from .switchable import Observed, observations
 
@@ -66,7 +66,7 @@ def correct_bias(
     if not products:
         return annotated
     module = _mean_errors(annotated, products)
-    engine = compile_module(module)
+    engine = engine_of(module)
     totals = [np.zeros(spec.shape) for spec in module.outputs]
     count = 0
     for batch in batches(dataset, annotated.inputs):

@@ -16,6 +16,7 @@ from .choose import choose_ranges
 from .collect import Reader, collect
 from .config import QConfig, current_config
 from .dataset import Batches, batches
+from .engines import engine_of
 from .instrument import instrument
 from .ranges import Range
 from .table import CalibrationTable
@@ -112,8 +113,9 @@ def _collect(
     with _progress_bar(samples, len(chunks), progress) as advance:
         for chunk in chunks:
             instrumented = instrument(annotated, chunk)
+            engine = engine_of(instrumented.module) if workers == 1 else compile_module(instrumented.module)
             reader = Reader(instrumented.sites, {name: calibrators[name] for name in chunk})
-            collect(compile_module(instrumented.module), reader, samples, workers, advance)
+            collect(engine, reader, samples, workers, advance)
 
 
 @contextmanager

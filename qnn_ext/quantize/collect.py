@@ -23,6 +23,7 @@ from ..processes.children import Child
 from ..processes.cores import default_threads
 from ..running.engine import Engine
 from .calibrators import Calibrator
+from .engines import Runner
 
 Batch: TypeAlias = Sequence[np.ndarray]
 
@@ -36,7 +37,7 @@ class Reader:
     sites: tuple[tuple[str, ...], ...]
     calibrators: Mapping[str, Calibrator]
 
-    def read(self, engine: Engine, batches: Iterable[tuple[int, Batch]]) -> Iterator[None]:
+    def read(self, engine: Runner, batches: Iterable[tuple[int, Batch]]) -> Iterator[None]:
         """Run the model on the numbered batches and feed its tensors to the calibrators; yields after each batch.
 
         Large tensors are counted by as many threads as the model runs on. Raises QuantizationError, InputError.
@@ -64,7 +65,7 @@ class Reader:
 
 
 def collect(
-    engine: Engine,
+    engine: Runner,
     reader: Reader,
     batches: Iterable[Batch],
     num_workers: int = 1,
@@ -72,8 +73,8 @@ def collect(
 ) -> None:
     """Run the model over all batches; afterwards the reader's calibrators hold the statistics.
 
-    engine:  the instrumented model, whose outputs are the tensors of `reader.sites`. A model with states must have one
-             worker, since its batches form a sequence
+    engine:  the instrumented model, whose outputs are the tensors of `reader.sites`; an Engine for several workers. A
+             model with states must have one worker, since its batches form a sequence
     advance: called after each batch
 
     Raises QuantizationError, InputError. However this ends, no process and no file is left behind.
@@ -83,6 +84,7 @@ def collect(
         for _ in reader.read(engine, enumerate(batches)):
             advance()
         return
+    assert isinstance(engine, Engine), "several processes load it from a file"
     source = _Source(batches, advance)
     with _workers(engine, reader, num_workers) as workers, ThreadPoolExecutor(num_workers) as pool:
         try:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..compiling.build import compile_module
 from ..module import QnnModule
 from ..op.arguments import data_of
 from ..op.base import call_attributes, definition_of
@@ -25,6 +24,7 @@ from ..op.traits import Product
 from ..passes.rewrite import bindings_of
 from .channels import Weight, weight_of
 from .dataset import Batches
+from .engines import engine_of
 from .switchable import Observed, switchable
 
 MOST_BATCHES = 64
@@ -105,8 +105,8 @@ def weighted_products(annotated: QnnModule, observed: Sequence[Observed]) -> lis
             continue
         known = {var: np.asarray(one.site.value) for var, one in weights.items()}
         weight = weight_of(value, known) if isinstance(value, relax.Call) else None
-        if weight is not None:
-            site = next(weights[arg] for arg in value.args if arg in weights)
+        site = None if weight is None else next((weights[arg] for arg in value.args if arg in weights), None)
+        if weight is not None and site is not None:
             data = data_of(value)
             found.append(WeightedProduct(value, weight, site, str(data.name), sources.get(data)))
         elif isinstance(value, relax.Call) and value.args and traits_of(value).rearranges and value.args[0] in sources:
@@ -122,7 +122,7 @@ def sampled(
     counts: weight site → about how many rows in all. The same data and seed give the same rows.
     """
     names = list(dict.fromkeys(product.data for product in products))
-    engine = compile_module(switchable(annotated, [], names).module)
+    engine = engine_of(switchable(annotated, [], names).module)
     engine.reset_state()
     batches = min(MOST_BATCHES, data.count or MOST_BATCHES)
     for number, batch in enumerate(itertools.islice(data, MOST_BATCHES)):

@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import QuantizationError
 from ..files.storage import make_folder, replacing, write_text
 from .analysis import Analysis, Fidelity, SiteReport
+from .trials import SearchReport, Trial
 
 HISTOGRAMS = "histograms"
 
@@ -30,10 +31,13 @@ class _Table:
     pictures: tuple[str, ...] = ()
 
 
-def write_report(analysis: Analysis, folder: Path, title: str, notes: Sequence[str] = ()) -> list[Path]:
+def write_report(
+    analysis: Analysis, folder: Path, title: str, notes: Sequence[str] = (), search: SearchReport | None = None
+) -> list[Path]:
     """Write report.md, report.html, report.json and histograms/*.png to `folder`; returns the files written.
 
     title: what was quantized; notes: paragraphs under it, for example how it was quantized
+    search: what was tried to reach a required accuracy, if it was a search
     Without matplotlib (extra "bench") there are no pictures, and the report says so. Raises QuantizationError if the
     folder cannot be written to.
     """
@@ -41,10 +45,14 @@ def write_report(analysis: Analysis, folder: Path, title: str, notes: Sequence[s
     pictures = _write_histograms(analysis.sites, folder)
     notes = [*notes, *([] if pictures else ["No histograms: matplotlib is not installed (pip install matplotlib)."])]
     tables = [_outputs(analysis), _ranking(analysis), _layers(analysis), _sites(analysis, pictures)]
+    found = to_json(analysis)
+    if search is not None:
+        tables.insert(0, _trials(search))
+        found["search"] = search_to_json(search)
     contents = {
         "report.md": _markdown(title, notes, tables),
         "report.html": _html(title, notes, tables),
-        "report.json": json.dumps(to_json(analysis), indent=1, ensure_ascii=False) + "\n",
+        "report.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in contents.items():
         write_text(folder / name, text, QuantizationError)
@@ -67,6 +75,41 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     )
 
 
+def search_to_json(search: SearchReport) -> dict[str, Any]:
+    """What a search tried, as JSON values; infinite SQNR is null."""
+    chosen = None if search.chosen is None else search.trials.index(search.chosen)
+    return _plain(
+        {
+            "goal": search.goal,
+            "reference": search.reference,
+            "chosen": chosen,
+            "trials": [{**asdict(trial), **_lists(trial)} for trial in search.trials],
+        }
+    )
+
+
+def _lists(trial: Trial) -> dict[str, Any]:
+    return {"in_16_bits": list(trial.in_16_bits), "in_float": list(trial.in_float)}
+
+
+def trial_cells(trial: Trial, chosen: bool) -> tuple[str, ...]:
+    """A trial as text: setting, share in 8 bits, layers in 16 bits and in float, SQNR, metric, seconds, what it was."""
+    kind = "integers" if trial.compiled else "simulation"
+    return (
+        trial.setting,
+        f"{100 * trial.share:.1f} %",
+        str(len(trial.in_16_bits)),
+        str(len(trial.in_float)),
+        decibel(trial.sqnr),
+        "" if trial.metric is None else f"{trial.metric:.6g}",
+        "earlier" if trial.repeated else f"{trial.seconds:.1f} s",
+        f"{kind}, chosen" if chosen else kind if not trial.reached else f"{kind}, enough",
+    )
+
+
+TRIAL_HEADER = ("setting", "MAC in 8 bits", "in 16 bits", "in float", "SQNR", "metric", "time", "measured on")
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
@@ -76,6 +119,15 @@ def _plain(value: Any) -> Any:
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
+
+
+def _trials(search: SearchReport) -> _Table:
+    rows = tuple(trial_cells(trial, trial is search.chosen) for trial in search.trials)
+    explanation = (
+        f"What was tried to reach: {search.goal}. SQNR is that of the worst output; layers in 16 bits and in float are "
+        "counted, and report.json names them."
+    )
+    return _Table("Search", explanation, TRIAL_HEADER, rows)
 
 
 def _outputs(analysis: Analysis) -> _Table:

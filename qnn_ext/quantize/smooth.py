@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..compiling.build import compile_module
 from ..module import QnnModule
 from .dataset import batches
+from .engines import engine_of
 from .scales import Group, groups_of, scaled, weights_by_position
 from .switchable import switchable
 
@@ -61,7 +61,7 @@ def smoothing_scales(activations: np.ndarray, weights: np.ndarray, alpha: float)
 def _largest(module: QnnModule, groups: list[Group], dataset: Any) -> list[np.ndarray]:
     """max |x| of each channel of what the consumers of each group read."""
     shown = [name for group in groups for name in group.read]
-    engine = compile_module(switchable(module, [], shown).module)
+    engine = engine_of(switchable(module, [], shown).module)
     found = [np.zeros(group.channels) for group in groups]
     for batch in batches(dataset, module.inputs):
         arrays = iter(list(engine.run(list(batch)).values())[len(module.outputs) :])

@@ -57,6 +57,23 @@ def test_a_table_in_place_of_data(quantized, cli, tmp_path):
     np.testing.assert_array_equal(one(images[:20]), two(images[:20]))
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_required_accuracy(as_json, cli, tmp_path):
+    arguments = ["--data", CALIBRATION, "--min-sqnr", 30, "--work", tmp_path / "trials", "--threads", 1]
+    output = ["-o", tmp_path / "digits.qnn", *(["--json"] if as_json else [])]
+    code, out, _ = cli("quantize", MODEL, *arguments, *output)
+    assert code == 0 and (tmp_path / "trials" / "trials.jsonl").exists()
+    if not as_json:
+        assert "tried, for SQNR of at least 30 dB" in out and "integers, chosen" in " ".join(out.split())
+        return
+    search = json.loads(out)["search"]
+    chosen = search["trials"][search["chosen"]]
+    assert chosen["compiled"] and chosen["sqnr"] >= 30 and chosen["share"] == 1
+    images, labels = held_out()
+    assert accuracy(qnn_ext.load(tmp_path / "digits.qnn")(images), labels) >= 446 / 450 - 0.005
+
+
 def test_compare(quantized, cli):
     code, out, _ = cli("compare", MODEL, quantized / "digits.qnn", "--data", CALIBRATION, "--samples", 8, "--json")
     found = json.loads(out)
@@ -94,6 +111,8 @@ def test_mistakes(fails, tmp_path):
     assert "no such calibration table" in fails("quantize", MODEL, "--table", tmp_path / "none.json")
     assert "--dynamic" in fails("quantize", MODEL, "--dynamic", "--table", tmp_path / "t.json")
     assert "no such data set" in fails("quantize", MODEL, "--data", tmp_path / "none.npz", "-o", compiled)
+    assert "give --min-sqnr" in fails("quantize", MODEL, "--data", CALIBRATION, "--work", tmp_path / "w")
+    assert "--min-sqnr is measured on data" in fails("quantize", MODEL, "--min-sqnr", 30)
     assert "nbit_weight must be" in fails("quantize", MODEL, "--set", "nbit_weight=40")
     assert "matches no layer" in fails("quantize", MODEL, "--data", CALIBRATION, "--skip", "nothing*")
     assert "already quantized" in fails("quantize", DATA / "digits_cnn_qdq.onnx", "--data", CALIBRATION)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from qnn_ext.quantize.analysis import Analysis, Fidelity, LayerReport, SiteReport
 from qnn_ext.quantize.report import decibel, to_json, write_report
+from qnn_ext.quantize.trials import SearchReport, Trial
 
 GOOD, EXACT = Fidelity(36.25, 0.9999, 0.125), Fidelity(float("inf"), 1.0, 0.0)
 
@@ -40,6 +41,21 @@ def test_files(analysis, tmp_path):
     page = written[1].read_text()
     assert "a&lt;b&gt;|c" in page and "a<b>" not in page
     assert all(Image.open(path).size[0] > 300 for path in written[3:])
+
+
+def test_a_search(analysis, tmp_path):
+    trials = [
+        Trial("as configured", (), (), 1.0, 25.0, None, 1.25, False, False),
+        Trial("equalize, 1 layers in 16 bits", ("conv",), (), 0.95, np.inf, 0.75, 2.0, True, True, True),
+    ]
+    search = SearchReport("SQNR of at least 30 dB", None, trials, trials[1])
+    text = write_report(analysis, tmp_path, "Quantization of x", search=search)[0].read_text()
+    assert "What was tried to reach: SQNR of at least 30 dB." in text
+    assert "| as configured | 100.0 % | 0 | 0 | 25.0 dB |  | 1.2 s | simulation |" in text
+    assert "| equalize, 1 layers in 16 bits | 95.0 % | 1 | 0 | exact | 0.75 | earlier | integers, chosen |" in text
+    stored = json.loads((tmp_path / "report.json").read_text())["search"]
+    assert stored["chosen"] == 1 and stored["trials"][1]["in_16_bits"] == ["conv"]
+    assert stored["trials"][1]["sqnr"] is None and stored["trials"][0]["sqnr"] == 25.0
 
 
 def test_json(analysis):

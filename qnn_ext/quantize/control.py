@@ -1,0 +1,545 @@
+"""Accuracy control: a requested accuracy with as many multiply-accumulates in 8 bits as possible.
+
+1. Settings of 8-bit quantization itself (calibrators, equalization, smoothing, rounding of weights, bias correction)
+   are tried one after the other, each on top of the best so far, until one is accurate enough.
+2. If none is, layers are kept in 16 bits or in float, in order of the noise they put into the model's outputs for each
+   of their multiply-accumulates. How many are needed is found by bisection, every trial measured on the whole model;
+   then those that turn out not to be needed are put back.
+
+Trials are simulations in float by one compiled program; the result is accepted by what its integers compute.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tvm import IRModule
+
+from ..compiling.build import compile_module
+from ..compiling.coverage import coverage, macs_of
+from ..errors import AccuracyError, QuantizationError, QuantizationWarning
+from ..module import QnnModule
+from ..passes.rewrite import bindings_of
+from .analysis import QuantizedLayer, quantized_layers
+from .annotate import annotate, sites
+from .calibrate import calibrate
+from .config import QConfig, resolve_config
+from .dataset import Batches, batches
+from .engines import engine_of, shared_engines
+from .judge import Goal, Judge, Metric
+from .scales import groups_of
+from .smooth import smoothed_groups
+from .stages import Stages, float_module, stages
+from .switchable import Observed, observations
+from .table import fingerprint
+from .tentative import tentative
+from .trials import Journal, SearchReport, Trial
+
+KEEP = ("auto", "int16", "float32")
+GOOD_SHARE = 0.9
+_ENOUGH = 0.9  # of the noise that float would remove: then 16 bits will do
+_SETTINGS_TRIED = 3  # with layers kept, if the best setting leaves less than GOOD_SHARE in 8 bits
+_MOST_PUT_BACK = 12
+_BETTER = 0.05  # dB that a setting must gain to be kept
+_LEAST_MARGIN = 0.1  # dB
+
+# fields of QConfig and the values tried, if the user left them alone
+_SETTINGS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("calibrate_mode", ("output_error", "minmax", "percentile")),
+    ("equalize", (True,)),
+    ("smooth", (0.5,)),
+    ("weight_rounding", ("gptq", "adaround")),
+    ("bias_correction", (True,)),
+)
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """The result of a search. stages: of quantization with `config`, the one chosen; report: what was tried."""
+
+    stages: Stages
+    config: QConfig
+    report: SearchReport
+
+
+def control_accuracy(
+    mod: QnnModule | IRModule,
+    params: Mapping[str, Any] | None = None,
+    dataset: Any = None,
+    config: QConfig | None = None,
+    *,
+    min_sqnr: float | None = None,
+    metric: Metric | None = None,
+    max_drop: float | None = None,
+    keep: str = "auto",
+    samples: int = 64,
+    sensitivity_samples: int = 4,
+    work: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> Controlled:
+    """Quantize a float model as accurately as requested, with as many multiply-accumulates in 8 bits as possible.
+
+    mod, params, dataset, config: as for `quantize`; fields of `config` that differ from their default stay as they are
+    min_sqnr: signal-to-noise ratio of every output that is required, in dB, on the first `samples` batches of `dataset`
+    metric:   function of a model, which it calls like an Engine (`model(image)`, `model.run({...})`), that returns a
+              number, higher for a better model
+    max_drop: by how much the metric may be lower than that of the float model
+    keep:     where layers go that need more than 8 bits. "int16": 16-bit activations times 8-bit weights; "float32";
+              "auto": 16 bits if that is about as good as float. On CPUs with 8-bit dot products float is faster
+    sensitivity_samples: batches on which the noise of each tensor is measured
+    work:     a folder in which each measurement is kept, so that an interrupted search goes on where it was; another
+              folder for another metric
+    progress: show what is being tried
+
+    The result depends on nothing but the arguments. Warns with QuantizationWarning if less than 90 % of the
+    multiply-accumulates are in 8 bits. Raises AccuracyError if no setting is accurate enough: it names the best one and
+    has the report. Raises QuantizationError as `quantize` does.
+
+    Source: NNCF's quantize_with_accuracy_control, whose drop is measured in the same way.
+    """
+    goal = Goal(min_sqnr, metric, max_drop)
+    goal.check()
+    config = resolve_config(config)
+    if keep not in KEEP:
+        raise QuantizationError(f"keep must be one of {', '.join(map(repr, KEEP))}, found {keep!r}")
+    if min(samples, sensitivity_samples) < 1:
+        raise QuantizationError("samples and sensitivity_samples must be at least 1")
+    if config.dynamic or config.do_simulation:
+        raise QuantizationError("accuracy control needs calibrated integers: leave out dynamic and do_simulation")
+    module = float_module(mod, params)
+    if module.states:
+        raise QuantizationError("accuracy control does not know models with states: quantize them without a goal")
+    if dataset is None:
+        raise QuantizationError("accuracy control needs data: give a dataset")
+    data = batches(dataset, module.inputs)
+    with shared_engines(), _shown(progress) as show:
+        search = _Search(module, data, config, goal, keep, samples, sensitivity_samples, work, show)
+        return search.run()
+
+
+# ---- settings ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _State:
+    """Layers that are not in 8 bits, by name."""
+
+    wide: frozenset[str] = frozenset()
+    in_float: frozenset[str] = frozenset()
+
+    def key(self) -> list[list[str]]:
+        return [sorted(self.wide), sorted(self.in_float)]
+
+
+class _Setting:
+    """A configuration, and what simulating it with any layers kept needs; all of it is made when first asked for."""
+
+    def __init__(self, name: str, config: QConfig, module: QnnModule, data: Batches) -> None:
+        self.name, self.config = name, config
+        self._module, self._data = module, data
+
+    @cached_property
+    def _stages(self) -> Stages:
+        simulated = replace(self.config, do_simulation=True, partition_conversions="disabled")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", QuantizationWarning)  # the result's own are shown
+            return stages(self._module, None, self._data, simulated)
+
+    @cached_property
+    def narrow(self) -> dict[str, Observed]:
+        """Every site in 8 bits."""
+        found = observations(self._stages["calibrate"], self._stages.table, self.config)
+        return {one.site.name: one for one in found}
+
+    @cached_property
+    def wide(self) -> dict[str, Observed]:
+        """Every activation in 16 bits."""
+        names = {one.site.layer for one in self.narrow.values()}
+        config = kept(self.config, _State(wide=frozenset(names)))
+        annotated = annotate(self._stages["fold"], config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", QuantizationWarning)
+            table = calibrate(annotated, self._data, replace(config, calibrate_mode="minmax"))
+        return {one.site.name: one for one in observations(annotated, table, config) if one.site.value is None}
+
+    @cached_property
+    def exact(self) -> dict[str, np.ndarray]:
+        """The float values of weights."""
+        return {site.name: site.value for site in sites(self._stages["annotate"]) if site.value is not None}
+
+    @cached_property
+    def layers(self) -> _Layers:
+        annotated = self._stages["annotate"]
+        return _Layers(annotated, quantized_layers(annotated, list(self.narrow.values())), self.narrow)
+
+    def module(self, state: _State) -> QnnModule:
+        """The simulation with these layers kept."""
+        quantized = {}
+        for name, bits in self.layers.bits(state).items():
+            if bits <= 8:
+                quantized[name] = self.narrow[name]
+            elif bits == 16:
+                quantized[name] = self.wide.get(name, self.narrow[name])
+        return tentative(self._stages["calibrate"], quantized, self.exact)
+
+    def alone(self, site: str) -> QnnModule:
+        """The float model with one site quantized."""
+        return tentative(self._stages["calibrate"], {site: self.narrow[site]}, self.exact)
+
+
+class _Layers:
+    """The layers that can be kept, what each reads, and what keeping them costs."""
+
+    def __init__(self, annotated: QnnModule, found: Sequence[QuantizedLayer], observed: Mapping[str, Observed]) -> None:
+        self._owner = {name: one.site.layer for name, one in observed.items()}
+        self._weights = {name for name, one in observed.items() if one.site.value is not None}
+        self.reads: dict[str, set[str]] = {layer.name: set(layer.sites) for layer in found}
+        for site, layer in self._owner.items():
+            self.reads.setdefault(layer, set()).add(site)
+        self.readers: dict[str, set[str]] = {site: {layer} for site, layer in self._owner.items()}
+        for layer, read in self.reads.items():
+            for site in read:
+                self.readers[site].add(layer)
+        at = {layer.position: layer.name for layer in found}
+        self.macs = dict.fromkeys(self.reads, 0)
+        self.total = 0
+        for position, binding in enumerate(bindings_of(annotated.ir["main"])):
+            count = macs_of(binding.value) or 0
+            self.total += count
+            if position in at:
+                self.macs[at[position]] += count
+
+    def bits(self, state: _State) -> dict[str, int]:
+        """Site → 8, 16, or 32 for float."""
+        found = {}
+        for site, readers in self.readers.items():
+            if site in self._weights:
+                found[site] = 32 if self._owner[site] in state.in_float else 8
+            elif readers <= state.in_float:
+                found[site] = 32
+            else:
+                found[site] = 16 if readers & state.wide else 8
+        return found
+
+    def share(self, state: _State) -> float:
+        """Of the multiply-accumulates in 8 bits; 1 if there are none."""
+        return self.narrow_macs(state, self.bits(state)) / self.total if self.total else 1.0
+
+    def narrow_macs(self, state: _State, bits: Mapping[str, int]) -> int:
+        """Of the layers that read nothing wider."""
+        return sum(
+            macs
+            for name, macs in self.macs.items()
+            if name not in state.in_float and all(bits[site] == 8 for site in self.reads[name])
+        )
+
+    def path(self, noise: Mapping[str, float], keep: str) -> list[_State]:
+        """States that each keep one layer more: always the one that removes most noise for its multiply-accumulates."""
+        state = _State()
+        states: list[_State] = []
+        smallest = 1e-3 * self.total / max(1, len(self.reads)) or 1.0
+        left = dict(noise)
+        while True:
+            bits = self.bits(state)
+            before = self.narrow_macs(state, bits)
+            best: tuple[float, _State] | None = None
+            for name in self.reads:
+                for new, gain in self._actions(state, name, bits, left, keep):
+                    cost = before - self.narrow_macs(new, self.bits(new)) + smallest
+                    if gain > 0 and (best is None or gain / cost > best[0]):
+                        best = gain / cost, new
+            if best is None:
+                return states
+            state = best[1]
+            states.append(state)
+
+    def _actions(
+        self, state: _State, name: str, bits: Mapping[str, int], noise: Mapping[str, float], keep: str
+    ) -> Iterator[tuple[_State, float]]:
+        """How a layer can be kept, and the noise that removes."""
+        if name in state.in_float:
+            return
+        as_float = _State(state.wide - {name}, state.in_float | {name})
+        in_float = self._removed(as_float, name, bits, noise)
+        as_wide = _State(state.wide | {name}, state.in_float)
+        widened = 0.0 if name in state.wide else self._removed(as_wide, name, bits, noise)
+        if keep == "int16" or (keep == "auto" and name not in state.wide and widened >= _ENOUGH * in_float):
+            yield as_wide, widened
+        else:
+            yield as_float, in_float
+
+    def _removed(self, state: _State, name: str, bits: Mapping[str, int], noise: Mapping[str, float]) -> float:
+        after = self.bits(state)
+        return sum(noise[site] * (_remaining(bits[site]) - _remaining(after[site])) for site in self.reads[name])
+
+
+def _remaining(bits: int) -> float:
+    """The share of its noise in 8 bits that a tensor has with this many."""
+    return {8: 1.0, 16: 2.0**-16, 32: 0.0}[bits]
+
+
+def kept(config: QConfig, state: _State) -> QConfig:
+    """The configuration with layers kept in 16 bits and in float."""
+    added = {glob.escape(name): {"precision": "int16"} for name in sorted(state.wide)}
+    added |= {glob.escape(name): {"precision": "float32"} for name in sorted(state.in_float)}
+    return replace(config, overrides={**config.overrides, **added})
+
+
+# ---- the search --------------------------------------------------------------------------------------------------
+
+
+class _Search:
+    def __init__(
+        self,
+        module: QnnModule,
+        data: Batches,
+        config: QConfig,
+        goal: Goal,
+        keep: str,
+        samples: int,
+        sensitivity_samples: int,
+        work: str | os.PathLike | None,
+        show: Callable[[str], None],
+    ) -> None:
+        self._module, self._data, self._config, self._goal = module, data, config, goal
+        self._keep, self._few, self._show = keep, sensitivity_samples, show
+        show("float model")
+        self._judge = Judge(module, data, samples, goal)
+        reference = self._judge.reference
+        context = [fingerprint(module), self._judge.digest, samples, sensitivity_samples, reference]
+        self._journal = Journal(work, repr(context))
+        self.report = SearchReport(goal.described(reference), reference)
+
+    def run(self) -> Controlled:
+        tried: list[tuple[Trial, _Setting]] = []
+        for trial, setting in self._settings():
+            tried.append((trial, setting))
+            if trial.reached:
+                done, _ = self._integers(setting, _State())
+                if done is not None:
+                    return done
+        tried.sort(key=lambda pair: -pair[0].sqnr)
+        found: list[tuple[float, _Setting, list[_State]]] = []
+        for _, setting in tried[:_SETTINGS_TRIED]:
+            states = self._with_layers(setting, 0.0)
+            if states:
+                found.append((setting.layers.share(states[0]), setting, states))
+                if found[-1][0] >= GOOD_SHARE:
+                    break
+        for _, setting, states in sorted(found, key=lambda item: -item[0]):
+            done = self._accepted(setting, states)
+            if done is not None:
+                return done
+        best = self.report.best
+        raise AccuracyError(
+            f"no setting tried reaches {self.report.goal}; the best was {best.summary if best else 'none'}. Lower the "
+            "goal, give more data, or allow layers in float (keep='auto')",
+            self.report,
+        )
+
+    # ---- settings of 8 bits
+
+    def _settings(self) -> Iterator[tuple[Trial, _Setting]]:
+        """Each setting with its trial. Those that come later build on the best of the earlier ones."""
+        default = QConfig()
+        best = self._setting("as configured", self._config)
+        trial = self._trial(best, _State())
+        yield trial, best
+        for name, values in _SETTINGS:
+            if getattr(self._config, name) != getattr(default, name):
+                continue
+            base = best
+            for value in values:
+                if not self._applies(base, name):
+                    continue
+                setting = self._setting(_named(base.name, name, value), replace(base.config, **{name: value}))
+                found = self._trial(setting, _State())
+                yield found, setting
+                if found.sqnr > trial.sqnr + _BETTER:
+                    trial, best = found, setting
+
+    def _applies(self, setting: _Setting, field: str) -> bool:
+        """Whether there is anything for equalization and smoothing to do."""
+        folded = setting._stages["fold"] if field in ("equalize", "smooth") else None
+        if folded is None:
+            return True
+        return bool(groups_of(folded.ir["main"]) if field == "equalize" else smoothed_groups(folded))
+
+    def _setting(self, name: str, config: QConfig) -> _Setting:
+        return _Setting(name, config, self._module, self._data)
+
+    # ---- trials
+
+    def _trial(self, setting: _Setting, state: _State) -> Trial:
+        """What the simulation of the whole model gives."""
+        self._show(_described(setting, state))
+        started = time.perf_counter()
+        what = ["simulation", repr(setting.config), state.key()]
+        figures, known = self._journal.value(
+            what,
+            lambda: {
+                **self._judge.figures(engine_of(setting.module(state))),
+                "share": setting.layers.share(state),
+                "seconds": time.perf_counter() - started,
+            },
+        )
+        return self._noted(setting, state, figures, False, known)
+
+    def _noted(
+        self, setting: _Setting, state: _State, figures: Mapping[str, Any], compiled: bool, known: bool
+    ) -> Trial:
+        sqnr = np.inf if figures["sqnr"] is None else float(figures["sqnr"])
+        trial = Trial(
+            _described(setting, state),
+            tuple(sorted(state.wide)),
+            tuple(sorted(state.in_float)),
+            float(figures["share"]),
+            sqnr,
+            figures["metric"],
+            float(figures["seconds"]),
+            compiled,
+            self._goal.reached(sqnr, figures["metric"], self._judge.reference),
+            known,
+        )
+        if all(_identity(t) != _identity(trial) for t in self.report.trials):
+            self.report.trials.append(trial)
+        return trial
+
+    def _integers(self, setting: _Setting, state: _State) -> tuple[Controlled | None, Trial]:
+        """The result, if what its integers compute is accurate enough, and their trial."""
+        config = kept(setting.config, state)
+        what = ["integers", repr(config)]
+        self._show(f"integers: {_described(setting, state)}")
+        started = time.perf_counter()
+        done: Stages | None = None
+
+        def measure() -> dict[str, Any]:
+            nonlocal done
+            done = stages(self._module, None, self._data, config)
+            figures = self._judge.figures(compile_module(done.result))
+            share = coverage(done.result).share_in_8_bits
+            return {**figures, "share": share, "seconds": time.perf_counter() - started}
+
+        figures, known = self._journal.value(what, measure)
+        trial = self._noted(setting, state, figures, True, known)
+        if not trial.reached:
+            return None, trial
+        self.report.chosen = trial
+        if trial.share < GOOD_SHARE:
+            warnings.warn(
+                f"{self.report.goal} takes {100 * (1 - trial.share):.0f} % of the multiply-accumulates in more than 8 "
+                "bits: see the report for what was tried",
+                QuantizationWarning,
+                stacklevel=4,
+            )
+        return Controlled(done or stages(self._module, None, self._data, config), config, self.report), trial
+
+    # ---- layers
+
+    def _accepted(self, setting: _Setting, states: list[_State]) -> Controlled | None:
+        """The first state whose integers are accurate enough. Where they are worse than their simulation, that must be
+        better by as much."""
+        margin = 0.0
+        while states:
+            done, trial = self._integers(setting, states[0])
+            if done is not None:
+                return done
+            simulated = self._trial(setting, states[0])
+            following = []
+            if self._goal.min_sqnr is not None and trial.sqnr < self._goal.min_sqnr:
+                margin = max(margin + _LEAST_MARGIN, simulated.sqnr - trial.sqnr + _LEAST_MARGIN)
+                following = self._with_layers(setting, margin)
+            states = following if following and following[0] not in states[:1] else states[1:]
+        return None
+
+    def _with_layers(self, setting: _Setting, margin: float) -> list[_State]:
+        """States in which the simulation is accurate enough, by `margin` dB more than required: the smallest, then
+        those of the path behind it."""
+        layers = setting.layers
+        path = layers.path(self._noise(setting), self._keep)
+
+        def enough(state: _State) -> bool:
+            trial = self._trial(setting, state)
+            return trial.reached and trial.sqnr >= (self._goal.min_sqnr or -np.inf) + margin
+
+        if not path or not enough(path[-1]):
+            return []
+        low, high = 0, len(path) - 1  # path[high] is accurate enough
+        while low < high:
+            middle = (low + high) // 2
+            if enough(path[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        return [self._put_back(setting, path[high], enough), *path[high:]]
+
+    def _noise(self, setting: _Setting) -> dict[str, float]:
+        """Site → noise in the outputs when it alone is quantized."""
+        found = {}
+        for number, site in enumerate(setting.narrow):
+            self._show(f"{setting.name}: noise of tensor {number + 1} of {len(setting.narrow)}")
+
+            def measure(site: str = site) -> dict[str, Any]:
+                return {"noise": self._judge.noise(engine_of(setting.alone(site)), self._few)}
+
+            value, _ = self._journal.value(["noise", repr(setting.config), site], measure)
+            found[site] = float(value["noise"])
+        return found
+
+    def _put_back(self, setting: _Setting, state: _State, enough: Callable[[_State], bool]) -> _State:
+        """The state without layers that it does not need, those with most multiply-accumulates tried first."""
+        layers = setting.layers
+        names = sorted(state.wide | state.in_float, key=lambda name: (-layers.macs[name], name))
+        for name in names[:_MOST_PUT_BACK]:
+            less = _State(state.wide - {name}, state.in_float - {name})
+            if layers.share(less) > layers.share(state) and enough(less):
+                state = less
+        return state
+
+
+def _identity(trial: Trial) -> tuple[Any, ...]:
+    return trial.setting, trial.in_16_bits, trial.in_float, trial.compiled
+
+
+def _named(base: str, field: str, value: Any) -> str:
+    added = field if value is True else f"{field}={value}"
+    return added if base == "as configured" else f"{base}, {added}"
+
+
+def _described(setting: _Setting, state: _State) -> str:
+    parts = [setting.name]
+    parts += [f"{len(state.wide)} layers in 16 bits"] if state.wide else []
+    parts += [f"{len(state.in_float)} layers in float"] if state.in_float else []
+    return ", ".join(parts)
+
+
+class _shown:
+    """A function that shows what is being tried, on a line with a clock if `wanted`."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._progress: Any = None
+        if wanted:
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = SpinnerColumn(), TextColumn("{task.completed:.0f} {task.description}"), TimeElapsedColumn()
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+
+    def __enter__(self) -> Callable[[str], None]:
+        if self._progress is None:
+            return lambda text: None
+        self._progress.start()
+        task = self._progress.add_task("", total=None)
+        return lambda text: self._progress.update(task, description=text.replace("[", "("), advance=1)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._progress is not None:
+            self._progress.stop()

@@ -1,0 +1,139 @@
+"""Engines of float modules. Inside `shared_engines`, modules that differ only in constants share one compiled program.
+
+A search tries the same network with other weights, biases and ranges many times. Its constants then become inputs of
+the program, which is compiled once and gets their values at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import tvm_ffi
+from tvm import IRModule, relax
+
+from ..compiling.build import compile_module
+from ..module import QnnModule, TensorSpec, in_model_order
+from ..op.base import constant_value
+from ..passes.rewrite import Rebuild
+from ..running.engine import Engine
+
+
+class Runner(Protocol):
+    """What runs a module: an Engine, or a shared program with its constants."""
+
+    @property
+    def num_threads(self) -> int: ...
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]: ...
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]: ...
+
+    def reset_state(self) -> None: ...
+
+
+_cache: ContextVar[dict[int, list[tuple[IRModule, Engine]]] | None] = ContextVar("shared engines", default=None)
+
+
+@contextmanager
+def shared_engines() -> Iterator[None]:
+    """A context in which `engine_of` compiles a module only if none with the same operators was compiled in it, or in
+    the contexts around it."""
+    known = _cache.get()
+    token = _cache.set({} if known is None else known)
+    try:
+        yield
+    finally:
+        _cache.reset(token)
+
+
+def engine_of(module: QnnModule) -> Runner:
+    """What runs a float module on this machine."""
+    known = _cache.get()
+    if known is None or module.states:
+        return compile_module(module)
+    lifted, values = _lifted(module)
+    key = tvm_ffi.structural_hash(lifted.ir)
+    for ir, engine in known.setdefault(key, []):
+        if tvm_ffi.structural_equal(ir, lifted.ir):
+            return _Shared(engine, module, values)
+    engine = compile_module(lifted)
+    known[key].append((lifted.ir, engine))
+    return _Shared(engine, module, values)
+
+
+class _Shared:
+    """A program with the constants of one module."""
+
+    def __init__(self, engine: Engine, module: QnnModule, constants: list[np.ndarray]) -> None:
+        self._engine = engine
+        self._module = module
+        self._constants = constants
+
+    @property
+    def num_threads(self) -> int:
+        return self._engine.num_threads
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        outputs = list(self.run(inputs).values())
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+        """Outputs by name, as Engine.run."""
+        values = [np.asarray(value) for value in in_model_order(inputs, self._module.inputs)]
+        if not self._module.inputs or not self._module.inputs[0].dynamic_batch:
+            return self._once(values)
+        singles = [self._once([value[i : i + 1] for value in values]) for i in range(len(values[0]))]
+        return {name: np.concatenate([single[name] for single in singles]) for name in singles[0]} if singles else {}
+
+    def _once(self, values: list[np.ndarray]) -> dict[str, Any]:
+        found = self._engine.run([*values, *self._constants]).values()
+        return {spec.name: value for spec, value in zip(self._module.outputs, found, strict=True)}
+
+    def reset_state(self) -> None:
+        """Nothing: these modules have no states."""
+
+
+def _lifted(module: QnnModule) -> tuple[QnnModule, list[np.ndarray]]:
+    """The module with its float32 constants, but for scalars, as further inputs, and their values."""
+    new = Rebuild(module.ir["main"])
+    found: dict[Any, relax.Var] = {}
+    values: list[np.ndarray] = []
+    for binding in new.bindings:
+        for operand in _operands(binding.value):
+            array = None if isinstance(operand, relax.Var) else constant_value(operand)
+            if array is not None and array.ndim and array.dtype == np.float32 and operand not in found:
+                name = f"constant_{len(values)}"
+                found[operand] = relax.Var(name, relax.TensorType(array.shape, "float32"))
+                values.append(np.ascontiguousarray(array))
+    with new.main([*new.function.params, *found.values()]):
+        for binding in new.bindings:
+            new.bind(binding.var, new.substituted(_with_variables(binding.value, found)))
+    specs = tuple(
+        TensorSpec(str(var.name), value.shape, "float32") for var, value in zip(found.values(), values, strict=True)
+    )
+    inputs = tuple(replace(spec, dynamic_batch=False) for spec in module.inputs)
+    outputs = tuple(replace(spec, dynamic_batch=False) for spec in module.outputs)
+    return replace(module, ir=new.module(), inputs=(*inputs, *specs), outputs=outputs), values
+
+
+def _operands(value: Any) -> Iterator[Any]:
+    for arg in value.args if isinstance(value, relax.Call) else ():
+        yield from arg.fields if isinstance(arg, relax.Tuple) else (arg,)
+
+
+def _with_variables(value: Any, found: Mapping[Any, relax.Var]) -> Any:
+    """`value` with constants replaced."""
+    if not isinstance(value, relax.Call):
+        return value
+
+    def changed(arg: Any) -> Any:
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([changed(field) for field in arg.fields])
+        return arg if isinstance(arg, relax.Var) else found.get(arg, arg)
+
+    return relax.Call(value.op, [changed(arg) for arg in value.args], value.attrs, value.ty_args)

@@ -1,0 +1,104 @@
+"""How good a quantized model is: its outputs against the float model's, and the user's own metric."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import QuantizationError
+from ..module import QnnModule
+from .analysis import FidelityMeter
+from .dataset import Batches
+from .engines import Runner, engine_of
+
+Metric = Callable[[Runner], float]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is requested: outputs with `min_sqnr` dB, or a metric that drops by at most `max_drop`, or both."""
+
+    min_sqnr: float | None = None
+    metric: Metric | None = None
+    max_drop: float | None = None
+
+    def check(self) -> None:
+        """Raises QuantizationError unless something sensible is requested."""
+        if self.min_sqnr is None and self.metric is None:
+            raise QuantizationError("accuracy control needs a goal: give min_sqnr, or metric with max_drop")
+        if (self.metric is None) != (self.max_drop is None):
+            raise QuantizationError("metric and max_drop belong together: give both, or neither")
+        if self.metric is not None and not callable(self.metric):
+            raise QuantizationError(f"metric must be a function of a model, found {type(self.metric).__name__}")
+        for name, value in (("min_sqnr", self.min_sqnr), ("max_drop", self.max_drop)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
+                raise QuantizationError(f"{name} must be a number, found {value!r}")
+            if value is not None and not np.isfinite(value):
+                raise QuantizationError(f"{name} must be finite, found {value!r}")
+
+    def reached(self, sqnr: float, metric: float | None, reference: float | None) -> bool:
+        """Whether these figures are good enough; reference: the float model's metric."""
+        if self.min_sqnr is not None and not sqnr >= self.min_sqnr:
+            return False
+        if self.max_drop is None:
+            return True
+        return metric is not None and reference is not None and bool(metric >= reference - self.max_drop)
+
+    def described(self, reference: float | None) -> str:
+        """The goal in words."""
+        parts = [] if self.min_sqnr is None else [f"SQNR of at least {self.min_sqnr:g} dB"]
+        if self.max_drop is not None:
+            parts.append(f"metric of at least {reference:.6g} − {self.max_drop:g}")
+        return " and ".join(parts)
+
+
+class Judge:
+    """Compares models with the float one on the first `samples` batches of `data`."""
+
+    def __init__(self, module: QnnModule, data: Batches, samples: int, goal: Goal) -> None:
+        self._data, self._samples = data, samples
+        self.goal = goal
+        runner = engine_of(module)
+        digest = hashlib.sha256()
+        self._exact = []
+        for batch in itertools.islice(data, samples):
+            for array in batch:
+                digest.update(np.ascontiguousarray(array).tobytes())
+            self._exact.append(list(runner.run(list(batch)).values()))
+        self.reference = self._metric(runner)
+        self.digest = digest.hexdigest()[:16]
+
+    def figures(self, runner: Runner) -> dict[str, Any]:
+        """JSON values: "sqnr" of the worst output (null: exact) and "metric"."""
+        sqnr = min(meter.result.sqnr for meter in self._meters(runner, self._samples))
+        return {"sqnr": None if sqnr == np.inf else sqnr, "metric": self._metric(runner)}
+
+    def noise(self, runner: Runner, samples: int) -> float:
+        """Σ over outputs of noise / signal, on fewer batches."""
+        return float(sum(min(10 ** (-meter.result.sqnr / 10), 1e12) for meter in self._meters(runner, samples)))
+
+    def _meters(self, runner: Runner, samples: int) -> list[FidelityMeter]:
+        meters = [FidelityMeter() for _ in self._exact[0]]
+        for batch, exact in zip(
+            itertools.islice(self._data, min(samples, len(self._exact))), self._exact, strict=False
+        ):
+            for meter, expected, found in zip(meters, exact, runner.run(list(batch)).values(), strict=True):
+                meter.add(expected, found)
+        return meters
+
+    def _metric(self, runner: Runner) -> float | None:
+        if self.goal.metric is None:
+            return None
+        found = self.goal.metric(runner)
+        try:
+            value = float(found)
+        except (TypeError, ValueError):
+            raise QuantizationError(f"metric must return a number, found {found!r}") from None
+        if np.isnan(value):
+            raise QuantizationError("metric returned NaN: it must return a number, higher for a better model")
+        return value

@@ -1,0 +1,228 @@
+"""fold → annotate → calibrate → realize; each stage gives a module that can be printed, built and run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from ..errors import QuantizationError
+from ..module import QnnModule, TensorSpec
+from ..op.base import call_attributes, constant, definition_of, shape_of
+from ..op.observe import OBSERVE, observe
+from ..op.relax_table import traits_of
+from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
+from .annotate import annotate, sites
+from .annotate.families import quantized_operators
+from .bias_correction import correct_bias
+from .calibrate import calibrate
+from .config import QConfig, plain_operator, resolve_config
+from .dataset import Batches, batches
+from .dynamic import dynamic
+from .equalize import equalize
+from .fold import fold
+from .learned import round_weights
+from .realize import simulate, to_integers
+from .smooth import smooth
+from .table import CalibrationTable, fingerprint
+
+TableLike = CalibrationTable | str | os.PathLike
+
+
+@dataclass(frozen=True)
+class Stages(Mapping[str, QnnModule]):
+    """The modules of a quantization by stage, in order, and the ranges it found.
+
+    "fold":      float, batch normalizations folded into the weights; with `equalize` and `smooth`, channels rescaled
+    "annotate":  float, `R.qnn.observe` on each tensor to be quantized
+    "calibrate": the same with the ranges written into the observers, and if requested, weights rounded and biases
+                 corrected
+    "simulate":  float operators between quantize and dequantize
+    "realize":   integers
+
+    Dynamic quantization has only "fold" and "realize"; do_simulation has no "realize".
+    """
+
+    modules: Mapping[str, QnnModule]
+    table: CalibrationTable
+
+    def __getitem__(self, stage: str) -> QnnModule:
+        return self.modules[stage]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    @property
+    def result(self) -> QnnModule:
+        """The module of the last stage."""
+        return list(self.modules.values())[-1]
+
+
+def stages(
+    mod: QnnModule | IRModule,
+    params: Mapping[str, Any] | None = None,
+    dataset: Any = None,
+    config: QConfig | None = None,
+    table: TableLike | None = None,
+    progress: bool = False,
+) -> Stages:
+    """The module after each stage of quantization, and the calibration table; arguments and errors as of `quantize`."""
+    config = resolve_config(config)
+    _check_operators(config)
+    module = float_module(mod, params)
+    modules = {"fold": fold(module, config)}
+    if config.equalize:
+        modules["fold"] = equalize(modules["fold"])
+    dataset = (
+        None if dataset is None else batches(dataset, module.inputs)
+    )  # even what can be read only once is read twice
+    if config.smooth is not None:
+        modules["fold"] = smooth(modules["fold"], _needed(dataset, "smooth"), config.smooth)
+    if config.dynamic:
+        modules["realize"] = dynamic(modules["fold"], config)
+        return Stages(modules, CalibrationTable())
+    annotated = modules["annotate"] = annotate(modules["fold"], config)
+    ranges = _ranges(module, annotated, dataset, config, table, progress)
+    exact = annotated
+    if config.weight_rounding != "nearest":
+        annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
+    if config.bias_correction:
+        annotated = correct_bias(annotated, ranges, _needed(dataset, "bias_correction"), config, exact)
+    modules["calibrate"] = with_ranges(annotated, ranges)
+    modules["simulate"] = simulate(annotated, ranges, config)
+    if not config.do_simulation:
+        modules["realize"] = to_integers(modules["simulate"], config)
+    return Stages(modules, ranges)
+
+
+def _needed(dataset: Batches | None, field: str) -> Batches:
+    """The data set, which this field of the configuration needs even if a table has the ranges."""
+    if dataset is None:
+        raise QuantizationError(f"{field} needs data: give a dataset, or leave {field} out")
+    return dataset
+
+
+def _check_operators(config: QConfig) -> None:
+    """Raises QuantizationError when debug_enabled_ops names an operator that is never quantized."""
+    known = {plain_operator(name) for name in quantized_operators()} | {"dense", "batch_matmul"}
+    for name in config.debug_enabled_ops or ():
+        if plain_operator(name) not in known:
+            known_names = ", ".join(sorted(known))
+            raise QuantizationError(
+                f"debug_enabled_ops: {name!r} cannot be quantized; the operators that can be are {known_names}"
+            )
+
+
+def _ranges(
+    module: QnnModule, annotated: QnnModule, dataset: Any, config: QConfig, table: TableLike | None, progress: bool
+) -> CalibrationTable:
+    """The given table, checked, or the one that calibration finds."""
+    model = fingerprint(module)
+    if table is None:
+        return replace(calibrate(annotated, dataset, config, progress), model=model)
+    if isinstance(table, (str, os.PathLike)):
+        table = CalibrationTable.load(table)
+    if not isinstance(table, CalibrationTable):
+        raise QuantizationError(f"a table must be a CalibrationTable or the path of one, found {type(table).__name__}")
+    table.check([site.name for site in sites(annotated)], model)
+    return table
+
+
+def with_ranges(annotated: QnnModule, table: CalibrationTable) -> QnnModule:
+    """`annotated` with the range of each site in its observer; per-channel ranges stay in the table."""
+
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if definition_of(value) is not OBSERVE:
+            return None
+        attributes = call_attributes(value)
+        found = table[attributes["site"]]
+        if found.per_channel:
+            return None
+        return observe(value.args[0], **{**attributes, "low": float(found.low), "high": float(found.high)})
+
+    return replace(annotated, ir=rewrite(annotated.ir, rule))
+
+
+# ---- what is quantized -------------------------------------------------------------------------------------------
+
+
+def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = None) -> QnnModule:
+    """`mod` as a float QnnModule with `params` as constants.
+
+    Raises QuantizationError if it is already quantized, computes nothing in float32, or a parameter does not fit.
+    """
+    if not isinstance(mod, (QnnModule, IRModule)):
+        raise QuantizationError(
+            f"a model must be a QnnModule or an IRModule, found {type(mod).__name__}: import files with from_onnx, "
+            "from_tflite, from_pytorch or from_mxnet"
+        )
+    module = mod if isinstance(mod, QnnModule) else _wrapped(mod)
+    if params:
+        module = bind_parameters(module, params)
+    values = [binding.value for binding in bindings_of(module.ir["main"])]
+    integer = [op_name(value) for value in values if traits_of(value).quantized]
+    if integer:
+        raise QuantizationError(
+            f"{module.source} is already quantized: it has {len(integer)} integer operators ({integer[0]} …); "
+            "build it as it is, or start from the float model"
+        )
+    if any(op_name(value) == "qnn.observe" for value in values):
+        raise QuantizationError(f"{module.source} is already annotated: pass this module to calibrate and realize")
+    return module
+
+
+def bind_parameters(module: QnnModule, params: Mapping[str, Any]) -> QnnModule:
+    """`module` with the inputs named in `params` as constants. Raises QuantizationError for values that do not fit."""
+    function = module.ir["main"]
+    specs = dict(
+        zip([spec.name for spec in module.inputs], zip(module.inputs, function.params, strict=False), strict=True)
+    )
+    environment: dict[Any, Any] = {}
+    for name, value in params.items():
+        if name not in specs:
+            raise QuantizationError(f"params: there is no input {name!r}; the inputs are {', '.join(map(repr, specs))}")
+        spec, param = specs[name]
+        array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise QuantizationError(
+                f"params: {name!r} must be {spec.dtype} {spec.shape}, found {array.dtype} {array.shape}"
+            )
+        environment[param] = constant(array)
+    inputs = tuple(spec for spec in module.inputs if spec.name not in params)
+    return replace(module, ir=_bound(function, environment), inputs=inputs)
+
+
+def _bound(function: relax.Function, environment: dict[Any, Any]) -> IRModule:
+    """`main` with variables replaced and its result a tuple."""
+    new = Rebuild(function)
+    new.environment.update(environment)
+    attrs = {key: value for key, value in plain_attrs(function).items() if key != "num_input"}
+    with new.main([param for param in function.params if param not in environment], attrs):
+        for binding in new.bindings:
+            new.keep(binding)
+        body = new.substituted(function.body.body)
+        new.result = relax.Tuple([body]) if isinstance(body.ty, relax.TensorType) else body
+    return new.module()
+
+
+def _wrapped(mod: IRModule) -> QnnModule:
+    """A QnnModule of an IRModule whose `main` is a straight line of float operators on tensors of known shape."""
+    function = mod["main"]
+    ir = _bound(function, {})
+    ret = ir["main"].ret_ty
+    try:
+        inputs = tuple(TensorSpec(str(param.name), shape_of(param), str(param.ty.dtype)) for param in function.params)
+        outputs = tuple(
+            TensorSpec(f"output_{i}", tuple(int(dim) for dim in ty.shape), str(ty.dtype))
+            for i, ty in enumerate(ret.fields)
+        )
+    except (TypeError, AttributeError) as error:
+        raise QuantizationError(f"main's inputs and outputs must be tensors of known shape: {error}") from error
+    return QnnModule(ir, inputs, outputs)

@@ -1,0 +1,62 @@
+"""A float module that computes an annotated one with some of its tensors quantized, in any number of bits.
+
+Whether a tensor is quantized, and how, is in constants: inside `shared_engines` all these modules are one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..module import QnnModule
+from ..op.base import call_attributes, constant, definition_of, shape_of
+from ..op.observe import OBSERVE
+from ..passes.rewrite import Emit, rewrite
+from .switchable import Observed
+
+
+def tentative(
+    annotated: QnnModule, quantized: Mapping[str, Observed], exact: Mapping[str, np.ndarray] | None = None
+) -> QnnModule:
+    """`annotated` with the sites in `quantized` quantized as these say, and the others in float.
+
+    exact: the values of weights that are not quantized, if `annotated` has rounded ones
+
+    An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, which differs
+    from integers only where their arithmetic rounds otherwise: biases and sums are exact.
+    """
+
+    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if definition_of(value) is not OBSERVE:
+            return None
+        site = str(call_attributes(value)["site"])
+        if exact is not None and site in exact and site not in quantized:
+            return constant(exact[site])
+        return _value(value.args[0], quantized.get(site), emit)
+
+    return replace(annotated, ir=rewrite(annotated.ir, rule))
+
+
+def _value(x: Any, found: Observed | None, emit: Emit) -> Any:
+    if found is not None and found.site.value is not None:
+        return constant(found.simulate(found.site.value))
+    if not isinstance(x, relax.Var) or not shape_of(x):
+        return x
+    scale, low, high = (1.0, 0.0, 0.0) if found is None else _steps(found)
+    step = constant(np.full(1, scale, np.float32))
+    rounded = emit(relax.op.round(emit(relax.op.divide(x, step))))
+    clipped = emit(relax.op.maximum(rounded, constant(np.full(1, low, np.float32))))
+    clipped = emit(relax.op.minimum(clipped, constant(np.full(1, high, np.float32))))
+    on = emit(relax.op.greater(constant(np.full(1, found is not None, np.float32)), constant(np.float32(0))))
+    return relax.op.where(on, emit(relax.op.multiply(clipped, step)), x)
+
+
+def _steps(found: Observed) -> tuple[float, float, float]:
+    """The scale, and the integers' ends less the zero point."""
+    low, high = found.limits
+    zero_point = int(found.qparams.zero_point)
+    return float(found.qparams.scale), float(low - zero_point), float(high - zero_point)

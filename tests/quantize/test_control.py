@@ -1,0 +1,221 @@
+"""Accuracy control: goals are kept by the integers, and what was measured is not measured again."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from tvm import relax
+
+import qnn_ext
+from qnn_ext.errors import AccuracyError, QuantizationError, QuantizationWarning
+from qnn_ext.interpreter import Interpreter
+from qnn_ext.quantize import QConfig, control, control_accuracy, quantize
+from qnn_ext.quantize.analysis import fidelity
+from qnn_ext.quantize.engines import shared_engines
+from qnn_ext.quantize.judge import Judge
+from qnn_ext.quantize.trials import JOURNAL
+
+from .networks import float_module
+from .residual import residual_network
+
+RNG = np.random.default_rng(9)
+DATA = RNG.normal(size=(6, 4, 6, 6)).astype(np.float32)
+DATA[:, 1] *= 30  # the first layer reads channels of very different ranges
+
+FIXED = QConfig(calibrate_mode="minmax", target="x86-64")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_cache():
+    """The searches of all tests compile a program once."""
+    with shared_engines():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def layers_only(monkeypatch, request):
+    """Searches try no settings, but for the tests of those."""
+    if "setting" not in request.node.name:
+        monkeypatch.setattr(control, "_SETTINGS", ())
+
+
+@pytest.fixture(scope="module")
+def module():
+    return residual_network(np.random.default_rng(3))
+
+
+def results(module) -> np.ndarray:
+    return np.concatenate([Interpreter(module)(x[None]) for x in DATA])
+
+
+def sqnr(module, other) -> float:
+    return fidelity(results(module), results(other)).sqnr
+
+
+@pytest.fixture(scope="module")
+def plain(module) -> float:
+    """The SQNR of 8 bits as configured."""
+    return sqnr(module, quantize(module, dataset=DATA, config=FIXED))
+
+
+def search(module, config=FIXED, **goal):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", QuantizationWarning)
+        return control_accuracy(module, dataset=DATA, config=config, **goal)
+
+
+def test_what_is_good_enough_is_left_alone(module, plain):
+    found = search(module, min_sqnr=plain - 0.5)
+    assert found.config == FIXED and found.report.chosen.share == 1
+    assert found.report.chosen.compiled and found.report.chosen.sqnr == pytest.approx(plain, abs=0.01)
+    assert [trial.compiled for trial in found.report.trials] == [False, True]
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("keep", ["auto", "int16", "float32"])
+def test_the_integers_keep_the_goal_with_the_fewest_layers(module, plain, keep):
+    goal = plain + 2
+    found = search(module, min_sqnr=goal, keep=keep)
+    assert sqnr(module, found.stages.result) >= goal
+    chosen = found.report.chosen
+    assert len(chosen.in_16_bits) + len(chosen.in_float) > 0
+    if keep != "auto":
+        assert not (chosen.in_float if keep == "int16" else chosen.in_16_bits)
+    precisions = {name: values["precision"] for name, values in found.config.overrides.items()}
+    assert sorted(precisions) == sorted((*chosen.in_16_bits, *chosen.in_float))
+    again = search(module, min_sqnr=goal, keep=keep)
+    assert again.config == found.config, "deterministic"
+    figures = [(trial.setting, trial.sqnr, trial.share) for trial in found.report.trials]
+    assert [(trial.setting, trial.sqnr, trial.share) for trial in again.report.trials] == figures
+    np.testing.assert_array_equal(results(again.stages.result), results(found.stages.result))
+
+
+def test_settings_come_before_layers(module):
+    """Two layers in between whose channels differ: equalization alone suffices for one scale per weight."""
+    spread = np.exp(RNG.normal(size=(8, 1, 1, 1)) * 2).astype(np.float32)
+
+    def body(emit, x):
+        first, second = (RNG.normal(size=shape).astype(np.float32) for shape in ((8, 4, 3, 3), (5, 8, 1, 1)))
+        y = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, relax.const(first * spread), padding=(1, 1)))))
+        return emit(relax.op.nn.conv2d(y, relax.const(second / spread.reshape(1, 8, 1, 1))))
+
+    network = float_module((1, 4, 6, 6), body)
+    config = QConfig(per_channel=False, calibrate_mode="minmax", target="x86-64")
+    before = sqnr(network, quantize(network, dataset=DATA, config=config))
+    found = search(network, config, min_sqnr=before + 5)
+    assert found.report.chosen.setting == "equalize" and found.report.chosen.share == 1
+    assert found.config.equalize and not found.config.overrides
+
+
+def test_a_metric(module):
+    labels = results(module).argmax(1)
+    seen = []
+
+    def agreement(model) -> float:
+        seen.append(type(model))
+        answers = [int(np.asarray(model(x[None])).argmax()) for x in DATA]
+        by_name = model.run({"x": DATA[:1]})["y"]
+        np.testing.assert_array_equal(by_name, model(DATA[:1]))
+        return float(np.mean(answers == labels))
+
+    quantized = quantize(module, dataset=DATA, config=FIXED, metric=agreement, max_drop=0.0)
+    assert np.array_equal(results(quantized).argmax(1), labels)
+    assert qnn_ext.Engine in seen, "the integers were asked too"
+
+
+def test_a_goal_out_of_reach_names_the_best(module):
+    with pytest.raises(AccuracyError, match=r"SQNR of at least 400 dB; the best was .* dB, .* 8 bits") as caught:
+        search(module, min_sqnr=400, keep="int16")
+    report = caught.value.report
+    assert report.chosen is None and report.best.sqnr == max(trial.sqnr for trial in report.trials)
+    with pytest.raises(AccuracyError, match="metric of at least 1 − -2"):
+        search(module, metric=lambda model: 1.0, max_drop=-2.0)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts measurements; `after`: how many until one is interrupted."""
+    state = {"count": 0, "after": None}
+
+    def counting(name):
+        measure = getattr(Judge, name)
+
+        def wrapped(self, *args):
+            if state["count"] == state["after"]:
+                raise KeyboardInterrupt
+            state["count"] += 1
+            return measure(self, *args)
+
+        monkeypatch.setattr(Judge, name, wrapped)
+
+    counting("figures")
+    counting("noise")
+    return state
+
+
+def test_an_interrupted_search_goes_on(module, plain, counted, tmp_path):
+    goal = {"min_sqnr": plain + 4}
+    expected = search(module, **goal)
+    total, counted["count"] = counted["count"], 0
+    counted["after"] = total // 2
+    with pytest.raises(KeyboardInterrupt):
+        search(module, work=tmp_path, **goal)
+    first, counted["after"] = counted["count"], None
+    with open(tmp_path / JOURNAL, "a", encoding="utf-8") as file:
+        file.write('{"key": "torn')
+    found = search(module, work=tmp_path, **goal)
+    assert counted["count"] == total and first == total // 2, "nothing is measured twice"
+    assert found.config == expected.config
+    figures = [(trial.setting, trial.sqnr) for trial in expected.report.trials]
+    assert [(trial.setting, trial.sqnr) for trial in found.report.trials] == figures
+    assert any(trial.repeated for trial in found.report.trials)
+    np.testing.assert_array_equal(results(found.stages.result), results(expected.stages.result))
+    search(module, work=tmp_path, **goal)
+    assert counted["count"] == total
+    lines = (tmp_path / JOURNAL).read_text(encoding="utf-8").splitlines()
+    keys = [json.loads(line)["key"] for line in lines if line != '{"key": "torn']
+    assert len(keys) == len(set(keys)) == total
+
+
+def test_other_data_are_measured_anew(module, plain, counted, tmp_path):
+    search(module, work=tmp_path, min_sqnr=plain - 1)
+    before = counted["count"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", QuantizationWarning)
+        control_accuracy(module, dataset=DATA[::-1].copy(), config=FIXED, min_sqnr=1, work=tmp_path)
+    assert counted["count"] == 2 * before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give min_sqnr, or metric with max_drop"),
+        ({"metric": len}, "metric and max_drop belong together"),
+        ({"metric": 3, "max_drop": 1}, "metric must be a function"),
+        ({"min_sqnr": float("nan")}, "min_sqnr must be finite"),
+        ({"min_sqnr": "30"}, "min_sqnr must be a number"),
+        ({"min_sqnr": 30, "keep": "int4"}, "keep must be one of 'auto', 'int16', 'float32'"),
+        ({"min_sqnr": 30, "samples": 0}, "must be at least 1"),
+        ({"min_sqnr": 30, "dataset": None}, "needs data"),
+        ({"min_sqnr": 30, "config": QConfig(dynamic=True)}, "leave out dynamic"),
+        ({"metric": lambda model: None, "max_drop": 1}, "metric must return a number"),
+        ({"metric": lambda model: float("nan"), "max_drop": 1}, "metric returned NaN"),
+    ],
+)
+def test_mistakes(module, arguments, message):
+    with pytest.raises(QuantizationError, match=message):
+        control_accuracy(module, **{"dataset": DATA, **arguments})
+
+
+def test_mistakes_of_quantize(module):
+    with pytest.raises(QuantizationError, match="work keeps the measurements of a search"):
+        quantize(module, dataset=DATA, work="folder")
+    with pytest.raises(QuantizationError, match="a search for accuracy calibrates for itself"):
+        quantize(module, dataset=DATA, table="ranges.json", min_sqnr=3)
+
+
+def test_every_setting_is_a_field_at_its_default():
+    default = QConfig()
+    for name, values in control._SETTINGS:
+        assert all(getattr(QConfig(**{name: value}), name) != getattr(default, name) for value in values)
