@@ -28,6 +28,7 @@ from .formats import (
     parse_constants,
     parse_limits,
     parse_shapes,
+    parse_states,
     read_module,
     recognize,
 )
@@ -57,11 +58,18 @@ def import_options(command: Command) -> Command:
     """The options for reading a model file, passed on as one ImportOptions named `importing`."""
 
     @functools.wraps(command)
-    def wrapped(shapes: tuple[str, ...], constants: tuple[str, ...], limits: tuple[str, ...], **options: Any) -> Any:
+    def wrapped(
+        shapes: tuple[str, ...],
+        constants: tuple[str, ...],
+        states: tuple[str, ...],
+        limits: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
         given = {field.name: options.pop(field.name) for field in fields(ImportOptions) if field.name in options}
         importing = ImportOptions(
             shapes=parse_shapes(shapes),
             constants=parse_constants(constants),
+            states=parse_states(states),
             limits=parse_limits(limits),
             **given,
         )
@@ -80,6 +88,13 @@ def import_options(command: Command) -> Command:
                 multiple=True,
                 metavar="NAME=NUMBER",
                 help="Value of an input that never changes: the compiled model does not have it. Repeatable.",
+            ),
+            click.option(
+                "--state",
+                "states",
+                multiple=True,
+                metavar="INPUT=OUTPUT",
+                help="An input whose next value is an output: the compiled model keeps it between calls. Repeatable.",
             ),
             click.option(
                 "--numerics",

@@ -9,7 +9,7 @@ import glob
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +44,7 @@ class ImportOptions:
     batch: int | None = None
     shapes: Mapping[str, tuple[int, ...]] | None = None
     constants: Mapping[str, Any] | None = None
+    states: Mapping[str, str] | None = None
     params: Path | None = None
     sum_mode: str | None = None
     engine: str | None = None
@@ -164,7 +165,7 @@ def read_module(path: Path, form: str, options: ImportOptions) -> QnnModule:
     check_options(form, options)
     if options.batch is None:
         return _read(path, form, options, options.shapes)
-    declared = _read(path, form, options, options.shapes)
+    declared = _read(path, form, replace(options, states=None), options.shapes)
     shapes: dict[str, Sequence[int]] = {}
     for spec in declared.inputs:
         if not spec.shape:
@@ -194,23 +195,29 @@ def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, An
             shapes=shapes,
             limits=options.limits,
             constants=options.constants,
+            states=options.states,
         )
     if form == "onnx":
         from ..frontends.onnx import from_onnx
 
-        return from_onnx(path, shapes=shapes, limits=options.limits, constants=options.constants)
+        return from_onnx(path, shapes=shapes, limits=options.limits, constants=options.constants, states=options.states)
     if form in ("pt2", "torchscript"):
         from ..frontends.pytorch import from_pytorch
 
         return from_pytorch(
-            path, shapes=shapes, engine=options.engine, limits=options.limits, constants=options.constants
+            path,
+            shapes=shapes,
+            engine=options.engine,
+            limits=options.limits,
+            constants=options.constants,
+            states=options.states,
         )
     if form == "mxnet":
         from ..frontends.mxnet import from_mxnet
 
         params = options.params or find_params(path)
         sum_mode = options.sum_mode or "intended"
-        return from_mxnet(path, params, shapes=shapes, sum_mode=sum_mode, limits=options.limits)
+        return from_mxnet(path, params, shapes=shapes, sum_mode=sum_mode, limits=options.limits, states=options.states)
     raise QnnError(f"{path} is already compiled")
 
 
@@ -259,6 +266,15 @@ def _parse_constant(text: str) -> tuple[str, Any]:
     if not name or not parsed or not all(isinstance(value, (bool, int, float)) for value in parsed):
         raise click.BadParameter(f"{text!r} is not NAME=NUMBER or NAME=NUMBER,NUMBER,…", param_hint="--constant")
     return name, parsed if len(parsed) > 1 else parsed[0]
+
+
+def parse_states(texts: Sequence[str]) -> dict[str, str] | None:
+    """--state INPUT=OUTPUT, repeated. Raises click.BadParameter."""
+    pairs = [text.partition("=") for text in texts]
+    for text, (before, _, after) in zip(texts, pairs, strict=True):
+        if not before or not after:
+            raise click.BadParameter(f"{text!r} is not INPUT=OUTPUT", param_hint="--state")
+    return {before: after for before, _, after in pairs} or None
 
 
 def parse_limits(texts: Sequence[str]) -> Limits | None:

@@ -17,6 +17,7 @@ from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
 from ...qparams import QParams
 from ..building import blaming, distinct
+from ..feedback import with_states
 from . import attributes, converters  # noqa: F401  (the second fills the registry)
 from .assembly import MxnetAssembly
 from .node import Node
@@ -38,6 +39,7 @@ def from_mxnet(
     shapes: Mapping[str, Sequence[int]] | None = None,
     sum_mode: str = "intended",
     limits: Limits | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> QnnModule:
     """Import an MXNet 1.x model, quantized (the oneDNN-fused form of `quantize_net` and `quantize_model_mkldnn`) or
     float. MXNet is not needed.
@@ -51,6 +53,8 @@ def from_mxnet(
               its defects are in "mxnet" only: weights of a convolution with several groups (not depthwise) quantized
               with another channel's scale, and averages that count cells beyond the padding (pooling_convention="full")
     limits:   the limits of the import, by default `qnn_ext.Limits()`
+    states:   input name -> name of the output that is its next value, such as a recurrent network's hidden state: the
+              module has neither, the engine keeps the value between calls, from zeros on (`Engine.reset_state`)
 
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, or a
     graph MXNet itself cannot run), ShapeError (input shapes missing or wrong).
@@ -60,7 +64,8 @@ def from_mxnet(
     is_path = isinstance(symbol, os.PathLike) or (isinstance(symbol, str) and not symbol.lstrip().startswith("{"))
     source = os.fspath(symbol) if is_path else "symbol"  # type: ignore[arg-type]
     with limited(limits):
-        return Importer(read_symbol(symbol), read_params(params), dict(shapes or {}), sum_mode, str(source)).run()
+        importer = Importer(read_symbol(symbol), read_params(params), dict(shapes or {}), sum_mode, str(source))
+        return with_states(importer.run(), states)
 
 
 class Importer:

@@ -18,6 +18,7 @@ from ...op.base import constant, constant_value, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
+from ..feedback import with_states
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .batch import check_batch_axis
@@ -36,6 +37,7 @@ def from_onnx(
     shapes: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     constants: Mapping[str, Any] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) ONNX model: QDQ, QLinear and integer operators, those of com.microsoft and QONNX's.
 
@@ -47,13 +49,15 @@ def from_onnx(
     limits: the limits of the import, by default `qnn_ext.Limits()`
     constants: input name -> value of an input that never changes, such as a sample rate: the module does not have this
             input, and a condition that depends only on such inputs chooses its branch now
+    states: input name -> name of the output that is its next value, such as a recurrent network's hidden state: the
+            module has neither, the engine keeps the value between calls, from zeros on (`Engine.reset_state`)
 
     Results equal ONNX Runtime's: rint(x / scale) + zero_point, requantization rint(f32(acc) · f32(s_in / s_out)).
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
     or dtype), ShapeError (open dimensions), QnnError (the onnx package is missing).
     """
     with limited(limits):
-        return _import(source, shapes, constants or {})
+        return with_states(_import(source, shapes, constants or {}), states)
 
 
 def _import(source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[str, Any]) -> QnnModule:

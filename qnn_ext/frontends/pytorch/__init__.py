@@ -23,6 +23,7 @@ def from_pytorch(
     engine: str | None = None,
     limits: Limits | None = None,
     constants: Mapping[str, Any] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) PyTorch model.
 
@@ -36,6 +37,9 @@ def from_pytorch(
     limits:         the limits of the import, by default `qnn_ext.Limits()`
     constants:      input name -> value of an input that never changes: the module does not have this input, and
                     control flow that depends only on such inputs is decided now. It needs no example
+    states:         input name -> name of the output that is its next value, such as a recurrent network's hidden state:
+                    the module has neither, the engine keeps the value between calls, from zeros on
+                    (`Engine.reset_state`)
 
     Files are read and imported in a separate process, which costs the first import a few seconds: PyTorch's readers
     crash on some damaged files, and TorchScript is a program that the import evaluates. That process does not know
@@ -45,11 +49,13 @@ def from_pytorch(
     Raises ModelFormatError (damaged file, one that crashes PyTorch, pickled module, state dictionary), LimitError
     (beyond the limits), UnsupportedOperatorError, ShapeError, and QnnError when PyTorch is missing.
     """
+    from ..feedback import with_states
     from .common import import_torch
 
     torch = import_torch()
     with limited(limits):
-        return _import(torch, source, (example_inputs, shapes, constants or {}), engine)
+        module = _import(torch, source, (example_inputs, shapes, constants or {}), engine)
+        return with_states(module, states)
 
 
 def _import(torch: Any, source: Any, values: tuple[Any, Any, Any], engine: str | None) -> QnnModule:

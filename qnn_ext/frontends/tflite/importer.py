@@ -19,6 +19,7 @@ from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
+from ..feedback import with_states
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import ComplexValue, TfliteAssembly, check_dtype
 from .node import Node, shape_of
@@ -37,6 +38,7 @@ def from_tflite(
     shapes: Mapping[str, Sequence[int]] | None = None,
     limits: Limits | None = None,
     constants: Mapping[str, Any] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) TFLite model.
 
@@ -48,6 +50,8 @@ def from_tflite(
     limits:   the limits of the import, by default `qnn_ext.Limits()`
     constants: input name -> value of an input that never changes, integers for a quantized one: the module does not
               have this input
+    states:   input name -> name of the output that is its next value, such as a recurrent network's hidden state: the
+              module has neither, the engine keeps the value between calls, from zeros on (`Engine.reset_state`)
 
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
     or dtype), ShapeError.
@@ -56,7 +60,8 @@ def from_tflite(
         raise QnnError(f"numerics must be one of {', '.join(NUMERICS)}, found {numerics!r}")
     where = "model" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
     with limited(limits):
-        return Importer(read_model(source), numerics, dict(shapes or {}), str(where), constants=constants).run()
+        module = Importer(read_model(source), numerics, dict(shapes or {}), str(where), constants=constants).run()
+        return with_states(module, states)
 
 
 class Importer:
