@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import QnnError
 from ..module import QnnModule
-from ..quantize.pipeline import bind_parameters
+from ..quantize.stages import bind_parameters
 from .absent import refuse
 from .arrays import array_of
 from .expressions import Call, Expr, Function, Op, TensorType, TupleWrapper, Var, as_expr, free_vars
