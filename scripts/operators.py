@@ -11,6 +11,7 @@ import qnn_ext.frontends.pytorch.exported.converters
 import qnn_ext.frontends.pytorch.torchscript.converters  # noqa: F401  (they fill the registries)
 from qnn_ext.files.storage import write_text
 from qnn_ext.frontends.mxnet.registry import CONVERTERS as MXNET
+from qnn_ext.frontends.onnx.control_flow import CONTROL_FLOW
 from qnn_ext.frontends.onnx.registry import CONVERTERS as ONNX
 from qnn_ext.frontends.pytorch.exported.registry import CONVERTERS as EXPORTED
 from qnn_ext.frontends.pytorch.torchscript.registry import CONVERTERS as TORCHSCRIPT
@@ -26,6 +27,7 @@ def main() -> None:
 def document() -> str:
     """OPERATORS.md as it should be."""
     onnx = {domain: [name for d, name in ONNX if d == domain] for domain in sorted({d for d, _ in ONNX})}
+    onnx[""] += CONTROL_FLOW
     sections = [
         section("TFLite", "`from_tflite`", TFLITE),
         *(

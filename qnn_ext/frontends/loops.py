@@ -7,16 +7,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import IRModule, relax
 
-from ..errors import ModelFormatError
-from ..limits import check_elements
-from ..op.base import as_expr, constant, shape_of
+from ..errors import ModelFormatError, UnsupportedOperatorError
+from ..limits import check_elements, checkpoint
+from ..op.base import as_expr, constant, constant_value, shape_of
+from ..op.evaluate import interpret
 from ..op.loop import loop as call_of
-from ..passes.rewrite import function_of, operands
+from ..passes.rewrite import function_of, operands, substitute
 from .assembly import Assembly, Conversion
 
 Body = Callable[[list[relax.Expr], list[relax.Expr]], tuple[Any, ...]]
+Branch = Callable[[], Sequence[relax.Expr]]
+
+_MOST_TRIPS = 2**31 - 1
+_MOST_COUNTED = 1 << 13
+"""Rounds that are counted at import, at a fraction of a millisecond each."""
 
 
 def loop(
@@ -29,15 +35,19 @@ def loop(
     backwards_in: Sequence[bool] = (),
     backwards_out: Sequence[bool] = (),
     condition: relax.Expr | None = None,
+    whole: bool = False,
 ) -> tuple[list[relax.Expr], list[relax.Expr]]:
     """The final states, and the outputs of all rounds, each stacked along a new axis 0.
 
     body: (states, slices of the sequences) -> (new states, outputs); with `condition`, -> (condition, new states,
         outputs). What it emits into `node` becomes the loop's body, and may use any variable from outside.
-    trips: the number of rounds, the most of them with a `condition`
+    trips: the number of rounds, the most of them with a `condition`. A condition that depends only on constants, such
+        as that a counter is below a limit, is evaluated now; then there are fewer rounds and as many outputs.
     sequences, backwards_in, backwards_out, condition: as in `op.loop`
+    whole: whether outputs have as many slices as there were rounds, which must be known then
 
-    Raises ModelFormatError if a state changes its shape or dtype, LimitError if the outputs are too large.
+    Raises ModelFormatError if a state changes its shape or dtype, UnsupportedOperatorError for outputs whose number is
+    only known at run time, LimitError if they are too large.
     """
     assembly = node.assembly if isinstance(node, Conversion) else node
     states, sequences = [as_expr(state) for state in states], [as_expr(sequence) for sequence in sequences]
@@ -47,21 +57,147 @@ def loop(
         for index, sequence in enumerate(sequences)
     ]
     with _block(assembly, [*own, *slices]) as bindings:
-        *going, new_states, outputs = body(list(own), list(slices))
-        going, new_states, outputs = ([as_expr(value) for value in values] for values in (going, new_states, outputs))
+        *found, new_states, outputs = body(list(own), list(slices))
+    going, new_states, outputs = ([as_expr(value) for value in values] for values in (found, new_states, outputs))
     _check_states(states, new_states)
+    if condition is not None:
+        rounds = _counted(_Function(bindings, [*going, *new_states], own), [condition, *states], trips)
+        if rounds is not None:
+            trips, condition, going = rounds, None, []
+        elif outputs and whole:
+            raise UnsupportedOperatorError(
+                "the number of rounds, and so the length of the stacked outputs, depends on values computed at run time"
+            )
     for output in outputs:
         check_elements((trips, *shape_of(output)), "the loop's output")
+    if condition is None and trips > _MOST_TRIPS:
+        raise UnsupportedOperatorError(f"a loop of {trips:,} rounds; up to {_MOST_TRIPS:,} are supported")
     if trips == 0:
         empty = [constant(np.zeros((0, *shape_of(output)), str(output.ty.dtype))) for output in outputs]
         return states, empty
-    result = relax.Tuple([*going, *new_states, *outputs])
-    needed, captured = _needed(bindings, result, {*own, *slices})
-    function = function_of("body", needed, [*captured, *own, *slices], result, private=True)
-    call = call_of(function, captured, states, sequences, trips, backwards_in, backwards_out, condition)
+    changing = [index for index, (old, new) in enumerate(zip(own, new_states, strict=True)) if not new.same_as(old)]
+    fixed = {old: state for old, state, new in zip(own, states, new_states, strict=True) if new.same_as(old)}
+    bindings = [relax.VarBinding(binding.var, substitute(binding.value, fixed)) for binding in bindings]
+    results = [substitute(value, fixed) for value in (*going, *(new_states[index] for index in changing), *outputs)]
+    function = _Function(bindings, results, [*(own[index] for index in changing), *slices])
+    initial = [states[index] for index in changing]
+    call = call_of(
+        function.definition, function.captured, initial, sequences, trips, backwards_in, backwards_out, condition
+    )
+    fields = _fields(assembly, call)
+    for index in changing:
+        states[index] = fields.pop(0)
+    return states, fields
+
+
+def branch(node: Conversion | Assembly, condition: relax.Expr, then: Branch, otherwise: Branch) -> list[relax.Expr]:
+    """The results of `then` if the condition, a bool scalar, is true, else those of `otherwise`. Only one of them is
+    computed: each is a loop of at most one round.
+
+    then, otherwise: what they emit into `node` becomes a branch, and may use any variable from outside
+
+    Raises UnsupportedOperatorError if the branches differ in the types of their results.
+    """
+    assembly = node.assembly if isinstance(node, Conversion) else node
+    taken = []
+    for emit_branch in (then, otherwise):
+        with _block(assembly, []) as bindings:
+            taken.append((bindings, [as_expr(result) for result in emit_branch()]))
+    types = [[_type(result) for result in results] for _, results in taken]
+    if types[0] != types[1]:
+        one, other = next((pair for pair in zip(*types, strict=False) if pair[0] != pair[1]), map(len, types))
+        raise UnsupportedOperatorError(f"the branches of a condition computed at run time differ: {one} and {other}")
+    results = [
+        assembly.emit(relax.op.broadcast_to(constant(np.zeros((), str(result.ty.dtype))), shape_of(result)))
+        for result in taken[0][1]
+    ]
+    conditions = (condition, assembly.emit(relax.op.logical_not(condition)))
+    for going, (bindings, values) in zip(conditions, taken, strict=True):
+        own = [relax.Var(f"state{index}", value.ty) for index, value in enumerate(results)]
+        function = _Function(bindings, [constant(np.bool_(False)), *values], own)
+        results = _fields(assembly, call_of(function.definition, function.captured, results, [], 1, condition=going))
+    return results
+
+
+def _type(value: relax.Expr) -> str:
+    return f"{value.ty.dtype} of shape {shape_of(value)}"
+
+
+def _fields(assembly: Assembly, call: relax.Call) -> list[relax.Expr]:
     results = assembly.emit(call)
-    fields = [assembly.emit(relax.TupleGetItem(results, index)) for index in range(len(states) + len(outputs))]
-    return fields[: len(states)], fields[len(states) :]
+    return [assembly.emit(relax.TupleGetItem(results, index)) for index in range(len(results.ty.fields))]
+
+
+class _Function:
+    """Bindings as a function with these parameters; captured: the other variables that they use."""
+
+    def __init__(
+        self, bindings: Sequence[relax.VarBinding], results: Sequence[relax.Expr], params: Sequence[relax.Var]
+    ) -> None:
+        result = relax.Tuple(list(results))
+        needed, self.captured = _needed(bindings, result, set(params))
+        self._parts = needed, result, list(params)
+
+    @property
+    def definition(self) -> relax.Function:
+        bindings, result, params = self._parts
+        return function_of("body", bindings, [*self.captured, *params], result, private=True)
+
+    def sources(self, results: Sequence[relax.Expr]) -> set[relax.Var]:
+        """The variables from outside, and the parameters, that some of the results depend on."""
+        _, outside = _needed(self._parts[0], relax.Tuple(list(results)), set())
+        return set(outside)
+
+    def restricted(self, results: Sequence[relax.Expr], params: Sequence[relax.Var]) -> relax.Function:
+        """The function of fewer parameters that computes some of the results."""
+        result = relax.Tuple(list(results))
+        needed, _ = _needed(self._parts[0], result, set(params))
+        return function_of("main", needed, list(params), result)
+
+    @property
+    def results(self) -> list[relax.Expr]:
+        return list(self._parts[1].fields)
+
+    @property
+    def params(self) -> list[relax.Var]:
+        return self._parts[2]
+
+
+def _counted(update: _Function, values: Sequence[relax.Expr], most: int) -> int | None:
+    """The number of rounds, if their condition depends only on states that start with constants and on nothing else.
+
+    update: what a round computes: the condition and the new states. values: what they are at first
+    """
+    going, *states = (constant_value(value) for value in values)
+    if going is None:
+        return None
+    if not going:
+        return 0
+    condition, *new_states = update.results
+    position = {param: index for index, param in enumerate(update.params)}
+    involved: set[relax.Var] = set()
+    pending = update.sources([condition])
+    while pending - involved:
+        var = (pending - involved).pop()
+        if var not in position or states[position[var]] is None:
+            return None
+        involved.add(var)
+        pending |= update.sources([new_states[position[var]]])
+    params = [param for param in update.params if param in involved]
+    results = [condition, *(new_states[position[param]] for param in params)]
+    mod = IRModule({"main": update.restricted(results, params)})
+    carried: list[Any] = [states[position[param]] for param in params]
+    for rounds in range(1, _MOST_COUNTED):
+        if rounds >= most:
+            return most
+        checkpoint()
+        with np.errstate(all="ignore"):
+            going, *carried = interpret(mod, carried)
+        if not going:
+            return rounds
+        if not params:
+            return most
+    return None
 
 
 @contextmanager

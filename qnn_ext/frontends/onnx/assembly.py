@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tvm import relax
 
 from ...errors import ModelFormatError
@@ -13,7 +16,7 @@ from .reader import Model
 class OnnxAssembly(Assembly):
     """The assembly of a model. Constant weights stay integers: their `qnn.dequantize` is not computed.
 
-    constants:     name -> value, including those of the branches taken
+    constants:     name -> value
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
     """
 
@@ -23,6 +26,16 @@ class OnnxAssembly(Assembly):
         self.constants = dict(model.constants)
         self.narrow_dtypes = dict(model.narrow_dtypes)
         self._values: dict[str, relax.Expr] = {}
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A context for the values of a node's graph, which are forgotten afterwards; it may use all others."""
+        outside = self.constants, self.narrow_dtypes, self._values
+        self.constants, self.narrow_dtypes, self._values = (dict(values) for values in outside)
+        try:
+            yield
+        finally:
+            self.constants, self.narrow_dtypes, self._values = outside
 
     def value(self, name: str) -> relax.Expr:
         """A value by its name: an input, a constant, or computed by an earlier node."""

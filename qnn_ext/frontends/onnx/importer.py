@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..feedback import with_states
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .batch import check_batch_axis
+from .control_flow import CONTROL_FLOW
 from .fallback import convert_with_tvm
 from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
@@ -29,7 +30,7 @@ from .reader import Model, Operator, Subgraph, check_inputs, check_kinds, read_m
 from .registry import find_converter
 from .shapes import InputShapes, fixing_hint
 
-_MOST_NESTED = 32  # branches within branches
+_MOST_NESTED = 32  # graphs within graphs
 
 
 def from_onnx(
@@ -157,8 +158,8 @@ class Importer:
             check_inputs(operator, self.model.opset(operator.domain))
             check("operands", max(len(operator.inputs), len(operator.outputs)), "the operator")
             checkpoint()
-            if operator.op_type == "If" and not operator.domain:
-                return self._convert_if(operator)
+            if operator.op_type in CONTROL_FLOW and not operator.domain:
+                return self._convert_graphs(operator)
             check_kinds(operator, [str(self.assembly.value(n).ty.dtype) if n else "" for n in operator.inputs])
             if self._fold_node(operator):
                 return
@@ -202,29 +203,39 @@ class Importer:
                     self.assembly.narrow_dtypes[name] = dtype
         return True
 
-    def _convert_if(self, operator: Operator) -> None:
-        """The branch taken replaces the node; the condition must be known at import."""
-        condition = constant_value(self.assembly.value(operator.inputs[0])) if operator.inputs else None
-        if condition is None:
-            raise UnsupportedOperatorError(
-                "a condition computed at run time is not supported; only constant ones are. If it depends on an input "
-                "that never changes, bind that: constants={'name': value}, or --constant name=value"
-            )
-        branch = operator.attributes.get("then_branch" if condition.reshape(-1)[:1].any() else "else_branch")
-        if branch is None or self._depth >= _MOST_NESTED:
-            raise ModelFormatError("the branch is missing" if branch is None else "branches are nested too deeply")
-        graph = read_subgraph(branch, self.model.external)
+    def _convert_graphs(self, operator: Operator) -> None:
+        """A node with graphs of its own."""
+        node = Node(self.assembly, operator)
+
+        def read(name: str) -> Subgraph:
+            graph = operator.attributes.get(name)
+            if not hasattr(graph, "node"):
+                raise ModelFormatError(f"the graph {name!r} is missing")
+            return read_subgraph(graph, self.model.external)
+
+        results = CONTROL_FLOW[operator.op_type](node, read, self._run_graph)
+        if len(results) < len(operator.outputs):
+            raise ModelFormatError(f"has {len(operator.outputs)} outputs, but its body has {len(results)}")
+        for name, value in zip(operator.outputs, results, strict=False):
+            if name:
+                self.assembly.define(name, value)
+
+    def _run_graph(self, graph: Subgraph, inputs: Sequence[relax.Expr]) -> list[relax.Expr]:
+        """The outputs of a node's graph for these inputs. Its values are known in it only."""
+        if self._depth >= _MOST_NESTED:
+            raise ModelFormatError("graphs are nested too deeply")
         add_own(_elements_of(graph))
-        self.assembly.constants.update(graph.constants)
-        self.assembly.narrow_dtypes.update(graph.narrow_dtypes)
         self._depth += 1
-        for inner in graph.operators:
-            self._convert(inner)
+        with self.assembly.scope():
+            self.assembly.constants.update(graph.constants)
+            self.assembly.narrow_dtypes.update(graph.narrow_dtypes)
+            for name, value in zip(graph.inputs, inputs, strict=True):
+                self.assembly.define(name, value)
+            for inner in graph.operators:
+                self._convert(inner)
+            results = [self.assembly.value(name) for name in graph.outputs]
         self._depth -= 1
-        if len(graph.outputs) < len(operator.outputs):
-            raise ModelFormatError(f"has {len(operator.outputs)} outputs, but its branch has {len(graph.outputs)}")
-        for name, inner_name in zip(operator.outputs, graph.outputs, strict=False):
-            self.assembly.define(name, self.assembly.value(inner_name))
+        return results
 
 
 def _elements_of(graph: Model | Subgraph) -> int:

@@ -55,11 +55,12 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """Constants and nodes of a graph, in file order, and the names of its outputs."""
+    """Constants and nodes of a graph, in file order, and the names of its inputs and outputs."""
 
     operators: tuple[Operator, ...]
     constants: dict[str, np.ndarray]
     narrow_dtypes: dict[str, str]
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
@@ -196,6 +197,7 @@ def read_subgraph(graph: Any, external: ExternalData | None) -> Subgraph:
         operators=tuple(_read_operator(node, index, external) for index, node in enumerate(graph.node)),
         constants=constants,
         narrow_dtypes={t.name: NARROW[t.data_type] for t in graph.initializer if t.data_type in NARROW},
+        inputs=tuple(value.name for value in graph.input),
         outputs=tuple(value.name for value in graph.output),
     )
 

@@ -123,22 +123,6 @@ def test_the_branch_that_is_taken(condition, rng):
     check(branches(condition), {"x": rng.standard_normal(3).astype(np.float32)})
 
 
-def test_a_condition_at_run_time_is_refused():
-    with pytest.raises(UnsupportedOperatorError, match=r"If 'choice'.*at run time"):
-        from_onnx(branches(None))
-
-
-@pytest.mark.parametrize("operator", ["Loop", "Scan"])
-def test_loops_are_refused(operator):
-    body = model([node("Identity", ["i"], ["o"])], [value("i", ())], [value("o", ())]).graph
-    attributes = {"num_scan_inputs": 1} if operator == "Scan" else {}
-    proto = model(
-        [node(operator, ["x"], ["y"], "loop", body=body, **attributes)], [value("x", (), np.int64)], [value("y", None)]
-    )
-    with pytest.raises(UnsupportedOperatorError, match=f"{operator} 'loop'"):
-        from_onnx(proto)
-
-
 # ---- errors -------------------------------------------------------------------------------------------------------
 
 

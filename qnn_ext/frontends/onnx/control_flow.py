@@ -1,0 +1,187 @@
+"""If, Loop and Scan: nodes with graphs of their own, which may use every value around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ...errors import ModelFormatError
+from ...op.base import constant, constant_value, shape_of
+from ...op.loop import MOST_TRIPS
+from ..loops import branch, loop
+from .node import Node
+from .reader import Subgraph
+
+Run = Callable[[Subgraph, Sequence[relax.Expr]], list[relax.Expr]]
+"""Converts a graph with these inputs; returns its outputs."""
+Read = Callable[[str], Subgraph]
+"""The graph in an attribute. Raises ModelFormatError if there is none."""
+
+TRUE = constant(np.bool_(True))
+
+
+def convert_if(node: Node, read: Read, run: Run) -> list[relax.Expr]:
+    """One of two graphs. A constant condition chooses now, and the other graph is not even read."""
+    condition = node.input(0)
+    known = constant_value(condition)
+    if known is not None:
+        return _wanted(node, run(read("then_branch" if known.reshape(-1)[:1].any() else "else_branch"), []))
+    graphs = [read("then_branch"), read("else_branch")]
+    then, otherwise = (partial(_branch, node, run, graph) for graph in graphs)
+    return branch(node, _scalar(node, condition, "bool"), then, otherwise)
+
+
+def _branch(node: Node, run: Run, graph: Subgraph) -> list[relax.Expr]:
+    return _wanted(node, run(graph, []))
+
+
+def _wanted(node: Node, results: Sequence[relax.Expr]) -> list[relax.Expr]:
+    if len(results) < len(node.outputs):
+        raise ModelFormatError(f"has {len(node.outputs)} outputs, but its branch has {len(results)}")
+    return list(results[: len(node.outputs)])
+
+
+def convert_loop(node: Node, read: Read, run: Run) -> list[relax.Expr]:
+    """A body that takes (round, condition, states) and returns (condition, states, outputs)."""
+    body, states = read("body"), [node.input(index) for index in range(2, len(node.inputs))]
+    count = len(states)
+    if len(body.inputs) != count + 2 or len(body.outputs) < count + 1:
+        raise ModelFormatError(
+            f"has {count} states, but its body has {len(body.inputs)} inputs and {len(body.outputs)} outputs"
+        )
+    most = _scalar(node, node.input(0), "int64") if node.has_input(0) else None
+    going = _scalar(node, node.input(1), "bool") if node.has_input(1) else TRUE
+    trips = MOST_TRIPS if most is None else constant_value(most)
+    if trips is None:  # known at run time
+        going = _both(node, going, node.emit(relax.op.less(constant(np.int64(0)), most)))
+    limit = most if trips is None else None
+
+    def one_round(current: list[relax.Expr], _: list[relax.Expr]) -> tuple[Any, ...]:
+        *values, number = current
+        condition, *results = run(body, [number, TRUE, *values])
+        after = node.emit(relax.op.add(number, constant(np.int64(1))))
+        condition = _scalar(node, condition, "bool")
+        if limit is not None:
+            condition = _both(node, condition, node.emit(relax.op.less(after, limit)))
+        return condition, [*results[:count], after], results[count:]
+
+    start = constant(np.int64(0))
+    bounded = MOST_TRIPS if trips is None else max(int(trips), 0)
+    final, outputs = loop(node, one_round, [*states, start], [], bounded, condition=going, whole=True)
+    return [*final[:-1], *outputs]
+
+
+def _both(node: Node, one: relax.Expr, other: relax.Expr) -> relax.Expr:
+    """one and other; constants are not computed with."""
+    if one is TRUE or (constant_value(one) is not None and constant_value(one)):
+        return other
+    return node.emit(relax.op.logical_and(one, other))
+
+
+def _scalar(node: Node, value: relax.Expr, dtype: str) -> relax.Expr:
+    """A scalar, which models may also give as a vector of one element."""
+    if str(value.ty.dtype) != dtype or shape_of(value) not in ((), (1,)):
+        raise ModelFormatError(f"takes a {dtype} scalar, found {value.ty.dtype} of shape {shape_of(value)}")
+    return value if shape_of(value) == () else node.emit(relax.op.reshape(value, ()))
+
+
+def convert_scan(node: Node, read: Read, run: Run) -> list[relax.Expr]:
+    """A body that takes (states, slices) and returns (states, outputs)."""
+    return _scan_of_batches(node, read, run) if node.opset < 9 else _scan(node, read, run)
+
+
+def _scan(node: Node, read: Read, run: Run) -> list[relax.Expr]:
+    body, values = read("body"), [node.input(index) for index in range(len(node.inputs))]
+    sequences = int(node.attribute("num_scan_inputs", 0))
+    states = len(values) - sequences
+    outputs = len(body.outputs) - states
+    _check_scan(body, len(values), sequences, states)
+    axes = _flags(node, "scan_input_axes", sequences)
+    moved = [_moved(node, value, axis, 0) for value, axis in zip(values[states:], axes, strict=True)]
+    final, stacked = loop(
+        node,
+        lambda current, slices: _split(run(body, [*current, *slices]), states),
+        values[:states],
+        moved,
+        _length(moved),
+        backwards_in=[bool(flag) for flag in _flags(node, "scan_input_directions", sequences)],
+        backwards_out=[bool(flag) for flag in _flags(node, "scan_output_directions", outputs)],
+    )
+    placed = zip(stacked, _flags(node, "scan_output_axes", outputs), strict=True)
+    return [*final, *(_moved(node, value, 0, axis) for value, axis in placed)]
+
+
+def _scan_of_batches(node: Node, read: Read, run: Run) -> list[relax.Expr]:
+    """Version 8: every input and output has a batch axis first, and the samples are independent."""
+    body, values = read("body"), [node.input(index) for index in range(1, len(node.inputs))]
+    sequences = int(node.attribute("num_scan_inputs", 0))
+    states = len(values) - sequences
+    _check_scan(body, len(values), sequences, states)
+    flags = _flags(node, "directions", sequences)
+    if any(len(shape_of(value)) < 1 + (index >= states) for index, value in enumerate(values)):
+        raise ModelFormatError("inputs of version 8 have a batch axis, and sequences an axis after it")
+    batch, length = _length(values), _length(values[states:], 1)
+    if node.has_input(0) and any(found != length for found in node.integers(0)):
+        raise node.unsupported("sequences of different lengths")
+
+    def sample(_: list[relax.Expr], parts: list[relax.Expr]) -> tuple[list[relax.Expr], list[relax.Expr]]:
+        final, stacked = loop(
+            node,
+            lambda current, slices: _split(run(body, [*current, *slices]), states),
+            parts[:states],
+            parts[states:],
+            length,
+            backwards_in=[bool(flag) for flag in flags],
+        )
+        return [], [*final, *stacked]
+
+    return loop(node, sample, [], values, batch)[1]
+
+
+def _check_scan(body: Subgraph, values: int, sequences: int, states: int) -> None:
+    if not 0 < sequences <= values or len(body.inputs) != values or len(body.outputs) < states:
+        raise ModelFormatError(
+            f"has {values} inputs, of which {sequences} are scanned, but its body has {len(body.inputs)} inputs and "
+            f"{len(body.outputs)} outputs"
+        )
+
+
+def _flags(node: Node, name: str, count: int) -> list[int]:
+    """An attribute with an integer for each of `count` inputs or outputs, by default 0."""
+    found = node.attribute(name) or [0] * count
+    if len(found) != count:
+        raise ModelFormatError(f"attribute {name} has {len(found)} entries for {count} values")
+    return [int(entry) for entry in found]
+
+
+def _length(sequences: Sequence[relax.Expr], axis: int = 0) -> int:
+    """The length of the sequences, which must be the same."""
+    lengths = {shape_of(sequence)[axis] for sequence in sequences}
+    if len(lengths) != 1:
+        raise ModelFormatError(f"the scanned inputs have different lengths: {sorted(lengths)}")
+    return lengths.pop()
+
+
+def _moved(node: Node, value: relax.Expr, source: int, target: int) -> relax.Expr:
+    """A tensor with an axis moved elsewhere."""
+    rank = len(shape_of(value))
+    if not rank or not all(-rank <= axis < rank for axis in (source, target)):
+        raise ModelFormatError(f"axis {source or target} is out of range for shape {shape_of(value)}")
+    order = [axis for axis in range(rank) if axis != source % rank]
+    order.insert(target % rank, source % rank)
+    return value if order == sorted(order) else node.emit(relax.op.permute_dims(value, order))
+
+
+def _split(results: list[relax.Expr], states: int) -> tuple[list[relax.Expr], list[relax.Expr]]:
+    return results[:states], results[states:]
+
+
+CONTROL_FLOW: dict[str, Callable[[Node, Read, Run], list[relax.Expr]]] = {
+    "If": convert_if,
+    "Loop": convert_loop,
+    "Scan": convert_scan,
+}
