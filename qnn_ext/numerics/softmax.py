@@ -138,10 +138,15 @@ ONNXRUNTIME_RESERVE = 5.0  # a row's sum stays below the largest float32 by this
 
 
 def onnxruntime_exp_table(scale: float, length: int) -> Array:
-    """float32: e^(−d·s + c) for d < 256, with the largest entry as big as a float32 sum of `length` such allows."""
+    """float32: e^(−d·s + c)·2⁻³² for d < 256, with c so large as ONNX Runtime's float32 sum of `length` such allows.
+
+    The power of two, by which no result changes, leaves room for the product with ⌊1 / s_out⌋.
+    """
     most = np.float32(np.finfo(np.float32).max) / np.float32(length)
+    scale = float(scale)
     shift = max(0.0, float(np.log(most)) - ONNXRUNTIME_RESERVE) / scale
-    return np.exp((shift - np.arange(256, dtype=np.float64)) * scale).astype(np.float32)
+    exps = np.exp((shift - np.arange(256, dtype=np.float64)) * scale).astype(np.float32)
+    return np.asarray(np.ldexp(exps, -32), np.float32)
 
 
 def onnxruntime_factor(out_scale: Array) -> np.float32:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Value, beyond_int32
-from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, NARROWED, bounded
+from ..rules import APPROXIMATION, FLOAT_STEPS, FLOAT_SUMS, HOSTILE, bounded
 from .builder import BYTES, GENERATORS, MICROSOFT, OnnxBuilder
 
 generates = GENERATORS.generates
@@ -209,8 +209,8 @@ def binary(b: OnnxBuilder, name: str) -> None:
     largest = 255 * x.scale * (255 * y.scale) if name == "QLinearMul" else 255 * (x.scale + y.scale)
     shape = np.broadcast_shapes(x.shape, y.shape)
     accident = beyond_int32(largest, scale)
-    if name == "QLinearMul" and x.scale * y.scale > np.finfo(np.float32).max:
-        accident = NARROWED  # the infinite product of the scales
+    if name == "QLinearMul" and x.scale * y.scale > float(np.finfo(np.float32).max):
+        accident = HOSTILE  # the product of the scales is infinite, and NaN times 0
     b.node(name, inputs, shape, x.dtype, float(np.float32(scale)), zero, domain=MICROSOFT, accident=accident)
 
 

@@ -137,6 +137,17 @@ def test_softmax(shape, attributes, dtype, rng):
     ms("QLinearSoftmax", inputs, dtype, **attributes)
 
 
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("length", [1, 2, 3, 6])
+@pytest.mark.parametrize("steps", [150, 192, 255, 600, 99999])
+def test_softmax_of_short_rows(length, steps, dtype, rng):
+    """Exponentials near the largest float32, and many midpoints."""
+    low, _, high = ends(dtype)
+    data = np.concatenate([np.full((1, length), 5), rng.integers(high - 5, high + 1, (20, length))]).astype(dtype)
+    inputs = [data, const(0.1), const(0, dtype), const(1 / (steps + 0.3)), const(low, dtype)]
+    ms("QLinearSoftmax", inputs, dtype, axis=-1, node_opset=13)
+
+
 # ---- pooling -----------------------------------------------------------------------------------------------------
 
 WINDOWS = [
