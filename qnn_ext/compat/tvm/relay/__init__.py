@@ -48,7 +48,7 @@ from ...expressions import (
 from ...library import build, create_executor
 from ...passes import PassContext as build_config
 from ...saved import load_param_dict, save_param_dict
-from . import analysis, build_module, nn, op, qnn, testing, transform, vm
+from . import analysis, build_module, frontend, nn, op, qnn, quantize, testing, transform, vm
 
 globals().update(ELEMENTWISE, **REDUCTIONS)
 
@@ -77,12 +77,14 @@ __all__ = [
     "const",
     "create_executor",
     "expand_dims",
+    "frontend",
     "full",
     "load_param_dict",
     "nn",
     "ones",
     "op",
     "qnn",
+    "quantize",
     "repeat",
     "reshape",
     "round",
