@@ -121,8 +121,16 @@ def control_accuracy(
         raise QuantizationError("accuracy control needs data: give a dataset")
     data = batches(dataset, module.inputs)
     with shared_engines(), _shown(progress) as show:
-        search = _Search(module, data, config, goal, keep, samples, sensitivity_samples, work, show)
-        return search.run()
+        found = _Search(module, data, config, goal, keep, samples, sensitivity_samples, work, show).run()
+    share = 1.0 if found.report.chosen is None else found.report.chosen.share
+    if share < GOOD_SHARE:
+        warnings.warn(
+            f"{found.report.goal} takes {100 * (1 - share):.0f} % of the multiply-accumulates in more than 8 bits: see "
+            "the report for what was tried",
+            QuantizationWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 # ---- settings ----------------------------------------------------------------------------------------------------
@@ -433,13 +441,6 @@ class _Search:
         if not trial.reached:
             return None, trial
         self.report.chosen = trial
-        if trial.share < GOOD_SHARE:
-            warnings.warn(
-                f"{self.report.goal} takes {100 * (1 - trial.share):.0f} % of the multiply-accumulates in more than 8 "
-                "bits: see the report for what was tried",
-                QuantizationWarning,
-                stacklevel=4,
-            )
         return Controlled(done or stages(self._module, None, self._data, config), config, self.report), trial
 
     # ---- layers

@@ -91,6 +91,11 @@ def test_the_integers_keep_the_goal_with_the_fewest_layers(module, plain, keep):
     np.testing.assert_array_equal(results(again.stages.result), results(found.stages.result))
 
 
+def test_a_small_share_in_8_bits_is_a_warning(module, plain):
+    with pytest.warns(QuantizationWarning, match=r"dB takes \d+ % of the multiply-accumulates in more than 8 bits"):
+        control_accuracy(module, dataset=DATA, config=FIXED, min_sqnr=plain + 8)
+
+
 def test_settings_come_before_layers(module):
     """Two layers in between whose channels differ: equalization alone suffices for one scale per weight."""
     spread = np.exp(RNG.normal(size=(8, 1, 1, 1)) * 2).astype(np.float32)

@@ -1,0 +1,79 @@
+"""Tutorial 13: as accurate as required, with as many multiply-accumulates in 8 bits as possible.
+
+    python tutorials/13_accuracy.py
+
+The model is the bundled CNN for 8×8 digits in float; the numbers of the first call depend on the CPU's 8-bit dtype.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import qnn_ext
+from qnn_ext import quantize
+from qnn_ext.compiling.coverage import coverage
+
+DATA = Path(qnn_ext.__file__).parent / "data"
+
+model = qnn_ext.from_onnx(DATA / "digits_cnn_float32.onnx", shapes={"image": (50, 1, 8, 8)})
+with np.load(DATA / "digits_calibration.npz") as stored:
+    images = stored["image"][:100]  # training images, to calibrate on and to measure with
+with np.load(DATA / "digits_test.npz") as stored:
+    held_out, labels = stored["x"][:, None].astype(np.float32) / 16, stored["y"]
+
+
+def report(found: quantize.Controlled) -> None:
+    """What was tried: what was measured on integers in full, of the others how many."""
+    for trial in found.report.trials:
+        if trial.compiled:
+            print(f"  {trial.summary}: {'enough' if trial.reached else 'not enough'}")
+    print(f"  {len(found.report.trials)} trials")
+
+
+# 1. A signal-to-noise ratio of the outputs, in dB. Settings of 8-bit quantization are tried first: calibrators,
+#    equalization, SmoothQuant, rounding of weights (GPTQ, AdaRound), bias correction. Here they are enough. Trials are
+#    simulations of the whole model by one compiled program; the result is accepted by what its integers compute.
+
+found = quantize.control_accuracy(model, dataset=images, min_sqnr=37)
+print("37 dB:")
+report(found)
+assert found.report.chosen.share > 0.9
+
+# 2. Where they are not, layers move to 16 bits (16-bit activations times 8-bit weights) or to float: always the one
+#    that removes most noise from the outputs for its multiply-accumulates. Fields that the configuration sets are not
+#    searched. A work folder keeps each measurement as soon as it is known: after Ctrl-C or a crash, the same call goes
+#    on where it was, and one that is complete measures nothing again.
+
+config = quantize.QConfig(calibrate_mode="mse", equalize=True, weight_rounding="gptq", bias_correction=True)
+with tempfile.TemporaryDirectory() as work:
+    found = quantize.control_accuracy(model, dataset=images, config=config, min_sqnr=40, work=work)
+    again = quantize.control_accuracy(model, dataset=images, config=config, min_sqnr=40, work=work)
+print("40 dB:")
+report(found)
+assert again.config == found.config and all(trial.repeated for trial in again.report.trials)
+for layer, values in found.config.overrides.items():
+    print(f"  {layer}: {values['precision']}")
+
+# 3. Usually a task has a better measure than decibels: a function of the model, higher for a better one, and how much
+#    of it may be lost. It calls the model like an engine, and gets simulations, integers and once the float model.
+
+
+def accuracy(run) -> float:
+    """Share of the held-out digits classified correctly, in percent."""
+    answers = [run(held_out[start : start + 50]).argmax(1) for start in range(0, 450, 50)]
+    return 100 * float(np.mean(np.concatenate(answers) == labels))
+
+
+integers = quantize.quantize(model, dataset=images, metric=accuracy, max_drop=0.3)
+share = coverage(integers).share_in_8_bits
+print(f"accuracy {accuracy(qnn_ext.build(integers, num_threads=1)):.2f} %, {100 * share:.0f} % in 8 bits")
+
+# 4. If no setting is accurate enough, the error names the best one and has the report of what was tried.
+
+try:
+    quantize.control_accuracy(model, dataset=images, config=config, min_sqnr=200, keep="int16")
+except qnn_ext.AccuracyError as error:
+    print(error)
+
+# 5. The command line: qnn-ext quantize model.onnx --data calibration.npz --min-sqnr 30 --work trials/ --report report/
