@@ -308,7 +308,7 @@ def _attributes(name: str, call: relax.Call) -> dict[str, Any]:
         return call_attributes(call)
     if name == "nn.leakyrelu":
         return {"alpha": float(call.attrs.alpha)}
-    if name == "nn.softmax":
+    if name in ("nn.softmax", "nn.prelu"):
         return {"axis": int(call.attrs.axis)}
     if name == "nn.layer_norm":
         return {"epsilon": float(call.attrs.epsilon)}

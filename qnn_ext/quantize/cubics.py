@@ -205,8 +205,8 @@ def cubics(function: Callable[[np.ndarray], np.ndarray], target: Target) -> tupl
         return None
     unit = target.step if target.direct else 1.0
     best, error = None, TOLERANCE * target.step / unit
-    for part in _PARTS:
-        candidate = _fitted(lambda x: function(x) / unit, *ends, part)
+    for width in _widths(*ends, _bend(function, *ends)):
+        candidate = _fitted(lambda x: function(x) / unit, *ends, width)
         found = _error(lambda x: function(x) / unit, candidate)
         if found <= error:
             best, error = candidate, found
@@ -228,15 +228,36 @@ def _ends(function: Callable[[np.ndarray], np.ndarray], target: Target) -> tuple
     return float(np.float32(x[max(first, 0)])), float(np.float32(x[min(last, len(x) - 1)]))
 
 
-def _fitted(function: Callable[[np.ndarray], np.ndarray], low: float, high: float, part: float) -> tuple[Any, ...]:
-    """Cubics through the Chebyshev nodes of each segment, which are equally wide but for the last one."""
-    width = (high - low) * part / SEGMENTS
+def _bend(function: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> float:
+    """Where the function bends most: that of SELU has a corner there."""
+    for _ in range(3):
+        x = np.linspace(low, high, 129).astype(np.float32).astype(np.float64)
+        steepness = np.diff(function(x)) / np.maximum(np.diff(x), 1e-30)
+        place = int(np.abs(np.diff(steepness)).argmax()) + 1
+        low, high = x[place - 1], x[place + 1]
+    return float(x[place])
+
+
+def _widths(low: float, high: float, bend: float) -> list[float]:
+    """The widths of segments to try, and for each the nearest one with which a segment ends at the bend."""
+    plain = [(high - low) * part / SEGMENTS for part in _PARTS]
+    counts = [round((bend - low) / width) for width in plain]
+    return plain + [(bend - low) / (count - _MARGIN) for count in counts if count > 0]
+
+
+def _fitted(function: Callable[[np.ndarray], np.ndarray], low: float, high: float, width: float) -> tuple[Any, ...]:
+    """Cubics through the Chebyshev nodes of each segment, which are equally wide but for the last one, and for those
+    beyond the end."""
     edges = low + width * (np.arange(SEGMENTS + 1) - _MARGIN)
-    edges[0], edges[-1] = low, high
+    edges[0], edges[-1] = low, max(high, edges[-2] + width)
+    middle, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
     nodes = np.cos(np.pi * (np.arange(ROWS) + 0.5) / ROWS)
-    x = (edges[1:] + edges[:-1])[:, None] / 2 + (edges[1:] - edges[:-1])[:, None] / 2 * nodes
-    x = x.astype(np.float32).astype(np.float64)
-    coefficients = np.linalg.solve(x[..., None] ** np.arange(ROWS), function(x)[..., None])[..., 0].T
+    values = function(middle[:, None] + half[:, None] * nodes)
+    # Σ aₖ·((x − middle) / half)ᵏ, and the same by powers of x
+    a0, a1, a2, a3 = np.linalg.solve(nodes[:, None] ** np.arange(ROWS), values.T) / half ** np.arange(ROWS)[:, None]
+    c1 = a1 - 2 * a2 * middle + 3 * a3 * middle**2
+    c0 = a0 - a1 * middle + a2 * middle**2 - a3 * middle**3
+    coefficients = np.stack([c0, c1, a2 - 3 * a3 * middle, a3])
     factor = np.float32(1 / width)
     offset = np.float32(_MARGIN - 0.5 - low * float(factor))
     return coefficients.astype(np.float32), np.float32(low), np.float32(high), factor, offset

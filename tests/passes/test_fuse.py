@@ -173,6 +173,8 @@ FLOAT_OPERATORS = {
     "gelu_tanh": relax.op.nn.gelu_tanh,
     "silu": relax.op.nn.silu,
     "leaky_relu": lambda x: relax.op.nn.leakyrelu(x, 0.1),
+    "prelu": lambda x: relax.op.nn.prelu(x, constant(np.linspace(-0.5, 2, int(x.ty.shape[-1])).astype(np.float32)), -1),
+    "prelu_scalar": lambda x: relax.op.nn.prelu(x, constant(np.float32([0.3])), 1),
     "sqrt": lambda x: relax.op.sqrt(relax.op.abs(x)),
     "rsqrt": lambda x: relax.op.rsqrt(relax.op.add(relax.op.abs(x), constant(np.float32(0.3)))),
     "log": lambda x: relax.op.log(relax.op.add(relax.op.abs(x), constant(np.float32(0.3)))),

@@ -64,6 +64,7 @@ FUNCTIONS = {
     "gelu_tanh": gelu_tanh,
     "mish": mish,
     "softplus": softplus,
+    "elu": elu,
     **{
         name: lambda emit, x, operator=operator: emit(operator(x))
         for name, operator in {
@@ -74,6 +75,7 @@ FUNCTIONS = {
             "nn.gelu": R.nn.gelu,
             "nn.gelu_tanh": R.nn.gelu_tanh,
             "nn.softplus": R.nn.softplus,
+            "nn.selu": R.nn.selu,
         }.items()
     },
 }
@@ -178,8 +180,12 @@ def numpy_mish(x):
     return x * np.tanh(np.logaddexp(0, x))
 
 
+def numpy_selu(x):
+    return 1.0507 * np.where(x > 0, x, 1.6733 * np.expm1(np.minimum(x, 0)))
+
+
 @pytest.mark.parametrize("highest", [0.7, 1.3, 3.0, 6.0, 20.0, 100.0, 3000.0])
-@pytest.mark.parametrize("function", [numpy_silu, numpy_mish, np.tanh, lambda x: np.logaddexp(0, x)])
+@pytest.mark.parametrize("function", [numpy_silu, numpy_mish, numpy_selu, np.tanh, lambda x: np.logaddexp(0, x)])
 @pytest.mark.parametrize("direct", [True, False])
 def test_error(function, highest, direct):
     """Less than a sixteenth of a step wherever the result is not clipped, at every size of the range."""

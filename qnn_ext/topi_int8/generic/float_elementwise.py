@@ -64,6 +64,15 @@ def _leaky_relu(x: Expr, alpha: float) -> Expr:
     return tirx.Select(x > _const(0.0, x), x, tir.fence(x * _const(alpha, x)))
 
 
+def _prelu(stage: Stage, data: Operand, slope: Operand, *, axis: int) -> Expr:
+    """slope: one value, or a vector along `axis`."""
+    factor = stage.parameter(slope, axis)
+    return tir.shared(stage.read(data), lambda x: tirx.Select(x > _const(0.0, x), x, tir.fence(x * factor)))
+
+
+RULES["nn.prelu"] = _prelu
+FLOAT_RULES.add("nn.prelu")
+
 float_rule("divide", lambda a, b: a / b)
 float_rule("power", tirx.power)
 float_rule("negative", lambda x: -x)
