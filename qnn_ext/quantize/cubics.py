@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ _CARRIES_ERRORS = ("add", "subtract", "maximum", "minimum", "clip", "nn.relu", "
 
 
 def with_cubics(mod: IRModule) -> IRModule:
-    """`mod`, a QDQ graph, with every function of one float tensor that is no mere arithmetic as cubics, if they are
-    accurate enough for the 8-bit integers that it is quantized to."""
+    """`mod`, a QDQ graph, with functions of one float tensor as cubics wherever these are faster, and accurate enough
+    for the 8-bit integers that the result is quantized to."""
     return _Functions(mod).run()
 
 
@@ -62,6 +63,15 @@ class Target:
         return Target(self.step, self.low - size, self.high + size)
 
 
+class _Work(IntEnum):
+    """What computes a function: bounds, which integers have too; arithmetic, after which cubics save the division by the
+    scale; or operators that are slower than cubics."""
+
+    BOUNDS = 0
+    ARITHMETIC = 1
+    FUNCTION = 2
+
+
 class _Functions:
     def __init__(self, mod: IRModule) -> None:
         self._new = Rebuild(mod["main"])
@@ -69,7 +79,7 @@ class _Functions:
         self._values = {binding.var: binding.value for binding in self._bindings}
         self._readers = consumers(self._new.function, self._bindings)
         self._sources: dict[Any, Any] = {}  # variable -> the one that it is a function of
-        self._costly: set[Any] = set()  # those computed by more than arithmetic
+        self._work: dict[Any, _Work] = {}  # what computes it from there
         self._integers: set[Any] = set()  # variables that are dequantized, or moved since
         self._targets: dict[Any, Target | None] = {}
 
@@ -120,12 +130,14 @@ class _Functions:
         if source in self._integers or not _is_float32(source) or shape_of(var) != shape_of(source):
             return
         self._sources[var] = source
-        if not traits.cheap or not self._costly.isdisjoint(tensors):
-            self._costly.add(var)
+        own = _Work.BOUNDS if traits.clips is not None or traits.selects else _Work.ARITHMETIC
+        if not traits.cheap or name == "divide":
+            own = _Work.FUNCTION
+        self._work[var] = max(own, *(self._work.get(tensor, own) for tensor in tensors))
 
     def _leaves(self, var: Any) -> bool:
-        """Whether a function that is more than arithmetic is read as something other than a step of another one."""
-        if var not in self._costly or not _is_float32(var):
+        """Whether a function that takes some work is read as something other than a step of another one."""
+        if self._work.get(var, _Work.BOUNDS) is _Work.BOUNDS or not _is_float32(var):
             return False
         source = self._sources[var]
         return not all(source.same_as(self._sources.get(reader)) for reader in self._read_by(var))
@@ -140,8 +152,9 @@ class _Functions:
         found, readers = self._targets.get(var), self._read_by(var)
         if found is None:
             return None
-        direct = len(readers) == 1 and op_name(self._values[readers[0]]) == "qnn.quantize"
-        return replace(found, direct=True) if direct else found.widened
+        if len(readers) == 1 and op_name(self._values[readers[0]]) == "qnn.quantize":
+            return replace(found, direct=True)
+        return found.widened if self._work[var] is _Work.FUNCTION else None
 
     def _quantized(self, var: Any) -> Target | None:
         """What all readers of a variable quantize it to, moved and with errors as large."""
@@ -221,11 +234,23 @@ def _ends(function: Callable[[np.ndarray], np.ndarray], target: Target) -> tuple
     if np.isnan(y).any():
         return None
     slack = TOLERANCE / 4 * target.step
-    rising, falling = np.abs(y - y[0]) > slack, np.abs(y - y[-1]) > slack
-    if not rising.any() or not falling.any():
-        return None
-    first, last = int(rising.argmax()) - 1, len(x) - int(falling[::-1].argmax())
-    return float(np.float32(x[max(first, 0)])), float(np.float32(x[min(last, len(x) - 1)]))
+
+    def end(order: int) -> float | None:
+        """The last argument, in this order, up to which the function stays at its first value; a corner may be there."""
+        places, values = x[::order], y[::order]
+        changed = np.abs(values - values[0]) > slack
+        if not changed.any():
+            return None
+        first = max(int(changed.argmax()), 1)
+        outside, inside = places[first - 1], places[first]
+        for _ in range(16):
+            middle = (outside + inside) / 2
+            value = np.clip(function(np.float64([middle])), target.low, target.high).item()
+            outside, inside = (outside, middle) if abs(value - values[0]) > slack else (middle, inside)
+        return float(np.float32(outside))
+
+    low, high = end(1), end(-1)
+    return None if low is None or high is None or not low < high else (low, high)
 
 
 def _bend(function: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> float:

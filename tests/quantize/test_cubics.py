@@ -58,6 +58,11 @@ def elu(emit, x):
     return emit(R.where(emit(R.greater(x, scalar(0))), x, below))
 
 
+def hard_swish(emit, x):
+    clipped = emit(R.clip(emit(R.add(x, scalar(3))), 0, 6))
+    return emit(R.divide(emit(R.multiply(x, clipped)), scalar(6)))
+
+
 FUNCTIONS = {
     "silu": silu,
     "gelu": gelu,
@@ -65,6 +70,8 @@ FUNCTIONS = {
     "mish": mish,
     "softplus": softplus,
     "elu": elu,
+    "hard_swish": hard_swish,
+    "leaky_relu": lambda emit, x: emit(R.nn.leakyrelu(x, 0.1)),
     **{
         name: lambda emit, x, operator=operator: emit(operator(x))
         for name, operator in {
@@ -131,9 +138,8 @@ def test_joined():
     assert steps_apart((body, SHAPE)).mean() < 1e-3
 
 
-def hard_swish(emit, x):
-    clipped = emit(R.clip(emit(R.add(x, scalar(3))), 0, 6))
-    return emit(R.divide(emit(R.multiply(x, clipped)), scalar(6)))
+def bounds(emit, x):
+    return emit(R.clip(emit(R.maximum(x, scalar(-1))), 0, 6))
 
 
 def of_two_tensors(emit, x):
@@ -145,9 +151,9 @@ def per_channel(emit, x):
     return emit(R.sin(emit(R.multiply(x, slopes))))
 
 
-@pytest.mark.parametrize("function", [hard_swish, of_two_tensors, per_channel, lambda emit, x: emit(R.sin(x))])
+@pytest.mark.parametrize("function", [bounds, of_two_tensors, per_channel, lambda emit, x: emit(R.sin(x))])
 def test_what_stays(function):
-    """Arithmetic, functions of two tensors or of a constant per channel, and what sixteen cubics do not follow."""
+    """Bounds, functions of two tensors or of a constant per channel, and what sixteen cubics do not follow."""
     _, annotated, table, _ = prepared(network(function), CONFIG)
     assert "qnn.piecewise" not in names(realize(annotated, table, CONFIG))
 
@@ -180,12 +186,18 @@ def numpy_mish(x):
     return x * np.tanh(np.logaddexp(0, x))
 
 
+def numpy_hard_swish(x):
+    return x * np.clip(x + 3, 0, 6) / 6
+
+
 def numpy_selu(x):
     return 1.0507 * np.where(x > 0, x, 1.6733 * np.expm1(np.minimum(x, 0)))
 
 
 @pytest.mark.parametrize("highest", [0.7, 1.3, 3.0, 6.0, 20.0, 100.0, 3000.0])
-@pytest.mark.parametrize("function", [numpy_silu, numpy_mish, numpy_selu, np.tanh, lambda x: np.logaddexp(0, x)])
+@pytest.mark.parametrize(
+    "function", [numpy_silu, numpy_mish, numpy_selu, numpy_hard_swish, np.tanh, lambda x: np.logaddexp(0, x)]
+)
 @pytest.mark.parametrize("direct", [True, False])
 def test_error(function, highest, direct):
     """Less than a sixteenth of a step wherever the result is not clipped, at every size of the range."""
