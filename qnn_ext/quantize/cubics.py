@@ -64,8 +64,8 @@ class Target:
 
 
 class _Work(IntEnum):
-    """What computes a function: bounds, which integers have too; arithmetic, after which cubics save the division by the
-    scale; or operators that are slower than cubics."""
+    """What computes a function: bounds, which integers have too; arithmetic, after which cubics save the division by
+    the scale; or operators that are slower than cubics."""
 
     BOUNDS = 0
     ARITHMETIC = 1
@@ -236,7 +236,7 @@ def _ends(function: Callable[[np.ndarray], np.ndarray], target: Target) -> tuple
     slack = TOLERANCE / 4 * target.step
 
     def end(order: int) -> float | None:
-        """The last argument, in this order, up to which the function stays at its first value; a corner may be there."""
+        """The last argument, in this order, up to which the function stays at its first value: maybe a corner."""
         places, values = x[::order], y[::order]
         changed = np.abs(values - values[0]) > slack
         if not changed.any():
