@@ -49,7 +49,8 @@ def _pipeline() -> tuple[tvm.transform.Pass, Any, Any]:
     pipeline, finalize_host, finalize_device = default_s_tir_pipeline()
     first = tirx.transform.prim_func_pass(_begin, opt_level=0, name="qnn_ext.begin")
     last = tirx.transform.prim_func_pass(_finish, opt_level=0, name="qnn_ext.finish")
-    return tvm.ir.transform.Sequential([first, pipeline, last]), finalize_host, finalize_device
+    unique = tirx.transform.ConvertSSA()  # schedules copy blocks with the variables of their `let`s
+    return tvm.ir.transform.Sequential([unique, first, pipeline, last]), finalize_host, finalize_device
 
 
 tirx.register_tir_pipeline(PIPELINE, _pipeline)

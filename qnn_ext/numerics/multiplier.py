@@ -17,6 +17,11 @@ class FixedPoint:
     multiplier: np.ndarray
     shift: np.ndarray
 
+    @property
+    def largest(self) -> float:
+        """The largest of the numbers."""
+        return float(np.ldexp(self.multiplier.astype(np.float64), self.shift - 31).max(initial=0.0))
+
 
 MOST_SHIFT = {"int32": 31, "int64": 14}  # int64 data is multiplied by 15 bits, of which one must remain for rounding
 

@@ -13,6 +13,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..qparams import dtype_range
+from .held import held
 from .saturate import saturated
 from .wrapping import low_bits
 
@@ -65,8 +66,9 @@ def shared(x: Expr, body: Callable[[Expr], Expr]) -> Expr:
     """
     if isinstance(x, (tirx.Var, tirx.IntImm, tirx.FloatImm)):
         return body(x)
-    var = tirx.Var("shared", dtype_of(x))
-    return tirx.Let(var, x, body(var))
+    dtype = dtype_of(x)
+    var = tirx.Var("shared", dtype)
+    return tirx.Let(var, held(x, dtype) if dtype.startswith(("int", "uint")) else x, body(var))
 
 
 def fused_multiply_add(a: Expr, b: Expr, c: Expr) -> Expr:
@@ -136,10 +138,13 @@ def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True
         total = _const64(15) - shift
         return (x * reduced + (one << (total - one))) >> total
     left, right = _split_shift(_exponent(shift))
-    shifted = low_bits(_i64(x) << left, "int32") if upwards and not _is_zero(left) else x
-    high = saturating_rounding_doubling_high_mul(shifted, multiplier)
-    # multipliers are not negative, so `shifted` has the sign of `high`; if high is 0 the quotient is 0 in any case
-    return rounding_divide_by_pot(high, right, sign_of=shifted)
+
+    def rounded_twice(shifted: Expr) -> Expr:
+        high = saturating_rounding_doubling_high_mul(shifted, multiplier)
+        # multipliers are not negative, so `shifted` has the sign of `high`; if high is 0 the quotient is 0 in any case
+        return rounding_divide_by_pot(high, right, sign_of=shifted)
+
+    return shared(low_bits(_i64(x) << left, "int32") if upwards and not _is_zero(left) else x, rounded_twice)
 
 
 def multiply_upward(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
@@ -152,7 +157,11 @@ def multiply_tonearest(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = T
     """The same with midpoints away from zero."""
     product, total = _product(x, multiplier, shift, upwards)
     half = _const64(1) << (total - _const64(1))
-    return (product + tirx.Select(product >= _const64(0), half, half - _const64(1))) >> total
+
+    def rounded(product: Expr) -> Expr:
+        return (product + tirx.Select(product >= _const64(0), half, half - _const64(1))) >> total
+
+    return shared(product, rounded)
 
 
 def _product(x: Expr, multiplier: Expr, shift: Expr, upwards: bool) -> tuple[Expr, Expr]:
@@ -268,10 +277,22 @@ def requantize_float_relay(x: Expr, multiplier: Expr, zero_point: Expr, dtype: s
 
 
 def requantize_fixed(
-    x: Expr, multiplier: Expr, shift: Expr, zero_point: Expr, dtype: str, rounding: str, upwards: bool = True
+    x: Expr,
+    multiplier: Expr,
+    shift: Expr,
+    zero_point: Expr,
+    dtype: str,
+    rounding: str,
+    upwards: bool = True,
+    narrow: bool = False,
 ) -> Expr:
-    """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp)."""
+    """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp).
+
+    narrow: whether |multiply(x)| is known to be below 2³⁰
+    """
     multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
+    if narrow:
+        return saturating_add(multiply(x, multiplier, shift, upwards).astype("int32"), zero_point, dtype)
     return saturate(multiply(x, multiplier, shift, upwards) + _i64(zero_point), dtype)
 
 

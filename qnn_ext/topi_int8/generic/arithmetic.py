@@ -45,13 +45,13 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
         right = stage.shifted(rhs, rhs_zero_point, rhs_axis)
         scales = [scale.constant().reshape(-1) for scale in (lhs_scale, rhs_scale, output_scale)]
         axes, zero_point = (lhs_axis, rhs_axis), stage.parameter(output_zero_point, -1)
+        sizes = shifted_limit(lhs, lhs_zero_point), shifted_limit(rhs, rhs_zero_point)
         if rounding == "TONEAREST_EVEN":
             factors = [float_multiplier(scale, scales[2]) for scale in scales[:2]]
             parts = [
                 tir.fence(x.astype("float32") * stage.along(factor, axis))
                 for x, factor, axis in zip((left, right), factors, axes, strict=True)
             ]
-            sizes = shifted_limit(lhs, lhs_zero_point), shifted_limit(rhs, rhs_zero_point)
             limit = sum(size * float(np.abs(factor).max()) for size, factor in zip(sizes, factors, strict=True))
             return tir.round_to_int(sign(*parts), zero_point, out_dtype, limit)
         if rounding == "TFLITE":
@@ -69,7 +69,8 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
                 for x, m, axis in zip((left, right), multipliers, axes, strict=False)
             )
             raw = sign(one, two).astype("int32")
-            return fixed(stage, raw, multipliers[2], zero_point, -1, "TFLITE", out_dtype)
+            limit = sum(size * 2.0**headroom * m.largest for size, m in zip(sizes, multipliers, strict=False))
+            return fixed(stage, raw, multipliers[2], zero_point, -1, "TFLITE", out_dtype, limit)
         if compute_dtype == "int32":
             left_multiplier, right_multiplier, shift = xnnpack_multipliers(*scales)
             total = sign(left * tirx.const(left_multiplier, "int32"), right * tirx.const(right_multiplier, "int32"))
@@ -143,19 +144,29 @@ def _prelu(
     out_dtype: str,
 ) -> Expr:
     in_scale, slope_scale, out_scale = (s.constant().reshape(-1) for s in (input_scale, alpha_scale, output_scale))
-    x = stage.shifted(data, input_zero_point, -1)
-    limit = shifted_limit(data, input_zero_point) * shifted_limit(alpha, alpha_zero_point)
-    below = defined(x * stage.shifted(alpha, alpha_zero_point, -1), limit)
-    zero_point = stage.parameter(output_zero_point, -1)
-    branches = []
-    for value, scale in ((x, in_scale), (below, np.asarray(in_scale * slope_scale))):
-        if rounding == "TFLITE":
-            ratio = float_multiplier(scale.astype(np.float32), out_scale.astype(np.float32)).astype(np.float64)
-            branches.append(
-                fixed(stage, value, fixed_point(ratio, rounding=rounding), zero_point, -1, rounding, out_dtype)
+    slope, zero_point = stage.shifted(alpha, alpha_zero_point, -1), stage.parameter(output_zero_point, -1)
+    above = shifted_limit(data, input_zero_point)
+    limits = above, above * shifted_limit(alpha, alpha_zero_point)
+    scales = in_scale, np.asarray(in_scale * slope_scale)
+
+    def either(scaled: Callable[[int, Expr], Expr]) -> Expr:
+        """scaled(0, x) or scaled(1, x · slope), depending on the sign of x."""
+
+        def branches(x: Expr) -> Expr:
+            below = scaled(1, defined(x * slope, limits[1]))
+            return tirx.Select(x >= tirx.const(0, "int32"), scaled(0, x), below)
+
+        return tir.shared(stage.shifted(data, input_zero_point, -1), branches)
+
+    if rounding != "TFLITE":
+        return either(
+            lambda i, value: rescaled(
+                stage, value, scales[i], out_scale, zero_point, -1, rounding, compute_dtype, out_dtype, limit=limits[i]
             )
-        else:
-            branches.append(
-                rescaled(stage, value, scale, out_scale, zero_point, -1, rounding, compute_dtype, out_dtype)
-            )
-    return tirx.Select(x >= tirx.const(0, "int32"), *branches)
+        )
+    ratios = [float_multiplier(scale.astype(np.float32), out_scale.astype(np.float32)) for scale in scales]
+    fps = [fixed_point(ratio.astype(np.float64), rounding=rounding) for ratio in ratios]
+    if all(limit * fp.largest < 2.0**30 for limit, fp in zip(limits, fps, strict=True)):
+        total = either(lambda i, value: multiplied_tflite(stage, value, fps[i], -1).astype("int32"))
+        return tir.saturating_add(total, zero_point, out_dtype)
+    return either(lambda i, value: fixed(stage, value, fps[i], zero_point, -1, rounding, out_dtype))

@@ -19,6 +19,7 @@ from tvm.ir import Call, Expr, TensorLoad
 from tvm.s_tir import SBlock, Schedule
 from tvm.sym import detect_linear_equation
 
+from ...numerics.held import HELD
 from ...numerics.multiply import MULTIPLY
 from ...numerics.piecewise import SEGMENTS
 from ...numerics.saturate import SATURATE
@@ -26,6 +27,7 @@ from ...numerics.saturate import SATURATE
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 
 _CHEAP_CALLS = {
+    HELD,
     MULTIPLY,
     SATURATE,
     "tirx.call_llvm_pure_intrin",

@@ -258,13 +258,26 @@ def rescaled(
         return tir.requantize_float(x, stage.along(factor, axis), zero_point, out_dtype, limit)
     ratio = in_scale.astype(np.float64) / out_scale.astype(np.float64)
     if compute_dtype == "int64":
-        return fixed(stage, x, fixed_point(ratio, tir.dtype_of(x), rounding), zero_point, axis, rounding, out_dtype)
+        fp = fixed_point(ratio, tir.dtype_of(x), rounding)
+        return fixed(stage, x, fp, zero_point, axis, rounding, out_dtype, limit)
     multiplier = stage.along(ratio.astype(compute_dtype), axis)
     return tir.requantize_float_relay(x, multiplier, zero_point, out_dtype, rounding)
 
 
-def fixed(stage: Stage, x: Expr, fp: FixedPoint, zero_point: Expr, axis: int, rounding: str, out_dtype: str) -> Expr:
-    """saturate(x · fp + zero_point) by an integer rounding rule."""
+def fixed(
+    stage: Stage,
+    x: Expr,
+    fp: FixedPoint,
+    zero_point: Expr,
+    axis: int,
+    rounding: str,
+    out_dtype: str,
+    limit: float = math.inf,
+) -> Expr:
+    """saturate(x · fp + zero_point) by an integer rounding rule.
+
+    limit: a bound on |x|, if known
+    """
     doubled = rounding == "TFLITE" and tir.dtype_of(x) == "int32" and current_backend().doubles
     if doubled and isinstance(zero_point, tirx.IntImm):
         product = multiplied_tflite(stage, x, fp, axis)
@@ -272,7 +285,10 @@ def fixed(stage: Stage, x: Expr, fp: FixedPoint, zero_point: Expr, axis: int, ro
             return saturated(product, int(zero_point), out_dtype)
         return tir.saturate(product.astype("int64") + zero_point.astype("int64"), out_dtype)
     multiplier, shift = stage.along(fp.multiplier, axis), stage.along(fp.shift, axis)
-    return tir.requantize_fixed(x, multiplier, shift, zero_point, out_dtype, rounding, bool((fp.shift > 0).any()))
+    narrow = rounding == "TFLITE" and tir.dtype_of(x) == "int32" and limit * fp.largest < 2.0**30
+    return tir.requantize_fixed(
+        x, multiplier, shift, zero_point, out_dtype, rounding, bool((fp.shift > 0).any()), narrow
+    )
 
 
 def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int) -> Expr:
