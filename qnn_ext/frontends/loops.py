@@ -14,6 +14,7 @@ from ..limits import check_elements, checkpoint
 from ..op.base import as_expr, constant, constant_value, shape_of
 from ..op.evaluate import interpret
 from ..op.loop import loop as call_of
+from ..passes.bodies import has_loops
 from ..passes.rewrite import function_of, operands, substitute
 from .assembly import Assembly, Conversion
 
@@ -21,8 +22,12 @@ Body = Callable[[list[relax.Expr], list[relax.Expr]], tuple[Any, ...]]
 Branch = Callable[[], Sequence[relax.Expr]]
 
 _MOST_TRIPS = 2**31 - 1
-_MOST_COUNTED = 1 << 13
+_MOST_COUNTED = 1 << 14
 """Rounds that are counted at import, at a fraction of a millisecond each."""
+
+
+class UnknownRoundsError(UnsupportedOperatorError):
+    """The number of rounds is only known at run time."""
 
 
 def loop(
@@ -44,7 +49,8 @@ def loop(
     trips: the number of rounds, the most of them with a `condition`. A condition that depends only on constants, such
         as that a counter is below a limit, is evaluated now; then there are fewer rounds and as many outputs.
     sequences, backwards_in, backwards_out, condition: as in `op.loop`
-    whole: whether outputs have as many slices as there were rounds, which must be known then
+    whole: whether there are as many rounds as slices of the outputs, and not more than of the sequences, of which those
+        after the last round are not read. The number of rounds must be known then
 
     Raises ModelFormatError if a state changes its shape or dtype, UnsupportedOperatorError for outputs whose number is
     only known at run time, LimitError if they are too large.
@@ -59,19 +65,21 @@ def loop(
     with _block(assembly, [*own, *slices]) as bindings:
         *found, new_states, outputs = body(list(own), list(slices))
     going, new_states, outputs = ([as_expr(value) for value in values] for values in (found, new_states, outputs))
-    _check_states(states, new_states)
+    check_states(states, new_states)
     if condition is not None:
         rounds = _counted(_Function(bindings, [*going, *new_states], own), [condition, *states], trips)
         if rounds is not None:
             trips, condition, going = rounds, None, []
-        elif outputs and whole:
-            raise UnsupportedOperatorError(
+        elif (outputs or sequences) and whole:
+            raise UnknownRoundsError(
                 "the number of rounds, and so the length of the stacked outputs, depends on values computed at run time"
             )
     for output in outputs:
         check_elements((trips, *shape_of(output)), "the loop's output")
     if condition is None and trips > _MOST_TRIPS:
         raise UnsupportedOperatorError(f"a loop of {trips:,} rounds; up to {_MOST_TRIPS:,} are supported")
+    if whole:
+        sequences = [_beginning(assembly, sequence, trips) for sequence in sequences]
     if trips == 0:
         empty = [constant(np.zeros((0, *shape_of(output)), str(output.ty.dtype))) for output in outputs]
         return states, empty
@@ -117,6 +125,13 @@ def branch(node: Conversion | Assembly, condition: relax.Expr, then: Branch, oth
         function = _Function(bindings, [constant(np.bool_(False)), *values], own)
         results = _fields(assembly, call_of(function.definition, function.captured, results, [], 1, condition=going))
     return results
+
+
+def _beginning(assembly: Assembly, sequence: relax.Expr, count: int) -> relax.Expr:
+    length = shape_of(sequence)[0]
+    if count > length:
+        raise ModelFormatError(f"the loop takes {count} rounds, and a tensor it goes through has only {length} slices")
+    return sequence if count == length else assembly.emit(relax.op.strided_slice(sequence, [0], [0], [count]))
 
 
 def _type(value: relax.Expr) -> str:
@@ -186,6 +201,8 @@ def _counted(update: _Function, values: Sequence[relax.Expr], most: int) -> int 
     params = [param for param in update.params if param in involved]
     results = [condition, *(new_states[position[param]] for param in params)]
     mod = IRModule({"main": update.restricted(results, params)})
+    if has_loops(mod):
+        return None
     carried: list[Any] = [states[position[param]] for param in params]
     for rounds in range(1, _MOST_COUNTED):
         if rounds >= most:
@@ -214,7 +231,8 @@ def _block(assembly: Assembly, params: Sequence[relax.Var]) -> Iterator[list[rel
         builder.end_scope()
 
 
-def _check_states(states: Sequence[relax.Expr], new: Sequence[relax.Expr]) -> None:
+def check_states(states: Sequence[relax.Expr], new: Sequence[relax.Expr]) -> None:
+    """Raises ModelFormatError unless the new states have the types of the old ones."""
     if len(states) != len(new):
         raise ModelFormatError(f"the loop has {len(states)} states, and its body returns {len(new)}")
     for index, (before, after) in enumerate(zip(states, new, strict=True)):

@@ -33,6 +33,7 @@ class TfliteAssembly(Assembly):
 
     numerics:       "float32" or "tflite", see `from_tflite`
     shapes:         the input shapes that the caller of `from_tflite` asked for
+    run_graph:      runs a subgraph on these inputs, see `Importer`
     run_once:       runs a subgraph that initializes variables; their first values are then in `initial_states`
     initial_states: name of a variable -> its first value
     declared:       the states in use with their first values, in the order of `states`
@@ -47,6 +48,7 @@ class TfliteAssembly(Assembly):
         numerics: str,
         shapes: Mapping[str, Sequence[int]],
         run_once: Callable[[int], None],
+        run_graph: Callable[..., list[relax.Expr]],
     ) -> None:
         super().__init__()
         self.model = model
@@ -54,6 +56,7 @@ class TfliteAssembly(Assembly):
         self.numerics = numerics
         self.shapes = shapes
         self.run_once = run_once
+        self.run_graph = run_graph
         self.initial_states: dict[str, np.ndarray] = {}
         self.declared: list[State] = []
         self.state_values: dict[str, relax.Expr] = {}

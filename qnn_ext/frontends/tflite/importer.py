@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ...limits import Limits, begin_walk, charge, check, check_elements, limited
+from ...limits import Limits, begin_walk, charge, check, check_elements, count_evaluation, limited
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value
 from ..bound import bound_value, check_bound
@@ -23,12 +23,13 @@ from ..feedback import with_states
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import ComplexValue, TfliteAssembly, check_dtype
 from .node import Node, shape_of
-from .reader import Model, Operator, Tensor, read_model
+from .reader import Model, Operator, Subgraph, Tensor, read_model
 from .registry import CONVERTERS
 
 NUMERICS = ("float32", "tflite")
 
 _PARTWISE = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE")  # move complex tensors, too
+_MOST_NESTED = 32  # subgraphs within subgraphs
 _EXAMPLE_SIZE = 128  # in messages
 
 
@@ -81,7 +82,8 @@ class Importer:
         self.shapes = shapes
         self.source = source
         self.constants = constants or {}
-        self.assembly = TfliteAssembly(model, self.graph, numerics, shapes, self._run_once)
+        self.assembly = TfliteAssembly(model, self.graph, numerics, shapes, self._run_once, self._run_graph)
+        self._depth = 0
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -123,6 +125,39 @@ class Importer:
             if value is None:
                 raise UnsupportedOperatorError(f"the initial value of variable '{name}' is not constant")
             self.assembly.initial_states[name] = value
+
+    def _run_graph(
+        self,
+        graph: Subgraph,
+        inputs: Sequence[relax.Expr],
+        given: Mapping[int, Callable[[Callable[[int], relax.Expr]], relax.Expr] | None],
+        wanted: Sequence[int] | None = None,
+    ) -> list[relax.Expr]:
+        """Convert a subgraph, as part of this one, on these inputs.
+
+        given: operator -> a function that takes the subgraph's values and returns the operator's result; None for one
+            whose results nothing needs
+        wanted: the tensors whose values to return, by default the subgraph's outputs
+        """
+        count_evaluation()
+        inner = Importer(self.model, self.assembly.numerics, self.shapes, self.source, graph.index)
+        inner._depth = self._depth + 1
+        if inner._depth > _MOST_NESTED:
+            raise ModelFormatError("subgraphs are nested too deeply, or one runs itself")
+        assembly = inner.assembly
+        assembly.builder, assembly.notes = self.assembly.builder, self.assembly.notes
+        for index, value in zip(graph.inputs, inputs, strict=True):
+            tensor = assembly.tensor(index)
+            inner._check_result(tensor, shape_of(value), str(value.ty.dtype))
+            assembly.define(index, value)
+        for operator in graph.operators:
+            if operator.index not in given:
+                inner._convert(operator)
+            elif (make := given[operator.index]) is not None:
+                inner._bind_output(operator.outputs[0], make(assembly.value))
+        if assembly.state_values:
+            raise UnsupportedOperatorError(f"{next(iter(assembly.state_values))!r}: a variable within a subgraph")
+        return [assembly.value(index) for index in (graph.outputs if wanted is None else wanted)]
 
     def _convert_all(self) -> list[relax.Expr]:
         for operator in self.graph.operators:

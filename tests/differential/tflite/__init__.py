@@ -20,6 +20,9 @@ EXCLUDED = {
         "sums that cancel depend on their order; tests/frontends/tflite/test_fourier.py compares the others",
     ),
     "Convolution2DTransposeBias": "only XNNPACK has it; tests/frontends/tflite/test_transpose_conv.py compares it",
+    **dict.fromkeys(
+        ("IF", "WHILE"), "they run graphs of their own; tests/frontends/tflite/test_control_flow.py compares them"
+    ),
     "DENSIFY": "its input is always a sparse constant; tests/frontends/tflite/test_sparsity.py compares these",
 }
 ROUND_OTHERWISE = {  # in LiteRT's builtin kernels

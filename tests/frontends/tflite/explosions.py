@@ -309,9 +309,9 @@ CASES: dict[str, tuple[bytes, str]] = {
     ),
     "loop": (
         subgraphs(OPS.WHILE, options("While", condSubgraphIndex=1, bodySubgraphIndex=1)),
-        "WHILE is not supported",
+        "expected 0 and 1",
     ),
-    "branch": (subgraphs(OPS.IF, options("If", thenSubgraphIndex=1, elseSubgraphIndex=1)), "IF is not supported"),
+    "branch": (subgraphs(OPS.IF, options("If", thenSubgraphIndex=1, elseSubgraphIndex=1)), "input 0 is missing"),
     "call": (subgraphs(OPS.CALL, options("Call", subgraph=1)), "CALL is not supported"),
     "cumulated": (single(OPS.CUMSUM, 1, table=options("Cumsum"), shape=(1 << 14, 1 << 14)), ""),
     "largest of many": (single(OPS.TOPK_V2, 1 << 30, shape=(1, 8)), "cannot take"),

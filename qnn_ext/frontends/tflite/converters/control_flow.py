@@ -1,0 +1,170 @@
+"""IF and WHILE: operators with subgraphs of their own, which use nothing but their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ....op import check_bounds
+from ....op.base import constant, constant_value
+from ....op.loop import MOST_TRIPS
+from ...loops import UnknownRoundsError, branch, check_states, loop
+from ..lists import Lists, Roles, Write, roles_of
+from ..node import Node, shape_of
+from ..reader import Subgraph
+from ..registry import converter
+
+
+def _subgraph(node: Node, option: str, inputs: int, outputs: int) -> Subgraph:
+    """The subgraph that an option names."""
+    index, graphs = int(node.options[option]), node.assembly.model.subgraphs
+    if not 0 < index < len(graphs):
+        raise node.malformed(f"there is no subgraph {index} to run")
+    graph = graphs[index]
+    if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
+        raise node.malformed(
+            f"subgraph {index} has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs; expected {inputs} and "
+            f"{outputs}"
+        )
+    return graph
+
+
+def _condition(node: Node, value: relax.Expr) -> relax.Expr:
+    if str(value.ty.dtype) != "bool" or shape_of(value) not in ((), (1,)):
+        raise node.malformed(f"the condition must be a bool scalar, found {value.ty.dtype} of shape {shape_of(value)}")
+    return value if shape_of(value) == () else node.emit(relax.op.reshape(value, ()))
+
+
+@converter("IF", max_version=1)
+def convert_if(node: Node) -> list[relax.Expr]:
+    """One of two subgraphs. A constant condition chooses now."""
+    values = [node.input(index) for index in range(1, node.input_count)]
+    graphs = [
+        _subgraph(node, option, len(values), len(node.operator.outputs))
+        for option in ("then_subgraph_index", "else_subgraph_index")
+    ]
+    condition = _condition(node, node.input(0))
+    known = constant_value(condition)
+    if known is not None:
+        return node.assembly.run_graph(graphs[0] if known else graphs[1], values, {})
+    then, otherwise = (partial(node.assembly.run_graph, graph, values, {}) for graph in graphs)
+    return branch(node, condition, then, otherwise)
+
+
+@converter("WHILE", max_version=1)
+def convert_while(node: Node) -> list[relax.Expr]:
+    """A body that is run on its own results while a condition on them is true."""
+    values = [node.input(index) for index in range(node.input_count)]
+    body = _subgraph(node, "body_subgraph_index", len(values), len(values))
+    condition = _subgraph(node, "cond_subgraph_index", len(values), 1)
+    if len(node.operator.outputs) != len(values):
+        raise node.malformed(f"has {len(values)} inputs and {len(node.operator.outputs)} outputs")
+    known = {index: array for index, value in enumerate(values) if (array := constant_value(value)) is not None}
+    lists = Lists(body)
+    roles = roles_of(lists, condition, known)
+    try:
+        return _While(node, condition, lists, roles, values).results()
+    except UnknownRoundsError:
+        plain = Roles(roles.fixed, {}, {}, {})
+        return _While(node, condition, lists, plain, values).results()
+
+
+class _While:
+    """One conversion, with lists as sequences and outputs as far as `roles` says."""
+
+    def __init__(
+        self, node: Node, condition: Subgraph, lists: Lists, roles: Roles, values: Sequence[relax.Expr]
+    ) -> None:
+        self._node = node
+        self._condition, self._lists, self._roles = condition, lists, roles
+        self._values = list(values)
+        self._states = [i for i in range(len(values)) if i not in roles.fixed and i not in roles.outputs]
+
+    def results(self) -> list[relax.Expr]:
+        node, values = self._node, self._values
+        states, outputs = loop(
+            node,
+            self._round,
+            [values[i] for i in self._states],
+            [self._sequence(*place) for place in self._roles.slices.values()],
+            MOST_TRIPS,
+            condition=self._goes_on(values),
+            whole=True,
+        )
+        results = list(values)
+        for i, state in zip(self._states, states, strict=True):
+            results[i] = state
+        for (i, (_, first)), stacked in zip(self._roles.outputs.items(), outputs, strict=True):
+            results[i] = self._placed(values[i], stacked, first)
+        return results
+
+    def _goes_on(self, values: Sequence[relax.Expr]) -> relax.Expr:
+        (result,) = self._node.assembly.run_graph(self._condition, values, {})
+        return _condition(self._node, result)
+
+    def _round(self, states: list[relax.Expr], slices: list[relax.Expr]) -> tuple[Any, ...]:
+        node, body = self._node, self._lists.graph
+        values = list(self._values)
+        for i, state in zip(self._states, states, strict=True):
+            values[i] = state
+        found = dict(zip(self._roles.slices, slices, strict=True))
+        given: dict[int, Any] = {index: lambda _, part=part: part for index, part in found.items()}
+        skipped = {index for write, _ in self._roles.outputs.values() for index in write.operators}
+        given |= dict.fromkeys(skipped, None)
+        for result, write in self._lists.writes.items():
+            operator = self._lists.producers[result].index
+            if operator not in skipped:
+                given |= dict.fromkeys(write.operators, None)
+                given[operator] = partial(self._replaced, write)
+        wanted = [after for i, after in enumerate(body.outputs) if i not in self._roles.outputs]
+        items = [write.item for write, _ in self._roles.outputs.values()]
+        results = node.assembly.run_graph(body, values, given, [*wanted, *items])
+        new = dict(zip((i for i in range(len(values)) if i not in self._roles.outputs), results, strict=False))
+        values = [new.get(i, value) for i, value in enumerate(values)]
+        check_states(states, [values[i] for i in self._states])
+        outputs = [
+            node.emit(relax.op.reshape(item, shape_of(self._values[i])[1:]))
+            for i, item in zip(self._roles.outputs, results[len(wanted) :], strict=True)
+        ]
+        return self._goes_on(values), [values[i] for i in self._states], outputs
+
+    def _sequence(self, source: int, first: int) -> relax.Expr:
+        """The slices that the rounds read, from the first on."""
+        body = self._lists.graph
+        data = body.tensors[source].data
+        whole = constant(data) if data is not None else self._values[body.inputs.index(source)]
+        length = shape_of(whole)[0]
+        if not 0 <= first <= length:
+            raise self._node.malformed(f"slice {first} of a list of {length}")
+        return self._part(whole, first, length)
+
+    def _placed(self, before: relax.Expr, stacked: relax.Expr, first: int) -> relax.Expr:
+        """A list with the slices that the rounds wrote, from the first on."""
+        length, count = shape_of(before)[0], shape_of(stacked)[0]
+        if not 0 <= first <= length - count:
+            raise self._node.malformed(f"slices {first} to {first + count - 1} of a list of {length}")
+        if count == length:
+            return stacked
+        parts = [self._part(before, 0, first), stacked, self._part(before, first + count, length)]
+        return self._node.emit(relax.op.concat([part for part in parts if shape_of(part)[0]], 0))
+
+    def _part(self, value: relax.Expr, begin: int, end: int) -> relax.Expr:
+        if (begin, end) == (0, shape_of(value)[0]):
+            return value
+        return self._node.emit(relax.op.strided_slice(value, [0], [begin], [end]))
+
+    def _replaced(self, write: Write, value: Any) -> relax.Expr:
+        """A list with a slice replaced, wherever it is. value: tensor -> its value in the body"""
+        node, before, item = self._node, value(write.source), value(write.item)
+        shape = shape_of(before)
+        index: relax.Expr = constant(np.int32(0)) if write.position.tensor is None else value(write.position.tensor)
+        index = node.emit(relax.op.astype(node.emit(relax.op.reshape(index, ())), "int64"))
+        index = node.emit(relax.op.add(index, constant(np.int64(write.position.offset))))
+        index = node.emit(check_bounds(index, 0, shape[0] - 1, node.label))
+        places = np.arange(shape[0], dtype=np.int64).reshape(-1, *[1] * (len(shape) - 1))
+        here = node.emit(relax.op.equal(constant(places), index))
+        return node.emit(relax.op.where(here, node.emit(relax.op.reshape(item, (1, *shape[1:]))), before))
