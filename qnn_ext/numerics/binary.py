@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import ShapeError
-from .multiplier import FixedPoint, fixed_point
+from .multiplier import FixedPoint, fixed_point, power_of_two
 
 # Left shift of both inputs of ADD and SUB, by their width: 255 << 20 and 65535 << 15 still fit into int32.
 ADD_LEFT_SHIFT = {8: 20, 16: 15}
@@ -62,10 +62,10 @@ def power_of_two_shifts(lhs_scale: float, rhs_scale: float, out_scale: float) ->
     """
     exponents = []
     for scale in (lhs_scale, rhs_scale, out_scale):
-        exponent = float(np.log2(np.float64(scale)))
-        if abs(exponent - round(exponent)) >= 1e-3:
+        exponent = power_of_two(scale)
+        if exponent is None:
             return None
-        exponents.append(round(exponent))
+        exponents.append(exponent)
     shifts = exponents[2] - exponents[0], exponents[2] - exponents[1]
     if min(shifts) != 0:
         raise ShapeError(

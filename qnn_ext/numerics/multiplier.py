@@ -60,6 +60,14 @@ def float_multiplier(in_scale: np.ndarray, out_scale: np.ndarray, dtype: str = "
     return np.asarray(np.asarray(in_scale) / np.asarray(out_scale)).astype(dtype)
 
 
+def power_of_two(scale: np.ndarray | float) -> int | None:
+    """The exponent if LiteRT takes the scale for a power of two (CheckedLog2: log₂ within 10⁻³ of an integer, all in
+    float32), None otherwise."""
+    exponent = np.float32(np.log(np.float64(np.float32(scale)))) * (np.float32(1) / np.float32(np.log(2)))
+    nearest = np.rint(exponent)
+    return int(nearest) if abs(exponent - nearest) < np.float32(1e-3) else None
+
+
 def mean_multiplier(in_scale: float, out_scale: float, count: int) -> FixedPoint:
     """TFLite's multiplier for MEAN: that of s_in / s_out, with 1 / count folded in by a truncating division."""
     scale = fixed_point(float(in_scale) / float(out_scale))

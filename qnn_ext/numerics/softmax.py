@@ -12,8 +12,16 @@ import numpy as np
 
 from . import gemmlowp
 from .multiplier import FixedPoint, fixed_point
-from .reference import Array, float_to_int, multiply_tflite, rounding_divide_by_pot, saturate
-from .tflite_tables import interpolate_16bit, sample_16bit
+from .reference import (
+    Array,
+    float_to_int,
+    multiply_tflite,
+    round_half_away,
+    round_half_up,
+    rounding_divide_by_pot,
+    saturate,
+)
+from .tflite_tables import exp_f32, interpolate_16bit, sample_16bit
 
 FLOAT_EXP_BITS = 23  # e^0 = 2²³ in the table of the float32 variant; f32 represents every entry exactly
 DIFF_BITS = 5  # TFLite: differences from the maximum are Q5.26, e^x is Q0.31
@@ -129,7 +137,19 @@ def tflite_row_16bit(exps: Array) -> Array:
     return np.clip(result, 0, 32767).astype(np.int16)
 
 
-# ---- choice ------------------------------------------------------------------------------------------------------
+# ---- LiteRT's optimized kernels, 8-bit data ----------------------------------------------------------------------
+
+
+def optimized_exp_table(scale: float, beta: float) -> Array:
+    """float32: e^(−d·f32(s·β)) for d < 256 (PopulateSoftmaxLookupTable)."""
+    return exp_f32(-(np.float32(scale) * np.float32(beta) * np.arange(256, dtype=np.float32)))
+
+
+def optimized_row(exps: Array, out_scale: Array, zero_point: Array, dtype: str, rounding: str) -> Array:
+    """saturate(round(e · r) + z), r = 1 / (Σe · s_out), in float32 with the sum added up one by one."""
+    total = np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:]
+    real = exps * (np.float32(1) / (total * np.float32(out_scale)))
+    return float_to_int(round_half_up(real) if rounding == "UPWARD" else round_half_away(real), zero_point, dtype)
 
 
 # ---- ONNX Runtime, 8-bit data ------------------------------------------------------------------------------------
@@ -158,6 +178,9 @@ def onnxruntime_row(exps: Array, out_scale: Array, zero_point: Array, dtype: str
     """saturate(rint((e·⌊1 / s_out⌋) / Σe) + z), with the sum added up in float32 one by one."""
     total = np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:]
     return float_to_int(np.rint(exps * onnxruntime_factor(out_scale) / total), zero_point, dtype)
+
+
+# ---- choice ------------------------------------------------------------------------------------------------------
 
 
 def exp_table(dtype: str, scale: float, beta: float, rounding: str) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 8-bit functions are float32 functions rounded half away from zero, except for HARD_SWISH, LEAKY_RELU, ABS and RSQRT,
 which are fixed-point. 16-bit functions interpolate between 513 samples, or between 256 samples of the sigmoid.
+Functions are rounded to float32 correctly; LiteRT takes tanh, expm1 and erfc from the C library, where glibc before
+2.41 may be off by one unit in the last place.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 from ..errors import QnnError
 from ..qparams import QParams, dtype_range
 from . import gemmlowp
-from .multiplier import FixedPoint, fixed_point
+from .multiplier import FixedPoint, fixed_point, power_of_two
 from .reference import Array, domain, float_to_int, multiply_tflite, round_half_away, saturate
 
 Function = Callable[[Array], Array]
@@ -35,6 +37,7 @@ def float32_function(function: Function) -> Function:
 erf = np.vectorize(math.erf, otypes=[np.float64])
 erfc = np.vectorize(math.erfc, otypes=[np.float64])
 exp_f32, tanh_f32, log_f32 = float32_function(np.exp), float32_function(np.tanh), float32_function(np.log)
+elu_f32 = float32_function(lambda x: np.where(x < 0, np.expm1(x), x))
 
 
 # ---- sampled functions -------------------------------------------------------------------------------------------
@@ -42,10 +45,20 @@ exp_f32, tanh_f32, log_f32 = float32_function(np.exp), float32_function(np.tanh)
 
 def table_8bit(function: Function, source: QParams, target: QParams) -> Array:
     """LUTPopulate for 8 bits: f32(f(s_in·(q − z_in)) · f32(1/s_out)), rounded half away from zero, plus z_out."""
+    return float_to_int(round_half_away(_in_steps(function, source, target)), target.zero_point, target.dtype)
+
+
+def table_xnnpack(function: Function, source: QParams, target: QParams) -> Array:
+    """XNNPACK's for 8 bits: the zero point is added in float32, and midpoints go to the even integer."""
+    scaled = _in_steps(function, source, target) + F32(target.zero_point)
+    return float_to_int(np.rint(scaled), np.int64(0), target.dtype)
+
+
+def _in_steps(function: Function, source: QParams, target: QParams) -> Array:
+    """The function's results in steps of the output, before rounding."""
     real = F32(source.scale) * (domain(source.dtype).astype(np.int32) - source.zero_point).astype(np.float32)
     with np.errstate(all="ignore"):
-        scaled = function(real) * (F32(1) / F32(target.scale))
-    return float_to_int(round_half_away(scaled), target.zero_point, target.dtype)
+        return function(real) * (F32(1) / F32(target.scale))
 
 
 def sample_16bit(
@@ -114,8 +127,7 @@ def elu(source: QParams, target: QParams, alpha: float = 1.0) -> Array:
     if alpha != 1.0:
         raise QnnError(f"rounding TFLITE: TFLite has no quantized kernel for ELU with alpha {alpha}, only for 1")
     _only("ELU", source, "int8", "uint8")
-    expm1 = float32_function(np.expm1)
-    return table_8bit(lambda x: np.where(x < 0, expm1(x), x), source, target)
+    return table_8bit(elu_f32, source, target)
 
 
 def gelu(source: QParams, target: QParams, approximate: bool = False) -> Array:
@@ -144,6 +156,21 @@ def sigmoid(source: QParams, target: QParams) -> Array:
     magnitude = _interpolated_sigmoid(np.abs(x), 9, 0x7FFF << 10)
     result = np.where(x >= 0, magnitude + (1 << 9), (1 << 25) - magnitude + (1 << 9) - 1)
     return (result >> 10).astype(np.int16)
+
+
+def xnnpack_sigmoid(source: QParams, target: QParams) -> Array:
+    """LOGISTIC: in float64."""
+    return table_xnnpack(float32_function(lambda x: 1 / (1 + np.exp(-x))), source, target)
+
+
+def xnnpack_tanh(source: QParams, target: QParams) -> Array:
+    """TANH."""
+    return table_xnnpack(tanh_f32, source, target)
+
+
+def xnnpack_elu(source: QParams, target: QParams) -> Array:
+    """ELU."""
+    return table_xnnpack(elu_f32, source, target)
 
 
 def tanh(source: QParams, target: QParams) -> Array:
@@ -187,9 +214,9 @@ def _q15_scaled(source: QParams, shifts: tuple[int, ...]) -> Array:
 
 def _q15_multiplier(source: QParams, shifts: tuple[int, ...]) -> tuple[int, int]:
     """s·3·4096 as multiplier · 2^−shift, with 15 bits; 0 for scales so small that no bits remain."""
-    exponent = math.log2(float(source.scale))
-    if abs(exponent - round(exponent)) < 1e-3 and 12 + round(exponent) in shifts:
-        return 3 << 12 + round(exponent), 0
+    exponent = power_of_two(source.scale)
+    if exponent is not None and 12 + exponent in shifts:
+        return 3 << 12 + exponent, 0
     real, shift = float(source.scale) * 4096 * 3, 0
     while real <= 32767 / 2 and shift <= 30:
         real, shift = real * 2, shift + 1

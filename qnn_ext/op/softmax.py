@@ -29,7 +29,8 @@ TRAITS = Traits(
 )
 DTYPES = ("int8", "uint8", "int16")
 ROUNDINGS = ("TONEAREST_EVEN", "TFLITE")
-SOFTMAX_ROUNDINGS = (*ROUNDINGS, "ONNXRUNTIME")
+EIGHT_BIT_ROUNDINGS = ("TONEAREST", "UPWARD", "ONNXRUNTIME")
+SOFTMAX_ROUNDINGS = (*ROUNDINGS, *EIGHT_BIT_ROUNDINGS)
 
 
 def _infer(
@@ -88,6 +89,8 @@ def _infer_softmax(*args: TensorInfo, beta: float, rounding: str, out_dtype: str
         raise ShapeError(f"beta must be positive, found {beta}")
     if rounding == "ONNXRUNTIME" and "int16" in (args[0].dtype, out_dtype):
         raise ShapeError(f"rounding ONNXRUNTIME supports only 8 bits to 8 bits, found {args[0].dtype} to {out_dtype}")
+    if rounding in EIGHT_BIT_ROUNDINGS and args[0].dtype == "int16":
+        raise ShapeError(f"rounding {rounding} supports only 8-bit data, found int16")
     if rounding == "TFLITE":
         _check_output(args[3], args[4], _tflite_output(args[0].dtype, out_dtype))
     return result
@@ -110,6 +113,10 @@ def _reference_softmax(
     if rounding == "ONNXRUNTIME":
         exps = rows.onnxruntime_exp_table(scale * beta, x.shape[-1])[rows.steps_below_max(x)]
         out = rows.onnxruntime_row(exps, output_scale.reshape(()), output_zero_point.reshape(()), out_dtype)
+        return np.moveaxis(out, -1, axis)
+    if rounding in EIGHT_BIT_ROUNDINGS:
+        exps = rows.optimized_exp_table(scale, beta)[rows.steps_below_max(x)]
+        out = rows.optimized_row(exps, output_scale.reshape(()), output_zero_point.reshape(()), out_dtype, rounding)
         return np.moveaxis(out, -1, axis)
     exps = rows.exp_table(str(data.dtype), scale, beta, rounding)[rows.steps_below_max(x)]
     if rounding == "TONEAREST_EVEN":
@@ -144,6 +151,9 @@ def softmax(
                           float32 accuracy, and the same result on every machine and in any order of summation
         "TFLITE"          LiteRT's reference kernels: gemmlowp fixed point for 8-bit data, interpolated samples for
                           int16; writes scale 1/256 and the lowest value as zero point (int16 data: 1/32768 and 0)
+        "TONEAREST", "UPWARD"
+                          LiteRT's optimized kernels: round(e · (1 / (Σe·s_out))) + z_out, e and Σ in float32, one by
+                          one; midpoints away from zero, or ⌊x + ½⌋ in float32 as for uint8 results; 8-bit data
         "ONNXRUNTIME"     QLinearSoftmax: rint((e·⌊1/s_out⌋) / Σe) + z_out, e = e^(c − β·s_in·d) and Σ in float32, one
                           by one; 8-bit data and results
     out_dtype: int8, uint8 or int16

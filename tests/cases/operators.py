@@ -93,6 +93,13 @@ def variants() -> dict[str, Case]:
                 image[dtype],
                 lambda x, a=axis, s=scale: op.log_softmax(x, s, 0, 1 / 16, 127, axis=a),
             )
+        for dtype, rounding in (("int8", "TONEAREST"), ("uint8", "UPWARD")):
+            cases[f"softmax-optimized-{dtype}-axis{axis}"] = (
+                image[dtype],
+                lambda x, a=axis, r=rounding, d=dtype: op.softmax(
+                    x, 0.07, 0, 1 / 256, np.iinfo(d).min, axis=a, rounding=r, out_dtype=d
+                ),
+            )
         cases[f"softmax-onnxruntime-axis{axis}"] = (
             image["uint8"],
             lambda x, a=axis: op.softmax(x, 0.07, 0, 1 / 255, 3, axis=a, rounding="ONNXRUNTIME", out_dtype="uint8"),

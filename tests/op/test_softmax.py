@@ -98,6 +98,16 @@ def test_onnx_runtime(rng, dtype):
     assert np.abs(result - exact).max() < 0.5 + 1e-4
 
 
+@pytest.mark.parametrize(
+    ("rounding", "dtype"), [("TONEAREST", "int8"), ("UPWARD", "uint8"), ("TONEAREST_EVEN", "int8")]
+)
+def test_midpoints(rounding, dtype):
+    """512 equal values have the probability 1/512, half a step."""
+    low, _ = dtype_range(dtype)
+    result = evaluate(op.softmax(np.full((1, 512), 7, dtype), 0.1, 0, 1 / 256, low, rounding=rounding, out_dtype=dtype))
+    assert np.unique(result).tolist() == [low + (rounding != "TONEAREST_EVEN")]
+
+
 def test_errors():
     x, wide = var("x", (2, 3), "int8"), var("w", (2, 3), "int16")
     with pytest.raises(ShapeError, match="out of range"):
@@ -113,6 +123,8 @@ def test_errors():
     with pytest.raises(ShapeError, match="8 bits to 8 bits"):
         op.softmax(wide, 1.0, 0, 1 / 256, -128, rounding="ONNXRUNTIME")
     with pytest.raises(QnnError, match="rounding must be one of"):
-        op.softmax(x, 1.0, 0, 1 / 256, -128, rounding="UPWARD")
+        op.softmax(x, 1.0, 0, 1 / 256, -128, rounding="DOWNWARD")
+    with pytest.raises(ShapeError, match="rounding TONEAREST supports only 8-bit data"):
+        op.softmax(wide, 1.0, 0, 1 / 256, -128, rounding="TONEAREST")
     with pytest.raises(QnnError, match="rounding must be one of"):
         op.log_softmax(x, 1.0, 0, 1 / 256, -128, rounding="ONNXRUNTIME")

@@ -93,6 +93,10 @@ def _leaky_relu(node: _Node) -> bool:
     return 2.0**-8 <= positive <= 2.0**7 and abs(negative) >= 2.0**-8 and -127.99609375 <= negative <= 128.0
 
 
+def _table(node: _Node) -> bool:
+    return _bytes(node, 0)
+
+
 def _quantize(node: _Node) -> bool:
     return _bytes(node, 0) and 2.0**-8 <= _ratio(node, 0) <= 2.0**7
 
@@ -161,8 +165,10 @@ RULES: dict[str, Rule] = {
     "BATCH_MATMUL": _batch_matmul,
     "CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=0),
     "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3, dynamic=False),
+    "ELU": _table,
     "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0),
     "LEAKY_RELU": _leaky_relu,
+    "LOGISTIC": _table,
     "MAX_POOL_2D": _max_pool,
     "MEAN": _reduce,
     "MUL": _product,
@@ -172,5 +178,6 @@ RULES: dict[str, Rule] = {
     "RESIZE_BILINEAR": _resize,
     "SUB": _sum,
     "SUM": _reduce,
+    "TANH": _table,
     "TRANSPOSE_CONV": _transpose_conv,
 }

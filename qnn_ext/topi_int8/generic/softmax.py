@@ -100,6 +100,11 @@ def _softmax(
         return _onnxruntime_row(
             constants, data, scale * beta, output_scale.constant(), output_zero_point.constant(), rows, out_dtype
         )
+    if rounding in ("TONEAREST", "UPWARD"):
+        output = output_scale.constant(), output_zero_point.constant()
+        return _optimized_row(
+            constants, data, softmax.optimized_exp_table(scale, beta), *output, rows, out_dtype, rounding
+        )
     _, exps = _exponentials(constants, data, scale, beta, rounding, rows)
     if rounding == "TFLITE":
         if data.dtype == "int16":
@@ -134,6 +139,38 @@ def _onnxruntime_row(
     def probability(exp: Expr, total: Expr) -> Expr:
         return tir.round_to_int(exp * factor / total, zero, dtype)
 
+    return _summed_one_by_one(constants, data, table, probability, rows, dtype)
+
+
+def _optimized_row(
+    constants: Constants,
+    data: Operand,
+    table: np.ndarray,
+    out_scale: np.ndarray,
+    zero_point: np.ndarray,
+    rows: Rows,
+    dtype: str,
+    rounding: str,
+) -> te.Tensor:
+    scale, one = (tirx.const(float(np.float32(value)), "float32") for value in (out_scale.reshape(()), 1.0))
+    zero = tirx.const(int(zero_point.reshape(())), "int32")
+    rounded = tir.round_half_up if rounding == "UPWARD" else tir.round_half_away
+
+    def probability(exp: Expr, total: Expr) -> Expr:
+        return tir.float_to_int(rounded(tir.fence(exp * (one / (total * scale)))), zero, dtype)
+
+    return _summed_one_by_one(constants, data, table, probability, rows, dtype)
+
+
+def _summed_one_by_one(
+    constants: Constants,
+    data: Operand,
+    table: np.ndarray,
+    probability: Callable[[Expr, Expr], Expr],
+    rows: Rows,
+    dtype: str,
+) -> te.Tensor:
+    """probability(exponential, sum of its row) with a float32 table, whose sum depends on the order."""
     if rows.axis == len(rows.shape) - 1 and rows_together(rows.shape) > 1:
         return softmax_rows(data.tensor, constants.add(table), probability, dtype)
     exps = rows.elements(_lookup(constants, table, _steps_below_max(data.tensor, rows)), "exps")

@@ -1,4 +1,4 @@
-"""ONNX Runtime's softmax of bytes along the last axis, several rows at a time.
+"""Softmax of bytes along the last axis with float32 sums, several rows at a time.
 
 A row's sum is sequential, one rounding after another: summing several rows in parallel hides its latency. The
 exponentials that they look up stay in the L1 cache for the division.

@@ -11,6 +11,7 @@ from .... import op as qnn
 from ....errors import QnnError, UnsupportedOperatorError
 from ....numerics import gemmlowp16
 from ....numerics import tflite_tables as tables
+from ....numerics.multiplier import power_of_two
 from ....numerics.reference import domain, saturate
 from ....op.base import constant
 from ....qparams import QParams
@@ -72,6 +73,8 @@ def convert_function(node: Node) -> relax.Expr:
     function, table, supported = FUNCTIONS[node.operator.name]
     if real_function(node, "float32"):
         return function(node.input(0))
+    if node.delegated:
+        return lookup(node, XNNPACK[node.operator.name], BYTES)
     optimized = OPTIMIZED_INT16.get(node.operator.name)
     if optimized is not None and node.dtype() == "int16" and not node.reference_kernels:
         return lookup(node, lambda source, target: optimized(source, target, table), supported)
@@ -95,10 +98,11 @@ def _int16_tanh(source: QParams, target: QParams, reference: Table) -> np.ndarra
 
 def _left_shift(source: QParams) -> int | None:
     """Of Q3.12's scale to a power of two, None for other scales."""
-    exponent = np.log2(np.float64(source.scale.reshape(())))
-    return int(np.rint(exponent)) + 12 if abs(exponent - np.rint(exponent)) < 1e-3 else None
+    exponent = power_of_two(source.scale)
+    return None if exponent is None else exponent + 12
 
 
+XNNPACK = {"ELU": tables.xnnpack_elu, "LOGISTIC": tables.xnnpack_sigmoid, "TANH": tables.xnnpack_tanh}
 OPTIMIZED_INT16 = {"LOGISTIC": _int16_sigmoid, "TANH": _int16_tanh}
 
 
@@ -116,7 +120,7 @@ def convert_hard_swish(node: Node) -> relax.Expr:
 def convert_elu(node: Node) -> relax.Expr:
     """x for x ≥ 0, else eˣ − 1."""
     if not real_function(node, "float32"):
-        return lookup(node, tables.elu, ("int8",))
+        return lookup(node, XNNPACK["ELU"] if node.delegated else tables.elu, ("int8",))
     x = node.input(0)
     below = relax.op.subtract(node.emit(relax.op.exp(x)), constant(np.float32(1)))
     return relax.op.where(_negative(node, x), node.emit(below), x)

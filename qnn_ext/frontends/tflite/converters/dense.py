@@ -55,6 +55,8 @@ def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
         return finish_float(node, hybrid_dense(node, data, weight, weight_qparams(node, 1, 0)), bias)
     source, weights = node.qparams(0), weight_qparams(node, 1, 0)
     acc = integer_dense(data, weight, source, weights, accumulator_dtype(node, source.dtype, 2))
+    if source.dtype != "int16" and not node.reference_kernels:
+        return finish_accumulator(node, acc, source, weights, bias, double=weights.per_channel)
     # For this operator alone, TFLite's reference kernel multiplies in double: round(acc · s_x·s_w/s_y) + z
     return finish_accumulator(node, acc, source, weights, bias, double=True, compute_dtype="float64")
 

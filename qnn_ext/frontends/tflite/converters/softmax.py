@@ -31,7 +31,9 @@ def convert_softmax(node: Node) -> relax.Expr:
         scaled = node.emit(relax.op.multiply(node.input(0), constant(np.float32(beta))))
         return relax.op.nn.softmax(scaled, axis=-1)
     scale, zero_point, output_scale, output_zero_point = _quantization(node)
-    return qnn.softmax(node.input(0), scale, zero_point, output_scale, output_zero_point, beta=beta, **_rounding(node))
+    return qnn.softmax(
+        node.input(0), scale, zero_point, output_scale, output_zero_point, beta=beta, **_softmax_rounding(node)
+    )
 
 
 @converter("LOG_SOFTMAX", max_version=2)
@@ -64,6 +66,14 @@ def _is_float(node: Node, quantized: dict[str, tuple[str, ...]]) -> bool:
 def _quantization(node: Node) -> tuple[Any, ...]:
     source, target = tensor_qparams(node), result_qparams(node)
     return source.scale, source.zero_point, target.scale, target.zero_point
+
+
+def _softmax_rounding(node: Node) -> dict[str, Any]:
+    """LiteRT's optimized kernel truncates x + ½ for uint8 results, and calls round() for others."""
+    rounding = _rounding(node)
+    if rounding["rounding"] == "TONEAREST_EVEN":
+        rounding["rounding"] = "UPWARD" if rounding["out_dtype"] == "uint8" else "TONEAREST"
+    return rounding
 
 
 def _rounding(node: Node) -> dict[str, Any]:

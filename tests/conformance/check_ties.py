@@ -1,0 +1,72 @@
+"""Compares results next to midpoints with LiteRT's, see `ties.py`.
+
+python -m tests.conformance.check_ties   the table of those that differ, for RESULTS.md; takes some minutes
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import qnn_ext
+from qnn_ext import Interpreter
+
+from .cases import Case, load_cases
+from .ties import NearTie, load_ties
+
+CASES = {case.name: case for case in load_cases() if case.name in load_ties()}
+OPERATORS = sorted({case.operator for case in CASES.values()})
+NUMERICS = {"reference": "tflite", "default": "float32"}
+C_LIBRARY = "the C library's tanh and erfc, off by one unit in the last place in glibc before 2.41; ours are exact"
+TWO_ROUNDINGS = "LiteRT's optimized kernel rounds twice, both times midpoints up; ours follows the reference kernel"
+
+# (operator, dtype, kernels) -> why some results are one step from LiteRT's
+DEVIATIONS: dict[tuple[str, str, str], str] = {
+    **{(operator, dtype, kernels): C_LIBRARY for kernels in NUMERICS for operator, dtype in (
+        ("GELU", "int8"), ("GELU", "uint8"), ("TANH", "int8"), ("TANH", "uint8"),
+    )},
+    ("SUM", "int8", "reference"): "the goldens are the optimized kernel's, see test_tflite.py",
+    ("CONV_2D", "int16", "default"): TWO_ROUNDINGS,
+    ("FULLY_CONNECTED", "int16", "default"): TWO_ROUNDINGS,
+    ("FULLY_CONNECTED", "uint8", "default"): TWO_ROUNDINGS + " (with weights that are not constant)",
+    ("LEAKY_RELU", "int16", "default"): "LiteRT's optimized kernel rounds some elements otherwise",
+    ("LOG_SOFTMAX", "int8", "default"): "LiteRT sums the exponentials in float32, one by one; ours is exact",
+    ("LOG_SOFTMAX", "uint8", "default"): "LiteRT sums the exponentials in float32, one by one; ours is exact",
+    ("QUANTIZE", "int8", "default"): TWO_ROUNDINGS + " (to uint8)",
+    ("QUANTIZE", "uint8", "default"): TWO_ROUNDINGS + " (to int8)",
+}  # fmt: skip
+
+
+def element(case: Case, model: bytes, tie: NearTie, numerics: str) -> int:
+    """The element of the last trial's output."""
+    interpreter = Interpreter(qnn_ext.from_tflite(model, numerics=numerics))
+    for inputs in case.inputs if case.stateful else case.inputs[-1:]:
+        outputs = list(interpreter.run(inputs).values())
+    return int(outputs[tie.output].reshape(-1)[tie.element])
+
+
+def differences(case: Case, kernels: str, most: int | None = None) -> list[tuple[NearTie, int]]:
+    """(near-tie, our element minus LiteRT's) where they differ, of the case's first `most` near-ties."""
+    found = []
+    for tie in getattr(load_ties()[case.name], kernels)[:most]:
+        for model, expected in tie.sides(case.model):
+            found.append((tie, element(case, model, tie, NUMERICS[kernels]) - expected))
+    return [(tie, difference) for tie, difference in found if difference]
+
+
+def main() -> None:
+    """Print the table as markdown."""
+    compared, differing = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for case in CASES.values():
+        for kernels in NUMERICS:
+            key = case.operator, case.dtype, kernels
+            compared[key] += 2 * len(getattr(load_ties()[case.name], kernels))
+            differing[key] += len(differences(case, kernels))
+    print("| operator | dtype | kernels | differ | why |")
+    print("|---|---|---|---|---|")
+    for key, count in sorted(differing.items()):
+        if count:
+            print(f"| {' | '.join(key)} | {count} of {compared[key]} | {DEVIATIONS.get(key, '?')} |")
+
+
+if __name__ == "__main__":
+    main()
