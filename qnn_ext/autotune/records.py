@@ -12,12 +12,12 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 from tvm.target import Target
@@ -82,6 +82,10 @@ class Log:
         return found
 
 
+Source: TypeAlias = "str | os.PathLike[str] | Iterable[str | bytes | Record]"
+"""Where records come from: a log's path, an open file, lines, records."""
+
+
 def line_of(result: Result, decided: int = 0) -> str:
     """A result as a line of a log. With `decided`, the configuration chosen from that many."""
     task = result.task
@@ -111,31 +115,64 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         lines = read_bytes(path, TuningError).split(b"\n")
     except TuningError as error:
         raise TuningError(f"cannot read the tuning log {error}") from None
-    last = lines[-1]  # empty, or partly written by a process that was killed
+    return _log(path, lines)
+
+
+def log_of(source: Source) -> Log:
+    """The records of a log by its path, of an open file, or of a sequence of lines or records.
+
+    Raises TuningError as `read_log` does.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return read_log(source)
+    items = list(source)
+    path = Path(str(getattr(source, "name", "records")))
+    log = _log(path, [item for item in items if not isinstance(item, Record)])
+    return Log(path, [*(item for item in items if isinstance(item, Record)), *log.records], log.ignored)
+
+
+def _log(path: Path, lines: Sequence[str | bytes]) -> Log:
+    last = lines[-1] if lines else b""  # empty, or partly written by a process that was killed
     records, ignored = [], Counter[str]()
-    for line in filter(None, lines):
+    for line in lines:
+        if not line.strip():
+            continue
         try:
-            records.append(_parse(json.loads(line)))
-        except _Stale as reason:
+            records.append(parse_line(line))
+        except Stale as reason:
             ignored[str(reason)] += 1
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            ignored["in an unfinished last line" if line is last and line[:1] == b"{" else "unreadable"] += 1
+            unfinished = line is last and line[:1] in ("{", b"{")
+            ignored["in an unfinished last line" if unfinished else "unreadable"] += 1
     if set(ignored) == {"unreadable"} and not records:
         raise TuningError(f"{path} is not a tuning log: none of its lines is a record")
+    if set(ignored) == {FOREIGN} and not records:
+        raise TuningError(f"{path} is a log of TVM's AutoTVM, whose templates are gone: tune again, with `autotune`")
     return Log(path, records, ignored)
 
 
-class _Stale(Exception):
+class Stale(Exception):
     """Why a record no longer applies."""
+
+
+FOREIGN = "of TVM's AutoTVM"
+
+
+def parse_line(line: str | bytes) -> Record:
+    """The record in a line of a log. Raises Stale, and ValueError, KeyError or TypeError for what is no record."""
+    data = json.loads(line)
+    if isinstance(data, dict) and "format" not in data and {"input", "config", "result"} <= data.keys():
+        raise Stale(FOREIGN)
+    return _parse(data)
 
 
 def _parse(data: Mapping[str, Any]) -> Record:
     if data["format"] != FORMAT:
-        raise _Stale(f"of format {data['format']}, not {FORMAT}")
+        raise Stale(f"of format {data['format']}, not {FORMAT}")
     try:
         workload = workload_from(data["workload"])
     except (KeyError, TypeError):
-        raise _Stale("of workloads that this version does not know") from None
+        raise Stale("of workloads that this version does not know") from None
     target = {name: tuple(value) if isinstance(value, list) else value for name, value in data["target"].items()}
     key = (str(data["kernel"]), workload, tuple(sorted(target.items())))
     configuration = dict(data["configuration"])
@@ -228,13 +265,15 @@ def best_of(records: list[Record]) -> Record | None:
 
 
 @contextmanager
-def apply_history_best(path: str | os.PathLike[str]) -> Iterator[History]:
+def apply_history_best(path: Source) -> Iterator[History]:
     """Within the context, `qnn_ext.build` uses the best configurations of a tuning log.
+
+    path: of the log; or an open file, or a sequence of its lines or of Records
 
     Products that the log does not have for this target keep their defaults. Raises TuningError if the log cannot be
     read; warns once about ignored records: those of other targets, formats or design spaces.
     """
-    log = read_log(path)
+    log = log_of(path)
     log.warn()
     history = History(log)
     with tiles_from(history):

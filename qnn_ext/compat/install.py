@@ -1,9 +1,9 @@
 """`import qnn_ext.compat.install` as the only added line of a script: `tvm` gets back the names that TVM 0.20 removed.
 
-`tvm.relay`, `tvm.nd` and `tvm.contrib.graph_executor` become the façade's. What TVM still has is kept, and also takes
-what it took then: target strings in their old form, functions of the façade in `IRModule.from_expr`, targets as
-devices, settings of Relay in a PassContext, files of ours in `load_module`. This holds for the whole process; importing
-any other part of qnn_ext changes nothing in TVM.
+`tvm.relay`, `tvm.autotvm`, `tvm.nd` and `tvm.contrib.graph_executor` become the façade's. What TVM still has is kept,
+and also takes what it took then: target strings in their old form, functions of the façade in `IRModule.from_expr`,
+targets as devices, settings of Relay in a PassContext, files of ours in `load_module`. This holds for the whole
+process; importing any other part of qnn_ext changes nothing in TVM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .passes import Pass
 from .passes import Sequential as OurSequential
 from .targets import arm_cpu, attributes_of, cuda
 
-MODULES = ("relay", "nd", "contrib.graph_executor", "contrib.graph_runtime", "contrib.utils")
+MODULES = ("relay", "autotvm", "nd", "contrib.graph_executor", "contrib.graph_runtime", "contrib.utils")
 """The modules of the façade that TVM 0.27 does not have."""
 
 

@@ -20,20 +20,31 @@ def fails(call):
     assert "MIGRATION.md" in str(caught.value) or "build the model again" in str(caught.value)
 
 
-def test_every_row_runs(tmp_path, monkeypatch):
+def blocks(section: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+
+
+def params():
+    for section in SECTIONS:
+        name = section.splitlines()[0]
+        slow = [pytest.mark.exhaustive("tests/compat/test_autotvm.py, on timings made up")] if name == "Tune" else []
+        yield pytest.param(section, id=name, marks=slow)
+
+
+@pytest.mark.parametrize("section", list(params()))
+def test_every_row_runs(section, tmp_path, monkeypatch):
     """In the order of the page, in one namespace for each column."""
     (tmp_path / "qnn_ext").symlink_to(ROOT / "qnn_ext")
     monkeypatch.chdir(tmp_path)
+    rows = ROW.findall(section)
+    assert len(rows) == section.count("\n| ") - 1, "every row is two pieces of code"
     columns = {"fails": fails}, {"fails": fails}
-    for section in SECTIONS:
-        rows = ROW.findall(section)
-        assert len(rows) == section.count("\n| ") - 1, "every row is two pieces of code"
-        for namespace in columns:
-            for block in re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE):
-                exec(block, namespace)
-        for row in rows:
-            for namespace, code in zip(columns, row, strict=True):
-                try:
-                    exec(code, namespace)
-                except Exception as error:
-                    raise AssertionError(f"{code}: {error}") from error
+    for namespace in columns:
+        for block in dict.fromkeys([*blocks(SECTIONS[0]), *blocks(section)]):
+            exec(block, namespace)
+    for row in rows:
+        for namespace, code in zip(columns, row, strict=True):
+            try:
+                exec(code, namespace)
+            except Exception as error:
+                raise AssertionError(f"{code}: {error}") from error

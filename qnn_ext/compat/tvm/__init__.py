@@ -15,10 +15,24 @@ from ..modules import IRModule
 
 Aliases(__name__, "tvm").install()
 
-from . import contrib, ir, nd, relay, runtime, target, transform  # noqa: E402
+from . import autotvm, contrib, ir, nd, relay, runtime, target, transform  # noqa: E402
 
 __version__ = _tvm.__version__
-__all__ = ["IRModule", "NDArray", "contrib", "cpu", "cuda", "device", "gpu", "ir", "nd", "relay", "runtime", "target"]
+__all__ = [
+    "IRModule",
+    "NDArray",
+    "autotvm",
+    "contrib",
+    "cpu",
+    "cuda",
+    "device",
+    "gpu",
+    "ir",
+    "nd",
+    "relay",
+    "runtime",
+    "target",
+]
 __all__ += ["transform"]
 
 _INSTEAD = {
