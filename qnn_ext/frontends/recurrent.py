@@ -258,3 +258,11 @@ def part_of(emit: Function, value: relax.Expr, index: int) -> relax.Expr:
     if shape[0] != 1:
         value = emit(relax.op.strided_slice(value, [0], [index], [index + 1]))
     return compound.reshape(value, shape[1:], emit)
+
+
+def stacked(emit: Function, parts: Sequence[relax.Expr], axis: int) -> relax.Expr:
+    """The parts along a new axis; of one alone, only its shape changes."""
+    if len(parts) > 1:
+        return emit(relax.op.stack(list(parts), axis=axis))
+    shape = list(shape_of(parts[0]))
+    return compound.reshape(parts[0], [*shape[:axis], 1, *shape[axis:]], emit)

@@ -101,3 +101,31 @@ def test_mxnet():
     module = qnn_ext.from_mxnet(golden.symbol, golden.params, golden.shapes)
     found = check_integers(quantize(module, dataset=golden.x, config=CONFIG), golden.x)
     assert near(golden.y, found, 35)
+
+
+def test_recurrent(rng):
+    """The products around an LSTM and that with its inputs are integers; the loop over time stays float."""
+    pytest.importorskip("onnx")
+    from ..frontends.onnx.graphs import model, node, value
+
+    def weight(*shape):
+        return (rng.standard_normal(shape) * 0.3).astype(np.float32)
+
+    constants = {"a": weight(16, 32), "w": weight(1, 128, 32), "r": weight(1, 128, 32), "c": weight(32, 10)}
+    constants["one"] = np.array([1], np.int64)
+    nodes = [
+        node("MatMul", ["x", "a"], ["p"]),
+        node("Relu", ["p"], ["q"]),
+        node("LSTM", ["q", "w", "r"], ["y"], hidden_size=32),
+        node("Squeeze", ["y", "one"], ["s"]),
+        node("MatMul", ["s", "c"], ["z"]),
+    ]
+    shape = (20, 1, 16)
+    module = qnn_ext.from_onnx(model(nodes, [value("x", shape)], [value("z", None)], constants))
+    data = [rng.standard_normal(shape).astype(np.float32) for _ in range(8)]
+    integers = quantize(module, dataset=[{"x": item} for item in data], config=CONFIG)
+    script = integers.script()
+    assert script.count("R.qnn.dense(") + script.count("R.qnn.batch_matmul(") == 3 and "R.qnn.loop(" in script
+    exact, found = (np.stack([Interpreter(each)(item) for item in data]) for each in (module, integers))
+    assert near(exact, found, 30)
+    np.testing.assert_array_equal(qnn_ext.build(integers, num_threads=1)(data[0]), found[0])

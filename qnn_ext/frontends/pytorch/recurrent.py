@@ -112,7 +112,7 @@ def run_layers(
         sequence = outputs[0] if len(outputs) == 1 else emit(relax.op.concat(outputs, 2))
     if options.batch_first:
         sequence = compound.permute(sequence, [1, 0, 2], emit)
-    return [sequence, *(emit(relax.op.stack(list(parts), axis=0)) for parts in zip(*finals, strict=True))]
+    return [sequence, *(recurrent.stacked(emit, parts, 0) for parts in zip(*finals, strict=True))]
 
 
 # ---- float ---------------------------------------------------------------------------------------------------------

@@ -54,10 +54,17 @@ class Graph(Regions):
         super().__init__(self.function, bindings_of(self.function))
         self.values = [binding.value for binding in self.bindings]
         self.families = [family_of(value, float_functions) for value in self.values]
+        self.families = [self._family_of_part(index) for index in range(len(self.values))]
         self._separate_sums = separate_sums or integers_only
         self._integers_only = integers_only
         self._cluster: dict[int, Cluster] = {}
         self._find_clusters()
+
+    def _family_of_part(self, index: int) -> Family:
+        """The family of a binding, where a part of what is no move, such as a loop's result, is a result itself."""
+        value = self.values[index]
+        whole = self.index.get(value.tuple_value) if isinstance(value, relax.TupleGetItem) else None
+        return self.families[index] if whole is None or self.families[whole] is Family.MOVE else Family.FLOAT
 
     @property
     def clusters(self) -> list[Cluster]:

@@ -1,4 +1,4 @@
-"""The node tests of the ONNX backend suite for quantization operators; prints how many pass.
+"""The node tests of the ONNX backend suite for quantization and recurrent operators; prints how many pass.
 
     python -m tests.frontends.onnx.backend_nodes
 
@@ -29,6 +29,7 @@ OPERATORS = (
     "basic_convinteger",
     "matmulinteger",
 )
+RECURRENT = ("lstm", "gru", "rnn", "simple_rnn")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def cases() -> dict[str, Any]:
     with warnings.catch_warnings():  # the generators of other operators overflow and divide by 0
         warnings.simplefilter("ignore")
         found = load_model_tests(kind="node")
-    wanted = tuple(f"test_{name}" for name in OPERATORS)
+    wanted = tuple(f"test_{name}" for name in OPERATORS + RECURRENT)
     return {case.name: case for case in found if case.name.startswith(wanted)}
 
 

@@ -1,10 +1,11 @@
-"""The ONNX backend suite's node tests of quantization operators: all pass but float8 and float4, which are refused."""
+"""The ONNX backend suite's node tests of quantization and recurrent operators: all pass but float8 and float4, which
+are refused."""
 
 import pytest
 
 pytest.importorskip("onnx")
 
-from .backend_nodes import OPERATORS, cases, run_case
+from .backend_nodes import OPERATORS, RECURRENT, cases, run_case
 
 REFUSED_TYPES = ("e4m3fn", "e5m2", "float4e2m1")
 
@@ -21,5 +22,12 @@ def test_operator(operator):
             assert result.outcome == "pass", result
 
 
+@pytest.mark.exhaustive("test_recurrent.py, with options drawn at random")
+@pytest.mark.parametrize("operator", RECURRENT)
+def test_recurrent_operator(operator):
+    found = [case for name, case in cases().items() if name.startswith(f"test_{operator}")]
+    assert found and {run_case(case).outcome for case in found} == {"pass"}
+
+
 def test_the_suite_has_not_lost_cases():
-    assert len(cases()) >= 45
+    assert len(cases()) >= 56

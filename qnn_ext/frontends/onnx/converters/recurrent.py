@@ -92,11 +92,11 @@ class Layer:
             )
             kept.append(outputs)
             finals.append(last)
-        results = [emit(relax.op.stack(list(parts), axis=0)) for parts in zip(*finals, strict=True)]
+        results = [recurrent.stacked(emit, parts, 0) for parts in zip(*finals, strict=True)]
         if not node.has_output(0):
             return [constant(np.zeros((), node.dtype(X))), *map(self._batch_first, results)]
         first = self.node.attribute("layout", 0) == 1
-        sequence = emit(relax.op.stack([k for k in kept if k is not None], axis=1))
+        sequence = recurrent.stacked(emit, [part for part in kept if part is not None], 1)
         sequence = emit(relax.op.permute_dims(sequence, [2, 0, 1, 3])) if first else sequence
         return [sequence, *map(self._batch_first, results)]
 
