@@ -58,4 +58,5 @@ def evaluate_call(mod: IRModule, call: relax.Call, args: list[Any]) -> Any:
     if isinstance(call.op, ir.GlobalVar):
         return _run_function(mod, mod[call.op], args)
     rule = NUMPY_RULES.get(call.op.name)
-    return rule(call, *args) if rule is not None else evaluate_with_tvm(call, args)
+    result = rule(call, *args) if rule is not None else evaluate_with_tvm(call, args)
+    return np.asarray(result) if isinstance(result, np.generic) else result  # NumPy's functions of scalars

@@ -245,7 +245,7 @@ def _ends(function: Callable[[np.ndarray], np.ndarray], target: Target) -> tuple
         outside, inside = places[first - 1], places[first]
         for _ in range(16):
             middle = (outside + inside) / 2
-            value = np.clip(function(np.float64([middle])), target.low, target.high).item()
+            value = np.clip(function(np.asarray([middle])), target.low, target.high).item()
             outside, inside = (outside, middle) if abs(value - values[0]) > slack else (middle, inside)
         return float(np.float32(outside))
 

@@ -33,7 +33,9 @@ NO_OVERLOAD = "this PyTorch has no such overload, but programs of other versions
 REFERENCE = "a quantized tensor of convert_to_reference_fx: tests/frontends/pytorch/exported/test_reference.py"
 TORCHAO = "an operator of the package torchao: tests/frontends/pytorch/exported/test_dynamic.py"
 RECURRENT = "a float layer: tests/frontends/pytorch/exported/test_recurrent.py compares it with PyTorch"
+NORMS = "a float reduction: tests/frontends/pytorch/exported/test_operators.py compares it with PyTorch"
 EXCLUDED = {
+    **{name: NORMS for name in CONVERTERS if "norm" in name and name.startswith("aten.linalg")},
     **{name: RECURRENT for name in CONVERTERS if name.startswith(("aten.lstm", "aten.gru", "aten.rnn"))},
     **dict.fromkeys(FILLED.split(), NO_TENSOR),
     **dict.fromkeys(("aten.special_softmax.int", "aten.float.default"), NO_OVERLOAD),

@@ -72,6 +72,10 @@ FLOAT = {
     "exp": torch.exp, "abs": torch.abs, "neg": torch.neg, "clamp": lambda x: torch.clamp(x, min=-0.5),
     "clamp_crossed": lambda x: torch.clamp(x, 1.1, 0.4),
     "sqrt": lambda x: torch.sqrt(torch.abs(x)),
+    "prelu": lambda x: F.prelu(x, torch.linspace(-1, 2, 17)),
+    "prelu_of_a_vector": lambda x: F.prelu(x[0], torch.tensor([0.3])),
+    "prelu_with_one_slope": lambda x: F.prelu(x[:, :, None], torch.tensor([0.3])),
+    "prelu_of_images": lambda x: F.prelu(x.reshape(1, 3, 17, 1), torch.tensor([-0.5, 0.3, 2])),
     "reciprocal": torch.reciprocal, "pow": lambda x: x**2,
 }  # fmt: skip
 

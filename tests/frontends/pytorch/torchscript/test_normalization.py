@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from .oracle import Wrapped, check, quantized
+from qnn_ext.errors import UnsupportedOperatorError
+
+from .oracle import Wrapped, check, quantized, run
 
 ops = torch.ops.quantized
 
@@ -87,3 +89,35 @@ def test_compiled(rng, engine):
     )
     module = Wrapped(lambda x: ops.add(norm(x), x, 0.05, 120), norm=norm)
     check(module, quantized(rng, (16, 8, 24), 0.043, 120), engine=engine, compiled=True)
+
+
+ORDERS = (2, 1, 0, 3, -1, 0.5, float("inf"), -float("inf"))
+NORMS = {
+    **{f"vector {order}": lambda x, p=order: torch.linalg.vector_norm(x, p, (1, 2), True) for order in ORDERS},
+    **{f"vector {order} of all": lambda x, p=order: torch.linalg.vector_norm(x, p) for order in ORDERS},
+    "one axis": lambda x: torch.linalg.vector_norm(x, dim=-1),
+    "dtype": lambda x: torch.linalg.vector_norm(x, dim=1, dtype=torch.float64),
+    "normalize": lambda x: torch.nn.functional.normalize(x, dim=1),
+    "norm": lambda x: x.norm(3, dim=(1, 2)),
+    "old norm": lambda x: torch._VF.norm(x, 3, (0, 1), True),
+    "old norm of all": lambda x: torch._VF.norm(x, 1),
+    "frobenius": lambda x: torch._VF.frobenius_norm(x, (0, 2), False),
+    "linalg": lambda x: torch.linalg.norm(x, dim=(1, 2)),
+    "linalg of a vector": lambda x: torch.linalg.norm(x.reshape(-1), 1),
+    "linalg fro": lambda x: torch.linalg.norm(x, "fro", dim=(0, 2)),
+    "linalg 1": lambda x: torch.linalg.norm(x, 1, dim=-1),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norm(rng, name):
+    x = torch.from_numpy(rng.normal(0, 2, (3, 4, 5)).astype(np.float32))
+    x[0, 0, :3] = 0
+    result, expected = run(NORMS[name], x)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_norm_of_matrices(rng):
+    x = torch.from_numpy(rng.normal(size=(4, 5)).astype(np.float32))
+    with pytest.raises(UnsupportedOperatorError, match=r"the matrix norm of order 1; norms of vectors are supported"):
+        run(lambda x: torch.linalg.norm(x, 1), x)

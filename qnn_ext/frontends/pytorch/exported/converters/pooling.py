@@ -11,6 +11,7 @@ from tvm import relax
 
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, shape_of
+from ...norms import order_of, vector_norm
 from ..registry import converter
 from ..values import axes_of, cast, dtype_of, pair, reshape, scalar
 
@@ -158,6 +159,21 @@ def _sum_or_mean(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
     function = relax.op.mean if "mean" in str(importer.node.target) else relax.op.sum
     x = cast(importer, x, importer.dtype)
     return importer.emit(function(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
+
+
+@converter("aten.linalg_vector_norm.default")
+def _vector_norm(importer: Any, x: relax.Expr, order: float, axes: Any, keepdim: bool, _dtype: Any) -> relax.Expr:
+    axes = axes_of(axes, len(shape_of(x)))
+    return vector_norm(importer.emit, cast(importer, x, importer.dtype), order, axes, bool(keepdim))
+
+
+@converter("aten.linalg_norm.default", "aten.linalg_norm.ord_str")
+def _norm(importer: Any, x: relax.Expr, order: Any, axes: Any, keepdim: bool, _dtype: Any) -> relax.Expr:
+    dims, rank = None if axes is None else len(axes), len(shape_of(x))
+    found = order_of(order, dims, rank)
+    if found is None:
+        raise UnsupportedOperatorError(f"the matrix norm of order {order!r} is not supported; norms of vectors are")
+    return _vector_norm(importer, x, found, axes, keepdim, _dtype)
 
 
 @converter("aten.amax.default", "aten.amin.default")

@@ -143,6 +143,16 @@ def _exponential(node: Node, name: str, x: relax.Expr) -> relax.Expr:
 # ---- PReLU -------------------------------------------------------------------------------------------------------
 
 
+@converter("aten::prelu")
+def _float_prelu(node: Node) -> relax.Expr:
+    """x where positive, else slope · x; one slope, or one for each index of the second dimension."""
+    if node.qparams("self") is not None:
+        raise node.unsupported("a PReLU of a quantized tensor outside torch.ao.nn.quantized.PReLU")
+    node.note("a float activation function between quantized layers")
+    data, slopes = node.expr("self"), node.emit(relax.op.reshape(node.expr("weight"), [-1]))
+    return relax.op.nn.prelu(data, slopes, 1 if len(node.shape_of("self")) > 1 else 0)
+
+
 @converter("quantized::prelu")
 def _prelu(node: Node) -> relax.Expr:
     """One table per channel of what PyTorch computes, concatenated."""

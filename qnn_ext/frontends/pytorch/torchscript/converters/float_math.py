@@ -10,6 +10,7 @@ from tvm import relax
 
 from .....op.base import constant, shape_of
 from ....run_time import checked_indices
+from ...norms import order_of, vector_norm
 from ..formulas import f32, scalar
 from ..node import Node
 from ..registry import converter
@@ -201,6 +202,29 @@ def _sum(node: Node) -> relax.Expr:
     rank = max(len(node.shape_of("self")), 1)
     axes = [int(axis) % rank for axis in node.get("dim") or range(rank)]
     return relax.op.sum(_operand(node, "self"), axes, bool(node.get("keepdim", False)))
+
+
+@converter("aten::linalg_vector_norm")
+def _vector_norm(node: Node) -> relax.Expr:
+    return _vector_norm_of(node, float(node["ord"]))
+
+
+@converter("aten::linalg_norm", "aten::norm", "aten::frobenius_norm")
+def _norm(node: Node) -> relax.Expr:
+    order = node.get("p") if node.kind == "aten::norm" else node.get("ord")
+    axes, rank = node.get("dim"), len(node.shape_of("self"))
+    dims = None if axes is None else len(axes)
+    found = order_of(order, 1 if node.kind == "aten::norm" else dims, rank)  # torch.norm takes all dims as one vector
+    if found is None:
+        raise node.unsupported(f"the matrix norm of order {order!r}; norms of vectors are supported")
+    return _vector_norm_of(node, found)
+
+
+def _vector_norm_of(node: Node, order: float) -> relax.Expr:
+    node.note("a norm in float")
+    rank = len(node.shape_of("self"))
+    axes = [int(axis) % max(rank, 1) for axis in node.get("dim") or range(rank)]
+    return vector_norm(node.emit, _operand(node, "self"), order, axes, bool(node.get("keepdim", False)))
 
 
 # ---- convolution and embedding -----------------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+"""Norms of vectors, which both halves of the PyTorch frontend import."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ...op.base import constant
+
+
+def vector_norm(
+    emit: Callable[[relax.Expr], relax.Expr], x: relax.Expr, order: float, axes: Sequence[int], keepdims: bool
+) -> relax.Expr:
+    """(Σ |x|^p)^(1/p) along the axes; the largest or the smallest |x| for ±∞, the number of elements ≠ 0 for p = 0.
+
+    x: of a float dtype, which is the result's; order: p, any number. Source: torch.linalg.vector_norm.
+    """
+    op, dtype = relax.op, str(x.ty.dtype)
+
+    def scalar(value: float) -> relax.Expr:
+        return constant(np.asarray(value, dtype))
+
+    def total(terms: relax.Expr) -> relax.Expr:
+        return emit(op.sum(emit(terms), list(axes), keepdims))
+
+    if order == 0:
+        return total(op.astype(emit(op.not_equal(x, scalar(0))), dtype))
+    if order == 2:
+        return emit(op.sqrt(total(op.multiply(x, x))))
+    size = emit(op.abs(x))
+    if math.isinf(order):
+        return emit((op.max if order > 0 else op.min)(size, list(axes), keepdims))
+    if order == 1:
+        return total(size)
+    return emit(op.power(total(op.power(size, scalar(order))), scalar(1 / order)))
+
+
+def order_of(order: Any, dims: int | None, rank: int) -> float | None:
+    """The p of torch.linalg.norm and torch.norm where they are norms of vectors, None where they are matrix norms.
+
+    order: as given: a number, None or "fro"; dims: over how many dimensions, None for all; rank: of the tensor
+    """
+    if order is None or order == "fro":
+        return 2.0
+    is_vector = dims == 1 or (dims is None and rank == 1)
+    return float(order) if is_vector and not isinstance(order, str) else None
