@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from ..builder import Builder, Registry, Value
 from ..recipe import Case, Recipe
-from ..rules import FLOAT_SUMS, Rule, bounded
+from ..rules import FLOAT_SUMS, OVERFLOW, Rule, bounded
 
 BYTES = ("int8", "uint8")
 MICROSOFT = "com.microsoft"
@@ -91,6 +91,8 @@ class OnnxBuilder(Builder):
     def sums(self, depth: int, largest: float) -> Rule | None:
         """The rule for float sums of `depth` products of up to `largest`, which in some graphs are exact: n·u·Σ|terms|
         for either side."""
+        if depth * largest >= float(np.finfo(np.float32).max):
+            return OVERFLOW
         return None if self.exact else bounded(FLOAT_SUMS, 2 * depth * 2.0**-24 * depth * largest)
 
 

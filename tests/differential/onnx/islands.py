@@ -65,7 +65,7 @@ def conv(b: OnnxBuilder, name: str) -> None:
     w, scales = weight(b, weight_dtype(b, x), w_shape, 0 if name == "Conv" else 1)
     depth = int(np.prod(w_shape[1:] if name == "Conv" else (w_shape[0], *w_shape[2:])))
     sums = b.sums(depth, real(x) * 255 * float(scales.max()))
-    y = b.node(name, [b.dequantized(x), w], shape, "float32", accident=sums, island=True, **attributes)
+    y = b.node(name, [b.dequantized(x), w], shape, "float32", accident=sums, steady=b.exact, island=True, **attributes)
     if b.draw.chance(0.4):
         y = b.node("Relu", [y], shape, "float32", island=True, keeps=True)
     b.quantized(y, x.dtype, result(b, x, scales, int(np.prod(w_shape[1:])))[0])
@@ -81,7 +81,7 @@ def matmul(b: OnnxBuilder, name: str) -> None:
     options = {"transB": int(transposed)} if name == "Gemm" else {}
     sums = b.sums(x.shape[-1], real(x) * 255 * float(scales.max()))
     shape = (*x.shape[:-1], columns)
-    y = b.node(name, [b.dequantized(x), w], shape, "float32", accident=sums, island=True, **options)
+    y = b.node(name, [b.dequantized(x), w], shape, "float32", accident=sums, steady=b.exact, island=True, **options)
     b.quantized(y, x.dtype, result(b, x, scales, x.shape[-1])[0])
 
 

@@ -332,7 +332,7 @@ def lstm(b: OnnxBuilder) -> None:
     inputs = [x, w, r, "", "", "", "", "", scale, zero, scale, zero]
     b.node(
         "DynamicQuantizeLSTM", inputs, (steps, 1, batch, hidden), "float32", domain=MICROSOFT, hidden_size=hidden,
-        accident=bounded(APPROXIMATION, 0.02), steady=False,
+        accident=b.undefined or bounded(APPROXIMATION, 0.02), steady=False,
     )  # fmt: skip
 
 
