@@ -175,7 +175,7 @@ class _Setting:
         annotated = annotate(self._stages["fold"], config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", QuantizationWarning)
-            table = calibrate(annotated, self._data, replace(config, calibrate_mode="minmax"))
+            table = calibrate(annotated, self._data, config)
         return {one.site.name: one for one in observations(annotated, table, config) if one.site.value is None}
 
     @cached_property
@@ -295,8 +295,10 @@ def _remaining(bits: int) -> float:
 
 
 def kept(config: QConfig, state: _State) -> QConfig:
-    """The configuration with layers kept in 16 bits and in float."""
-    added = {glob.escape(name): {"precision": "int16"} for name in sorted(state.wide)}
+    """The configuration with layers kept in 16 bits and in float. 16 bits have steps enough for the largest values,
+    which a calibrator for 8 bits may clip."""
+    wide = {"precision": "int16", "calibrate_mode": "minmax"}
+    added: dict[str, dict[str, str]] = {glob.escape(name): wide for name in sorted(state.wide)}
     added |= {glob.escape(name): {"precision": "float32"} for name in sorted(state.in_float)}
     return replace(config, overrides={**config.overrides, **added})
 

@@ -91,6 +91,14 @@ def test_the_integers_keep_the_goal_with_the_fewest_layers(module, plain, keep):
     np.testing.assert_array_equal(results(again.stages.result), results(found.stages.result))
 
 
+def test_16_bits_do_not_clip(module):
+    """A calibrator that clips for the sake of 8 bits would spoil 16."""
+    config = QConfig(calibrate_mode="percentile", percentile=90.0, target="x86-64")
+    clipped = sqnr(module, quantize(module, dataset=DATA, config=config))
+    found = search(module, config, min_sqnr=40, keep="int16")
+    assert clipped < 25 and sqnr(module, found.stages.result) >= 40
+
+
 def test_a_small_share_in_8_bits_is_a_warning(module, plain):
     with pytest.warns(QuantizationWarning, match=r"dB takes \d+ % of the multiply-accumulates in more than 8 bits"):
         control_accuracy(module, dataset=DATA, config=FIXED, min_sqnr=plain + 8)
