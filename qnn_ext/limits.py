@@ -43,7 +43,8 @@ class Limits:
     unrolled:    time steps of a recurrent layer and iterations of a loop, each of which becomes about twenty
                  expressions. Default 1024
     expressions: calls in the module. Default 100,000
-    evaluations: TorchScript operators that the import evaluates, those in a loop once per iteration. Default 1,000,000
+    evaluations: TorchScript operators that the import evaluates, those in a loop once per iteration, and TFLite's
+                 subgraphs, once for each use. Default 1,000,000
     operands:    operands or results of one operator, and of the model; some passes compare them pairwise. Default 2048
     padding:     rows or columns by which a window may extend beyond its image. Default 2¹⁶
     workspace:   peak bytes of a compiled model's feature maps, checked by `build`. Default 16 GiB

@@ -28,7 +28,7 @@ from ..passes import (
     sink_reshapes,
     sink_shuffles,
 )
-from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies
+from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
 from ..passes.fold_calls import fold_calls
 from ..passes.fold_quantized import fold_quantized
@@ -172,6 +172,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each of them."""
     passes: list[Callable[[IRModule], IRModule]] = [
         inlined,  # the parts of a partitioned module
+        without_unused,  # states and outputs of loops
         hoist_invariants,  # out of loops, whose bodies go through these passes on their own
         drop_observers,  # calibration marks, which compute nothing
         slice_wide_splits,  # kernels with few results

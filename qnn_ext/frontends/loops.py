@@ -92,7 +92,7 @@ def loop(
     call = call_of(
         function.definition, function.captured, initial, sequences, trips, backwards_in, backwards_out, condition
     )
-    fields = _fields(assembly, call)
+    fields = _fields(node, call)
     for index in changing:
         states[index] = fields.pop(0)
     return states, fields
@@ -123,7 +123,7 @@ def branch(node: Conversion | Assembly, condition: relax.Expr, then: Branch, oth
     for going, (bindings, values) in zip(conditions, taken, strict=True):
         own = [relax.Var(f"state{index}", value.ty) for index, value in enumerate(results)]
         function = _Function(bindings, [constant(np.bool_(False)), *values], own)
-        results = _fields(assembly, call_of(function.definition, function.captured, results, [], 1, condition=going))
+        results = _fields(node, call_of(function.definition, function.captured, results, [], 1, condition=going))
     return results
 
 
@@ -138,9 +138,9 @@ def _type(value: relax.Expr) -> str:
     return f"{value.ty.dtype} of shape {shape_of(value)}"
 
 
-def _fields(assembly: Assembly, call: relax.Call) -> list[relax.Expr]:
-    results = assembly.emit(call)
-    return [assembly.emit(relax.TupleGetItem(results, index)) for index in range(len(results.ty.fields))]
+def _fields(node: Conversion | Assembly, call: relax.Call) -> list[relax.Expr]:
+    results = node.emit(call)
+    return [node.emit(relax.TupleGetItem(results, index)) for index in range(len(results.ty.fields))]
 
 
 class _Function:

@@ -92,6 +92,77 @@ def _calling(function: relax.Function, renamed: dict[Any, ir.GlobalVar]) -> rela
     return new.module()["main"]
 
 
+def without_unused(mod: IRModule) -> IRModule:
+    """`mod` with loops that have only those states, outputs and sequences that something needs."""
+    if not has_loops(mod):
+        return mod
+    new = Rebuild(mod["main"])
+    used: dict[Any, set[int]] = {binding.var: set() for binding in new.bindings if Loop.of(binding.value)}
+    for value in (*(binding.value for binding in new.bindings), new.function.body.body):
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in used:
+            used[value.tuple_value].add(value.index)
+            continue
+        for var in _variables(value):
+            if var in used:
+                used[var] = set(range(len(var.ty.fields)))
+    places: dict[Any, dict[int, int]] = {}
+    with new.main():
+        for binding in new.bindings:
+            value = binding.value
+            if isinstance(value, relax.TupleGetItem) and value.tuple_value in places:
+                field = places[value.tuple_value][value.index]
+                new.bind(binding.var, relax.TupleGetItem(new.substituted(value.tuple_value), field))
+                continue
+            loop = Loop.of(value)
+            if loop is not None:
+                trimmed, kept = _trimmed(loop, used[binding.var])
+                places[binding.var] = {old: index for index, old in enumerate(kept)}
+                value = trimmed.call()
+            new.bind(binding.var, new.substituted(value))
+    return new.live_module()
+
+
+def _trimmed(loop: Loop, used: set[int]) -> tuple[Loop, list[int]]:
+    """A loop with only some of its results and what they need, and which results it still has."""
+    captured, own, slices = loop.parameters
+    condition, new_states, outputs = loop.results
+    kept_outputs = [i for i in range(len(outputs)) if len(own) + i in used]
+    fixed = [*([] if condition is None else [condition]), *(outputs[i] for i in kept_outputs)]
+    states = {i for i in range(len(own)) if i in used}
+    while True:
+        live, read = _live(loop.body, [*fixed, *(new_states[i] for i in states)])
+        found = states | {i for i, param in enumerate(own) if param in read}
+        if found == states:
+            break
+        states = found
+    kept = sorted(states)
+    results = [*fixed[: condition is not None], *(new_states[i] for i in kept), *fixed[condition is not None :]]
+    from_outside = [i for i, param in enumerate(captured) if param in read]
+    parts = [i for i, param in enumerate(slices) if param in read]
+    params = [*(captured[i] for i in from_outside), *(own[i] for i in kept), *(slices[i] for i in parts)]
+    trimmed = replace(
+        loop,
+        body=function_of("body", live, params, relax.Tuple(results), private=True),
+        captured=tuple(loop.captured[i] for i in from_outside),
+        states=tuple(loop.states[i] for i in kept),
+        sequences=tuple(loop.sequences[i] for i in parts),
+        backwards_in=tuple(loop.backwards_in[i] for i in parts),
+        backwards_out=tuple(loop.backwards_out[i] for i in kept_outputs),
+    )
+    return trimmed, [*kept, *(len(own) + i for i in kept_outputs)]
+
+
+def _live(function: relax.Function, results: list[relax.Expr]) -> tuple[list[relax.VarBinding], set[Any]]:
+    """The bindings that some results need, and all variables that these read."""
+    read = {var for result in results for var in _variables(result)}
+    live = []
+    for binding in reversed(bindings_of(function)):
+        if binding.var in read:
+            live.append(binding)
+            read.update(_variables(binding.value))
+    return live[::-1], read
+
+
 def hoist_invariants(mod: IRModule) -> IRModule:
     """`mod` with what is the same in every round computed before the loop. What a condition may skip stays inside, and
     so does what is constant: weights are packed when the model is built."""

@@ -1,6 +1,7 @@
 """The bodies of loops go through the same passes as `main`."""
 
 import numpy as np
+import pytest
 from tvm import relax
 
 from qnn_ext import op
@@ -9,7 +10,7 @@ from qnn_ext.frontends.loops import loop
 from qnn_ext.interpreter import interpret
 from qnn_ext.op.base import constant
 from qnn_ext.op.loop import Loop
-from qnn_ext.passes.bodies import every_binding, hoist_invariants
+from qnn_ext.passes.bodies import every_binding, hoist_invariants, without_unused
 from qnn_ext.passes.qdq_to_integer import qdq_to_integer
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from tests.cases.loops import as_model, assembled
@@ -79,3 +80,34 @@ def test_what_a_condition_may_skip_stays():
 
     mod = assembled([("x", (2,), "float32"), ("going", (), "bool")], walk)
     assert not any(op_name(binding.value) == "exp" for binding in bindings_of(hoist_invariants(mod)["main"]))
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_what_nothing_needs_is_no_state(conditional, rng):
+    """A counter that nothing reads goes, and so do states that need each other only."""
+
+    def walk(a, x, unused):
+        def body(states, slices):
+            count, total, other, further = states
+            new = a.emit(R.add(total, slices[0]))
+            results = [
+                a.emit(R.add(count, constant(np.int32(1)))),
+                new,
+                a.emit(R.add(other, slices[1])),
+                a.emit(R.multiply(further, a.emit(R.add(other, count)))),
+            ]
+            going = [a.emit(R.less(a.emit(R.max(new)), constant(np.int32(25))))] if conditional else []
+            return *going, results, [new, results[2]]
+
+        zero, row = constant(np.int32(0)), constant(np.zeros(3, np.int32))
+        flags = {"condition": constant(np.bool_(True))} if conditional else {}
+        states, outputs = loop(a, body, [zero, row, row, row], [x, unused], 4, backwards_out=[True, False], **flags)
+        return [states[1], outputs[0]]
+
+    mod = assembled([("x", (4, 3), "int32"), ("unused", (4, 3), "int32")], walk)
+    trimmed = without_unused(mod)
+    (found,) = (Loop.of(binding.value) for binding in bindings_of(trimmed["main"]) if Loop.of(binding.value))
+    assert (len(found.states), len(found.sequences), found.backwards_out) == (1, 1, (True,))
+    values = [rng.integers(0, 9, (4, 3)).astype(np.int32) for _ in range(2)]
+    for one, other in zip(interpret(trimmed, values), interpret(mod, values), strict=True):
+        np.testing.assert_array_equal(one, other)
