@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
@@ -46,11 +47,15 @@ OPAQUE = 8  # TVM's kOpaque: an operator that is not fused
 GENERIC = "generic"
 """The implementation of kernels without a product."""
 
+Schedules = dict[tuple[str, Any], tirx.PrimFunc]
+"""Scheduled functions of kernels, by implementation and unscheduled function: equal layers are scheduled once."""
+
 
 def lower(mod: IRModule, target: Target) -> IRModule:
     """`mod` with every "Composite" function replaced by a PrimFunc and its call by `call_tir`."""
+    known: Schedules = {}
     with target:
-        kernels = {var: _kernel(mod[var], target) for var in mod.get_global_vars() if _is_composite(mod[var])}
+        kernels = {var: _kernel(mod[var], target, known) for var in mod.get_global_vars() if _is_composite(mod[var])}
     new = Rebuild(mod["main"])
     with new.main():
         for binding in new.bindings:
@@ -65,7 +70,7 @@ def _is_composite(function: Any) -> bool:
     return isinstance(function, relax.Function) and bool(function.attrs) and COMPOSITE in function.attrs
 
 
-def _kernel(function: relax.Function, target: Target) -> _Kernel:
+def _kernel(function: relax.Function, target: Target, known: Schedules) -> _Kernel:
     """The kernel of a composite function, from the best implementation whose schedule applies to it.
 
     An implementation can accept a workload and still have schedule steps that fail on the epilogue; then the next one
@@ -76,7 +81,7 @@ def _kernel(function: relax.Function, target: Target) -> _Kernel:
     passed_over: list[str] = []
     for product in _products(function, target):
         try:
-            return _Kernel(function, target, product, passed_over)
+            return _Kernel(function, target, product, passed_over, known)
         except ScheduleError as error:
             refusal = error
             name = product.implementation.name if product else GENERIC
@@ -125,12 +130,19 @@ class _Kernel:
     """One composite function as a PrimFunc with its constants.
 
     product: how its product is computed, None if it has none; passed_over: implementations that could not be used
+    known:   scheduled functions of kernels before it, which it reuses or adds to
     """
 
     def __init__(
-        self, function: relax.Function, target: Target, product: _Product | None, passed_over: list[str]
+        self,
+        function: relax.Function,
+        target: Target,
+        product: _Product | None,
+        passed_over: list[str],
+        known: Schedules,
     ) -> None:
         self.function = function
+        self._known = known
         self._product = product
         self._passed_over = passed_over
         self.constants = Constants()
@@ -250,21 +262,33 @@ class _Kernel:
         function = te.create_prim_func([*self.placeholders, *self.constants.placeholders, self.output])
         layer, composite = (str(self.function.attrs[key]) for key in (LAYER, COMPOSITE))
         if self._product is None:
-            grid = backend_of(self._target).grid
-            function = schedule_for_gpu(function) if grid else schedule_generic(function, self._target)
+            key, schedule = GENERIC, self._schedule_generic
             facts = KernelFacts(layer, composite, GENERIC, reason=self._reason())
         else:
-            workload, implementation = self._product.workload, self._product.implementation
+            workload, name = self._product.workload, self._product.implementation.name
             if self._initial is not None:
                 position = len(self.placeholders) + self.constants.placeholders.index(self._initial)
-                function = with_initial(function, implementation.accumulator, function.params[position])
-            sch = Schedule(function)
-            implementation.schedule(sch, workload, self._target)
-            function = sch.mod["main"]
+                accumulator = self._product.implementation.accumulator
+                function = with_initial(function, accumulator, function.params[position])
+            key, schedule = f"{name} {workload}", self._schedule_product
             described = json.dumps({"type": type(workload).__name__, **asdict(workload)})
-            facts = KernelFacts(layer, composite, implementation.name, workload.macs, described, self._reason())
+            facts = KernelFacts(layer, composite, name, workload.macs, described, self._reason())
+        same = key, tvm_ffi.StructuralKey(function)  # type: ignore[call-arg]
+        if same not in self._known:
+            self._known[same] = schedule(function)
+        function = self._known[same]
         function = facts.on(function.with_attr(SCHEDULED, True).with_attr("op_pattern", OPAQUE))
         return function.without_attr("global_symbol")
+
+    def _schedule_generic(self, function: tirx.PrimFunc) -> tirx.PrimFunc:
+        grid = backend_of(self._target).grid
+        return schedule_for_gpu(function) if grid else schedule_generic(function, self._target)
+
+    def _schedule_product(self, function: tirx.PrimFunc) -> tirx.PrimFunc:
+        assert self._product is not None
+        sch = Schedule(function)
+        self._product.implementation.schedule(sch, self._product.workload, self._target)
+        return sch.mod["main"]
 
 
 def _workload(call: relax.Call, target: Target) -> Workload:

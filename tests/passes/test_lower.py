@@ -16,7 +16,7 @@ from qnn_ext.targets.families import BACKENDS
 from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import DenseWorkload, Implementation, select, strategy
 
-from .modules import module
+from .modules import compile_and_run, module
 
 WORKLOAD = DenseWorkload(4, 16, 8, "uint8", "int8")
 
@@ -70,3 +70,23 @@ def test_the_next_kernel_takes_over_where_a_schedule_is_refused(monkeypatch, den
         (kernel,) = (kernel for kernel in kernels_of(lower_module(dense_layer, target)) if kernel.macs)
     assert kernel.implementation == second.name
     assert "first does not apply: compute-inline: " in caplog.text
+
+
+def test_equal_layers_are_scheduled_once(monkeypatch, rng):
+    """Their weights differ, which are arguments of the kernel."""
+    scheduled = []
+    put_first(monkeypatch, rows, lambda sch, *_: scheduled.append(sch))
+    first, second, wider = (
+        rng.integers(-9, 9, (units, 16), dtype=np.int8) for units in (WORKLOAD.n, WORKLOAD.n, 2 * WORKLOAD.n)
+    )
+
+    def body(emit, x):
+        return [emit(qnn.dense(x, constant(weight), 0, 0, 1.0, 1.0)) for weight in (first, wider, second)]
+
+    mod = module([((4, 16), "uint8")], body)
+    x = rng.integers(0, 9, (4, 16), dtype=np.uint8)
+    results = compile_and_run(mod, "x86-64", [x])
+    for result, weight in zip(results, (first, wider, second), strict=True):
+        np.testing.assert_array_equal(result, x.astype(np.int32) @ weight.astype(np.int32).T)
+    assert len(scheduled) == 2
+    assert [kernel.layer for kernel in kernels_of(lower_module(mod, make_target("x86-64")))] == ["lv", "lv1", "lv2"]
