@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import QuantizationError
 from ..processes.channel import Closed, to_child
-from ..processes.children import Child
+from ..processes.children import Child, ended_with
 from ..processes.cores import default_threads
 from ..running.engine import Engine
 from .calibrators import Calibrator
@@ -124,7 +124,7 @@ def _read_all(worker: Child, source: _Source) -> Reader:
         reply = channel.receive()
     except Closed:
         raise QuantizationError(
-            f"a calibration process ended early with exit code {worker.wait()}: if memory ran out, "
+            f"a calibration process ended early with {ended_with(worker.wait())}: if memory ran out, "
             "use fewer num_workers or a smaller calibrate_chunk_by"
         ) from None
     if isinstance(reply, BaseException):

@@ -195,7 +195,10 @@ def test_interrupts_leave_nothing_behind(error, tmp_path, monkeypatch):
     assert left_behind() == before
 
 
-def test_worker_that_dies(monkeypatch):
-    monkeypatch.setattr("qnn_ext.processes.children._child_program", lambda *_: "import os; os._exit(7)")
-    with pytest.raises(QuantizationError, match="a calibration process ended early with exit code 7"):
+@pytest.mark.parametrize(
+    ("end", "said"), [("os._exit(7)", "exit code 7"), ("os.kill(os.getpid(), 9)", "SIGKILL")], ids=["exit", "kill"]
+)
+def test_worker_that_dies(end, said, monkeypatch):
+    monkeypatch.setattr("qnn_ext.processes.children._child_program", lambda *_: f"import os; {end}")
+    with pytest.raises(QuantizationError, match=f"a calibration process ended early with {said}: if memory ran out"):
         calibrate(annotated(), np.ones((9, 2), np.float32), QConfig(num_workers=2))
