@@ -15,6 +15,9 @@ import numpy as np
 
 from .reader import Operator, Subgraph
 
+SET_ITEM = ("TensorListSetItem", "FlexTensorListSetItem")
+_GET_ITEM = ("TensorListGetItem", "FlexTensorListGetItem")
+_SIZES = ("SHAPE", "TensorListLength", "FlexTensorListLength")
 _SAME = ("RESHAPE", "EXPAND_DIMS", "SQUEEZE", "CAST")  # of a single integer
 
 
@@ -30,13 +33,14 @@ class Position:
 class Write:
     """A list with one slice replaced.
 
-    source: the list before; position: of the slice; item: the slice, with or without the leading axis
+    source: the list before; position: of the slice; item: the slice; leading: whether it has the leading axis
     operators: those that only this takes part in
     """
 
     source: int
     position: Position
     item: int
+    leading: bool
     operators: frozenset[int]
 
 
@@ -89,6 +93,11 @@ class Lists:
     def _write(self, operator: Operator) -> Write | None:
         if operator.name == "DYNAMIC_UPDATE_SLICE":
             return self._update(operator)
+        if operator.name in SET_ITEM and len(operator.inputs) == 3:
+            source, index, item = operator.inputs
+            position = self.position(index)
+            found = self._only_for({operator.index}, item)
+            return None if position is None else Write(source, position, item, False, found)
         if operator.name != "CONCATENATION" or len(operator.inputs) != 3 or operator.options["axis"] != 0:
             return None
         before, item, after = operator.inputs
@@ -108,7 +117,7 @@ class Lists:
         full = all(self._is_full(source, axis, part[axis]) for part in (size, rest) for axis in range(1, len(part)))
         if not (whole and open_ended and full and end[0] == Position(position.tensor, position.offset + 1)):
             return None
-        return Write(source, position, item, self._only_for({operator.index, first.index, last.index}, item))
+        return Write(source, position, item, True, self._only_for({operator.index, first.index, last.index}, item))
 
     def _is_full(self, tensor: int, axis: int, size: Position) -> bool:
         shape = self.graph.tensors[tensor].shape
@@ -122,7 +131,7 @@ class Lists:
             return None
         if any(element != Position(None, 0) for element in begin[1:]):
             return None
-        return Write(source, begin[0], item, self._only_for({operator.index}, item))
+        return Write(source, begin[0], item, True, self._only_for({operator.index}, item))
 
     def _only_for(self, operators: set[int], item: int) -> frozenset[int]:
         """These operators, and those whose results only they read, but for what computes the item."""
@@ -182,15 +191,21 @@ def roles_of(lists: Lists, condition: Subgraph, initial: Mapping[int, np.ndarray
         others = [reader for reader in lists.readers[before] if reader.index not in write.operators]
         tested = any(condition.inputs[i] in operator.inputs for operator in condition.operators)
         unread = not lists.readers[after] and body.outputs.count(after) == 1
-        if unread and not tested and all(reader.name == "SHAPE" for reader in others):
+        if unread and not tested and all(reader.name in _SIZES for reader in others):
             outputs[i] = write, start
     slices = {}
     for operator in body.operators:
-        if operator.name != "GATHER" or operator.options["axis"] != 0 or operator.options["batch_dims"] != 0:
+        if not _reads_slice(operator):
             continue
-        source, index = operator.inputs
+        source, index = operator.inputs[:2]
         start = first(lists.position(index)) if not body.tensors[index].shape else None
         known = body.tensors[source].data is not None or number.get(source) in fixed
         if start is not None and known:
             slices[operator.index] = source, start
     return Roles(fixed, counters, outputs, slices)
+
+
+def _reads_slice(operator: Operator) -> bool:
+    if operator.name in _GET_ITEM:
+        return len(operator.inputs) > 1
+    return operator.name == "GATHER" and operator.options["axis"] == 0 and operator.options["batch_dims"] == 0

@@ -60,6 +60,10 @@ def packed(graph, *values):
 def written(graph, before, item, index, kind, way="slices"):
     """A list with one slice replaced, as TensorFlow's converter writes it."""
     shape, dtype, q = kind
+    if way == "list":
+        result = graph.tensor((), "variant")
+        graph.op("FlexTensorListSetItem", [before, index, item], [result], custom=b"")
+        return result
     expanded, result = graph.tensor((1, *shape[1:]), dtype, q), graph.tensor(*kind)
     graph.op("EXPAND_DIMS", [item, graph.const(0, "int32")], [expanded])
     if way == "update":
@@ -108,10 +112,10 @@ def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop
         condition,
         counter=number,
         time=number,
-        out=list_kind,
+        out=list_kind if way != "list" else ((), "variant", None),
         h=row,
         n=number,
-        xs=((length, batch, hidden), dtype, q),
+        xs=((length, batch, hidden), dtype, q) if way != "list" else ((), "variant", None),
     )
     inside, tested = variables.inside, variables.tested
 
@@ -130,7 +134,12 @@ def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop
         return result
 
     x = body.tensor((batch, hidden), dtype, q)
-    body.op("GATHER", [inside["xs"], inside["time"]], [x], axis=0, batchDims=0)
+    if way == "list":
+        body.op(
+            "FlexTensorListGetItem", [inside["xs"], inside["time"], body.const([-1, hidden], "int32")], [x], custom=b""
+        )
+    else:
+        body.op("GATHER", [inside["xs"], inside["time"]], [x], axis=0, batchDims=0)
     total, new = body.tensor((batch, hidden), dtype, wide), variables.result("h")
     body.op("ADD", [product(x, q), product(inside["h"], end)], [total], potScaleInt16=False)
     body.op("TANH", [total], [new])
@@ -151,10 +160,20 @@ def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop
         "n": graph.const(length, "int32") if stop is None else graph.input((), "int32"),
         "xs": xs,
     }
+    kinds = {"out": list_kind, "h": row, "time": number}
+    if way == "list":
+        element = graph.const([-1, hidden], "int32")
+        values["xs"], values["out"] = graph.tensor((), "variant"), graph.tensor((), "variant")
+        graph.op("FlexTensorListFromTensor", [xs, element], [values["xs"]], custom=b"")
+        graph.op("FlexTensorListReserve", [element, graph.const(length, "int32")], [values["out"]], custom=b"")
     outputs = variables.loop(values, results, going)
-    for name in ("out", "h", "time"):
-        copy = graph.output(*variables.types[name])
-        graph.op("RESHAPE", [outputs[name], graph.const(np.int32(variables.types[name][0]))], [copy])
+    if way == "list":
+        stacked = graph.tensor(*list_kind)
+        graph.op("FlexTensorListStack", [outputs["out"], graph.const([-1, hidden], "int32")], [stacked], custom=b"")
+        outputs["out"] = stacked
+    for name, kind in kinds.items():
+        copy = graph.output(*kind)
+        graph.op("RESHAPE", [outputs[name], graph.const(np.int32(kind[0]))], [copy])
     return graph.build()
 
 
@@ -196,6 +215,20 @@ def test_a_recurrent_layer(dtype, way, rng):
     assert found.condition is None
     assert [len(found.sequences), len(found.backwards_out)] == [1, 1]
     assert [shape_of(state) for state in found.states] == [(), (), (2, 8)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_lists_of_tensorflow(dtype, rng):
+    """LiteRT has no kernels for them without TensorFlow's; the same layer with tensors is compared with LiteRT."""
+    x = sequence(rng, dtype)
+    lists, tensors = (from_tflite(recurrent(dtype, way=way), numerics="tflite") for way in ("list", "slices"))
+    for found, expected in zip(
+        Interpreter(lists).run([x]).values(), Interpreter(tensors).run([x]).values(), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert len(qnn_ext.build(lists).kernels) == len(qnn_ext.build(tensors).kernels)
+    with pytest.raises(UnsupportedOperatorError, match=r"a list of elements of shape \(2, 8\) that is not filled"):
+        from_tflite(recurrent(dtype, 3, 5, way="list"))
 
 
 @pytest.mark.parametrize("start,trips", [(0, 3), (2, 3), (2, 9), (4, 1), (5, 5)])
@@ -374,3 +407,33 @@ def too_short():
     outputs = variables.loop(values, {"time": plus(body, variables.inside["time"], 1), "total": total}, going)
     graph.packed.outputs = [outputs["total"]]
     return graph.build()
+
+
+@pytest.mark.parametrize(
+    "count,error,message",
+    [(-1, ModelFormatError, "a list of -1 elements"), (2**31 - 1, LimitError, "2147483647, 4096")],
+)
+def test_lists_of_absurd_lengths(count, error, message):
+    graph = Graph()
+    x, handle, stacked = graph.input((1,), "float32"), graph.tensor((), "variant"), graph.output((1, 4096), "float32")
+    element = graph.const([4096], "int32")
+    graph.op("FlexTensorListReserve", [element, graph.const(count, "int32")], [handle], custom=b"")
+    graph.op("FlexTensorListStack", [handle, x], [stacked], custom=b"")
+    with pytest.raises(error, match=rf"FlexTensorListReserve #0 .*{message}"):
+        from_tflite(graph.build())
+
+
+@pytest.mark.parametrize("index,expected", [(0, 1), (2, 3), (3, None), (-1, None)])
+def test_an_element_of_a_list(index, expected):
+    graph = Graph()
+    x, index_in, handle = graph.input((3,), "float32"), graph.input((), "int32"), graph.tensor((), "variant")
+    scalar = graph.const(np.zeros(0, np.int32))
+    graph.op("FlexTensorListFromTensor", [x, scalar], [handle], custom=b"")
+    graph.op("FlexTensorListGetItem", [handle, index_in, scalar], [graph.output((), "float32")], custom=b"")
+    engine = qnn_ext.build(from_tflite(graph.build()))
+    values = np.float32([1, 2, 3]), np.asarray(index, np.int32)
+    if expected is not None:
+        assert engine(*values) == expected
+        return
+    with pytest.raises(qnn_ext.InputError, match=rf"GetItem #1 .*index {index} is out of range 0 … 2"):
+        engine(*values)

@@ -127,8 +127,8 @@ class _While:
         values = [new.get(i, value) for i, value in enumerate(values)]
         check_states(states, [values[i] for i in self._states])
         outputs = [
-            node.emit(relax.op.reshape(item, shape_of(self._values[i])[1:]))
-            for i, item in zip(self._roles.outputs, results[len(wanted) :], strict=True)
+            node.emit(relax.op.reshape(item, shape_of(item)[1:])) if write.leading else item
+            for (write, _), item in zip(self._roles.outputs.values(), results[len(wanted) :], strict=True)
         ]
         return self._goes_on(values), [values[i] for i in self._states], outputs
 
@@ -149,6 +149,8 @@ class _While:
             raise self._node.malformed(f"slices {first} to {first + count - 1} of a list of {length}")
         if count == length:
             return stacked
+        if shape_of(before)[1:] != shape_of(stacked)[1:]:
+            raise self._node.unsupported(f"a list of elements of shape {shape_of(stacked)[1:]} that is not filled")
         parts = [self._part(before, 0, first), stacked, self._part(before, first + count, length)]
         return self._node.emit(relax.op.concat([part for part in parts if shape_of(part)[0]], 0))
 
