@@ -8,7 +8,6 @@ process; importing any other part of qnn_ext changes nothing in TVM.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -27,16 +26,20 @@ from .modules import IRModule
 from .passes import Pass
 from .passes import Sequential as OurSequential
 from .targets import arm_cpu, attributes_of, cuda
+from .tvm.testing.utils import install_request_hook
 
 MODULES = ("relay", "autotvm", "nd", "contrib.graph_executor", "contrib.graph_runtime", "contrib.utils")
 """The modules of the façade that TVM 0.27 does not have."""
 
 
 def _add_modules() -> None:
-    with suppress(ImportError):  # without pytest; Relay imported it along
-        import_module("tvm.testing")
-    Aliases("tvm", f"{__package__}.tvm", MODULES).install()
-    for name in MODULES:
+    modules: tuple[str, ...] = MODULES
+    try:
+        setattr(import_module("tvm.testing.utils"), "install_request_hook", install_request_hook)  # noqa: B010
+    except ImportError:  # it needs pytest
+        modules = (*MODULES, "testing")
+    Aliases("tvm", f"{__package__}.tvm", modules).install()
+    for name in modules:
         import_module(f"tvm.{name}")
         parent, _, child = f"tvm.{name}".rpartition(".")
         setattr(import_module(parent), child, import_module(f"{__package__}.tvm.{name}"))

@@ -67,12 +67,13 @@ SCRIPT = """
 import numpy as np
 import tvm
 import tvm.relay.testing
-from tvm import relay, te
+from tvm import relay, te, testing
 from tvm.relay import transform
 from tvm.contrib import graph_executor
 from tvm.contrib.utils import tempdir
 from tvm.runtime.vm import VirtualMachine
 
+testing.utils.install_request_hook(depth=3)
 x = relay.var("x", shape=(2, 3), dtype="int8")
 y = relay.qnn.op.requantize(x, relay.const(1.0), relay.const(0), relay.const(2.0), relay.const(1))
 mod = tvm.IRModule.from_expr(y)
@@ -92,8 +93,14 @@ assert VirtualMachine(relay.vm.compile(mod, "x86-64"), tvm.cpu()).invoke("main",
 """
 
 
-def test_unchanged_script_with_one_line_added(tmp_path):
-    (tmp_path / "script.py").write_text(f"import qnn_ext.compat.install\n{SCRIPT}\n{TODAY}")
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("with_pytest", [False, True])
+def test_unchanged_script_with_one_line_added(tmp_path, with_pytest):
+    """Also without pytest, which TVM's own tvm.testing imports."""
+    if not with_pytest:
+        (tmp_path / "pytest.py").write_text("raise ImportError")
+    check = f'assert hasattr(testing, "enabled_targets") == {with_pytest}'
+    (tmp_path / "script.py").write_text(f"import qnn_ext.compat.install\n{SCRIPT}\n{check}\n{TODAY}")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -15,7 +15,7 @@ from ..modules import IRModule
 
 Aliases(__name__, "tvm").install()
 
-from . import autotvm, contrib, ir, nd, relay, runtime, target, transform  # noqa: E402
+from . import autotvm, contrib, ir, nd, relay, runtime, target, testing, transform  # noqa: E402
 
 __version__ = _tvm.__version__
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "runtime",
     "target",
 ]
-__all__ += ["transform"]
+__all__ += ["testing", "transform"]
 
 _INSTEAD = {
     "auto_scheduler": "qnn_ext.autotune tunes the kernels of a model",

@@ -2,8 +2,22 @@
 
 from ....absent import absent
 from ....checking import run_infer_type, run_opt_pass
-from . import temp_op_attr
+from ....workloads import create_workload
+from . import mlp, mobilenet, resnet, squeezenet, synthetic, temp_op_attr, vgg
 
-__all__ = ["run_infer_type", "run_opt_pass", "temp_op_attr"]
+__all__ = [
+    "create_workload",
+    "mlp",
+    "mobilenet",
+    "resnet",
+    "run_infer_type",
+    "run_opt_pass",
+    "squeezenet",
+    "synthetic",
+    "temp_op_attr",
+    "vgg",
+]
 
-__getattr__ = absent("relay.testing")
+_TORCH = "torchvision has it: qnn_ext.from_pytorch(torch.export.export(...))"
+
+__getattr__ = absent("relay.testing", dict.fromkeys(("inception_v3", "densenet", "dcgan", "dqn", "lstm"), _TORCH))
