@@ -9,6 +9,7 @@ from tvm import relax
 from qnn_ext import Interpreter, from_tflite
 from qnn_ext import op as qnn
 from qnn_ext.op.base import constant
+from tests.cases.segments import ARGUMENTS, COEFFICIENTS, arguments
 from tests.compiling.program.small import small_module
 from tests.conformance.cases import load_cases
 
@@ -109,3 +110,16 @@ def test_products_of_one_row_each(depth, rng):
         run_model(module, "sm_80", values), Interpreter(module).run(values).values(), strict=True
     ):
         np.testing.assert_array_equal(output, reference)
+
+
+def test_piecewise_and_rounding_of_nan(rng):
+    values = arguments(rng, (5, 37))
+    module = small_module(
+        lambda _, x: [
+            qnn.quantize(qnn.piecewise(x[0], COEFFICIENTS, *ARGUMENTS), 0.7, 100, out_dtype="uint8"),
+            qnn.quantize(x[0], 0.7, 100, out_dtype="uint8"),
+        ],
+        [(values.shape, "float32")],
+    )
+    for found, reference in zip(run_model(module, "sm_80", [values]), Interpreter(module)(values), strict=True):
+        np.testing.assert_array_equal(found, reference)
