@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tvm import IRModule
 from tvm.target import Target
 
 from ..compiling.build import TargetLike, qnn_pipeline
@@ -14,6 +15,7 @@ from ..compiling.describe import kernels_of
 from ..errors import TuningError
 from ..module import QnnModule
 from ..passes import lower
+from ..passes.bodies import with_bodies
 from ..targets.backend import threads_of
 from ..targets.names import make_target, required_features
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload, candidates
@@ -90,7 +92,11 @@ def extract_from_program(
     if params:
         raise TuningError("extract_from_program: a QnnModule contains its weights: leave out params")
     resolved = make_target(target, threads)
-    lowered = lower(qnn_pipeline(module.ir, resolved), resolved)
+
+    def lowered_of(mod: IRModule) -> IRModule:
+        return with_bodies(lower(qnn_pipeline(mod, resolved), resolved), lowered_of)
+
+    lowered = lowered_of(module.ir)
     layers: dict[tuple[Workload, str], list[str]] = {}
     for kernel in kernels_of(lowered):
         if kernel.workload:

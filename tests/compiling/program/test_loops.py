@@ -9,6 +9,7 @@ from tvm import relax
 
 import qnn_ext
 from qnn_ext import op
+from qnn_ext.autotune import extract_from_program
 from qnn_ext.compiling.build import lower_module
 from qnn_ext.compiling.program import emit
 from qnn_ext.compiling.program.graph import read_graph
@@ -275,6 +276,12 @@ def test_profile(threads, rng):
     assert sum(layer.kernel.macs for layer in profile) == 50 * 256 * 64 * 64
     seconds = [layer.seconds for layer in profile]
     assert all(second >= 0 for second in seconds)
+
+
+def test_products_in_a_loop_can_be_tuned():
+    module = as_model(assembled(*case("recurrent", 3, 4)))
+    (task,) = extract_from_program(module, "avx512_vnni", threads=1)
+    assert (task.workload.m, task.workload.k, task.workload.n) == (4, 64, 64)
 
 
 def test_saved_and_loaded(tmp_path, rng):
