@@ -7,6 +7,8 @@ from tvm import ir, te, tirx
 from tvm.relax import Var
 
 from qnn_ext import op as qnn
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.compiling.program.phases import lower_kernels
 from qnn_ext.op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from qnn_ext.op.evaluate import interpret
@@ -95,3 +97,9 @@ def test_sums_and_slopes_equal_the_interpreter(rounding, compute, cpu, rng):
     inputs = inputs_of(rng, mod)
     (actual,), (expected,) = compile_and_run(mod, cpu, inputs), interpret(mod, inputs)
     np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_code_for_arm(count, rng):
+    target = make_target("rpi5")
+    generate_code(lower_module(residual_sums(rng, count, {"rounding": "TFLITE"}, slopes=True), target), target)

@@ -10,6 +10,7 @@ from tvm import tirx
 
 from ...numerics import fixed_point, float_multiplier, tir
 from ...numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts, xnnpack_multipliers
+from ...targets.features import current_backend
 from .elementwise import Expr, Operand, Stage, defined, fixed, multiplied_tflite, rescaled, rule, shifted_limit
 
 Sign = Callable[[Expr, Expr], Expr]
@@ -156,7 +157,9 @@ def _prelu(
             below = scaled(1, defined(x * slope, limits[1]))
             return tirx.Select(x >= tirx.const(0, "int32"), scaled(0, x), below)
 
-        return tir.shared(stage.shifted(data, input_zero_point, -1), branches)
+        # ARM's multiplication gets a `let` of its own, of which TVM must not learn more under a condition than outside
+        once = (lambda x, body: body(x)) if current_backend().doubles else tir.shared
+        return once(stage.shifted(data, input_zero_point, -1), branches)
 
     if rounding != "TFLITE":
         return either(
@@ -166,7 +169,8 @@ def _prelu(
         )
     ratios = [float_multiplier(scale.astype(np.float32), out_scale.astype(np.float32)) for scale in scales]
     fps = [fixed_point(ratio.astype(np.float64), rounding=rounding) for ratio in ratios]
-    if all(limit * fp.largest < 2.0**30 for limit, fp in zip(limits, fps, strict=True)):
+    fits = all(limit * fp.largest < 2.0**30 for limit, fp in zip(limits, fps, strict=True))
+    if fits and not current_backend().doubles:
         total = either(lambda i, value: multiplied_tflite(stage, value, fps[i], -1).astype("int32"))
         return tir.saturating_add(total, zero_point, out_dtype)
     return either(lambda i, value: fixed(stage, value, fps[i], zero_point, -1, rounding, out_dtype))
