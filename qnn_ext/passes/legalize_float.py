@@ -41,7 +41,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.concat"], rules["relax.stack"] = moves.concat, moves.stack
     rules["relax.strided_slice"], rules["relax.take"] = moves.strided_slice, moves.take
     rules["relax.max"] = rules["relax.min"] = _guarded(_along_axes, _is_float)
-    rules["relax.matmul"] = _guarded(products.matmul, products.has_odd_columns)
+    rules["relax.matmul"] = _guarded(products.matmul, products.is_by_lanes)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
     rules["relax.multiply"] = _guarded(_among_tensors(topi.multiply), _has_zero)
     rules["relax.divide"] = _guarded(_among_tensors(topi.divide), _has_zero)

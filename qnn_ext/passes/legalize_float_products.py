@@ -27,20 +27,36 @@ def _all_float32(call: relax.Call) -> bool:
 # ---- matrix products ---------------------------------------------------------------------------------------------
 
 
-def has_odd_columns(call: relax.Call) -> bool:
-    """Whether padding the columns of a product pays: they do not fill whole vectors, and enough rows share them."""
+def is_by_lanes(call: relax.Call) -> bool:
+    """Whether the columns of a product are arranged for vectors: those of a constant matrix; others if they do not fill
+    whole vectors, and enough rows share them."""
     x, y = factors_of(call)
     lhs, rhs = shape_of(x), shape_of(y)
-    if len(rhs) < 2 or len(lhs) < 2 or not _all_float32(call) or rhs[-1] % LANES == 0:
+    if len(rhs) < 2 or len(lhs) < 2 or not _all_float32(call):
+        return False
+    if _packs(y):
+        return True
+    if rhs[-1] % LANES == 0:
         return False
     one_matrix = len(rhs) == 2 or lhs[:-2] == rhs[:-2]
     return one_matrix and (lhs[-2] >= MIN_ROWS or constant_value(y) is not None)
 
 
+def _packs(y: relax.Expr) -> bool:
+    return len(shape_of(y)) == 2 and constant_value(y) is not None
+
+
 def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """The product with its columns padded with zeros, cut back to the columns of the result."""
+    """The product with its columns padded with zeros, cut back to the columns of the result. A constant matrix (k, n)
+    is packed to (n / LANES, k, LANES), of which a strip of columns is contiguous, as in `conv2d`."""
     x, y = factors_of(call)
     columns, known = shape_of(y)[-1], constant_value(y)
+    if known is not None and _packs(y):
+        blocks = _with_zeros(known).reshape(len(known), -1, LANES)
+        packed = constant(np.ascontiguousarray(blocks.transpose(1, 0, 2)))
+        return builder.call_te(
+            _product_of_strips, x, packed, columns, primfunc_name_hint="matmul", primfunc_attrs=ATTRIBUTES
+        )
     if known is not None:
         padded = constant(_with_zeros(known))
     else:
@@ -63,6 +79,17 @@ def _pad_columns(x: te.Tensor) -> te.Tensor:
         return tirx.if_then_else(i[-1] < columns, x(*i), tirx.const(0.0, x.dtype))
 
     return te.compute((*outer, _padded(columns)), padded, name="pad_columns")
+
+
+def _product_of_strips(x: te.Tensor, y: te.Tensor, columns: int) -> te.Tensor:
+    """x · y for y packed to (n / LANES, k, LANES): strip by strip of columns, which stays in the cache for all rows."""
+    k = te.reduce_axis((0, int(x.shape[-1])), "k")
+    product = te.compute(
+        (y.shape[0], *x.shape[:-1], LANES), lambda *i: te.sum(x(*i[1:-1], k) * y(i[0], k, i[-1]), axis=k), name="matmul"
+    )
+    return te.compute(
+        (*x.shape[:-1], columns), lambda *i: product(i[-1] // LANES, *i[:-1], i[-1] % LANES), name="columns"
+    )
 
 
 def _first_columns_of_product(x: te.Tensor, y: te.Tensor, columns: int) -> te.Tensor:
