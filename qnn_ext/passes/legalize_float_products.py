@@ -28,13 +28,13 @@ def _all_float32(call: relax.Call) -> bool:
 
 
 def is_by_lanes(call: relax.Call) -> bool:
-    """Whether the columns of a product are arranged for vectors: those of a constant matrix; others if they do not fill
-    whole vectors, and enough rows share them."""
+    """Whether the columns of a product are arranged for vectors: those of a constant matrix that several rows share; others if
+    they do not fill whole vectors, and enough rows share them."""
     x, y = factors_of(call)
     lhs, rhs = shape_of(x), shape_of(y)
     if len(rhs) < 2 or len(lhs) < 2 or not _all_float32(call):
         return False
-    if _packs(y):
+    if _packs(x, y):
         return True
     if rhs[-1] % LANES == 0:
         return False
@@ -42,8 +42,9 @@ def is_by_lanes(call: relax.Call) -> bool:
     return one_matrix and (lhs[-2] >= MIN_ROWS or constant_value(y) is not None)
 
 
-def _packs(y: relax.Expr) -> bool:
-    return len(shape_of(y)) == 2 and constant_value(y) is not None
+def _packs(x: relax.Expr, y: relax.Expr) -> bool:
+    """Whether a strip of columns of a constant matrix serves several rows; for one, a kernel sums many strips at once."""
+    return len(shape_of(y)) == 2 and constant_value(y) is not None and shape_of(x)[-2] >= MIN_ROWS
 
 
 def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -51,7 +52,7 @@ def matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     is packed to (n / LANES, k, LANES), of which a strip of columns is contiguous, as in `conv2d`."""
     x, y = factors_of(call)
     columns, known = shape_of(y)[-1], constant_value(y)
-    if known is not None and _packs(y):
+    if known is not None and _packs(x, y):
         blocks = _with_zeros(known).reshape(len(known), -1, LANES)
         packed = constant(np.ascontiguousarray(blocks.transpose(1, 0, 2)))
         return builder.call_te(
