@@ -28,8 +28,8 @@ def _all_float32(call: relax.Call) -> bool:
 
 
 def is_by_lanes(call: relax.Call) -> bool:
-    """Whether the columns of a product are arranged for vectors: those of a constant matrix that several rows share; others if
-    they do not fill whole vectors, and enough rows share them."""
+    """Whether the columns of a product are arranged for vectors: those of a constant matrix that several rows share;
+    others if they do not fill whole vectors, and enough rows share them."""
     x, y = factors_of(call)
     lhs, rhs = shape_of(x), shape_of(y)
     if len(rhs) < 2 or len(lhs) < 2 or not _all_float32(call):
@@ -43,7 +43,7 @@ def is_by_lanes(call: relax.Call) -> bool:
 
 
 def _packs(x: relax.Expr, y: relax.Expr) -> bool:
-    """Whether a strip of columns of a constant matrix serves several rows; for one, a kernel sums many strips at once."""
+    """Whether a strip of columns of a constant matrix serves several rows; for one, many strips are summed at once."""
     return len(shape_of(y)) == 2 and constant_value(y) is not None and shape_of(x)[-2] >= MIN_ROWS
 
 
