@@ -250,7 +250,8 @@ class _Layers:
         )
 
     def path(self, noise: Mapping[str, float], keep: str) -> list[_State]:
-        """States that each keep one layer more: always the one that removes most noise for its multiply-accumulates."""
+        """States that each keep one layer more: always the one that removes most noise for its multiply-accumulates.
+        In the last one something is still quantized."""
         state = _State()
         states: list[_State] = []
         smallest = 1e-3 * self.total / max(1, len(self.reads)) or 1.0
@@ -267,6 +268,8 @@ class _Layers:
             if best is None:
                 return states
             state = best[1]
+            if min(self.bits(state).values()) == 32:
+                return states
             states.append(state)
 
     def _actions(
@@ -349,9 +352,10 @@ class _Search:
             if done is not None:
                 return done
         best = self.report.best
+        remedy = ", or allow layers in float (keep='auto')" if self._keep == "int16" else ""
         raise AccuracyError(
             f"no setting tried reaches {self.report.goal}; the best was {best.summary if best else 'none'}. Lower the "
-            "goal, give more data, or allow layers in float (keep='auto')",
+            f"goal, or give more data{remedy}",
             self.report,
         )
 

@@ -146,6 +146,12 @@ def test_a_goal_out_of_reach_names_the_best(module):
         search(module, metric=lambda model: 1.0, max_drop=-2.0)
 
 
+def test_a_goal_that_only_float_reaches(module):
+    """A model in which nothing is quantized would be no answer."""
+    with pytest.raises(AccuracyError, match="the best was .* in float: .* dB"):
+        search(module, min_sqnr=400, keep="float32")
+
+
 @pytest.fixture
 def counted(monkeypatch):
     """Counts measurements; `after`: how many until one is interrupted."""
