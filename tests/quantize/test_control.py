@@ -148,7 +148,7 @@ def test_a_goal_out_of_reach_names_the_best(module):
 
 def test_a_goal_that_only_float_reaches(module):
     """A model in which nothing is quantized would be no answer."""
-    with pytest.raises(AccuracyError, match="the best was .* in float: .* dB"):
+    with pytest.raises(AccuracyError, match=r"the best was .* in float: .* dB"):
         search(module, min_sqnr=400, keep="float32")
 
 
