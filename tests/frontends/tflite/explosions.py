@@ -300,7 +300,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "outer sum that fits": (outer(1 << 15, 1 << 14), ""),
     "outer product": (outer(1 << 15, 1 << 15, OPS.BATCH_MATMUL, "BatchMatMul"), ""),
     "rows of a table": (picked(1 << 15), ""),
-    "steps": (lstm(1 << 20), "unrolled"),
+    "steps": (lstm(1 << 20), ""),
     "memory of a filter": (variable((1, 1 << 28)), "constants"),
     "sparse weights": (sparse(1 << 28), "a sparse tensor of shape (268435456, 8)"),
     "initialization that calls itself": (

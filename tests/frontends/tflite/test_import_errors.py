@@ -12,9 +12,8 @@ import pytest
 
 from qnn_ext import Interpreter, QnnError, from_tflite
 from qnn_ext.errors import LimitError, ModelFormatError, ShapeError, UnsupportedOperatorError
-from tests.conformance.cases import load_cases
 
-from .schema_models import TYPES, Sketch, conv_sketch, pack, quantization
+from .schema_models import TYPES, Sketch, conv_sketch, quantization
 
 OPS = schema.BuiltinOperator
 QUANT = quantization([0.5], [0])
@@ -263,14 +262,6 @@ def test_range_of_a_billion() -> None:
     sketch = one_operator(OPS.RANGE, [(), (), ()], (), constants=arrays, output_dtype=TYPES.INT32)
     sketch.graph.tensors[-1].shape = None
     says(message(LimitError, sketch.bytes()), "RANGE #0", "1,000,000,000 elements", "--limit folded=1000000000")
-
-
-def test_lstm_of_a_million_steps() -> None:
-    case = load_cases("UNIDIRECTIONAL_SEQUENCE_LSTM", "int8")[0]
-    tree = schema.ModelT.InitFromPackedBuf(bytearray(case.model), 0)
-    for index in (*tree.subgraphs[0].inputs, *tree.subgraphs[0].outputs):
-        tree.subgraphs[0].tensors[index].shape[1] = 1_000_000
-    says(message(LimitError, pack(tree)), f"{case.operator} #", "1,000,000 steps", "--limit unrolled", "shorter pieces")
 
 
 def test_long_chains() -> None:

@@ -61,6 +61,16 @@ def test_batch_size_can_change():
     np.testing.assert_array_equal(both(np.concatenate(sequences)), np.concatenate(expected))
 
 
+def test_steps_add_no_kernels():
+    case = next(case for case in load_cases(NAME) if case.name == f"{NAME}/int8/plain")
+    (spec,) = from_tflite(case.model).inputs
+    counts = {
+        len(qnn_ext.build(from_tflite(case.model, shapes={spec.name: (1, steps, spec.shape[2])})).kernels)
+        for steps in (2, 9, 20_000)
+    }
+    assert len(counts) == 1
+
+
 # ---- int16 activations: LiteRT has no kernel for them ------------------------------------------------------------
 
 

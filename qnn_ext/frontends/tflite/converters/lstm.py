@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM: the roles of its tensors, and unrolling over time.
+"""UNIDIRECTIONAL_SEQUENCE_LSTM: the roles of its tensors, and the loop over time.
 
 The arithmetic of one step is in `lstm_integer` and `lstm_float`; both follow the same equations, with σ = sigmoid:
 
@@ -14,13 +14,13 @@ from typing import Protocol
 
 from tvm import relax
 
-from ....limits import check
-from ..node import Node
+from ...loops import loop
+from ..node import Node, shape_of
 from ..registry import converter
 from .lstm_float import FloatCell
 from .lstm_integer import IntegerCell
-from .lstm_layer import Layer, read_layer
-from .shape import block, reshape
+from .lstm_layer import read_layer
+from .shape import reshape
 
 
 class Cell(Protocol):
@@ -47,18 +47,20 @@ class Sequence:
 
 @converter("UNIDIRECTIONAL_SEQUENCE_LSTM", max_version=5)
 def convert_unidirectional_sequence_lstm(node: Node) -> relax.Expr:
-    """Unrolled over time. The states are kept in the two variable tensors."""
+    """The states are kept in the two variable tensors."""
     sequence, layer = _sequence(node), read_layer(node)
     cell = IntegerCell(node, layer) if layer.integer else FloatCell(node, layer)
     hidden = node.assembly.read_variable(node.operator.inputs[18], (sequence.batch, layer.outputs))
     state = node.assembly.read_variable(node.operator.inputs[19], (sequence.batch, layer.cells))
-    outputs = []
-    for products in _products_by_step(node, cell, sequence):
-        hidden, state = cell.step(products, hidden, state)
-        outputs.append(hidden)
+
+    def step(states: list[relax.Expr], slices: list[relax.Expr]) -> tuple[list[relax.Expr], list[relax.Expr]]:
+        new = cell.step(slices[0], *states)
+        return [*new], [new[0]]
+
+    (hidden, state), (outputs,) = loop(node, step, [hidden, state], [_products(node, cell, sequence)], sequence.time)
     node.assembly.write_variable(node.operator.inputs[18], hidden)
     node.assembly.write_variable(node.operator.inputs[19], state)
-    return _stack(node, outputs, sequence, layer)
+    return outputs if sequence.time_major else _exchanged(node, outputs)
 
 
 def _sequence(node: Node) -> Sequence:
@@ -66,26 +68,20 @@ def _sequence(node: Node) -> Sequence:
     if len(shape) != 3 or 0 in shape:
         raise node.malformed(f"the input must have 3 dimensions, found shape {shape}")
     time, batch = shape[:2] if time_major else (shape[1], shape[0])
-    check(
-        "unrolled", time, f"{node.label}: the sequence (or run it in shorter pieces: the states are kept between calls)"
-    )
     return Sequence(batch, time, shape[2], time_major)
 
 
-def _products_by_step(node: Node, cell: Cell, sequence: Sequence) -> list[relax.Expr]:
-    """The input's contribution to the gates, computed for all steps at once, then split."""
-    data = node.input(0)
-    if not sequence.time_major and sequence.batch > 1:
-        data = node.emit(relax.op.permute_dims(data, [1, 0, 2]))
+def _products(node: Node, cell: Cell, sequence: Sequence) -> relax.Expr:
+    """The input's contribution to the gates, computed for all steps at once: (time, batch, gates · cells)."""
+    data = node.input(0) if sequence.time_major else _exchanged(node, node.input(0))
     rows = reshape(node, data, [sequence.time * sequence.batch, sequence.depth])
     products = cell.input_products(rows)
-    step = sequence.batch
-    return [block(node, products, [0], [t * step], [(t + 1) * step], [1]) for t in range(sequence.time)]
+    return reshape(node, products, [sequence.time, sequence.batch, int(products.ty.shape[1])])
 
 
-def _stack(node: Node, outputs: list[relax.Expr], sequence: Sequence, layer: Layer) -> relax.Expr:
-    """The hidden states of all steps along the time axis."""
-    axis = 0 if sequence.time_major else 1
-    shape = [1, sequence.batch, layer.outputs] if sequence.time_major else [sequence.batch, 1, layer.outputs]
-    parts = [reshape(node, hidden, shape) for hidden in outputs]
-    return node.emit(relax.op.concat(parts, axis=axis)) if len(parts) > 1 else parts[0]
+def _exchanged(node: Node, data: relax.Expr) -> relax.Expr:
+    """With its first two axes, batch and time, exchanged."""
+    first, second, depth = shape_of(data)
+    if 1 in (first, second):
+        return reshape(node, data, [second, first, depth])
+    return node.emit(relax.op.permute_dims(data, [1, 0, 2]))
