@@ -328,12 +328,12 @@ def test_more_memory_than_there_is(saved, path):
 
 @pytest.mark.parametrize("change", [-64, 64, 1 << 20])
 def test_memory_that_is_not_what_the_code_takes(saved, path, change):
-    """A smaller workspace would be written beyond its end."""
+    """A smaller workspace would be written beyond its end, and may be too small for what it is known to hold."""
     description = description_of(saved)
     program = description["variants"][0]["program"]
     description["variants"][0]["program"]["workspace"] += change
     describe(saved, path, description)
-    with pytest.raises(ArtifactError, match=rf"needs {program['workspace'] - change} bytes of workspace"):
+    with pytest.raises(ArtifactError, match=rf"needs {program['workspace'] - change} bytes of workspace|leaves room"):
         qnn_ext.load(path)
 
 
