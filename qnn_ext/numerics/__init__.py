@@ -5,13 +5,21 @@ the same rules as expressions. The two agree bit for bit; tests/numerics checks 
 """
 
 from .multiplier import FixedPoint, fixed_point, float_multiplier
-from .rounding import COMPUTE_DTYPES, ROUNDINGS, Rounding, check_rounding, check_sum_rounding
+from .rounding import (
+    COMPUTE_DTYPES,
+    ROUNDINGS,
+    Rounding,
+    check_requantize_rounding,
+    check_rounding,
+    check_sum_rounding,
+)
 
 __all__ = [
     "COMPUTE_DTYPES",
     "ROUNDINGS",
     "FixedPoint",
     "Rounding",
+    "check_requantize_rounding",
     "check_rounding",
     "check_sum_rounding",
     "fixed_point",

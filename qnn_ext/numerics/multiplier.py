@@ -31,9 +31,9 @@ def fixed_point(real: np.ndarray | float, dtype: str = "int32", rounding: str = 
 
     The rule of TFLite's QuantizeMultiplier and of Relay's GetFixedPointMultiplierShift: a fraction that rounds to 2³¹
     is halved and its shift raised; everything below 2⁻³¹ becomes 0. From 2³¹ on (for int64 data, from 2¹⁴ on) the shift
-    would be by more bits than there are, which is undefined in C. With the rounding TFLITE, int32 is shifted by the
-    lower five bits of the shift, as instructions of x86 and 64-bit ARM do, and so LiteRT. Otherwise the multiplier is
-    the largest there is.
+    would be by more bits than there are, which is undefined in C. With the roundings TFLITE and TFLITE_UPWARD, int32
+    is shifted by the lower five bits of the shift, as instructions of x86 and 64-bit ARM do, and so LiteRT. Otherwise
+    the multiplier is the largest there is.
     """
     real = np.asarray(real, dtype=np.float64)
     fraction, shift = np.frexp(real)
@@ -45,7 +45,7 @@ def fixed_point(real: np.ndarray | float, dtype: str = "int32", rounding: str = 
     multiplier = np.where(vanishes, 0, multiplier)
     shift = np.where(vanishes, 0, shift)
     most = MOST_SHIFT[dtype]
-    if rounding == "TFLITE" and dtype == "int32":
+    if rounding in ("TFLITE", "TFLITE_UPWARD") and dtype == "int32":
         shift = np.where(shift > most, shift & most, shift)
     beyond = shift > most
     multiplier = np.where(beyond, (1 << 31) - 1, multiplier)

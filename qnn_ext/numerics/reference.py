@@ -82,9 +82,21 @@ def multiply_tflite(x: Array, fp: FixedPoint) -> Array:
         reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
         total = 15 - shift
         return (x * reduced + (np.int64(1) << (total - 1))) >> total
-    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
-    shifted = (x.astype(np.int64) << left).astype(np.int32)
-    return rounding_divide_by_pot(saturating_rounding_doubling_high_mul(shifted, multiplier), right)
+    return rounding_divide_by_pot(*_high_product(x, fp))
+
+
+def multiply_tflite_upward(x: Array, fp: FixedPoint) -> Array:
+    """The same for int32 x with midpoints up in both roundings, as in Ruy, the matrix product of LiteRT's optimized
+    kernels: ⌊h / 2^right + ½⌋ with h = SaturatingRoundingDoublingHighMul(x · 2^left, m)."""
+    high, right = _high_product(x, fp)
+    return (high + ((np.int64(1) << right) >> 1)) >> right
+
+
+def _high_product(x: Array, fp: FixedPoint) -> tuple[Array, Array]:
+    """SaturatingRoundingDoublingHighMul(x · 2^left, m), where x · 2^left wraps, and the right shift that remains."""
+    shift = fp.shift.astype(np.int64)
+    shifted = (x.astype(np.int64) << np.maximum(shift, 0)).astype(np.int32)
+    return saturating_rounding_doubling_high_mul(shifted, fp.multiplier), np.maximum(-shift, 0)
 
 
 def multiply_upward(x: Array, fp: FixedPoint) -> Array:
@@ -112,6 +124,14 @@ def _product(x: Array, fp: FixedPoint) -> tuple[Array, Array]:
     left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
     most = np.int64(1) << (32 - left)
     return (np.clip(x.astype(np.int64), -most, most) << left) * fp.multiplier.astype(np.int64), 31 + right
+
+
+FIXED = {
+    "TFLITE": multiply_tflite,
+    "TFLITE_UPWARD": multiply_tflite_upward,
+    "UPWARD": multiply_upward,
+    "TONEAREST": multiply_tonearest,
+}
 
 
 # ---- requantize --------------------------------------------------------------------------------------------------
@@ -145,9 +165,8 @@ def requantize_float_relay(x: Array, multiplier: Array, zero_point: Array, dtype
 
 
 def requantize_fixed(x: Array, fp: FixedPoint, zero_point: Array, dtype: str, rounding: str) -> Array:
-    """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp)."""
-    multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
-    return saturate(multiply(x, fp) + np.asarray(zero_point, np.int64), dtype)
+    """A rounding of `FIXED` in integers: saturate(multiply(x) + zp)."""
+    return saturate(FIXED[rounding](x, fp) + np.asarray(zero_point, np.int64), dtype)
 
 
 # ---- between dtypes ----------------------------------------------------------------------------------------------

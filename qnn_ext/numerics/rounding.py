@@ -6,7 +6,7 @@ from typing import Literal
 
 from ..errors import QnnError
 
-Rounding = Literal["TONEAREST_EVEN", "TFLITE", "UPWARD", "TONEAREST"]
+Rounding = Literal["TONEAREST_EVEN", "TFLITE", "UPWARD", "TONEAREST"]  # of every operator that rounds
 
 # TONEAREST_EVEN  rint(f32(x)·m) + zp                       PyTorch, ONNX Runtime, XNNPACK
 # TFLITE          gemmlowp: high multiply, then shift       TFLite reference and Micro kernels
@@ -42,3 +42,14 @@ def check_rounding(rounding: str, compute_dtype: str | None = None) -> str:
 def check_sum_rounding(rounding: str, compute_dtype: str | None = None) -> str:
     """The same for add and subtract, which have one more: "UPWARD" in "int32" is XNNPACK's 8-bit addition."""
     return "int32" if (rounding, compute_dtype) == ("UPWARD", "int32") else check_rounding(rounding, compute_dtype)
+
+
+def check_requantize_rounding(rounding: str, compute_dtype: str | None = None) -> str:
+    """The same for requantize, which has one more: "TFLITE_UPWARD", TFLITE's two roundings, both with midpoints up."""
+    if rounding in ROUNDINGS:
+        return check_rounding(rounding, compute_dtype)
+    if rounding != "TFLITE_UPWARD":
+        raise QnnError(f"rounding must be one of {', '.join(ROUNDINGS)}, TFLITE_UPWARD, found {rounding!r}")
+    if compute_dtype not in (None, "int64"):
+        raise QnnError(f"rounding TFLITE_UPWARD computes in int64, not in {compute_dtype!r}")
+    return "int64"

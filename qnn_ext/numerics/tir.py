@@ -144,7 +144,19 @@ def multiply_tflite(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True
         # multipliers are not negative, so `shifted` has the sign of `high`; if high is 0 the quotient is 0 in any case
         return rounding_divide_by_pot(high, right, sign_of=shifted)
 
-    return shared(low_bits(_i64(x) << left, "int32") if upwards and not _is_zero(left) else x, rounded_twice)
+    return shared(_shifted_up(x, left, upwards), rounded_twice)
+
+
+def multiply_tflite_upward(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
+    """The same for int32 x with midpoints up in both roundings, as int64."""
+    left, right = _split_shift(_exponent(shift))
+    high = saturating_rounding_doubling_high_mul(_shifted_up(x, left, upwards), multiplier)
+    return (high + ((_const64(1) << right) >> _const64(1))) >> right
+
+
+def _shifted_up(x: Expr, left: Expr, upwards: bool) -> Expr:
+    """The lower 32 bits of x · 2^left."""
+    return low_bits(_i64(x) << left, "int32") if upwards and not _is_zero(left) else x
 
 
 def multiply_upward(x: Expr, multiplier: Expr, shift: Expr, upwards: bool = True) -> Expr:
@@ -193,6 +205,14 @@ def _i64(x: Expr) -> Expr:
 
 def _const64(value: int) -> Expr:
     return tirx.const(value, "int64")
+
+
+FIXED = {
+    "TFLITE": multiply_tflite,
+    "TFLITE_UPWARD": multiply_tflite_upward,
+    "UPWARD": multiply_upward,
+    "TONEAREST": multiply_tonearest,
+}
 
 
 # ---- requantize --------------------------------------------------------------------------------------------------
@@ -286,11 +306,11 @@ def requantize_fixed(
     upwards: bool = True,
     narrow: bool = False,
 ) -> Expr:
-    """TFLITE, UPWARD or TONEAREST in integers: saturate(multiply(x) + zp).
+    """A rounding of `FIXED` in integers: saturate(multiply(x) + zp).
 
     narrow: whether |multiply(x)| is known to be below 2³⁰
     """
-    multiply = {"TFLITE": multiply_tflite, "UPWARD": multiply_upward, "TONEAREST": multiply_tonearest}[rounding]
+    multiply = FIXED[rounding]
     if narrow:
         return saturating_add(multiply(x, multiplier, shift, upwards).astype("int32"), zero_point, dtype)
     return saturate(multiply(x, multiplier, shift, upwards) + _i64(zero_point), dtype)

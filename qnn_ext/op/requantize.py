@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
-from ..numerics import check_rounding, fixed_point, float_multiplier, reference
+from ..numerics import check_requantize_rounding, fixed_point, float_multiplier, reference
 from ..qparams import INTEGER_DTYPES
 from .base import (
     Shape,
@@ -163,8 +163,8 @@ def _infer_requantize(
     check_qparams(input_scale, input_zero_point, channel_length(data, axis))
     check_qparams(output_scale, output_zero_point, channel_length(data, axis))
     check_out_dtype(out_dtype, *INTEGER_DTYPES)
-    check_rounding(rounding, compute_dtype)
-    if data.dtype == "int64" and rounding in ("UPWARD", "TONEAREST") and compute_dtype == "int64":
+    check_requantize_rounding(rounding, compute_dtype)
+    if data.dtype == "int64" and rounding in ("TFLITE_UPWARD", "UPWARD", "TONEAREST") and compute_dtype == "int64":
         raise ShapeError(f"rounding {rounding} in int64 takes data of at most 32 bits, found int64")
     return data.shape, out_dtype
 
@@ -199,7 +199,7 @@ def rescale(
     out_dtype: str,
 ) -> np.ndarray:
     """saturate(round(x · in_scale / out_scale) + zero_point) for int32 or int64 x; all arguments broadcast."""
-    compute_dtype = check_rounding(rounding, compute_dtype)
+    compute_dtype = check_requantize_rounding(rounding, compute_dtype)
     if in_scale.ndim == 0 and out_scale.ndim == 0 and in_scale == out_scale:
         return reference.saturate(x.astype(np.int64) + zero_point, out_dtype)
     if rounding == "TONEAREST_EVEN":
@@ -244,9 +244,10 @@ def requantize(
     scales:    float32 or float64, zero points int32: scalars or vectors along `axis`. The quotient is taken in the
                scales' own precision for TONEAREST_EVEN, in float64 otherwise
     rounding:  "TONEAREST_EVEN" (float32: PyTorch, ONNX Runtime, XNNPACK), "TFLITE" (gemmlowp's double rounding; int64
-               data: the single rounding of 16-bit models), "UPWARD" and "TONEAREST" (Relay)
+               data: the single rounding of 16-bit models), "TFLITE_UPWARD" (the double rounding with midpoints up
+               both times: LiteRT's optimized kernels, for data of at most 32 bits), "UPWARD" and "TONEAREST" (Relay)
     compute_dtype: int64, float32 or float64 for Relay's two; int64, or float64 (midpoints away from zero, as TFLite's
-               FULLY_CONNECTED), for TFLITE
+               FULLY_CONNECTED), for TFLITE; int64 for TFLITE_UPWARD
     out_dtype: int8, uint8, int16, uint16, int32 or int64
 
     Equal per-tensor scales skip the multiplication. Raises ShapeError, QnnError (unknown rounding).
@@ -260,7 +261,7 @@ def requantize(
         output_zero_point,
         axis=axis,
         rounding=rounding,
-        compute_dtype=check_rounding(rounding, compute_dtype),
+        compute_dtype=check_requantize_rounding(rounding, compute_dtype),
         out_dtype=out_dtype,
     )
 

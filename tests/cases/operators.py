@@ -67,6 +67,10 @@ def variants() -> dict[str, Case]:
             lambda a, b, r=route: op.concatenate([a, b], [0.5, 0.25], [1, 2], 0.5, 1, axis=1, **r),
         )
 
+    cases["requantize-TFLITE_UPWARD"] = (
+        [("data", (4, 6), "int32")],
+        lambda x: op.requantize(x, vector * 1e-6, 0, 0.3, 1, 1, "TFLITE_UPWARD"),
+    )
     cases["mean-equal-scales"] = image["uint8"], lambda x: op.mean(x, 0.5, 3, 0.5, 130, axis=[1, 3], out_dtype="uint8")
     cases["mean-all-axes"] = image["int16"], lambda x: op.mean(x, 0.5, 0, 0.4, 0, keepdims=True, out_dtype="int16")
     cases["sum-wraps"] = (

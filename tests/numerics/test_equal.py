@@ -46,7 +46,7 @@ def const(value, dtype):
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("dtype,zero_point", [("int8", 0), ("int8", -128), ("uint8", 255), ("int16", 5), ("int32", 0)])
-@pytest.mark.parametrize("rounding", ["TFLITE", "UPWARD", "TONEAREST"])
+@pytest.mark.parametrize("rounding", ["TFLITE", "TFLITE_UPWARD", "UPWARD", "TONEAREST"])
 def test_fixed_point(rng, rounding, dtype, zero_point):
     x = data(rng)
     for scale in SCALES:

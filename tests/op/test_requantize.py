@@ -9,7 +9,7 @@ from qnn_ext.errors import QnnError, ShapeError
 from .helpers import evaluate, random_integers, var
 
 RELAY = [(r, c) for r in ("UPWARD", "TONEAREST") for c in ("int64", "float32", "float64")]
-ALL = [*RELAY, ("TONEAREST_EVEN", "float32"), ("TFLITE", "int64")]
+ALL = [*RELAY, ("TONEAREST_EVEN", "float32"), ("TFLITE", "int64"), ("TFLITE_UPWARD", "int64")]
 
 
 def repeat(*pairs):
@@ -49,6 +49,8 @@ class TestEveryRounding:
         if rounding == "TFLITE":  # ⅔ as the high product, rounded, then ½, rounded away from zero
             high = np.floor(2 * x / 3 + 0.5)
             np.testing.assert_array_equal(result, np.trunc(high / 2 + np.copysign(0.5, high)))
+        elif rounding == "TFLITE_UPWARD":  # the same, but both upwards
+            np.testing.assert_array_equal(result, np.floor(np.floor(2 * x / 3 + 0.5) / 2 + 0.5))
         else:
             np.testing.assert_array_equal(result, np.rint(x / 3))
 
@@ -102,6 +104,7 @@ def test_tflite_rounds_twice():
     """⅜ = ¾ · ½: the product with ¾ rounds to an integer, whose half then rounds away from zero."""
     x = np.array([1, 2, 3, -1, -2, -3])
     np.testing.assert_array_equal(rescale(x, 0.375, 1.0, "TFLITE", None), [1, 1, 1, -1, -1, -1])
+    np.testing.assert_array_equal(rescale(x, 0.375, 1.0, "TFLITE_UPWARD", None), [1, 1, 1, 0, 0, -1])
     np.testing.assert_array_equal(rescale(x, 0.375, 1.0, "UPWARD", "int64"), [0, 1, 1, 0, -1, -1])
 
 
@@ -113,6 +116,8 @@ def test_int64_data(rng):
     assert np.abs(result - exact).max() <= 2
     with pytest.raises(ShapeError, match="at most 32 bits"):
         op.requantize(x, 1.0, 0, 2.0, 0, rounding="UPWARD", compute_dtype="int64")
+    with pytest.raises(ShapeError, match="at most 32 bits"):
+        op.requantize(x, 1.0, 0, 2.0, 0, rounding="TFLITE_UPWARD")
 
 
 def test_requantize_errors():
@@ -121,6 +126,8 @@ def test_requantize_errors():
         op.requantize(x, 1.0, 0, 1.0, 0, rounding="DOWN")
     with pytest.raises(QnnError, match="computes in float32, not in 'int64'"):
         op.requantize(x, 1.0, 0, 1.0, 0, compute_dtype="int64")
+    with pytest.raises(QnnError, match="computes in int64, not in 'float64'"):
+        op.requantize(x, 1.0, 0, 1.0, 0, rounding="TFLITE_UPWARD", compute_dtype="float64")
     with pytest.raises(ShapeError, match="vector of 3"):
         op.requantize(x, np.ones(2, np.float32), 0, 1.0, 0)
     with pytest.raises(ShapeError, match="axis 2 is out of range"):

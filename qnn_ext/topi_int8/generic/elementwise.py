@@ -285,7 +285,7 @@ def fixed(
             return saturated(product, int(zero_point), out_dtype)
         return tir.saturate(product.astype("int64") + zero_point.astype("int64"), out_dtype)
     multiplier, shift = stage.along(fp.multiplier, axis), stage.along(fp.shift, axis)
-    narrow = rounding == "TFLITE" and tir.dtype_of(x) == "int32" and limit * fp.largest < 2.0**30
+    narrow = rounding in ("TFLITE", "TFLITE_UPWARD") and tir.dtype_of(x) == "int32" and limit * fp.largest < 2.0**30
     return tir.requantize_fixed(
         x, multiplier, shift, zero_point, out_dtype, rounding, bool((fp.shift > 0).any()), narrow
     )

@@ -52,6 +52,15 @@ def accumulator_dtype(node: Node, dtype: str, bias: int | None = None) -> str:
     return "int32" if declared == "int32" else "int64"
 
 
+def runs_on_ruy(node: Node, data: int = 0, weight: int = 1, bias: int = 2) -> bool:
+    """Whether LiteRT's optimized kernel computes an int16 product: with the default numerics, without zero points, and
+    without an int64 bias. Its accumulator is int32, and its rounding TFLITE_UPWARD."""
+    offsets = (node.qparams(data), node.qparams(weight), node.output_qparams())
+    if node.reference_kernels or node.dtype(data) != "int16" or any(np.any(qparams.zero_point) for qparams in offsets):
+        return False
+    return not node.has_input(bias) or node.dtype(bias) == "int32"
+
+
 def accumulator_scale(node: Node, data: QParams, weight: QParams, double: bool) -> np.ndarray:
     """The scale of Σ data·weight, in the precision of the numerics in force.
 
@@ -89,10 +98,12 @@ def finish_accumulator(
     bias: relax.Expr | None,
     double: bool,
     compute_dtype: str = "int64",
+    rounding: str | None = None,
 ) -> relax.Expr:
     """accumulator + bias, requantized to the output's QParams, then activated. Channels are the last axis.
 
-    double: see `accumulator_scale`; compute_dtype: what TFLite's reference kernel multiplies in
+    double: see `accumulator_scale`; compute_dtype: what TFLite's reference kernel multiplies in; rounding: if it is not
+    the node's
     """
     acc = node.emit(accumulator)
     dtype = str(acc.ty.dtype)
@@ -108,7 +119,7 @@ def finish_accumulator(
         output_scale(node, target),
         target.zero_point,
         axis=-1,
-        rounding=node.rounding,
+        rounding=rounding or node.rounding,
         compute_dtype=None if node.delegated else compute_dtype,
         out_dtype=target.dtype,
     )

@@ -20,6 +20,7 @@ from .accumulators import (
     finish_float,
     product_kind,
     reshaped,
+    runs_on_ruy,
     weight_qparams,
 )
 from .dense import hybrid_dense
@@ -120,7 +121,8 @@ def _window_operator(node: Node, weight: relax.Expr, axis: int, groups: int, asy
         return hybrid_convolution(node, node.input(0), weight, qparams, bias, geometry, asymmetric)
     dtype = accumulator_dtype(node, node.dtype(0), 2)
     data, weights = (node.input(0), node.qparams(0)), (weight, weight_qparams(node, 1, axis))
-    return integer_convolution(node, data, weights, bias, geometry, dtype)
+    upward = axis == 0 and groups == 1 and dtype == "int32" and runs_on_ruy(node)
+    return integer_convolution(node, data, weights, bias, geometry, dtype, "TFLITE_UPWARD" if upward else None)
 
 
 def integer_convolution(
@@ -130,8 +132,10 @@ def integer_convolution(
     bias: relax.Expr | None,
     geometry: Geometry,
     dtype: str,
+    rounding: str | None = None,
 ) -> relax.Expr:
-    """Convolution of integers with OHWI weights, requantized to the output; `dtype` is the accumulator's."""
+    """Convolution of integers with OHWI weights, requantized to the output; `dtype` is the accumulator's, `rounding`
+    the requantization's, if it is not the node's."""
     acc = qnn.conv2d(
         data[0],
         weight[0],
@@ -142,7 +146,8 @@ def integer_convolution(
         out_dtype=dtype,
         **geometry.options(),
     )
-    return finish_accumulator(node, acc, data[1], weight[1], bias, double=data[1].dtype != "uint8")
+    double = data[1].dtype != "uint8"
+    return finish_accumulator(node, acc, data[1], weight[1], bias, double, rounding=rounding)
 
 
 def hybrid_convolution(

@@ -18,6 +18,7 @@ from .accumulators import (
     finish_float,
     product_kind,
     reshaped,
+    runs_on_ruy,
     weight_qparams,
 )
 from .hybrid import Rows, dequantize_accumulator, quantize_rows
@@ -54,9 +55,13 @@ def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     if kind == "hybrid":
         return finish_float(node, hybrid_dense(node, data, weight, weight_qparams(node, 1, 0)), bias)
     source, weights = node.qparams(0), weight_qparams(node, 1, 0)
+    if runs_on_ruy(node):
+        acc = integer_dense(data, weight, source, weights, "int32")
+        return finish_accumulator(node, acc, source, weights, bias, weights.per_channel, rounding="TFLITE_UPWARD")
     acc = integer_dense(data, weight, source, weights, accumulator_dtype(node, source.dtype, 2))
     if source.dtype != "int16" and not node.reference_kernels:
-        return finish_accumulator(node, acc, source, weights, bias, double=weights.per_channel)
+        rounding = None if node.delegated else "TFLITE_UPWARD"
+        return finish_accumulator(node, acc, source, weights, bias, weights.per_channel, rounding=rounding)
     # For this operator alone, TFLite's reference kernel multiplies in double: round(acc · s_x·s_w/s_y) + z
     return finish_accumulator(node, acc, source, weights, bias, double=True, compute_dtype="float64")
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax
 
 from .... import op as qnn
+from ....numerics import reference
 from ....op.base import constant
+from ....op.requantize import requantize_array
 from ....qparams import QParams, dtype_range
+from .. import xnnpack
 from ..node import QUANTIZED_DTYPES, Node
 from ..registry import converter
-from .accumulators import as_dtype, number
+from .accumulators import as_dtype, number, reshaped
 
 # input dtype -> integer dtypes it may be requantized to
 REQUANTIZE_TARGETS = {
@@ -22,6 +27,9 @@ REQUANTIZE_TARGETS = {
 CAST_DTYPES = (
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool",
 )  # fmt: skip
+
+# input scale and zero point, output scale and zero point
+Rescaling = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @converter("QUANTIZE", max_version=5)
@@ -50,22 +58,42 @@ def convert_quantize(node: Node) -> relax.Expr:
 def _requantize(node: Node, source: QParams, target: QParams) -> relax.Expr:
     """TFLite's fixed point; numerics="float32" uses XNNPACK's, which converts between 8-bit tensors of the same dtype
     with a multiplier of 8 fraction bits, midpoints up, and leaves all other pairs to TFLite's kernel."""
-    rounding, in_scale, out_scale = "TFLITE", np.float64(source.scale), np.float64(target.scale)
     if node.delegated:
-        rounding, in_scale, out_scale = (
-            "UPWARD",
-            np.rint(np.float64(source.scale / target.scale) * 256),
-            np.float64(256),
-        )
-    return qnn.requantize(
-        node.input(0),
-        in_scale,
-        source.zero_point,
-        out_scale,
-        target.zero_point,
-        rounding=rounding,
-        out_dtype=target.dtype,
+        steps = np.rint(np.float64(source.scale / target.scale) * 256)
+        scales, rounding = (steps, np.asarray(256.0)), "UPWARD"
+    else:
+        scales, rounding = (source.scale.astype(np.float64), target.scale.astype(np.float64)), "TFLITE"
+    qparams: Rescaling = scales[0], source.zero_point, scales[1], target.zero_point
+    bytewise = source.dtype in xnnpack.BYTES and target.dtype in xnnpack.BYTES
+    if bytewise and not node.delegated and not node.reference_kernels:
+        return _requantize_bytes(node, qparams, target.dtype)
+    return qnn.requantize(node.input(0), *qparams, rounding=rounding, out_dtype=target.dtype)
+
+
+def _requantize_bytes(node: Node, qparams: Rescaling, dtype: str) -> relax.Expr:
+    """LiteRT's optimized kernel between 8-bit tensors takes vectors of 16 elements with midpoints up in both roundings;
+    what remains behind them, one by one as the reference kernel does. Where no byte tells them apart, one rounding
+    serves all."""
+
+    def rescale(data: relax.Expr, rounding: str) -> relax.Call:
+        return qnn.requantize(data, *qparams, rounding=rounding, out_dtype=dtype)
+
+    data, shape, every = node.input(0), node.shape(0), reference.domain(node.dtype(0))
+    size = math.prod(shape)
+    whole = size - size % 16
+    nearest, upward = (
+        requantize_array(every, *qparams, rounding=rounding, out_dtype=dtype)
+        for rounding in ("TFLITE", "TFLITE_UPWARD")
     )
+    if np.array_equal(nearest, upward) or not whole:
+        return rescale(data, "TFLITE")
+    if whole == size:
+        return rescale(data, "TFLITE_UPWARD")
+    flat = reshaped(node, data, (size,))
+    vectors = node.emit(relax.op.strided_slice(flat, [0], [0], [whole]))
+    rest = node.emit(relax.op.strided_slice(flat, [0], [whole], [size]))
+    parts = [node.emit(rescale(vectors, "TFLITE_UPWARD")), node.emit(rescale(rest, "TFLITE"))]
+    return reshaped(node, node.emit(relax.op.concat(parts, axis=0)), shape)
 
 
 @converter("DEQUANTIZE", max_version=8)
