@@ -38,6 +38,31 @@ def test_depthwise_with_bias(channels, rounding, cpu, rng):
     np.testing.assert_array_equal(engine(x), interpret(module.ir, [x])[0])
 
 
+@pytest.mark.sampled("cpu")
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("rounding", ["TFLITE", "UPWARD"])
+@pytest.mark.parametrize("channels", [16, 20, 3])
+def test_sums_and_slopes(channels, rounding, cpu, rng):
+    """A product, two residual sums and a PReLU in one kernel."""
+    route = {"rounding": rounding}
+    weight = rng.integers(-127, 128, (channels, 1, 1, 8)).astype(np.int8)
+    slopes = rng.integers(-128, 128, (1, 1, channels)).astype(np.int8)
+
+    def build(builder, params):
+        x, other = params
+        total = builder.emit(op.conv2d(x, weight, 3, 0, 0.1, 0.02))
+        total = builder.emit(op.requantize(total, 0.002, 0, 0.3, 1, out_dtype="int8", **route))
+        for zero_point in (1, 2):
+            total = builder.emit(op.add(total, other, 0.3, zero_point, 0.21, -5, 0.3, zero_point + 1, **route))
+        return [op.prelu(total, constant(slopes), 0.3, 3, 0.004, 3, 0.3, 1, **route)]
+
+    shapes = (2, 5, 7, 8), (2, 5, 7, channels)
+    module = small_module(build, [(shape, "int8") for shape in shapes])
+    inputs = [rng.integers(-128, 128, shape).astype(np.int8) for shape in shapes]
+    engine = emulated(qnn_ext.build(module, cpu_target(cpu, 1)))
+    np.testing.assert_array_equal(engine(*inputs), interpret(module.ir, inputs)[0])
+
+
 @pytest.mark.parametrize("shape", [(4, 64), (2, 8, 48), (3, 24), (3, 21)])
 @pytest.mark.parametrize(("source", "result"), DTYPES)
 def test_table(source, result, shape):

@@ -157,9 +157,7 @@ def _prelu(
             below = scaled(1, defined(x * slope, limits[1]))
             return tirx.Select(x >= tirx.const(0, "int32"), scaled(0, x), below)
 
-        # ARM's multiplication gets a `let` of its own, of which TVM must not learn more under a condition than outside
-        once = (lambda x, body: body(x)) if current_backend().doubles else tir.shared
-        return once(stage.shifted(data, input_zero_point, -1), branches)
+        return tir.shared(stage.shifted(data, input_zero_point, -1), branches)
 
     if rounding != "TFLITE":
         return either(
