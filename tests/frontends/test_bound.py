@@ -49,9 +49,13 @@ def test_onnx_branch_is_chosen_at_import(x, rate):
     np.testing.assert_array_equal(result(qnn_ext.from_onnx(proto, constants={"rate": rate}), x), expected)
 
 
-def test_onnx_branch_at_run_time_says_what_to_do():
-    with pytest.raises(UnsupportedOperatorError, match=r"If .*run time.*constants=.*--constant"):
-        qnn_ext.from_onnx(rate_model())
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_onnx_branch_at_run_time(x, rate):
+    from tests.frontends.onnx.graphs import run_ort
+
+    proto, feeds = rate_model(), {"x": x, "rate": np.array(rate, np.int64)}
+    (found,) = Interpreter(qnn_ext.from_onnx(proto)).run(feeds).values()
+    np.testing.assert_array_equal(found, run_ort(proto, feeds)[0])
 
 
 @pytest.mark.parametrize(

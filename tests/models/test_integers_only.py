@@ -19,8 +19,8 @@ DATA = Path(qnn_ext.__file__).parent / "data"
 REQUANTIZE = {"Cast", "Mul", "Min", "Max", "BufferLoad", "TensorLoad", "FloatImm", "nearbyint"}
 # The same in double with midpoints away from zero: LiteRT's own reference kernel of FULLY_CONNECTED
 REQUANTIZE_DENSE = REQUANTIZE | {"trunc", "Select", "Add", "llvm.copysign"}
-# A row of integer exponentials times the reciprocal of their integer sum
-SOFTMAX = REQUANTIZE | {"Div"}
+# A row of float exponentials, looked up, over their float sum, with midpoints away from zero: LiteRT's optimized kernel
+SOFTMAX = REQUANTIZE | {"Div", "Add", "Select", "trunc", "floor", "llvm.copysign"}
 # XNNPACK's sums and means: the zero points are part of the float that is rounded
 SUM = REQUANTIZE | {"Add", "Select"}
 

@@ -13,6 +13,7 @@ from ...autotune.measure import Decision, Result
 from ...autotune.records import FOREIGN, Log, Record, Stale, append, best_of, known_results, parse_line
 from ...autotune.records import apply_history_best as native_history
 from ...errors import TuningError, TuningWarning
+from ...files.storage import write_text
 from ..absent import refuse
 from .measuring import MeasureInput, MeasureResult, error_number
 
@@ -76,7 +77,7 @@ def pick_best(in_file: str | os.PathLike, out_file: str | os.PathLike) -> None:
     groups: dict[Any, list[LoggedTask]] = {}
     for inp, _ in load_from_file(in_file):
         groups.setdefault(inp.task.record.key, []).append(inp.task)
-    Path(out_file).write_text("")
+    write_text(out_file, "")
     for tasks in groups.values():
         best = best_of([task.record for task in tasks])
         for task in tasks:
@@ -193,6 +194,6 @@ class GraphTuner:
     def write_opt_sch2record_file(self, record_file: str | os.PathLike = "graph_opt.log") -> None:
         """The kernels' records once more."""
         if Path(self._records).exists():
-            Path(record_file).write_text(Path(self._records).read_text(encoding="utf-8"), encoding="utf-8")
+            write_text(record_file, Path(self._records).read_text(encoding="utf-8"))
         else:
-            Path(record_file).write_text("")
+            write_text(record_file, "")
