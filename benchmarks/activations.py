@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
@@ -27,6 +26,8 @@ from qnn_ext.module import QnnModule
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.pipeline import quantize
+
+from . import onnxruntime_static
 
 CHANNELS = (16, 32, 64, 128)
 CALIBRATION, JUDGED = 8, 16
@@ -112,30 +113,9 @@ def images(count: int, size: int, seed: int) -> list[np.ndarray]:
     return [rng.normal(size=(1, 3, size, size)).astype(np.float32) for _ in range(count)]
 
 
-def quantized_by_onnxruntime(path: Path, calibration: Sequence[np.ndarray]) -> Path:
-    """The QDQ file of `quantize_static`: uint8 activations, int8 weights per channel, ranges by extremes."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Images(CalibrationDataReader):
-        def __init__(self) -> None:
-            self._feeds = iter([{"image": image} for image in calibration])
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self._feeds, None)
-
-    prepared, target = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
-    quant_pre_process(str(path), str(prepared))
-    types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
-    quantize_static(prepared, target, Images(), quant_format=QuantFormat.QDQ, per_channel=True, **types)
-    return target
-
-
 def session(path: Path, threads: int) -> Callable[[np.ndarray], np.ndarray]:
     """A file in ONNX Runtime."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    loaded = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    loaded = onnxruntime_static.session(path, threads)
     return lambda image: np.asarray(loaded.run(None, {"image": image})[0])
 
 
@@ -145,7 +125,9 @@ def measure(function: str, threads: Sequence[int], size: int, rounds: int) -> It
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "float.onnx"
         onnx.save(_Network(function, size).model, path)
-        file = quantized_by_onnxruntime(path, calibration)
+        prepared = onnxruntime_static.prepared(path, path.with_name("prepared.onnx"))
+        feeds = ({"image": image} for image in calibration)
+        file = onnxruntime_static.quantized(prepared, path.with_name("quantized.onnx"), feeds)
         exact = _all(session(path, 1), judged)
         ours = quantize(qnn_ext.from_onnx(path), dataset=calibration, config=QConfig())
         theirs = qnn_ext.from_onnx(file)

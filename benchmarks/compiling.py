@@ -65,7 +65,7 @@ def _compile(model: Model, threads: list[int], folder: Path) -> Compiled:
         reset_peak()
         path = folder / f"{model.path.name}.{count}.qnn"
         started = time.perf_counter()
-        engine = qnn_ext.build(module, num_threads=count)
+        engine = qnn_ext.build(module, num_threads=count, cache=False)
         seconds = time.perf_counter() - started
         engine.save(path)
         builds[count] = Build(str(path), seconds, path.stat().st_size, peak_bytes())

@@ -30,6 +30,8 @@ from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.pipeline import quantize
 
+from . import onnxruntime_static
+
 DATA = Path(qnn_ext.__file__).parent / "data"
 NETWORKS = ("cnn", "transformer")
 MODES = ("global_scale", "minmax", "moving_average", "percentile", "kl_divergence", "entropy", "mse")
@@ -132,11 +134,9 @@ def our_row(case: Case, mode: str, per_channel: bool, symmetric: bool, **setting
 def onnxruntime_rows(case: Case) -> Iterator[Row]:
     """quantize_static with each of its calibrators, QDQ, on the same float network and data."""
     from onnxruntime.quantization import CalibrationMethod
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as folder:
-        prepared = Path(folder) / "prepared.onnx"
-        quant_pre_process(str(case.path), str(prepared))
+        prepared = onnxruntime_static.prepared(case.path, Path(folder) / "prepared.onnx")
         for method in (CalibrationMethod.MinMax, CalibrationMethod.Percentile, CalibrationMethod.Entropy):
             for per_channel in (True, False):
                 for symmetric in (False, True):
@@ -146,32 +146,11 @@ def onnxruntime_rows(case: Case) -> Iterator[Row]:
 
 def quantized_by_onnxruntime(case: Case, prepared: Path, method: Any, per_channel: bool, symmetric: bool) -> Run:
     """The network quantized by quantize_static, as a function of one batch."""
-    import onnxruntime
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-
-    class Images(CalibrationDataReader):
-        def __init__(self) -> None:
-            starts = range(0, len(case.calibration), BATCH)
-            self._feeds = iter([{"image": case.calibration[start : start + BATCH]} for start in starts])
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self._feeds, None)
-
+    starts = range(0, len(case.calibration), BATCH)
+    feeds = ({"image": case.calibration[start : start + BATCH]} for start in starts)
     target = prepared.with_name("quantized.onnx")
-    quantize_static(
-        prepared,
-        target,
-        Images(),
-        quant_format=QuantFormat.QDQ,
-        per_channel=per_channel,
-        activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        calibrate_method=method,
-        extra_options={"ActivationSymmetric": symmetric},
-    )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(target), options, providers=["CPUExecutionProvider"])
+    onnxruntime_static.quantized(prepared, target, feeds, method=method, per_channel=per_channel, symmetric=symmetric)
+    session = onnxruntime_static.session(target, threads=1)
     return lambda images: np.asarray(session.run(None, {"image": images})[0])
 
 

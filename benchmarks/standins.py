@@ -1,279 +1,384 @@
-"""Float networks that are hard to quantize, made by script: stand-ins for real ones, with weights like trained ones.
+"""Small trained networks with data made by script: stand-ins for real networks that are hard to quantize.
 
-Each is an ONNX file with data from which a network of its kind would get its inputs. Weights have channels of unequal
-norm and heavy tails, batch normalizations are calibrated on the data (so that activations keep their scale through the
-layers), and inputs have the distribution of the task: photographs, pages, spectrograms.
+Each is trained with PyTorch in a minute or two on one core, and stored as an ONNX file. Text is rendered with the fonts
+that matplotlib ships.
 
-ocr:      text recognition: hard swish, depthwise convolutions, squeeze and excite, a sequence of class probabilities
-audio:    pitch detection: log-power spectrograms with heavy tails, few channels, sigmoid outputs near 0
-residual: image classification: MobileNetV2's inverted residual blocks with relu6
-detector: object detection: SiLU, concatenated branches, two scales
+text:    text recognition: hard swish, depthwise convolutions, squeeze and excite, attention; a sequence of characters
+regions: text detection: features of three scales joined, transposed convolutions, a map of probabilities
+glyphs:  classification: inverted residual blocks with relu6
+pitch:   notes in audio: a filter bank on the waveform, logarithms, harmonics side by side, sigmoid outputs near 0
+shapes:  object detection: SiLU, joined branches, two scales; boxes in pixels and probabilities in one output
+upscale: super-resolution: a residual on top of the enlarged image
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-NAMES = ("ocr", "audio", "residual", "detector")
+from . import networks_to_train as nets
+
 OPSET = 17
+LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+CALIBRATION, HELD_OUT = 32, 64
+SAMPLE_RATE = 8000
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A network and its data: float32 arrays (N, …), one sample per run."""
+    """A network and its data: float32 arrays (N, …), one sample per run.
+
+    unit: of `score`, what the task asks for, from the outputs of all held-out samples: higher is better
+    """
 
     name: str
     path: Path
     calibration: np.ndarray
     held_out: np.ndarray
+    truth: np.ndarray
+    unit: str
+    _score: Callable[[Sequence[np.ndarray], np.ndarray], float]
+
+    def score(self, outputs: Sequence[Sequence[np.ndarray]]) -> float:
+        """Of the outputs of each held-out sample."""
+        return float(self._score([np.concatenate(arrays) for arrays in zip(*outputs, strict=True)], self.truth))
 
 
-def make(name: str, folder: Path, samples: int = 16, seed: int = 0) -> StandIn:
-    """Write the network to `folder`, and draw its data. The same arguments give the same file."""
-    data, body = _NETWORKS[name]
-    images = data(np.random.default_rng([seed, 1]), 2 * samples)
-    network = _Network(images[:4], np.random.default_rng([seed, 2]))
+@dataclass(frozen=True)
+class _Task:
+    """draw: rng, count → inputs and what a network should find; loss: outputs, truth → a scalar tensor"""
+
+    network: Callable[[], Any]
+    draw: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
+    loss: Callable[[Any, Any], Any]
+    score: Callable[[Sequence[np.ndarray], np.ndarray], float]
+    unit: str
+    steps: int
+    batch: int = 16
+    rate: float = 4e-3
+
+
+def make(name: str, folder: Path, steps: int | None = None) -> StandIn:
+    """Train the network, unless its file is in `folder`, and draw its data. steps: of training; None: enough."""
+    task = TASKS[name]
     path = folder / f"{name}.onnx"
-    network.save(body(network), path)
-    return StandIn(name, path, images[:samples], images[samples:])
+    calibration, _ = task.draw(np.random.default_rng([1, 1]), CALIBRATION)
+    held_out, truth = task.draw(np.random.default_rng([1, 2]), HELD_OUT)
+    if not path.exists():
+        _export(_trained(task, task.steps if steps is None else steps), held_out[:1], path)
+    return StandIn(name, path, calibration, held_out, truth, task.unit, task.score)
 
 
-class _Network:
-    """An ONNX graph under construction, and the values of its tensors on a few samples."""
+def _trained(task: _Task, steps: int) -> Any:
+    import torch
 
-    def __init__(self, samples: np.ndarray, rng: np.random.Generator) -> None:
-        self._nodes: list = []
-        self._constants: dict[str, np.ndarray] = {}
-        self._samples = samples
-        self.rng = rng
-        self.channels = {"x": samples.shape[1]}
-
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        from onnx import helper
-
-        name = f"{kind.lower()}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, list(inputs), [name], name, **attributes))
-        self.channels[name] = self.channels.get(inputs[0], 0)
-        return name
-
-    def constant(self, value: Any) -> str:
-        name = f"constant_{len(self._constants)}"
-        self._constants[name] = np.asarray(value)
-        return name
-
-    def value(self, name: str) -> np.ndarray:
-        """A tensor on the samples."""
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(self._model([name]), providers=["CPUExecutionProvider"])
-        return np.concatenate([session.run(None, {"x": sample[None]})[0] for sample in self._samples])
-
-    def conv(
-        self, x: str, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1, spread: float = 0.5
-    ) -> str:
-        """A convolution and its batch normalization, folded: results of about unit variance, with unequal channels.
-
-        spread: of the logarithm of the channels' norms, before they are normalized and after
-        """
-        inputs = self.channels[x] // groups
-        weight = self.rng.standard_t(4, size=(channels, inputs, kernel, kernel)) * np.exp(
-            self.rng.normal(size=(channels, 1, 1, 1)) * spread
-        )
-        shape: dict[str, Any] = {
-            "kernel_shape": [kernel] * 2,
-            "strides": [stride] * 2,
-            "pads": [kernel // 2] * 4,
-            "group": groups,
-        }
-        weight = weight.astype(np.float32)
-        values = self.value(self.node("Conv", x, self.constant(weight), **shape))
-        self._nodes.pop()
-        mean, deviation = values.mean((0, 2, 3)), values.std((0, 2, 3)) + 1e-3
-        scale = np.abs(self.rng.normal(1, 0.3, size=channels)) * np.exp(self.rng.normal(size=channels) * spread / 2)
-        factor = scale / deviation
-        bias = self.rng.normal(size=channels) * 0.3 - mean * factor
-        arrays = (weight * factor.reshape(-1, 1, 1, 1)).astype(np.float32), bias.astype(np.float32)
-        y = self.node("Conv", x, *map(self.constant, arrays), **shape)
-        self.channels[y] = channels
-        return y
-
-    def plain(self, x: str, channels: int) -> str:
-        """A convolution with a kernel of 1 without normalization."""
-        weight = self.rng.standard_t(4, size=(channels, self.channels[x], 1, 1)) / np.sqrt(2 * self.channels[x])
-        arrays = weight.astype(np.float32), self.rng.normal(size=channels).astype(np.float32) * np.float32(0.3)
-        y = self.node("Conv", x, *map(self.constant, arrays), kernel_shape=[1, 1])
-        self.channels[y] = channels
-        return y
-
-    def concat(self, *xs: str) -> str:
-        y = self.node("Concat", *xs, axis=1)
-        self.channels[y] = sum(self.channels[x] for x in xs)
-        return y
-
-    def _model(self, outputs: list[str]) -> bytes:
-        from onnx import TensorProto, helper, numpy_helper
-
-        shape = [1, *self._samples.shape[1:]]
-        used = {name for node in self._nodes for name in node.input}
-        graph = helper.make_graph(
-            self._nodes,
-            "stand-in",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-            [numpy_helper.from_array(value, name) for name, value in self._constants.items() if name in used],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
-        return model.SerializeToString()
-
-    def save(self, outputs: list[str], path: Path) -> None:
-        import onnx
-
-        onnx.save(onnx.shape_inference.infer_shapes(onnx.load_from_string(self._model(outputs))), path)
+    torch.manual_seed(0)
+    network = task.network().train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=task.rate, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, task.rate, max(2, steps))
+    rng = np.random.default_rng([1, 0])
+    for _ in range(steps):
+        data, truth = (torch.from_numpy(array) for array in task.draw(rng, task.batch))
+        optimizer.zero_grad()
+        task.loss(network(data), truth).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    return network.eval()
 
 
-# ---- the networks ------------------------------------------------------------------------------------------------
+def _export(network: Any, sample: np.ndarray, path: Path) -> None:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter that needs no further package is an older one
+        data = (torch.from_numpy(sample),)
+        torch.onnx.export(network, data, str(path), dynamo=False, opset_version=OPSET, input_names=["x"])
 
 
-def _hard_swish(net: _Network, x: str) -> str:
-    return net.node("HardSwish", x)
+# ---- text --------------------------------------------------------------------------------------------------------
 
 
-def _silu(net: _Network, x: str) -> str:
-    return net.node("Mul", x, net.node("Sigmoid", x))
+@cache
+def _font(number: int, size: int) -> Any:
+    import matplotlib
+    from PIL import ImageFont
+
+    files = sorted((Path(matplotlib.get_data_path()) / "fonts" / "ttf").glob("DejaVuS*.ttf"))
+    files = [file for file in files if "Display" not in file.name]
+    return ImageFont.truetype(str(files[number % len(files)]), size)
 
 
-def _relu6(net: _Network, x: str) -> str:
-    return net.node("Clip", x, net.constant(np.float32(0)), net.constant(np.float32(6)))
+def _paper(rng: np.random.Generator, height: int, width: int) -> Any:
+    """An image of a slope from one light colour to another."""
+    from PIL import Image
+
+    ends = rng.uniform(150, 255, size=(2, 3))
+    slope = np.linspace(0, 1, width)[None, :, None] * rng.uniform(0.3, 1)
+    array = np.broadcast_to(ends[0] + (ends[1] - ends[0]) * slope, (height, width, 3))
+    return Image.fromarray(array.astype(np.uint8))
 
 
-def _ocr(net: _Network) -> list[str]:
-    x = _hard_swish(net, net.conv("x", 16, 3, 2))
-    for channels, stride, excites in ((24, 1, False), (32, 2, True), (32, 1, True), (48, 2, True), (48, 1, True)):
-        x = _hard_swish(net, net.conv(x, net.channels[x], 3, stride, net.channels[x]))
-        if excites:
-            gate = net.node("Relu", net.plain(net.node("GlobalAveragePool", x), net.channels[x] // 4))
-            x = net.node("Mul", x, net.node("HardSigmoid", net.plain(gate, net.channels[x]), alpha=0.2, beta=0.5))
-        x = _hard_swish(net, net.conv(x, channels))
-    x = net.node("ReduceMean", x, axes=[2], keepdims=0)  # (1, channels, width)
-    x = net.node("Transpose", x, perm=[0, 2, 1])
-    weight = net.rng.standard_t(4, size=(48, 60)).astype(np.float32) / 6
-    return [net.node("Softmax", net.node("MatMul", x, net.constant(weight)), axis=2)]
+def _photo(image: Any, rng: np.random.Generator) -> np.ndarray:
+    """As a camera sees it, −1 to 1, channels first."""
+    array = np.asarray(image, np.float32) / 127.5 - 1
+    return (array * rng.uniform(0.6, 1) + rng.normal(size=array.shape) * 0.04).transpose(2, 0, 1).clip(-1, 1)
 
 
-def _audio(net: _Network) -> list[str]:
-    x = net.node("Relu", net.conv("x", 8, 5, spread=1.0))
-    for channels in (16, 16, 8):
-        x = net.node("Relu", net.conv(x, channels, 3, spread=1.0))
-    contour = net.node("Sigmoid", _rare(net, net.conv(x, 1, 5)))
-    note = net.node("Relu", net.conv(contour, 16, 7, spread=1.0))
-    note = net.node("Sigmoid", _rare(net, net.conv(note, 1, 5)))
-    onset = net.node("Relu", net.conv(net.concat("x", note), 16, 5, spread=1.0))
-    onset = net.node("Sigmoid", _rare(net, net.conv(net.concat(onset, note), 1, 3)))
-    return [contour, note, onset]
+def _write(draw: Any, rng: np.random.Generator, at: tuple[float, float], text: str, size: int) -> tuple[int, ...]:
+    font = _font(int(rng.integers(100)), size)
+    ink = tuple(int(c) for c in rng.integers(0, 110, size=3))
+    draw.text(at, text, fill=ink, font=font)
+    return tuple(int(n) for n in draw.textbbox(at, text, font=font))
 
 
-def _rare(net: _Network, x: str) -> str:
-    """Logits of events that are rare: mostly far below 0."""
-    return net.node("Sub", net.node("Mul", x, net.constant(np.float32(2))), net.constant(np.float32(5)))
+def _word(rng: np.random.Generator, low: int, high: int) -> str:
+    return "".join(rng.choice(list(LETTERS), size=int(rng.integers(low, high))))
 
 
-def _residual(net: _Network) -> list[str]:
-    x = _relu6(net, net.conv("x", 16, 3, 2))
-    for channels, stride in ((16, 1), (24, 2), (24, 1), (32, 2), (32, 1), (32, 1)):
-        y = _relu6(net, net.conv(x, 4 * net.channels[x], spread=0.8))
-        y = _relu6(net, net.conv(y, net.channels[y], 3, stride, net.channels[y], 1.0))
-        y = net.conv(y, channels, spread=0.8)
-        x = net.node("Add", x, y) if stride == 1 and net.channels[x] == channels else y
-    x = net.node("Flatten", net.node("GlobalAveragePool", _relu6(net, net.conv(x, 96))))
-    weight = net.rng.standard_t(4, size=(96, 40)).astype(np.float32) / 8
-    return [net.node("MatMul", x, net.constant(weight))]
+def _lines(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lines of text, and for every 4 columns the letter there, 0 between letters."""
+    from PIL import ImageDraw
+
+    images, truth = [], np.zeros((count, 32), np.int64)
+    for index in range(count):
+        image = _paper(rng, 32, 128)
+        draw, x, size = ImageDraw.Draw(image), float(rng.uniform(2, 12)), int(rng.integers(17, 24))
+        number, ink = int(rng.integers(100)), tuple(int(c) for c in rng.integers(0, 110, size=3))
+        top, font = float(rng.uniform(0, 28 - size)), _font(number, size)
+        for letter in _word(rng, 4, 9):
+            left, _, right, _ = draw.textbbox((x, top), letter, font=font)
+            if right > 126:
+                break
+            draw.text((x, top), letter, fill=ink, font=font)
+            middle = int((left + right) / 8)
+            truth[index, middle] = 1 + LETTERS.index(letter)
+            x = right + float(rng.uniform(2, 5))
+        images.append(_photo(image, rng))
+    return np.stack(images).astype(np.float32), truth
 
 
-def _detector(net: _Network) -> list[str]:
-    x = _silu(net, net.conv("x", 16, 3, 2))
-    scales = []
-    for channels in (32, 48):
-        x = _silu(net, net.conv(x, channels, 3, 2))
-        half = channels // 2
-        one, two = (_silu(net, net.conv(x, half)) for _ in range(2))
-        inner = _silu(net, net.conv(_silu(net, net.conv(two, half, 3)), half, 3))
-        x = _silu(net, net.conv(net.concat(one, two, net.node("Add", two, inner)), channels))
-        scales.append(x)
-    pools = [x]
-    for _ in range(2):
-        pools.append(net.node("MaxPool", pools[-1], kernel_shape=[5, 5], pads=[2] * 4, strides=[1, 1]))
-        net.channels[pools[-1]] = net.channels[x]
-    x = _silu(net, net.conv(net.concat(*pools), 48))
-    up = net.node("Resize", x, "", net.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
-    net.channels[up] = 48
-    fine = _silu(net, net.conv(net.concat(up, scales[0]), 32, 3))
-    heads = []
-    for y in (fine, x):
-        boxes = net.conv(_silu(net, net.conv(y, 24, 3)), 16)
-        classes = net.node("Sigmoid", _rare(net, net.conv(_silu(net, net.conv(y, 24, 3)), 12)))
-        heads += [boxes, classes]
-    return heads
+def _spotting(found: Any, truth: Any) -> Any:
+    import torch
+
+    logits = torch.log(found.clamp_min(1e-9)).transpose(1, 2)
+    weight = torch.ones(len(LETTERS) + 1)
+    weight[0] = 0.3
+    return torch.nn.functional.cross_entropy(logits, truth, weight)
 
 
-# ---- data --------------------------------------------------------------------------------------------------------
+def _read(row: np.ndarray) -> str:
+    """The letters of a sequence, each run of equal ones once."""
+    return "".join(
+        LETTERS[one - 1] for one, before in zip(row, np.concatenate([[0], row]), strict=False) if one and one != before
+    )
 
 
-def _photographs(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Smooth random fields with edges, 0 to 1, normalized as photographs are."""
-    images = np.stack([_field(rng, 3, 64, 64) for _ in range(count)])
-    return ((images - 0.45) / 0.23).astype(np.float32)
+def _lines_read(outputs: Sequence[np.ndarray], truth: np.ndarray) -> float:
+    rows = outputs[0].argmax(2)
+    return 100 * np.mean([_read(row) == _read(right) for row, right in zip(rows, truth, strict=True)])
 
 
-def _field(rng: np.random.Generator, channels: int, height: int, width: int) -> np.ndarray:
-    y, x = np.mgrid[:height, :width] / max(height, width)
-    image = np.zeros((channels, height, width))
-    for _ in range(12):
-        fx, fy, phase = rng.normal(size=3) * (6, 6, 3)
-        edge = (np.sin(fx * x + fy * y + phase) > rng.uniform(-0.8, 0.8)).astype(float)
-        image += rng.uniform(-1, 1, size=(channels, 1, 1)) * edge
-    image += rng.normal(size=image.shape) * 0.1
-    low, high = np.quantile(image, (0.01, 0.99))
-    return np.clip((image - low) / (high - low + 1e-9), 0, 1)
+def _pages(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Words here and there, and where they are."""
+    from PIL import ImageDraw
+
+    images, truth = [], np.zeros((count, 1, 96, 96), np.float32)
+    for index in range(count):
+        image = _paper(rng, 96, 96)
+        draw = ImageDraw.Draw(image)
+        for _ in range(int(rng.integers(0, 3))):  # what is no text
+            corner = rng.integers(0, 80, size=2)
+            box = [*map(int, corner), *map(int, corner + rng.integers(4, 30, size=2))]
+            draw.rectangle(box, outline=tuple(int(c) for c in rng.integers(0, 160, size=3)))
+        y = float(rng.uniform(0, 20))
+        while y < 76:
+            size = int(rng.integers(9, 18))
+            box = _write(draw, rng, (float(rng.uniform(0, 50)), y), _word(rng, 2, 6), size)
+            truth[index, 0, max(0, box[1]) : box[3], max(0, box[0]) : box[2]] = 1
+            y += size + float(rng.uniform(4, 30))
+        images.append(_photo(image, rng))
+    return np.stack(images).astype(np.float32), truth
 
 
-def _pages(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Dark strokes on light paper, −1 to 1."""
-    pages = []
-    for _ in range(count):
-        page = 0.85 + 0.1 * _field(rng, 3, 32, 128)
-        for start in range(4, 120, int(rng.integers(6, 12))):
-            top, left = rng.integers(4, 12), start + rng.integers(0, 3)
-            page[:, top : top + rng.integers(6, 18), left : left + rng.integers(1, 3)] *= rng.uniform(0.1, 0.5)
-            page[:, rng.integers(6, 26), left : left + rng.integers(2, 6)] *= rng.uniform(0.1, 0.5)
-        pages.append(2 * page - 1)
-    return np.stack(pages).astype(np.float32)
+def _overlap(outputs: Sequence[np.ndarray], truth: np.ndarray) -> float:
+    found, right = outputs[0] > 0.5, truth > 0.5
+    return 100 * np.logical_and(found, right).sum() / np.logical_or(found, right).sum()
 
 
-def _spectrograms(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Log power of a few harmonic partials over a noise floor, of mean 0 and deviation 1, with heavy tails."""
+def _single(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Single letters, and which."""
+    from PIL import ImageDraw
+
+    images, truth = [], rng.integers(0, len(LETTERS), size=count)
+    for letter in truth:
+        image = _paper(rng, 32, 32)
+        size = int(rng.integers(18, 27))
+        at = float(rng.uniform(0, 26 - size * 0.7)), float(rng.uniform(-3, 28 - size))
+        _write(ImageDraw.Draw(image), rng, at, LETTERS[letter], size)
+        images.append(_photo(image.rotate(float(rng.uniform(-12, 12)), fillcolor=(200, 200, 200)), rng))
+    return np.stack(images).astype(np.float32), truth.astype(np.int64)
+
+
+def _right(outputs: Sequence[np.ndarray], truth: np.ndarray) -> float:
+    return 100 * np.mean(outputs[0].argmax(1) == truth)
+
+
+# ---- audio -------------------------------------------------------------------------------------------------------
+
+
+def _music(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Notes with overtones that fade over noise, and (2, frames, keys): which sound, and which begin."""
+    length = nets.HOP * nets.FRAMES
+    time = np.arange(length) / SAMPLE_RATE
+    sounds, truth = np.zeros((count, length)), np.zeros((count, 2, nets.FRAMES, nets.KEYS), np.float32)
+    for index in range(count):
+        for _ in range(int(rng.integers(1, 6))):
+            key, start = int(rng.integers(0, nets.KEYS - 6)), int(rng.integers(-8, nets.FRAMES - 4))
+            stop = min(nets.FRAMES, start + int(rng.integers(6, 24)))
+            since = time - start * nets.HOP / SAMPLE_RATE
+            loud = np.where(
+                (since >= 0) & (time < stop * nets.HOP / SAMPLE_RATE), np.exp(-since * rng.uniform(1, 6)), 0
+            )
+            tone = np.zeros(length)
+            for overtone in range(1, 7):
+                frequency = nets.LOWEST * 2 ** (key / 12) * overtone
+                if frequency < SAMPLE_RATE / 2.2:
+                    power = rng.uniform(0.3, 1) / overtone
+                    tone += power * np.sin(2 * np.pi * frequency * time + rng.uniform(0, 6.3))
+            sounds[index] += loud * tone * np.exp(rng.normal() * 0.7) * 0.2
+            truth[index, 0, max(0, start) : stop, key] = 1
+            if start >= 0:
+                truth[index, 1, start : start + 2, key] = 1
+        sounds[index] += rng.normal(size=length) * np.exp(rng.uniform(-9, -5))
+    return np.clip(sounds, -1, 1).astype(np.float32), truth
+
+
+def _events(found: Any, truth: Any) -> Any:
+    import torch
+
+    loss = torch.zeros(())
+    for one, right in zip(found, (truth[:, 0], truth[:, 1]), strict=True):
+        loss = loss + torch.nn.functional.binary_cross_entropy(one, right, 1 + 2 * right)
+    return loss
+
+
+def _notes_found(outputs: Sequence[np.ndarray], truth: np.ndarray) -> float:
+    """F-measure of the sounding notes."""
+    found, right = outputs[0] > 0.5, truth[:, 0] > 0.5
+    return 200 * np.logical_and(found, right).sum() / (found.sum() + right.sum())
+
+
+# ---- objects -----------------------------------------------------------------------------------------------------
+
+
+def _scenes(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Discs, boxes and triangles, and for each of up to 3: class, left, top, right, bottom; class −1: none."""
+    from PIL import ImageDraw
+
+    images, truth = [], np.full((count, 3, 5), -1, np.float32)
+    for index in range(count):
+        image = _paper(rng, 96, 96)
+        draw = ImageDraw.Draw(image)
+        for number in range(int(rng.integers(1, 4))):
+            size = rng.integers(14, 46, size=2)
+            left, top = (int(rng.integers(0, 96 - side)) for side in size)
+            right, bottom = left + int(size[0]), top + int(size[1])
+            kind, ink = int(rng.integers(3)), tuple(int(c) for c in rng.integers(0, 160, size=3))
+            if kind == 0:
+                draw.ellipse((left, top, right, bottom), fill=ink)
+            elif kind == 1:
+                draw.rectangle((left, top, right, bottom), fill=ink)
+            else:
+                draw.polygon(((left, bottom), ((left + right) // 2, top), (right, bottom)), fill=ink)
+            truth[index, number] = kind, left, top, right, bottom
+        images.append(_photo(image, rng))
+    return np.stack(images).astype(np.float32), truth
+
+
+def _boxes_and_classes(found: Any, truth: Any) -> Any:
+    """Each object belongs to the cells around its middle, at the scale for its size."""
+    import torch
+
+    boxes, classes = found[:, :4].transpose(1, 2), found[:, 4:].transpose(1, 2)
+    centers, strides = nets.cells()
+    wanted = torch.zeros_like(classes)
+    loss = torch.zeros(())
+    for number in range(truth.shape[1]):
+        kind, corner = truth[:, number, 0], truth[:, number, 1:]
+        middle, size = (corner[:, :2] + corner[:, 2:]) / 2, (corner[:, 2:] - corner[:, :2]).amax(1)
+        near = ((centers[None] - middle[:, None]).abs().amax(2) <= strides * 0.8) & (kind >= 0)[:, None]
+        near &= (strides[None] == torch.where(size > 28, 16.0, 8.0)[:, None]) | (strides[None] == 0)
+        sample, cell = near.nonzero(as_tuple=True)
+        wanted[sample, cell] = torch.nn.functional.one_hot(kind[sample].long(), 3).float()
+        sides = torch.cat([middle, corner[:, 2:] - corner[:, :2]], 1)[sample]
+        loss = loss + torch.nn.functional.smooth_l1_loss(boxes[sample, cell] / 8, sides / 8, reduction="sum")
+    weighted = torch.nn.functional.binary_cross_entropy(classes, wanted, 1 + 4 * wanted, reduction="sum")
+    return (loss + weighted) / truth.shape[0]
+
+
+def _objects_found(outputs: Sequence[np.ndarray], truth: np.ndarray) -> float:
+    """Share of the objects whose best cell overlaps them by half or more, with the right class."""
     found = []
-    for _ in range(count):
-        power = rng.gamma(0.6, size=(1, 64, 48)) * 1e-7 * np.exp(-np.arange(48) / 12)
-        for _ in range(int(rng.integers(1, 5))):
-            start, length, pitch = rng.integers(0, 48), rng.integers(6, 30), rng.integers(2, 12)
-            decay = np.exp(-np.arange(64)[start : start + length] / 20 + start / 20)
-            for partial in range(pitch, 48, pitch):
-                power[0, start : start + length, partial] += decay[: 64 - start] * rng.gamma(1.0) / partial
-        decibel = 10 * np.log10(power + 1e-10)
-        found.append((decibel - decibel.min()) / (decibel.max() - decibel.min()))
-    stacked = np.stack(found)
-    return ((stacked - stacked.mean()) / stacked.std()).astype(np.float32)
+    for output, objects in zip(outputs[0], truth, strict=True):
+        for kind, *corner in objects[objects[:, 0] >= 0]:
+            score = output[4:].max(0) * (output[4:].argmax(0) == kind)
+            overlaps = [_box_overlap(output[:4, cell], corner) for cell in np.flatnonzero(score > 0.4)]
+            found.append(max(overlaps, default=0) >= 0.5)
+    return 100 * float(np.mean(found))
 
 
-_Data = Callable[[np.random.Generator, int], np.ndarray]
-_NETWORKS: dict[str, tuple[_Data, Callable[[_Network], list[str]]]] = {
-    "ocr": (_pages, _ocr),
-    "audio": (_spectrograms, _audio),
-    "residual": (_photographs, _residual),
-    "detector": (_photographs, _detector),
+def _box_overlap(box: np.ndarray, corner: Sequence[float]) -> float:
+    x, y, w, h = box
+    left, top, right, bottom = corner
+    wide = min(x + w / 2, right) - max(x - w / 2, left)
+    high = min(y + h / 2, bottom) - max(y - h / 2, top)
+    common = max(0, wide) * max(0, high)
+    return common / (w * h + (right - left) * (bottom - top) - common)
+
+
+# ---- images ------------------------------------------------------------------------------------------------------
+
+
+def _small_and_large(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images of 48 × 48, 0 to 1, and the same at 96 × 96."""
+    large = ((_pages(rng, count // 2)[0] + 1) / 2, (_scenes(rng, count - count // 2)[0] + 1) / 2)
+    images = np.concatenate(large).astype(np.float32)
+    return images.reshape(count, 3, 48, 2, 48, 2).mean((3, 5)), images
+
+
+def _difference(found: Any, truth: Any) -> Any:
+    return (found - truth).abs().mean() * 10
+
+
+def _psnr(outputs: Sequence[np.ndarray], truth: np.ndarray) -> float:
+    return -10 * float(np.log10(np.square(outputs[0].clip(0, 1) - truth, dtype=np.float64).mean()))
+
+
+def _classes(found: Any, truth: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(found, truth)
+
+
+def _map(found: Any, truth: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.binary_cross_entropy(found, truth)
+
+
+TASKS = {
+    "text": _Task(nets.text, _lines, _spotting, _lines_read, "% of lines", 1200),
+    "regions": _Task(nets.regions, _pages, _map, _overlap, "% overlap", 400, 8),
+    "glyphs": _Task(nets.glyphs, _single, _classes, _right, "% right", 700, 32),
+    "pitch": _Task(nets.pitch, _music, _events, _notes_found, "% F", 500, 8),
+    "shapes": _Task(nets.shapes, _scenes, _boxes_and_classes, _objects_found, "% found", 700, 16),
+    "upscale": _Task(nets.upscale, _small_and_large, _difference, _psnr, "dB PSNR", 300, 8, 2e-3),
 }
+NAMES = tuple(TASKS)

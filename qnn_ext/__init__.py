@@ -24,11 +24,13 @@ from .errors import (
 from .module import QnnModule, TensorSpec
 from .qparams import QParams
 from .running.engine import Engine, load
+from .running.pool import Pool
 from .targets.host import ask_where_unknown
 
 if TYPE_CHECKING:
-    from . import autotune, quantize
+    from . import autotune, evaluation, qat, quantize
     from .building import build
+    from .evaluation import accuracy
     from .frontends.mxnet import from_mxnet
     from .frontends.onnx import from_onnx
     from .frontends.pytorch import from_pytorch
@@ -47,6 +49,7 @@ __all__ = [
     "LimitError",
     "Limits",
     "ModelFormatError",
+    "Pool",
     "QParams",
     "QnnError",
     "QnnModule",
@@ -56,19 +59,23 @@ __all__ = [
     "TensorSpec",
     "TuningError",
     "UnsupportedOperatorError",
+    "accuracy",
     "autotune",
     "build",
+    "evaluation",
     "from_mxnet",
     "from_onnx",
     "from_pytorch",
     "from_tflite",
     "load",
+    "qat",
     "quantize",
 ]
 
 _LAZY = {
     "Interpreter": ".interpreter",
     "Limits": ".limits",
+    "accuracy": ".evaluation",
     "build": ".building",
     "from_mxnet": ".frontends.mxnet",
     "from_onnx": ".frontends.onnx",
@@ -76,7 +83,7 @@ _LAZY = {
     "from_tflite": ".frontends.tflite",
 }
 
-_LAZY_MODULES = ("autotune", "quantize")
+_LAZY_MODULES = ("autotune", "evaluation", "qat", "quantize")
 
 # On systems other than Linux, only the compiler knows this CPU's features
 ask_where_unknown(lambda: import_module(".targets.names", __name__).features_of_model())

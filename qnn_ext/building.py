@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from tvm.target import Target
 
 from .compiling.build import TargetLike, compile_module
-from .limits import Limits, using
+from .entry_points import load_plugins
+from .files.cache import Cache, default_folder
+from .limits import Limits, current, using
 from .module import QnnModule
 from .running.engine import Engine
 
 if TYPE_CHECKING:
+    from .autotune.measured import Measure
     from .quantize.config import QConfig
     from .quantize.stages import TableLike
 
@@ -28,6 +32,9 @@ def build(
     table: TableLike | None = None,
     cuda_graph: bool = False,
     limits: Limits | None = None,
+    cache: bool | str | os.PathLike = True,
+    measure: bool | Measure = False,
+    workspace_limit: int | None = None,
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
     given.
@@ -46,10 +53,25 @@ def build(
     limits:      what compiling, separately for each target, and the compiled model may use; by default
                  `qnn_ext.Limits()`. `seconds` and `memory` are checked between passes and kernels, not while LLVM
                  generates machine code
+    cache:       whether an engine for a CPU may come from this user's cache on disk, and is kept there if its build
+                 took more than half a second; or the cache's folder. By default that is the one which the environment
+                 variable QNN_EXT_CACHE names ("off": none), otherwise ~/.cache/qnn_ext. An engine from the cache is
+                 the one that would be built; only its `source` and `tir` take as long as a build. `qnn-ext cache` shows
+                 and clears it. Builds for GPUs, with tuning records, with measuring or with plugins are not kept
+    measure:     whether the tiles of the integer kernels are the fastest of a few that are timed here, rather than
+                 those of least predicted cost; or an `autotune.Measure`. Results are the same bit for bit. What was
+                 measured is kept beside the cache of builds, for this machine's kind of CPU: a second build measures
+                 nothing. This machine must be able to run the target
+    workspace_limit: the most bytes that feature maps may take, `limits` with this `workspace`. Where the plan takes
+                 more, one that takes less is used, at some cost in speed on several threads; LimitError if none does
 
-    Raises TargetError, QuantizationError, LimitError. Compiling runs nothing: a module can be built for a CPU other
-    than this one and saved. Calibration runs the float module on this CPU.
+    Raises TargetError, QuantizationError, LimitError, and QnnError for a folder given as `cache` to which other users
+    can write. Without `measure`, compiling runs nothing: a module can be built for a CPU other than this one and saved.
+    Calibration runs the float module on this CPU.
     """
+    load_plugins()
+    if workspace_limit is not None:
+        limits = replace(limits or current(), workspace=workspace_limit)
     with using(limits):
         if qconfig is not None or dataset is not None or table is not None:
             module = _quantized(module, target, params, qconfig, dataset, table)
@@ -57,7 +79,23 @@ def build(
             from .quantize.stages import bind_parameters
 
             module = bind_parameters(module, params)
-        return compile_module(module, target, num_threads, cuda_graph)
+        kept = _cache(cache)
+        if not measure:
+            return compile_module(module, target, num_threads, cuda_graph, kept)
+        from .autotune.measured import Measure, measured_tiles
+
+        how = Measure() if measure is True else measure
+        with measured_tiles(module, target, num_threads, how, None if kept is None else kept.folder):
+            return compile_module(module, target, num_threads, cuda_graph)
+
+
+def _cache(given: bool | str | os.PathLike) -> Cache | None:
+    if isinstance(given, bool):
+        folder = default_folder() if given else None
+        return None if folder is None else Cache(folder)
+    cache = Cache(given)
+    cache.check()
+    return cache
 
 
 def _quantized(

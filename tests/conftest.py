@@ -15,6 +15,9 @@ from tests import sampling
 # With AMX, oneDNN rounds some midpoints otherwise than on all other CPUs, whose rule qnn_ext follows.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# Every build is a real one, and this user's cache stays as it is.
+os.environ["QNN_EXT_CACHE"] = "off"
+
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 
 

@@ -81,3 +81,10 @@ with tempfile.TemporaryDirectory() as folder:
     ):
         print("$", *command, flush=True)
         subprocess.run(command, check=True)
+
+    # 7. Without a log to look after: a build that measures, the best few of each kernel by predicted cost. It keeps
+    #    what it finds in this user's cache (here in the log from above, so that little is left to measure), and the
+    #    next build takes it from there. On the command line: qnn-ext compile MODEL --measure
+
+    measured = qnn_ext.build(module, num_threads=1, measure=autotune.Measure(candidates=2, seconds=60, log=log))
+    np.testing.assert_array_equal(measured(image), tuned(image))

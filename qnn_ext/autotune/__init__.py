@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from .callbacks import log_to_file, progress_bar
 from .measure import Decision, LocalBuilder, LocalRunner, MeasureOption, Result, RPCRunner, measure_option
+from .measured import Measure
 from .records import apply_history_best, best_configuration, read_log
 from .report import Report
 from .session import tune
@@ -26,6 +27,7 @@ __all__ = [
     "GridSearchTuner",
     "LocalBuilder",
     "LocalRunner",
+    "Measure",
     "MeasureOption",
     "RPCRunner",
     "RandomTuner",

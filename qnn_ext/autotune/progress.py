@@ -64,7 +64,8 @@ class TuningProgress:
         return result.gops / peak if peak else 0.0
 
     def _text(self, result: Result) -> str:
-        return f"{result.gops:.0f} GOP/s, {self.share(result):.0%} of peak"
+        share = self.share(result)
+        return f"{result.gops:.0f} GOP/s" + (f", {share:.0%} of peak" if share else "")
 
     def _finish(self) -> None:
         """Count a task as complete even if its space was smaller or it stopped early."""

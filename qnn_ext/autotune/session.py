@@ -81,9 +81,9 @@ def tune(
         with TuningProgress(tasks, trials, _peaks(tasks, option), progress) as live:
             for task in tasks:
                 outcomes.append(
-                    _tune_task(task, name, seed, trials, option, early_stopping, [log_file, live, *callbacks])
+                    tune_task(task, name, seed, trials, option, early_stopping, [log_file, live, *callbacks])
                 )
-        before, after = _whole(module, resolved, log, outcomes, option)
+        before, after = whole_model(module, resolved, log, outcomes, option)
     finally:
         if runner is None:
             option.runner.close()
@@ -92,7 +92,7 @@ def tune(
     return Report(outcomes, live.peaks, before, after)
 
 
-def _tune_task(
+def tune_task(
     task: Task,
     name: str,
     seed: int,
@@ -101,6 +101,7 @@ def _tune_task(
     early_stopping: int | None,
     callbacks: Sequence[Callback],
 ) -> Outcome:
+    """Tune one task with the tuner of this name; arguments as for `tune`."""
     tuner = make_tuner(name, task, seed)
     started = time.monotonic()
     decision = tuner.tune(trials, option, early_stopping, callbacks)
@@ -142,7 +143,7 @@ def _one_thread(target: Target) -> Target:
 # ---- the model as a whole ----------------------------------------------------------------------------------------
 
 
-def _whole(
+def whole_model(
     module: QnnModule,
     target: Target,
     log: str | os.PathLike[str],

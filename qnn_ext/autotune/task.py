@@ -16,6 +16,8 @@ from ..errors import TuningError
 from ..module import QnnModule
 from ..passes import lower
 from ..passes.bodies import with_bodies
+from ..quantize.config import plain_operator
+from ..quantize.stages import bind_parameters
 from ..targets.backend import threads_of
 from ..targets.names import make_target, required_features
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload, candidates
@@ -61,7 +63,7 @@ class Task:
 
     def key(self) -> tuple[Any, ...]:
         """What a record must share with the task to apply to it."""
-        return self.kernel, self.workload, tuple(sorted(_frozen(target_key(self.target)).items()))
+        return self.kernel, self.workload, record_target(self.target)
 
     def __str__(self) -> str:
         return f"{self.name} ×{self.weight}, {self.gops:.3f} GOP, {self.kernel}"
@@ -78,19 +80,23 @@ def extract_from_program(
     target: TargetLike = "native",
     params: Mapping[str, Any] | None = None,
     threads: int | None = None,
+    ops: Sequence[str] | None = None,
 ) -> list[Task]:
     """The tasks of a model, those with the most work first.
 
     module:  an imported model
     target:  as for `qnn_ext.build`
-    params:  for compatibility with AutoTVM; a module holds its weights itself
+    params:  values of inputs that are weights: name → array
     threads: as `num_threads` of `qnn_ext.build`: a kernel for two threads differs from one for a single thread
+    ops:     only of these operators: "conv2d", "dense" or "batch_matmul", with or without a dialect before it
 
     Layers that compute the same workload are one task, with a weight. Kernels without decisions, such as generic
-    fallbacks, are left out. Raises TargetError.
+    fallbacks, are left out. Raises TargetError, TuningError for ops without kernels to tune, and QuantizationError for
+    params that do not fit.
     """
     if params:
-        raise TuningError("extract_from_program: a QnnModule contains its weights: leave out params")
+        module = bind_parameters(module, params)
+    kinds = None if ops is None else {_workload_kind(name) for name in ops}
     resolved = make_target(target, threads)
 
     def lowered_of(mod: IRModule) -> IRModule:
@@ -104,9 +110,22 @@ def extract_from_program(
     tasks = [
         Task(workload, resolved, name, len(names), tuple(names))
         for (workload, name), names in layers.items()
+        if kinds is None or type(workload) in kinds
         if any(item.name == name and item.tiles is not None for item in candidates(workload, resolved))
     ]
     return sorted(tasks, key=lambda task: -task.weight * task.gops)
+
+
+_KINDS = {"conv": Conv2dWorkload, "dense": DenseWorkload, "batch_matmul": BatchMatmulWorkload}
+
+
+def _workload_kind(operator: str) -> type[Workload]:
+    """The workload of an operator's products. Raises TuningError for operators without."""
+    name = plain_operator(operator)
+    kind = _KINDS.get("conv" if name.startswith("conv") else name)
+    if kind is None:
+        raise TuningError(f"ops: {operator!r} has no kernels to tune; conv2d, dense and batch_matmul have")
+    return kind
 
 
 def summary(tasks: Sequence[Task]) -> str:
@@ -141,6 +160,11 @@ def target_key(target: Target) -> dict[str, Any]:
         "features": required_features(target),
         "threads": threads_of(target.attrs),
     }
+
+
+def record_target(target: Target) -> tuple[Any, ...]:
+    """The part of a record's key that says for which target it is."""
+    return tuple(sorted(_frozen(target_key(target)).items()))
 
 
 def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:

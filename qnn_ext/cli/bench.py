@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..running.engine import Engine, LayerProfile
+from ..running.pool import Pool, Throughput
 from .common import (
     FILE,
     build_options,
@@ -34,10 +35,25 @@ _SECONDS_PER_REPEAT = (
 @click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Number of measurements.")
 @click.option("--number", type=click.IntRange(1), help="Calls per measurement. Default: as many as fit into 20 ms.")
 @click.option("--profile", is_flag=True, help="Time each kernel as well.")
+@click.option(
+    "--streams", type=click.IntRange(1), help="Also serve requests on this many engines of --threads at once."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.01), default=2.0, show_default=True, help="How long --streams takes."
+)
 @verify_option
 @build_options
 @json_option
-def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: bool, **options: Any) -> None:
+def bench(
+    model: Path,
+    repeat: int,
+    number: int | None,
+    profile: bool,
+    streams: int | None,
+    seconds: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Time MODEL (.qnn, or a model file, which is compiled first) on zeros.
 
     GOP/s counts two operations per multiply-accumulate (MAC) of the integer kernels.
@@ -46,12 +62,14 @@ def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: 
     Examples:
       qnn-ext bench mobilenet.qnn --threads 1
       qnn-ext bench mobilenet.tflite --profile
+      qnn-ext bench mobilenet.qnn --threads 1 --streams 8
     """
     engine = open_engine(model, **options)
     with step(f"timing {model.name}"):
         number = number or _calls_per_repeat(engine)
         timing = engine.time(number=number, repeat=repeat)
         layers = engine.profile(repeat=repeat) if profile else []
+        throughput = _throughput(engine, streams, seconds) if streams else None
     macs = sum(kernel.macs for kernel in engine.kernels)
     data: dict[str, Any] = {
         "model": str(model),
@@ -64,6 +82,12 @@ def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: 
         "macs": macs,
         "gops": 2 * macs / timing.median / 1e9,
     }
+    if throughput is not None:
+        data["streams"] = {
+            "count": throughput.streams,
+            "requests_per_second": throughput.requests_per_second,
+            "latency_ms": {f"p{percent}": throughput.percentile(percent) * 1e3 for percent in (50, 90, 99)},
+        }
     if profile:
         data["fallback"] = engine.fallback
         data["layers"] = [_layer_data(layer) for layer in layers]
@@ -74,9 +98,16 @@ def bench(model: Path, repeat: int, number: int | None, profile: bool, as_json: 
     work = f", {count_text(macs)} MAC, {data['gops']:.1f} GOP/s" if macs else ""
     threads = f"{engine.num_threads} thread{'s' if engine.num_threads > 1 else ''}"
     console.print(f"{model}: {timing}, {threads}{work}", markup=False)
+    if throughput is not None:
+        console.print(f"{throughput.streams} streams of {threads}: {throughput}", markup=False)
     if profile:
         console.print(_profile_table(layers))
         print_reasons(console, engine.fallback, [layer.kernel for layer in layers])
+
+
+def _throughput(engine: Engine, streams: int, seconds: float) -> Throughput:
+    with Pool(engine, streams, engine.num_threads) as pool:
+        return pool.throughput(seconds)
 
 
 def _calls_per_repeat(engine: Engine) -> int:

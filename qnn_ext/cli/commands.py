@@ -14,10 +14,13 @@ from .. import __version__
 from ..errors import QnnError
 
 _COMMANDS = {  # name -> module and function
+    "accuracy": ("accuracy", "accuracy_"),
     "bench": ("bench", "bench"),
+    "cache": ("cache", "cache"),
     "compare": ("compare", "compare_"),
     "compile": ("compile", "compile_"),
     "inspect": ("inspect", "inspect"),
+    "memory": ("memory", "memory_"),
     "quantize": ("quantize", "quantize"),
     "run": ("run", "run"),
     "tune": ("tune", "tune_"),
@@ -51,6 +54,7 @@ def cli() -> None:
       qnn-ext bench mobilenet.qnn --profile
       qnn-ext quantize float.onnx --data calibration.npz -o integers.qnn
       qnn-ext compare float.onnx integers.qnn --data held_out.npz
+      qnn-ext accuracy float.onnx --data photos/
     """
 
 

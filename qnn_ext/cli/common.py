@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -230,13 +230,13 @@ def import_model(path: Path, form: str, importing: ImportOptions) -> QnnModule:
         return read_module(path, form, importing)
 
 
-def compile_model(module: QnnModule, target: str, threads: int | None) -> Engine:
-    """Build an imported model."""
+def compile_model(module: QnnModule, target: str, threads: int | None, **options: Any) -> Engine:
+    """Build an imported model. options: further ones of `build`."""
     from ..building import build  # only here: compiled models run without TVM's compiler
 
-    with step(f"compiling {Path(module.source).name}"):
-        names = [name.strip() for name in target.split(",")]
-        return build(module, names if len(names) > 1 else names[0], num_threads=threads)
+    names = [name.strip() for name in target.split(",")]
+    with nullcontext() if options.get("measure") else step(f"compiling {Path(module.source).name}"):
+        return build(module, names if len(names) > 1 else names[0], num_threads=threads, **options)
 
 
 def open_engine(

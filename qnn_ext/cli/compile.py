@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from ..autotune.measured import Measure
 from ..autotune.records import apply_history_best
 from ..errors import QnnError
 from ..files.signing import PASSPHRASE, private_key
@@ -39,6 +40,15 @@ from .formats import ImportOptions, recognize
     "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in the current folder."
 )
 @click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations recorded for the target.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Time the best few configurations of each kernel on this machine and use the fastest; what is known from "
+    "earlier builds is not timed again.",
+)
+@click.option(
+    "--workspace-limit", type=click.IntRange(1), metavar="BYTES", help="The most memory that feature maps may take."
+)
 @click.option("--sign", type=FILE, metavar="KEY", help="Sign the file with this private key (Ed25519, PEM).")
 @build_options
 @json_option
@@ -46,6 +56,8 @@ def compile_(
     model: Path,
     output: Path | None,
     tuning: Path | None,
+    measure: bool,
+    workspace_limit: int | None,
     sign: Path | None,
     target: str,
     threads: int | None,
@@ -63,6 +75,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --target avx512_vnni,avx2,x86-64
       qnn-ext compile mobilenet.tflite --target rpi4
       qnn-ext compile mobilenet.tflite --tuning tuning.jsonl
+      qnn-ext compile mobilenet.tflite --measure
       qnn-ext compile mobilenet.tflite --sign private.pem
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
@@ -71,12 +84,15 @@ def compile_(
     form = recognize(model)
     if form == "qnn":
         raise QnnError(f"{model} is already compiled")
+    if measure and tuning:
+        raise QnnError("--measure and --tuning both choose the kernels' configurations: give one of them")
     output = output or Path(model.with_suffix(".qnn").name)
     key = None if sign is None else private_key(sign, _ask_passphrase)  # before any long-running work
     started = time.perf_counter()
     module = import_model(model, form, importing)
     with apply_history_best(tuning) if tuning else nullcontext():
-        engine = compile_model(module, target, threads)
+        timed = Measure(progress=not as_json) if measure else False
+        engine = compile_model(module, target, threads, measure=timed, workspace_limit=workspace_limit)
     with step(f"writing {output.name}"):
         engine.save(output, sign=key)
     seconds = time.perf_counter() - started

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from dataclasses import dataclass, fields
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from ..compiling.coverage import coverage
 from ..errors import QnnError, QuantizationError, QuantizationWarning
+from ..evaluation.metrics import load_metric
 from ..module import QnnModule
 from ..quantize.analysis import Analysis, analyze
 from ..quantize.config import QConfig, replace_fields
@@ -40,6 +40,7 @@ from .common import (
     step,
 )
 from .formats import ImportOptions, recognize
+from .settings import parse_settings, settings_option
 
 _SHOWN_LAYERS = 5
 
@@ -49,12 +50,20 @@ class _Request:
     """What the command line requests, besides the configuration."""
 
     data: Any
+    validation: Any
     table: Path | None
     report: Path | None
     samples: int
     min_sqnr: float | None
+    metric: str | None
+    max_drop: float | None
     keep: str
     work: Path | None
+
+    @property
+    def searches(self) -> bool:
+        """Whether an accuracy is required."""
+        return self.min_sqnr is not None or self.metric is not None
 
 
 @click.command()
@@ -80,13 +89,7 @@ class _Request:
 @click.option(
     "--skip", multiple=True, metavar="PATTERN", help="Layers to keep in float, such as `*.attention.*`. Repeatable."
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Set any field of QConfig, with the value as JSON or text: --set nbit_weight=4, --set skip_conv_layers=[0].",
-)
+@settings_option
 @click.option(
     "--min-sqnr",
     type=float,
@@ -94,16 +97,24 @@ class _Request:
     help="Search for settings, and for layers to keep in 16 bits or float, until every output has this SQNR.",
 )
 @click.option(
+    "--metric",
+    metavar="MODULE:FUNCTION",
+    help="Search until this function of a model loses at most --max-drop. It calls the model with arrays and returns a "
+    "number, higher for a better model. Also FILE.py:FUNCTION.",
+)
+@click.option("--max-drop", type=float, metavar="X", help="By how much --metric may be lower than in float.")
+@click.option("--validation", type=FILE, help="Data that --min-sqnr is measured on, as --data. Default: --data.")
+@click.option(
     "--keep",
     type=click.Choice(KEEP),
     default="auto",
     show_default=True,
-    help="Where --min-sqnr keeps layers that need more than 8 bits.",
+    help="Where a search keeps layers that need more than 8 bits.",
 )
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the measurements of --min-sqnr: with the same folder, an interrupted search goes on.",
+    help="Folder for the measurements of a search: with the same folder, an interrupted search goes on.",
 )
 @click.option(
     "--table", type=FILE, help="Calibration table (JSON): written if --data is given, otherwise read instead of data."
@@ -132,6 +143,9 @@ def quantize(
     skip: tuple[str, ...],
     settings: tuple[str, ...],
     min_sqnr: float | None,
+    metric: str | None,
+    max_drop: float | None,
+    validation: Path | None,
     keep: str,
     work: Path | None,
     table: Path | None,
@@ -155,14 +169,18 @@ def quantize(
       qnn-ext quantize model.onnx --data calibration.npz --table ranges.json
       qnn-ext quantize model.onnx --table ranges.json --skip 'logits*'
       qnn-ext quantize model.onnx --data calibration.npz --min-sqnr 30 --work trials/
+      qnn-ext quantize model.onnx --data calibration.npz --metric task.py:accuracy --max-drop 0.5
       qnn-ext quantize model.onnx --dynamic
     """
     form = recognize(model)
     if form == "qnn":
         raise QnnError(f"{model} is already compiled: quantize the float model it was made from")
     config = _config(target, skip, settings, flags)
-    source = ImageFolder(data, normalize) if data is not None and normalize != "auto" else data
-    request = _Request(source, table, report, report_samples, min_sqnr, keep, work)
+    source, judged = (
+        ImageFolder(path, normalize) if path is not None and normalize != "auto" else path
+        for path in (data, validation)
+    )
+    request = _Request(source, judged, table, report, report_samples, min_sqnr, metric, max_drop, keep, work)
     _check(request, config)
     output = output or Path(model.with_suffix(".qnn").name)
     started = time.perf_counter()
@@ -203,24 +221,11 @@ def _config(target: str, skip: tuple[str, ...], settings: tuple[str, ...], flags
     values |= {name: True for name in ("equalize", "bias_correction", "dynamic", "symmetric") if flags[name]}
     if flags["per_tensor"]:
         values["per_channel"] = False
-    given = dict(map(_setting, settings))
+    given = parse_settings(settings)
     overrides = {pattern: {"precision": "float32"} for pattern in skip}
     if overrides:
         given["overrides"] = {**given.get("overrides", {}), **overrides}
     return replace_fields(QConfig(), {**values, **given})
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise click.BadParameter(f"{text!r} is not FIELD=VALUE", param_hint="--set")
-    if name not in {item.name for item in fields(QConfig)}:
-        known = ", ".join(item.name for item in fields(QConfig))
-        raise click.BadParameter(f"there is no field {name!r}; the fields are {known}", param_hint="--set")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _check(request: _Request, config: QConfig) -> None:
@@ -229,10 +234,12 @@ def _check(request: _Request, config: QConfig) -> None:
         raise QuantizationError("--report measures errors on data: give --data")
     if config.dynamic and (request.table is not None or request.report is not None):
         raise QuantizationError("--dynamic finds ranges at run time: leave out --table and --report")
-    if request.min_sqnr is None and (request.work is not None or request.keep != "auto"):
-        raise QuantizationError("--keep and --work are for a search: give --min-sqnr")
-    if request.min_sqnr is not None and request.data is None:
-        raise QuantizationError("--min-sqnr is measured on data: give --data")
+    if not request.searches and (request.work is not None or request.validation is not None or request.keep != "auto"):
+        raise QuantizationError("--validation, --keep and --work are for a search: give --min-sqnr, or --metric")
+    if (request.metric is None) != (request.max_drop is None):
+        raise QuantizationError("--metric and --max-drop belong together: give both, or neither")
+    if request.searches and request.data is None:
+        raise QuantizationError("a search calibrates on data: give --data")
     if request.data is None and request.table is not None and not request.table.exists():
         raise QuantizationError(f"{request.table}: no such calibration table; give --data to make it")
 
@@ -246,14 +253,18 @@ def _quantize(
     """The stages, the analysis if a report is requested, the files written so far, and what a search tried."""
     table = CalibrationTable.load(request.table) if request.data is None and request.table is not None else None
     shown, search = Console(stderr=True).is_terminal, None
-    if request.min_sqnr is None:
+    if not request.searches:
         done = stages(module, None, request.data, config, table, progress=shown)
     else:
+        metric: Any = None if request.metric is None else load_metric(request.metric)
         found = control_accuracy(
             module,
             dataset=request.data,
             config=config,
+            validation_data=request.validation,
             min_sqnr=request.min_sqnr,
+            metric=metric,
+            max_drop=request.max_drop,
             keep=request.keep,
             work=request.work,
             progress=shown,

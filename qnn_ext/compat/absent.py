@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, NoReturn
 
 from ..errors import QnnError
@@ -15,13 +18,17 @@ class NotHonouredError(QnnError, NotImplementedError):
 
 
 def absent(
-    module: str, instead: Mapping[str, str] | None = None, fallback: Callable[[str], Any] | None = None
+    module: str,
+    instead: Mapping[str, str] | None = None,
+    fallback: Callable[[str], Any] | None = None,
+    everything: str = "",
 ) -> Callable[[str], Any]:
     """A module's `__getattr__` that explains missing names.
 
     module:   the old name of the module, "relay.transform"
     instead:  name -> what to do today, for names that will not come
     fallback: looks a name up elsewhere; raises AttributeError if it is not there either
+    everything: what to do today instead of any name that `instead` does not have
     """
 
     def missing(name: str) -> Any:
@@ -30,11 +37,17 @@ def absent(
                 return fallback(name)
             except AttributeError:
                 pass
-        hint = (instead or {}).get(name)
+        hint = (instead or {}).get(name) or everything
         reason = f": {hint}" if hint else ""
-        raise AttributeError(f"{module}.{name} is not part of qnn_ext's façade{reason}; {PAGE}")
+        message = f"{module}.{name} is not part of qnn_ext's façade{reason}; {PAGE}"
+        raise (ImportError if _is_import(sys._getframe(1)) else AttributeError)(message)
 
     return missing
+
+
+def _is_import(frame: FrameType) -> bool:
+    """Whether a frame is at `from module import name`, which replaces an AttributeError by a message of its own."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "IMPORT_FROM"
 
 
 def refuse(call: str, today: str) -> NoReturn:

@@ -15,6 +15,29 @@ from .arrays import array_of
 from .expressions import Call, Constant, Op, Tuple, TupleWrapper, as_expr
 from .lowering import OPERATORS, Context, operator, split_results
 
+__all__ = [
+    "broadcast_to",
+    "cast",
+    "clip",
+    "concatenate",
+    "expand_dims",
+    "full",
+    "ones",
+    "repeat",
+    "reshape",
+    "round",
+    "split",
+    "squeeze",
+    "stack",
+    "strided_slice",
+    "take",
+    "tile",
+    "transpose",
+    "where",
+    "zeros",
+]
+"""Beside ELEMENTWISE and REDUCTIONS, which Python's own names keep from being defined here."""
+
 
 def _one(name: str, function: Callable[[Any], Any]) -> Callable[..., Any]:
     def rule(c: Context, data: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from .expressions import Expr, Function, as_expr
+from .functors import RULES
 from .modules import IRModule
 
 
@@ -24,14 +25,19 @@ def run_opt_pass(expr: Any, opt_pass: Callable[[IRModule], IRModule], import_pre
 
 
 class TempOpAttr:
-    """Relay's way to change how an operator is rewritten. Ours are rewritten as their target needs, so that nothing
-    changes, also no result."""
+    """`with TempOpAttr(operator, attribute, rule):` rewrites calls of an operator in relay.transform.Legalize
+    ("FTVMLegalize") and relay.qnn.transform.Legalize ("FTVMQnnLegalize") by a rule of the script's own; see
+    `functors.RULES`. Other attributes told Relay's compilers what ours decides by itself."""
 
     def __init__(self, op_name: str, attr_key: str, attr_value: Any) -> None:
-        self.op_name, self.attr_key = op_name, attr_key
+        self._key, self._rule = (op_name, attr_key), attr_value
 
     def __enter__(self) -> TempOpAttr:
+        self._outer = RULES.get(self._key)
+        RULES[self._key] = self._rule
         return self
 
-    def __exit__(self, *_: Sequence[Any]) -> None:
-        pass
+    def __exit__(self, *_: Any) -> None:
+        del RULES[self._key]
+        if self._outer is not None:
+            RULES[self._key] = self._outer

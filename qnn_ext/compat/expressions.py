@@ -55,6 +55,29 @@ class TupleType:
         return f"({', '.join(map(repr, self.fields))})"
 
 
+class FuncType:
+    """The types of a function's parameters and of its result."""
+
+    def __init__(
+        self,
+        arg_types: Sequence[Any],
+        ret_type: Any,
+        type_params: Sequence[Any] | None = None,
+        type_constraints: Sequence[Any] | None = None,
+    ) -> None:
+        self.arg_types, self.ret_type = list(arg_types), ret_type
+        self.type_params = list(type_params or ())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FuncType) and (self.arg_types, self.ret_type) == (other.arg_types, other.ret_type)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.arg_types), self.ret_type))
+
+    def __repr__(self) -> str:
+        return f"fn ({', '.join(map(repr, self.arg_types))}) -> {self.ret_type!r}"
+
+
 class Op:
     """A Relay operator by its name, "nn.conv2d"."""
 
@@ -69,6 +92,22 @@ class Op:
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
+
+
+class GlobalVar:
+    """The name of a function in a module, of which there is one: "main"."""
+
+    def __init__(self, name_hint: str) -> None:
+        self.name_hint = name_hint
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GlobalVar) and self.name_hint == other.name_hint
+
+    def __hash__(self) -> int:
+        return hash(self.name_hint)
+
+    def __repr__(self) -> str:
+        return f"@{self.name_hint}"
 
 
 class Attrs(SimpleNamespace):
@@ -95,8 +134,9 @@ class Expr:
     span: Any = None
 
     @property
-    def checked_type(self) -> TensorType | TupleType:
-        """The type of the result. Raises ShapeError where operands do not fit together."""
+    def checked_type(self) -> Any:
+        """The type of the result, a TensorType or TupleType; of a function, a FuncType. Raises ShapeError where
+        operands do not fit together."""
         return _lowering["type"](self)
 
     def astext(self, show_meta_data: bool = False, annotate: Any = None) -> str:
@@ -168,10 +208,18 @@ class Constant(Expr):
 class Call(Expr):
     """An operator, or a function, applied to expressions."""
 
-    def __init__(self, op: Op | Expr, args: Sequence[Any], attrs: Attrs | None = None, **values: Any) -> None:
+    def __init__(
+        self,
+        op: Op | Expr,
+        args: Sequence[Any],
+        attrs: Attrs | None = None,
+        type_args: Sequence[Any] | None = None,
+        span: Any = None,
+        **values: Any,
+    ) -> None:
         self.op, self.args = op, [as_expr(arg) for arg in args]
         self.attrs = attrs if attrs is not None else Attrs(**values)
-        self.type_args: list[Any] = []
+        self.type_args, self.span = list(type_args or ()), span
 
     def children(self) -> Sequence[Expr]:
         return self.args
@@ -291,14 +339,12 @@ def var(
 
 
 def const(value: Any, dtype: str | None = None, span: Any = None) -> Constant:
-    """relay.const. Without `dtype`, Python numbers and lists become 32 bits wide; arrays keep their dtype."""
-    plain = isinstance(value, (bool, int, float, list, np.integer, np.float16, np.float32))
+    """relay.const. Without `dtype`, 64 bits of a NumPy array, a list or a number become 32; an NDArray is kept."""
+    if isinstance(value, NDArray) and dtype is None:
+        return Constant(value)
     array = array_of(value)
-    if dtype is not None:
-        return Constant(np.array(array, dtype))
-    if plain:
-        array = array.astype({"int64": "int32", "float64": "float32"}.get(str(array.dtype), array.dtype))
-    return Constant(array)
+    narrow = None if hasattr(value, "asnumpy") else {"int64": "int32", "float64": "float32"}.get(str(array.dtype))
+    return Constant(np.array(array, dtype or narrow))
 
 
 def post_order(*roots: Expr) -> Iterator[Expr]:

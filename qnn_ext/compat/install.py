@@ -8,27 +8,44 @@ process; importing any other part of qnn_ext changes nothing in TVM.
 
 from __future__ import annotations
 
+import sys
 from functools import wraps
 from importlib import import_module
 from typing import Any
 
 import tvm
 import tvm.contrib
+import tvm.rpc
 import tvm.runtime.vm
 import tvm.target
 
+from . import remote
 from .aliases import Aliases
 from .devices import device, gpu
 from .expressions import Expr, TupleWrapper
+from .functors import assert_structural_equal, structural_equal
 from .library import Executable, load_module
 from .library import VirtualMachine as OurMachine
 from .modules import IRModule
 from .passes import Pass
 from .passes import Sequential as OurSequential
 from .targets import arm_cpu, attributes_of, cuda
+from .tvm import RENAMED, testing
 from .tvm.testing.utils import install_request_hook
 
-MODULES = ("relay", "autotvm", "nd", "contrib.graph_executor", "contrib.graph_runtime", "contrib.utils")
+MODULES = (
+    "relay",
+    "autotvm",
+    "nd",
+    "auto_scheduler",
+    "micro",
+    "parser",
+    "contrib.debugger",
+    "contrib.graph_executor",
+    "contrib.graph_runtime",
+    "contrib.utils",
+    "runtime.container",
+)
 """The modules of the façade that TVM 0.27 does not have."""
 
 
@@ -36,9 +53,14 @@ def _add_modules() -> None:
     modules: tuple[str, ...] = MODULES
     try:
         setattr(import_module("tvm.testing.utils"), "install_request_hook", install_request_hook)  # noqa: B010
+        for name in (*testing.__all__, "__getattr__"):
+            vars(tvm.testing).setdefault(name, getattr(testing, name))
     except ImportError:  # it needs pytest
         modules = (*MODULES, "testing")
     Aliases("tvm", f"{__package__}.tvm", modules).install()
+    for name in RENAMED:
+        if name.startswith(modules):
+            sys.modules[f"tvm.{name}"] = sys.modules[f"{__package__}.tvm.{name}"]
     for name in modules:
         import_module(f"tvm.{name}")
         parent, _, child = f"tvm.{name}".rpartition(".")
@@ -67,6 +89,11 @@ def _widen_module() -> None:
         return IRModule.from_expr(expr) if ours else original(expr, functions)
 
     tvm.IRModule.from_expr = staticmethod(from_expr)
+
+
+def _widen_ir() -> None:
+    tvm.ir.structural_equal = structural_equal
+    tvm.ir.assert_structural_equal = assert_structural_equal
 
 
 def _widen_passes() -> None:
@@ -98,10 +125,13 @@ def _widen_runtime() -> None:
     machine.__new__ = new
     tvm.runtime.load_module = load_module
     tvm.device, tvm.gpu = device, gpu
+    for name in ("LocalSession", "RPCSession", "Server", "TrackerSession", "connect", "connect_tracker"):
+        setattr(tvm.rpc, name, getattr(remote, name))
 
 
 _add_modules()
 _widen_target()
 _widen_module()
+_widen_ir()
 _widen_passes()
 _widen_runtime()

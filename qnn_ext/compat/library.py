@@ -32,10 +32,10 @@ from .targets import compute_dtype, resolved
 class Library:
     """A built model: `relay.build`'s result, also as (graph_json, lib, params), and what `load_module` returns.
 
-    engine: the model for qnn_ext's own API
+    engine: the model for qnn_ext's own API; a RemoteEngine if it runs on another machine
     """
 
-    def __init__(self, engine: Engine, module: QnnModule | None = None, name: str = "default") -> None:
+    def __init__(self, engine: Any, module: QnnModule | None = None, name: str = "default") -> None:
         self.engine, self.libmod_name = engine, name
         self._module = module
 
@@ -121,6 +121,20 @@ def load_module(path: str | os.PathLike, fmt: str = "") -> Any:
     if Path(path).is_file() and zipfile.is_zipfile(path):
         return Library(load_engine(path))
     return load_tvm_module(os.fspath(path))
+
+
+class Executor:
+    """relay.backend.Executor: "graph" or "aot", for `build`."""
+
+    def __init__(self, name: str = "graph", options: Mapping[str, Any] | None = None) -> None:
+        self.name, self.options = name, dict(options or {})
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Runtime(Executor):
+    """relay.backend.Runtime: "cpp" or "crt", for `build`, which decides by the target."""
 
 
 def build(
@@ -338,6 +352,10 @@ def _library(module: Any) -> Library:
 # ---- the virtual machine, and create_executor ----------------------------------------------------------------------
 
 
+class ADT(list):
+    """Several results."""
+
+
 class Executable:
     """relay.vm.compile's result. Shapes left open are fixed at each first call with them."""
 
@@ -371,13 +389,13 @@ class Executable:
         return [param.name_hint for param in self.module["main"].params if param.name_hint not in self.params]
 
     def run(self, args: Sequence[Any], values: Mapping[str, Any]) -> Any:
-        """The result for inputs in order and by name: an NDArray, or a list of them."""
+        """The result for inputs in order and by name: an NDArray, or an ADT of them."""
         given = {**dict(zip(self.inputs, args, strict=False)), **values}
         shapes = [(name, array_of(given[name]).shape) for name in self.inputs if name in given]
         module = GraphModule(self.library(shapes))
         module.run(**given)
         outputs = [module.get_output(index) for index in range(module.get_num_outputs())]
-        return outputs[0] if len(outputs) == 1 else outputs
+        return outputs[0] if len(outputs) == 1 else ADT(outputs)
 
     @property
     def mod(self) -> Executable:
@@ -436,7 +454,7 @@ def _check_main(func_name: str) -> None:
         raise ValueError(f"there is no function {func_name!r}, only main")
 
 
-class Executor:
+class Evaluator:
     """relay.create_executor's result: `evaluate` builds what it is given."""
 
     def __init__(self, mod: Any, device: Any, target: Any, params: Mapping[str, Any] | None) -> None:
@@ -457,11 +475,11 @@ class Executor:
 
 def create_executor(
     kind: str = "debug", mod: Any = None, device: Any = None, target: Any = "llvm", params: Any = None, ctx: Any = None
-) -> Executor:
+) -> Evaluator:
     """relay.create_executor: "graph", "vm" and "debug" all run the built model."""
     if kind not in ("graph", "vm", "debug"):
         refuse(f"create_executor({kind!r})", "there are graph, vm and debug, which all run the built model")
-    return Executor(mod, device, target, params)
+    return Evaluator(mod, device, target, params)
 
 
 def run_const_expr(expr: Expr) -> np.ndarray:

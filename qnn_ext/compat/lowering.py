@@ -15,11 +15,25 @@ from ..frontends.assembly import Assembly
 from ..frontends.building import blaming, distinct, reason
 from ..limits import limited
 from ..module import QnnModule, TensorSpec
-from ..op.base import constant
+from ..op.base import constant, shape_of
 from . import expressions
 from .absent import NotHonouredError
 from .arrays import array_of
-from .expressions import Any_, Call, Constant, Expr, Function, Op, TensorType, Tuple, TupleGetItem, TupleType, Var
+from .expressions import (
+    Any_,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    FuncType,
+    Op,
+    TensorType,
+    Tuple,
+    TupleGetItem,
+    TupleType,
+    Var,
+)
+from .inference import inferred_shape
 from .requantization import UNSET, resolve
 
 
@@ -88,6 +102,7 @@ def lower(
     model = _imported(function)
     if model is not None and not params:
         return model
+    infer_parameters(function, params, shapes)
     return _Lowering(function, params or {}, compute_dtype, shapes or {}).run()
 
 
@@ -98,6 +113,14 @@ def _imported(function: Function) -> QnnModule | None:
         return None
     same = all(arg is param for arg, param in zip(body.args, function.params, strict=True))
     return body.attrs.module if same else None
+
+
+def infer_parameters(
+    function: Function, params: Mapping[str, Any] | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> None:
+    """Give variables without a type the one that follows from the operators that read them, or from their value."""
+    if any(param.type_annotation is None for param in function.params):
+        _Inference(function, params or {}, "int64", shapes or {}).run()
 
 
 class _Lowering:
@@ -150,9 +173,11 @@ class _Lowering:
         self.specs.append(TensorSpec(name, tuple(map(int, shape)), dtype))
         return self.assembly.input(name, [tirx.IntImm("int64", int(dim)) for dim in shape], dtype)
 
+    def _operands(self, call: Call, values: dict[int, Any]) -> list[Any]:
+        return [values[id(arg)] for arg in call.args]
+
     def _results(self, values: dict[int, Any]) -> list[Any]:
-        result = self._value(self.function.body, values)
-        return list(result) if isinstance(result, list) else [result]
+        return _flat(self._value(self.function.body, values))
 
     def _value(self, root: Expr, values: dict[int, Any]) -> Any:
         for expr in expressions.post_order(root):
@@ -168,7 +193,7 @@ class _Lowering:
         if isinstance(expr, TupleGetItem):
             return self._item(values[id(expr.tuple_value)], expr)
         if isinstance(expr, Call):
-            return self._call(expr, [values[id(arg)] for arg in expr.args])
+            return self._call(expr, self._operands(expr, values))
         if isinstance(expr, Var):
             raise ShapeError(f"variable {expr.name_hint!r} is not a parameter of the function that reads it")
         raise NotHonouredError(
@@ -194,6 +219,38 @@ class _Lowering:
             return [self._emit(item) for item in result] if isinstance(result, list) else self._emit(result)
 
 
+class _Inference(_Lowering):
+    """A lowering that only finds the types of variables."""
+
+    def _parameter(self, param: Var, name: str) -> Any:
+        if param.type_annotation is None and name in self.params:
+            array = self.params[name]
+            param.type_annotation = TensorType(array.shape, str(array.dtype))
+        return param if param.type_annotation is None else super()._parameter(param, name)
+
+    def _operands(self, call: Call, values: dict[int, Any]) -> list[Any]:
+        for index, arg in enumerate(call.args):
+            if isinstance(arg, Var) and arg.type_annotation is None and isinstance(call.op, Op):
+                data = values[id(call.args[0])]
+                if isinstance(data, Var):
+                    continue  # `_parameter` of the lowering to come says what is missing
+                with blaming(f"relay.{call.op.name}", lambda text, error: _mismatch(text, error)):
+                    shape = inferred_shape(call.op.name, index, vars(call.attrs), shape_of(data))
+                if shape is not None:
+                    arg.type_annotation = TensorType(shape, str(data.ty.dtype))
+                    values[id(arg)] = self._parameter(arg, arg.name_hint)
+        operands = super()._operands(call, values)
+        for operand in operands:
+            if isinstance(operand, Var):
+                super()._parameter(operand, operand.name_hint)
+        return operands
+
+
+def _flat(result: Any) -> list[Any]:
+    """The tensors of a result, which may be a tuple of tuples, in order."""
+    return [item for field in result for item in _flat(field)] if isinstance(result, list) else [result]
+
+
 def _mismatch(label: str, error: Exception) -> QnnError:
     return ShapeError(f"{label}: operands and attributes do not match: {reason(error)}")
 
@@ -208,13 +265,14 @@ def _module_of(expr: Expr) -> QnnModule:
     return lower(expr if isinstance(expr, Function) else Function(expressions.free_vars(expr), expr))
 
 
-def type_of(expr: Expr) -> TensorType | TupleType:
+def type_of(expr: Expr) -> TensorType | TupleType | FuncType:
     """The type of an expression, found by lowering what it is computed from."""
     if isinstance(expr, Var) and expr.type_annotation is not None:
         return expr.type_annotation
     types = [TensorType(spec.shape, spec.dtype) for spec in _module_of(expr).outputs]
     single = len(types) == 1 and not isinstance(expr.body if isinstance(expr, Function) else expr, Tuple)
-    return types[0] if single else TupleType(types)
+    result = types[0] if single else TupleType(types)
+    return FuncType([param.type_annotation for param in expr.params], result) if isinstance(expr, Function) else result
 
 
 expressions.on_lowering(type_of, lambda expr: _module_of(expr).script())

@@ -11,7 +11,7 @@ from ..module import QnnModule
 from ..quantize.stages import bind_parameters
 from .absent import refuse
 from .arrays import array_of
-from .expressions import Call, Expr, Function, Op, TensorType, TupleWrapper, Var, as_expr, free_vars
+from .expressions import Call, Expr, Function, GlobalVar, Op, TensorType, TupleWrapper, Var, as_expr, free_vars
 from .inlining import inline
 from .lowering import MODEL, OPERATORS, Context, lower
 
@@ -51,15 +51,15 @@ class IRModule:
             refuse("an IRModule of several functions", "call a relay.Function directly, which inlines it")
         self.function = IRModule.from_expr(function).function
 
-    def get_global_var(self, name: str) -> str:
-        return name
+    def get_global_var(self, name: str) -> GlobalVar:
+        return GlobalVar(name)
 
-    def get_global_vars(self) -> list[str]:
-        return ["main"]
+    def get_global_vars(self) -> list[GlobalVar]:
+        return list(self.functions)
 
     @property
-    def functions(self) -> dict[str, Function]:
-        return {} if self.function is None else {"main": self.function}
+    def functions(self) -> dict[GlobalVar, Function]:
+        return {} if self.function is None else {GlobalVar("main"): self.function}
 
     def model(self, params: Mapping[str, Any] | None = None, compute_dtype: str = "int64") -> QnnModule:
         """The module for qnn_ext's own API, with `params` as constants; names that are no inputs are ignored."""

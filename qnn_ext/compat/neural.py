@@ -13,7 +13,30 @@ from .expressions import Call, Op, TupleWrapper
 from .geometry import output_channels_first, pair, window_padding
 from .lowering import OPERATORS, Context, operator, split_results
 
-__all__ = ["pad"]
+__all__ = [
+    "adaptive_avg_pool2d",
+    "avg_pool2d",
+    "batch_flatten",
+    "batch_matmul",
+    "batch_norm",
+    "bias_add",
+    "conv1d",
+    "conv2d",
+    "conv2d_transpose",
+    "dense",
+    "dropout",
+    "global_avg_pool2d",
+    "global_max_pool2d",
+    "layer_norm",
+    "leaky_relu",
+    "log_softmax",
+    "max_pool2d",
+    "pad",
+    "prelu",
+    "relu",
+    "softmax",
+    "upsampling",
+]
 
 
 def _dtype(value: Any) -> str:

@@ -58,6 +58,38 @@ class PassContext:
         pass
 
 
+def _made_pass(apply: Callable[[Any, IRModule], IRModule], method: str, function: Any, options: Any) -> Any:
+    """A pass of a function, or of a class with a method, also as a decorator."""
+
+    def make(of: Any) -> Any:
+        name = options.get("name") or getattr(of, "__name__", "pass")
+        if not isinstance(of, type):
+            return Pass(name, lambda mod: apply(of, mod))
+
+        def construct(*args: Any, **values: Any) -> Pass:
+            made = of(*args, **values)
+            return Pass(name, lambda mod: apply(getattr(made, method), mod))
+
+        return construct
+
+    return make if function is None else make(function)
+
+
+def module_pass(pass_func: Any = None, opt_level: int | None = None, name: str | None = None, **_: Any) -> Any:
+    """tvm.transform.module_pass: of a function of (module, context), or a class with `transform_module`."""
+    return _made_pass(lambda of, mod: of(mod, PassContext()), "transform_module", pass_func, {"name": name})
+
+
+def function_pass(pass_func: Any = None, opt_level: int | None = None, name: str | None = None, **_: Any) -> Any:
+    """relay.transform.function_pass: of a function of (function, module, context), or a class with
+    `transform_function`. The function is of expressions; an imported model is one call."""
+
+    def apply(of: Any, mod: IRModule) -> IRModule:
+        return IRModule(function=of(mod["main"], mod, PassContext()))
+
+    return _made_pass(apply, "transform_function", pass_func, {"name": name})
+
+
 def resolve(mod: IRModule) -> IRModule:
     """The module with its operators lowered now, under the current `requantize_config`, weights still inputs."""
     return IRModule.from_model(mod.model())
@@ -88,7 +120,9 @@ def refused(name: str, today: str) -> Callable[..., Pass]:
 UNNECESSARY = [
     "AlterOpLayout",
     "AnnotateSpans",
+    "AutoSchedulerLayoutRewrite",
     "BackwardFoldScaleAxis",
+    "BatchingOps",
     "CanonicalizeCast",
     "CanonicalizeOps",
     "CombineParallelBatchMatmul",
@@ -112,9 +146,13 @@ UNNECESSARY = [
     "InferType",
     "Inline",
     "LambdaLift",
-    "Legalize",
+    "LazyGradientInit",
+    "MetaScheduleLayoutRewrite",
+    "PartialEvaluate",
+    "RemoveStandaloneReshapes",
     "RemoveUnusedFunctions",
     "SimplifyExpr",
+    "SimplifyFCTranspose",
     "SimplifyInference",
     "ToANormalForm",
     "ToBasicBlockNormalForm",
@@ -122,7 +160,7 @@ UNNECESSARY = [
 ]
 """Passes of relay.transform that leave a module as it is."""
 
-_IR = "there is no Relay IR: a pass is a function of `module.ir`, an IRModule of Relax"
+_IR = "a model is compiled as a whole for one target"
 REFUSED = {
     "ToMixedPrecision": "quantize with qnn_ext.quantize, whose overrides set a layer's precision",
     "MergeComposite": _IR,
@@ -131,7 +169,6 @@ REFUSED = {
     "AnnotateTarget": _IR,
     "gradient": "qnn_ext runs models; train in the framework",
     "FirstOrderGradient": "qnn_ext runs models; train in the framework",
-    "function_pass": _IR,
     "ChangeBatch": "give the shape at import, shapes={input: shape}",
     "DenseToSparse": "there are no sparse kernels",
     "PlanDevices": "a model runs on one device",

@@ -20,6 +20,35 @@ from .geometry import output_channels_first, pair, window_padding
 from .lowering import OPERATORS, Context, operator
 from .requantization import UNSET
 
+__all__ = [
+    "abs",
+    "add",
+    "avg_pool2d",
+    "batch_matmul",
+    "concatenate",
+    "contrib_dense_pack",
+    "conv2d",
+    "conv2d_transpose",
+    "dense",
+    "dequantize",
+    "erf",
+    "exp",
+    "hardswish",
+    "leaky_relu",
+    "log",
+    "mul",
+    "quantize",
+    "requantize",
+    "rsqrt",
+    "sigmoid",
+    "simulated_dequantize",
+    "simulated_quantize",
+    "softmax",
+    "sqrt",
+    "subtract",
+    "tanh",
+]
+
 ROUNDING = "TONEAREST"  # of Relay's tir.round, which quantize and the tables use: midpoints away from zero
 
 

@@ -13,6 +13,7 @@ import tvm
 from ..errors import TargetError
 from ..targets.backend import THREADS
 from ..targets.cpus import ARM_CPUS
+from ..targets.cpus import attributes_of as cpu_attributes
 from ..targets.families import X86, backend_of_architecture
 from ..targets.features import host_cpu
 from ..targets.gpus import is_name
@@ -42,14 +43,22 @@ _IGNORED = [
 ]
 
 BOARDS = {
-    "rasp3b": "rpi3",
-    "rasp4b": "rpi4",
+    "rasp3b64": "rpi3",
     "rasp4b64": "rpi4",
     "rk3399": "cortex-a72",
     "ultra96": "cortex-a53",
     "thunderx": "thunderxt88",
 }
-"""Boards of `tvm.target.arm_cpu` -> our names. All are built for 64 bits: TVM has no Python runtime for 32."""
+"""Boards of `tvm.target.arm_cpu` with 64-bit systems -> our names."""
+
+BOARDS_32 = {
+    "rasp3b": "cortex-a53",
+    "rasp4b": "cortex-a72",
+    "pynq": "cortex-a9",
+    "beagleai": "cortex-a15",
+    "stm32mp1": "cortex-a7",
+}
+"""Boards of `tvm.target.arm_cpu` with 32-bit systems -> LLVM's name of their CPU."""
 
 GPUS = {
     "1080ti": "sm_61",
@@ -126,10 +135,20 @@ class Target:
 
 
 def arm_cpu(model: str = "unknown", options: Any = None) -> Target:
-    """tvm.target.arm_cpu: a board by name. Raises TargetError for boards that are not known."""
+    """tvm.target.arm_cpu: a board by name, for its 64-bit system if the name says so, else as in Relay for that of 32
+    bits, with a warning. Raises TargetError for boards that are not known."""
+    if model in BOARDS_32:
+        other = f'; its 64-bit system is tvm.target.arm_cpu("{model}64")' if f"{model}64" in BOARDS else ""
+        warnings.warn(
+            f'arm_cpu("{model}") is a 32-bit system, for which TVM has no Python: models are built, but run from C and '
+            f"not over RPC, see README.md, ARM boards{other}",
+            UserWarning,
+            stacklevel=2,
+        )
+        return Target({**cpu_attributes("armv7"), "mcpu": BOARDS_32[model]})
     name = BOARDS.get(model, model)
     if name not in ARM_CPUS and model not in BOARDS:
-        known = ", ".join(map(repr, BOARDS))
+        known = ", ".join(map(repr, (*BOARDS, *BOARDS_32)))
         raise TargetError(
             f"arm_cpu: the board {model!r} is not known, only {known}; name its CPU: "
             "tvm.target.Target('llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a73')"

@@ -10,15 +10,18 @@ import numpy as np
 
 from ..errors import ShapeError
 from .arrays import NDArray
-from .basic import ELEMENTWISE, concatenate
+from .basic import ELEMENTWISE, concatenate, reshape
 from .expressions import Expr, Function, TensorType, Var, free_vars, var
 from .geometry import pair, window_padding
+from .lowering import infer_parameters
 from .modules import IRModule
 from .neural import (
+    avg_pool2d,
     batch_flatten,
     batch_norm,
     bias_add,
     conv2d,
+    conv2d_transpose,
     dense,
     dropout,
     global_avg_pool2d,
@@ -80,24 +83,25 @@ class Branch:
         self,
         name: str,
         channels: int,
-        kernel: int = 3,
+        kernel: int | tuple[int, int] = 3,
         strides: int = 1,
-        padding: int = 1,
+        padding: int | tuple[int, int] = 1,
         depthwise: bool = False,
         bias: bool = False,
     ) -> Branch:
         """A convolution with its own weights, `<name>_weight` and, if it has one, `<name>_bias`."""
         inputs, groups = (1, self.shape[0]) if depthwise else (self.shape[0], 1)
         layout = "OIHW" if self.layout == "NCHW" else "HWOI" if depthwise else "HWIO"
-        sizes = {"O": channels, "I": inputs, "H": kernel, "W": kernel}
+        height, width = pair(kernel)
+        sizes = {"O": channels, "I": inputs, "H": height, "W": width}
         value = conv2d(
             self.value,
-            Weight(f"{name}_weight", [sizes[axis] for axis in layout], self.dtype, inputs * kernel * kernel),
+            Weight(f"{name}_weight", [sizes[axis] for axis in layout], self.dtype, inputs * height * width),
             strides=pair(strides),
             padding=pair(padding),
             groups=groups,
             channels=channels,
-            kernel_size=(kernel, kernel),
+            kernel_size=(height, width),
             data_layout=self.layout,
             kernel_layout=layout,
         )
@@ -120,6 +124,34 @@ class Branch:
         value = max_pool2d(self.value, layout=self.layout, **window)
         return self._then(value, self._window(size, strides, padding, self.shape[0], ceil))
 
+    def average_pool(self, size: int, strides: int, padding: int = 0) -> Branch:
+        """Means over windows; what is padded does not count."""
+        window = {"pool_size": pair(size), "strides": pair(strides), "padding": pair(padding)}
+        value = avg_pool2d(self.value, layout=self.layout, **window)
+        return self._then(value, self._window(size, strides, padding, self.shape[0]))
+
+    def unit(self, name: str, channels: int, kernel: Any = 1, strides: int = 1, padding: Any = 0) -> Branch:
+        """A convolution, a normalization and a ReLU."""
+        return self.conv(f"{name}_conv", channels, kernel, strides, padding).norm(f"{name}_bn").relu()
+
+    def deconv(self, name: str, channels: int) -> Branch:
+        """A transposed convolution to twice the size, with a window of 4."""
+        value = conv2d_transpose(
+            self.value,
+            Weight(f"{name}_weight", (self.shape[0], channels, 4, 4), self.dtype, 4 * self.shape[0]),
+            strides=(2, 2),
+            padding=(1, 1),
+            channels=channels,
+            kernel_size=(4, 4),
+            data_layout=self.layout,
+        )
+        return self._then(value, (channels, 2 * self.shape[1], 2 * self.shape[2]))
+
+    def reshaped(self, shape: tuple[int, int, int]) -> Branch:
+        """Another (channels, height, width) of what `flat` or `dense` returned."""
+        by_axis = dict(zip("CHW", shape, strict=True))
+        return self._then(reshape(self.value, (-1, *(by_axis[axis] for axis in self.layout[1:]))), shape)
+
     def average(self) -> Branch:
         """The mean over the image."""
         return self._then(global_avg_pool2d(self.value, layout=self.layout), (self.shape[0], 1, 1))
@@ -130,10 +162,11 @@ class Branch:
     def plus(self, other: Branch) -> Branch:
         return self._then(ELEMENTWISE["add"](self.value, other.value))
 
-    def beside(self, other: Branch) -> Branch:
-        """The channels of both."""
-        shape = (self.shape[0] + other.shape[0], *self.shape[1:])
-        return self._then(concatenate((self.value, other.value), axis=self.layout.index("C")), shape)
+    def beside(self, *others: Branch) -> Branch:
+        """The channels of all."""
+        every = (self, *others)
+        shape = (sum(one.shape[0] for one in every), *self.shape[1:])
+        return self._then(concatenate([one.value for one in every], axis=self.layout.index("C")), shape)
 
     def flat(self) -> Branch:
         return self._then(batch_flatten(self.value), (math.prod(self.shape), 1, 1))
@@ -146,7 +179,11 @@ class Branch:
 
     def function(self) -> Function:
         """The network with a softmax behind it."""
-        result = softmax(self.value)
+        return self.open_function(softmax)
+
+    def open_function(self, last: Any = None) -> Function:
+        """The network with another last operator, or none."""
+        result = self.value if last is None else last(self.value)
         return Function(free_vars(result), result)
 
 
@@ -158,11 +195,15 @@ def create_workload(net: Function, initializer: Any = None, seed: int = SEED) ->
     """
     random = np.random.default_rng(seed)
     params = {}
+    infer_parameters(net)
     for item in net.params:
         if item.name_hint == "data":
             continue
         kind = item.type_annotation
-        assert isinstance(kind, TensorType)
+        if kind is None:
+            raise ShapeError(
+                f"variable {item.name_hint!r} has no type, and none follows from what reads it: give it one"
+            )
         array = np.zeros(kind.concrete_shape, kind.dtype)
         if initializer is not None:
             initializer(item.name_hint, array)

@@ -12,6 +12,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from ..errors import TargetError
+from ..files.cache import Cache
 from ..limits import begin_walk, check, checkpoint, limited
 from ..module import QnnModule
 from ..numerics.annotations import SCHEDULED
@@ -23,6 +24,7 @@ from ..passes import (
     fold_constant_sums,
     fold_padding,
     fuse,
+    join_shuffles,
     legalize,
     lower,
     sink_reshapes,
@@ -36,9 +38,11 @@ from ..passes.footprint import peak
 from ..passes.inline import inlined
 from ..passes.legalize_float import float_legalizations
 from ..passes.legalize_gpu import gpu_legalizations
+from ..passes.legalize_moves import keep_joins
 from ..passes.observers import drop_observers
 from ..passes.rewrite import operands
-from ..passes.splits import slice_wide_splits
+from ..passes.siblings import join_siblings
+from ..passes.splits import MOST, slice_splits
 from ..passes.unroll import unrolled
 from ..passes.workspaces import lift_workspaces
 from ..running.engine import Engine
@@ -49,9 +53,10 @@ from ..targets.names import make_target, required_features, target_architecture
 from ..topi_int8.cuda.generic import schedule_module as schedule_for_gpu
 from ..topi_int8.generic.schedule import schedule_module
 from ..topi_int8.threads import serialize
+from .cache import cached
 from .codegen import generate_code, generate_gpu_code, with_option
 from .describe import kernels_of
-from .program import NotStraightError, Program, compile_program
+from .program import Kept, NotStraightError, Program, compile_program
 from .program.sharing import launch_where_worthwhile
 
 _MOST_FUSED = 64  # ordinary operators in one kernel: scheduling and LLVM take more than linear time
@@ -64,14 +69,15 @@ def compile_module(
     target: TargetLike | Sequence[TargetLike] = "native",
     num_threads: int | None = None,
     cuda_graph: bool = False,
+    cache: Cache | None = None,
 ) -> Engine:
     """`qnn_ext.build` for a module that needs no quantization, under the current limits."""
     if isinstance(target, (str, Mapping, Target)):
-        return _compile_one(module, make_target(target, num_threads), cuda_graph)
+        return _compile_one(module, make_target(target, num_threads), cuda_graph, cache)
     resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
     if not resolved:
         raise TargetError("there is no target to build for: give at least one")
-    return Engine.best_of([_compile_one(module, one, cuda_graph and backend_of(one).grid) for one in resolved])
+    return Engine.best_of([_compile_one(module, one, cuda_graph and backend_of(one).grid, cache) for one in resolved])
 
 
 def _speed(target: Target) -> tuple[int, int]:
@@ -79,19 +85,23 @@ def _speed(target: Target) -> tuple[int, int]:
     return speed_rank(target), -len(required_features(target))
 
 
-def _compile_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
-    backend = backend_of(target)
-    if cuda_graph and not backend.grid:
+def _compile_one(module: QnnModule, target: Target, cuda_graph: bool, cache: Cache | None) -> Engine:
+    if cuda_graph and not backend_of(target).grid:
         raise TargetError(
             f"CUDA graphs run only on GPUs, not on {target.kind.name}: build for 'cuda' or an architecture such as "
             "'sm_80'"
         )
+    return cached(cache, module, target, lambda kept: _compiled(module, target, cuda_graph, kept))
+
+
+def _compiled(module: QnnModule, target: Target, cuda_graph: bool, kept: Kept | None) -> Engine:
+    backend = backend_of(target)
     with limited(None):
         original, checks = collect_checks(inlined(module.ir))
         begin_walk(_elements_of_constants(original))
         mod = lower_module(original, target, loops=not backend.grid)
         checkpoint()
-        program, fallback = _program(mod, target)
+        program, fallback = _program(mod, target, kept)
         if program is None and has_loops(mod):
             mod = lower_module(original, target)
         if program is None:
@@ -103,15 +113,7 @@ def _compile_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
             executable = generate_gpu_code(mod, target, cuda_graph)
         else:
             executable = generate_code(launch_where_worthwhile(mod, target), target)
-    model = Model(
-        module.source,
-        tuple(module.inputs),
-        tuple(module.outputs),
-        tuple(module.states),
-        tuple(module.notes),
-        tuple(checks),
-        {"tvm": tvm.__version__},
-    )
+    model = Model.of(module, checks, {"tvm": tvm.__version__})
     variant = Variant(
         {"kind": target.kind.name, **{str(key): _plain(value) for key, value in target.attrs.items()}},
         required_features(target),
@@ -123,12 +125,12 @@ def _compile_one(module: QnnModule, target: Target, cuda_graph: bool) -> Engine:
     return Engine.from_build(model, variant, executable, program.weights if program else None, mod)
 
 
-def _program(mod: IRModule, target: Target) -> tuple[Program | None, str]:
+def _program(mod: IRModule, target: Target, kept: Kept | None) -> tuple[Program | None, str]:
     """The model as one function, or the reason why TVM's virtual machine runs it, as it does all models on GPUs."""
     if backend_of(target).grid:
         return None, ""
     try:
-        return compile_program(mod, target), ""
+        return compile_program(mod, target, kept), ""
     except NotStraightError as error:
         return None, str(error)
 
@@ -175,7 +177,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         without_unused,  # states and outputs of loops
         hoist_invariants,  # out of loops, whose bodies go through these passes on their own
         drop_observers,  # calibration marks, which compute nothing
-        slice_wide_splits,  # kernels with few results
+        partial(slice_splits, most=MOST if backend_of(target).grid else 0),  # kernels with one result
         drop_checks,  # their findings are in the status, if it was collected
         fold_padding,  # explicit pads into the convolutions after them
         channels_last,  # NCHW → NHWC, the kernels' layout
@@ -184,8 +186,10 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         sink_shuffles,  # move requantized results instead of accumulators
         sink_reshapes,  # nothing between a product and its epilogue
         fold_constant_sums,  # T3, T4 and the bias in one constant
+        partial(join_siblings, target=target),  # branches from one tensor in one product
         partial(channels_last, any_order=True),  # float convolutions too: from here on, their last bits may differ
         fold_quantized,  # constants: once they are kernels, they can no longer be folded
+        join_shuffles,  # one transpose behind a product
         fuse,  # product + epilogue → one kernel each
     ]
     for one in passes:
@@ -213,6 +217,7 @@ def relax_pipeline(backend: Backend) -> tvm.transform.Pass:
             _bounding(backend.widest_integer),  # before constant folding, which runs the functions
             relax.transform.AnnotateTIROpPattern(),
             fold_calls,
+            *([] if backend.grid else [keep_joins]),
             relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape is free, a fused one copies
             relax.transform.FuseOps(),
             relax.transform.FuseTIR(),

@@ -34,18 +34,21 @@ unfinished: set[Path] = set()
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike, error: type[QnnError] = QnnError) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike, error: type[QnnError] = QnnError, durable: bool = True) -> Iterator[BinaryIO]:
     """A binary file that replaces `path` when the body ends, and is removed if the body raises, even on Ctrl-C.
 
     The file keeps the mode and owner of the one it replaces; a new one gets those of any new file. A symbolic link is
     kept, and its target replaced. Raises `error`, naming the path and the system's reason, if it cannot be written: a
     missing or read-only folder, a read-only file, a directory or device, a full disk.
+
+    durable: whether the file must be intact even if the machine fails right afterwards, which takes time
     """
     try:
         target, old = _destination(path)
         _remove_leftovers(target)
-        yield from _written(target, old)
-        _sync_folder(target.parent)
+        yield from _written(target, old, durable)
+        if durable:
+            _sync_folder(target.parent)
     except (OSError, _NoPath) as problem:
         raise error(f"cannot write {os.fspath(path)}: {_reason(problem)}") from problem
 
@@ -124,7 +127,7 @@ def _destination(path: str | os.PathLike) -> tuple[Path, os.stat_result | None]:
     return target, old
 
 
-def _written(target: Path, old: os.stat_result | None) -> Iterator[BinaryIO]:
+def _written(target: Path, old: os.stat_result | None, durable: bool) -> Iterator[BinaryIO]:
     """The temporary file, which becomes the target."""
     temporary = target.with_name(f"{_prefix(target)}{os.urandom(8).hex()}{_SUFFIX}")
     file: BinaryIO | None = None
@@ -133,7 +136,8 @@ def _written(target: Path, old: os.stat_result | None) -> Iterator[BinaryIO]:
         file = _create(temporary, old)
         yield file
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
         if fcntl is not None:
             os.replace(temporary, target)  # still locked
         file.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax
@@ -12,6 +11,7 @@ from tvm import IRModule, relax
 from ..errors import ShapeError
 from ..limits import charge
 from ..module import QnnModule, State, TensorSpec
+from ..op.loop import results_of
 from ..passes.rewrite import bindings_of, function_of, plain_attrs
 
 
@@ -36,7 +36,7 @@ def with_states(module: QnnModule, states: Mapping[str, str] | None) -> QnnModul
         raise ShapeError(f"states takes every {'output' if kept_inputs else 'input'} of the model: one must stay")
     order = sorted(fed)
     main = module.ir["main"]
-    results, before = _results(main), len(outputs)
+    results, before = results_of(main), len(outputs)
     function = function_of(
         "main",
         bindings_of(main),
@@ -77,12 +77,3 @@ def _initial(spec: TensorSpec) -> State:
     charge(spec.shape, f"state '{spec.name}'")
     zero = 0 if spec.qparams is None else spec.qparams.zero_point
     return State(spec.name, np.full(spec.shape, zero, spec.dtype))
-
-
-def _results(function: relax.Function) -> list[Any]:
-    """The fields of the tuple that a function returns."""
-    values = {binding.var: binding.value for binding in bindings_of(function)}
-    result = function.body.body
-    while isinstance(result, relax.Var):
-        result = values[result]
-    return list(result.fields)

@@ -15,7 +15,7 @@ from ..op.base import as_expr, constant, constant_value, shape_of
 from ..op.evaluate import interpret
 from ..op.loop import loop as call_of
 from ..passes.bodies import has_loops
-from ..passes.rewrite import function_of, operands, substitute
+from ..passes.rewrite import function_of, needed, substitute, variables_of
 from .assembly import Assembly, Conversion
 
 Body = Callable[[list[relax.Expr], list[relax.Expr]], tuple[Any, ...]]
@@ -114,7 +114,9 @@ def branch(node: Conversion | Assembly, condition: relax.Expr, then: Branch, oth
     types = [[_type(result) for result in results] for _, results in taken]
     if types[0] != types[1]:
         one, other = next((pair for pair in zip(*types, strict=False) if pair[0] != pair[1]), map(len, types))
-        raise UnsupportedOperatorError(f"the branches of a condition computed at run time differ: {one} and {other}")
+        raise UnsupportedOperatorError(
+            f"the branches of a condition computed at run time differ: {one} and {other}{_remedy(assembly, condition)}"
+        )
     results = [
         assembly.emit(relax.op.broadcast_to(constant(np.zeros((), str(result.ty.dtype))), shape_of(result)))
         for result in taken[0][1]
@@ -125,6 +127,21 @@ def branch(node: Conversion | Assembly, condition: relax.Expr, then: Branch, oth
         function = _Function(bindings, [constant(np.bool_(False)), *values], own)
         results = _fields(node, call_of(function.definition, function.captured, results, [], 1, condition=going))
     return results
+
+
+def _remedy(assembly: Assembly, condition: relax.Expr) -> str:
+    """How a condition becomes known at import, for an error."""
+    pending, behind = [condition], set()
+    while pending:
+        value = pending.pop()
+        behind.add(value)
+        binding = assembly.builder.lookup_binding(value) if isinstance(value, relax.Var) else None
+        pending += [var for var in variables_of(binding) if var not in behind]
+    names = [var.name for var in assembly.inputs if var in behind]
+    if not 0 < len(names) < len(assembly.inputs):
+        return ""
+    example = ", ".join(f"{name!r}: …" for name in names)
+    return f"; if what it depends on never changes, bind it at import: constants={{{example}}}"
 
 
 def _beginning(assembly: Assembly, sequence: relax.Expr, count: int) -> relax.Expr:
@@ -149,29 +166,29 @@ class _Function:
     def __init__(
         self, bindings: Sequence[relax.VarBinding], results: Sequence[relax.Expr], params: Sequence[relax.Var]
     ) -> None:
-        result = relax.Tuple(list(results))
-        needed, self.captured = _needed(bindings, result, set(params))
-        self._parts = needed, result, list(params)
+        live, read = needed(bindings, results)
+        bound = {*params, *(binding.var for binding in live)}
+        self.captured = [var for var in read if var not in bound]
+        self._parts = live, list(results), list(params)
 
     @property
     def definition(self) -> relax.Function:
-        bindings, result, params = self._parts
-        return function_of("body", bindings, [*self.captured, *params], result, private=True)
+        bindings, results, params = self._parts
+        return function_of("body", bindings, [*self.captured, *params], relax.Tuple(results), private=True)
 
     def sources(self, results: Sequence[relax.Expr]) -> set[relax.Var]:
         """The variables from outside, and the parameters, that some of the results depend on."""
-        _, outside = _needed(self._parts[0], relax.Tuple(list(results)), set())
-        return set(outside)
+        live, read = needed(self._parts[0], results)
+        return set(read) - {binding.var for binding in live}
 
     def restricted(self, results: Sequence[relax.Expr], params: Sequence[relax.Var]) -> relax.Function:
         """The function of fewer parameters that computes some of the results."""
-        result = relax.Tuple(list(results))
-        needed, _ = _needed(self._parts[0], result, set(params))
-        return function_of("main", needed, list(params), result)
+        live, _ = needed(self._parts[0], results)
+        return function_of("main", live, list(params), relax.Tuple(list(results)))
 
     @property
     def results(self) -> list[relax.Expr]:
-        return list(self._parts[1].fields)
+        return self._parts[1]
 
     @property
     def params(self) -> list[relax.Var]:
@@ -241,17 +258,3 @@ def check_states(states: Sequence[relax.Expr], new: Sequence[relax.Expr]) -> Non
                 f"state {index} of the loop changes from {before.ty.dtype} of shape {shape_of(before)} to "
                 f"{after.ty.dtype} of shape {shape_of(after)}: only states that keep their type are supported"
             )
-
-
-def _needed(
-    bindings: Sequence[relax.VarBinding], result: relax.Tuple, params: set[relax.Var]
-) -> tuple[list[relax.VarBinding], list[relax.Var]]:
-    """The bindings that a result needs, and the variables of the surrounding block that they use."""
-    used: dict[relax.Var, None] = dict.fromkeys(var for var in operands(result) if isinstance(var, relax.Var))
-    needed, bound = [], set(params)
-    for binding in reversed(bindings):
-        if binding.var in used:
-            needed.append(binding)
-            bound.add(binding.var)
-            used.update(dict.fromkeys(var for var in operands(binding.value) if isinstance(var, relax.Var)))
-    return needed[::-1], [var for var in used if var not in bound]

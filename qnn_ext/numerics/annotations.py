@@ -31,7 +31,8 @@ JOIN = "qnn_join"
 lets the operands' kernels write directly into the result."""
 
 SLICE = "qnn_slice"
-"""A kernel copies a contiguous range of memory, starting at this element of its operand. Written and read like JOIN."""
+"""A kernel copies equally long runs of memory from its operand: the first element, the number of runs, and the elements
+from the start of one to that of the next. Written and read like JOIN."""
 
 UNALIGNED = "qnn_unaligned"
 """Operands and results may be unaligned: they are parts of others. Written by program.parts, read by program.phases."""

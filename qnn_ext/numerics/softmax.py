@@ -140,9 +140,9 @@ def tflite_row_16bit(exps: Array) -> Array:
 # ---- LiteRT's optimized kernels, 8-bit data ----------------------------------------------------------------------
 
 
-def optimized_exp_table(scale: float, beta: float) -> Array:
-    """float32: e^(−d·f32(s·β)) for d < 256 (PopulateSoftmaxLookupTable)."""
-    return exp_f32(-(np.float32(scale) * np.float32(beta) * np.arange(256, dtype=np.float32)))
+def optimized_exp_table(scale: float, beta: float, entries: int = 256) -> Array:
+    """float32: e^(−d·f32(s·β)) for d < entries (PopulateSoftmaxLookupTable)."""
+    return exp_f32(-(np.float32(scale) * np.float32(beta) * np.arange(entries, dtype=np.float32)))
 
 
 def optimized_row(exps: Array, out_scale: Array, zero_point: Array, dtype: str, rounding: str) -> Array:
@@ -150,6 +150,14 @@ def optimized_row(exps: Array, out_scale: Array, zero_point: Array, dtype: str, 
     total = np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:]
     real = exps * (np.float32(1) / (total * np.float32(out_scale)))
     return float_to_int(round_half_up(real) if rounding == "UPWARD" else round_half_away(real), zero_point, dtype)
+
+
+def optimized_log_row(x: Array, exps: Array, scale: float, out_scale: Array, zero_point: Array, dtype: str) -> Array:
+    """saturate(rint(f32(s_in / s_out) · x − (s_in · max + ln Σe) / s_out) + z), in float32, Σe added up one by one."""
+    log_sum = np.log(np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:].astype(np.float64)).astype(np.float32)
+    in_scale, step = np.float32(scale), np.float32(out_scale)
+    offset = (in_scale * x.max(axis=-1, keepdims=True).astype(np.float32) + log_sum) / step
+    return float_to_int(np.rint(in_scale / step * x.astype(np.float32) - offset), zero_point, dtype)
 
 
 # ---- ONNX Runtime, 8-bit data ------------------------------------------------------------------------------------

@@ -241,10 +241,16 @@ def _scaled(x: Array, multiplier: np.floating) -> Array:
     return -product if multiplier < 0 else product
 
 
-def leaky_relu(source: QParams, target: QParams, alpha: float = 0.01) -> Array:
-    """LEAKY_RELU: one multiplier for each sign, computed in float32."""
+def leaky_relu(source: QParams, target: QParams, alpha: float = 0.01, signed: bool = False) -> Array:
+    """LEAKY_RELU: one multiplier for each sign, computed in float32.
+
+    signed: as LiteRT's optimized kernel for 16 bits, which multiplies by a negative multiplier; the others negate a
+            product. Midpoints differ.
+    """
     x, scale, out_scale = _shifted(source), F32(source.scale), F32(target.scale)
-    positive, negative = _scaled(x, scale / out_scale), _scaled(x, scale * F32(alpha) / out_scale)
+    slope = scale * F32(alpha) / out_scale
+    positive = _scaled(x, scale / out_scale)
+    negative = multiply_tflite(x.astype(np.int32), fixed_point(float(slope))) if signed else _scaled(x, slope)
     return saturate(np.where(x >= 0, positive, negative) + target.zero_point, target.dtype)
 
 

@@ -7,7 +7,6 @@ from tvm import relax
 
 from ..errors import QnnError, ShapeError
 from ..numerics import softmax as rows
-from ..numerics.reference import float_to_int
 from .base import (
     Shape,
     TensorInfo,
@@ -199,17 +198,14 @@ def _reference_log_softmax(
     rounding: str,
     out_dtype: str,
 ) -> np.ndarray:
-    steps = rows.steps_below_max(np.moveaxis(data, axis, -1))
-    scale = float(input_scale.reshape(()))
-    exps = rows.exp_table(str(data.dtype), scale, 1.0, rounding)[steps]
+    x = np.moveaxis(data, axis, -1)
+    steps, scale = rows.steps_below_max(x), float(input_scale.reshape(()))
     if rounding == "TFLITE":
+        exps = rows.exp_table(str(data.dtype), scale, 1.0, rounding)[steps]
         out = rows.tflite_log_row(steps, exps, rows.diff_scale(scale, 1.0), out_dtype)
     else:
-        log_sum = np.log(exps.sum(axis=-1, keepdims=True, dtype=np.float64) / 2.0**rows.FLOAT_EXP_BITS)
-        real = -(steps.astype(np.float32) * np.float32(scale)) - log_sum.astype(np.float32)
-        out = float_to_int(
-            np.rint(real / np.float32(output_scale.reshape(()))), output_zero_point.reshape(()), out_dtype
-        )
+        exps = rows.optimized_exp_table(scale, 1.0, 1 << np.iinfo(data.dtype).bits)[steps]
+        out = rows.optimized_log_row(x, exps, scale, output_scale.reshape(()), output_zero_point.reshape(()), out_dtype)
     return np.moveaxis(out, -1, axis)
 
 
@@ -231,11 +227,14 @@ def log_softmax(
     """q = saturate(round((−d·s_in − ln Σ e^(−d·s_in)) / s_out) + z_out) along `axis`, d = max(data) − data.
 
     data: int8, uint8 or int16; scales float, zero points int32: scalars
-    rounding: "TONEAREST_EVEN" in float32, with the exponentials of `softmax`; "TFLITE" is LiteRT's reference kernel for
-              8-bit data, which writes scale 1/16 and the highest value as zero point
+    rounding:
+        "TONEAREST_EVEN"  LiteRT's optimized kernel: rint(f32(s_in / s_out) · x − (s_in · max + ln Σe) / s_out) + z_out
+                          in float32, Σe added up one by one
+        "TFLITE"          LiteRT's reference kernel for 8-bit data, which writes scale 1/16 and the highest value as
+                          zero point
     out_dtype: int8, uint8 or int16
 
-    Raises ShapeError, QnnError. Source: TFLite reference_integer_ops::LogSoftmax.
+    Raises ShapeError, QnnError. Source: TFLite reference_integer_ops::LogSoftmax, optimized_ops::LogSoftmax.
     """
     return LOG_SOFTMAX.call(
         data,

@@ -6,7 +6,7 @@ The traits of the dialect's operators are given in `define(...)`, those of Relax
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -118,6 +118,8 @@ class Traits:
     quantizable: whether quantization can make it work on integers
     function:   its name in the float_functions of a QConfig
     homogeneous: whether f(s·x) = s·f(x) for s > 0
+    annotate:   call -> the arguments that quantization makes integers, each with the axis of a constant with one scale
+                for each slice, None for a single scale; for operators whose other traits do not say it
     """
 
     kind: Kind
@@ -142,6 +144,7 @@ class Traits:
     quantizable: bool = False
     function: str | None = None
     homogeneous: bool = False
+    annotate: Callable[[relax.Call], Mapping[str, int | None]] | None = None
 
     def of(self, arguments: Sequence[str]) -> Traits:
         """The traits of an operator with these arguments; the first one holds the data unless stated otherwise. Raises

@@ -1,7 +1,7 @@
 """Passes: from a QNN graph to scheduled kernels, in the order listed in `build.py`.
 
-fold_padding → channels_last → legalize → canonicalize → sink_shuffles → sink_reshapes → fold_constant_sums → fuse
-→ lower
+fold_padding → channels_last → legalize → canonicalize → sink_shuffles → sink_reshapes → fold_constant_sums →
+join_shuffles → fuse → lower
 
 qdq_to_integer runs before all of them, at import: it turns QDQ graphs into QNN operators.
 """
@@ -9,6 +9,7 @@ qdq_to_integer runs before all of them, at import: it turns QDQ graphs into QNN 
 from .canonicalize import canonicalize
 from .fold import fold_constant_sums
 from .fuse import fuse
+from .join_shuffles import join_shuffles
 from .layout import channels_last
 from .legalize import legalize
 from .lower import lower
@@ -23,6 +24,7 @@ __all__ = [
     "fold_constant_sums",
     "fold_padding",
     "fuse",
+    "join_shuffles",
     "legalize",
     "lower",
     "qdq_to_integer",

@@ -10,7 +10,7 @@ from tvm import IRModule, ir, relax
 from tvm.relax.expr import _update_type
 
 from ..op.loop import Loop
-from .rewrite import Rebuild, bindings_of, function_of, op_name, operands, substitute
+from .rewrite import Rebuild, bindings_of, function_of, needed, op_name, substitute, variables_of
 
 
 def has_loops(mod: IRModule) -> bool:
@@ -102,7 +102,7 @@ def without_unused(mod: IRModule) -> IRModule:
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in used:
             used[value.tuple_value].add(value.index)
             continue
-        for var in _variables(value):
+        for var in variables_of(value):
             if var in used:
                 used[var] = set(range(len(var.ty.fields)))
     places: dict[Any, dict[int, int]] = {}
@@ -130,7 +130,7 @@ def _trimmed(loop: Loop, used: set[int]) -> tuple[Loop, list[int]]:
     fixed = [*([] if condition is None else [condition]), *(outputs[i] for i in kept_outputs)]
     states = {i for i in range(len(own)) if i in used}
     while True:
-        live, read = _live(loop.body, [*fixed, *(new_states[i] for i in states)])
+        live, read = needed(bindings_of(loop.body), [*fixed, *(new_states[i] for i in states)])
         found = states | {i for i, param in enumerate(own) if param in read}
         if found == states:
             break
@@ -150,17 +150,6 @@ def _trimmed(loop: Loop, used: set[int]) -> tuple[Loop, list[int]]:
         backwards_out=tuple(loop.backwards_out[i] for i in kept_outputs),
     )
     return trimmed, [*kept, *(len(own) + i for i in kept_outputs)]
-
-
-def _live(function: relax.Function, results: list[relax.Expr]) -> tuple[list[relax.VarBinding], set[Any]]:
-    """The bindings that some results need, and all variables that these read."""
-    read = {var for result in results for var in _variables(result)}
-    live = []
-    for binding in reversed(bindings_of(function)):
-        if binding.var in read:
-            live.append(binding)
-            read.update(_variables(binding.value))
-    return live[::-1], read
 
 
 def hoist_invariants(mod: IRModule) -> IRModule:
@@ -192,7 +181,7 @@ class _Hoist:
         """The loop without them."""
         kept = []
         for binding in bindings_of(self._loop.body):
-            read = _variables(binding.value)
+            read = variables_of(binding.value)
             if all(var in self._constant for var in read):
                 self._constant[binding.var] = binding
                 kept.append(binding)
@@ -204,20 +193,16 @@ class _Hoist:
         _, new_states, outputs = loop.results
         result = relax.Tuple([*new_states, *outputs])
         inside = {binding.var for binding in kept}
-        read = [var for value in (*(binding.value for binding in kept), result) for var in _variables(value)]
-        needed = list(dict.fromkeys(var for var in read if var in self._outside and var not in inside))
+        read = [var for value in (*(binding.value for binding in kept), result) for var in variables_of(value)]
+        captured = list(dict.fromkeys(var for var in read if var in self._outside and var not in inside))
         own, slices = loop.parameters[1:]
-        body = function_of("body", kept, [*needed, *own, *slices], result, private=True)
-        return replace(loop, body=body, captured=tuple(self._outside[var] for var in needed)).call()
+        body = function_of("body", kept, [*captured, *own, *slices], result, private=True)
+        return replace(loop, body=body, captured=tuple(self._outside[var] for var in captured)).call()
 
     def _emit(self, binding: relax.VarBinding) -> None:
-        for var in _variables(binding.value):
+        for var in variables_of(binding.value):
             if var not in self._outside:
                 self._emit(self._constant[var])
         value = substitute(binding.value, self._outside)
         is_call = isinstance(value, (relax.Call, relax.TupleGetItem))
         self._outside[binding.var] = self._builder.emit(value, name_hint=binding.var.name) if is_call else value
-
-
-def _variables(expr: Any) -> list[relax.Var]:
-    return [operand for operand in operands(expr) if isinstance(operand, relax.Var)]

@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 from ..op.base import definition_of
 from ..op.folding import folded, leaves
 from .fold_calls import is_known
-from .rewrite import bindings_of, operands, rewrite
+from .rewrite import bindings_of, rewrite, variables_of
 
 
 def fold_quantized(mod: IRModule) -> IRModule:
@@ -36,5 +36,5 @@ def _marks(function: relax.Function) -> list[bool]:
     for binding in reversed(bindings):
         marks.append(binding.var in known and (binding.var in needed or definition_of(binding.value) is not None))
         if marks[-1]:
-            needed.update(arg for arg in operands(binding.value) if isinstance(arg, relax.Var))
+            needed.update(variables_of(binding.value))
     return marks[::-1]

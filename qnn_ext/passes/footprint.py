@@ -13,9 +13,12 @@ from tvm import IRModule, relax, tirx
 from .rewrite import bindings_of, op_name
 
 
-def peak(mod: IRModule) -> tuple[int, str]:
+def peak(mod: IRModule, least: int = 0) -> tuple[int, str]:
     """The largest number of bytes of tensors that are alive at the same time, and the name of the one computed then.
-    Inputs and results are alive throughout; anything of unknown size counts as nothing."""
+    Inputs and results are alive throughout; anything of unknown size counts as nothing.
+
+    least: bytes that each value counts for at least: with 4, what 8-bit tensors would take in float32
+    """
     main = mod["main"]
     bindings = bindings_of(main)
     sources: dict[Any, list[Any]] = {}  # variable -> the tensors whose memory it names or contains
@@ -29,14 +32,14 @@ def peak(mod: IRModule) -> tuple[int, str]:
     for var, index in last.items():
         if var not in held:
             ends.setdefault(index, []).append(var)
-    alive = sum(_bytes(param.ty) for param in main.params)
+    alive = sum(tensor_bytes(param.ty, least) for param in main.params)
     own = {binding.var for binding in bindings if sources[binding.var] == [binding.var]}
     most, name = alive, ""
     for index, binding in enumerate(bindings):
-        alive += _bytes(binding.var.ty) if binding.var in own else 0
+        alive += tensor_bytes(binding.var.ty, least) if binding.var in own else 0
         if alive > most:
             most, name = alive, binding.var.name
-        alive -= sum(_bytes(var.ty) for var in ends.get(index, []) if var in own)
+        alive -= sum(tensor_bytes(var.ty, least) for var in ends.get(index, []) if var in own)
     return most, name
 
 
@@ -58,11 +61,12 @@ def _is_view(expr: Any) -> bool:
     return isinstance(expr, (relax.Var, relax.Tuple, relax.TupleGetItem)) or op_name(expr) == "reshape"
 
 
-def _bytes(ty: Any) -> int:
+def tensor_bytes(ty: Any, least: int = 0) -> int:
+    """Bytes of a tensor or of a tuple of them, with at least so many for each value; 0 if its shape is unknown."""
     if isinstance(ty, relax.TupleType):
-        return sum(map(_bytes, ty.fields))
+        return sum(tensor_bytes(field, least) for field in ty.fields)
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return 0
     if not all(isinstance(dim, tirx.IntImm) for dim in ty.shape):
         return 0
-    return math.prod(map(int, ty.shape)) * np.dtype(str(ty.dtype)).itemsize
+    return math.prod(map(int, ty.shape)) * max(least, np.dtype(str(ty.dtype)).itemsize)

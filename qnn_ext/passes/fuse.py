@@ -25,7 +25,7 @@ from ..op.traits import Kind
 from ..topi_int8.generic.elementwise import RULES
 from ..topi_int8.generic.float_elementwise import FLOAT_RULES
 from ..topi_int8.generic.stages import STAGES
-from . import matrix_moves
+from . import matrix_moves, shuffles
 from .regions import Regions
 from .rewrite import Emit, Rebuild, bindings_of, function_of, op_name, operands, rewrite, substitute
 
@@ -56,7 +56,7 @@ def fuse(mod: IRModule) -> IRModule:
     functions: dict[int, relax.Function] = {}
     parameters: dict[int, list[relax.Var]] = {}
     for end, group in last.items():
-        functions[end], parameters[end] = _extract([bindings[index] for index in group.members])
+        functions[end], parameters[end] = _extract(shuffles.in_order([bindings[index] for index in group.members]))
 
     new = Rebuild(function)
     names = {end: new.builder.add_func(functions[end], _kernel_name(bindings, last[end])) for end in last}
@@ -149,10 +149,12 @@ class _Graph(Regions):
         return 2 if call_attributes(self.bindings[index].value).get("rounding") == "TONEAREST" else 1
 
     def with_sides(self, tail: Sequence[int], head: int) -> list[int]:
-        """Also the moves around a product of two run-time operands."""
+        """Also the moves around a product of two run-time operands, and the shuffle behind a convolution."""
         members = super().with_sides(tail, head)
-        if not self.is_product(head) or self.traits[head].weight is not None:
+        if not self.is_product(head):
             return members
+        if self.traits[head].weight is not None:
+            return shuffles.behind(self, head, members)
         return matrix_moves.behind(self, matrix_moves.in_front(self, head, members), self._shape(head))
 
     def comes_aside(self, index: int, inside: set[int], head: int, last: int) -> bool:
@@ -200,7 +202,8 @@ def _extract(members: list[relax.VarBinding]) -> tuple[relax.Function, list[rela
             if is_outer and constant_value(operand) is None:
                 outside.append(operand)
     label = "+".join(op_name(binding.value).removeprefix("qnn.") for binding in members)
-    attributes = {COMPOSITE: label, LAYER: members[-1].var.name, "Primitive": True}
+    named = next(binding for binding in reversed(members) if not traits_of(binding.value).rearranges)
+    attributes = {COMPOSITE: label, LAYER: named.var.name, "Primitive": True}
     return function_of("kernel", members, outside, members[-1].var, attributes, private=True), outside
 
 

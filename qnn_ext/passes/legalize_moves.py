@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm import relax, tirx, topi
+import tvm
+from tvm import IRModule, relax, tirx, topi
 
 from ..numerics.annotations import JOIN, SLICE
 from ..op.arguments import data_of
 from ..op.base import shape_of
-from .rewrite import op_name
+from .rewrite import bindings_of, op_name
 
 _MOST_JOINED = 64  # operands of one kernel: it selects among them one by one, and TVM's passes recurse that deep
 _OPAQUE = 8  # TVM's kOpaque: an operator that is not fused
@@ -35,6 +36,31 @@ def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _parts(call: relax.Call) -> list[relax.Expr]:
     """The operands of a concat or stack, none if they are the fields of a variable."""
     return list(getattr(data_of(call), "fields", ()))
+
+
+@tvm.transform.module_pass(opt_level=0)
+def keep_joins(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+    """Keeps concatenations of what our kernels compute from being fused: these kernels can write into the result, while
+    a fused one would copy all operands to compute a single one in place."""
+    opaque = {var for var, function in mod.functions_items() if _pattern(function) == _OPAQUE}
+    calls = [binding for binding in bindings_of(mod["main"]) if op_name(binding.value) == "call_tir"]
+    computed = {binding.var for binding in calls if binding.value.args[0] in opaque}
+    kept = {
+        binding.value.args[0]
+        for binding in calls
+        if any(part in computed for part in getattr(binding.value.args[1], "fields", ()))
+    }
+    changed = {
+        var: function.with_attr("op_pattern", _OPAQUE) if var in kept and JOIN in (function.attrs or {}) else function
+        for var, function in mod.functions_items()
+    }
+    return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _pattern(function: Any) -> int | None:
+    """TVM's OpPatternKind of a kernel."""
+    attributes = function.attrs or {}
+    return int(attributes["op_pattern"]) if "op_pattern" in attributes else None
 
 
 def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axis: int) -> relax.Expr:
@@ -58,8 +84,8 @@ def stack(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def strided_slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """R.strided_slice, with the note SLICE if it applies."""
-    start = _run(call)
-    return _legalized(builder, call) if start is None else _noted(builder, call, {SLICE: start})
+    rows = _rows(call)
+    return _legalized(builder, call) if rows is None else _noted(builder, call, {SLICE: rows})
 
 
 def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -73,7 +99,7 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return call.op.get_attr("FLegalize")(builder, call)
 
 
-def _noted(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, int]) -> relax.Expr:
+def _noted(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, Any]) -> relax.Expr:
     result = _legalized(builder, call)
     if op_name(result) == "call_tir":
         kernel = result.args[0]
@@ -81,22 +107,31 @@ def _noted(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, int])
     return result
 
 
-def _run(call: relax.Call) -> int | None:
-    """The first element of a slice that is contiguous in memory: single indices of the leading axes, a range of the
-    next axis, all of the remaining ones."""
+def _rows(call: relax.Call) -> tuple[int, int, int] | None:
+    """A slice as equally long runs of memory, one for each row: its first element, the number of rows, and the elements
+    from one row to the next. One axis is cut to a range; before it are whole axes and single indices, in either order,
+    after it whole axes. None for any other slice."""
     data, *arguments = call.args
     if not all(isinstance(item, relax.Tuple) and all(map(_is_known, item.fields)) for item in arguments):
         return None
     axes, begin, _, *strides = ([int(field.value) for field in item.fields] for item in arguments)
     before, after = shape_of(data), shape_of(call)
-    cut = next((axis for axis, size in enumerate(after) if size > 1), len(after))
-    if 0 in after or before[cut + 1 :] != after[cut + 1 :] or any(step != 1 for steps in strides for step in steps):
+    if 0 in after or any(step != 1 for steps in strides for step in steps):
         return None
     first = [0] * len(before)
     for axis, index in zip(axes, begin, strict=True):
         size = before[axis]
         first[axis] = min(max(index + size if index < 0 else index, 0), size)
-    return sum(index * math.prod(before[axis + 1 :]) for axis, index in enumerate(first))
+    start = sum(index * math.prod(before[axis + 1 :]) for axis, index in enumerate(first))
+    cut = next((axis for axis, size in enumerate(after) if size > 1), len(after))
+    if before[cut + 1 :] == after[cut + 1 :]:
+        return start, 1, 0
+    cut = max(axis for axis, size in enumerate(after) if size != before[axis])
+    rows = after[:cut]
+    whole = next((axis for axis, size in enumerate(rows) if size > 1), cut)
+    if before[whole:cut] != rows[whole:]:
+        return None
+    return start, math.prod(rows), math.prod(before[cut:])
 
 
 def _is_known(value: Any) -> bool:

@@ -21,6 +21,7 @@ from tvm.target import Target
 from ..errors import UnsupportedOperatorError
 from ..limits import checkpoint
 from ..numerics.annotations import COMPOSITE, LAYER, SCHEDULED, KernelFacts
+from ..numerics.bounded import bound_function
 from ..op.arguments import data_of, factors_of
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..op.relax_table import traits_of
@@ -33,11 +34,13 @@ from ..topi_int8.generic.bounds import bound_of
 from ..topi_int8.generic.elementwise import Constants, Operand
 from ..topi_int8.generic.moves import Moves
 from ..topi_int8.generic.schedule import schedule_generic
-from ..topi_int8.generic.stages import STAGES
+from ..topi_int8.generic.stages import BOUNDED, STAGES
 from ..topi_int8.initial import with_initial
+from ..topi_int8.schedule_util import in_order_of_channels
 from ..topi_int8.strategy import why_generic
 from .matrix_moves import axes_of
 from .rewrite import Rebuild, bindings_of, op_name
+from .shuffles import shuffle_of
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +119,7 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     call = next((call for call in calls if traits_of(call).kind is Kind.ACCUMULATOR), None)
     if call is None:
         return [None]
-    workload = _workload(call, target)
+    workload = workload_of(call, target)
     accepting, unusual = candidates(workload, target), ""
     if isinstance(workload, Conv2dWorkload) and constant_value(factors_of(call)[1]) is None:
         accepting, unusual = (
@@ -260,6 +263,8 @@ class _Kernel:
 
     def _schedule(self) -> tirx.PrimFunc:
         function = te.create_prim_func([*self.placeholders, *self.constants.placeholders, self.output])
+        if any(op_name(binding.value) in BOUNDED for binding in bindings_of(self.function)):
+            function = bound_function(function, backend_of(self._target).widest_integer)
         layer, composite = (str(self.function.attrs[key]) for key in (LAYER, COMPOSITE))
         if self._product is None:
             key, schedule = GENERIC, self._schedule_generic
@@ -287,11 +292,14 @@ class _Kernel:
     def _schedule_product(self, function: tirx.PrimFunc) -> tirx.PrimFunc:
         assert self._product is not None
         sch = Schedule(function)
+        shuffle = shuffle_of([binding.value for binding in bindings_of(self.function) if op_name(binding.value)])
+        if shuffle is not None:
+            in_order_of_channels(sch, *shuffle)
         self._product.implementation.schedule(sch, self._product.workload, self._target)
         return sch.mod["main"]
 
 
-def _workload(call: relax.Call, target: Target) -> Workload:
+def workload_of(call: relax.Call, target: Target) -> Workload:
     """What the product computes. A dense layer with run-time weights is a batch_matmul with a batch of one."""
     name, attributes = op_name(call), call_attributes(call)
     first, second = factors_of(call)

@@ -194,13 +194,30 @@ def operands(expr: Any) -> Iterator[Any]:
         yield expr
 
 
+def variables_of(expr: Any) -> list[relax.Var]:
+    """The operands of a bound value that are variables."""
+    return [operand for operand in operands(expr) if isinstance(operand, relax.Var)]
+
+
+def needed(
+    bindings: Sequence[relax.VarBinding], results: Sequence[relax.Expr]
+) -> tuple[list[relax.VarBinding], list[relax.Var]]:
+    """The bindings that some results need, in order, and all variables that these and the results read, once each."""
+    read = dict.fromkeys(var for result in results for var in variables_of(result))
+    live = []
+    for binding in reversed(bindings):
+        if binding.var in read:
+            live.append(binding)
+            read.update(dict.fromkeys(variables_of(binding.value)))
+    return live[::-1], list(read)
+
+
 def consumers(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> dict[Any, list[int]]:
     """Variable -> indices of the bindings that read it; the function's result counts as index len(bindings)."""
     found: dict[Any, list[int]] = defaultdict(list)
     for index, value in enumerate([*(binding.value for binding in bindings), function.body.body]):
-        for operand in operands(value):
-            if isinstance(operand, relax.Var):
-                found[operand].append(index)
+        for var in variables_of(value):
+            found[var].append(index)
     return found
 
 

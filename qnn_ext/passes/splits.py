@@ -1,23 +1,30 @@
-"""Splits into many parts become one slice per part. Scheduling a single kernel that writes them all, and LLVM, take
-quadratic time; so does every pass that looks at the whole tuple's type for each of its elements.
+"""Splits become slices: on CPUs all of them, because slices may be read in place; on GPUs those into many parts.
+Scheduling a single kernel that writes many results, and LLVM, take quadratic time; so does every pass that looks at the
+whole tuple's type for each of its elements.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm import IRModule, relax
+from tvm import IRModule, relax, tirx
 
 from ..op.arguments import data_of
-from ..op.base import shape_of
 from .rewrite import Emit, bindings_of, op_name, rewrite
 
 MOST = 64  # results of a single kernel
 
 
-def slice_wide_splits(mod: IRModule) -> IRModule:
-    """`mod` with every R.split into more than `MOST` results replaced by R.strided_slice."""
-    if not any(_is_wide(binding.value, binding.var.ty) for binding in bindings_of(mod["main"])):
+def slice_splits(mod: IRModule, most: int = MOST) -> IRModule:
+    """`mod` with every R.split into more than `most` results replaced by R.strided_slice."""
+
+    def is_wide(value: Any, ty: Any) -> bool:
+        if op_name(value) != "split" or not isinstance(ty, relax.TupleType):
+            return False
+        known = all(isinstance(field.shape[int(value.attrs.axis)], tirx.IntImm) for field in ty.fields)
+        return known and len(ty.fields) > most
+
+    if not any(is_wide(binding.value, binding.var.ty) for binding in bindings_of(mod["main"])):
         return mod
     known: dict[Any, list[relax.Expr]] = {}
 
@@ -27,7 +34,7 @@ def slice_wide_splits(mod: IRModule) -> IRModule:
         if op_name(expr) != "split":
             return None
         whole = emit(expr)
-        if not _is_wide(expr, whole.ty):
+        if not is_wide(expr, whole.ty):
             return whole
         parts = [emit(part) for part in _slices(expr, whole.ty)]
         var = emit(relax.Tuple(parts))
@@ -37,13 +44,9 @@ def slice_wide_splits(mod: IRModule) -> IRModule:
     return rewrite(mod, rule)
 
 
-def _is_wide(value: Any, ty: Any) -> bool:
-    return op_name(value) == "split" and isinstance(ty, relax.TupleType) and len(ty.fields) > MOST
-
-
 def _slices(split: relax.Call, ty: relax.TupleType) -> list[relax.Expr]:
     data = data_of(split)
-    axis, begin = int(split.attrs.axis) % len(shape_of(data)), 0
+    axis, begin = int(split.attrs.axis) % len(data.ty.shape), 0
     found = []
     for field in ty.fields:
         end = begin + int(field.shape[axis])

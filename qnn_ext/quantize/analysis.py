@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax
 
 from ..compiling.build import compile_module
 from ..module import QnnModule
 from ..op.base import call_attributes, definition_of
 from ..op.observe import OBSERVE
-from ..passes.rewrite import bindings_of, operands
+from ..passes.rewrite import bindings_of, variables_of
 from .annotate.families import Family, family_of
 from .config import QConfig
 from .dataset import batches
@@ -189,7 +188,7 @@ def quantized_layers(annotated: QnnModule, observed: Sequence[Observed]) -> list
         if definition_of(value) is OBSERVE:
             carried[binding.var] = frozenset({call_attributes(value)["site"]})
             continue
-        read = frozenset().union(*(carried.get(operand, frozenset()) for operand in _variables(value)))
+        read = frozenset().union(*(carried.get(operand, frozenset()) for operand in variables_of(value)))
         if family_of(value, ()) is Family.MOVE:
             carried[binding.var] = read
             continue
@@ -198,10 +197,6 @@ def quantized_layers(annotated: QnnModule, observed: Sequence[Observed]) -> list
             if name not in found or (is_product and not found[name][0]):
                 found[name] = is_product, QuantizedLayer(name, operator, str(binding.var.name), position, read)
     return sorted((layer for _, layer in found.values()), key=lambda layer: layer.position)
-
-
-def _variables(value: Any) -> list[Any]:
-    return [operand for operand in operands(value) if isinstance(operand, relax.Var)]
 
 
 # ---- measuring ---------------------------------------------------------------------------------------------------

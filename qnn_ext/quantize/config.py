@@ -7,8 +7,8 @@ chosen for accuracy; `QConfig.relay()` has Relay's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ContextDecorator
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import QuantizationError
 from .fields import LAYER_FIELDS, check_fields
 
-FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu")
+FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu", "log")
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,9 @@ class QConfig:
                      moves into the weights that read them; None: nothing moves
     dynamic:         quantize activations at run time with the actual range of each tensor: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
-    float_functions: functions of transformers that stay float between integer products: "softmax", "layer_norm", "gelu"
-                     (in registers, after its product). Those not listed have their data quantized: gelu becomes a table
+    float_functions: functions that stay float between integer products: "softmax", "layer_norm", "gelu" (in registers,
+                     after its product), "log" (with the filter bank whose spectrum it reads). Those not listed have
+                     their data quantized: gelu becomes a table
     num_workers:     processes that calibrate in parallel
 
     Raises QuantizationError for values out of range and for fields that contradict each other.
@@ -181,7 +182,13 @@ class QConfig:
         return plain_operator(operator) in {plain_operator(name) for name in self.debug_enabled_ops}
 
     def layer(
-        self, name: str, operator: str, index: int | None = None, first: bool = False, last: bool = False
+        self,
+        name: str,
+        operator: str,
+        index: int | None = None,
+        first: bool = False,
+        last: bool = False,
+        in_float: bool = False,
     ) -> LayerConfig:
         """What this config means for one layer.
 
@@ -189,9 +196,10 @@ class QConfig:
                         weights
         index:          position among the convolutions of the model, counted from 0; None for other operators
         first, last:    whether it is the model's first or last product
+        in_float:       whether it belongs to one of the float_functions
 
-        In order of increasing precedence: debug_enabled_ops, skip_*, first_layer and last_layer, overrides in their
-        order.
+        In order of increasing precedence: first_layer and last_layer, float_functions, skip_*, debug_enabled_ops,
+        overrides in their order.
         """
         settings = self._settings()
         plain = plain_operator(operator)
@@ -201,7 +209,7 @@ class QConfig:
         for policy, holds in ((self.first_layer, first), (self.last_layer, last)):
             if holds and policy != "int8":
                 settings["precision"] = policy
-        if skipped or not self.enabled(operator):
+        if in_float or skipped or not self.enabled(operator):
             settings["precision"] = "float32"
         for pattern, values in self.overrides.items():
             if fnmatchcase(name, pattern):
@@ -283,19 +291,23 @@ def resolve_config(config: QConfig | None) -> QConfig:
     return config or current_config() or QConfig()
 
 
-@contextmanager
-def qconfig(config: QConfig | None = None, /, **values: Any) -> Iterator[QConfig]:
+class qconfig(ContextDecorator):
     """`with qconfig(calibrate_mode="mse") as config:` sets fields for all quantization inside it, in this thread.
 
     Other fields keep the value of the enclosing `with qconfig(...)`, or their default; a QConfig as first argument
-    replaces that starting point. Raises QuantizationError.
+    replaces that starting point. It can be entered as often as wanted, also inside itself. Raises QuantizationError.
     """
-    resolved = replace_fields(resolve_config(config), values)
-    stack = getattr(_current, "stack", None)
-    if stack is None:
-        stack = _current.stack = []
-    stack.append(resolved)
-    try:
-        yield resolved
-    finally:
-        stack.pop()
+
+    def __init__(self, config: QConfig | None = None, /, **values: Any) -> None:
+        self._config, self._values = config, values
+
+    def __enter__(self) -> QConfig:
+        resolved = replace_fields(resolve_config(self._config), self._values)
+        stack = getattr(_current, "stack", None)
+        if stack is None:
+            stack = _current.stack = []
+        stack.append(resolved)
+        return resolved
+
+    def __exit__(self, *_: object) -> None:
+        _current.stack.pop()

@@ -34,7 +34,7 @@ from .calibrate import calibrate
 from .config import QConfig, resolve_config
 from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
-from .judge import Goal, Judge, Metric
+from .judge import Goal, Judge, Metric, digest_of
 from .scales import groups_of
 from .smooth import smoothed_groups
 from .stages import Stages, float_module, stages
@@ -76,6 +76,7 @@ def control_accuracy(
     dataset: Any = None,
     config: QConfig | None = None,
     *,
+    validation_data: Any = None,
     min_sqnr: float | None = None,
     metric: Metric | None = None,
     max_drop: float | None = None,
@@ -88,7 +89,9 @@ def control_accuracy(
     """Quantize a float model as accurately as requested, with as many multiply-accumulates in 8 bits as possible.
 
     mod, params, dataset, config: as for `quantize`; fields of `config` that differ from their default stay as they are
-    min_sqnr: signal-to-noise ratio of every output that is required, in dB, on the first `samples` batches of `dataset`
+    validation_data: as `dataset`: what accuracy is measured on. None: the data that calibrate
+    min_sqnr: signal-to-noise ratio of every output that is required, in dB, on the first `samples` batches of
+              `validation_data`. Those of a model with states form a sequence
     metric:   function of a model, which it calls like an Engine (`model(image)`, `model.run({...})`), that returns a
               number, higher for a better model
     max_drop: by how much the metric may be lower than that of the float model
@@ -115,13 +118,14 @@ def control_accuracy(
     if config.dynamic or config.do_simulation:
         raise QuantizationError("accuracy control needs calibrated integers: leave out dynamic and do_simulation")
     module = float_module(mod, params)
-    if module.states:
-        raise QuantizationError("accuracy control does not know models with states: quantize them without a goal")
     if dataset is None:
         raise QuantizationError("accuracy control needs data: give a dataset")
     data = batches(dataset, module.inputs)
+    judged = data if validation_data is None else batches(validation_data, module.inputs)
     with shared_engines(), _shown(progress) as show:
-        found = _Search(module, data, config, goal, keep, samples, sensitivity_samples, work, show).run()
+        show("float model")
+        judge = Judge(module, judged, samples, goal)
+        found = _Search(module, data, judge, config, keep, sensitivity_samples, work, show).run()
     share = 1.0 if found.report.chosen is None else found.report.chosen.share
     if share < GOOD_SHARE:
         warnings.warn(
@@ -314,22 +318,19 @@ class _Search:
         self,
         module: QnnModule,
         data: Batches,
+        judge: Judge,
         config: QConfig,
-        goal: Goal,
         keep: str,
-        samples: int,
         sensitivity_samples: int,
         work: str | os.PathLike | None,
         show: Callable[[str], None],
     ) -> None:
-        self._module, self._data, self._config, self._goal = module, data, config, goal
+        self._module, self._data, self._config = module, data, config
+        self._judge, self._goal = judge, judge.goal
         self._keep, self._few, self._show = keep, sensitivity_samples, show
-        show("float model")
-        self._judge = Judge(module, data, samples, goal)
-        reference = self._judge.reference
-        context = [fingerprint(module), self._judge.digest, samples, sensitivity_samples, reference]
+        context = [fingerprint(module), digest_of(data), judge.digest, sensitivity_samples, judge.reference]
         self._journal = Journal(work, repr(context))
-        self.report = SearchReport(goal.described(reference), reference)
+        self.report = SearchReport(self._goal.described(judge.reference), judge.reference)
 
     def run(self) -> Controlled:
         tried: list[tuple[Trial, _Setting]] = []

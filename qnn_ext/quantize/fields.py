@@ -124,8 +124,10 @@ RULES: dict[str, tuple[Check, str]] = {
     "smooth": (lambda value: value is None or (_number(value) and 0 < value < 1), "None or a number between 0 and 1"),
     "dynamic": _FLAG,
     "float_functions": (
-        lambda value: isinstance(value, tuple) and all(item in ("softmax", "layer_norm", "gelu") for item in value),
-        "a list of any of 'softmax', 'layer_norm', 'gelu'",
+        lambda value: (
+            isinstance(value, tuple) and all(item in ("softmax", "layer_norm", "gelu", "log") for item in value)
+        ),
+        "a list of any of 'softmax', 'layer_norm', 'gelu', 'log'",
     ),
     "num_workers": _whole(1, 1024),
     "precision": _PRECISION,

@@ -78,8 +78,8 @@ def _states(module: QnnModule) -> Sequence[Any]:
     if not module.states:
         return []
     main = module.ir["main"]
+    values = {binding.var: binding.value for binding in bindings_of(main)}
     result = main.body.body
-    for binding in bindings_of(main):
-        if binding.var.same_as(result):
-            result = binding.value
+    while isinstance(result, relax.Var):
+        result = values[result]
     return list(result.fields)[len(module.outputs) :]

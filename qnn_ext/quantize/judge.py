@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,21 +57,26 @@ class Goal:
         return " and ".join(parts)
 
 
+def digest_of(data: Iterable[Sequence[np.ndarray]]) -> str:
+    """What identifies the batches."""
+    digest = hashlib.sha256()
+    for batch in data:
+        for array in batch:
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
 class Judge:
-    """Compares models with the float one on the first `samples` batches of `data`."""
+    """Compares models with the float one on the first `samples` batches of `data`. States start anew for each pass."""
 
     def __init__(self, module: QnnModule, data: Batches, samples: int, goal: Goal) -> None:
         self._data, self._samples = data, samples
         self.goal = goal
         runner = engine_of(module)
-        digest = hashlib.sha256()
-        self._exact = []
-        for batch in itertools.islice(data, samples):
-            for array in batch:
-                digest.update(np.ascontiguousarray(array).tobytes())
-            self._exact.append(list(runner.run(list(batch)).values()))
+        runner.reset_state()
+        self._exact = [list(runner.run(list(batch)).values()) for batch in itertools.islice(data, samples)]
         self.reference = self._metric(runner)
-        self.digest = digest.hexdigest()[:16]
+        self.digest = digest_of(itertools.islice(data, samples))
 
     def figures(self, runner: Runner) -> dict[str, Any]:
         """JSON values: "sqnr" of the worst output (null: exact) and "metric"."""
@@ -84,6 +89,7 @@ class Judge:
 
     def _meters(self, runner: Runner, samples: int) -> list[FidelityMeter]:
         meters = [FidelityMeter() for _ in self._exact[0]]
+        runner.reset_state()
         for batch, exact in zip(
             itertools.islice(self._data, min(samples, len(self._exact))), self._exact, strict=False
         ):
@@ -94,6 +100,7 @@ class Judge:
     def _metric(self, runner: Runner) -> float | None:
         if self.goal.metric is None:
             return None
+        runner.reset_state()
         found = self.goal.metric(runner)
         try:
             value = float(found)

@@ -27,8 +27,8 @@ from ..passes.rewrite import (
     consumers,
     function_of,
     op_name,
-    operands,
     rewrite,
+    variables_of,
 )
 from .config import QConfig
 
@@ -125,7 +125,7 @@ def _prefix(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> s
     ready = set(function.params)
     found = set()
     for index, binding in enumerate(bindings):
-        sources = _variables(binding.value)
+        sources = variables_of(binding.value)
         if sources and all(var in ready for var in sources):
             found.add(index)
             if op_name(binding.value) != "qnn.quantize":
@@ -142,7 +142,7 @@ def _used_by_quantize(bindings: Sequence[relax.VarBinding], found: set[int]) -> 
         binding = bindings[index]
         if op_name(binding.value) == "qnn.quantize" or binding.var in wanted:
             used.add(index)
-            wanted.update(_variables(binding.value))
+            wanted.update(variables_of(binding.value))
     return used
 
 
@@ -164,17 +164,13 @@ def _is_integer(ty: Any) -> bool:
     return "int" in str(ty.dtype)
 
 
-def _variables(expr: Any) -> list[Any]:
-    return [operand for operand in operands(expr) if isinstance(operand, relax.Var)]
-
-
 def _parts(function: relax.Function, groups: list[list[relax.VarBinding]]) -> list[_Part]:
-    results = list(dict.fromkeys(_variables(function.body.body)))
+    results = list(dict.fromkeys(variables_of(function.body.body)))
     parts = []
     for position, group in enumerate(groups):
         made = {binding.var for binding in group}
-        later = [v for other in groups[position + 1 :] for b in other for v in _variables(b.value)]
-        inputs = [v for b in group for v in _variables(b.value) if v not in made]
+        later = [v for other in groups[position + 1 :] for b in other for v in variables_of(b.value)]
+        inputs = [v for b in group for v in variables_of(b.value) if v not in made]
         outputs = [v for v in (*later, *results) if v in made]
         parts.append(_Part(group, list(dict.fromkeys(inputs)), list(dict.fromkeys(outputs))))
     return parts

@@ -24,6 +24,7 @@ def quantize(
     table: TableLike | None = None,
     progress: bool = False,
     *,
+    validation_data: Any = None,
     min_sqnr: float | None = None,
     metric: Metric | None = None,
     max_drop: float | None = None,
@@ -39,6 +40,7 @@ def quantize(
     progress: show a progress bar
 
     With a goal, settings and layers in 16 bits or float are searched until the model is accurate enough:
+    validation_data: what accuracy is measured on, as `dataset`; None: the data that calibrate
     min_sqnr: required signal-to-noise ratio of every output, in dB
     metric, max_drop: function of a model, higher for a better one, and by how much it may be lower than in float
     work:     folder that keeps each measurement, so that an interrupted search goes on
@@ -51,6 +53,8 @@ def quantize(
     if min_sqnr is None and metric is None and max_drop is None:
         if work is not None:
             raise QuantizationError("work keeps the measurements of a search: give min_sqnr, or metric with max_drop")
+        if validation_data is not None:
+            raise QuantizationError("validation_data are for a search: give min_sqnr, or metric with max_drop")
         return stages(mod, params, dataset, config, table, progress).result
     if table is not None:
         raise QuantizationError("a search for accuracy calibrates for itself: give a dataset instead of a table")
@@ -59,6 +63,7 @@ def quantize(
         params,
         dataset,
         config,
+        validation_data=validation_data,
         min_sqnr=min_sqnr,
         metric=metric,
         max_drop=max_drop,

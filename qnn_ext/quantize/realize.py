@@ -25,7 +25,7 @@ from ..passes.rewrite import Emit, op_name, rewrite
 from ..qparams import QParams, dtype_range
 from .annotate import Site, sites
 from .annotate.families import Family, family_of, is_integer_resize
-from .config import QConfig
+from .config import QConfig, plain_operator
 from .cubics import with_cubics
 from .partition import partition_conversions
 from .ranges import Range, integer_range, qparams_of
@@ -54,7 +54,8 @@ def _explained(note: FloatNote, config: QConfig) -> FloatNote:
     """The note of an operator that is in float because the configuration says so."""
     if traits_named(note.operator).product is not None:
         return replace(note, reason="the qconfig keeps this layer in float")
-    function = next((name for name in config.float_functions if name in note.operator), None)
+    words = f"_{plain_operator(note.operator)}_"
+    function = next((name for name in config.float_functions if f"_{name}_" in words), None)
     return note if function is None else replace(note, reason=f"the qconfig keeps {function} in float")
 
 

@@ -15,6 +15,7 @@ from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE, observe
 from ..op.relax_table import traits_of
+from ..passes.bodies import every_binding
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
@@ -167,15 +168,26 @@ def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = N
     if params:
         module = bind_parameters(module, params)
     values = [binding.value for binding in bindings_of(module.ir["main"])]
-    integer = [op_name(value) for value in values if traits_of(value).quantized]
+    integer = _integer_products(module)
     if integer:
         raise QuantizationError(
-            f"{module.source} is already quantized: it has {len(integer)} integer operators ({integer[0]} …); "
+            f"{module.source} is already quantized: it has {len(integer)} integer products ({integer[0]} …); "
             "build it as it is, or start from the float model"
         )
     if any(op_name(value) == "qnn.observe" for value in values):
         raise QuantizationError(f"{module.source} is already annotated: pass this module to calibrate and realize")
     return module
+
+
+def is_quantized(module: QnnModule) -> bool:
+    """Whether a module has integer products, so that `quantize` refuses it."""
+    return bool(_integer_products(module))
+
+
+def _integer_products(module: QnnModule) -> list[str]:
+    """Other integer operators, such as a dequantize of 8-bit inputs, leave a model to be quantized."""
+    values = (binding.value for binding, _ in every_binding(module.ir))
+    return [op_name(value) for value in values if traits_of(value).quantized and traits_of(value).product is not None]
 
 
 def bind_parameters(module: QnnModule, params: Mapping[str, Any]) -> QnnModule:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import json
 import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from ..files.container import Reader, Writer, parse_json
 from ..files.reading import open_file
 from ..targets.families import backend_described
 from .description import check, tensor_bytes
-from .model import Model, Variant
+from .model import Layout, Model, Variant
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -39,17 +40,55 @@ _SMALL = 1 << 20  # bytes up to which compression favours size over speed
 _MOST_DESCRIPTION = 1 << 24  # bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Compiled:
     """The code of a model for one target.
 
-    executable: what the library is linked from
     weights:    constants stored outside the code; None if the code holds them all
+    executable: what the library is linked from
+    lowered:    the tvm.IRModule that the executable was made from
+    library:    the library, if it has been linked
+    again:      compiles the same code, for what a cache does not keep: executable and lowered
+    module:     the code in this process, once an engine has run it
     """
 
     variant: Variant
-    executable: Any
     weights: np.ndarray | None
+    executable: Any = None
+    lowered: Any = None
+    library: bytes | None = None
+    again: Callable[[], Compiled] | None = None
+    module: tvm_ffi.Module | None = None
+
+    def recalled(self) -> Compiled:
+        """This, with executable and lowered module, which are compiled again if it is from a cache."""
+        if self.again is not None:
+            origin = self.again()
+            self.executable, self.lowered, self.again = origin.executable, origin.lowered, None
+        return self
+
+    def linked(self) -> bytes:
+        """The library. Raises ArtifactError if there is no linker for it."""
+        if self.library is not None:
+            return self.library
+        from ..targets.linking import export_library  # never needed to load
+
+        with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
+            library = Path(folder) / "model.so"
+            export_library(self.executable, str(library), self.variant.architecture)
+            return library.read_bytes()
+
+    def code(self) -> tuple[tvm_ffi.Module, np.ndarray | None]:
+        """What an engine and its clones run: the library if it is linked and can be loaded, otherwise code made in
+        memory."""
+        if self.module is None and self.library is not None:
+            with contextlib.suppress(ArtifactError), _scratch() as folder:
+                path = folder / _library_name(0)
+                path.write_bytes(self.library)
+                self.module = _loaded(path, self.variant.program)
+        if self.module is None:
+            self.module = self.recalled().executable.jit()
+        return self.module, self.weights
 
 
 # ---- write -------------------------------------------------------------------------------------------------------
@@ -71,18 +110,17 @@ def write(
     """
     from ..files.storage import replacing  # never needed to load
 
-    description = {**model.to_json(), "variants": [compiled.variant.to_json() for compiled in variants]}
-    check(description)
+    description = _description(model, variants)
     signer = None
     if sign is not None:
         from ..files.signing import signer as signer_with
 
         signer = signer_with(sign)
     with replacing(path, ArtifactError) as file, Writer(file) as writer:
-        writer.add_small(_DESCRIPTION, _packed_json(description))
-        writer.add_large(_STATES, b"".join(np.ascontiguousarray(state.initial).tobytes() for state in model.states))
+        writer.add_small(_DESCRIPTION, description)
+        writer.add_large(_STATES, _states_of(model))
         for index, compiled in enumerate(variants):
-            _add(writer, _library_name(index), _linked(compiled))
+            _add(writer, _library_name(index), compiled.linked())
             if backend_described(compiled.variant.target).grid:
                 _add_kernels(writer, index, compiled)
             if compiled.weights is not None:
@@ -90,7 +128,32 @@ def write(
         writer.finish(signer)
 
 
-def _packed_json(description: dict[str, Any]) -> bytes:
+def to_bytes(model: Model, compiled: Compiled) -> bytes:
+    """The content of a `.qnn` file for one CPU, without packing. Raises ArtifactError as `write` does."""
+    content = io.BytesIO()
+    with Writer(content) as writer:
+        writer.add(_DESCRIPTION, _description(model, [compiled]))
+        writer.add(_STATES, _states_of(model))
+        writer.add(_library_name(0), compiled.linked())
+        if compiled.weights is not None:
+            writer.add(_weights_name(0), compiled.weights.tobytes())
+        writer.finish(None)
+    return content.getvalue()
+
+
+def from_bytes(content: bytes | memoryview) -> tuple[Model, Compiled]:
+    """The inverse of `to_bytes`. Raises ArtifactError."""
+    file = Artifact(Reader(io.BytesIO(content)))
+    return file.model(), file.compiled(0)
+
+
+def _states_of(model: Model) -> bytes:
+    return b"".join(np.ascontiguousarray(state.initial).tobytes() for state in model.states)
+
+
+def _description(model: Model, variants: Sequence[Compiled]) -> bytes:
+    description = {**model.to_json(), "variants": [compiled.variant.to_json() for compiled in variants]}
+    check(description)
     content = json.dumps(description, indent=1).encode()
     if len(content) > _MOST_DESCRIPTION:
         raise ArtifactError(
@@ -112,15 +175,6 @@ def _library_name(index: int) -> str:
 
 def _weights_name(index: int) -> str:
     return f"weights{index}.bin"
-
-
-def _linked(compiled: Compiled) -> bytes:
-    from ..targets.linking import export_library  # never needed to load
-
-    with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
-        library = Path(folder) / "model.so"
-        export_library(compiled.executable, str(library), compiled.variant.architecture)
-        return library.read_bytes()
 
 
 def _add_kernels(writer: Writer, index: int, compiled: Compiled) -> None:
@@ -212,18 +266,20 @@ class Artifact:
     def code(self, index: int) -> tuple[tvm_ffi.Module, np.ndarray | None]:
         """The library of variant `index`, and its weights if they are stored outside the code. The library is mapped
         from a temporary file, unlinked at once where the system allows; nothing is ever in memory twice."""
-        program = self.description["variants"][index]["program"]
-        weights = None if program is None else self._weights(index)
+        variant = self.variants[index]
+        weights = None if variant.program is None else self._weights(index)
         with _scratch() as folder:
             library = folder / _library_name(index)
             with open(library, "wb") as file:
                 for piece in self._reader.pieces(library.name):
                     file.write(piece)
-            if program is None:
-                return _loaded(library, "vm_load_executable"), None
-            module = _loaded(library, "program_memory")
-        _check_sizes(module, program)
-        return module, weights
+            return _loaded(library, variant.program), weights
+
+    def compiled(self, index: int) -> Compiled:
+        """Variant `index`, all of it in memory and nothing loaded."""
+        variant = self.variants[index]
+        weights = None if variant.program is None else self._weights(index)
+        return Compiled(variant, weights, library=self._reader.read(_library_name(index)))
 
     def _weights(self, index: int) -> np.ndarray:
         name = _weights_name(index)
@@ -274,8 +330,9 @@ def _scratch() -> Iterator[Path]:
         raise ArtifactError(f"its library cannot be unpacked: {error}") from error
 
 
-def _loaded(library: Path, function: str) -> tvm_ffi.Module:
-    """A library that has a function of this name."""
+def _loaded(library: Path, program: Layout | None) -> tvm_ffi.Module:
+    """The library of a model that is one function, with this layout, or that the virtual machine runs."""
+    function = "vm_load_executable" if program is None else "program_memory"
     try:
         with tvm_runtime.quiet():
             module = tvm_runtime.load_module(library)
@@ -283,16 +340,20 @@ def _loaded(library: Path, function: str) -> tvm_ffi.Module:
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()[-1:]), type(error).__name__)
         raise ArtifactError(f"the library cannot be loaded here: {reason}; compile the model again") from error
+    if program is not None:
+        _check_sizes(module, program)
     return module
 
 
-def _check_sizes(module: tvm_ffi.Module, program: dict[str, Any]) -> None:
+def _check_sizes(module: tvm_ffi.Module, program: Layout) -> None:
     """Raise ArtifactError unless the code was made for as much memory as the description says it gets."""
     wanted = np.zeros(2, np.int64)
     module["program_memory"](ctypes.c_void_p(wanted.ctypes.data))
-    for name, size in zip(("workspace", "weights"), wanted.tolist(), strict=True):
-        if size != program[name]:
+    for name, needed, size in zip(
+        ("workspace", "weights"), wanted.tolist(), (program.workspace, program.weights), strict=True
+    ):
+        if needed != size:
             raise ArtifactError(
-                f"the description does not match the code, which needs {size} bytes of {name}, not {program[name]}; "
+                f"the description does not match the code, which needs {needed} bytes of {name}, not {size}; "
                 "compile the model again"
             )

@@ -6,7 +6,8 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from .devices import SOURCES, Code, device_of
 from .executors import Executor
 from .kernels import Kernel
 from .model import Memory, Model, Variant, target_name
+from .requests import Request, Workers
 
 if TYPE_CHECKING:
     from ..files.signing import PrivateKey, PublicKey
@@ -89,13 +91,12 @@ class Engine:
     def __init__(self, model: Model, variant: Variant, code: Callable[[], Code], num_threads: int | None) -> None:
         """code: returns the library and weights to run."""
         self._model, self._variant = model, variant
-        self._load_code = code
+        self._load_code = cache(code)
         self.inputs, self.outputs, self.notes = model.inputs, model.outputs, model.notes
         self.source_name = model.source
         self.kernels, self.target, self.features = variant.kernels, variant.target, variant.features
         self.fallback, self.memory = variant.fallback, variant.memory
         self.num_threads = num_threads or min(threads_of(self.target), default_threads())
-        self.tir: Any = None  # the lowered tvm.IRModule, if the engine was built in this process
         self._device = device_of(self.target)
         self._built: artifact.Compiled | None = None
         self._saved_with: list[artifact.Compiled] = []
@@ -103,6 +104,7 @@ class Engine:
         self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
         self._executor: Executor | None = None
         self._lock: Any = forking.lock("engine")
+        self._worker: Workers | None = None
         _engines.add(self)
 
     @classmethod
@@ -110,10 +112,38 @@ class Engine:
         cls, model: Model, variant: Variant, executable: Any, weights: np.ndarray | None, lowered: Any
     ) -> Engine:
         """The engine of a freshly compiled module; nothing is linked until it runs."""
-        engine = cls(model, variant, lambda: (executable.jit(), weights), None)
-        engine.tir = lowered
-        engine._built = artifact.Compiled(variant, executable, weights)
-        engine._saved_with = [engine._built]
+        return cls._of(model, artifact.Compiled(variant, weights, executable, lowered))
+
+    @classmethod
+    def from_cache(cls, content: bytes | memoryview, source: str, again: Callable[[], Engine]) -> Engine:
+        """The engine that `for_cache` returned this content of.
+
+        source: the name of what it was imported from, which may be another one now
+        again:  compiles the same engine; only called to show its source, or if its code cannot be loaded here
+
+        Raises ArtifactError.
+        """
+        model, compiled = artifact.from_bytes(content)
+        compiled.again = lambda: again()._fresh()
+        return cls._of(replace(model, source=source), compiled)
+
+    def for_cache(self) -> bytes:
+        """All that `from_cache` needs of an engine for a CPU that was just built. It is linked now, and what is linked
+        will be run: machine code is generated only once. Raises ArtifactError where there is no linker."""
+        built = self._fresh()
+        built.library = built.linked()
+        return artifact.to_bytes(self._model, built)
+
+    def _fresh(self) -> artifact.Compiled:
+        """What an engine that was just built consists of."""
+        assert self._built is not None
+        return self._built
+
+    @classmethod
+    def _of(cls, model: Model, compiled: artifact.Compiled) -> Engine:
+        engine = cls(model, compiled.variant, compiled.code, None)
+        engine._built = compiled
+        engine._saved_with = [compiled]
         return engine
 
     @staticmethod
@@ -124,6 +154,11 @@ class Engine:
         best._saved_with = [built for engine in engines for built in engine._saved_with]
         best.compiled = [engine._variant for engine in engines]
         return best
+
+    @property
+    def tir(self) -> Any:
+        """The lowered tvm.IRModule, if the engine was built in this process; None after `load`."""
+        return self._built and self._built.recalled().lowered
 
     @property
     def variants(self) -> list[dict[str, Any]]:
@@ -184,6 +219,39 @@ class Engine:
         executor.set_inputs(arrays)
         return executor.run()
 
+    def submit(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Request:
+        """A future of `run(inputs)`, computed on another thread while the caller goes on: ask for its result(), or
+        await it. Requests of one engine run one after another; `Pool` runs several at once. The inputs must stay as
+        they are until then.
+        """
+        if self._worker is None:
+            self._worker = Workers(1)
+        return self._worker.submit(self.run, inputs)
+
+    def clone(self, num_threads: int | None = None) -> Engine:
+        """Another engine over the same code and weights, to run at the same time as this one.
+
+        It has feature maps of its own (`memory.feature_maps` bytes), and states, which have their initial values.
+
+        num_threads: unless given, as many as this engine has
+        """
+        clone = Engine(self._model, self._variant, self._load_code, num_threads or self.num_threads)
+        clone._built, clone._saved_with, clone.compiled = self._built, self._saved_with, self.compiled
+        return clone
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a result depends on the calls before, as in streaming and recurrent models."""
+        return bool(self._model.states)
+
+    def prepare(self) -> None:
+        """Load the code and allocate the memory now instead of at the first call.
+
+        Raises TargetError when this machine cannot run the model, and QnnError if memory is short.
+        """
+        with self._lock:
+            self._ready()
+
     def reset_state(self) -> None:
         """Set every state of a streaming or recurrent model back to its initial value."""
         with self._lock:
@@ -240,15 +308,14 @@ class Engine:
         if kind not in kinds:
             hint = "; that kind exists only for GPUs: build for one, such as 'sm_80'" if kind in SOURCES else ""
             raise QnnError(f"source kind must be {', '.join(kinds[:-1])} or {kinds[-1]}, found {kind!r}{hint}")
-        if self.tir is None:
+        if self._built is None:
             raise QnnError(
                 "a loaded .qnn file holds no source: to see it, build the model again from its original file"
             )
+        built = self._built.recalled()
         if kind == "tir":
-            return str(self.tir.script())
-        assert self._built is not None
-        module = self._built.executable.mod
-        return self._device.source(kind, module, self.target)
+            return str(built.lowered.script())
+        return self._device.source(kind, built.executable.mod, self.target)
 
     def save(self, path: str | os.PathLike, sign: PrivateKey | None = None) -> None:
         """Write everything into one `.qnn` file, signed if a key is given.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..module import Check, FloatNote, State, TensorSpec
+from ..module import Check, FloatNote, QnnModule, State, TensorSpec
 from ..qparams import QParams
 from ..targets import gpus, host
 from ..targets.architectures import architecture_name
@@ -37,6 +37,12 @@ class Model:
     notes: tuple[FloatNote, ...]
     checks: tuple[Check, ...]
     versions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, module: QnnModule, checks: Sequence[Check], versions: Mapping[str, str]) -> Model:
+        """The properties of a module that is compiled."""
+        source, inputs, outputs, states = module.source, module.inputs, module.outputs, module.states
+        return cls(source, tuple(inputs), tuple(outputs), tuple(states), tuple(module.notes), tuple(checks), versions)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the values of the states, which a file stores separately."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -71,6 +72,16 @@ def ask_where_unknown(features_of_model: Callable[[], frozenset[str]]) -> None:
     """Have the compiler asked for the instruction sets of this CPU's model if the system does not report them."""
     global _ask_compiler
     _ask_compiler = features_of_model
+
+
+def cpu_name() -> str:
+    """What the system calls this machine's CPU; of ARM CPUs, which have no name there, implementer and part."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.findall(r"^(model name|CPU implementer|CPU part)\s*: *(.*)$", text, re.MULTILINE)
+    return " ".join(dict.fromkeys(value for _, value in found)) or platform.machine()
 
 
 @lru_cache(maxsize=1)

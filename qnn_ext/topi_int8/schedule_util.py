@@ -22,6 +22,10 @@ from ..targets.features import sharing_of
 TASKS = 16
 """Enough parallel iterations for several cores; loops inside stay serial and keep their data in cache."""
 
+CHANNELS = 3  # their axis in a convolution's result, (N, H, W, C)
+
+RUN = "qnn_ext.run"  # on an output block: how many of its channels are stored side by side
+
 # TVM can vectorize nearbyint but does not declare it; without this, one call makes the whole epilogue scalar.
 Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
 
@@ -70,6 +74,37 @@ def _inline_side_inputs(sch: Schedule, output: SBlockRV, accumulator: str) -> No
                 sch.compute_inline(block)
                 pending = True
                 break
+
+
+def in_order_of_channels(sch: Schedule, shape: Sequence[int], axes: Sequence[int]) -> None:
+    """Iterate the function's result over N, H, W and C, so that it is an epilogue like any other.
+
+    It is (N, H, W, C) with the channels split as `shape` says, and its axes then in the order `axes`.
+    """
+    (output,) = sch.get_output_blocks(sch.get_sblock("root"))
+
+    def original(*indices: Any) -> list[Any]:
+        places = dict(zip(axes, indices, strict=True))
+        channel = sum(places[axis] * math.prod(shape[axis + 1 :]) for axis in range(CHANNELS, len(shape)))
+        return [places[0], places[1], places[2], channel]
+
+    sch.transform_block_layout(output, tirx.IndexMap.from_func(original, ndim=len(axes), index_dtype="int32"))
+    sch.annotate(output, RUN, run_of(shape, axes))
+
+
+def run_of(shape: Sequence[int], axes: Sequence[int]) -> int:
+    """How many channels, split as `shape` says, are neighbours in memory when the axes are in this order."""
+    last = len(shape)
+    while axes[last - 1] == last - 1 >= CHANNELS:
+        last -= 1
+    return math.prod(shape[last:])
+
+
+def run_of_channels(sch: Schedule, output: SBlockRV) -> int:
+    """The most channels of an epilogue that whole vectors may cover: neighbours in memory."""
+    block = sch.get(output)
+    channels = int(block.iter_vars[-1].dom.extent)
+    return math.gcd(channels, int(block.annotations.get(RUN, channels)))
 
 
 def resolve_groups(sch: Schedule, output: SBlockRV, group_axis: int) -> None:

@@ -94,6 +94,11 @@ def register(workload_type: type, implementation: Implementation) -> Implementat
     return implementation
 
 
+def names(workload_type: type) -> list[str]:
+    """The names of all implementations for workloads of this type."""
+    return [item.name for item in _registry.get(workload_type, [])]
+
+
 Choice = Callable[[Implementation, Workload, Target], Any]
 
 _choice: ContextVar[Choice | None] = ContextVar("choice", default=None)
@@ -107,6 +112,11 @@ def tiles_from(choice: Choice) -> Iterator[None]:
         yield
     finally:
         _choice.reset(token)
+
+
+def is_tuned() -> bool:
+    """Whether a choice from `tiles_from` is in effect."""
+    return _choice.get() is not None
 
 
 def candidates(workload: Workload, target: Target) -> list[Implementation]:

@@ -39,3 +39,10 @@ def python(cpu: str, *args: object) -> subprocess.CompletedProcess[str]:
 def qnn_ext_command(cpu: str, *args: object) -> subprocess.CompletedProcess[str]:
     """Run the command line `qnn-ext` on one of QEMU's CPUs."""
     return python(cpu, "-c", "from qnn_ext.cli import main; main()", *args)
+
+
+def interpreter(cpu: str, path: Path) -> Path:
+    """A program at `path` that is the emulated Python, for what Python starts again by itself."""
+    path.write_text(f'#!/bin/sh\nexec {shutil.which("qemu-aarch64")} -cpu {cpu} -L {ROOT} {emulated_python()} "$@"\n')
+    path.chmod(0o755)
+    return path

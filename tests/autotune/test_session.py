@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tvm import relax
 
 import qnn_ext
-from qnn_ext import TuningError
+from qnn_ext import QnnModule, TensorSpec, TuningError
 from qnn_ext.autotune import Result, apply_history_best, extract_from_program, read_log, tune
-from qnn_ext.errors import TuningWarning
+from qnn_ext.errors import QuantizationError, TuningWarning
+from qnn_ext.op import dense
+from qnn_ext.op.base import module_of
 from tests.cpus import cpu_target
 
 from .conftest import NoBuilder, Pretend
@@ -55,9 +58,25 @@ def test_plot(module, tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_parameters_are_in_the_module(module):
-    with pytest.raises(TuningError, match="leave out params"):
-        extract_from_program(module, "native", params={"w": np.zeros(1)})
+def test_parameters_and_operators(module):
+    """Weights may be inputs whose values are given; tasks may be those of some operators only."""
+    target = cpu_target("haswell", 1)
+    tasks = extract_from_program(module, target)
+    convolutions = extract_from_program(module, target, ops=["nn.conv2d"])
+    assert convolutions and {task.name for task in convolutions} < {task.name for task in tasks}
+    assert len(convolutions) + len(extract_from_program(module, target, ops=["dense"])) == len(tasks)
+    with pytest.raises(TuningError, match=r"'nn\.relu' has no kernels to tune; conv2d, dense and batch_matmul have"):
+        extract_from_program(module, target, ops=["nn.relu"])
+
+    x, w = (relax.Var(name, relax.TensorType((size, 16), "int8")) for name, size in (("x", 8), ("w", 32)))
+    specs = TensorSpec("x", (8, 16), "int8"), TensorSpec("w", (32, 16), "int8")
+    open_weights = QnnModule(
+        module_of(dense(x, w, 0, 0, 0.5, 0.5), [x, w]), specs, (TensorSpec("y", (8, 32), "int32"),)
+    )
+    (task,) = extract_from_program(open_weights, target, {"w": np.ones((32, 16), np.int8)})
+    assert (task.workload.m, task.workload.k, task.workload.n) == (8, 16, 32)
+    with pytest.raises(QuantizationError, match="there is no input 'v'"):
+        extract_from_program(open_weights, target, {"v": np.ones(1)})
 
 
 def test_a_default_that_fails_is_reported(module, tmp_path):

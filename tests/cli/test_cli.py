@@ -108,6 +108,16 @@ def test_bench(cli, compiled):
     assert code == 0 and "GOP/s" in out and "1 thread," in out
 
 
+def test_bench_of_streams(cli, compiled):
+    options = ("bench", compiled, "--threads", "1", "--repeat", "1", "--streams", "2", "--seconds", "0.05")
+    code, out, _ = cli(*options, "--json")
+    streams = json.loads(out)["streams"]
+    assert code == 0 and streams["count"] == 2 and streams["requests_per_second"] > 0
+    assert 0 < streams["latency_ms"]["p50"] <= streams["latency_ms"]["p99"]
+    code, out, _ = cli(*options)
+    assert code == 0 and "2 streams of 1 thread: " in out and "requests/s, latency median" in out
+
+
 def test_inspect_model(cli):
     code, out, _ = cli("inspect", MODEL, "--json")
     data = json.loads(out)

@@ -61,6 +61,8 @@ def test_a_table_in_place_of_data(quantized, cli, tmp_path):
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_required_accuracy(as_json, cli, tmp_path):
     arguments = ["--data", CALIBRATION, "--min-sqnr", 30, "--work", tmp_path / "trials", "--threads", 1]
+    (tmp_path / "task.py").write_text("def score(model):\n    model.reset_state()\n    return 0.5\n")
+    arguments += ["--metric", tmp_path / "task.py:score", "--max-drop", 0, "--validation", CALIBRATION]
     output = ["-o", tmp_path / "digits.qnn", *(["--json"] if as_json else [])]
     code, out, _ = cli("quantize", MODEL, *arguments, *output)
     assert code == 0 and (tmp_path / "trials" / "trials.jsonl").exists()
@@ -69,7 +71,7 @@ def test_a_required_accuracy(as_json, cli, tmp_path):
         return
     search = json.loads(out)["search"]
     chosen = search["trials"][search["chosen"]]
-    assert chosen["compiled"] and chosen["sqnr"] >= 30 and chosen["share"] == 1
+    assert chosen["compiled"] and chosen["sqnr"] >= 30 and chosen["share"] == 1 and chosen["metric"] == 0.5
     images, labels = held_out()
     assert accuracy(qnn_ext.load(tmp_path / "digits.qnn")(images), labels) >= 446 / 450 - 0.005
 
@@ -112,7 +114,11 @@ def test_mistakes(fails, tmp_path):
     assert "--dynamic" in fails("quantize", MODEL, "--dynamic", "--table", tmp_path / "t.json")
     assert "no such data set" in fails("quantize", MODEL, "--data", tmp_path / "none.npz", "-o", compiled)
     assert "give --min-sqnr" in fails("quantize", MODEL, "--data", CALIBRATION, "--work", tmp_path / "w")
-    assert "--min-sqnr is measured on data" in fails("quantize", MODEL, "--min-sqnr", 30)
+    assert "a search calibrates on data" in fails("quantize", MODEL, "--min-sqnr", 30)
+    given = ["quantize", MODEL, "--data", CALIBRATION]
+    assert "belong together" in fails(*given, "--metric", "task:score")
+    assert "--validation, --keep and --work are for a search" in fails(*given, "--validation", CALIBRATION)
+    assert "cannot be imported" in fails(*given, "--metric", tmp_path / "none.py:score", "--max-drop", 1)
     assert "nbit_weight must be" in fails("quantize", MODEL, "--set", "nbit_weight=40")
     assert "matches no layer" in fails("quantize", MODEL, "--data", CALIBRATION, "--skip", "nothing*")
     assert "already quantized" in fails("quantize", DATA / "digits_cnn_qdq.onnx", "--data", CALIBRATION)

@@ -13,6 +13,7 @@ import qnn_ext.compat.tvm
 from qnn_ext.compat.absent import NotHonouredError
 from qnn_ext.compat.tvm import relay
 
+pytest_plugins = ["pytester"]
 MODULES = [
     import_module(found.name) for found in pkgutil.walk_packages(qnn_ext.compat.tvm.__path__, "qnn_ext.compat.tvm.")
 ]
@@ -27,13 +28,13 @@ def test_all_names_exist(module):
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("relay.ExprMutator", "Relax, in `module.ir`"),
         ("relay.fromtext", "tvm.script.from_source"),
         ("relay.transform.NoSuchPass", "MIGRATION.md"),
-        ("contrib.ndk", "engine.save links"),
+        ("contrib.debugger.debug_executor", r"engine\.profile"),
         ("target.mali", "NVIDIA's GPUs"),
-        ("ir.assert_structural_equal", "compare results"),
-        ("auto_scheduler", "qnn_ext.autotune"),
+        ("relay.op.contrib.dnnl", "compiled as a whole"),
+        ("parser.fromtext", "tvm.script.from_source"),
+        ("auto_scheduler.SearchTask", "qnn_ext.autotune"),
         ("build", "qnn_ext.build"),
     ],
 )
@@ -42,14 +43,85 @@ def test_absent_names_say_what_there_is_instead(name, instead):
     *parents, last = name.split(".")
     for parent in parents:
         found = getattr(found, parent)
-    with pytest.raises(AttributeError, match=f"{name.split('.')[0]}.*not part of qnn_ext's façade.*{instead}"):
+    with pytest.raises(
+        AttributeError, match=f"{parents[-1] if parents else ''}.*not part of qnn_ext's façade.*{instead}"
+    ):
         getattr(found, last)
+    package = ".".join([qnn_ext.compat.tvm.__name__, *parents])
+    with pytest.raises(ImportError, match=f"not part of qnn_ext's façade.*{instead}"):
+        exec(f"from {package} import {last}")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from tvm.relay.expr import Call",
+        "from tvm.relay.function import Function",
+        "import tvm.relay.expr_functor",
+        "from tvm.relay.testing.init import create_workload",
+        "from tvm.relay.quantize.kl_divergence import _find_scale_by_kl",
+        "from tvm.relay.frontend.pytorch_utils import is_version_greater_than",
+        "from tvm.relay.backend import Executor, Runtime",
+        "from tvm.autotvm.task.dispatcher import DispatchContext",
+        "from tvm.autotvm.measure.measure_methods import request_remote",
+        "from tvm.contrib import cc, ndk, tar",
+        "from tvm.contrib.download import download_testdata",
+        "from tvm.rpc import tracker",
+        "from tvm.rpc.tracker import Tracker",
+        "import tvm.auto_scheduler as auto_scheduler",
+        "from tvm.autotvm.tophub import context",
+    ],
+)
+def test_files_that_scripts_import_from(code):
+    """Names are found where TVM had the files that they were in."""
+    exec(code.replace("tvm", "qnn_ext.compat.tvm", 1), {})
 
 
 @pytest.mark.parametrize("name", ["MergeComposite", "ToMixedPrecision", "gradient"])
 def test_passes_that_cannot_be_honoured(name):
     with pytest.raises(NotHonouredError, match=rf"relay\.transform\.{name} cannot be honoured: .*; MIGRATION\.md"):
         getattr(relay.transform, name)()
+
+
+ELSEWHERE = """
+import pytest
+from qnn_ext.compat import tvm
+
+@tvm.testing.parametrize_targets("llvm", "cuda")
+def test_named(target, dev):
+    assert (target, dev) == ("llvm", tvm.cpu(0))
+
+@tvm.testing.parametrize_targets
+@tvm.testing.known_failing_targets("cuda")
+def test_bare(target, dev):
+    assert target == "llvm"
+
+@tvm.testing.uses_gpu
+def test_both():
+    tvm.testing.assert_allclose([1.0], [1.0])
+
+@tvm.testing.requires_llvm
+def test_here():
+    assert tvm.testing.enabled_targets is not None
+
+@tvm.testing.requires_cudnn
+def test_cudnn():
+    raise AssertionError
+
+@tvm.testing.requires_package("no_such_package")
+def test_package():
+    raise AssertionError
+
+def test_absent():
+    with pytest.raises(AttributeError, match="not part of qnn_ext"):
+        tvm.testing.no_such_name
+"""
+
+
+def test_decorators_of_tests(pytester):
+    """A file of tests as TVM had them: collected, run for the CPU, skipped where a feature is missing."""
+    pytester.makepyfile(ELSEWHERE)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=5, skipped=2)
 
 
 def test_what_tvm_still_has_is_its_own():
@@ -71,6 +143,8 @@ from tvm import relay, te, testing
 from tvm.relay import transform
 from tvm.contrib import graph_executor
 from tvm.contrib.utils import tempdir
+from tvm.relay.expr import Call
+from tvm import rpc
 from tvm.runtime.vm import VirtualMachine
 
 testing.utils.install_request_hook(depth=3)
@@ -88,6 +162,10 @@ module = graph_executor.GraphModule(tvm.runtime.load_module(folder.relpath("mode
 module.set_input("x", tvm.nd.array(np.array([[4, 5, -3]] * 2, np.int8)))
 module.run()
 assert module.get_output(0).numpy().tolist() == [[3, 4, 0]] * 2
+remote = rpc.LocalSession()
+remote.upload(folder.relpath("model.tar"))
+assert isinstance(remote.load_module("model.tar")["default"](remote.cpu(0)).engine.inputs, tuple)
+tvm.ir.assert_structural_equal(tvm.IRModule.from_expr(y), tvm.IRModule.from_expr(y))
 data = np.ones((2, 3), np.int8)
 assert VirtualMachine(relay.vm.compile(mod, "x86-64"), tvm.cpu()).invoke("main", data).numpy().tolist() == [[2] * 3] * 2
 """

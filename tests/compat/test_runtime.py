@@ -111,10 +111,25 @@ def test_create_executor(kind):
     executor = relay.create_executor(kind, IRModule.from_expr(expr), cpu(), "x86-64")
     np.testing.assert_array_equal(executor.evaluate()(DATA).numpy(), EXPECTED)
     function = relay.Function(relay.analysis.free_vars(expr), relay.Tuple([expr, expr + relay.const(1)]))
-    one, two = executor.evaluate(function)(data=DATA)
+    results = executor.evaluate(function)(data=DATA)
+    assert isinstance(results, runtime.container.ADT)
+    one, two = results
     np.testing.assert_array_equal(two.numpy(), one.numpy() + 1)
     value = executor.evaluate(relay.const(2) * relay.const(3) - relay.const(1))
     assert value.numpy() == 5
+
+
+def test_results_within_results():
+    """A tuple of tuples is built as all its tensors, in order; a module is filled by the name of its function."""
+    x = relay.var("x", shape=(3,), dtype="int32")
+    one, two, three = (x + relay.const(number) for number in (1, 2, 3))
+    module = IRModule()
+    module[relay.GlobalVar("main")] = relay.Function([x], relay.Tuple([one, relay.Tuple([relay.Tuple([two]), three])]))
+    assert module.get_global_vars() == [relay.GlobalVar("main")]
+    found = graph_executor.GraphModule(relay.build(module, "x86-64"))
+    found.run(x=np.arange(3))
+    results = [found.get_output(index).numpy()[0] for index in range(found.get_num_outputs())]
+    assert results == [1, 2, 3]
 
 
 def test_open_dimensions():
@@ -165,7 +180,7 @@ ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}
         ("native", "native"),
         ({"cpu": "llvm -mcpu=haswell"}, {"kind": "llvm", "mcpu": "haswell"}),
         ({"cpu": "llvm", "cuda": "cuda -arch=sm_80"}, {"kind": "cuda", "arch": "sm_80"}),
-        (target.arm_cpu("rasp4b"), "rpi4"),
+        (target.arm_cpu("rasp4b64"), "rpi4"),
         (target.cuda(model="a100"), "sm_80"),
         (target.cuda(arch="sm_90"), "sm_90"),
     ],
@@ -203,6 +218,15 @@ def test_wrong_targets(old, message):
 def test_unknown_board():
     with pytest.raises(TargetError, match="the board 'pixel2' is not known"):
         target.arm_cpu("pixel2")
+
+
+def test_boards_of_32_bits():
+    """As in Relay, "rasp4b" is the board's 32-bit system, and "rasp4b64" that of 64 bits."""
+    with pytest.warns(UserWarning, match=r'is a 32-bit system, .* 64-bit system is tvm\.target\.arm_cpu\("rasp4b64"\)'):
+        board = target.arm_cpu("rasp4b")
+    assert board.mcpu == "cortex-a72" and board.attrs["mtriple"].startswith("armv7l")
+    library = relay.build(dense(relay.const(WEIGHT)), board)
+    assert "cortex-a72" in str(library.engine.target) and "armv7l" in library.get_source("ll")
 
 
 def test_plain_llvm_warns_once(monkeypatch, recwarn):

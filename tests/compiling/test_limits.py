@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import IRModule, relax
 
-from qnn_ext import LimitError, Limits, QnnModule, TensorSpec, build
+from qnn_ext import LimitError, Limits, QnnError, QnnModule, TensorSpec, build
 from qnn_ext.limits import using
 from qnn_ext.op.base import constant
 from qnn_ext.op.evaluate import interpret
@@ -52,6 +52,35 @@ def test_workspace_can_be_raised():
         build(small, num_threads=1, limits=Limits(workspace=4096))
     engine = build(small, num_threads=1, limits=Limits(workspace=1 << 16))
     assert engine.run([np.zeros((1, 1024), np.float32)])["y"].shape == (1, 1024)
+
+
+def test_a_workspace_limit_makes_tensors_share_more_memory(everything_shared):
+    """On two threads tensors keep to their columns, as long as that fits: a wide one, then two half as wide at once."""
+    rng = np.random.default_rng(0)
+    data, builder = relax.Var("x", relax.TensorType((8, 64), "float32")), relax.BlockBuilder()
+
+    def product(value, rows: int, columns: int):
+        weight = constant(rng.uniform(-1, 1, (rows, columns)).astype(np.float32))
+        return builder.emit(relax.op.matmul(value, weight))
+
+    with builder.function("main", [data], attrs={"num_input": 1}):
+        with builder.dataflow():
+            narrow = product(product(data, 64, 400), 400, 16)
+            left, right = product(narrow, 16, 240), product(narrow, 16, 240)
+            total = builder.emit(relax.op.add(product(left, 240, 16), product(right, 240, 16)))
+            result = builder.emit_output(relax.Tuple([total]))
+        builder.emit_func_output(result)
+    branches = QnnModule(builder.get(), (TensorSpec("x", (8, 64), "float32"),), (TensorSpec("y", (8, 16), "float32"),))
+    free = build(branches, num_threads=2)
+    tight = build(branches, num_threads=2, workspace_limit=free.memory.feature_maps - 1)
+    assert tight.memory.feature_maps < free.memory.feature_maps
+    values = rng.uniform(-1, 1, (8, 64)).astype(np.float32)
+    for _ in range(20):
+        np.testing.assert_array_equal(tight(values), free(values))
+    with pytest.raises(LimitError, match=r"bytes in use when 'matmul\d*' runs \([\d,]+ (for|of) .*a smaller batch"):
+        build(branches, num_threads=2, workspace_limit=tight.memory.feature_maps - 1)
+    with pytest.raises(QnnError, match="workspace: must be a positive number"):
+        build(branches, workspace_limit=0)
 
 
 def test_limits_around_builds():

@@ -263,6 +263,8 @@ def test_a_torn_line_is_ended_first(tmp_path):
 # ---- every writer ------------------------------------------------------------------------------------------------
 
 SCRATCH = {
+    "qnn_ext/compat/remote.py": "in a temporary folder",
+    "qnn_ext/compiling/program/objects.py": "to a temporary folder",
     "qnn_ext/running/artifact.py": "in a temporary folder",
     "qnn_ext/targets/cuda_compiler.py": "in a temporary folder",
     "qnn_ext/autotune/worker.py": "in a temporary folder",

@@ -252,3 +252,49 @@ def test_nothing_to_quantize():
 def test_pattern_of_no_layer():
     with pytest.raises(QuantizationError, match=r"'features\.\*' matches no layer; this model's layers are 'a', 'b'"):
         annotate(float_module((1, 4, 6, 6), residual), config(overrides={"features.*": {"precision": "float32"}}))
+
+
+# ---- logarithms --------------------------------------------------------------------------------------------------
+
+
+def spectrum(emit, x):
+    """Filters, their power in bands, in decibels; then a network."""
+    filtered = conv(emit, conv(emit, x, "earlier"), "filters")
+    power = emit(relax.op.square(filtered), "power")
+    bands = emit(relax.op.nn.conv2d(power, weight(4, 4, 1, 1)), "bands")
+    level = emit(relax.op.log(emit(relax.op.maximum(bands, constant(np.float32(1e-9))))), "level")
+    return conv(emit, emit(relax.op.subtract(level, emit(relax.op.mean(level))), "normalized"), "network")
+
+
+def test_spectra_stay_in_float_up_to_the_filters():
+    found = activations(spectrum)
+    assert found == {"x": "input", "normalized": "input"}
+    assert set(activations(spectrum, float_functions=())) > {*found, "power"}
+    kept = activations(spectrum, overrides={"bands": {"precision": "int16"}})
+    assert "power" in kept, "what the user says of a layer holds"
+
+
+def test_the_logarithm_of_a_softmax_keeps_no_product_in_float():
+    def body(emit, x):
+        scores = conv(emit, x, "scores")
+        total = emit(relax.op.sum(emit(relax.op.exp(scores)), [1], keepdims=True))
+        return emit(relax.op.subtract(scores, emit(relax.op.log(total))))
+
+    assert activations(body)["x"] == "input"
+
+
+# ---- the way to the outputs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read_by_a_product", [False, True])
+def test_heads_are_joined_in_float_unless_a_product_reads_them(read_by_a_product):
+    def body(emit, x):
+        shared = conv(emit, x, "shared")
+        heads = [emit(relax.op.reshape(conv(emit, shared, name), [1, 4, 36])) for name in ("boxes", "classes")]
+        joined = emit(relax.op.concat(heads, 1), "joined")
+        decoded = emit(relax.op.sigmoid(joined), "decoded")
+        return emit(relax.op.matmul(decoded, weight(36, 3))) if read_by_a_product else decoded
+
+    behind = {"joined": "activation", "decoded": "input"} if read_by_a_product else {}
+    assert activations(body) == {"x": "input", "shared": "input", **behind}
+    assert set(activations(body, nbit_activation=8, dtype_activation="uint8")) > {"shared", "joined"}

@@ -170,6 +170,17 @@ def test_the_context_nests_and_ends():
     assert current_config() is None
 
 
+def test_the_context_is_entered_again():
+    """Also inside itself; fields that it does not set are those of wherever it is entered."""
+    context = qconfig(nbit_weight=4)
+    with context as outer, qconfig(nbit_input=6), context as inner:
+        assert (outer.nbit_weight, outer.nbit_input) == (4, 8)
+        assert (inner.nbit_weight, inner.nbit_input) == (4, 6)
+    with context:
+        assert current_config() == QConfig(nbit_weight=4)
+    assert current_config() is None
+
+
 def test_the_context_ends_after_an_error():
     with pytest.raises(QuantizationError), qconfig(global_scale=2.0), qconfig(bins=1):
         pass

@@ -10,6 +10,7 @@ from tvm import relax
 import qnn_ext
 from qnn_ext.errors import AccuracyError, QuantizationError, QuantizationWarning
 from qnn_ext.interpreter import Interpreter
+from qnn_ext.module import State
 from qnn_ext.quantize import QConfig, control, control_accuracy, quantize
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
@@ -206,6 +207,47 @@ def test_other_data_are_measured_anew(module, plain, counted, tmp_path):
     assert counted["count"] == 2 * before
 
 
+def test_validation_data_judge_and_others_calibrate(module, counted, tmp_path):
+    found = search(module, min_sqnr=1, validation_data=DATA[:3], work=tmp_path)
+    exact, integers = results(module), results(found.stages.result)
+    assert found.report.chosen.sqnr == pytest.approx(fidelity(exact[:3], integers[:3]).sqnr, abs=0.01)
+    expected = quantize(module, dataset=DATA, config=FIXED)
+    np.testing.assert_array_equal(integers, results(expected))
+    before = counted["count"]
+    search(module, min_sqnr=1, validation_data=DATA[3:], work=tmp_path)
+    assert counted["count"] == 2 * before, "other data are measured anew"
+
+
+def test_states_start_anew_for_each_trial():
+    """s ← tanh(x·W + s·U), y = s·V, judged on a sequence."""
+    rng = np.random.default_rng(4)
+    x, s = (relax.Var(name, relax.TensorType((1, 6), "float32")) for name in ("x", "s"))
+    w, u, v = (relax.const(rng.normal(size=(6, 6)).astype(np.float32)) for _ in range(3))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, s]):
+        with builder.dataflow():
+            parts = [builder.emit(relax.op.matmul(data, weight)) for data, weight in ((x, w), (s, u))]
+            new = builder.emit(relax.op.tanh(builder.emit(relax.op.add(*parts))))
+            result = builder.emit_output(relax.Tuple([builder.emit(relax.op.matmul(new, v)), new]))
+        builder.emit_func_output(result)
+    x_spec, y_spec = (qnn_ext.TensorSpec(name, (1, 6), "float32") for name in "xy")
+    module = qnn_ext.QnnModule(builder.get(), (x_spec,), (y_spec,), (State("s", np.zeros((1, 6), np.float32)),))
+    data = rng.normal(size=(12, 6)).astype(np.float32)
+    plain = run_sequence(quantize(module, dataset=data, config=FIXED), data)
+    exact = run_sequence(module, data)
+    goal = fidelity(exact, plain).sqnr + 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", QuantizationWarning)
+        found = control_accuracy(module, dataset=data, config=FIXED, min_sqnr=goal)
+    reached = fidelity(exact, run_sequence(found.stages.result, data)).sqnr
+    assert reached >= goal and found.report.chosen.sqnr == pytest.approx(reached, abs=0.01)
+
+
+def run_sequence(module, data) -> np.ndarray:
+    engine = qnn_ext.build(module, num_threads=1)
+    return np.concatenate([engine(row[None]) for row in data])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -230,6 +272,8 @@ def test_mistakes(module, arguments, message):
 def test_mistakes_of_quantize(module):
     with pytest.raises(QuantizationError, match="work keeps the measurements of a search"):
         quantize(module, dataset=DATA, work="folder")
+    with pytest.raises(QuantizationError, match="validation_data are for a search"):
+        quantize(module, dataset=DATA, validation_data=DATA)
     with pytest.raises(QuantizationError, match="a search for accuracy calibrates for itself"):
         quantize(module, dataset=DATA, table="ranges.json", min_sqnr=3)
 

@@ -6,10 +6,13 @@ import tvm
 from tvm import relax
 
 import qnn_ext
+from qnn_ext import op as qnn
+from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import QuantizationError, QuantizationWarning
 from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import CalibrationTable, QConfig, Range, qconfig, quantize, stages
+from qnn_ext.quantize.analysis import fidelity
 
 from .digits import NETWORKS, accuracy, calibration_images, held_out
 from .digits import network as digits_network
@@ -146,10 +149,31 @@ def test_build_with_parameters_alone():
 
 def test_what_is_quantized_already(network):
     integers = quantize(network, dataset=DATA, config=MINMAX)
-    with pytest.raises(QuantizationError, match=r"is already quantized: it has .* integer operators"):
+    with pytest.raises(QuantizationError, match=r"is already quantized: it has .* integer products"):
         quantize(integers, dataset=DATA)
     with pytest.raises(QuantizationError, match="already annotated"):
         quantize(stages(network, dataset=DATA, config=MINMAX)["annotate"], dataset=DATA)
+
+
+def test_a_float_model_with_8_bit_inputs_is_quantized(rng):
+    """A dequantize at the boundary is no product."""
+    weight = rng.normal(size=(3, 8)).astype(np.float32)
+    x = relax.Var("x", relax.TensorType((1, 8), "uint8"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            real = builder.emit(qnn.dequantize(x, relax.const(np.float32(0.05)), relax.const(np.int32(128))))
+            y = builder.emit(relax.op.matmul(real, relax.const(weight.T.copy())))
+            result = builder.emit_output(relax.Tuple([y]))
+        builder.emit_func_output(result)
+    module = qnn_ext.QnnModule(
+        builder.get(), (qnn_ext.TensorSpec("x", (1, 8), "uint8"),), (qnn_ext.TensorSpec("y", (1, 3), "float32"),)
+    )
+    data = rng.integers(0, 256, size=(16, 8)).astype(np.uint8)
+    integers = quantize(module, dataset=data, config=MINMAX)
+    assert coverage(integers).share == 1
+    found = np.concatenate([qnn_ext.Interpreter(integers)(row[None]) for row in data])
+    assert fidelity((data.astype(np.float32) - 128) * 0.05 @ weight.T, found).sqnr > 30
 
 
 NAN = DATA.copy()

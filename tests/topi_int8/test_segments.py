@@ -42,7 +42,7 @@ def _behind_a_product(channels: int):
 
 @pytest.mark.sampled("target", whole="native")
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("shape", [(4, 64), (3, 32), (2, 8, 48), (3, 21), (7,), (1, 1000)])
+@pytest.mark.parametrize("shape", [(4, 64), (3, 32), (2, 8, 48), (3, 21), (7,), (1, 1000), (1, 16, 64)])
 @pytest.mark.parametrize("quantized", [False, True])
 def test_alone(target, shape, quantized):
     mod = _alone(shape, quantized)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ... import autotune
 from ...autotune.measure import BATCH_SECONDS, Result
 from ..absent import refuse
+from ..remote import RPCSession, connect_tracker
 
 BUILD_SECONDS, RUN_SECONDS = 60.0, 30.0
 """Least timeouts: AutoTVM's default of 10 seconds was made for smaller compilations."""
@@ -169,10 +170,8 @@ def measure_option(builder: Any = "local", runner: Any = "local") -> MeasureOpti
 
 def request_remote(
     device_key: str, host: str | None = None, port: int | None = None, priority: int = 1, timeout: float = 60
-) -> Any:
-    """A session of TVM's RPC on a server with this key; the tracker is by default TVM_TRACKER_HOST and …_PORT."""
-    from tvm import rpc
-
+) -> RPCSession:
+    """A session on a server with this key; the tracker is by default TVM_TRACKER_HOST and …_PORT."""
     host = host or os.environ["TVM_TRACKER_HOST"]
     port = port or int(os.environ["TVM_TRACKER_PORT"])
-    return rpc.connect_tracker(host, port).request(device_key, priority=priority, session_timeout=timeout)
+    return connect_tracker(host, port).request(device_key, priority=priority, session_timeout=timeout)

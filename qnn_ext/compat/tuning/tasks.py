@@ -18,8 +18,6 @@ from ..expressions import Op
 from ..modules import module_of
 from ..targets import compute_dtype, resolved
 
-_KINDS = {"conv": Conv2dWorkload, "dense": DenseWorkload, "matmul": DenseWorkload, "batch_matmul": BatchMatmulWorkload}
-
 
 class ConfigEntity:
     """One configuration: its index in the space, and what it is."""
@@ -87,8 +85,9 @@ def extract_from_program(
     """
     attributes = resolved(target)
     module = module_of(mod).model(params, compute_dtype(attributes))
-    kinds = None if ops is None else tuple(filter(None, (_kind(op) for op in ops)))
-    tasks = [task for task in native_tasks(module, attributes) if kinds is None or isinstance(task.workload, kinds)]
+    names = None if ops is None else [op if isinstance(op, str) else op.name for op in ops]
+    tuned = None if names is None else [name for name in names if _is_product(plain_operator(name))]
+    tasks = native_tasks(module, attributes, ops=tuned)
     if not tasks:
         warnings.warn(
             "the model has no integer products of these operators to tune; quantize a float model first, with "
@@ -114,9 +113,8 @@ def extract_from_multiple_program(
     return list(found.values())
 
 
-def _kind(op: Op | str) -> Any:
-    name = plain_operator(op if isinstance(op, str) else op.name)
-    return _KINDS["conv" if name.startswith("conv") else name] if name.startswith("conv") or name in _KINDS else None
+def _is_product(name: str) -> bool:
+    return name.startswith("conv") or name in ("dense", "batch_matmul")
 
 
 def create(task_name: str, args: Sequence[Any], target: Any = None, target_host: Any = None) -> Task:

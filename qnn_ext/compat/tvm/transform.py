@@ -3,8 +3,8 @@
 import tvm
 
 from ..absent import absent
-from ..passes import Pass, PassContext, Sequential
+from ..passes import Pass, PassContext, Sequential, module_pass
 
-__all__ = ["Pass", "PassContext", "Sequential"]
+__all__ = ["Pass", "PassContext", "Sequential", "module_pass"]
 
 __getattr__ = absent("tvm.transform", None, lambda name: getattr(tvm.transform, name))

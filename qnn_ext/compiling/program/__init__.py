@@ -4,8 +4,9 @@ all tensors, at most one parallel region per call. Constants are in a single arr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import tvm
@@ -13,30 +14,36 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
-from ...limits import check
+from ...errors import LimitError
+from ...limits import current, exceeded
 from ...numerics.annotations import without_names
 from ...running.model import Layout
-from .emit import HEADER, MEMORY, PROGRAM, emit, header_bytes, scratch_storages
+from .emit import HEADER, MEMORY, PROGRAM, SHARE, emit, header_bytes, scratch_storages
 from .graph import Graph, NotStraightError, read_graph
 from .memory import pack, place
+from .objects import WORTHWHILE, DividedProgram, Kept
 from .parts import without_copies
 from .phases import lower_kernels
 from .sharing import share_out
+from .storage import Storage
 
-__all__ = ["NotStraightError", "Program", "compile_program"]
+__all__ = ["Kept", "NotStraightError", "Program", "compile_program"]
 
 
 @dataclass(frozen=True)
 class Program:
     """The executable, which contains `program`; the weights, all constants of the model; and its memory layout."""
 
-    executable: tvm.runtime.Executable
+    executable: Any  # of TVM, or a DividedProgram
     weights: np.ndarray
     layout: Layout
 
 
-def compile_program(mod: IRModule, target: Target) -> Program:
-    """A lowered module as one program. Raises NotStraightError if its graph does not allow that."""
+def compile_program(mod: IRModule, target: Target, kept: Kept | None = None) -> Program:
+    """A lowered module as one program. Raises NotStraightError if its graph does not allow that.
+
+    kept: where the kernels' code is kept if the program is linked at once
+    """
     graph = read_graph(mod)
     functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
     functions = without_copies(graph, functions, target)
@@ -52,9 +59,12 @@ def compile_program(mod: IRModule, target: Target) -> Program:
     tensors = [storage for storage in storages if storage.array is None]
     buffers = [item for items in scratch for item in items]
     workspace = place([*tensors, *buffers], header_bytes(graph), tasks)
-    _check_workspace(graph, workspace)
+    if workspace > current().workspace and tasks > 1:
+        workspace = place([*tensors, *buffers], header_bytes(graph))  # as for one task: slower, but smaller
+    if workspace > current().workspace:
+        raise LimitError(f"{exceeded('workspace', workspace, _needs(graph, scratch))}; a smaller batch takes less")
     program = emit(graph, kernels, scratch, workspace, weights.size, target)
-    executable = tvm.compile(program, target, tir_pipeline=PIPELINE)
+    executable = _executable(program, target, kept)
     layout = Layout(
         workspace=workspace,
         weights=weights.size,
@@ -67,10 +77,31 @@ def compile_program(mod: IRModule, target: Target) -> Program:
     return Program(executable, weights, layout)
 
 
-def _check_workspace(graph: Graph, workspace: int) -> None:
-    """Raises LimitError, with the kernel that writes most, if the tensors take more memory than allowed."""
-    largest = max(graph.kernels, key=lambda step: sum(storage.root[0].size for storage in step.writes))
-    check("workspace", workspace, f"the model, most of it for the result of '{largest.kernel.name_hint}',")
+def _executable(program: IRModule, target: Target, kept: Kept | None) -> Any:
+    called = {
+        var: function for var, function in program.functions_items() if var.name_hint not in (SHARE, PROGRAM, MEMORY)
+    }
+    if kept is None or len(called) < WORTHWHILE:
+        return tvm.compile(program, target, tir_pipeline=PIPELINE)
+    return DividedProgram(program, called, target, PIPELINE, kept)
+
+
+def _needs(graph: Graph, scratch: Sequence[Sequence[Storage]]) -> str:
+    """The step with most bytes in use and the largest tensors then, by the kernels that write them, for a message."""
+    writers = {storage.root[0]: step.kernel.name_hint for step in reversed(graph.steps) for storage in step.writes}
+    tensors = dict.fromkeys(storage.root[0] for storage in graph.storages() if storage.array is None)
+    used = [
+        [*(one for one in tensors if one.first <= index <= one.last), *buffers] for index, buffers in enumerate(scratch)
+    ]
+    most = max(range(len(used)), key=lambda index: sum(one.size for one in used[index]))
+    largest = sorted(used[most], key=lambda one: -one.size)[:3]
+    texts = [
+        f"{one.size:,} " + ("of scratch" if one in scratch[most] else f"for '{writers.get(one, 'an input')}'")
+        for one in largest
+    ]
+    total = sum(one.size for one in used[most])
+    step = graph.steps[most].kernel.name_hint
+    return f"the model, with {total:,} bytes in use when '{step}' runs ({', '.join(texts)}, …),"
 
 
 def _distinct(functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, ir.GlobalVar]:

@@ -25,6 +25,9 @@ from .support import BARRIER, CLOCK, support_ir
 PROGRAM = "program"
 """Name of the function in the library."""
 
+SHARE = "share"
+"""Name of the function that does one task's share."""
+
 MEMORY = "program_memory"
 """Name of the function that returns the sizes `program` was compiled for: `program_memory(int64[2])` writes the bytes
 of workspace and weights. `artifact` compares them with a file's description."""
@@ -153,7 +156,7 @@ class _Emitter:
         self._numbers: dict[Loop, Any] = {}
 
     def module(self, functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> IRModule:
-        share, program = ir.GlobalVar("share"), ir.GlobalVar(PROGRAM)
+        share, program = ir.GlobalVar(SHARE), ir.GlobalVar(PROGRAM)
         functions = {**functions, share: self._share(), program: self._program(share)}
         functions[ir.GlobalVar(MEMORY)] = self._memory()
         return tirx.transform.BindTarget(self._target.with_host(self._target))(IRModule(functions))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ...entry_points import load_plugins
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...limits import Limits, begin_walk, check, check_elements, limited
 from ...module import QnnModule, TensorSpec
@@ -61,6 +62,7 @@ def from_mxnet(
     """
     if sum_mode not in SUM_MODES:
         raise QnnError(f"sum_mode must be one of {', '.join(SUM_MODES)}, found {sum_mode!r}")
+    load_plugins()
     is_path = isinstance(symbol, os.PathLike) or (isinstance(symbol, str) and not symbol.lstrip().startswith("{"))
     source = os.fspath(symbol) if is_path else "symbol"  # type: ignore[arg-type]
     with limited(limits):
@@ -109,7 +111,7 @@ class Importer:
 
     def _convert_graph(self, graph: Graph, values: dict[Edge, relax.Expr]) -> list[relax.Expr]:
         """Convert all nodes of a graph whose variables already have values; returns the values of its outputs."""
-        for operator in graph.nodes:
+        for operator in graph.needed:
             if not operator.is_variable:
                 self._convert(operator, values)
         missing = [graph.nodes[node].name for node, output in graph.heads if (node, output) not in values]
@@ -139,13 +141,13 @@ class Importer:
     @cached_property
     def _labels(self) -> set[Edge]:
         """Variables read only by a training loss."""
-        losses = {node.inputs[1] for node in self.graph.nodes if node.op in LABELLED and len(node.inputs) == 2}
-        read = {edge for node in self.graph.nodes for edge in node.inputs if node.op not in LABELLED}
+        losses = {node.inputs[1] for node in self.graph.needed if node.op in LABELLED and len(node.inputs) == 2}
+        read = {edge for node in self.graph.needed for edge in node.inputs if node.op not in LABELLED}
         return {edge for edge in losses - read if self.graph.nodes[edge[0]].name not in self.params}
 
     def _variables(self) -> list[Operator]:
         """The variables that are read, except labels. Raises ModelFormatError when two have the same name."""
-        read = {edge[0] for node in self.graph.nodes for edge in node.inputs} | {edge[0] for edge in self.graph.heads}
+        read = {edge[0] for node in self.graph.needed for edge in node.inputs} | {edge[0] for edge in self.graph.heads}
         read -= {edge[0] for edge in self._labels}
         found = [node for node in self.graph.nodes if node.is_variable and node.index in read]
         names = [node.name for node in found]

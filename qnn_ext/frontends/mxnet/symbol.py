@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...errors import ModelFormatError
 from ...files.reading import read_bytes
+from ..unread import needed
 
 MAX_DEPTH = 8  # levels of nested subgraphs
 Edge = tuple[int, int]  # node, output
@@ -42,6 +44,12 @@ class Graph:
 
     nodes: tuple[Operator, ...]
     heads: tuple[Edge, ...]
+
+    @cached_property
+    def needed(self) -> list[Operator]:
+        """The nodes that the outputs depend on: the others are no part of MXNet's symbol either."""
+        wanted = [node for node, _ in self.heads]
+        return needed(self.nodes, wanted, lambda node: [read for read, _ in node.inputs], lambda node: [node.index])
 
     def operator(self, *names: str) -> Operator | None:
         """The first node with one of these operators."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from ...entry_points import load_plugins
 from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, limited
 from ...module import QnnModule, TensorSpec
@@ -19,6 +20,7 @@ from ...passes.qdq_to_integer import qdq_to_integer
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..feedback import with_states
+from ..unread import needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .batch import check_batch_axis
@@ -57,6 +59,7 @@ def from_onnx(
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
     or dtype), ShapeError (open dimensions), QnnError (the onnx package is missing).
     """
+    load_plugins()
     with limited(limits):
         return with_states(_import(source, shapes, constants or {}), states)
 
@@ -124,7 +127,7 @@ class Importer:
         outputs: list[relax.Expr] = []
 
         def walk() -> list[relax.Expr]:
-            for operator in self.model.operators:
+            for operator in _needed(self.model.operators, [value.name for value in self.model.outputs]):
                 self._convert(operator)
             outputs.extend(self._output(value.name, value.dtype) for value in self.model.outputs)
             return outputs
@@ -231,11 +234,28 @@ class Importer:
             self.assembly.narrow_dtypes.update(graph.narrow_dtypes)
             for name, value in zip(graph.inputs, inputs, strict=True):
                 self.assembly.define(name, value)
-            for inner in graph.operators:
+            for inner in _needed(graph.operators, graph.outputs):
                 self._convert(inner)
             results = [self.assembly.value(name) for name in graph.outputs]
         self._depth -= 1
         return results
+
+
+def _needed(operators: Sequence[Operator], outputs: Sequence[str]) -> list[Operator]:
+    """The operators that the outputs depend on."""
+    return needed(operators, outputs, _values_read, lambda operator: filter(None, operator.outputs))
+
+
+def _values_read(operator: Operator) -> Iterator[str]:
+    """The values that an operator reads, and all those that graphs of its own do."""
+    yield from operator.inputs
+    graphs = [value for value in operator.attributes.values() if hasattr(value, "node")]
+    while graphs:
+        graph = graphs.pop()
+        yield from (output.name for output in graph.output)
+        for node in graph.node:
+            yield from node.input
+            graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
 
 
 def _elements_of(graph: Model | Subgraph) -> int:

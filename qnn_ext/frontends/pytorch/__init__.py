@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...entry_points import load_plugins
 from ...errors import ModelFormatError, QnnError
 from ...limits import Limits, limited
 from ...module import QnnModule
@@ -53,6 +54,7 @@ def from_pytorch(
     from .common import import_torch
 
     torch = import_torch()
+    load_plugins()
     with limited(limits):
         module = _import(torch, source, (example_inputs, shapes, constants or {}), engine)
         return with_states(module, states)

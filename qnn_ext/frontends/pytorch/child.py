@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+from ...entry_points import load_plugins
 from ...errors import InputError, QnnError
 from ...limits import Limits, limited
 from ...module import QnnModule
@@ -14,6 +15,8 @@ from ...processes.isolation import working_on
 from . import reader
 from .common import import_torch
 from .transfer import pack, pack_module, unpack
+
+load_plugins()  # now, as the processes of single calls may read no files
 
 
 def import_file(request: bytearray) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ...entry_points import load_plugins
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...limits import Limits, begin_walk, charge, check, check_elements, count_evaluation, limited
 from ...module import QnnModule, TensorSpec
@@ -20,6 +21,7 @@ from ...op.base import constant, constant_value
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..feedback import with_states
+from ..unread import needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import ComplexValue, TfliteAssembly, check_dtype
 from .node import Node, shape_of
@@ -59,6 +61,7 @@ def from_tflite(
     """
     if numerics not in NUMERICS:
         raise QnnError(f"numerics must be one of {', '.join(NUMERICS)}, found {numerics!r}")
+    load_plugins()
     where = "model" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
     with limited(limits):
         module = Importer(read_model(source), numerics, dict(shapes or {}), str(where), constants=constants).run()
@@ -160,9 +163,14 @@ class Importer:
         return [assembly.value(index) for index in (graph.outputs if wanted is None else wanted)]
 
     def _convert_all(self) -> list[relax.Expr]:
-        for operator in self.graph.operators:
+        for operator in needed(self.graph.operators, self.graph.outputs, _present, self._written, _acts):
             self._convert(operator)
         return []
+
+    def _written(self, operator: Operator) -> list[int]:
+        """The results of an operator, and the states that it keeps in tensors."""
+        kept = [index for index in _present(operator) if self.assembly.tensor(index).is_variable]
+        return [*operator.outputs, *kept]
 
     def _convert(self, operator: Operator) -> None:
         entry = CONVERTERS.get(operator.name)
@@ -317,6 +325,16 @@ class Importer:
             TensorSpec(name, shape_of(value), tensor.dtype, tensor.qparams)
             for name, tensor, value in zip(names, tensors, outputs, strict=True)
         )
+
+
+def _present(operator: Operator) -> list[int]:
+    """The inputs that an operator has."""
+    return [index for index in operator.inputs if index >= 0]
+
+
+def _acts(operator: Operator) -> bool:
+    """Whether an operator may assign variables: itself, or in a subgraph."""
+    return not operator.outputs or any(name.endswith("subgraph_index") for name in operator.options)
 
 
 def _open_axes(tensor: Tensor) -> list[int]:

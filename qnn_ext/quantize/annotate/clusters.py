@@ -99,6 +99,16 @@ class Graph(Regions):
                         found.append((member, operand))
         return found
 
+    def before_products(self) -> set[int]:
+        """The bindings whose results a product reads, directly or through anything that works on integers."""
+        found: set[int] = set()
+        for index in reversed(range(len(self.values))):
+            for reader in self.readers(index):
+                family = self.families[reader] if reader < len(self.values) else Family.FLOAT
+                if family is Family.PRODUCT or (family is not Family.FLOAT and reader in found):
+                    found.add(index)
+        return found
+
     # ---- finding clusters ----------------------------------------------------------------------------------------
 
     def _find_clusters(self) -> None:
@@ -106,7 +116,7 @@ class Graph(Regions):
         that no head takes are clustered last."""
         indices = [index for index in range(len(self.bindings)) if self._is_tensor(index)]
         products = [index for index in reversed(indices) if self.families[index] is Family.PRODUCT]
-        others = [index for index in indices if self.families[index] in (Family.SUM, Family.FLOAT)]
+        others = [index for index in indices if self.families[index] in (Family.SUM, Family.FLOAT, Family.ANNOTATED)]
         for head, members in self.grouped((*products, *others)).items():
             self._add(head, members)
         for index in indices:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm import ir, relax
 
+from ...op.base import OPS
 from ...op.relax_table import RELAX, traits_of
 from ...op.traits import Kind, Traits
 from ...passes.rewrite import op_name
@@ -20,6 +21,7 @@ from ...passes.rewrite import op_name
 class Family(Enum):
     """How an operator works on quantized tensors.
 
+    ANNOTATED: says itself which arguments are quantized, and turns into integers by a rule of its own
     PRODUCT:   multiplies and accumulates integers: both operands are quantized, the result is an int32 accumulator
     SUM:       averages and sums over positions: on integers if its data is quantized
     POINTWISE: each element by itself: in the kernel of the preceding operator, or on integers
@@ -28,6 +30,7 @@ class Family(Enum):
     FLOAT:     everything else
     """
 
+    ANNOTATED = "annotated"
     PRODUCT = "product"
     SUM = "sum"
     POINTWISE = "pointwise"
@@ -51,6 +54,8 @@ def family_of(value: Any, float_functions: Sequence[str]) -> Family:
     if isinstance(value, relax.TupleGetItem):
         return Family.MOVE
     traits = traits_of(value)
+    if traits.annotate is not None:
+        return Family.ANNOTATED
     if traits.function is not None:
         return _family_of_function(traits, float_functions)
     if traits.product is not None:
@@ -81,7 +86,8 @@ def quantized_operators() -> set[str]:
     """The names of all operators that can be quantized."""
     pointwise = {name for name, traits in RELAX.items() if traits.quantizable}
     others = {name for name, traits in RELAX.items() if traits.kind in _OF_KIND or traits.product or traits.function}
-    return pointwise | others | {"image.resize2d"}
+    annotated = {f"qnn.{name}" for name, definition in OPS.items() if definition.traits.annotate}
+    return pointwise | others | annotated | {"image.resize2d"}
 
 
 def is_integer_resize(call: Any) -> bool:

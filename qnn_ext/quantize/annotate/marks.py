@@ -10,6 +10,7 @@ from tvm import IRModule, relax
 from ...module import QnnModule
 from ...op.arguments import data_of, factors_of
 from ...op.observe import observe
+from ...op.relax_table import traits_of
 from ...passes.rewrite import Rebuild
 from ..config import LayerConfig, QConfig
 from ..mixed import in_float16
@@ -87,6 +88,7 @@ class _Wishes:
         self._marks: dict[Any, _Mark] = {}
         self._weights: dict[tuple[int, int], tuple[str, _Mark, int | None]] = {}
         self._on_integers: set[int] = set()  # bindings computed from integers
+        self._before_products = graph.before_products()
         known = -1
         while known < (known := len(self._marks) + len(self._on_integers)):  # a mark may make others worthwhile
             self._visit_all()
@@ -134,7 +136,11 @@ class _Wishes:
         external = graph.external(cluster)
         if layer.is_product:
             self._product(layer)
+        elif layer.family is Family.ANNOTATED:
+            self._annotated(layer)
         elif not any(map(self._is_integer, _data(graph, cluster) or [operand for _, operand in external])):
+            return
+        if not self._stays_integer(cluster):
             return
         self._on_integers.add(cluster.end)
         for operand in _data(graph, cluster):
@@ -143,6 +149,13 @@ class _Wishes:
         for member, operand in external:
             if self._config.enabled(graph.names[member]) and not self._is_float_stream(operand):
                 self._want(operand, layer, "activation")
+
+    def _stays_integer(self, cluster: Cluster) -> bool:
+        """Whether a cluster's result is read as integers further on. What only leads to the model's outputs gains
+        nothing from 8 bits: detection heads are joined and decoded as the accumulators they come from."""
+        config = self._config
+        everywhere = config.nbit_activation <= 8 or config.partition_conversions == "fully_integral"
+        return everywhere or cluster.end in self._before_products
 
     def _is_float_stream(self, expr: Any) -> bool:
         """Whether a float function also reads the tensor: it then stays float unless 8 bits are requested everywhere.
@@ -171,6 +184,19 @@ class _Wishes:
             expr = data_of(value)
         return False
 
+    def _annotated(self, layer: Layer) -> None:
+        """An operator whose traits name the arguments to quantize."""
+        call = self._graph.values[layer.head]
+        traits = traits_of(call)
+        assert traits.annotate is not None
+        for name, axis in traits.annotate(call).items():
+            operand = traits.argument(call, name)
+            if is_constant(operand):
+                mark = _Mark(layer, "weight")
+                self._weights[layer.head, traits.index(name)] = f"{layer.name}.{name}", mark, axis
+            else:
+                self._want(operand, layer, "activation", data=name == traits.data[0].name)
+
     def _product(self, layer: Layer) -> None:
         index = layer.head
         call = self._graph.values[index]
@@ -183,8 +209,9 @@ class _Wishes:
 
 
 def _data(graph: Graph, cluster: Cluster) -> list[Any]:
-    """The data of a pool or a join; empty for products, whose operands differ in role, and for pointwise operators."""
-    if cluster.head is None or graph.families[cluster.head] is Family.PRODUCT:
+    """The data of a pool or a join; empty for products, whose operands differ in role, for pointwise operators, and for
+    those that name theirs."""
+    if cluster.head is None or graph.families[cluster.head] in (Family.PRODUCT, Family.ANNOTATED):
         return []
     first = data_of(graph.values[cluster.head])
     return list(first.fields) if isinstance(first, relax.Tuple) else [first]
@@ -217,7 +244,7 @@ def _marked(
             mark(param, param)
         for index, binding in enumerate(graph.bindings):
             value = new.substituted(binding.value)
-            if graph.families[index] is Family.PRODUCT:
+            if graph.families[index] in (Family.PRODUCT, Family.ANNOTATED):
                 args = [observed(index, position, arg) for position, arg in enumerate(value.args)]
                 value = relax.Call(value.op, args, value.attrs, value.ty_args)
                 value = in_float16(value, new.builder.emit) if index in half else value

@@ -21,7 +21,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ...numerics.annotations import PARTITION, PREFETCH, WEAVE
 from ...targets.backend import Caches
-from ..schedule_util import TASKS, extent, parallel_rows, saturates
+from ..schedule_util import TASKS, extent, parallel_rows, run_of_channels, saturates
 from .dot import DotInstruction
 
 # The cycle model, for x86. Unless stated otherwise, all values are cycles, fitted by benchmarks/tiles.py to every legal
@@ -362,12 +362,14 @@ def _vectorize_epilogue(
     at constant offsets, LLVM keeps the accumulators in registers. Long epilogues are woven into the loop over k if it
     has enough `steps`, see `weave`. `split_off`: whether a partial last panel gets separate code.
 
-    No vector crosses the last channel. The remainder is unrolled: LLVM would make it a masked loop, and LLVM 22 writes
-    eight bytes instead of one when such a loop narrows int64 to int8 and one lane remains.
+    No vector crosses the last channel, or the end of a run of channels that are stored side by side. The remainder is
+    unrolled: LLVM would make it a masked loop, and LLVM 22 writes eight bytes instead of one when such a loop narrows
+    int64 to int8 and one lane remains.
     """
-    channels, panel = int(sch.get(output).iter_vars[-1].dom.extent), extent(sch, channel)
+    channels, panel = run_of_channels(sch, output), extent(sch, channel)
     together = PACKED * lanes if saturates(sch.get(output)) else lanes
-    width = math.gcd(panel, together) if split_off else math.gcd(channels, panel, together)
+    whole = channels == int(sch.get(output).iter_vars[-1].dom.extent)
+    width = math.gcd(panel, together) if split_off and whole else math.gcd(channels, panel, together)
     if width == lanes and lanes < panel < together and channels % panel == 0:
         pairs, last = sch.loop_partition(channel, [panel // (2 * lanes) * 2 * lanes, None])
         sch.vectorize(pairs)

@@ -250,19 +250,27 @@ def _log_softmax(
 ) -> te.Tensor:
     rows = Rows(shape, axis)
     scale = float(input_scale.constant().reshape(()))
-    steps, exps = _exponentials(constants, data, scale, 1.0, rounding, rows)
     if rounding == "TFLITE":
+        steps, exps = _exponentials(constants, data, scale, 1.0, rounding, rows)
         return _tflite_log_row(constants, steps, exps, scale, rows, out_dtype)
-    out_scale = tirx.const(float(np.float32(output_scale.constant().reshape(()))), "float32")
+    high = rows.reduce(te.max, data.tensor, "row_max")
+    table = constants.add(softmax.optimized_exp_table(scale, 1.0, 1 << np.iinfo(data.dtype).bits))
+    exps = rows.elements(lambda *i: table(rows.of(high, i).astype("int32") - data.tensor(*i).astype("int32")), "exps")
+    total = rows.reduce(te.sum, exps, "row_sum")
+    in_scale, out_scale = np.float32(scale), np.float32(output_scale.constant().reshape(()))
     zero_point = tirx.const(int(output_zero_point.constant().reshape(())), "int32")
-    total = _sum(exps, rows, 1 << softmax.FLOAT_EXP_BITS)
-    unit = tirx.const(2.0**-softmax.FLOAT_EXP_BITS, "float64")
-    log_sum = rows.each(lambda *i: tirx.log(total(*i).astype("float64") * unit).astype("float32"), "row_log")
-    in_scale = tirx.const(float(np.float32(scale)), "float32")
+
+    def offset_of_row(*i: Expr) -> Expr:
+        log_sum = tirx.log(total(*i).astype("float64")).astype("float32")
+        real = tir.fence(tirx.const(float(in_scale), "float32") * high(*i).astype("float32")) + log_sum
+        return real / tirx.const(float(out_scale), "float32")
+
+    offset = rows.each(offset_of_row, "row_offset")
+    factor = tirx.const(float(in_scale / out_scale), "float32")
 
     def logarithm(*i: Expr) -> Expr:
-        real = -tir.fence(steps(*i).astype("float32") * in_scale) - rows.of(log_sum, i)
-        return tir.round_to_int(real / out_scale, zero_point, out_dtype)
+        real = tir.fence(factor * data.tensor(*i).astype("float32")) - rows.of(offset, i)
+        return tir.round_to_int(real, zero_point, out_dtype)
 
     return rows.elements(logarithm, "log_softmax")
 

@@ -15,6 +15,7 @@ from .sums import row_sum, window_sum
 
 StageRule = Callable[..., te.Tensor]
 STAGES: dict[str, StageRule] = {}
+BOUNDED: set[str] = set()  # operators whose rules may read anywhere: their kernels are kept inside their operands
 
 
 def stages(name: str) -> Callable[[StageRule], StageRule]:

@@ -20,8 +20,9 @@ HALF = SEGMENTS // 2
 
 def looked_up(load: TensorLoad, target: Target) -> Expr:
     """table[i] for a vector of i from 0 to 15 as such instructions; other loads are unchanged."""
-    dtype, _, count = str(load.ty.dtype).partition("x")
-    if dtype != "float32" or [str(size) for size in load.source.shape] != [str(SEGMENTS)]:
+    count = str(load.ty.dtype).partition("x")[2]
+    table = load.source  # its elements may be vectors, where a tensor of 16 rows is kept
+    if str(table.dtype) != "float32" or [str(size) for size in table.shape] != [str(SEGMENTS)]:
         return load
     index, lanes = load.indices[0], int(count or 1)
     wide = has_feature(target, "avx512f")
@@ -43,10 +44,11 @@ def _of_one(table: tirx.Buffer, index: Expr) -> Expr:
 
 
 def _of_two(table: tirx.Buffer, index: Expr) -> Expr:
+    # No `let` of the index: where an expression has the same lookup several times, TVM's code generator refuses it as
+    # bound to another range. LLVM computes it once all the same.
     halves = (tirx.BufferLoad(table, [tirx.Ramp(first, 1, HALF)]) for first in (0, HALF))
-    var = tirx.Var("lane", index.ty)
-    low, high = (tirx.call_llvm_pure_intrin(f"float32x{HALF}", "llvm.x86.avx2.permps", half, var) for half in halves)
-    return tirx.Let(var, index, tirx.Select(var < tirx.const(HALF, f"int32x{HALF}"), low, high))
+    low, high = (tirx.call_llvm_pure_intrin(f"float32x{HALF}", "llvm.x86.avx2.permps", half, index) for half in halves)
+    return tirx.Select(index < tirx.const(HALF, f"int32x{HALF}"), low, high)
 
 
 def _shuffle(values: list[Expr], order: Any) -> Expr:

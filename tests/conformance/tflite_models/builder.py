@@ -31,6 +31,7 @@ OPTION_ALIASES = {
     "MAXIMUM": "MaximumMinimum",
     "MINIMUM": "MaximumMinimum",
     "L2_NORMALIZATION": "L2Norm",
+    "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNN",
 }
 OPTION_NAMES = {name.lower(): name for name in vars(schema.BuiltinOptions) if name.endswith("Options")}
 

@@ -31,6 +31,7 @@ EXCLUDED = {
         ),
         "LiteRT has no kernels for them; tests/frontends/tflite/test_control_flow.py compares the same layer without",
     ),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": "float; tests/frontends/tflite/test_sequence_rnn.py compares it",
     "DENSIFY": "its input is always a sparse constant; tests/frontends/tflite/test_sparsity.py compares these",
 }
 ROUND_OTHERWISE = {  # in LiteRT's builtin kernels

@@ -153,7 +153,13 @@ CASES: dict[str, tuple[bytes, str]] = {
     "doubled constant": (added(*doubled("c", 34), constants=[const("c", [1] * 8, np.float32)]), "folded"),
     "doubled input": (model([*doubled("x", 40), node("Neg", ["k"], ["y"])]), "cannot be computed"),
     "many constants": (
-        model([node("ConstantOfShape", ["s"], [f"c{i}"]) for i in range(64)], [const("s", [1 << 23])]),
+        model(
+            [
+                *(node("ConstantOfShape", ["s"], [f"c{i}"]) for i in range(64)),
+                node("Sum", [f"c{i}" for i in range(64)], ["y"]),
+            ],
+            [const("s", [1 << 23])],
+        ),
         "constants",
     ),
     "padded image": (

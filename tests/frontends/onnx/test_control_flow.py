@@ -9,8 +9,7 @@ import qnn_ext
 from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import LimitError, ModelFormatError, QnnError, UnsupportedOperatorError
 from qnn_ext.frontends.onnx import from_onnx, importer
-from qnn_ext.interpreter import Interpreter
-from qnn_ext.passes.bodies import has_loops
+from tests.cases.loops import check_results, loops_of
 
 from .graphs import model, node, onnx, require_exact_products, run_ort, value
 
@@ -34,19 +33,8 @@ def graph(nodes, inputs, outputs, constants=None):
 def check(proto, *feeds, threads=(2,), exact=True, loops=True):
     """The interpreter's and engines' results are ONNX Runtime's."""
     module = from_onnx(proto)
-    assert has_loops(module.ir) == loops
-    runners = [Interpreter(module), *(qnn_ext.build(module, num_threads=count) for count in threads)]
-    assert all(engine.compiled[0].program is not None for engine in runners[1:])
-    for feed in feeds:
-        expected = run_ort(proto, feed)
-        for runner in runners:
-            for found, wanted in zip(runner.run(feed).values(), expected, strict=True):
-                assert found.dtype == wanted.dtype
-                assert found.shape == wanted.shape
-                if exact:
-                    np.testing.assert_array_equal(found, wanted)
-                else:
-                    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert bool(loops_of(module)) == loops
+    check_results(module, ((feed, run_ort(proto, feed)) for feed in feeds), threads, exact)
     return module
 
 
@@ -349,9 +337,13 @@ def test_the_other_branch_is_not_computed():
 
 
 def test_branches_of_different_shapes():
+    """The error says which input decides, and with its value there is only one branch."""
     other = [node("Concat", ["x", "y"], ["p"], axis=0), node("Identity", ["y"], ["q"])]
-    with pytest.raises(UnsupportedOperatorError, match=r"If 'choice'.*float32 of shape \(3,\) and float32 of .*\(6,\)"):
-        from_onnx(branches(other=other))
+    proto = branches(other=other)
+    types = r"float32 of shape \(3,\) and float32 of shape \(6,\)"
+    with pytest.raises(UnsupportedOperatorError, match=rf"If 'choice'.*{types}; .* constants=\{{'c': …\}}"):
+        from_onnx(proto)
+    assert [spec.shape for spec in from_onnx(proto, constants={"c": False}).outputs] == [(6,), (3,), ()]
 
 
 def test_outputs_whose_number_is_unknown():

@@ -92,6 +92,113 @@ def test_models_that_mix_samples_are_refused(nodes, constants):
     assert from_onnx(proto, shapes={"N": 2}).outputs
 
 
+# ---- sequences: the samples are along another axis inside the model ------------------------------------------------
+
+
+def layer(kind, lengths=False):
+    """A bidirectional layer that takes (batch, steps, features), with initial states of the batch that it finds."""
+    rng, gates, states = np.random.default_rng(2), {"LSTM": 4, "GRU": 3}[kind], {"LSTM": 2, "GRU": 1}[kind]
+    constants = {
+        name: rng.normal(0, 0.5, shape).astype(np.float32)
+        for name, shape in (("w", (2, 3 * gates, 5)), ("r", (2, 3 * gates, 3)), ("m", (6, 4)))
+    }
+    constants |= {
+        "two": np.asarray([2]),
+        "three": np.asarray([3]),
+        "rows": np.asarray([-1, 6]),
+        "axes": np.asarray([1]),
+    }
+    nodes = [
+        node("Shape", ["x"], ["batch"], end=1),
+        node("Concat", ["two", "batch", "three"], ["size"], axis=0),
+        node("ConstantOfShape", ["size"], ["zeros"]),
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        node(kind, ["t", "w", "r", "", "n" if lengths else "", *["zeros"] * states], ["y", "h"], hidden_size=3,
+             direction="bidirectional"),
+        node("Transpose", ["y"], ["yt"], perm=[2, 0, 1, 3]),
+        node("Reshape", ["yt", "rows"], ["flat"]),
+        node("MatMul", ["flat", "m"], ["product"]),
+        node("Concat", ["batch", "seven_four"], ["shape"], axis=0),
+        node("Reshape", ["product", "shape"], ["out"]),
+        node("Transpose", ["h"], ["ht"], perm=[1, 2, 0]),
+    ]  # fmt: skip
+    constants["seven_four"] = np.asarray([7, 4])
+    inputs = [value("x", ("N", 7, 5)), *([value("n", ("N",), "i4")] if lengths else [])]
+    return model(nodes, inputs, [value("out", None), value("ht", None)], constants)
+
+
+def scan(axis):
+    """Running sums along an axis of (batch, 4)."""
+    body = model(
+        [node("Add", ["s", "x"], ["t"]), node("Identity", ["t"], ["o"])],
+        [value("s", None), value("x", None)],
+        [value("t", None), value("o", None)],
+    ).graph
+    nodes = [
+        node("ReduceSum", ["x", "axes"], ["sum"], keepdims=0),
+        node("Scan", ["zeros" if axis == 0 else "sum", "x"], ["last", "sums"], body=body, num_scan_inputs=1,
+             scan_input_axes=[axis], scan_output_axes=[axis]),
+    ]  # fmt: skip
+    constants = {"axes": np.asarray([axis]), "zeros": np.zeros(4, np.float32)}
+    return model(nodes, [value("x", ("N", 4))], [value("sums", None)], constants)
+
+
+@pytest.mark.parametrize(
+    "proto", [layer("LSTM"), layer("GRU"), layer("LSTM", True), scan(1)], ids=["lstm", "gru", "lengths", "scan"]
+)
+def test_sequences(proto, rng):
+    module = from_onnx(proto)
+    assert module.inputs[0].dynamic_batch
+    feed = {spec.name: rng.standard_normal((3, *spec.shape[1:])).astype(spec.dtype) for spec in module.inputs}
+    if "n" in feed:
+        feed["n"] = np.int32([7, 0, 4])
+    results = qnn_ext.Interpreter(module).run(feed).values()
+    for found, expected in zip(results, run_ort(proto, feed), strict=True):
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def until_one_is_large():
+    """x doubled as long as the largest element of all samples is below 9."""
+    body = model(
+        [
+            node("Add", ["s", "s"], ["t"]),
+            node("ReduceMax", ["t"], ["largest"], keepdims=0),
+            node("Less", ["largest", "limit"], ["again"]),
+        ],
+        [value("i", (), "i8"), value("c", (), "?"), value("s", None)],
+        [value("again", (), "?"), value("t", None)],
+    ).graph
+    loop = node("Loop", ["", "true", "x"], ["y"], body=body)
+    return model([loop], [value("x", ("N", 4))], [value("y", None)], {"true": np.bool_(True), "limit": np.float32(9)})
+
+
+def swapped():
+    """(steps, batch, features) read as (batch, steps, features)."""
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        node("Shape", ["x"], ["s"]),
+        node("Reshape", ["t", "s"], ["y"]),
+    ]
+    return model(nodes, [value("x", ("N", 7, 5))], [value("y", None)])
+
+
+@pytest.mark.parametrize(
+    "proto, message",
+    [
+        (scan(0), "different loop for two samples"),
+        (until_one_is_large(), r"\(max\) may mix the samples"),
+        (swapped(), r"\(reshape\) may mix the samples"),
+        (model([node("Transpose", ["x"], ["y"], perm=[1, 0])], [value("x", ("N", 4))], [value("y", None)]),
+         "the samples of 'y' are not along its first dimension"),
+    ],
+)  # fmt: skip
+def test_sequences_that_mix_samples(proto, message):
+    with pytest.raises(UnsupportedOperatorError, match=rf"batch size open.*{message}.*shapes=\{{'N': 1\}}"):
+        from_onnx(proto)
+    assert from_onnx(proto, shapes={"N": 2}).outputs
+
+
 def test_samples_that_only_fit_one():
     """A reshape to a fixed shape: the model declares an open batch, but holds for one sample only."""
     proto = model(

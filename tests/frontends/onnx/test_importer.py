@@ -155,7 +155,7 @@ def test_bad_operands_name_the_node():
     [
         ([node("Relu", ["nothing"], ["y"])], "'nothing' is used before it is computed"),
         ([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])], "'y' is computed twice"),
-        ([node("Relu", ["x"], ["x"])], "'x' is computed twice"),
+        ([node("Relu", ["x"], ["x"]), node("Relu", ["x"], ["y"])], "'x' is computed twice"),
         ([node("Relu", ["x"], ["z"])], "'y' is used before it is computed"),
     ],
 )

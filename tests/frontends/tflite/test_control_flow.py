@@ -9,8 +9,7 @@ from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.limits import Limits
 from qnn_ext.op.base import shape_of
-from qnn_ext.op.loop import Loop
-from qnn_ext.passes.rewrite import bindings_of
+from tests.cases.loops import check_results, loops_of
 from tests.conformance.tflite_models.builder import Graph, Q
 from tests.conformance.tflite_models.runner import invoke
 
@@ -92,10 +91,23 @@ def less(graph, one, other):
     return result
 
 
-def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop=None, batch=2, hidden=8):
+def recurrent(
+    dtype="float32",
+    trips=5,
+    length=None,
+    way="slices",
+    start=0,
+    stop=None,
+    element=(-1, 8),
+    last=False,
+    batch=2,
+    hidden=8,
+):
     """h = tanh(x W + h R) over time as Keras exports it: the sequence and the weights go through the loop unchanged.
 
     length: slices of both lists. stop: a scalar input below which the sum of `time` and a number stays
+    element: the shape of the elements that the list of outputs is reserved for, -1 if not even their rank is known
+    last: the list of outputs has one element, which every round writes, as with return_sequences=False
     """
     length = trips if length is None else length
     rng = np.random.default_rng(5)
@@ -105,7 +117,7 @@ def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop
     wide = Q(1 / 16, -5) if q else None
     end = Q(1 / 128, 0) if q else None
     number, row = ((), "int32", None), ((batch, hidden), dtype, end)
-    list_kind = ((length, batch, hidden), dtype, end)
+    list_kind = ((1 if last else length, batch, hidden), dtype, end)
     variables = Variables(
         graph,
         body,
@@ -144,7 +156,7 @@ def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop
     body.op("ADD", [product(x, q), product(inside["h"], end)], [total], potScaleInt16=False)
     body.op("TANH", [total], [new])
     results = {
-        "out": written(body, inside["out"], new, inside["time"], list_kind, way),
+        "out": written(body, inside["out"], new, body.const(0, "int32") if last else inside["time"], list_kind, way),
         "h": new,
         "time": plus(body, inside["time"], 1),
         "counter": plus(body, inside["counter"], 1),
@@ -162,10 +174,11 @@ def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop
     }
     kinds = {"out": list_kind, "h": row, "time": number}
     if way == "list":
-        element = graph.const([-1, hidden], "int32")
         values["xs"], values["out"] = graph.tensor((), "variant"), graph.tensor((), "variant")
-        graph.op("FlexTensorListFromTensor", [xs, element], [values["xs"]], custom=b"")
-        graph.op("FlexTensorListReserve", [element, graph.const(length, "int32")], [values["out"]], custom=b"")
+        read, reserved = graph.const([-1, hidden], "int32"), graph.const(np.int32(element))
+        graph.op("FlexTensorListFromTensor", [xs, read], [values["xs"]], custom=b"")
+        count = graph.const(list_kind[0][0], "int32")
+        graph.op("FlexTensorListReserve", [reserved, count], [values["out"]], custom=b"")
     outputs = variables.loop(values, results, going)
     if way == "list":
         stacked = graph.tensor(*list_kind)
@@ -180,23 +193,8 @@ def recurrent(dtype="float32", trips=5, length=None, way="slices", start=0, stop
 def check(content, *feeds, exact=True, threads=(2,)):
     """The interpreter's and engines' results are LiteRT's."""
     module = from_tflite(content, numerics="tflite")
-    runners = [Interpreter(module), *(qnn_ext.build(module, num_threads=count) for count in threads)]
-    assert all(engine.compiled[0].program is not None for engine in runners[1:]) or not loops_of(module)
-    for feed in feeds:
-        (expected,) = invoke(content, [feed], "reference", False)
-        for runner in runners:
-            for found, wanted in zip(runner.run(feed).values(), expected, strict=True):
-                assert found.dtype == wanted.dtype
-                assert found.shape == wanted.shape
-                if exact:
-                    np.testing.assert_array_equal(found, wanted)
-                else:
-                    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    check_results(module, zip(feeds, invoke(content, list(feeds), "reference", False), strict=True), threads, exact)
     return module
-
-
-def loops_of(module):
-    return [found for found in (Loop.of(binding.value) for binding in bindings_of(module.ir["main"])) if found]
 
 
 def sequence(rng, dtype, shape=(5, 2, 8)):
@@ -227,8 +225,32 @@ def test_lists_of_tensorflow(dtype, rng):
     ):
         np.testing.assert_array_equal(found, expected)
     assert len(qnn_ext.build(lists).kernels) == len(qnn_ext.build(tensors).kernels)
-    with pytest.raises(UnsupportedOperatorError, match=r"a list of elements of shape \(2, 8\) that is not filled"):
-        from_tflite(recurrent(dtype, 3, 5, way="list"))
+
+
+@pytest.mark.parametrize("element", [(-1, 8), (2, -1), -1])
+def test_a_list_of_the_last_output(element, rng):
+    """Written at the same position in every round, and reserved before the elements' shape is known."""
+    x = sequence(rng, "float32")
+    module = from_tflite(recurrent(way="list", last=True, element=element), numerics="tflite")
+    out, h, _ = Interpreter(module).run([x]).values()
+    (expected,) = invoke(recurrent(), [[x]], "reference", False)
+    np.testing.assert_allclose(out, expected[0][-1:], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(out[0], h)
+    (found,) = loops_of(module)
+    assert not found.backwards_out
+
+
+def test_elements_that_no_round_writes(rng):
+    """They are zeros."""
+    x = sequence(rng, "float32")
+    (expected,) = invoke(recurrent("float32", 3, 5), [[x]], "reference", False)
+    for feed, content in (
+        ([x], recurrent("float32", 3, 5, way="list")),
+        ([x, np.asarray(3, np.int32)], recurrent("float32", 5, 5, way="list", stop=True)),
+    ):
+        out, *_ = Interpreter(from_tflite(content, numerics="tflite")).run(feed).values()
+        np.testing.assert_allclose(out[:3], expected[0][:3], rtol=1e-5, atol=1e-6)
+        assert out.shape == (5, 2, 8) and not out[3:].any()
 
 
 @pytest.mark.parametrize("start,trips", [(0, 3), (2, 3), (2, 9), (4, 1), (5, 5)])

@@ -291,8 +291,8 @@ def test_constants_without_end() -> None:
     size = sketch.tensor((1,), TYPES.INT32, np.array([1 << 22], np.int32))
     value = sketch.tensor((), TYPES.FLOAT32, np.array(1, np.float32))
     for _ in range(60):
-        sketch.operator(OPS.FILL, [size, value], [sketch.tensor((1 << 22,), TYPES.FLOAT32)])
-    sketch.graph.outputs = [len(sketch.graph.tensors) - 1]
+        sketch.graph.outputs.append(sketch.tensor((1 << 22,), TYPES.FLOAT32))
+        sketch.operator(OPS.FILL, [size, value], sketch.graph.outputs[-1:])
     says(message(LimitError, sketch.bytes()), "FILL #32", "constants and states", "elements")
 
 

@@ -20,11 +20,11 @@ def change_tree(data: bytes, chance: random.Random) -> bytes:
         tree = json.loads(data)
     except (ValueError, RecursionError):
         return raw.anything(data, chance)
-    for _ in range(chance.choice((1, 1, 1, 2))):
-        _change(tree, chance)
     try:
+        for _ in range(chance.choice((1, 1, 1, 2))):
+            _change(tree, chance)
         text = json.dumps(tree, separators=(",", ":"))
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # too deep to be copied or written
         return data
     if _DEEP in text:
         depth = chance.choice((100, 1000, 100_000))

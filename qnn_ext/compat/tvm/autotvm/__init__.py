@@ -1,5 +1,7 @@
 """autotvm."""
 
+from types import SimpleNamespace
+
 from ...absent import absent
 from ...tuning.logs import (
     ApplyGraphBest as apply_graph_best,
@@ -18,10 +20,11 @@ from ...tuning.measuring import (
     measure_option,
 )
 from ...tuning.tasks import create, get_config, template
-from . import graph_tuner, measure, record, task, tuner
+from . import database, feature, graph_tuner, measure, record, task, tophub, tuner
 from .tuner import callback
 
 __all__ = [
+    "GLOBAL_SCOPE",
     "DispatchContext",
     "FallbackContext",
     "LocalBuilder",
@@ -34,6 +37,8 @@ __all__ = [
     "apply_history_best",
     "callback",
     "create",
+    "database",
+    "feature",
     "get_config",
     "graph_tuner",
     "measure",
@@ -41,8 +46,12 @@ __all__ = [
     "record",
     "task",
     "template",
+    "tophub",
     "tuner",
 ]
+
+GLOBAL_SCOPE = SimpleNamespace(silent=False, in_tuning=False, current_target=None, cuda_target_arch=None)
+"""Settings of AutoTVM's processes, which decide nothing any more."""
 
 _TEMPLATES = "te schedules are gone from TVM; a kernel is an implementation in qnn_ext.topi_int8"
 
@@ -54,8 +63,5 @@ __getattr__ = absent(
         "ConfigSpace": _TEMPLATES,
         "ConfigEntity": _TEMPLATES,
         "apply_fixed_config": "autotune.apply_history_best takes records",
-        "tophub": "there are no records to download; a cost model chooses where nothing was tuned",
-        "database": "logs are files of lines, merged by concatenation",
-        "feature": "autotune.cost_model has the features",
     },
 )

@@ -1,16 +1,25 @@
-"""tvm.contrib."""
+"""tvm.contrib. What compiles and links, TVM 0.27 has in tvm.support; `export_library` needs none of it."""
+
+from importlib import import_module
+from typing import Any
 
 import tvm.contrib as _contrib
 
 from ...absent import absent
-from . import graph_executor, utils
+from . import debugger, graph_executor, utils
 
-__all__ = ["graph_executor", "utils"]
+__all__ = ["debugger", "graph_executor", "utils"]
 
-_INSTEAD = {
-    "ndk": "engine.save links for the target by itself",
-    "cc": "engine.save links for the target by itself",
-    "debugger": "engine.profile() times each kernel",
-}
 
-__getattr__ = absent("tvm.contrib", _INSTEAD, lambda name: getattr(_contrib, name))
+def _own(name: str) -> Any:
+    if hasattr(_contrib, name):
+        return getattr(_contrib, name)
+    for package in ("tvm.contrib", "tvm.support"):
+        try:
+            return import_module(f"{package}.{name}")
+        except ImportError:
+            pass
+    raise AttributeError(name)
+
+
+__getattr__ = absent("tvm.contrib", None, _own)

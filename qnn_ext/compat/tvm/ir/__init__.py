@@ -1,22 +1,20 @@
 """tvm.ir."""
 
-from typing import Any
-
 import tvm.ir as _ir
 
 from ...absent import absent
-from ...expressions import Op, TensorType, TupleType
+from ...expressions import FuncType, Op, TensorType, TupleType
+from ...functors import assert_structural_equal, structural_equal
 from ...modules import IRModule
 
-__all__ = ["IRModule", "Op", "TensorType", "TupleType"]
+__all__ = [
+    "FuncType",
+    "IRModule",
+    "Op",
+    "TensorType",
+    "TupleType",
+    "assert_structural_equal",
+    "structural_equal",
+]
 
-_INSTEAD = {"assert_structural_equal": "expressions become Relax: compare results, or mod.astext()"}
-
-
-def _own(name: str) -> Any:
-    if name in _INSTEAD:
-        raise AttributeError(name)
-    return getattr(_ir, name)
-
-
-__getattr__ = absent("tvm.ir", _INSTEAD, _own)
+__getattr__ = absent("tvm.ir", None, lambda name: getattr(_ir, name))

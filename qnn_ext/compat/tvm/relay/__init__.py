@@ -5,29 +5,9 @@ from __future__ import annotations
 from typing import Any as _AnyType
 
 from ...absent import absent
-from ...basic import (
-    ELEMENTWISE,
-    REDUCTIONS,
-    broadcast_to,
-    cast,
-    clip,
-    concatenate,
-    expand_dims,
-    full,
-    ones,
-    repeat,
-    reshape,
-    round,
-    split,
-    squeeze,
-    stack,
-    strided_slice,
-    take,
-    tile,
-    transpose,
-    where,
-    zeros,
-)
+from ...basic import *  # noqa: F403
+from ...basic import ELEMENTWISE, REDUCTIONS
+from ...basic import __all__ as _BASIC
 from ...expressions import (
     Any_ as Any,
 )
@@ -36,6 +16,8 @@ from ...expressions import (
     Constant,
     Expr,
     Function,
+    FuncType,
+    GlobalVar,
     TensorType,
     Tuple,
     TupleGetItem,
@@ -45,21 +27,29 @@ from ...expressions import (
     const,
     var,
 )
+from ...functors import ExprFunctor, ExprMutator, ExprVisitor, bind
 from ...library import build, create_executor
 from ...passes import PassContext as build_config
 from ...saved import load_param_dict, save_param_dict
-from . import analysis, build_module, frontend, nn, op, qnn, quantize, testing, transform, vm
+from . import analysis, backend, build_module, dataflow_pattern, frontend, nn, op, qnn, quantize, testing, transform, vm
+from .op import annotation
 
 globals().update(ELEMENTWISE, **REDUCTIONS)
 
 __all__ = [
     *ELEMENTWISE,
     *REDUCTIONS,
+    *_BASIC,
     "Any",
     "Call",
     "Constant",
     "Expr",
+    "ExprFunctor",
+    "ExprMutator",
+    "ExprVisitor",
+    "FuncType",
     "Function",
+    "GlobalVar",
     "TensorType",
     "Tuple",
     "TupleGetItem",
@@ -67,42 +57,27 @@ __all__ = [
     "TupleWrapper",
     "Var",
     "analysis",
-    "broadcast_to",
+    "annotation",
+    "backend",
+    "bind",
     "build",
     "build_config",
     "build_module",
-    "cast",
-    "clip",
-    "concatenate",
     "const",
     "create_executor",
-    "expand_dims",
+    "dataflow_pattern",
     "frontend",
-    "full",
     "load_param_dict",
     "nn",
-    "ones",
     "op",
     "qnn",
     "quantize",
-    "repeat",
-    "reshape",
-    "round",
     "save_param_dict",
     "scalar_type",
-    "split",
-    "squeeze",
-    "stack",
-    "strided_slice",
-    "take",
     "testing",
-    "tile",
     "transform",
-    "transpose",
     "var",
     "vm",
-    "where",
-    "zeros",
 ]
 
 
@@ -111,20 +86,14 @@ def scalar_type(dtype: str) -> TensorType:
     return TensorType((), dtype)
 
 
-_IR = "there is no Relay IR to walk: qnn_ext's modules are Relax, in `module.ir`"
 _INSTEAD: dict[str, _AnyType] = {
-    "ExprMutator": _IR,
-    "ExprVisitor": _IR,
-    "ExprFunctor": _IR,
-    "dataflow_pattern": _IR,
-    "GlobalVar": "a module has one function, main",
+    "ScopeBuilder": "control flow comes in with imported models",
     "If": "control flow comes in with imported models",
     "Let": "control flow comes in with imported models",
     "Match": "control flow comes in with imported models",
     "fromtext": "modules are TVMScript: tvm.script.from_source",
     "parse": "modules are TVMScript: tvm.script.from_source",
     "optimize": "build runs all passes",
-    "backend": "qnn_ext.build is the compiler",
 }
 
 __getattr__ = absent("relay", _INSTEAD)

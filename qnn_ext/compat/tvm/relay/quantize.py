@@ -1,18 +1,47 @@
 """relay.quantize."""
 
 from ...absent import absent
-from ...quantizing import QConfig, current_qconfig, prerequisite_optimize, qconfig, quantize
+from ...quantizing import (
+    QAnnotateKind,
+    QConfig,
+    QuantizeContext,
+    annotate,
+    calibrate,
+    current_qconfig,
+    kind2str,
+    partition,
+    prerequisite_optimize,
+    qconfig,
+    quantize,
+    quantize_context,
+    realize,
+)
+from ...quantizing import find_scale_by_kl as _find_scale_by_kl  # noqa: F401  # scripts call them
+from ...quantizing import find_scale_by_percentile as _find_scale_by_percentile  # noqa: F401
 
-__all__ = ["QConfig", "current_qconfig", "prerequisite_optimize", "qconfig", "quantize"]
+__all__ = [
+    "QAnnotateKind",
+    "QConfig",
+    "QuantizeContext",
+    "annotate",
+    "calibrate",
+    "current_qconfig",
+    "kind2str",
+    "partition",
+    "prerequisite_optimize",
+    "qconfig",
+    "quantize",
+    "quantize_context",
+    "realize",
+]
 
-_STAGES = "qnn_ext.quantize.stages returns the module after each stage"
+_RULES = "annotate rules are in qnn_ext.quantize.annotate"
 
 __getattr__ = absent(
     "relay.quantize",
     {
-        **dict.fromkeys(("annotate", "calibrate", "partition", "realize", "collect_stats"), _STAGES),
-        "quantize_context": "qnn_ext.quantize.sites lists what is quantized",
-        "register_annotate_function": "annotate rules are in qnn_ext.quantize.annotate",
-        "register_partition_function": "annotate rules are in qnn_ext.quantize.annotate",
+        "collect_stats": "qnn_ext.quantize.stages returns the module after each stage, with its calibration table",
+        "register_annotate_function": _RULES,
+        "register_partition_function": _RULES,
     },
 )

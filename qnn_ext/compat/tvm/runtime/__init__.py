@@ -5,8 +5,8 @@ import tvm.runtime as _runtime
 from ...absent import absent
 from ...arrays import NDArray
 from ...library import load_module
-from . import vm
+from . import container, vm
 
-__all__ = ["NDArray", "load_module", "vm"]
+__all__ = ["NDArray", "container", "load_module", "vm"]
 
 __getattr__ = absent("tvm.runtime", None, lambda name: getattr(_runtime, name))

@@ -4,9 +4,24 @@ from importlib import import_module
 from typing import Any
 
 from ...absent import absent
+from ...marks import (
+    exclude_targets,
+    known_failing_targets,
+    parametrize_targets,
+    requirement,
+    requires_package,
+    uses_gpu,
+)
 from . import utils
 
-__all__ = ["utils"]
+__all__ = [
+    "exclude_targets",
+    "known_failing_targets",
+    "parametrize_targets",
+    "requires_package",
+    "uses_gpu",
+    "utils",
+]
 
 
 def _own(name: str) -> Any:
@@ -14,9 +29,7 @@ def _own(name: str) -> Any:
         module = import_module("tvm.testing")
     except ImportError:
         raise AttributeError(name) from None
-    if name not in vars(module):
-        raise AttributeError(name)
-    return vars(module)[name]
+    return vars(module)[name] if name in vars(module) else requirement(name)
 
 
 __getattr__ = absent("tvm.testing", None, _own)

@@ -129,6 +129,10 @@ def _sliced(
         for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True)
     ]
     ranges = [found if len(range(*found)) else (0, 0, 1) for found in ranges]
+    parts = [(axis, found) for axis, found in zip(chosen, ranges, strict=True) if found != (0, shape[axis], 1)]
+    if not parts:
+        return node.input(0)
+    chosen, ranges = [axis for axis, _ in parts], [found for _, found in parts]
     firsts, lasts, steps = ([values[index] for values in ranges] for index in range(3))
     # an end of −1 would count from the end again
     lasts = [last if last >= 0 else -shape[axis] - 1 for axis, last in zip(chosen, lasts, strict=True)]

@@ -155,6 +155,7 @@ class ProgramImporter:
         entry = CONVERTERS.get(name) or CONVERTERS.get(_out_of_place(name))
         if entry is not None:
             value = entry.convert(self, *[self.resolve(arg) for arg in bound_arguments(node)])
+            value = self.emit(value) if isinstance(value, relax.Call) else value
             self._bind(node, value, check=not entry.narrows)
         elif name == "getitem":
             self._values[node] = self._getitem(*node.args)

@@ -28,6 +28,11 @@ from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
 from .registry import CONVERTERS
 from .values import Reference, Traced, array_of, dtype_name, flattened, overlap, plain, qparams_of, traced_in
 
+REMEDIES = {
+    "aten::_pack_padded_sequence": "the sizes of packed sequences are only known at run time: call the layer on the "
+    "padded batch, or export the model to ONNX, where it keeps the lengths",
+}
+"""What to do about an operator that is not supported, other than to rewrite it."""
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
@@ -149,7 +154,9 @@ class Importer:
     def _graph(self) -> Any:
         if not hasattr(self.module, "inlined_graph"):
             raise ModelFormatError(f"{self.source}: the module has no method forward")
-        return self.module.inlined_graph
+        graph = self.module.inlined_graph  # a copy
+        self._torch._C._jit_pass_dce(graph)  # what nothing reads, unless it changes something in place
+        return graph
 
     def _input_spec(self, name: str, example: Any) -> TensorSpec:
         dtype = dtype_name(example)
@@ -213,10 +220,10 @@ class Importer:
         if kind in QUESTIONS or (not depends and (kind in ARITHMETIC or kind in CONVERTERS)):
             return self._results(node, evaluate(node, [plain(value) for value in operands], is_constant=not depends))
         if kind not in CONVERTERS:
-            raise UnsupportedOperatorError(
-                f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other "
-                "operators or keep it out of the exported module"
+            remedy = REMEDIES.get(
+                kind, "rewrite this part of the model with other operators or keep it out of the module"
             )
+            raise UnsupportedOperatorError(f"{where(node)}: operator {kind} is not supported; {remedy}")
         in_place = kind.endswith("_") and not kind.endswith("__")
         arguments = self._arguments(node, operands)
         target = operands[0] if in_place else None

@@ -167,8 +167,10 @@ def convert_leaky_relu(node: Node) -> relax.Expr:
     """x for x ≥ 0, else alpha·x; alpha may be above 1 or negative."""
     alpha = float(node.options["alpha"])
     if not real_function(node, "float32"):
-        table = xnnpack_leaky_relu if node.delegated else tables.leaky_relu
-        return lookup(node, lambda source, target: table(source, target, alpha), (*BYTES, "int16"))
+        if node.delegated:
+            return lookup(node, lambda source, target: xnnpack_leaky_relu(source, target, alpha), BYTES)
+        signed = node.dtype() == "int16" and not node.reference_kernels
+        return lookup(node, lambda source, target: tables.leaky_relu(source, target, alpha, signed), (*BYTES, "int16"))
     x = node.input(0)
     return relax.op.where(_negative(node, x), node.emit(relax.op.multiply(x, constant(np.float32(alpha)))), x)
 

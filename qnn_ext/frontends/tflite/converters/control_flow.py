@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ....limits import charge
 from ....op import check_bounds
 from ....op.base import constant, constant_value
 from ....op.loop import MOST_TRIPS
 from ...loops import UnknownRoundsError, branch, check_states, loop
-from ..lists import Lists, Roles, Write, roles_of
+from ..lists import Lists, Position, Roles, Write, roles_of
 from ..node import Node, shape_of
 from ..reader import Subgraph
 from ..registry import converter
@@ -73,6 +74,14 @@ def convert_while(node: Node) -> list[relax.Expr]:
         return _While(node, condition, lists, plain, values).results()
 
 
+class _ElementsFound(Exception):
+    """A round writes elements of this shape into a list that was reserved for elements of unknown shape."""
+
+    def __init__(self, variable: int, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.variable, self.shape = variable, shape
+
+
 class _While:
     """One conversion, with lists as sequences and outputs as far as `roles` says."""
 
@@ -85,6 +94,13 @@ class _While:
         self._states = [i for i in range(len(values)) if i not in roles.fixed and i not in roles.outputs]
 
     def results(self) -> list[relax.Expr]:
+        while True:  # at most once more for each list
+            try:
+                return self._converted()
+            except _ElementsFound as found:
+                self._values[found.variable] = _with_elements(self._values[found.variable], found.shape)
+
+    def _converted(self) -> list[relax.Expr]:
         node, values = self._node, self._values
         states, outputs = loop(
             node,
@@ -149,8 +165,8 @@ class _While:
             raise self._node.malformed(f"slices {first} to {first + count - 1} of a list of {length}")
         if count == length:
             return stacked
-        if shape_of(before)[1:] != shape_of(stacked)[1:]:
-            raise self._node.unsupported(f"a list of elements of shape {shape_of(stacked)[1:]} that is not filled")
+        if _is_unknown(shape_of(before), shape_of(stacked)[1:]):
+            before = _with_elements(before, shape_of(stacked)[1:])
         parts = [self._part(before, 0, first), stacked, self._part(before, first + count, length)]
         return self._node.emit(relax.op.concat([part for part in parts if shape_of(part)[0]], 0))
 
@@ -162,7 +178,12 @@ class _While:
     def _replaced(self, write: Write, value: Any) -> relax.Expr:
         """A list with a slice replaced, wherever it is. value: tensor -> its value in the body"""
         node, before, item = self._node, value(write.source), value(write.item)
-        shape = shape_of(before)
+        shape, inputs = shape_of(before), self._lists.graph.inputs
+        element = shape_of(item)[1:] if write.leading else shape_of(item)
+        if write.source in inputs and _is_unknown(shape, element):
+            raise _ElementsFound(inputs.index(write.source), element)
+        if shape[0] == 1 and write.position == Position(None, 0):
+            return node.emit(relax.op.reshape(item, shape))
         index: relax.Expr = constant(np.int32(0)) if write.position.tensor is None else value(write.position.tensor)
         index = node.emit(relax.op.astype(node.emit(relax.op.reshape(index, ())), "int64"))
         index = node.emit(relax.op.add(index, constant(np.int64(write.position.offset))))
@@ -170,3 +191,17 @@ class _While:
         places = np.arange(shape[0], dtype=np.int64).reshape(-1, *[1] * (len(shape) - 1))
         here = node.emit(relax.op.equal(constant(places), index))
         return node.emit(relax.op.where(here, node.emit(relax.op.reshape(item, (1, *shape[1:]))), before))
+
+
+def _is_unknown(shape: Sequence[int], element: Sequence[int]) -> bool:
+    """Whether a list of this shape was reserved for elements of which only some dimensions, or none, were known."""
+    dims = shape[1:]
+    open_dims = len(dims) == len(element) and all(dim in (0, size) for dim, size in zip(dims, element, strict=True))
+    return tuple(dims) != tuple(element) and (not dims or open_dims)
+
+
+def _with_elements(reserved: relax.Expr, element: Sequence[int]) -> relax.Expr:
+    """A reserved list, of zeros, once the shape of its elements is known."""
+    shape = (shape_of(reserved)[0], *element)
+    charge(shape)
+    return constant(np.zeros(shape, str(reserved.ty.dtype)))

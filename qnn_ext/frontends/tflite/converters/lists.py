@@ -24,11 +24,12 @@ def _names(operator: str) -> tuple[str, str]:
 
 @converter(*_names("TensorListReserve"), max_version=1)
 def convert_reserve(node: Node) -> relax.Expr:
-    """A list of zeros. Dimensions of the elements that are not known count as 0: what is written into them is."""
+    """A list of zeros. Dimensions of the elements that are not known count as 0, and elements of unknown rank as
+    scalars: what is written into them is known."""
     count = node.integer(1)
     if count < 0:
         raise node.malformed(f"a list of {count} elements")
-    shape = (count, *(max(dim, 0) for dim in node.integers(0)))
+    shape = (count, *(max(dim, 0) for dim in (node.integers(0) if node.shape(0) else ())))
     charge(shape)
     found = re.search(rb"element_dtype\x12\x02\x30(.)", node.operator.custom_options, re.DOTALL)
     return constant(np.zeros(shape, _DTYPES.get(found[1][0], "float32") if found else "float32"))

@@ -51,6 +51,15 @@ class Matrix:
         return dequantize_accumulator(node, acc, quantized, sums, QParams(self.scale, 0, "int8", axis=0))
 
 
+def activation_of(node: Node, name: str) -> Callable[[relax.Expr], relax.Expr]:
+    """The activation function of a recurrent layer's new values, usually tanh."""
+    if name == "TANH":
+        return relax.op.tanh
+    if name not in ACTIVATION_RANGES:
+        raise node.unsupported(f"activation {name}")
+    return lambda value: node.activate(value, name)
+
+
 class FloatCell:
     """The arithmetic of a float or hybrid LSTM."""
 
@@ -58,7 +67,7 @@ class FloatCell:
         self.node, self.layer, self.emit = node, layer, node.emit
         if node.dtype(0) != "float32":
             raise node.unsupported(f"activations of dtype {node.dtype(0)}")
-        self.activation = self._activation(node.options["fused_activation_function"])
+        self.activation = activation_of(node, node.options["fused_activation_function"])
         self.input_weights = Matrix(node, [lstm_layer.input_weights(gate) for gate in layer.gates])
         self.recurrent_weights = Matrix(node, [lstm_layer.recurrent_weights(gate) for gate in layer.gates])
         self.projection = Matrix(node, [16]) if layer.projection else None
@@ -67,14 +76,6 @@ class FloatCell:
             for gate in layer.gates
             if layer.peephole and gate != "cell"
         }
-
-    def _activation(self, name: str) -> Callable[[relax.Expr], relax.Expr]:
-        """The activation function of the cell gate and the cell state, usually tanh."""
-        if name == "TANH":
-            return relax.op.tanh
-        if name not in ACTIVATION_RANGES:
-            raise self.node.unsupported(f"activation {name}")
-        return lambda value: self.node.activate(value, name)
 
     def _vector(self, index: int) -> relax.Expr:
         """A vector operand in float32."""

@@ -1,60 +1,25 @@
 """relay.op: the operators again, and operators by name."""
 
 from ....absent import absent
-from ....basic import (
-    ELEMENTWISE,
-    REDUCTIONS,
-    broadcast_to,
-    cast,
-    clip,
-    concatenate,
-    expand_dims,
-    full,
-    ones,
-    repeat,
-    reshape,
-    round,
-    split,
-    squeeze,
-    stack,
-    strided_slice,
-    take,
-    tile,
-    transpose,
-    where,
-    zeros,
-)
+from ....basic import *  # noqa: F403
+from ....basic import ELEMENTWISE, REDUCTIONS
+from ....basic import __all__ as _BASIC
 from ....expressions import Op
 from ....lowering import named_operator as get
 from .. import nn
+from . import annotation, contrib
 
 globals().update(ELEMENTWISE, **REDUCTIONS)
 
 __all__ = [
     *ELEMENTWISE,
     *REDUCTIONS,
+    *_BASIC,
     "Op",
-    "broadcast_to",
-    "cast",
-    "clip",
-    "concatenate",
-    "expand_dims",
-    "full",
+    "annotation",
+    "contrib",
     "get",
     "nn",
-    "ones",
-    "repeat",
-    "reshape",
-    "round",
-    "split",
-    "squeeze",
-    "stack",
-    "strided_slice",
-    "take",
-    "tile",
-    "transpose",
-    "where",
-    "zeros",
 ]
 
 _STRATEGY = "kernels are added to qnn_ext.topi_int8: ARCHITECTURE.md, Add a target"

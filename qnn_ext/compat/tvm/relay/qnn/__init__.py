@@ -1,68 +1,17 @@
 """relay.qnn: TVM 0.19 has the operators here, earlier ones in relay.qnn.op."""
 
 from ....absent import absent
-from ....quantized import (
-    abs,
-    add,
-    avg_pool2d,
-    batch_matmul,
-    concatenate,
-    contrib_dense_pack,
-    conv2d,
-    conv2d_transpose,
-    dense,
-    dequantize,
-    erf,
-    exp,
-    hardswish,
-    leaky_relu,
-    log,
-    mul,
-    quantize,
-    requantize,
-    rsqrt,
-    sigmoid,
-    simulated_dequantize,
-    simulated_quantize,
-    softmax,
-    sqrt,
-    subtract,
-    tanh,
-)
+from ....quantized import *  # noqa: F403
+from ....quantized import __all__ as _OPERATORS
 from ....requantization import RequantizeConfig, current_requantize_config, requantize_config
 from . import op, transform
 
 __all__ = [
+    *_OPERATORS,
     "RequantizeConfig",
-    "abs",
-    "add",
-    "avg_pool2d",
-    "batch_matmul",
-    "concatenate",
-    "contrib_dense_pack",
-    "conv2d",
-    "conv2d_transpose",
     "current_requantize_config",
-    "dense",
-    "dequantize",
-    "erf",
-    "exp",
-    "hardswish",
-    "leaky_relu",
-    "log",
-    "mul",
     "op",
-    "quantize",
-    "requantize",
     "requantize_config",
-    "rsqrt",
-    "sigmoid",
-    "simulated_dequantize",
-    "simulated_quantize",
-    "softmax",
-    "sqrt",
-    "subtract",
-    "tanh",
     "transform",
 ]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from tvm import relax
 
-from ...recurrent import Options, check_training, run_float_layers
+from ....recurrent_layers import Options, run_float_layers
+from ...training import check_training
 from ..registry import converter
 
 

@@ -9,7 +9,8 @@ from tvm import relax
 
 from .....errors import UnsupportedOperatorError
 from ....recurrent import Function
-from ...recurrent import Options, Products, cell_of, check_training, float_products, run_float_layers, run_layers
+from ....recurrent_layers import Options, Products, cell_of, float_products, run_float_layers, run_layers
+from ...training import check_training
 from ..dynamic import dynamic_linear
 from ..formulas import rounded_product
 from ..node import Node

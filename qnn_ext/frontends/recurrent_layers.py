@@ -1,4 +1,4 @@
-"""PyTorch's LSTM, GRU and RNN, for TorchScript and torch.export: layers on layers, in one or both directions."""
+"""LSTM, GRU and RNN as PyTorch, MXNet and cuDNN define them: layers on layers, in one or both directions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from ...errors import ModelFormatError, UnsupportedOperatorError
-from ...op import compound
-from ...op.base import shape_of
-from .. import recurrent
-from ..recurrent import Emitter, Function, States
+from ..errors import ModelFormatError
+from ..op import compound
+from ..op.base import shape_of
+from . import recurrent
+from .recurrent import Emitter, Function, States
 
 _STATES = {"lstm": 2}  # h and c; the others have h
 
@@ -33,7 +33,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a layer as PyTorch's operators take them."""
+    """The options of a layer."""
 
     layers: int
     bidirectional: bool
@@ -68,14 +68,6 @@ def cell_of(
         return recurrent.Gru(gates, products.recurrent, sigmoid, tanh, difference=True)
     activation = tanh if kind == "rnn_tanh" else function(relax.op.nn.relu)
     return recurrent.Rnn(recurrent.Gates(node, "h", times), products.recurrent, activation)
-
-
-def check_training(train: bool, dropout: float) -> None:
-    """Raises UnsupportedOperatorError for dropout in training mode."""
-    if train and dropout:
-        raise UnsupportedOperatorError(
-            "dropout between layers in training mode is not supported; call model.eval() before exporting it"
-        )
 
 
 def run_layers(

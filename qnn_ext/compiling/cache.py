@@ -1,0 +1,118 @@
+"""Builds kept on disk: the key of a build, which covers all that its result depends on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.ir.transform import PassContext
+from tvm.target import Target
+
+from ..errors import ArtifactError
+from ..files.cache import Cache
+from ..limits import current, using
+from ..module import QnnModule
+from ..running.engine import Engine
+from ..running.model import Model
+from ..targets.features import backend_of
+from ..targets.host import host_features
+from ..topi_int8.strategy import is_tuned
+from .program import Kept
+
+WORTHWHILE = 0.5
+"""Seconds that a build must take, without what is done when it is linked, for its result to be kept: an entry costs
+linking and disk space."""
+
+_IMPORTED = time.time()
+
+
+def cached(cache: Cache | None, module: QnnModule, target: Target, compiled: Callable[[Kept | None], Engine]) -> Engine:
+    """The engine that `compiled` returns for a module and a target, taken from the cache if that has it.
+
+    compiled: gets where code is kept, if it is
+    """
+    key = None if cache is None else _key(module, target)
+    if cache is None or key is None:
+        return compiled(None)
+    content = cache.get(key)
+    if content is not None:
+        limits, context = current(), PassContext.current()
+
+        def again() -> Engine:
+            with using(limits), context:
+                return compiled(None)
+
+        try:
+            return Engine.from_cache(content, module.source, again)
+        except ArtifactError:  # not written by `for_cache`
+            cache.drop(key)
+    started = time.monotonic()
+    engine = compiled(Kept(cache, json.dumps(_versions(), sort_keys=True)))
+    if time.monotonic() - started >= WORTHWHILE:
+        with contextlib.suppress(ArtifactError):  # there is no linker for it
+            cache.put(key, engine.for_cache())
+    return engine
+
+
+def _key(module: QnnModule, target: Target) -> str | None:
+    """The digest of everything that a build depends on; None if that cannot be known.
+
+    Builds for GPUs are not kept: their kernels are compiled when they are loaded. Nor are those with tiles from tuning
+    records, which are chosen one by one, with plugins, whose code may be anything, or within instruments of TVM, which
+    see every pass.
+    """
+    context, versions = PassContext.current(), _versions()
+    foreign = is_tuned() or "qnn_ext.plugins" in sys.modules or context.instruments
+    if backend_of(target).grid or foreign or versions is None:
+        return None
+    settings = {
+        "versions": versions,
+        "target": str(target),
+        "limits": asdict(current()),
+        "passes": [context.opt_level, *map(str, (context.config, context.required_pass, context.disabled_pass))],
+        "model": Model.of(replace(module, source=""), (), {}).to_json(),
+    }
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for state in module.states:
+        digest.update(np.ascontiguousarray(state.initial).tobytes())
+    try:
+        digest.update(tvm.ir.save_json(module.ir).encode())
+    except Exception:  # a module with what TVM cannot write down
+        return None
+    return digest.hexdigest()
+
+
+@cache
+def _versions() -> dict[str, str] | None:
+    """What compiles: this package, TVM, LLVM and NumPy, which folds constants, on this CPU. None if the package's own
+    code is not at hand, or was changed after it was imported."""
+    digest, newest = hashlib.sha256(), -math.inf
+    package = Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        newest = max(newest, path.stat().st_mtime)
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    if not -math.inf < newest < _IMPORTED:
+        return None
+    return {
+        "qnn_ext": digest.hexdigest(),
+        "tvm": tvm.__version__,
+        "tvm_ffi": tvm_ffi.__version__,
+        "llvm": str(tvm.target.codegen.llvm_version_major()),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "host": " ".join([platform.machine(), *sorted(host_features())]),
+    }
