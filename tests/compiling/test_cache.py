@@ -29,12 +29,6 @@ MODEL = DATA / "digits_cnn_int8.tflite"
 RECURRENT = DATA / "digits_lstm_int8.tflite"
 
 
-@pytest.fixture(autouse=True)
-def no_plugins(monkeypatch):
-    """As if no other test of this process had used plugins."""
-    monkeypatch.delitem(sys.modules, "qnn_ext.plugins", raising=False)
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The folder of a cache that keeps every build."""
