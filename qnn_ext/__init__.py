@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .frontends.mxnet import from_mxnet
     from .frontends.onnx import from_onnx
     from .frontends.pytorch import from_pytorch
+    from .frontends.relax import from_relax
     from .frontends.tflite import from_tflite
     from .interpreter import Interpreter
     from .limits import Limits
@@ -66,6 +67,7 @@ __all__ = [
     "from_mxnet",
     "from_onnx",
     "from_pytorch",
+    "from_relax",
     "from_tflite",
     "load",
     "qat",
@@ -80,6 +82,7 @@ _LAZY = {
     "from_mxnet": ".frontends.mxnet",
     "from_onnx": ".frontends.onnx",
     "from_pytorch": ".frontends.pytorch",
+    "from_relax": ".frontends.relax",
     "from_tflite": ".frontends.tflite",
 }
 

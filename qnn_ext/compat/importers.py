@@ -16,6 +16,7 @@ from ..frontends.tflite import from_tflite as import_tflite
 from ..module import QnnModule
 from .absent import refuse
 from .arrays import array_of
+from .expressions import Any_
 from .modules import IRModule, named
 
 Imported = tuple[IRModule, dict[str, Any]]
@@ -54,7 +55,7 @@ def from_onnx(
 ) -> Imported:
     """An ONNX model: a ModelProto, its bytes or its path. Raises what qnn_ext.from_onnx raises.
 
-    shape: input name -> shape
+    shape: input name -> shape; relay.Any as the first dimension stands for batches of any size
     dtype: of inputs, checked if it is a dict; opset and the others: Relay's means for graphs that did not say
     """
     module = import_onnx(model, shapes=_shapes(shape))
@@ -138,8 +139,11 @@ def _array(value: Any) -> np.ndarray:
     return value.asnumpy() if hasattr(value, "asnumpy") else array_of(value)
 
 
-def _shapes(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]] | None:
-    return None if shapes is None else {name: tuple(int(dim) for dim in shape) for name, shape in shapes.items()}
+def _shapes(shapes: Mapping[str, Sequence[Any]] | None) -> dict[str, tuple[Any, ...]] | None:
+    """Shapes as our importers take them: None for relay.Any."""
+    if shapes is None:
+        return None
+    return {name: tuple(None if isinstance(dim, Any_) else int(dim) for dim in shape) for name, shape in shapes.items()}
 
 
 def _check_dtypes(module: QnnModule, dtypes: Mapping[str, str]) -> None:

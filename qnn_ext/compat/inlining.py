@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax
-
 from ..errors import UnsupportedOperatorError
 from ..module import QnnModule
-from ..passes.inline import inlined
-from ..passes.rewrite import bindings_of, substitute
+from ..passes.inline import emitted
 
 
 def inline(module: QnnModule, inputs: list[Any], emit: Callable[[Any], Any]) -> list[Any]:
@@ -20,12 +17,4 @@ def inline(module: QnnModule, inputs: list[Any], emit: Callable[[Any], Any]) -> 
             f"{module.source} keeps a state between calls, and so cannot become part of another function: build it as "
             "it is"
         )
-    main = inlined(module.ir)["main"]
-    environment: dict[Any, Any] = dict(zip(main.params, inputs, strict=True))
-    for binding in bindings_of(main):
-        value = substitute(binding.value, environment)
-        environment[binding.var] = value if isinstance(value, relax.Tuple) else emit(value)
-    result = substitute(main.body.body, environment)
-    if isinstance(result, relax.Tuple):
-        return list(result.fields)
-    return [emit(relax.TupleGetItem(result, index)) for index in range(len(module.outputs))]
+    return emitted(module.ir, inputs, emit)

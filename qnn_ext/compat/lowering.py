@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from ..errors import InputError, QnnError, ShapeError
 from ..frontends.assembly import Assembly
+from ..frontends.batch import with_open_batch
 from ..frontends.building import blaming, distinct, reason
 from ..limits import limited
 from ..module import QnnModule, TensorSpec
@@ -95,15 +96,42 @@ def lower(
 
     params:        values of parameters that are weights; other names are ignored, as Relay did
     compute_dtype: of requantizations that name none
-    shapes:        parameter -> shape, where the function leaves dimensions open (relay.Any)
+    shapes:        parameter -> shape, where the function leaves dimensions open (relay.Any). Without, relay.Any as the
+                   first dimension of every input stands for batches of any size
 
     Raises ShapeError, which names the operator, UnsupportedOperatorError, InputError for parameters that do not fit.
     """
     model = _imported(function)
     if model is not None and not params:
         return model
+    if not shapes and _open_batch(function, params or {}):
+        remedy = "relay.vm.compile compiles for each shape, or give relay.var a number in place of relay.Any"
+        return with_open_batch(lambda size: _lowered(function, params, compute_dtype, _batches(function, size)), remedy)
+    return _lowered(function, params, compute_dtype, shapes)
+
+
+def _lowered(
+    function: Function, params: Mapping[str, Any] | None, compute_dtype: str, shapes: Mapping[str, Sequence[int]] | None
+) -> QnnModule:
     infer_parameters(function, params, shapes)
     return _Lowering(function, params or {}, compute_dtype, shapes or {}).run()
+
+
+def _open_batch(function: Function, params: Mapping[str, Any]) -> bool:
+    """Whether relay.Any is the first dimension of every input, and no other."""
+    types = [param.type_annotation for param in function.params if param.name_hint not in params]
+    shapes = [[isinstance(dim, Any_) for dim in given.shape] for given in types if given is not None]
+    return bool(shapes) and all(dims[:1] == [True] and not any(dims[1:]) for dims in shapes)
+
+
+def _batches(function: Function, size: int) -> dict[str, Sequence[int]]:
+    """The shapes of the inputs for this number of samples."""
+    names = distinct([param.name_hint for param in function.params])
+    return {
+        name: (size, *param.type_annotation.shape[1:])
+        for param, name in zip(function.params, names, strict=True)
+        if param.type_annotation and any(isinstance(dim, Any_) for dim in param.type_annotation.shape)
+    }
 
 
 def _imported(function: Function) -> QnnModule | None:
@@ -167,8 +195,9 @@ class _Lowering:
             return constant(array)
         if any(isinstance(dim, Any_) for dim in shape):
             raise ShapeError(
-                f"input {name!r} has an open dimension (relay.Any): compile with relay.vm.compile or "
-                'relay.create_executor("vm", …), which fix shapes at the first call'
+                f"input {name!r} has an open dimension (relay.Any), of which a graph only takes the first of every "
+                'input: compile with relay.vm.compile or relay.create_executor("vm", …), which fix shapes at the first '
+                "call"
             )
         self.specs.append(TensorSpec(name, tuple(map(int, shape)), dtype))
         return self.assembly.input(name, [tirx.IntImm("int64", int(dim)) for dim in shape], dtype)
@@ -269,7 +298,10 @@ def type_of(expr: Expr) -> TensorType | TupleType | FuncType:
     """The type of an expression, found by lowering what it is computed from."""
     if isinstance(expr, Var) and expr.type_annotation is not None:
         return expr.type_annotation
-    types = [TensorType(spec.shape, spec.dtype) for spec in _module_of(expr).outputs]
+    types = [
+        TensorType((Any_(), *spec.shape[1:]) if spec.dynamic_batch else spec.shape, spec.dtype)
+        for spec in _module_of(expr).outputs
+    ]
     single = len(types) == 1 and not isinstance(expr.body if isinstance(expr, Function) else expr, Tuple)
     result = types[0] if single else TupleType(types)
     return FuncType([param.type_annotation for param in expr.params], result) if isinstance(expr, Function) else result

@@ -268,6 +268,16 @@ def channel_length(info: TensorInfo, axis: int) -> Any:
     return info.shape[normalize_axis(axis, info.ndim)] if info.ndim else None
 
 
+def axis_in_use(axis: int, data: Any, *qparams: Any) -> int:
+    """`axis`; −1 where `data` has no such axis and no scale or zero point is a vector, so that, as in Relay, it means
+    nothing."""
+    exprs = [as_expr(value) for value in (data, *qparams)]
+    if not all(has_type(expr) and isinstance(expr.ty, relax.TensorType) and expr.ty.ndim >= 0 for expr in exprs):
+        return axis
+    ndim, *ranks = (int(expr.ty.ndim) for expr in exprs)
+    return axis if any(ranks) or -ndim <= axis < ndim else -1
+
+
 def check_out_dtype(out_dtype: str, *allowed: str) -> None:
     """Raise ShapeError unless the attribute is one of the dtypes."""
     if out_dtype not in allowed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -16,6 +17,7 @@ from .base import (
     Shape,
     TensorInfo,
     along_axis,
+    axis_in_use,
     broadcast_shape,
     channel_length,
     check_dtype,
@@ -216,6 +218,14 @@ def _call(definition: OpDef, args: tuple[relax.Expr, ...], rounding: str, comput
     return definition.call(*args, rounding=rounding, compute_dtype=check(rounding, compute_dtype), **rest)
 
 
+def _axes(lhs_axis: int, rhs_axis: int, args: tuple[Any, ...]) -> dict[str, int]:
+    lhs, rhs, *qparams = args
+    return {
+        "lhs_axis": axis_in_use(lhs_axis, lhs, *qparams[:2]),
+        "rhs_axis": axis_in_use(rhs_axis, rhs, *qparams[2:4]),
+    }
+
+
 def add(
     lhs: relax.Expr,
     rhs: relax.Expr,
@@ -252,7 +262,7 @@ def add(
     Raises ShapeError, QnnError. Source: Relay qnn.add; TFLite reference_ops::AddElementwise.
     """
     args = (lhs, rhs, lhs_scale, lhs_zero_point, rhs_scale, rhs_zero_point, output_scale, output_zero_point)
-    attributes = {"lhs_axis": lhs_axis, "rhs_axis": rhs_axis, "out_dtype": out_dtype, "pot_scale": pot_scale}
+    attributes = {**_axes(lhs_axis, rhs_axis, args), "out_dtype": out_dtype, "pot_scale": pot_scale}
     return _call(ADD, args, rounding, compute_dtype, **attributes)
 
 
@@ -277,7 +287,7 @@ def subtract(
     Raises ShapeError, QnnError. Source: Relay qnn.subtract; TFLite SUB.
     """
     args = (lhs, rhs, lhs_scale, lhs_zero_point, rhs_scale, rhs_zero_point, output_scale, output_zero_point)
-    attributes = {"lhs_axis": lhs_axis, "rhs_axis": rhs_axis, "out_dtype": out_dtype, "pot_scale": pot_scale}
+    attributes = {**_axes(lhs_axis, rhs_axis, args), "out_dtype": out_dtype, "pot_scale": pot_scale}
     return _call(SUBTRACT, args, rounding, compute_dtype, **attributes)
 
 
@@ -305,7 +315,7 @@ def mul(
     Raises ShapeError, QnnError. Source: Relay qnn.mul; TFLite reference_integer_ops::MulElementwise.
     """
     args = (lhs, rhs, lhs_scale, lhs_zero_point, rhs_scale, rhs_zero_point, output_scale, output_zero_point)
-    attributes = {"lhs_axis": lhs_axis, "rhs_axis": rhs_axis, "out_dtype": out_dtype}
+    attributes = {**_axes(lhs_axis, rhs_axis, args), "out_dtype": out_dtype}
     return _call(MUL, args, rounding, compute_dtype, **attributes)
 
 

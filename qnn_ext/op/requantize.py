@@ -12,6 +12,7 @@ from .base import (
     Shape,
     TensorInfo,
     along_axis,
+    axis_in_use,
     channel_length,
     check_dtype,
     check_out_dtype,
@@ -88,13 +89,14 @@ def quantize(
 
     data:       float tensor of any shape
     scale:      float, scalar or a vector along `axis`; real units per integer step
-    zero_point: int32, scalar or a vector along `axis`
+    zero_point: int32, scalar or a vector along `axis`, which scalars leave without meaning
     out_dtype:  int8, uint8, int16, uint16, int32 or int64
     rounding:   midpoints to even, "TONEAREST_EVEN" (ONNX, PyTorch, XNNPACK), or away from zero, "TONEAREST" (TFLite)
     reciprocal: multiply by f32(1 / scale) instead of dividing, as PyTorch and XNNPACK do
 
     NaN becomes the zero point; infinities saturate. Raises ShapeError. Source: Relay qnn.quantize, ONNX QuantizeLinear.
     """
+    axis = axis_in_use(axis, data, scale, zero_point)
     return QUANTIZE.call(
         data, scale, zero_point, axis=axis, out_dtype=out_dtype, rounding=rounding, reciprocal=reciprocal
     )
@@ -141,6 +143,7 @@ def dequantize(
     data: integer tensor; scale (float) and zero_point (int32): scalars or vectors along `axis`.
     Raises ShapeError. Source: Relay qnn.dequantize, ONNX DequantizeLinear.
     """
+    axis = axis_in_use(axis, data, scale, zero_point)
     return DEQUANTIZE.call(data, scale, zero_point, axis=axis, out_dtype=out_dtype)
 
 
@@ -253,13 +256,11 @@ def requantize(
     Equal per-tensor scales skip the multiplication. Raises ShapeError, QnnError (unknown rounding).
     Source: Relay qnn.requantize; TFLite MultiplyByQuantizedMultiplier.
     """
+    qparams = (input_scale, input_zero_point, output_scale, output_zero_point)
     return REQUANTIZE.call(
         data,
-        input_scale,
-        input_zero_point,
-        output_scale,
-        output_zero_point,
-        axis=axis,
+        *qparams,
+        axis=axis_in_use(axis, data, *qparams),
         rounding=rounding,
         compute_dtype=check_requantize_rounding(rounding, compute_dtype),
         out_dtype=out_dtype,

@@ -14,6 +14,7 @@ from .base import (
     Shape,
     TensorInfo,
     along_axis,
+    axis_in_use,
     channel_length,
     check_dtype,
     check_qparams,
@@ -102,6 +103,7 @@ def simulated_quantize(
 
     Raises ShapeError. Source: Relay qnn.simulated_quantize.
     """
+    axis = axis_in_use(axis, data, scale, zero_point)
     return SIMULATED_QUANTIZE.call(data, dtype, scale, zero_point, axis=axis)
 
 
@@ -112,6 +114,7 @@ def simulated_dequantize(
 
     Raises ShapeError. Source: Relay qnn.simulated_dequantize.
     """
+    axis = axis_in_use(axis, data, scale, zero_point)
     return SIMULATED_DEQUANTIZE.call(data, dtype, scale, zero_point, axis=axis)
 
 

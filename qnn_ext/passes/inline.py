@@ -1,7 +1,9 @@
-"""Inline: functions that `main` calls become part of it, because the build's passes see only `main`."""
+"""Inline: functions that `main` calls become part of it, because the build's passes see only `main`; and `main` becomes
+part of another function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import IRModule, ir, relax
@@ -34,6 +36,21 @@ def inlined(mod: IRModule) -> IRModule:
         for binding in new.bindings:
             new.environment[binding.var] = bound(result_of(new.substituted(binding.value)), binding.var.name)
     return new.module()
+
+
+def emitted(mod: IRModule, inputs: Sequence[Any], emit: Callable[[Any], Any]) -> list[Any]:
+    """The results of `main` for these inputs, emitted elsewhere binding by binding; `emit` binds and types a value."""
+    main = inlined(mod)["main"]
+    environment: dict[Any, Any] = dict(zip(main.params, inputs, strict=True))
+    for binding in bindings_of(main):
+        value = substitute(binding.value, environment)
+        environment[binding.var] = value if isinstance(value, relax.Tuple) else emit(value)
+    result = substitute(main.body.body, environment)
+    if isinstance(result, relax.Tuple):
+        return list(result.fields)
+    if isinstance(main.ret_ty, relax.TupleType):
+        return [emit(relax.TupleGetItem(result, index)) for index in range(len(main.ret_ty.fields))]
+    return [result]
 
 
 def _callee(mod: IRModule, value: Any) -> relax.Function | None:

@@ -71,6 +71,10 @@ def variants() -> dict[str, Case]:
         [("data", (4, 6), "int32")],
         lambda x: op.requantize(x, vector * 1e-6, 0, 0.3, 1, 1, "TFLITE_UPWARD"),
     )
+    cases["conv2d-depthwise-hwoi-run-time-weight"] = (
+        [*image["uint8"], ("weight", (3, 3, 6, 2), "int8")],
+        lambda x, w: op.conv2d(x, w, 3, 5, 0.5, 0.5, groups=6, kernel_layout="HWOI"),
+    )
     cases["mean-equal-scales"] = image["uint8"], lambda x: op.mean(x, 0.5, 3, 0.5, 130, axis=[1, 3], out_dtype="uint8")
     cases["mean-all-axes"] = image["int16"], lambda x: op.mean(x, 0.5, 0, 0.4, 0, keepdims=True, out_dtype="int16")
     cases["sum-wraps"] = (

@@ -119,6 +119,17 @@ def test_from_onnx():
         relay.frontend.from_onnx(model, dtype={spec.name: "uint8"})
 
 
+def test_from_onnx_open_batch():
+    """relay.Any in a shape stands for batches of any size."""
+    onnx = pytest.importorskip("onnx")
+    shape = [2, 4]
+    given, found = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "net", [given], [found])
+    mod, params = relay.frontend.from_onnx(onnx.helper.make_model(graph), {"x": (relay.Any(), 4)})
+    values = rng.normal(size=(3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(run(mod, params, "x", values), np.maximum(values, 0))
+
+
 # ---- deploy_quantized --------------------------------------------------------------------------------------------
 
 

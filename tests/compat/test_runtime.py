@@ -14,7 +14,7 @@ from qnn_ext.compat.absent import NotHonouredError
 from qnn_ext.compat.tvm import IRModule, cpu, device, nd, relay, runtime, target, transform
 from qnn_ext.compat.tvm.contrib import graph_executor, graph_runtime, utils
 from qnn_ext.compat.tvm.runtime.vm import VirtualMachine
-from qnn_ext.errors import ArtifactError, InputError, ShapeError, TargetError
+from qnn_ext.errors import ArtifactError, InputError, ShapeError, TargetError, UnsupportedOperatorError
 
 rng = np.random.default_rng(3)
 WEIGHT = rng.integers(-128, 128, (5, 8)).astype(np.int8)
@@ -133,7 +133,7 @@ def test_results_within_results():
 
 
 def test_open_dimensions():
-    """relay.Any: the virtual machine takes any shape; a graph has to know."""
+    """relay.Any: the virtual machine takes any shape; a graph takes batches of any size, and has to know the rest."""
     x = relay.var("x", shape=(relay.Any(), 4), dtype="float32")
     expr = relay.nn.relu(x * relay.const(-1.0))
     machine = VirtualMachine(relay.vm.compile(IRModule.from_expr(expr), "x86-64"), cpu())
@@ -143,8 +143,15 @@ def test_open_dimensions():
     machine.set_input("main", x=data)
     np.testing.assert_array_equal(machine.run().numpy(), np.maximum(-data, 0))
     assert len(machine.benchmark(cpu(), data, repeat=2, number=1).results) == 2
+    assert repr(expr.checked_type) == "Tensor[(?, 4), float32]"
+    graph = graph_executor.GraphModule(relay.build(expr, "x86-64"))
+    graph.run(x=data)
+    np.testing.assert_array_equal(graph.get_output(0).numpy(), np.maximum(-data, 0))
+    with pytest.raises(UnsupportedOperatorError, match=r"may mix the samples; fix the batch size: relay\.vm\.compile"):
+        relay.build(relay.sum(x, axis=0), "x86-64")
+    wide = relay.nn.relu(relay.var("x", shape=(4, relay.Any()), dtype="float32"))
     with pytest.raises(ShapeError, match=r"input 'x' has an open dimension .*: compile with relay\.vm\.compile"):
-        relay.build(expr, "x86-64")
+        relay.build(wide, "x86-64")
 
 
 def test_imported_model_inside_a_function():

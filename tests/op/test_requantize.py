@@ -131,7 +131,7 @@ def test_requantize_errors():
     with pytest.raises(ShapeError, match="vector of 3"):
         op.requantize(x, np.ones(2, np.float32), 0, 1.0, 0)
     with pytest.raises(ShapeError, match="axis 2 is out of range"):
-        op.requantize(x, 1.0, 0, 1.0, 0, axis=2)
+        op.requantize(x, np.ones(3, np.float32), 0, 1.0, 0, axis=2)
     with pytest.raises(ShapeError, match="finite and positive"):
         op.requantize(x, 1.0, 0, 0.0, 0)
     with pytest.raises(ShapeError, match="out_dtype"):
@@ -223,3 +223,19 @@ def test_dequantize_errors():
         op.dequantize(var("x", (2,), "int8"), 1.0, 0, out_dtype="int32")
     with pytest.raises(ShapeError, match="data must be"):
         op.dequantize(var("x", (2,), "float32"), 1.0, 0)
+
+
+def test_axis_without_meaning(rng):
+    """Where scales and zero points are scalars, operands need not have the axis, as in Relay."""
+    x = rng.integers(-100, 100, 5).astype(np.int8)
+    real = op.dequantize(x, 0.5, 3, axis=1)
+    np.testing.assert_array_equal(evaluate(real), (x.astype(np.float32) - 3) * np.float32(0.5))
+    np.testing.assert_array_equal(evaluate(op.quantize(evaluate(real), 0.5, 3, axis=3)), x)
+    np.testing.assert_array_equal(evaluate(op.requantize(x, 0.5, 3, 0.5, 3, axis=-4)), x)
+    simulated = op.simulated_quantize(evaluate(real), 1, 0.5, 3, axis=1)
+    np.testing.assert_array_equal(
+        evaluate(op.simulated_dequantize(evaluate(simulated), 1, 0.5, 3, axis=1)), evaluate(real)
+    )
+    np.testing.assert_array_equal(evaluate(op.add(x, np.int8(3), 0.5, 3, 0.5, 3, 0.5, 3, lhs_axis=2, rhs_axis=1)), x)
+    with pytest.raises(ShapeError, match="axis 1 is out of range"):
+        op.dequantize(x, np.ones(5, np.float32), 3, axis=1)

@@ -17,13 +17,13 @@ from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, li
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
+from ..batch import with_open_batch
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..feedback import with_states
 from ..unread import needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
-from .batch import check_batch_axis
 from .control_flow import CONTROL_FLOW
 from .fallback import convert_with_tvm
 from .folding import evaluate, narrow_constant, unpacked
@@ -70,17 +70,13 @@ def _import(source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[st
     if not model.outputs:
         raise ModelFormatError(f"{where}: the model has no outputs: export it again")
     dims = InputShapes(model, shapes)
-    module = Importer(model, dims.all(), where).run()
-    if dims.dynamic_batch:
-        check_batch_axis(module, lambda: Importer(model, dims.all(2), where).run(), fixing_hint(model))
+
+    def imported(batch: int) -> QnnModule:
+        return Importer(model, dims.all(batch), where).run()
+
+    module = with_open_batch(imported, fixing_hint(model)) if dims.dynamic_batch else imported(1)
     ir, notes = qdq_to_integer(module.ir)
-    return replace(
-        module,
-        ir=ir,
-        inputs=tuple(replace(spec, dynamic_batch=dims.dynamic_batch) for spec in module.inputs),
-        outputs=tuple(replace(spec, dynamic_batch=dims.dynamic_batch) for spec in module.outputs),
-        notes=(*module.notes, *notes),
-    )
+    return replace(module, ir=ir, notes=(*module.notes, *notes))
 
 
 def _with_constants(model: Model, constants: Mapping[str, Any]) -> Model:

@@ -23,8 +23,8 @@ import numpy as np
 from tvm import relax
 
 from ... import op as qnn
-from ...op.base import call_attributes, constant, constant_value
-from ...op.conv2d import permutation, weight_to_ohwi
+from ...op.base import call_attributes, constant, constant_value, shape_of
+from ...op.conv2d import ohwi_shape, permutation, weight_to_ohwi
 from ...op.dense import unpack_weight
 from ..rewrite import Emit
 from .registry import canonical
@@ -149,8 +149,11 @@ def canonicalize_conv2d(call: relax.Call, emit: Emit) -> relax.Expr:
             data, attributes = _padded(data, input_zero_point, attributes, emit)
         acc = _conv2d_terms(data, weight_value, input_zero_point, zw.reshape(-1), attributes, emit)
     else:
-        weight_expr = constant(weight_value) if weight_value is not None else _permuted(weight, kernel_layout, emit)
-        acc = _conv2d_of_run_time(data, weight_expr, input_zero_point, weight_zero_point, attributes, emit)
+        if weight_value is not None:
+            weight = constant(weight_value)
+        else:
+            weight = _ohwi(weight, kernel_layout, attributes["groups"], emit)
+        acc = _conv2d_of_run_time(data, weight, input_zero_point, weight_zero_point, attributes, emit)
     if layout != "NHWC":
         acc = relax.op.permute_dims(emit(acc), list(permutation("NHWC", layout)))
     return acc
@@ -176,7 +179,11 @@ def _conv2d_of_run_time(
     return _minus_sums(acc, sums, columns, math.prod(window), (za, zw), emit)
 
 
-def _permuted(weight: relax.Expr, kernel_layout: str, emit: Emit) -> relax.Expr:
+def _ohwi(weight: relax.Expr, kernel_layout: str, groups: int, emit: Emit) -> relax.Expr:
+    """`weight_to_ohwi` of a weight computed at run time."""
+    if kernel_layout == "HWOI" and groups > 1:
+        by_channel = emit(relax.op.permute_dims(weight, [2, 3, 0, 1]))
+        return emit(relax.op.reshape(by_channel, ohwi_shape(shape_of(weight), kernel_layout, groups)))
     return emit(relax.op.permute_dims(weight, list(permutation(kernel_layout, "OHWI"))))
 
 

@@ -10,7 +10,7 @@ where it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,12 +18,12 @@ import numpy as np
 import tvm_ffi
 from tvm import relax, tirx
 
-from ...errors import QnnError, UnsupportedOperatorError
-from ...module import QnnModule
-from ...op.arguments import data_of, factors_of
-from ...op.base import call_attributes, constant_value, definition_of, shape_of
-from ...op.loop import Loop, results_of
-from ...passes.rewrite import bindings_of
+from ..errors import QnnError, UnsupportedOperatorError
+from ..module import QnnModule
+from ..op.arguments import data_of, factors_of
+from ..op.base import call_attributes, constant_value, definition_of, shape_of
+from ..op.loop import Loop, results_of
+from ..passes.rewrite import bindings_of
 
 # Every element of the result depends on the elements at its own position, after broadcasting
 _ELEMENTWISE_NAMES = """
@@ -58,14 +58,18 @@ Places: TypeAlias = "Place | list[Any] | None"
 """Of a tensor, None if it is the same for any number of samples, or of the fields of a tuple."""
 
 
-def check_batch_axis(single: QnnModule, import_double: Callable[[], QnnModule], remedy: str) -> None:
-    """Raise UnsupportedOperatorError, naming the operator, unless every sample is computed independently.
+def with_open_batch(import_for: Callable[[int], QnnModule], remedy: str) -> QnnModule:
+    """The model for one sample, to be called with batches of any size.
 
-    single, import_double: the model imported for one sample, and a function that imports it for two
+    import_for: imports it for a number of samples, the first dimension of every input
+    remedy:     how a user fixes that number
+
+    Raises UnsupportedOperatorError, naming the operator, unless every sample is computed independently.
     """
+    single = import_for(1)
     try:
         try:
-            double = import_double()
+            double = import_for(2)
         except QnnError as error:
             raise _Mixed(f"it only works for one sample: {error}") from None
         one, two = single.ir["main"], double.ir["main"]
@@ -80,6 +84,10 @@ def check_batch_axis(single: QnnModule, import_double: Callable[[], QnnModule], 
         raise UnsupportedOperatorError(
             f"the model leaves its batch size open, but {error}; fix the batch size: {remedy}"
         ) from None
+    inputs, outputs = (
+        tuple(replace(spec, dynamic_batch=True) for spec in specs) for specs in (single.inputs, single.outputs)
+    )
+    return replace(single, inputs=inputs, outputs=outputs)
 
 
 class _Mixed(Exception):
