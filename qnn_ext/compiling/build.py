@@ -27,6 +27,7 @@ from ..passes import (
     join_shuffles,
     legalize,
     lower,
+    order_channels,
     sink_reshapes,
     sink_shuffles,
 )
@@ -190,7 +191,8 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         partial(channels_last, any_order=True),  # float convolutions too: from here on, their last bits may differ
         fold_quantized,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
-        fuse,  # product + epilogue → one kernel each
+        order_channels,  # as that transpose stores them
+        partial(fuse, grid=backend_of(target).grid),  # product + epilogue → one kernel each
     ]
     for one in passes:
         mod = one(mod)

@@ -44,19 +44,19 @@ class Group:
     members: list[int]
 
 
-def fuse(mod: IRModule) -> IRModule:
-    """Move groups of bindings of `main` into private functions with a "Composite" attribute."""
+def fuse(mod: IRModule, grid: bool = False) -> IRModule:
+    """Move groups of bindings of `main` into private functions with a "Composite" attribute. grid: for a GPU"""
     mod = _repeat_dequantize(mod)
     function = mod["main"]
     bindings = bindings_of(function)
-    groups = find_groups(function, bindings)
+    groups = find_groups(function, bindings, grid)
     last = {group.members[-1]: group for group in groups}
     inside = {index for group in groups for index in group.members}
 
     functions: dict[int, relax.Function] = {}
     parameters: dict[int, list[relax.Var]] = {}
     for end, group in last.items():
-        functions[end], parameters[end] = _extract(shuffles.in_order([bindings[index] for index in group.members]))
+        functions[end], parameters[end] = _extract([bindings[index] for index in group.members])
 
     new = Rebuild(function)
     names = {end: new.builder.add_func(functions[end], _kernel_name(bindings, last[end])) for end in last}
@@ -86,14 +86,14 @@ def _repeat_dequantize(mod: IRModule) -> IRModule:
     return rewrite(mod, rule)
 
 
-def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> list[Group]:
+def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding], grid: bool = False) -> list[Group]:
     """Groups in no particular order; no binding belongs to two of them.
 
     Products come first, later ones before earlier ones, so that a residual addition of two convolutions goes to the
     later one: by then the other's result exists. Only when each product has the operators after it do products take
     operators on other inputs, and only then are the remaining elementwise operators grouped with each other.
     """
-    graph = _Graph(function, bindings)
+    graph = _Graph(function, bindings, grid)
     products = [index for index in reversed(range(len(bindings))) if graph.is_product(index)]
     groups = [Group(members) for members in graph.grouped(products).values()]
     for head in range(len(bindings)):
@@ -107,8 +107,9 @@ def find_groups(function: relax.Function, bindings: Sequence[relax.VarBinding]) 
 class _Graph(Regions):
     """The QNN graph: products, and what else has a kernel of ours."""
 
-    def __init__(self, function: relax.Function, bindings: Sequence[relax.VarBinding]) -> None:
+    def __init__(self, function: relax.Function, bindings: Sequence[relax.VarBinding], grid: bool) -> None:
         super().__init__(function, bindings)
+        self._grid = grid
         self.traits = [traits_of(binding.value) for binding in bindings]
         self._elementwise = [is_elementwise(binding.value) for binding in bindings]
 
@@ -154,7 +155,7 @@ class _Graph(Regions):
         if not self.is_product(head):
             return members
         if self.traits[head].weight is not None:
-            return shuffles.behind(self, head, members)
+            return shuffles.behind(self, head, members, self._grid)
         return matrix_moves.behind(self, matrix_moves.in_front(self, head, members), self._shape(head))
 
     def comes_aside(self, index: int, inside: set[int], head: int, last: int) -> bool:

@@ -294,7 +294,8 @@ class _Kernel:
         sch = Schedule(function)
         shuffle = shuffle_of([binding.value for binding in bindings_of(self.function) if op_name(binding.value)])
         if shuffle is not None:
-            in_order_of_channels(sch, *shuffle)
+            tiled = not (backend_of(self._target).grid or self._product.implementation.is_generic)
+            in_order_of_channels(sch, *shuffle, tiled)
         self._product.implementation.schedule(sch, self._product.workload, self._target)
         return sch.mod["main"]
 

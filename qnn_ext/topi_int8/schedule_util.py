@@ -22,9 +22,12 @@ from ..targets.features import sharing_of
 TASKS = 16
 """Enough parallel iterations for several cores; loops inside stay serial and keep their data in cache."""
 
+LEAST_VECTOR = 4  # lanes
 CHANNELS = 3  # their axis in a convolution's result, (N, H, W, C)
 
 RUN = "qnn_ext.run"  # on an output block: how many of its channels are stored side by side
+APART = "qnn_ext.apart"  # on a block that moves an epilogue's result, tile by tile: the order of its axes then
+PARTS = "qnn_ext.parts"  # on the same block: how its channels are split
 
 # TVM can vectorize nearbyint but does not declare it; without this, one call makes the whole epilogue scalar.
 Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
@@ -45,16 +48,16 @@ def inline_epilogue(sch: Schedule, accumulator: SBlockRV) -> SBlockRV:
 
     Elementwise stages that feed the epilogue from the side (a residual input, a window sum times its zero point) are
     inlined too; reductions among them, such as a window sum, stay separate blocks. If no stage follows, the accumulator
-    itself is returned.
+    itself is returned. A block that moves the result, see `move_apart`, is not part of the epilogue.
     """
     name = sch.get(accumulator).name_hint
     current = accumulator
     while True:
-        consumers = [block for block in sch.get_consumers(current) if not is_reduction(sch, block)]
+        consumers = [block for block in _parts_behind(sch, current) if not is_reduction(sch, block)]
         if not consumers:
             break
         for block in consumers:
-            if sch.get_consumers(block):
+            if _parts_behind(sch, block):
                 sch.compute_inline(block)
                 break
         else:
@@ -63,6 +66,10 @@ def inline_epilogue(sch: Schedule, accumulator: SBlockRV) -> SBlockRV:
     if sch.get(current).name_hint != name:
         _inline_side_inputs(sch, current, name)
     return current
+
+
+def _parts_behind(sch: Schedule, block: SBlockRV) -> list[SBlockRV]:
+    return [consumer for consumer in sch.get_consumers(block) if APART not in sch.get(consumer).annotations]
 
 
 def _inline_side_inputs(sch: Schedule, output: SBlockRV, accumulator: str) -> None:
@@ -76,10 +83,12 @@ def _inline_side_inputs(sch: Schedule, output: SBlockRV, accumulator: str) -> No
                 break
 
 
-def in_order_of_channels(sch: Schedule, shape: Sequence[int], axes: Sequence[int]) -> None:
+def in_order_of_channels(sch: Schedule, shape: Sequence[int], axes: Sequence[int], tiled: bool) -> None:
     """Iterate the function's result over N, H, W and C, so that it is an epilogue like any other.
 
-    It is (N, H, W, C) with the channels split as `shape` says, and its axes then in the order `axes`.
+    It is (N, H, W, C) with the channels split as `shape` says, and its axes then in the order `axes`. Where few
+    channels are stored side by side, the result of a schedule that is `tiled`, and so calls `move_apart`, stays a block
+    of its own: the epilogue leaves a tile of vectors on the stack, which that block moves.
     """
     (output,) = sch.get_output_blocks(sch.get_sblock("root"))
 
@@ -89,7 +98,27 @@ def in_order_of_channels(sch: Schedule, shape: Sequence[int], axes: Sequence[int
         return [places[0], places[1], places[2], channel]
 
     sch.transform_block_layout(output, tirx.IndexMap.from_func(original, ndim=len(axes), index_dtype="int32"))
-    sch.annotate(output, RUN, run_of(shape, axes))
+    run = run_of(shape, axes)
+    if tiled and run % LEAST_VECTOR:
+        sch.annotate(output, APART, list(axes))
+        sch.annotate(output, PARTS, list(shape[CHANNELS:]))
+    else:
+        sch.annotate(output, RUN, run)
+
+
+def move_apart(sch: Schedule, output: SBlockRV, loop: LoopRV) -> None:
+    """Compute the block that moves an epilogue's result, if there is one, behind each tile, which `loop` iterates over:
+    in the order in which it is stored, if the channels of a tile are whole parts, and channel by channel otherwise."""
+    moved = next((block for block in sch.get_consumers(output) if APART in sch.get(block).annotations), None)
+    if moved is None:
+        return
+    axes, parts = ([int(size) for size in sch.get(moved).annotations[key]] for key in (APART, PARTS))
+    sch.set_scope(output, 0, "local")
+    sch.reverse_compute_at(moved, loop, preserve_unit_loops=True)
+    *pixels, channel = sch.get_loops(moved)[-CHANNELS - 1 :]
+    if extent(sch, channel) % math.prod(parts[1:]) == 0:
+        loops = [*pixels, *sch.split(channel, [None, *parts[1:]])]
+        sch.reorder(*(loops[axis] for axis in axes))
 
 
 def run_of(shape: Sequence[int], axes: Sequence[int]) -> int:
@@ -145,7 +174,8 @@ def root_blocks(sch: Schedule, done: Sequence[SBlockRV]) -> list[SBlockRV]:
     """The blocks of the function that are not in `done`."""
     names = {sch.get(block).name_hint for block in done}
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    return [block for block in blocks if sch.get(block).name_hint not in names]
+    others = [block for block in blocks if sch.get(block).name_hint not in names]
+    return [block for block in others if APART not in sch.get(block).annotations]
 
 
 def schedule_root_blocks(sch: Schedule, done: Sequence[SBlockRV], target: Target, vector: int = 16) -> None:

@@ -89,12 +89,26 @@ def kernels(engine) -> list[str]:
         (4, "DCR", 2, "float"),
         (2, "CRD", 3, "float"),
         (3, "DCR", 1, "float"),
+        (2, "DCR", 20, "float"),
+        (3, "CRD", 3, "float"),
+        (5, "CRD", 3, "float"),
     ],
 )
 def test_exact(rng, size, mode, inner, tail, target):
     """Bytes and float32 in channels first, odd images, several batches."""
     module, inputs = upscaling(rng, size, mode, inner, tail)
     engine = qnn_ext.build(module, target, num_threads=1)
+    np.testing.assert_array_equal(engine(*inputs), qnn_ext.Interpreter(module)(*inputs))
+
+
+@pytest.mark.parametrize("tail", ["float", "requantize", "residual"])
+@pytest.mark.parametrize(("size", "mode", "inner"), [(2, "CRD", 1), (2, "DCR", 3), (2, "CRD", 16), (3, "CRD", 3)])
+def test_no_transpose_behind(rng, size, mode, inner, tail):
+    """Into channels first, where only pixels of a row are stored side by side: part of the kernel at every scale."""
+    module, inputs = upscaling(rng, size, mode, inner, tail)
+    engine = qnn_ext.build(module, num_threads=1)
+    assert kernels(engine)[-1].endswith("reshape+permute_dims")
+    assert not engine.kernels[-1].reason
     np.testing.assert_array_equal(engine(*inputs), qnn_ext.Interpreter(module)(*inputs))
 
 
@@ -157,6 +171,15 @@ def test_one_transpose(rng):
     joined = join_shuffles(checked_module(main, random_integers(rng, (n, h, w, 8), "uint8")).ir)
     names = [op_name(binding.value) for binding in bindings_of(joined["main"])]
     assert [name for name in names if name] == ["qnn.conv2d_accumulate", "reshape", "permute_dims", "reshape"]
+
+
+@pytest.mark.parametrize(("size", "mode", "inner", "tail"), [(2, "CRD", 16, "float"), (3, "DCR", 4, "table")])
+@pytest.mark.parametrize("target", ["sm_80", "sm_61"])
+def test_behind_a_convolution_on_a_gpu(rng, size, mode, inner, tail, target):
+    models = pytest.importorskip("tests.cuda.models")
+    module, inputs = upscaling(rng, size, mode, inner, tail)
+    assert kernels(qnn_ext.build(module, target))[-1].endswith("reshape+permute_dims")
+    np.testing.assert_array_equal(models.run_model(module, target, inputs)[0], qnn_ext.Interpreter(module)(*inputs))
 
 
 def test_on_a_gpu(rng):

@@ -21,7 +21,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ...numerics.annotations import PARTITION, PREFETCH, WEAVE
 from ...targets.backend import Caches
-from ..schedule_util import TASKS, extent, parallel_rows, run_of_channels, saturates
+from ..schedule_util import TASKS, extent, move_apart, parallel_rows, run_of_channels, saturates
 from .dot import DotInstruction
 
 # The cycle model, for x86. Unless stated otherwise, all values are cycles, fitted by benchmarks/tiles.py to every legal
@@ -317,6 +317,7 @@ def schedule_microkernel(
     if prefetch and instruction.backend.prefetches:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
     steps = _single(sch, reduction) if instruction.backend.weaves else 0
+    move_apart(sch, output, innermost)
     _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, steps, bool(split_off))
 
 
