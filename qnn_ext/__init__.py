@@ -24,7 +24,6 @@ from .errors import (
 from .module import QnnModule, TensorSpec
 from .qparams import QParams
 from .running.engine import Engine, load
-from .running.pool import Pool
 from .targets.host import ask_where_unknown
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from .frontends.tflite import from_tflite
     from .interpreter import Interpreter
     from .limits import Limits
+    from .running.pool import Pool
 
 __version__ = "0.1.0"
 
@@ -77,6 +77,7 @@ __all__ = [
 _LAZY = {
     "Interpreter": ".interpreter",
     "Limits": ".limits",
+    "Pool": ".running.pool",
     "accuracy": ".evaluation",
     "build": ".building",
     "from_mxnet": ".frontends.mxnet",

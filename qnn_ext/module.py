@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,11 @@ class QnnModule:
     def script(self, show_meta: bool = False) -> str:
         """The module as TVMScript; with `show_meta` it parses back by `tvm.script.from_source`."""
         return str(self.ir.script(show_meta=show_meta))
+
+
+def zeros(specs: Iterable[TensorSpec]) -> list[np.ndarray]:
+    """An array of zeros for each input, to time a model on."""
+    return [np.zeros(spec.shape, spec.dtype) for spec in specs]
 
 
 def check_inputs(

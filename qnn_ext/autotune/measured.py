@@ -27,7 +27,7 @@ from ..module import QnnModule
 from ..running.model import target_name
 from ..targets.features import backend_of
 from ..targets.host import can_run, cpu_name, host_caches, host_features
-from ..targets.names import make_target, required_features, target_architecture
+from ..targets.names import description_of, make_target, required_features, target_architecture
 from ..topi_int8.strategy import tiles_from
 from .callbacks import LogFile
 from .measure import measure_option
@@ -111,7 +111,7 @@ def _target_here(target: TargetLike | Sequence[TargetLike], num_threads: int | N
     if not isinstance(target, (str, Mapping, Target)):
         raise TargetError(f"measure takes one target, that of this machine; for others {remedy}")
     resolved = make_target(target, num_threads)
-    name = target_name({"kind": resolved.kind.name, **{str(k): v for k, v in resolved.attrs.items()}})
+    name = target_name(description_of(resolved))
     if backend_of(resolved).grid:
         raise TargetError(f"measure is for CPUs: the kernels for {name} have no tiles to choose from")
     if not can_run(required_features(resolved), target_architecture(resolved)):

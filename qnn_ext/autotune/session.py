@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from typing import Any
 
 from tvm.target import Target
 
@@ -17,7 +16,7 @@ from ..errors import TargetError, TuningError, TuningWarning
 from ..module import QnnModule
 from ..running.engine import Engine
 from ..targets.backend import THREADS, threads_of
-from ..targets.names import make_target
+from ..targets.names import description_of, make_target
 from ..topi_int8 import DenseWorkload
 from .callbacks import LogFile
 from .measure import Decision, LocalBuilder, LocalRunner, MeasureOption, Result, measure_option
@@ -136,8 +135,7 @@ def _peak(target: Target, dtypes: tuple[str, str], option: MeasureOption) -> flo
 
 @lru_cache(maxsize=16)
 def _one_thread(target: Target) -> Target:
-    attributes: dict[str, Any] = {str(key): value for key, value in target.attrs.items()}
-    return Target({"kind": target.kind.name, **attributes, THREADS: 1})
+    return Target({**description_of(target), THREADS: 1})
 
 
 # ---- the model as a whole ----------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from ..running.engine import load
 from .common import (
     FILE,
     build_options,
+    float_option,
+    float_version,
     import_model,
     json_option,
     normalize_option,
@@ -67,9 +69,7 @@ from .settings import quantize_settings, settings_option
     help="Measure with this function instead of top-1 and top-5, or FILE.py:FUNCTION: it gets all outputs and all "
     "labels as arrays and returns a number, or a dict of them. Runs the file.",
 )
-@click.option(
-    "--float", "float_file", type=FILE, metavar="MODEL", help="The float version of the one quantized MODEL given."
-)
+@float_option
 @click.option("--calibration", type=FILE, help="Data to calibrate float models on. Default: the first of --data.")
 @click.option(
     "--calibrate",
@@ -117,12 +117,10 @@ def accuracy_(
       qnn-ext accuracy a.onnx b.onnx --data test.npz --calibration training.npz --samples 1000
       qnn-ext accuracy segmentation.onnx --data test/ --metric metrics.py:mean_iou
     """
-    if float_file is not None and len(models) > 1:
-        raise QnnError(f"--float is the float version of one model, but {len(models)} models were given")
     if "," in target:
         raise QnnError(f"accuracy takes one target, this machine's, found {target!r}; `qnn-ext memory` takes several")
     function = None if metric is None else load_metric(metric)
-    floating = None if float_file is None else import_model(float_file, recognize(float_file), importing)
+    floating = float_version(float_file, models, importing)
     config = quantize_settings(settings, target)
     results = []
     for path in models:

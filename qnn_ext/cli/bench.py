@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
 from ..running.engine import Engine, LayerProfile
-from ..running.pool import Pool, Throughput
 from .common import (
     FILE,
     build_options,
@@ -24,6 +23,9 @@ from .common import (
     step,
     verify_option,
 )
+
+if TYPE_CHECKING:
+    from ..running.pool import Throughput
 
 _SECONDS_PER_REPEAT = (
     0.02  # one repeat averages over the calls that fit in this time, so that clock resolution does not matter
@@ -106,6 +108,8 @@ def bench(
 
 
 def _throughput(engine: Engine, streams: int, seconds: float) -> Throughput:
+    from ..running.pool import Pool  # only here: it imports asyncio
+
     with Pool(engine, streams, engine.num_threads) as pool:
         return pool.throughput(seconds)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -38,6 +38,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)  # readers report a missing file, with our own error
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+float_option = click.option(
+    "--float", "float_file", type=FILE, metavar="MODEL", help="The float version of the one quantized MODEL given."
+)
 threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="Threads the kernels may use. Default: all cores."
 )
@@ -230,11 +233,25 @@ def import_model(path: Path, form: str, importing: ImportOptions) -> QnnModule:
         return read_module(path, form, importing)
 
 
+def float_version(path: Path | None, models: Sequence[Path], importing: ImportOptions) -> QnnModule | None:
+    """The model of --float, if it is given. Raises QnnError if it could be the version of several models."""
+    if path is None:
+        return None
+    if len(models) > 1:
+        raise QnnError(f"--float is the float version of one model, but {len(models)} models were given")
+    return import_model(path, recognize(path), importing)
+
+
+def target_names(text: str) -> list[str]:
+    """The targets of --target, which commas separate."""
+    return [name.strip() for name in text.split(",")]
+
+
 def compile_model(module: QnnModule, target: str, threads: int | None, **options: Any) -> Engine:
     """Build an imported model. options: further ones of `build`."""
     from ..building import build  # only here: compiled models run without TVM's compiler
 
-    names = [name.strip() for name in target.split(",")]
+    names = target_names(target)
     with nullcontext() if options.get("measure") else step(f"compiling {Path(module.source).name}"):
         return build(module, names if len(names) > 1 else names[0], num_threads=threads, **options)
 

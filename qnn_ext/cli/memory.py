@@ -13,16 +13,26 @@ from rich.table import Table
 
 from ..errors import QnnError
 from ..evaluation.memory import MemorySplit, memory_split
-from .common import FILE, build_options, bytes_text, import_model, json_option, out, print_json, step
+from .common import (
+    FILE,
+    build_options,
+    bytes_text,
+    float_option,
+    float_version,
+    import_model,
+    json_option,
+    out,
+    print_json,
+    step,
+    target_names,
+)
 from .formats import ImportOptions, recognize
 from .settings import quantize_settings, settings_option
 
 
 @click.command("memory")
 @click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
-@click.option(
-    "--float", "float_file", type=FILE, metavar="MODEL", help="The float version of the one quantized MODEL given."
-)
+@float_option
 @settings_option
 @build_options
 @json_option
@@ -46,16 +56,14 @@ def memory_(
       qnn-ext memory mobilenet.tflite --target avx512_vnni,rpi4 --threads 1
       qnn-ext memory quantized.onnx --float float.onnx --json
     """
-    if float_file is not None and len(models) > 1:
-        raise QnnError(f"--float is the float version of one model, but {len(models)} models were given")
-    floating = None if float_file is None else import_model(float_file, recognize(float_file), importing)
+    floating = float_version(float_file, models, importing)
     splits = []
     for path in models:
         form = recognize(path)
         if form == "qnn":
             raise QnnError(f"{path} is already compiled: `qnn-ext inspect` shows its memory")
         module = import_model(path, form, importing)
-        for one in (name.strip() for name in target.split(",")):
+        for one in target_names(target):
             with step(f"compiling {path.name} for {one}"):
                 split = memory_split(module, one, threads, floating, quantize_settings(settings, one))
             splits.append(replace(split, model=str(path)))

@@ -38,6 +38,7 @@ from .common import (
     out,
     print_json,
     step,
+    target_names,
 )
 from .formats import ImportOptions, recognize
 from .settings import parse_settings, settings_option
@@ -216,7 +217,7 @@ def quantize(
 
 def _config(target: str, skip: tuple[str, ...], settings: tuple[str, ...], flags: dict[str, Any]) -> QConfig:
     """The QConfig from the options: flags first, then --set. Raises QuantizationError, click.BadParameter."""
-    values: dict[str, Any] = {"target": target.split(",")[0].strip()}
+    values: dict[str, Any] = {"target": target_names(target)[0]}
     values |= {name: flags[name] for name in ("calibrate_mode", "percentile") if flags[name] is not None}
     values |= {name: True for name in ("equalize", "bias_correction", "dynamic", "symmetric") if flags[name]}
     if flags["per_tensor"]:

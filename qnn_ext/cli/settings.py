@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..quantize.config import QConfig, replace_fields
+from .common import target_names
 
 settings_option = click.option(
     "--set",
@@ -26,7 +27,7 @@ def parse_settings(texts: tuple[str, ...]) -> dict[str, Any]:
 
 def quantize_settings(texts: tuple[str, ...], target: str) -> QConfig:
     """The configuration for a target, with the values of --set. Raises QuantizationError, click.BadParameter."""
-    return replace_fields(QConfig(), {"target": target.split(",")[0].strip(), **parse_settings(texts)})
+    return replace_fields(QConfig(), {"target": target_names(target)[0], **parse_settings(texts)})
 
 
 def _setting(text: str) -> tuple[str, Any]:

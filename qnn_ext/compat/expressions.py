@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,33 +79,21 @@ class FuncType:
         return f"fn ({', '.join(map(repr, self.arg_types))}) -> {self.ret_type!r}"
 
 
+@dataclass(frozen=True)
 class Op:
     """A Relay operator by its name, "nn.conv2d"."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Op) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    name: str
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
 
 
+@dataclass(frozen=True)
 class GlobalVar:
     """The name of a function in a module, of which there is one: "main"."""
 
-    def __init__(self, name_hint: str) -> None:
-        self.name_hint = name_hint
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GlobalVar) and self.name_hint == other.name_hint
-
-    def __hash__(self) -> int:
-        return hash(self.name_hint)
+    name_hint: str
 
     def __repr__(self) -> str:
         return f"@{self.name_hint}"

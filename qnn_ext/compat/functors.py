@@ -136,8 +136,8 @@ def bind(expr: Any, binds: Mapping[Var, Any]) -> Any:
 
 def bind_params_by_name(func: Function, params: Mapping[str, Any]) -> Function:
     """relay.build_module.bind_params_by_name: parameters with these names become constants."""
-    named = {param: params[param.name_hint] for param in func.params if param.name_hint in params}
-    return bind(func, {param: Constant(array_of(value)) for param, value in named.items()})
+    named = (param for param in func.params if param.name_hint in params)
+    return bind(func, {param: Constant(array_of(params[param.name_hint])) for param in named})
 
 
 # ---- legalization by a script's own rules ------------------------------------------------------------------------

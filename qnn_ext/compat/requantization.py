@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from ..errors import QnnError
+from ..scopes import Scopes
 
 ROUNDINGS = ("UPWARD", "TONEAREST")
 COMPUTE_DTYPES = ("int64", "float32", "float64")
 UNSET = "None"  # Relay's word for it
-
-_scopes = threading.local()
 
 
 class RequantizeConfig:
@@ -30,14 +28,14 @@ class RequantizeConfig:
         self.rounding, self.compute_dtype = rounding, compute_dtype
 
     def __enter__(self) -> RequantizeConfig:
-        stack = getattr(_scopes, "stack", None)
-        if stack is None:
-            stack = _scopes.stack = []
-        stack.append(self)
+        _scopes.enter(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        _scopes.stack.pop()
+        _scopes.leave()
+
+
+_scopes = Scopes[RequantizeConfig]()
 
 
 def requantize_config(**values: str) -> RequantizeConfig:
@@ -47,8 +45,7 @@ def requantize_config(**values: str) -> RequantizeConfig:
 
 def current_requantize_config() -> RequantizeConfig:
     """The innermost configuration of this thread, or the default."""
-    stack = getattr(_scopes, "stack", None)
-    return stack[-1] if stack else RequantizeConfig()
+    return _scopes.innermost or RequantizeConfig()
 
 
 def resolve(rounding: str, compute_dtype: str, default: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from ..targets.cpus import attributes_of as cpu_attributes
 from ..targets.families import X86, backend_of_architecture
 from ..targets.features import host_cpu
 from ..targets.gpus import is_name
-from ..targets.names import make_target, required_features, target_architecture
+from ..targets.names import description_of, make_target, required_features, target_architecture
 
 _KEPT = ("mcpu", "mtriple", "mattr", "mfloat-abi", "arch", "num-cores")
 _RENAMED = {"target": "mtriple", "num-cores": THREADS, "mabi": "mfloat-abi"}
@@ -166,7 +166,7 @@ def attributes_of(target: Any) -> Any:
     if isinstance(target, Target):
         return target.value
     if isinstance(target, tvm.target.Target):
-        return {"kind": target.kind.name, **{str(key): value for key, value in target.attrs.items()}}
+        return description_of(target)
     if isinstance(target, Mapping):
         return dict(target) if "kind" in target else attributes_of(_heterogeneous(list(target.values())))
     if isinstance(target, Sequence) and not isinstance(target, str):

@@ -50,7 +50,7 @@ from ..running.engine import Engine
 from ..running.model import Model, Variant
 from ..targets.backend import Backend, threads_of
 from ..targets.features import backend_of, speed_rank
-from ..targets.names import make_target, required_features, target_architecture
+from ..targets.names import description_of, make_target, required_features, target_architecture
 from ..topi_int8.cuda.generic import schedule_module as schedule_for_gpu
 from ..topi_int8.generic.schedule import schedule_module
 from ..topi_int8.threads import serialize
@@ -116,7 +116,7 @@ def _compiled(module: QnnModule, target: Target, cuda_graph: bool, kept: Kept | 
             executable = generate_code(launch_where_worthwhile(mod, target), target)
     model = Model.of(module, checks, {"tvm": tvm.__version__})
     variant = Variant(
-        {"kind": target.kind.name, **{str(key): _plain(value) for key, value in target.attrs.items()}},
+        description_of(target),
         required_features(target),
         target_architecture(target),
         kernels_of(mod),
@@ -140,13 +140,6 @@ def _elements_of_constants(mod: IRModule) -> int:
     values = (operand for binding, _ in every_binding(mod) for operand in operands(binding.value))
     constants = {value for value in values if isinstance(value, tvm.ir.expr.GenericConst)}
     return sum(math.prod(map(int, constant.value.shape)) for constant in constants)
-
-
-def _plain(value: Any) -> Any:
-    """A target's attribute as a JSON value."""
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)
 
 
 def lower_module(mod: IRModule, target: Target, loops: bool = False) -> IRModule:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files.reading import Npz, read_npy, read_text
+from ..quantize.dataset import plain_array
 
 
 class Labels:
@@ -43,7 +44,7 @@ class Labels:
             self.path = Path(labels)
             self._read(self.path)
         elif labels is not None:
-            self._list = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+            self._list = plain_array(labels)
 
     @property
     def count(self) -> int | None:

@@ -18,7 +18,7 @@ from ..errors import InputError, QuantizationError
 from ..files.reading import Npz, read_npy
 from ..images import load_image
 from ..module import TensorSpec
-from ..quantize.dataset import ARRAY_SUFFIXES, IMAGE_SUFFIXES, batches
+from ..quantize.dataset import ARRAY_SUFFIXES, IMAGE_SUFFIXES, batches, plain_array
 from .labels import Labels
 
 _LABELS = ("labels", "label", "y")  # names of the array of labels in an .npz file
@@ -129,7 +129,7 @@ class Samples:
             if isinstance(item, Mapping):
                 yield *_split(dict(item), names), None
             elif isinstance(item, (tuple, list)):
-                label = _plain(item[len(names)]) if len(item) > len(names) else None
+                label = plain_array(item[len(names)]) if len(item) > len(names) else None
                 yield dict(zip(names, item, strict=False)), label, None
             else:
                 yield {names[0]: item}, None, None
@@ -185,22 +185,18 @@ def _is_shown(file: Path, folder: Path) -> bool:
 def _split(arrays: dict[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], Any]:
     """Inputs and labels; a single array besides the labels needs no name."""
     key = next((name for name in _LABELS if name in arrays and name not in names), None)
-    labels = None if key is None else _plain(arrays.pop(key))
+    labels = None if key is None else plain_array(arrays.pop(key))
     if len(names) == 1 and len(arrays) == 1:
         return {names[0]: next(iter(arrays.values()))}, labels
     known = {name: value for name, value in arrays.items() if name in names}
     return known if len(known) == len(names) else arrays, labels
 
 
-def _plain(value: Any) -> np.ndarray:
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-
-
 def _real(value: Any, spec: TensorSpec) -> Any:
     """Real values of a quantized input's own integers; anything else as it is."""
     if spec.qparams is None or isinstance(value, (int, float, list)):
         return value
-    array = _plain(value)
+    array = plain_array(value)
     return spec.qparams.dequantize(array) if array.dtype == spec.dtype else array
 
 

@@ -115,6 +115,11 @@ def _merged(trained: fx.Graph, evaluated: fx.Graph) -> fx.Graph:
     return trained
 
 
+def tensors_of(inputs: Any) -> tuple[torch.Tensor, ...]:
+    """Inputs in their order, of which one tensor alone is the only one."""
+    return (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+
+
 def _next(values: Iterator[Any], _: Any) -> Any:
     return next(values)
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import QuantizationError, QuantizationWarning
+from .capture import tensors_of
 from .folding import corrected, moving_scale, norm_scale, unscaled
 from .operators import module_of, parametric_nodes
 from .preparing import set_arguments, state_of
@@ -62,10 +63,7 @@ def convert(
     Raises QuantizationError if a tensor has never been observed.
     """
     state = state_of(module)
-    if example_inputs is None:
-        inputs = state.inputs
-    else:
-        inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    inputs = state.inputs if example_inputs is None else tensors_of(example_inputs)
     converted = freeze(copy.deepcopy(module).cpu().eval())
     with torch.no_grad():
         _to_integers(converted)
@@ -170,9 +168,9 @@ def _to_integers(module: fx.GraphModule) -> None:
                 results.append(_dequantize(module, integers, quantizer, node.name))
             else:
                 scale, zero_point = (value.item() for value in quantizer.parameters_of_range())
-                limits = (scale, zero_point, *quantizer.scheme.limits, quantizer.scheme.dtype)
-                integers = graph.call_function(OPERATORS.quantize_per_tensor.default, (node.args[0], *limits))
-                results.append(graph.call_function(OPERATORS.dequantize_per_tensor.default, (integers, *limits)))
+                parameters = (scale, zero_point, *quantizer.scheme.limits, quantizer.scheme.dtype)
+                integers = graph.call_function(OPERATORS.quantize_per_tensor.default, (node.args[0], *parameters))
+                results.append(_dequantize(module, integers, quantizer, node.name))
     for node, result in zip(stands_for, results, strict=True):
         node.replace_all_uses_with(result)
         graph.erase_node(node)
@@ -190,13 +188,25 @@ def _quantized(value: torch.Tensor, quantizer: FakeQuantize) -> torch.Tensor:
 
 
 def _dequantize(module: fx.GraphModule, integers: fx.Node, quantizer: FakeQuantize, name: str) -> fx.Node:
-    scale, zero_point = quantizer.parameters_of_range()
     limits = (*quantizer.scheme.limits, quantizer.scheme.dtype)
+    return _real(module, integers, *quantizer.parameters_of_range(), quantizer.axis, limits, name)
+
+
+def _real(
+    module: fx.GraphModule,
+    integers: fx.Node,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    axis: int | None,
+    limits: tuple[Any, ...],
+    name: str,
+) -> fx.Node:
+    """The real values of integers. axis: of the scales, if there are several; limits: smallest, largest, dtype."""
     call = module.graph.call_function
-    if quantizer.axis is None:
+    if axis is None:
         return call(OPERATORS.dequantize_per_tensor.default, (integers, scale.item(), zero_point.item(), *limits))
     parameters = _constant(module, f"{name}_scale", scale), _constant(module, f"{name}_zero_point", zero_point)
-    return call(OPERATORS.dequantize_per_channel.default, (integers, *parameters, quantizer.axis, *limits))
+    return call(OPERATORS.dequantize_per_channel.default, (integers, *parameters, axis, *limits))
 
 
 def _quantize_bias(module: fx.GraphModule, node: fx.Node) -> fx.Node:
@@ -207,13 +217,10 @@ def _quantize_bias(module: fx.GraphModule, node: fx.Node) -> fx.Node:
         text = f"{node.name}: stays in float, being too large for int32 in units of its layer's products"
         warnings.warn(text, QuantizationWarning, stacklevel=4)
         return _constant(module, node.name, value)
-    limits = (_INT32.min, _INT32.max, torch.int32)
-    stored, call = _constant(module, f"{node.name}_integers", integers), module.graph.call_function
-    if not scale.ndim:
-        return call(OPERATORS.dequantize_per_tensor.default, (stored, scale.item(), 0, *limits))
+    stored = _constant(module, f"{node.name}_integers", integers)
     zeros = torch.zeros_like(scale, dtype=torch.int32)
-    parameters = _constant(module, f"{node.name}_scale", scale), _constant(module, f"{node.name}_zero_point", zeros)
-    return call(OPERATORS.dequantize_per_channel.default, (stored, *parameters, 0, *limits))
+    limits = (_INT32.min, _INT32.max, torch.int32)
+    return _real(module, stored, scale, zeros, 0 if scale.ndim else None, limits, node.name)
 
 
 def _constant(module: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:

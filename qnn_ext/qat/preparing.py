@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import QuantizationError, QuantizationWarning
-from .capture import capture
+from .capture import capture, tensors_of
 from .config import QatConfig
 from .folding import corrected, folded_bias, moving_scale, scaled, unscaled
 from .operators import (
@@ -80,7 +80,7 @@ def prepare(
 
     Raises QuantizationError where the module cannot be traced, with the line that prevents it.
     """
-    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    inputs = tensors_of(example_inputs)
     state = State(tuple(value.detach().clone() for value in inputs), config or QatConfig())
     prepared = capture(module, inputs)
     prepared.meta[STATE] = state

@@ -16,6 +16,7 @@ from ..building import build
 from ..frontends.onnx import from_onnx
 from ..frontends.pytorch import from_pytorch
 from ..interpreter import Interpreter
+from .capture import tensors_of
 from .converting import OPERATORS
 from .exporting import to_onnx
 
@@ -46,10 +47,7 @@ def agreement(
     VNNI the last two saturate sums of two products, unless weights have 7 bits or fewer; there OpenVINO also halves
     weights that meet signed activations.
     """
-    if example_inputs is None:
-        inputs, _ = program.example_inputs
-    else:
-        inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    inputs = program.example_inputs[0] if example_inputs is None else tensors_of(example_inputs)
     program, steps = with_layers(program, inputs) if layers else (program, _steps(program))
     arrays = [x.detach().cpu().numpy() for x in inputs]
     names = program.graph_signature.user_inputs
@@ -117,8 +115,10 @@ def _runtimes(
         pass
     else:
         levels = onnxruntime.GraphOptimizationLevel
-        found["ONNX Runtime, not optimized"] = lambda: _in_onnxruntime(content, feed, levels.ORT_DISABLE_ALL)
-        found["ONNX Runtime"] = lambda: _in_onnxruntime(content, feed, levels.ORT_ENABLE_ALL)
+        found["ONNX Runtime, not optimized"] = lambda: _in_onnxruntime(
+            onnxruntime, content, feed, levels.ORT_DISABLE_ALL
+        )
+        found["ONNX Runtime"] = lambda: _in_onnxruntime(onnxruntime, content, feed, levels.ORT_ENABLE_ALL)
     try:
         import openvino
     except ImportError:
@@ -128,9 +128,7 @@ def _runtimes(
     return found
 
 
-def _in_onnxruntime(content: bytes, feed: dict[str, np.ndarray], level: Any) -> list[np.ndarray]:
-    import onnxruntime
-
+def _in_onnxruntime(onnxruntime: Any, content: bytes, feed: dict[str, np.ndarray], level: Any) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = level, 4
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

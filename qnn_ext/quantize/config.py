@@ -6,7 +6,6 @@ chosen for accuracy; `QConfig.relay()` has Relay's.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass, field, fields, replace
@@ -15,9 +14,8 @@ from functools import cache
 from typing import Any
 
 from ..errors import QuantizationError
-from .fields import LAYER_FIELDS, check_fields
-
-FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu", "log")
+from ..scopes import Scopes
+from .fields import FLOAT_FUNCTIONS, LAYER_FIELDS, check_fields
 
 
 @dataclass(frozen=True)
@@ -275,13 +273,12 @@ def replace_fields(config: QConfig, values: Mapping[str, Any]) -> QConfig:
     return replace(config, **values)
 
 
-_current = threading.local()
+_current = Scopes[QConfig]()
 
 
 def current_config() -> QConfig | None:
     """The QConfig of the innermost `with qconfig(...)` of this thread, None outside any."""
-    stack = getattr(_current, "stack", None)
-    return stack[-1] if stack else None
+    return _current.innermost
 
 
 def resolve_config(config: QConfig | None) -> QConfig:
@@ -303,11 +300,8 @@ class qconfig(ContextDecorator):
 
     def __enter__(self) -> QConfig:
         resolved = replace_fields(resolve_config(self._config), self._values)
-        stack = getattr(_current, "stack", None)
-        if stack is None:
-            stack = _current.stack = []
-        stack.append(resolved)
+        _current.enter(resolved)
         return resolved
 
     def __exit__(self, *_: object) -> None:
-        _current.stack.pop()
+        _current.leave()

@@ -98,7 +98,7 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
     if isinstance(dataset, ImageFolder):
         return _from_images(dataset, inputs)
     if isinstance(dataset, np.ndarray) or _is_tensor(dataset):
-        dataset = {_only(inputs, "one array").name: _array(dataset)}
+        dataset = {_only(inputs, "one array").name: plain_array(dataset)}
     if isinstance(dataset, Mapping):
         return Batches(lambda: [dataset], inputs, _count([dataset], inputs))
     if isinstance(dataset, (list, tuple)):
@@ -158,7 +158,8 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "__array__") and hasattr(value, "shape")
 
 
-def _array(value: Any) -> np.ndarray:
+def plain_array(value: Any) -> np.ndarray:
+    """A NumPy array of what may be a tensor of another library."""
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
@@ -166,7 +167,7 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
     """An array for the input, of its dtype and rank, with any batch size."""
     where = f"sample {index} of the data set, input {spec.name!r}"
     try:
-        array = _array(value)
+        array = plain_array(value)
     except (TypeError, ValueError) as error:
         raise QuantizationError(f"{where}: not an array: {error}") from None
     if spec.shape and array.shape == spec.shape[1:]:
@@ -333,7 +334,7 @@ class _Spool:
         start = self._file.tell()
         try:
             for value in values:
-                np.save(self._file, _array(value), allow_pickle=False)
+                np.save(self._file, plain_array(value), allow_pickle=False)
         except (TypeError, ValueError) as error:
             index = len(self._offsets)
             raise QuantizationError(f"sample {index} of the data set is not made of arrays: {error}") from None

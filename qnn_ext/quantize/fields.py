@@ -20,6 +20,7 @@ CALIBRATE_MODES = (
     "mse",
     "output_error",
 )
+FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu", "log")
 PRECISIONS = ("int8", "int16", "float16", "float32")
 
 # The fields an override may set for a layer, and that a LayerConfig has
@@ -124,10 +125,8 @@ RULES: dict[str, tuple[Check, str]] = {
     "smooth": (lambda value: value is None or (_number(value) and 0 < value < 1), "None or a number between 0 and 1"),
     "dynamic": _FLAG,
     "float_functions": (
-        lambda value: (
-            isinstance(value, tuple) and all(item in ("softmax", "layer_norm", "gelu", "log") for item in value)
-        ),
-        "a list of any of 'softmax', 'layer_norm', 'gelu', 'log'",
+        lambda value: isinstance(value, tuple) and all(item in FLOAT_FUNCTIONS for item in value),
+        f"a list of any of {', '.join(map(repr, FLOAT_FUNCTIONS))}",
     ),
     "num_workers": _whole(1, 1024),
     "precision": _PRECISION,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +10,13 @@ from tvm import relax
 
 from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, definition_of, shape_of
+from ..op.loop import results_of
 from ..op.observe import OBSERVE
 from ..op.relax_table import traits_of
 from ..op.traits import Product
 from ..passes.layout.forms import channels_last_order
 from ..passes.layout.propagation import wants_channels_last
-from ..passes.rewrite import Rebuild, bindings_of, operands
+from ..passes.rewrite import Rebuild, operands
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def instrument(annotated: QnnModule, sites: Collection[str]) -> Instrumented:
             if _is_channels_first(value, channels_first):
                 channels_first.add(var)
         outputs = [_with_channels_last(var, var in channels_first, new.builder) for var in observed]
-        states = [new.substituted(state) for state in _states(annotated)]
+        results = results_of(annotated.ir["main"]) if annotated.states else []
+        states = [new.substituted(state) for state in results[len(annotated.outputs) :]]
         new.result = relax.Tuple([*outputs, *states])
     specs = tuple(
         TensorSpec(names[0], shape_of(output), str(output.ty.dtype))
@@ -71,15 +73,3 @@ def _is_channels_first(value: Any, known: Collection[Any]) -> bool:
 def _with_channels_last(var: Any, channels_first: bool, builder: relax.BlockBuilder) -> Any:
     order = channels_last_order(len(shape_of(var))) if channels_first and len(shape_of(var)) in (3, 4, 5) else None
     return var if order is None else builder.emit(relax.op.permute_dims(var, list(order)))
-
-
-def _states(module: QnnModule) -> Sequence[Any]:
-    """The new values of the states, which follow the outputs in the result of `main`."""
-    if not module.states:
-        return []
-    main = module.ir["main"]
-    values = {binding.var: binding.value for binding in bindings_of(main)}
-    result = main.body.body
-    while isinstance(result, relax.Var):
-        result = values[result]
-    return list(result.fields)[len(module.outputs) :]

@@ -7,13 +7,12 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ArtifactError, QnnError, TargetError
-from ..module import check_inputs, in_model_order, run_by_sample
+from ..module import check_inputs, in_model_order, run_by_sample, zeros
 from ..processes import forking
 from ..processes.cores import default_threads
 from ..targets.backend import threads_of
@@ -25,10 +24,10 @@ from .devices import SOURCES, Code, device_of
 from .executors import Executor
 from .kernels import Kernel
 from .model import Memory, Model, Variant, target_name
-from .requests import Request, Workers
 
 if TYPE_CHECKING:
     from ..files.signing import PrivateKey, PublicKey
+    from .requests import Request, Workers
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -91,7 +90,7 @@ class Engine:
     def __init__(self, model: Model, variant: Variant, code: Callable[[], Code], num_threads: int | None) -> None:
         """code: returns the library and weights to run."""
         self._model, self._variant = model, variant
-        self._load_code = cache(code)
+        self._load_code = code
         self.inputs, self.outputs, self.notes = model.inputs, model.outputs, model.notes
         self.source_name = model.source
         self.kernels, self.target, self.features = variant.kernels, variant.target, variant.features
@@ -225,6 +224,8 @@ class Engine:
         they are until then.
         """
         if self._worker is None:
+            from .requests import Workers  # only here: it imports asyncio, which takes 40 ms
+
             self._worker = Workers(1)
         return self._worker.submit(self.run, inputs)
 
@@ -292,7 +293,7 @@ class Engine:
 
     def _with_sample(self, inputs: Sequence[np.ndarray] | None) -> Executor:
         """The executor with its inputs set, to zeros unless given; if the batch is symbolic, to the first sample."""
-        arrays = check_inputs(inputs or [np.zeros(spec.shape, spec.dtype) for spec in self.inputs], self.inputs)
+        arrays = check_inputs(inputs or zeros(self.inputs), self.inputs)
         executor = self._ready()
         executor.set_inputs([a[:1] if spec.dynamic_batch else a for a, spec in zip(arrays, self.inputs, strict=True)])
         return executor

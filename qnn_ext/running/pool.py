@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import QnnError
+from ..module import zeros
 from ..processes.cores import default_threads
 from .engine import Engine
 from .requests import Request, Workers
@@ -103,7 +104,7 @@ class Pool:
 
     def throughput(self, seconds: float = 2.0, inputs: Inputs | None = None) -> Throughput:
         """Requests per second and their latencies, measured for so long; on zeros unless inputs are given."""
-        values = inputs if inputs is not None else [np.zeros(spec.shape, spec.dtype) for spec in self._inputs]
+        values = inputs if inputs is not None else zeros(self._inputs)
         start = threading.Barrier(self.streams)
         loops = [self._workers.submit(_repeat, self._here, values, start, seconds) for _ in range(self.streams)]
         results = [loop.result() for loop in loops]

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import errors
 from ..errors import TargetError
-from ..module import check_inputs
+from ..module import check_inputs, zeros
 from . import artifact
 from .engine import Timing
 from .served import ERROR, LOAD, packed, unpacked
@@ -56,7 +56,7 @@ class RemoteEngine:
 
     def time(self, number: int = 10, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> Timing:
         """As Engine.time, measured there: neither the network nor Python counts."""
-        inputs = inputs or [np.zeros(spec.shape, spec.dtype) for spec in self.inputs]
+        inputs = inputs or zeros(self.inputs)
         (seconds,) = self._answer("time", inputs, number=number, repeat=repeat)
         return Timing(tuple(seconds.tolist()))
 

@@ -1,6 +1,6 @@
 """Engines that another machine drives: the function that TVM's RPC servers offer once `offer` has been called.
 
-    python -m qnn_ext.rpc_server --tracker 192.168.1.2:9190 --key rpi4
+    python -m qnn_ext.compat.rpc_server --tracker 192.168.1.2:9190 --key rpi4
 
 A client uploads a `.qnn` file and gets a function of a request and arrays, as bytes (`packed`), from LOAD.
 """

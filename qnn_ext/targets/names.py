@@ -19,7 +19,15 @@ from .families import SHARED_BYTES
 from .features import backend_of, host_cpu
 from .host import host_features
 
-__all__ = ["ARM_CPUS", "CPU_FAMILIES", "features_of_model", "make_target", "required_features", "target_architecture"]
+__all__ = [
+    "ARM_CPUS",
+    "CPU_FAMILIES",
+    "description_of",
+    "features_of_model",
+    "make_target",
+    "required_features",
+    "target_architecture",
+]
 
 _GPU_LIMITS = {
     "max_threads_per_block": 1024,
@@ -89,6 +97,18 @@ def _native() -> dict[str, Any]:
     if cpu == "generic":  # a model LLVM does not know; the kernels do not use scalable vectors
         changes += [f"+{feature}" for feature in reported - model if not feature.startswith("sve")]
     return {"kind": "llvm", "mcpu": cpu, **({"mattr": sorted(changes)} if changes else {})}
+
+
+def description_of(target: Target) -> dict[str, Any]:
+    """The kind and the attributes of a target, as `Target` takes them again."""
+    return {"kind": target.kind.name, **{str(key): _plain(value) for key, value in target.attrs.items()}}
+
+
+def _plain(value: Any) -> Any:
+    """A target's attribute as a JSON value."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)
 
 
 def required_features(target: Target) -> list[str]:

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from qnn_ext import LimitError, from_pytorch
+
 from .oracle import check, quantized
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
@@ -63,6 +65,14 @@ def test_avg_pool1d(rng, engine):
 def test_adaptive_avg_pool2d(rng, engine, layout, channels, size, out):
     x = image(rng, (2, channels, *size), 77, layout)
     check(lambda x: F.adaptive_avg_pool2d(x, out), x, engine=engine)
+
+
+def test_the_number_of_uneven_windows_is_limited():
+    """Each is an operator of its own: a file must not ask for millions."""
+    x = torch.quantize_per_tensor(torch.zeros(1, 1, 8, 8), 0.1, 0, torch.quint8)
+    model = torch.jit.trace(torch.nn.AdaptiveAvgPool2d((3, 100_000)).eval(), x)
+    with pytest.raises(LimitError, match=r"adaptive_avg_pool2d.*takes 600,000 expressions.*--limit expressions="):
+        from_pytorch(model, (x,))
 
 
 @pytest.mark.sampled("engine")
