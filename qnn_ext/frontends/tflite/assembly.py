@@ -1,4 +1,4 @@
-"""What the converters of a TFLite graph share: the values of its tensors so far, and the states it keeps."""
+"""What the converters of a TFLite graph share: the values of its tensors so far, and the model's variables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tvm import relax
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...limits import charge
-from ...module import State
 from ...op.base import constant
 from ..assembly import Assembly
 from .reader import Model, Subgraph, Tensor
+from .variables import Variables
 
 VALUE_DTYPES = (
     "float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool",
@@ -34,11 +34,9 @@ class TfliteAssembly(Assembly):
     numerics:       "float32" or "tflite", see `from_tflite`
     shapes:         the input shapes that the caller of `from_tflite` asked for
     run_graph:      runs a subgraph on these inputs, see `Importer`
-    run_once:       runs a subgraph that initializes variables; their first values are then in `initial_states`
-    initial_states: name of a variable -> its first value
-    declared:       the states in use with their first values, in the order of `states`
+    run_once:       runs a subgraph that initializes variables; their first values are then in `variables.initial`
+    variables:      those of the whole model
     complex_values: index of a complex tensor -> its parts
-    state_values:   name of a state -> what it holds from here on
     """
 
     def __init__(
@@ -57,9 +55,7 @@ class TfliteAssembly(Assembly):
         self.shapes = shapes
         self.run_once = run_once
         self.run_graph = run_graph
-        self.initial_states: dict[str, np.ndarray] = {}
-        self.declared: list[State] = []
-        self.state_values: dict[str, relax.Expr] = {}
+        self.variables = Variables(self.state)
         self.complex_values: dict[int, ComplexValue] = {}
         self._values: dict[int, relax.Expr] = {}
 
@@ -89,18 +85,7 @@ class TfliteAssembly(Assembly):
         """Give a tensor its value."""
         self._values[index] = value
 
-    # ---- states --------------------------------------------------------------------------------------------------
-
-    def read_state(self, name: str, initial: np.ndarray) -> relax.Expr:
-        """The current value of a state; its first use declares the state with its initial value."""
-        if name not in self.state_values:
-            self.declared.append(State(name, initial))
-            self.state_values[name] = self.state(initial.shape, str(initial.dtype))
-        return self.state_values[name]
-
-    def write_state(self, name: str, value: relax.Expr) -> None:
-        """What the state holds from here on."""
-        self.state_values[name] = value
+    # ---- variable tensors -----------------------------------------------------------------------------------------
 
     def read_variable(self, index: int, shape: Sequence[int] | None = None) -> relax.Expr:
         """A variable tensor (LSTM and SVDF keep their state in one), which starts as zeros; `shape` is given where it
@@ -111,15 +96,16 @@ class TfliteAssembly(Assembly):
         initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
         if tensor.qparams is not None:
             initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
-        return self.read_state(self._state_name(index), initial)
+        return self.variables.read(self._state_name(index), initial)
 
     def write_variable(self, index: int, value: relax.Expr) -> None:
         """Assign to a variable tensor."""
         self.read_variable(index)
-        self.write_state(self._state_name(index), value)
+        self.variables.values[self._state_name(index)] = value
 
     def _state_name(self, index: int) -> str:
-        return f"{self.tensor(index).name or 'variable'}#{index}"
+        within = f"#{self.graph.index}" if self.graph.index else ""
+        return f"{self.tensor(index).name or 'variable'}#{index}{within}"
 
 
 def check_dtype(tensor: Tensor) -> None:

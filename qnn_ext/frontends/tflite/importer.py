@@ -31,6 +31,7 @@ from .registry import CONVERTERS
 NUMERICS = ("float32", "tflite")
 
 _PARTWISE = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE")  # move complex tensors, too
+_OPAQUE = ("variant", "resource")  # a list, whose elements the file does not declare; the handle of a variable
 _MOST_NESTED = 32  # subgraphs within subgraphs
 _EXAMPLE_SIZE = 128  # in messages
 
@@ -105,7 +106,7 @@ class Importer:
         def walk() -> list[relax.Expr]:
             self._convert_all()
             outputs.extend(self.assembly.value(index) for index in self.graph.outputs)
-            return [*outputs, *self.assembly.state_values.values()]
+            return [*outputs, *self.assembly.variables.final()]
 
         with self._naming_open_dimensions():
             ir = self.assembly.module(walk)
@@ -113,7 +114,7 @@ class Importer:
             ir=ir,
             inputs=tuple(inputs),
             outputs=self._output_specs(outputs),
-            states=tuple(self.assembly.declared),
+            states=tuple(self.assembly.variables.declared),
             notes=tuple(self.assembly.notes),
             source=self.source,
         )
@@ -123,11 +124,11 @@ class Importer:
         UnsupportedOperatorError when these depend on anything but constants."""
         once = Importer(self.model, self.assembly.numerics, {}, self.source, index)
         once.assembly.module(once._convert_all)
-        for name, expr in once.assembly.state_values.items():
+        for name, expr in once.assembly.variables.values.items():
             value = constant_value(expr)
             if value is None:
                 raise UnsupportedOperatorError(f"the initial value of variable '{name}' is not constant")
-            self.assembly.initial_states[name] = value
+            self.assembly.variables.initial[name] = value
 
     def _run_graph(
         self,
@@ -149,6 +150,7 @@ class Importer:
             raise ModelFormatError("subgraphs are nested too deeply, or one runs itself")
         assembly = inner.assembly
         assembly.builder, assembly.notes = self.assembly.builder, self.assembly.notes
+        assembly.variables = self.assembly.variables
         for index, value in zip(graph.inputs, inputs, strict=True):
             tensor = assembly.tensor(index)
             inner._check_result(tensor, shape_of(value), str(value.ty.dtype))
@@ -158,8 +160,6 @@ class Importer:
                 inner._convert(operator)
             elif (make := given[operator.index]) is not None:
                 inner._bind_output(operator.outputs[0], make(assembly.value))
-        if assembly.state_values:
-            raise UnsupportedOperatorError(f"{next(iter(assembly.state_values))!r}: a variable within a subgraph")
         return [assembly.value(index) for index in (graph.outputs if wanted is None else wanted)]
 
     def _convert_all(self) -> list[relax.Expr]:
@@ -192,10 +192,11 @@ class Importer:
             parts = self._convert_parts(node, entry.convert) if operator.name in _PARTWISE else None
             result = parts or entry.convert(node)
             results = list(result) if isinstance(result, (list, tuple)) else [result]
-            outputs = [i for i in operator.outputs if self.assembly.tensor(i).dtype != "resource"]  # resource: a handle
-            if len(results) != len(outputs):
-                raise ModelFormatError(f"has {len(outputs)} outputs, but {operator.name} has {len(results)} results")
-            for index, value in zip(outputs, results, strict=True):
+            if len(results) != len(operator.outputs):
+                raise ModelFormatError(
+                    f"has {len(operator.outputs)} outputs, but {operator.name} has {len(results)} results"
+                )
+            for index, value in zip(operator.outputs, results, strict=True):
                 self._bind_output(index, value)
 
     def _convert_parts(self, node: Node, convert: Callable[[Node], Any]) -> ComplexValue | None:
@@ -227,7 +228,7 @@ class Importer:
         self.assembly.define(index, bound)
 
     def _check_result(self, tensor: Tensor, shape: tuple[int, ...], dtype: str) -> None:
-        if tensor.dtype == "variant":  # a list, whose elements the file does not declare
+        if tensor.dtype in _OPAQUE:
             return
         if dtype != tensor.dtype:
             raise ModelFormatError(f"the result is {dtype}, but the file declares {tensor.dtype}")

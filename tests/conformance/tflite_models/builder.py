@@ -33,7 +33,13 @@ OPTION_ALIASES = {
     "L2_NORMALIZATION": "L2Norm",
     "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNN",
 }
-OPTION_NAMES = {name.lower(): name for name in vars(schema.BuiltinOptions) if name.endswith("Options")}
+OPTION_UNIONS = {"builtinOptions": schema.BuiltinOptions, "builtinOptions2": schema.BuiltinOptions2}
+OPTION_NAMES = {
+    name.lower(): (field, name)
+    for field, union in OPTION_UNIONS.items()
+    for name in vars(union)
+    if name.endswith("Options")
+}
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,8 @@ class Subgraph:
         if intermediates:
             packed.intermediates = [int(i) for i in intermediates]
         if custom is None:
-            packed.builtinOptionsType, packed.builtinOptions = pack_options(operator, options)
+            for field, value in pack_options(operator, options).items():
+                setattr(packed, field, value)
             version = version or self.required_version(operator, packed, options)
         else:
             packed.customOptions = list(custom)
@@ -169,14 +176,14 @@ class Subgraph:
         return operator_version(operator, ins, outs, facts, options)
 
 
-def pack_options(operator: str, options: dict[str, Any]) -> tuple[int, Any]:
-    """The option union's type code and object for a builtin operator; (0, None) for operators without options."""
+def pack_options(operator: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an operator that hold a builtin operator's options; none for operators without options."""
     stem = OPTION_ALIASES.get(operator, operator.replace("_", ""))
-    name = OPTION_NAMES.get(f"{stem.lower()}options")
-    if name is None:
+    union, name = OPTION_NAMES.get(f"{stem.lower()}options", ("", ""))
+    if not name:
         if options:
             raise ValueError(f"{operator} has no options, found {sorted(options)}")
-        return 0, None
+        return {}
     packed = getattr(schema, name + "T")()
     for key, value in options.items():
         field = "fusedActivationFunction" if key == "act" else key
@@ -187,7 +194,7 @@ def pack_options(operator: str, options: dict[str, Any]) -> tuple[int, Any]:
         elif key == "padding":
             value = {"SAME": 0, "VALID": 1}[value]
         setattr(packed, field, value)
-    return getattr(schema.BuiltinOptions, name), packed
+    return {f"{union}Type": getattr(OPTION_UNIONS[union], name), union: packed}
 
 
 class Graph(Subgraph):

@@ -26,7 +26,7 @@ def initialize(graph: Graph, initial: dict[str, tuple[np.ndarray, Q | None]]) ->
     init = graph.subgraph("init")
     for name, (value, q) in initial.items():
         init.op("ASSIGN_VARIABLE", [variable(init, name), init.const(value, q=q)], [])
-    graph.op("CALL_ONCE", [], [], initSubgraphIndex=1)
+    graph.op("CALL_ONCE", [], [], initSubgraphIndex=len(graph.subgraphs) - 1)
 
 
 def accumulator(dtype: str) -> Spec:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flatbuffers import flexbuffers
 
 import qnn_ext
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
@@ -9,6 +10,7 @@ from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.cases import load_cases
 from tests.conformance.tflite_models.builder import Graph
+from tests.conformance.tflite_models.runner import invoke
 from tests.conformance.tflite_models.streaming import initialize, variable
 
 from .oracle_cases import assert_equals_reference, cases_of
@@ -98,3 +100,94 @@ def test_a_state_that_is_an_input_outlives_it():
     engine = qnn_ext.build(from_tflite(graph.build()), num_threads=1)
     for call in range(3):
         np.testing.assert_array_equal(engine(np.full(4, call + 1, "float32")), np.full(4, call, "float32"))
+
+
+# ---- subgraphs ---------------------------------------------------------------------------------------------------
+
+
+def accumulating(body, value, handle=None):
+    """sum + value, assigned to sum and returned."""
+    handle = variable(body, "sum") if handle is None else handle
+    before, after = body.tensor((4,), "float32"), body.tensor((4,), "float32")
+    body.op("READ_VARIABLE", [handle], [before])
+    body.op("ADD", [before, value], [after], potScaleInt16=False)
+    body.op("ASSIGN_VARIABLE", [handle, after], [])
+    return after
+
+
+def repeated(handed=False):
+    """WHILE n < limit: sum += x; handed: the handle is a variable of the loop."""
+    graph = Graph()
+    x, limit = graph.input((4,), "float32"), graph.input((), "int32", low=0, high=5)
+    condition, body = graph.subgraph("condition"), graph.subgraph("body")
+    initialize(graph, {"sum": (np.ones(4, "float32"), None)})
+    kinds = [((), "int32"), ((), "int32"), ((4,), "float32"), ((1,), "resource")][: 3 + handed]
+    for inner in (condition, body):
+        inner.packed.inputs = [inner.tensor(*kind) for kind in kinds]
+    going, count = condition.tensor((), "bool"), body.tensor((), "int32")
+    condition.op("LESS", condition.packed.inputs[:2], [going])
+    condition.packed.outputs = [going]
+    body.op("ADD", [body.packed.inputs[0], body.const(1, "int32")], [count])
+    accumulating(body, body.packed.inputs[2], body.packed.inputs[3] if handed else None)
+    body.packed.outputs = [count, *body.packed.inputs[1:]]
+    handle = variable(graph, "sum")
+    values = [graph.const(0, "int32"), limit, x, handle][: 3 + handed]
+    outputs = [graph.tensor(*kind) for kind in kinds]
+    graph.op("WHILE", values, outputs, condSubgraphIndex=1, bodySubgraphIndex=2)
+    graph.op("READ_VARIABLE", [handle], [graph.output((4,), "float32")])
+    graph.packed.outputs.append(outputs[0])
+    return graph
+
+
+def chosen():
+    """sum += x if c, else other += x."""
+    graph = Graph()
+    x, c = graph.input((4,), "float32"), graph.input((), "bool")
+    then, otherwise = graph.subgraph("then"), graph.subgraph("otherwise")
+    initialize(graph, {"sum": (np.ones(4, "float32"), None), "other": (np.zeros(4, "float32"), None)})
+    for name, inner in (("sum", then), ("other", otherwise)):
+        inner.packed.inputs = [inner.tensor((4,), "float32")]
+        inner.packed.outputs = [accumulating(inner, inner.packed.inputs[0], variable(inner, name))]
+    graph.op("IF", [c, x], [graph.output((4,), "float32")], thenSubgraphIndex=1, elseSubgraphIndex=2)
+    for name in ("sum", "other"):
+        graph.op("READ_VARIABLE", [variable(graph, name)], [graph.output((4,), "float32")])
+    return graph
+
+
+def composed():
+    """A composite that accumulates twice."""
+    graph = Graph()
+    x = graph.input((4,), "float32")
+    inner = graph.subgraph("inner")
+    initialize(graph, {"sum": (np.ones(4, "float32"), None)})
+    inner.packed.inputs = [inner.tensor((4,), "float32")]
+    inner.packed.outputs = [accumulating(inner, accumulating(inner, inner.packed.inputs[0]))]
+    graph.op(
+        "STABLEHLO_COMPOSITE",
+        [x],
+        [graph.output((4,), "float32")],
+        name="twice",
+        decompositionSubgraphIndex=1,
+        compositeAttributes=[*flexbuffers.Dumps({})],
+    )
+    return graph
+
+
+@pytest.mark.parametrize(
+    "make,rest",
+    [
+        (repeated, [np.asarray(n, np.int32) for n in (3, 0, 2)]),
+        (lambda: repeated(True), [np.asarray(n, np.int32) for n in (2, 1)]),
+        (chosen, [np.asarray(c) for c in (True, False, True)]),
+        (composed, [None] * 3),
+    ],
+)
+def test_variables_of_subgraphs(make, rest, rng):
+    content = make().build()
+    trials = [[rng.normal(size=4).astype(np.float32), *([] if one is None else [one])] for one in rest]
+    expected = invoke(content, trials, "reference", False)
+    module = from_tflite(content)
+    for runner in (Interpreter(module), qnn_ext.build(module)):
+        for feed, wanted in zip(trials, expected, strict=True):
+            for found, one in zip(runner.run(feed).values(), wanted, strict=True):
+                np.testing.assert_array_equal(found, one)

@@ -1,4 +1,5 @@
-"""IF and WHILE: operators with subgraphs of their own, which use nothing but their inputs."""
+"""IF, WHILE and STABLEHLO_COMPOSITE: operators with subgraphs of their own, which use nothing but their inputs and the
+model's variables."""
 
 from __future__ import annotations
 
@@ -52,8 +53,26 @@ def convert_if(node: Node) -> list[relax.Expr]:
     known = constant_value(condition)
     if known is not None:
         return node.assembly.run_graph(graphs[0] if known else graphs[1], values, {})
-    then, otherwise = (partial(node.assembly.run_graph, graph, values, {}) for graph in graphs)
-    return branch(node, condition, then, otherwise)
+    variables = node.assembly.variables
+
+    def result(graph: Subgraph, names: list[str]) -> list[relax.Expr]:
+        with variables.apart(names) as after:
+            return [*node.assembly.run_graph(graph, values, {}), *after()]
+
+    def convert(names: list[str]) -> list[relax.Expr]:
+        results = branch(node, condition, *(partial(result, graph, names) for graph in graphs))
+        variables.values.update(zip(names, results[len(node.operator.outputs) :], strict=True))
+        return results[: len(node.operator.outputs)]
+
+    return variables.carried(convert)
+
+
+@converter("STABLEHLO_COMPOSITE", max_version=1)
+def convert_composite(node: Node) -> list[relax.Expr]:
+    """What its subgraph computes; the name says what a runtime may compute instead."""
+    values = [node.input(index) for index in range(node.input_count)]
+    graph = _subgraph(node, "decomposition_subgraph_index", len(values), len(node.operator.outputs))
+    return node.assembly.run_graph(graph, values, {})
 
 
 @converter("WHILE", max_version=1)
@@ -67,11 +86,12 @@ def convert_while(node: Node) -> list[relax.Expr]:
     known = {index: array for index, value in enumerate(values) if (array := constant_value(value)) is not None}
     lists = Lists(body)
     roles = roles_of(lists, condition, known)
+    plain = Roles(roles.fixed, {}, {}, {})
+    variables = node.assembly.variables
     try:
-        return _While(node, condition, lists, roles, values).results()
+        return variables.carried(lambda names: _While(node, condition, lists, roles, values, names).results())
     except UnknownRoundsError:
-        plain = Roles(roles.fixed, {}, {}, {})
-        return _While(node, condition, lists, plain, values).results()
+        return variables.carried(lambda names: _While(node, condition, lists, plain, values, names).results())
 
 
 class _ElementsFound(Exception):
@@ -83,12 +103,20 @@ class _ElementsFound(Exception):
 
 
 class _While:
-    """One conversion, with lists as sequences and outputs as far as `roles` says."""
+    """One conversion, with lists as sequences and outputs as far as `roles` says, and with these model's variables as
+    states."""
 
     def __init__(
-        self, node: Node, condition: Subgraph, lists: Lists, roles: Roles, values: Sequence[relax.Expr]
+        self,
+        node: Node,
+        condition: Subgraph,
+        lists: Lists,
+        roles: Roles,
+        values: Sequence[relax.Expr],
+        variables: Sequence[str],
     ) -> None:
         self._node = node
+        self._variables = variables
         self._condition, self._lists, self._roles = condition, lists, roles
         self._values = list(values)
         self._states = [i for i in range(len(values)) if i not in roles.fixed and i not in roles.outputs]
@@ -101,18 +129,20 @@ class _While:
                 self._values[found.variable] = _with_elements(self._values[found.variable], found.shape)
 
     def _converted(self) -> list[relax.Expr]:
-        node, values = self._node, self._values
+        node, values, variables = self._node, self._values, self._node.assembly.variables
+        condition = self._goes_on(values)
         states, outputs = loop(
             node,
             self._round,
-            [values[i] for i in self._states],
+            [*(values[i] for i in self._states), *(variables.values[name] for name in self._variables)],
             [self._sequence(*place) for place in self._roles.slices.values()],
             MOST_TRIPS,
-            condition=self._goes_on(values),
+            condition=condition,
             whole=True,
         )
+        variables.values.update(zip(self._variables, states[len(self._states) :], strict=True))
         results = list(values)
-        for i, state in zip(self._states, states, strict=True):
+        for i, state in zip(self._states, states, strict=False):
             results[i] = state
         for (i, (_, first)), stacked in zip(self._roles.outputs.items(), outputs, strict=True):
             results[i] = self._placed(values[i], stacked, first)
@@ -123,6 +153,12 @@ class _While:
         return _condition(self._node, result)
 
     def _round(self, states: list[relax.Expr], slices: list[relax.Expr]) -> tuple[Any, ...]:
+        variables, count = self._node.assembly.variables, len(self._states)
+        with variables.apart(self._variables, states[count:]) as after:
+            condition, new, outputs = self._body(states[:count], slices)
+            return condition, [*new, *after()], outputs
+
+    def _body(self, states: list[relax.Expr], slices: list[relax.Expr]) -> tuple[Any, ...]:
         node, body = self._node, self._lists.graph
         values = list(self._values)
         for i, state in zip(self._states, states, strict=True):

@@ -1,4 +1,4 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM: the roles of its tensors, and the loop over time.
+"""UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM: the roles of their tensors, and the loop over time.
 
 The arithmetic of one step is in `lstm_integer` and `lstm_float`; both follow the same equations, with σ = sigmoid:
 
@@ -9,7 +9,6 @@ The arithmetic of one step is in `lstm_integer` and `lstm_float`; both follow th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from tvm import relax
@@ -17,10 +16,10 @@ from tvm import relax
 from ...loops import loop
 from ..node import Node, shape_of
 from ..registry import converter
-from .lstm_float import FloatCell
+from .lstm_float import FloatCell, Matrix
 from .lstm_integer import IntegerCell
-from .lstm_layer import read_layer
-from .shape import reshape
+from .lstm_layer import Layer, input_weights, read_layer
+from .sequences import exchanged, is_time_major, merged, plus_crossed, products, renumbered, sources, steps_first
 
 
 class Cell(Protocol):
@@ -35,53 +34,56 @@ class Cell(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Sequence:
-    """The sizes of the input: (batch, time, depth), or (time, batch, depth) when time-major."""
-
-    batch: int
-    time: int
-    depth: int
-    time_major: bool
-
-
 @converter("UNIDIRECTIONAL_SEQUENCE_LSTM", max_version=5)
 def convert_unidirectional_sequence_lstm(node: Node) -> relax.Expr:
     """The states are kept in the two variable tensors."""
-    sequence, layer = _sequence(node), read_layer(node)
+    time_major = is_time_major(node)
+    layer = read_layer(node)
     cell = IntegerCell(node, layer) if layer.integer else FloatCell(node, layer)
-    hidden = node.assembly.read_variable(node.operator.inputs[18], (sequence.batch, layer.outputs))
-    state = node.assembly.read_variable(node.operator.inputs[19], (sequence.batch, layer.cells))
+    outputs = _over_time(node, layer, cell, products(cell.input_products, node, steps_first(node, 0, time_major)))
+    return exchanged(node, outputs, time_major)
+
+
+@converter("BIDIRECTIONAL_SEQUENCE_LSTM", max_version=3)
+def convert_bidirectional_sequence_lstm(node: Node) -> list[relax.Expr]:
+    """Two layers, the second from the last step to the first; with `merge_outputs` their outputs are joined. LiteRT's
+    kernels are float and hybrid.
+
+    Inputs: 17 operands of each layer, in the order of UNIDIRECTIONAL_SEQUENCE_LSTM, their states, and an auxiliary
+    input, see `sources`
+    """
+    if node.input_count != 48:
+        raise node.malformed(f"a bidirectional LSTM has 48 inputs, found {node.input_count}")
+    time_major, outputs = is_time_major(node), []
+    sequences = sources(node, auxiliary=39, weights=40, time_major=time_major)
+    for backwards, (first, states, weights) in enumerate(((1, 35, 40), (18, 37, 44))):
+        operands = [sequences.own[backwards], *range(first, first + 17), states, states + 1]
+        direction = renumbered(node, operands)
+        layer = read_layer(direction)
+        cell = FloatCell(direction, layer)
+        own = products(cell.input_products, node, steps_first(node, operands[0], time_major))
+        if sequences.crossed is not None:
+            matrix = Matrix(node, [weights + input_weights(gate) - 1 for gate in layer.gates])
+            own = plus_crossed(node, own, matrix, sequences.crossed)
+        outputs.append(exchanged(node, _over_time(direction, layer, cell, own, bool(backwards)), time_major))
+    return merged(node, outputs)
+
+
+def _over_time(node: Node, layer: Layer, cell: Cell, own: relax.Expr, backwards: bool = False) -> relax.Expr:
+    """h of all steps (time, batch, outputs) from the input's part of their gates."""
+    batch, (hidden, memory) = shape_of(own)[1], node.operator.inputs[18:20]
+    initial = [
+        node.assembly.read_variable(index, (batch, size))
+        for index, size in ((hidden, layer.outputs), (memory, layer.cells))
+    ]
 
     def step(states: list[relax.Expr], slices: list[relax.Expr]) -> tuple[list[relax.Expr], list[relax.Expr]]:
         new = cell.step(slices[0], *states)
         return [*new], [new[0]]
 
-    (hidden, state), (outputs,) = loop(node, step, [hidden, state], [_products(node, cell, sequence)], sequence.time)
-    node.assembly.write_variable(node.operator.inputs[18], hidden)
-    node.assembly.write_variable(node.operator.inputs[19], state)
-    return outputs if sequence.time_major else _exchanged(node, outputs)
-
-
-def _sequence(node: Node) -> Sequence:
-    shape, time_major = node.shape(0), bool(node.options["time_major"])
-    if len(shape) != 3 or 0 in shape:
-        raise node.malformed(f"the input must have 3 dimensions, found shape {shape}")
-    time, batch = shape[:2] if time_major else (shape[1], shape[0])
-    return Sequence(batch, time, shape[2], time_major)
-
-
-def _products(node: Node, cell: Cell, sequence: Sequence) -> relax.Expr:
-    """The input's contribution to the gates, computed for all steps at once: (time, batch, gates · cells)."""
-    data = node.input(0) if sequence.time_major else _exchanged(node, node.input(0))
-    rows = reshape(node, data, [sequence.time * sequence.batch, sequence.depth])
-    products = cell.input_products(rows)
-    return reshape(node, products, [sequence.time, sequence.batch, int(products.ty.shape[1])])
-
-
-def _exchanged(node: Node, data: relax.Expr) -> relax.Expr:
-    """With its first two axes, batch and time, exchanged."""
-    first, second, depth = shape_of(data)
-    if 1 in (first, second):
-        return reshape(node, data, [second, first, depth])
-    return node.emit(relax.op.permute_dims(data, [1, 0, 2]))
+    states, (outputs,) = loop(
+        node, step, initial, [own], shape_of(own)[0], backwards_in=[backwards], backwards_out=[backwards]
+    )
+    for index, state in zip((hidden, memory), states, strict=True):
+        node.assembly.write_variable(index, state)
+    return outputs

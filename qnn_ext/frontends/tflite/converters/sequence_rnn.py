@@ -1,14 +1,15 @@
-"""UNIDIRECTIONAL_SEQUENCE_RNN: h' = activation(b + W·x + R·h) over time, float and hybrid."""
+"""UNIDIRECTIONAL_SEQUENCE_RNN and BIDIRECTIONAL_SEQUENCE_RNN: h' = activation(b + W·x + R·h) over time, float and
+hybrid."""
 
 from __future__ import annotations
 
 from tvm import relax
 
 from ... import recurrent
-from ..node import Node
+from ..node import Node, shape_of
 from ..registry import converter
 from .lstm_float import Matrix, activation_of
-from .shape import reshape
+from .sequences import exchanged, is_time_major, merged, plus_crossed, products, renumbered, sources, steps_first
 
 _DATA, _INPUT, _RECURRENT, _BIAS, _STATE = range(5)
 
@@ -19,11 +20,33 @@ def convert_sequence_rnn(node: Node) -> relax.Expr:
 
     Input (batch, steps, depth), or (steps, batch, depth) if time-major; W (units, depth), R (units, units), b (units,)
     """
-    data, time_major = node.shape(_DATA), bool(node.options["time_major"])
-    if len(data) != 3 or 0 in data:
-        raise node.malformed(f"the input must have 3 dimensions, found shape {data}")
-    steps, batch = data[:2] if time_major else (data[1], data[0])
-    weights, units = node.shape(_INPUT), node.shape(_BIAS)[0] if len(node.shape(_BIAS)) == 1 else 0
+    time_major = is_time_major(node)
+    return exchanged(node, _over_time(node, _products(node, time_major)), time_major)
+
+
+@converter("BIDIRECTIONAL_SEQUENCE_RNN", max_version=3)
+def convert_bidirectional_sequence_rnn(node: Node) -> list[relax.Expr]:
+    """Two layers, the second from the last step to the first; with `merge_outputs` their outputs are joined.
+
+    Inputs: x; W, R, b and the state of each layer; an auxiliary input and its weights, see `sources`
+    """
+    if node.input_count != 12:
+        raise node.malformed(f"a bidirectional RNN has 12 inputs, found {node.input_count}")
+    time_major, outputs = is_time_major(node), []
+    sequences = sources(node, auxiliary=9, weights=10, time_major=time_major)
+    for backwards, first in enumerate((1, 5)):
+        direction = renumbered(node, [sequences.own[backwards], *range(first, first + 4)])
+        own = _products(direction, time_major)
+        if sequences.crossed is not None:
+            own = plus_crossed(node, own, Matrix(node, [10 + backwards]), sequences.crossed)
+        outputs.append(exchanged(node, _over_time(direction, own, bool(backwards)), time_major))
+    return merged(node, outputs)
+
+
+def _products(node: Node, time_major: bool) -> relax.Expr:
+    """b + W·x of all steps, (steps, batch, units)."""
+    data, weights = node.shape(_DATA), node.shape(_INPUT)
+    units = node.shape(_BIAS)[0] if len(node.shape(_BIAS)) == 1 else 0
     if not units or weights != (units, data[2]) or node.shape(_RECURRENT) != (units, units):
         raise node.malformed(
             f"input {data}, weights {weights} and {node.shape(_RECURRENT)} and bias {node.shape(_BIAS)} do not match"
@@ -33,20 +56,21 @@ def convert_sequence_rnn(node: Node) -> relax.Expr:
     for index in (_DATA, _BIAS, _STATE):
         if node.dtype(index) != "float32":
             raise node.unsupported(f"input {index} of dtype {node.dtype(index)}")
-    sequence = _exchanged(node, node.input(_DATA), time_major)
-    own = Matrix(node, [_INPUT]).product(reshape(node, sequence, [steps * batch, data[2]]))
-    own = reshape(node, node.emit(relax.op.add(node.input(_BIAS), own)), [steps, batch, units])
+    matrix = Matrix(node, [_INPUT])
+    return products(
+        lambda rows: relax.op.add(node.input(_BIAS), matrix.product(rows)), node, steps_first(node, _DATA, time_major)
+    )
+
+
+def _over_time(node: Node, own: relax.Expr, backwards: bool = False) -> relax.Expr:
+    """h of all steps, (steps, batch, units)."""
+    _, batch, units = shape_of(own)
     gates = recurrent.Gates(node, "h", lambda a, b: node.emit(relax.op.multiply(a, b)))
     activate = activation_of(node, node.options["fused_activation_function"])
     cell = recurrent.Rnn(gates, Matrix(node, [_RECURRENT]).product, lambda value: node.emit(activate(value)))
     variable = node.operator.inputs[_STATE]
     hidden = node.assembly.read_variable(variable, (batch, units))
-    outputs, (last,) = recurrent.over_time(node, cell, own, [hidden])
+    outputs, (last,) = recurrent.over_time(node, cell, own, [hidden], backwards=backwards)
     assert outputs is not None
     node.assembly.write_variable(variable, last)
-    return _exchanged(node, outputs, time_major)
-
-
-def _exchanged(node: Node, value: relax.Expr, time_major: bool) -> relax.Expr:
-    """Between the operator's order and (steps, batch, …)."""
-    return value if time_major else node.emit(relax.op.permute_dims(value, [1, 0, 2]))
+    return outputs
