@@ -15,11 +15,11 @@ check: lint
 
 test: $(VENV)/.test
 	$(BIN)/python -m scripts.emulators
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: $(VENV)/.test
 	$(BIN)/python -m scripts.emulators
-	$(BIN)/python -m pytest -n 2 --dist loadfile --all
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --all
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import sampling
+from tests import order, sampling
 
 # With AMX, oneDNN rounds some midpoints otherwise than on all other CPUs, whose rule qnn_ext follows.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -50,6 +50,8 @@ class TimeLimit:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--most"):  # `make check` has an order of its own
+        order.long_first(items)
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
     left_out = set(sampling.left_out(items))

@@ -2,6 +2,7 @@
 the oracle, and so the frameworks that `tests/models` compares it with.
 """
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,12 @@ def digits(module: QnnModule, count: int) -> list[np.ndarray]:
     return [spec.qparams.quantize(image) if spec.qparams else image for image in images]
 
 
+@cache
+def engine_of(file: str, cpu: str) -> qnn_ext.Engine:
+    """A bundled model built for one of ARM_CPUS."""
+    return qnn_ext.build(module_of(file), cpu_target(cpu, 1))
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", ARM_CPUS)
@@ -56,7 +63,7 @@ def digits(module: QnnModule, count: int) -> list[np.ndarray]:
 def test_bundled_model_equals_the_oracle(file, cpu):
     """The LSTM's state goes on from image to image, in both."""
     module = module_of(file)
-    engine, oracle = emulated(qnn_ext.build(module, cpu_target(cpu, 1))), Interpreter(module)
+    engine, oracle = emulated(engine_of(file, cpu)), Interpreter(module)
     for image in digits(module, 2):
         np.testing.assert_array_equal(engine(image), oracle(image), strict=True)
 
@@ -64,9 +71,10 @@ def test_bundled_model_equals_the_oracle(file, cpu):
 @pytest.mark.parametrize("cpu", ARM_CPUS)
 def test_the_same_code_on_every_cpu_that_has_its_instructions(cpu):
     """And on no other: there it would end with an illegal instruction, if it used what its target offers."""
-    module, target = module_of("digits_cnn_int8.tflite"), cpu_target(cpu, 1)
-    engine, (image,) = qnn_ext.build(module, target), digits(module, 1)
-    expected, able = Interpreter(module)(image), emulator.cpus_of(target)
+    file = "digits_cnn_int8.tflite"
+    module, engine = module_of(file), engine_of(file, cpu)
+    (image,) = digits(module, 1)
+    expected, able = Interpreter(module)(image), emulator.cpus_of(cpu_target(cpu, 1))
     for emulated_cpu in able:
         np.testing.assert_array_equal(emulated(engine, emulated_cpu)(image), expected, emulated_cpu, strict=True)
 

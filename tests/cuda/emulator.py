@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,16 @@ def compiler() -> str:
     if found is None:
         pytest.skip("executing CUDA sources needs a C++ compiler (g++)")
     return found
+
+
+@cache
+def _headers() -> tempfile.TemporaryDirectory:
+    """A folder with ptx.h and all that it includes, compiled once: GCC looks for `ptx.h.gch` before `ptx.h`, other
+    compilers pass it by. Deleted when this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="qnn-ext-cuda-")
+    header = str(Path(folder.name, "ptx.h.gch"))
+    _run([compiler(), *FLAGS, *CHECKS, "-x", "c++-header", str(HERE / "ptx.h"), "-o", header], "ptx.h")
+    return folder
 
 
 def kernels_of(source: str) -> str:
@@ -110,7 +121,8 @@ def execute(
     with tempfile.TemporaryDirectory() as folder:
         code, binary = Path(folder, "kernel.cpp"), Path(folder, "kernel")
         code.write_text(text)
-        _run([compiler(), *FLAGS, *CHECKS, f"-I{HERE}", str(code), "-o", str(binary)], text)
+        includes = [f"-I{_headers().name}", f"-I{HERE}"]
+        _run([compiler(), *FLAGS, *CHECKS, *includes, str(code), "-o", str(binary)], text)
         result = _run([str(binary)], text, b"".join(np.ascontiguousarray(value).tobytes() for value in values))
     sizes = {array.name: array.bytes for array in arrays}
     assert len(result) == ORDERS * sum(sizes[name] for name in outputs)

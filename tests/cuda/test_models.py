@@ -64,6 +64,11 @@ def model(name):
     return pytorch.from_pytorch(path, **shapes)
 
 
+@cache
+def engine_of(name, architecture):
+    return build(model(name), architecture)
+
+
 def sample(module, rng):
     """One random value for each input, over the whole range of its dtype."""
     values = {}
@@ -108,7 +113,7 @@ def test_model_of_nine_bit_weights(models, rng):
 @pytest.mark.parametrize(("name", "architecture"), CASES)
 def test_source_compiles(name, architecture):
     """All float operations of the PTX are IEEE 754's, none that flushes or approximates; products never meet sums."""
-    engine = build(model(name), architecture)
+    engine = engine_of(name, architecture)
     if cuda_compiler._tool("nvcc") is None and not cuda_compiler._nvrtcs():
         pytest.skip("neither nvcc nor NVRTC is here to compile CUDA with")
     source, code = engine.source("cuda"), engine.source("ptx")
@@ -123,7 +128,7 @@ def test_source_compiles(name, architecture):
 @pytest.mark.parametrize("name", ["digits_cnn_int8.tflite", "digits_transformer_qdq.onnx", "digits_lstm_int8.tflite"])
 def test_no_round_trip_and_no_pool(name):
     """Between inputs and outputs there are launches alone, and all memory is planned with the graph's tensors."""
-    engine = build(model(name), "sm_80")
+    engine = engine_of(name, "sm_80")
     host = engine.source("ll")
     assert "TVMBackendAllocWorkspace" not in host
     source = engine.source("cuda")

@@ -20,7 +20,7 @@ def test_equals_litert(case):
 
 
 @pytest.mark.parametrize("case", INT8_SUM)
-def test_int8_sum(case):
+def test_int8_sum_is_within_one_of_litert(case):
     """LiteRT's reference kernel reads int8 as uint8, so the golden is the optimized kernel's, which sums in float32."""
     for (output,), (golden,) in zip(run_case(case, "tflite"), case.reference, strict=True):
         assert output.shape == golden.shape
