@@ -19,7 +19,8 @@ from .report import Report
 from .session import tune
 from .space import Space, space_of
 from .task import Task, extract_from_program, make_task
-from .tuners import GATuner, GridSearchTuner, RandomTuner, Tuner, XGBTuner
+from .tuner import Tuner
+from .tuners import GATuner, GridSearchTuner, RandomTuner, XGBTuner
 
 __all__ = [
     "Decision",

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..errors import TuningError
 from .measure import Decision, Result
 from .records import Log, append, known_results, line_of, read_log
 from .space import Space
@@ -43,10 +44,16 @@ def log_to_file(path: str | os.PathLike[str]) -> LogFile:
     return LogFile(path)
 
 
-class ProgressBar:
-    """One line on a terminal: number of configurations measured, the best GOP/s, time left."""
+SI_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
-    def __init__(self, total: int, prefix: str = "") -> None:
+
+class ProgressBar:
+    """One line on a terminal: number of configurations measured, the best operations per second, time left."""
+
+    def __init__(self, total: int, prefix: str = "", si_prefix: str = "G") -> None:
+        if si_prefix not in SI_PREFIXES:
+            raise TuningError(f"si_prefix must be one of {list(SI_PREFIXES)}, found {si_prefix!r}")
+        self._unit, self._scale = f"{si_prefix}OP/s", 1e9 / SI_PREFIXES[si_prefix]
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -61,7 +68,7 @@ class ProgressBar:
     def __call__(self, tuner: Any, results: list[Result]) -> None:
         self._progress.start()
         best = tuner.best
-        text = f"{best.gops:.1f} GOP/s, {1 / best.ratio:.2f}× the default" if best else ""
+        text = f"{best.gops * self._scale:.1f} {self._unit}, {1 / best.ratio:.2f}× the default" if best else ""
         self._progress.update(self._task, completed=len(tuner.results), best=text)
         if len(tuner.results) >= self._total:
             self._progress.stop()
@@ -71,6 +78,6 @@ class ProgressBar:
         self._progress.stop()
 
 
-def progress_bar(total: int, prefix: str = "") -> ProgressBar:
-    """A callback that shows the progress of one task of `total` trials."""
-    return ProgressBar(total, prefix)
+def progress_bar(total: int, prefix: str = "", si_prefix: str = "G") -> ProgressBar:
+    """A callback that shows the progress of one task of `total` trials; si_prefix: of operations per second, "M"."""
+    return ProgressBar(total, prefix, si_prefix)

@@ -1,4 +1,5 @@
-"""MetaSchedule's cost model on our design spaces: XGBModel with the decisions themselves as features.
+"""MetaSchedule's cost model on our design spaces: XGBModel with the decisions themselves as features. It learns times
+by regression, where `RankModel` learns only which configuration is faster.
 
 Its own features come from loop nests and cannot see inside a tensorized kernel; a `PyFeatureExtractor` gives it ours. A
 configuration becomes a measure candidate of a MetaSchedule design space with a single decision, its index, written on
@@ -11,6 +12,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -41,19 +43,30 @@ def decide(schedule: Schedule, decision: int) -> None:
     schedule.annotate(schedule.get_sblock(BLOCK), DECISION, decision)
 
 
+def require_xgboost() -> ModuleType:
+    """The package. Raises TuningError if it is missing."""
+    try:
+        return import_module("xgboost")
+    except ImportError:
+        raise TuningError(
+            "the tuner 'xgb' needs xgboost: pip install 'qnn-ext[tune]'; the tuners ga, random and gridsearch do not "
+            "need it"
+        ) from None
+
+
 class CostModel:
-    """Predicts from measured configurations which others are fast."""
+    """Predicts from measured configurations which others are fast.
+
+    features: a row for each configuration of the space; by default `space.features`
+    threads:  that train the trees
+    """
 
     WARMUP = 4
 
-    def __init__(self, task: Task, space: Space, seed: int = 0) -> None:
-        try:
-            import xgboost  # noqa: F401
-        except ImportError:
-            raise TuningError(
-                "the tuner 'xgb' needs xgboost: pip install 'qnn-ext[tune]'; the tuners ga, random and gridsearch do "
-                "not need it"
-            ) from None
+    def __init__(
+        self, task: Task, space: Space, seed: int = 0, features: np.ndarray | None = None, threads: int = 1
+    ) -> None:
+        require_xgboost()
         from tvm.s_tir import meta_schedule
 
         logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
@@ -65,8 +78,8 @@ class CostModel:
                 self._module, target=task.target, task_name=task.name, num_threads=1, rand_state=seed + 1
             )
         self._model = meta_schedule.cost_model.XGBModel(
-            extractor=_extractor(space.features),
-            config=meta_schedule.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1),
+            extractor=_extractor(space.features if features is None else features),
+            config=meta_schedule.cost_model.xgb_model.XGBConfig(seed=seed, nthread=threads),
             num_warmup_samples=self.WARMUP,
             num_tuning_cores=1,
         )

@@ -36,6 +36,7 @@ from .records import FORMAT, History, Log, read_log
 from .session import tune_task, whole_model
 from .space import space_of
 from .task import extract_from_program, record_target
+from .tuners import GridSearchTuner
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _measure(module: QnnModule, target: Target, log: Path, measure: Measure) -> 
             for task, candidates in tasks.items():
                 if time.monotonic() - started > measure.seconds:
                     break
-                outcomes.append(tune_task(task, "gridsearch", 0, candidates, option, None, [file, live]))
+                outcomes.append(tune_task(GridSearchTuner(task), candidates, option, None, [file, live]))
         if any(outcome.new for outcome in outcomes):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TuningWarning)  # that the defaults are as fast is no reason to worry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.util import find_spec
 
@@ -25,6 +25,7 @@ from .records import Callback, append, apply_history_best, line_of
 from .report import Outcome, Report
 from .task import Task, extract_from_program, make_task
 from .timing import Timer, race
+from .tuner import Tuner
 from .tuners import make_tuner
 
 TRIALS = 32
@@ -51,6 +52,7 @@ def tune(
     seed: int = 0,
     progress: bool = False,
     callbacks: Sequence[Callback] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Tune every task of a model and report the gains.
 
@@ -61,6 +63,7 @@ def tune(
     tuner:           "xgb", "ga", "random" or "gridsearch"; default: "xgb" if xgboost is installed, else "ga"
     early_stopping:  go on to the next task after this many measurements without improvement
     progress:        show live progress on stderr
+    options:         of the tuner: arguments of its class, {"plan_size": 16}
 
     A configuration other than the default is chosen only if it wins a race with the default; and if the whole model
     turns out slower with all choices, the defaults are chosen. Raises TuningError if the model has nothing to tune or
@@ -79,9 +82,8 @@ def tune(
     try:
         with TuningProgress(tasks, trials, _peaks(tasks, option), progress) as live:
             for task in tasks:
-                outcomes.append(
-                    tune_task(task, name, seed, trials, option, early_stopping, [log_file, live, *callbacks])
-                )
+                tuning = make_tuner(name, task, seed, **(options or {}))
+                outcomes.append(tune_task(tuning, trials, option, early_stopping, [log_file, live, *callbacks]))
         before, after = whole_model(module, resolved, log, outcomes, option)
     finally:
         if runner is None:
@@ -92,20 +94,17 @@ def tune(
 
 
 def tune_task(
-    task: Task,
-    name: str,
-    seed: int,
+    tuner: Tuner,
     trials: int,
     option: MeasureOption,
     early_stopping: int | None,
     callbacks: Sequence[Callback],
 ) -> Outcome:
-    """Tune one task with the tuner of this name; arguments as for `tune`."""
-    tuner = make_tuner(name, task, seed)
+    """Tune one task; arguments as for `tune`."""
     started = time.monotonic()
     decision = tuner.tune(trials, option, early_stopping, callbacks)
     errors = [result.error for result in tuner.results.values() if result.error]
-    return Outcome(task, decision, tuple(tuner.curve), tuner.new, tuple(errors), time.monotonic() - started)
+    return Outcome(tuner.task, decision, tuple(tuner.curve), tuner.new, tuple(errors), time.monotonic() - started)
 
 
 # ---- the fastest a product can be --------------------------------------------------------------------------------

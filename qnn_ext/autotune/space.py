@@ -50,6 +50,11 @@ class Space:
             rows.append([*values, *logs, sum(logs), math.log(cost)])
         return np.asarray(rows, np.float32)
 
+    @property
+    def decisions(self) -> np.ndarray:
+        """(configurations, decisions) float32."""
+        return self.features[:, : len(asdict(self.default))]
+
     def parse(self, fields: Mapping[str, Any]) -> Configuration | None:
         """The configuration with these fields; None if the space does not contain it (any more)."""
         return self._by_fields.get(tuple(sorted(fields.items())))

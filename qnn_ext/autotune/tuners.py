@@ -1,180 +1,43 @@
-"""Tuners: which configurations of a task to measure next, and the loop that measures, records and decides.
-
-The default is never measured as a candidate: it takes turns with every candidate, so its time is known from the first
-one on. After the last candidate, the fastest few race the default once more, for longer; only a winner of that is
-chosen.
-"""
+"""The tuners: which configurations of a task each of them measures next."""
 
 from __future__ import annotations
 
-import random
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from inspect import signature
+from typing import Any
 
 import numpy as np
 
-from ..errors import TuningError, TuningWarning
-from .measure import Decision, MeasureOption, Result, measure
-from .measure import measure_option as this_machine
-from .records import Callback
-from .space import Configuration, space_of
+from ..errors import TuningError
+from .measure import Result
+from .space import Configuration
 from .task import Task
-
-BATCH = 8  # candidates measured between updates of the tuner
-FINALISTS = 3
-GAIN = 0.99  # a candidate must win the final race by this factor, or the default stays
+from .tuner import BATCH, Tuner, generation_of
 
 
-class Tuner:
-    """Base of all tuners. Subclasses say what to measure next in `propose`."""
+class _IndexTuner(Tuner):
+    """Base of tuners that may be confined to a part of the space.
 
-    def __init__(self, task: Task, seed: int = 0) -> None:
-        self.task = task
-        self.space = space_of(task)
-        self.results: dict[Configuration, Result] = {}
-        self.new = 0
-        """How many were measured by this tuner, not read from a log."""
-        self.curve: list[float] = []
-        """Least time over the default's after each measurement."""
-        self.random = random.Random(seed)
+    range_idx: the first and the last place, in the order of predicted cost; by default the whole space
+    """
 
-    # ---- what a tuner decides ------------------------------------------------------------------------------------
-
-    def propose(self, count: int, left: list[Configuration]) -> list[Configuration]:
-        """Up to `count` configurations to measure next, out of those `left`, which are in order of predicted cost."""
-        raise NotImplementedError
-
-    def learn(self, results: Sequence[Result]) -> None:
-        """Take note of new results."""
-
-    # ---- the loop ------------------------------------------------------------------------------------------------
-
-    @property
-    def best(self) -> Result | None:
-        """The fastest so far; None before the first result without error."""
-        valid = [result for result in self.results.values() if not result.error]
-        return min(valid, key=lambda result: result.ratio, default=None)
-
-    def next_batch(self, count: int) -> list[Configuration]:
-        """The configurations to measure next; empty when the space is exhausted."""
-        taken = {*self.results, self.space.default}
-        left = [item for item in self.space.configurations if item not in taken]
-        return self.propose(count, left) if len(left) > count else left
-
-    def update(self, results: Sequence[Result]) -> None:
-        """Take note of results, measured or from a log."""
-        for result in results:
-            self.results[result.configuration] = result
-            self.curve.append(min(self.curve[-1] if self.curve else 1.0, result.ratio))
-
-    def tune(
-        self,
-        n_trial: int,
-        measure_option: MeasureOption | None = None,
-        early_stopping: int | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Decision | None:
-        """Measure up to `n_trial` configurations and decide.
-
-        n_trial:        includes those already in a log (see `log_to_file`), which are not measured again
-        measure_option: builder and runner; default: this machine, closed afterwards
-        early_stopping: stop after this many without improvement
-        callbacks:      called with the tuner and each new result, see `callbacks`
-
-        Returns None if not even the default could be measured. Raises TuningError if there is nothing (left) to measure
-        on; by then everything measured is in the log, as after KeyboardInterrupt.
-        """
-        option = measure_option or this_machine()
-        try:
-            return self._tune(n_trial, option, early_stopping, callbacks)
-        finally:
-            if measure_option is None:
-                option.close()
-
-    def _tune(
-        self, n_trial: int, option: MeasureOption, early_stopping: int | None, callbacks: Sequence[Callback]
-    ) -> Decision | None:
-        remembered = self._recall(callbacks)
-        default: str | None = None
-        while len(self.results) < n_trial and not self._stale(early_stopping):
-            batch = self.next_batch(min(BATCH, n_trial - len(self.results)))
-            default = default or self._build_default(option)
-            if not batch or default is None:
-                break
-            fresh = []
-            for result in measure(self.task, batch, option, default):
-                fresh.append(result)
-                self.new += 1
-                self.update([result])
-                for callback in callbacks:
-                    callback(self, [result])
-            self.learn(fresh)
-        if remembered is not None and not self.new:
-            return remembered
-        default = default or self._build_default(option)
-        decision = self._decide(option, default) if default else None
-        for callback in callbacks:
-            if decision is not None and hasattr(callback, "decision"):
-                callback.decision(decision)
-        return decision
-
-    def _build_default(self, option: MeasureOption) -> str | None:
-        """The default's library; None, with a warning, if it cannot be built."""
-        (default,) = option.builder.build(self.task, [None])
-        if isinstance(default, Result):
-            warnings.warn(
-                f"{self.task.name}: not tuned, as its default configuration fails: {default.error}",
-                TuningWarning,
-                stacklevel=4,
-            )
-            return None
-        return default
-
-    def _recall(self, callbacks: Sequence[Callback]) -> Decision | None:
-        """Take over the results in logs; returns the last decision in them."""
-        decision = None
-        for callback in callbacks:
-            if hasattr(callback, "known"):
-                results, before = callback.known(self.task, self.space)
-                results = [result for result in results if result.configuration != self.space.default]
-                self.update(results)
-                self.learn(results)
-                decision = before or decision
-        for callback in callbacks:
-            callback(self, [])
-        return decision
-
-    def _stale(self, early_stopping: int | None) -> bool:
-        """Whether the last `early_stopping` results have not improved anything."""
-        if early_stopping is None or len(self.curve) <= early_stopping:
-            return False
-        return self.curve[-1] >= self.curve[-1 - early_stopping]
-
-    def _decide(self, option: MeasureOption, default: str) -> Decision | None:
-        """Race the fastest few and the default once more, in turns with each other."""
-        valid = sorted((r for r in self.results.values() if r.ratio < 1), key=lambda result: result.ratio)
-        finalists = [result.configuration for result in valid[:FINALISTS]]
-        libraries = [
-            (configuration, built)
-            for configuration, built in zip(finalists, option.builder.build(self.task, finalists), strict=True)
-            if isinstance(built, str)
-        ]
-        raced = option.runner.race(self.task, [(self.space.default, default), *libraries])
-        if not raced:
-            return None
-        best = min(raced, key=lambda result: result.ratio)
-        return Decision(best if best.ratio < GAIN else raced[0], len(self.results) + 1)
+    def __init__(self, task: Task, seed: int = 0, range_idx: tuple[int, int] | None = None) -> None:
+        super().__init__(task, seed)
+        first, last = range_idx or (0, len(self.space) - 1)
+        if not 0 <= first <= last < len(self.space):
+            raise TuningError(f"range_idx must lie within 0 … {len(self.space) - 1}, found ({first}, {last})")
+        self.candidates = self.candidates[first : last + 1]
 
 
-class GridSearchTuner(Tuner):
+class GridSearchTuner(_IndexTuner):
     """All configurations in the order of their predicted cost."""
 
     def propose(self, count: int, left: list[Configuration]) -> list[Configuration]:
         return left[:count]
 
 
-class RandomTuner(Tuner):
+class RandomTuner(_IndexTuner):
     """Configurations at random, each at most once."""
 
     def propose(self, count: int, left: list[Configuration]) -> list[Configuration]:
@@ -182,54 +45,143 @@ class RandomTuner(Tuner):
 
 
 class GATuner(Tuner):
-    """A genetic algorithm: children of the fastest so far, with one decision changed.
+    """A genetic algorithm: children of the fastest so far, with decisions changed.
 
     It starts with the configurations of least predicted cost. A child that is illegal or already known is replaced by
     the nearest legal one.
+
+    pop_size:      children in a generation, all of the same parents; no more than `generation_of` allows
+    elite_num:     the fastest so far, which are the parents
+    mutation_prob: how likely each decision of a child is changed; None: always one of them, drawn at random
     """
 
-    ELITE = 8
+    def __init__(
+        self,
+        task: Task,
+        seed: int = 0,
+        pop_size: int = BATCH,
+        elite_num: int = 8,
+        mutation_prob: float | None = None,
+    ) -> None:
+        super().__init__(task, seed)
+        if not 1 <= elite_num <= pop_size or not 0 <= (mutation_prob or 0) <= 1:
+            raise TuningError(
+                "a genetic algorithm takes 1 ≤ elite_num ≤ pop_size and 0 ≤ mutation_prob ≤ 1, found "
+                f"{elite_num}, {pop_size} and {mutation_prob}"
+            )
+        self.pop_size, self.elite_num, self.mutation_prob = (
+            generation_of(pop_size, self.space),
+            elite_num,
+            mutation_prob,
+        )
+        self._parents: list[Result] = []
+        self._born = 0
 
     def propose(self, count: int, left: list[Configuration]) -> list[Configuration]:
-        elite = sorted((r for r in self.results.values() if not r.error), key=lambda r: r.ratio)[: self.ELITE]
-        if len(elite) < 2:
+        if self._born % self.pop_size == 0 or not self._parents:
+            valid = sorted((r for r in self.results.values() if not r.error), key=lambda r: r.ratio)
+            self._parents = valid[: self.elite_num] if len(self.results) >= self.pop_size else []
+        count = min(count, self.pop_size - self._born % self.pop_size)
+        self._born += count
+        if not self._parents:
             return left[:count]
         features = {item: self._genes(item) for item in left}
         children: list[Configuration] = []
-        while len(children) < count:
-            mother, father = (self._genes(result.configuration) for result in self.random.sample(elite, 2))
-            child = np.where([self.random.random() < 0.5 for _ in mother], mother, father)
-            gene = self.random.randrange(len(child))
-            child[gene] += self.random.choice((-1.0, 1.0)) * self.random.choice((0.5, 1.0))
+        for _ in range(count):
+            child = self._child()
             nearest = min(features, key=lambda item: float(np.abs(features[item] - child).sum()))
             children.append(nearest)
             del features[nearest]
         return children
 
+    def _child(self) -> np.ndarray:
+        """Each decision from one of two parents, some of them changed."""
+        mother, father = (self._genes(parent.configuration) for parent in self.random.choices(self._parents, k=2))
+        child = np.where([self.random.random() < 0.5 for _ in mother], mother, father)
+        if self.mutation_prob is None:
+            changed = [self.random.randrange(len(child))]
+        else:
+            changed = [gene for gene in range(len(child)) if self.random.random() < self.mutation_prob]
+        for gene in changed:
+            child[gene] += self.random.choice((-1.0, 1.0)) * self.random.choice((0.5, 1.0))
+        return child
+
     def _genes(self, configuration: Configuration) -> np.ndarray:
         return np.log2(1.0 + np.asarray(list(asdict(configuration).values()), np.float64))
 
 
-class XGBTuner(Tuner):
-    """MetaSchedule's boosted trees predict the times of configurations not yet measured; those with the best
-    predictions are measured next, and some random ones.
+FEATURES = ("itervar", "knob")
+LOSSES = ("reg", "rank", "rank-binary")
 
-    It starts with configurations of least predicted cost and as many spread over the rest. Raises TuningError without
-    xgboost.
+
+class XGBTuner(Tuner):
+    """Boosted trees predict the times of configurations not yet measured; those with the best predictions are measured
+    next, and some random ones.
+
+    It starts with configurations of least predicted cost and as many spread over the rest.
+
+    plan_size:    configurations chosen at once, before the trees are fitted again; at most what `generation_of` allows
+    feature_type: what the trees see of a configuration: "knob", its decisions; "itervar", also their logarithms and the
+                  predicted cost
+    loss_type:    "reg", by MetaSchedule's regression of times; "rank", which of two is faster; "rank-binary", which
+                  belong to the faster half
+    num_threads:  that train the trees
+    diversity_filter_ratio: of this times as many best predictions, those are chosen that differ in many decisions, by
+                  `diverse`; None: the best ones
+
+    Raises TuningError for other values, and without xgboost.
     """
 
     CHANCE = 4  # one in this many is drawn at random
 
-    def __init__(self, task: Task, seed: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        seed: int = 0,
+        plan_size: int = BATCH,
+        feature_type: str = "itervar",
+        loss_type: str = "reg",
+        num_threads: int = 1,
+        diversity_filter_ratio: float | None = None,
+    ) -> None:
         super().__init__(task, seed)
+        if feature_type not in FEATURES:
+            raise TuningError(
+                f"feature_type must be one of {', '.join(FEATURES)}, found {feature_type!r}: a tensorized kernel "
+                "has no loops from which other features could be computed"
+            )
+        if loss_type not in LOSSES:
+            raise TuningError(f"loss_type must be one of {', '.join(LOSSES)}, found {loss_type!r}")
+        if plan_size < 1 or (diversity_filter_ratio is not None and diversity_filter_ratio < 1):
+            raise TuningError(
+                "plan_size and diversity_filter_ratio must be at least 1, found "
+                f"{plan_size} and {diversity_filter_ratio}"
+            )
         from .cost_model import CostModel
+        from .rank_model import RankModel
 
-        self._model = CostModel(task, self.space, seed)
+        features = self.space.features if feature_type == "itervar" else self.space.decisions
+        self.plan_size, self._wider = generation_of(plan_size, self.space), diversity_filter_ratio
+        self._model: CostModel | RankModel
+        if loss_type == "reg":
+            self._model = CostModel(task, self.space, seed, features, num_threads)
+        else:
+            self._model = RankModel(self.space, features, loss_type == "rank-binary", seed, num_threads)
+        self._new: list[Result] = []
+        self._plan: list[Configuration] = []
 
     def learn(self, results: Sequence[Result]) -> None:
-        self._model.update(results)
+        self._new.extend(results)
 
     def propose(self, count: int, left: list[Configuration]) -> list[Configuration]:
+        if not self._plan:
+            self._model.update(self._new)
+            self._new = []
+            self._plan = self._planned(min(self.plan_size, len(left)), left)
+        chosen, self._plan = self._plan[:count], self._plan[count:]
+        return chosen
+
+    def _planned(self, count: int, left: list[Configuration]) -> list[Configuration]:
         drawn = max(1, count // self.CHANCE)
         if not self._model.trained:
             first = left[: count - count // 2]
@@ -238,7 +190,24 @@ class XGBTuner(Tuner):
         score = self._model.predict(left)
         ranked = [left[index] for index in np.argsort(-score, kind="stable")]
         best = ranked[: count - drawn]
-        return [*best, *self.random.sample(ranked[len(best) :], drawn)]
+        if self._wider is not None:
+            best = diverse(ranked[: int(self._wider * len(best))], len(best))
+        rest = [item for item in ranked if item not in best]
+        return [*best, *self.random.sample(rest, drawn)]
+
+
+def diverse(ranked: Sequence[Configuration], count: int) -> list[Configuration]:
+    """`count` configurations, the best first: each adds most decisions not seen in those before it, the better one of
+    equals."""
+    left = [(item, set(asdict(item).items())) for item in ranked]
+    chosen: list[Configuration] = []
+    seen: set[tuple[str, Any]] = set()
+    while len(chosen) < count:
+        index = max(range(len(left)), key=lambda place: len(left[place][1] - seen))
+        item, decisions = left.pop(index)
+        chosen.append(item)
+        seen |= decisions
+    return chosen
 
 
 TUNERS: dict[str, type[Tuner]] = {
@@ -249,8 +218,13 @@ TUNERS: dict[str, type[Tuner]] = {
 }
 
 
-def make_tuner(name: str, task: Task, seed: int = 0) -> Tuner:
-    """A tuner by name. Raises TuningError for unknown names and for "xgb" without xgboost."""
+def make_tuner(name: str, task: Task, seed: int = 0, **options: Any) -> Tuner:
+    """A tuner by name, with options of its own. Raises TuningError for unknown names and options, and for "xgb" without
+    xgboost."""
     if name not in TUNERS:
         raise TuningError(f"unknown tuner {name!r}: use {', '.join(TUNERS)}")
-    return TUNERS[name](task, seed)
+    known = list(signature(TUNERS[name]).parameters)[2:]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise TuningError(f"the tuner {name!r} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    return TUNERS[name](task, seed, **options)

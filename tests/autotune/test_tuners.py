@@ -13,7 +13,7 @@ from qnn_ext import TuningError
 from qnn_ext.autotune import Tuner, log_to_file, make_task, measure_option, read_log, space_of
 from qnn_ext.autotune import measure as measuring
 from qnn_ext.autotune.timing import race
-from qnn_ext.autotune.tuners import TUNERS, make_tuner
+from qnn_ext.autotune.tuners import TUNERS, GATuner, diverse, make_tuner
 from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import DenseWorkload
 
@@ -58,6 +58,103 @@ def test_learns_where_to_look(name):
     tuner = tuner_or_skip(name, task)
     decision = tuner.tune(32, measure_option(NoBuilder(), Pretend(slow)))
     assert decision.best.seconds <= 2.0
+
+
+@pytest.mark.parametrize("loss_type", ["reg", "rank", "rank-binary"])
+@pytest.mark.parametrize("feature_type", ["itervar", "knob"])
+def test_losses_and_features(loss_type, feature_type):
+    """Each model finds a valley far from the predicted order; each is another one."""
+    pytest.importorskip("xgboost", reason="needs xgboost")
+    task = make_task(DenseWorkload(64, 256, 512, "uint8", "int8"), make_target("avx512_vnni", 1))
+    configurations = space_of(task).configurations
+    runner = Pretend(lambda i: 1.0 + abs(configurations[i].columns - 3) + abs(configurations[i].blocks - 5))
+    tuner = make_tuner("xgb", task, loss_type=loss_type, feature_type=feature_type)
+    assert tuner.tune(40, measure_option(NoBuilder(), runner)).best.seconds <= 2.0
+    assert type(tuner._model).__name__ == ("CostModel" if loss_type == "reg" else "RankModel")
+
+
+def test_binary_ranks(task):
+    """Only the faster half counts: two configurations within it score the same where speeds would tell them apart."""
+    pytest.importorskip("xgboost", reason="needs xgboost")
+    tuner = make_tuner("xgb", task, loss_type="rank-binary")
+    configurations = tuner.space.configurations[:8]
+    runner = Pretend(lambda index: 1.0 + index)
+    tuner._model.update(list(runner.run(task, None, [(item, "") for item in configurations])))
+    scores = tuner._model.predict(configurations)
+    assert scores[:4].min() > scores[4:].max()
+
+
+def test_plans(task):
+    """The trees are fitted again once a plan is measured; a plan is at most an eighth of the space."""
+    pytest.importorskip("xgboost", reason="needs xgboost")
+    fits = []
+    most = max(8, len(space_of(task)) // 8)
+    for plan_size, wanted in ((4, 4), (64, most)):
+        tuner = make_tuner("xgb", task, plan_size=plan_size)
+        assert tuner.plan_size == wanted
+        update, count = tuner._model.update, []
+        tuner._model.update = lambda results, update=update, count=count: (count.append(len(results)), update(results))
+        tuner.tune(2 * wanted, measure_option(NoBuilder(), Pretend(fastest_at(7))))
+        fits.append(count)
+    assert fits == [[0, 4], [0, most]]
+
+
+def test_diversity():
+    """The best first, then those that add new decisions, in their order where they add as many."""
+    task = make_task(DenseWorkload(64, 256, 512, "uint8", "int8"), make_target("avx512_vnni", 1))
+    ranked = space_of(task).configurations[:24]
+    chosen = diverse(ranked, 4)
+    assert chosen[0] == ranked[0] and len(set(chosen)) == 4
+
+    def decisions(items):
+        return len({pair for item in items for pair in asdict(item).items()})
+
+    assert decisions(chosen) > decisions(ranked[:4])
+    assert diverse(ranked, 24) != ranked and set(diverse(ranked, 24)) == set(ranked)
+
+
+def test_generations(monkeypatch):
+    """pop_size children have the same parents, the elite_num fastest; mutation_prob 0 only mixes their decisions."""
+    task = make_task(DenseWorkload(64, 256, 512, "uint8", "int8"), make_target("avx512_vnni", 1))
+    tuner = make_tuner("ga", task, pop_size=12, elite_num=2, mutation_prob=0.0)
+    parents, bred = [], GATuner._child
+
+    def child(self):
+        mixed = bred(self)
+        genes = [self._genes(parent.configuration) for parent in self._parents]
+        assert all(value in column for value, column in zip(mixed, zip(*genes, strict=True), strict=True))
+        parents.append(tuple(parent.configuration for parent in self._parents))
+        return mixed
+
+    monkeypatch.setattr(GATuner, "_child", child)
+    tuner.tune(36, measure_option(NoBuilder(), Pretend(fastest_at(30))))
+    assert len(parents) == 24 and len(set(parents[0])) == 2
+    assert len(set(parents[:12])) == 1 and len(set(parents[12:])) == 1
+
+
+@pytest.mark.parametrize("name", ["random", "gridsearch"])
+def test_range_of_indices(name, task):
+    runner = Pretend(fastest_at(7))
+    make_tuner(name, task, range_idx=(3, 6)).tune(16, measure_option(NoBuilder(), runner))
+    assert sorted(runner.measured) == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "name,options,message",
+    [
+        ("gridsearch", {"range_idx": (2, 10**6)}, r"range_idx must lie within 0 … \d+, found \(2, 1000000\)"),
+        ("random", {"plan_size": 2}, "tuner 'random' has no option 'plan_size'; it has range_idx"),
+        ("ga", {"elite_num": 9}, "1 ≤ elite_num ≤ pop_size"),
+        ("ga", {"mutation_prob": 1.5}, "0 ≤ mutation_prob ≤ 1"),
+        ("xgb", {"loss_type": "mse"}, "loss_type must be one of reg, rank, rank-binary, found 'mse'"),
+        ("xgb", {"feature_type": "curve"}, "no loops from which other features"),
+        ("xgb", {"plan_size": 0}, "must be at least 1"),
+        ("xgb", {"diversity_filter_ratio": 0.5}, "must be at least 1"),
+    ],
+)
+def test_wrong_options(name, options, message, task):
+    with pytest.raises(TuningError, match=message):
+        make_tuner(name, task, **options)
 
 
 def test_default_stays_where_nothing_is_faster(task, tmp_path):

@@ -143,6 +143,25 @@ def test_tuners(tasks, tmp_path, kind):
     assert again.measured == []
 
 
+def test_tuner_options(tasks):
+    """They reach the tuner behind the façade; what has no meaning today says so."""
+    instruments = Instruments(tasks[0])
+    tuner = RandomTuner(tasks[0], range_idx=(4, 6))
+    tuner.tune(8, autotvm.measure_option(instruments, instruments))
+    assert sorted(instruments.measured) == [4, 5, 6]
+    with pytest.raises(TuningError, match="1 ≤ elite_num ≤ pop_size"):
+        GATuner(tasks[0], pop_size=2)
+    with pytest.raises(TuningError, match=r"si_prefix must be one of .*, found 'x'"):
+        autotvm.callback.progress_bar(1, si_prefix="x")
+    pytest.importorskip("xgboost")
+    with pytest.raises(TuningError, match="loss_type must be one of"):
+        XGBTuner(tasks[0], loss_type="log")
+    with pytest.warns(TuningWarning, match="'curve' becomes 'itervar'"):
+        XGBTuner(tasks[0], feature_type="curve")
+    with pytest.warns(TuningWarning, match="optimizer has no effect"):
+        XGBTuner(tasks[0], optimizer="reg")
+
+
 def test_measure_options(monkeypatch):
     """Nothing runs and nothing connects before it is measured; AutoTVM's short timeouts are stretched."""
     runner = autotvm.RPCRunner("rpi4", "no.such.host.invalid", 1, number=5, timeout=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ... import autotune
 from ...autotune.measure import Decision, Result
+from ...errors import TuningWarning
 from ..absent import refuse
 from .logs import results_of
 from .measuring import MeasureInput, MeasureOption, result_of
@@ -27,7 +29,9 @@ class Tuner:
     kind: type[autotune.Tuner] = autotune.RandomTuner
 
     def __init__(self, task: Task, **options: Any) -> None:
-        self.task = task
+        """options: of the tuner of qnn_ext.autotune, whose errors for wrong values show here"""
+        self.task, self._options = task, options
+        self.kind(task.native, **options)
         self.reset()
         self._history: list[tuple[Any, Any]] = []
         self.decision: Decision | None = None
@@ -51,8 +55,9 @@ class Tuner:
         """Measure up to `n_trial` configurations, and decide by a last race against the default.
 
         callbacks: those of autotvm.callback, or functions of (tuner, inputs, results)
+        si_prefix: of AutoTVM's debugging output; `progress_bar` has one of its own
         """
-        native = self.kind(self.task.native)
+        native = self.kind(self.task.native, **self._options)
         option = measure_option.native() if measure_option is not None else None
         hooks = [_Known(self._history), _Best(self), *(self._hook(callback) for callback in callbacks if callback)]
         self.decision = native.tune(n_trial, option, early_stopping, hooks)
@@ -113,7 +118,12 @@ class _Known:
 
 
 class XGBTuner(Tuner):
-    """Boosted trees predict the times. Raises TuningError without xgboost."""
+    """Boosted trees predict the times; arguments as of `qnn_ext.autotune.XGBTuner`. Raises TuningError without xgboost.
+
+    feature_type: "curve" becomes "itervar", with a warning: there are no loops whose reuse could be sampled
+    optimizer:    has no effect, with a warning if it is not the default: all configurations are ranked, none searched
+    log_interval: of AutoTVM's debugging output
+    """
 
     kind = autotune.XGBTuner
 
@@ -128,35 +138,55 @@ class XGBTuner(Tuner):
         diversity_filter_ratio: float | None = None,
         log_interval: int = 50,
     ) -> None:
-        """Beside the task, nothing counts: a space has some hundreds of configurations, all of which are ranked."""
-        super().__init__(task)
+        if feature_type == "curve":
+            _warn(
+                "feature_type='curve' becomes 'itervar': a tensorized kernel has no loops whose reuse could be sampled"
+            )
+            feature_type = "itervar"
+        if optimizer != "sa":
+            _warn("optimizer has no effect: a space has some hundred configurations, of which each is ranked")
+        super().__init__(
+            task,
+            plan_size=plan_size,
+            feature_type=feature_type,
+            loss_type=loss_type,
+            num_threads=num_threads or 1,
+            diversity_filter_ratio=diversity_filter_ratio,
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"XGBTuner: {message}", TuningWarning, stacklevel=3)
 
 
 class GATuner(Tuner):
-    """A genetic algorithm, of a population that fits these spaces."""
+    """A genetic algorithm; arguments as of `qnn_ext.autotune.GATuner`."""
 
     kind = autotune.GATuner
 
     def __init__(self, task: Task, pop_size: int = 100, elite_num: int = 3, mutation_prob: float = 0.1) -> None:
-        super().__init__(task)
+        super().__init__(task, pop_size=pop_size, elite_num=elite_num, mutation_prob=mutation_prob)
 
 
 class RandomTuner(Tuner):
-    """Configurations at random."""
+    """Configurations at random.
+
+    range_idx: the first and the last index in the task's config_space
+    """
 
     kind = autotune.RandomTuner
 
-    def __init__(self, task: Task, range_idx: Any = None) -> None:
-        super().__init__(task)
+    def __init__(self, task: Task, range_idx: tuple[int, int] | None = None) -> None:
+        super().__init__(task, range_idx=range_idx)
 
 
 class GridSearchTuner(Tuner):
-    """All configurations in the order of their predicted cost."""
+    """All configurations in the order of their predicted cost; range_idx as of `RandomTuner`."""
 
     kind = autotune.GridSearchTuner
 
-    def __init__(self, task: Task, range_idx: Any = None) -> None:
-        super().__init__(task)
+    def __init__(self, task: Task, range_idx: tuple[int, int] | None = None) -> None:
+        super().__init__(task, range_idx=range_idx)
 
 
 # ---- callbacks ---------------------------------------------------------------------------------------------------
@@ -171,7 +201,7 @@ def log_to_file(file_out: Any, protocol: str = "json") -> Any:
 
 def progress_bar(total: int, prefix: str = "", si_prefix: str = "G") -> Any:
     """One line of progress."""
-    return autotune.progress_bar(total, prefix)
+    return autotune.progress_bar(total, prefix, si_prefix)
 
 
 class Monitor:
