@@ -30,7 +30,7 @@ from .common import (
     print_json,
     refuse_import_options,
 )
-from .formats import ImportOptions, recognize
+from .formats import ImportOptions, find_params, recognize
 from .memory import memory_table, split_data
 from .settings import quantize_settings, settings_option
 
@@ -162,7 +162,9 @@ def _framework(path: Path, form: str, importing: ImportOptions) -> frameworks.Fr
         return frameworks.onnx_runtime(path)
     if form in ("pt2", "torchscript"):
         return frameworks.pytorch(path, importing.engine, exported=form == "pt2")
-    return frameworks.mxnet() if form == "mxnet" else None
+    if form == "mxnet":
+        return frameworks.mxnet(path, importing.params or find_params(path))
+    return None
 
 
 def _data(found: Accuracy) -> dict[str, Any]:

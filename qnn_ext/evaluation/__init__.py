@@ -1,7 +1,7 @@
 """What a quantized network gives up and what it saves: accuracy on labelled data, and memory, against float32."""
 
 from .comparison import Accuracy, Column, accuracy
-from .frameworks import Framework, litert, onnx_runtime, pytorch
+from .frameworks import Framework, litert, mxnet, onnx_runtime, pytorch
 from .memory import MemorySplit, memory_split
 from .metrics import Agreement, load_metric
 
@@ -15,6 +15,7 @@ __all__ = [
     "litert",
     "load_metric",
     "memory_split",
+    "mxnet",
     "onnx_runtime",
     "pytorch",
 ]

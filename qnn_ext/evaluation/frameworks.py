@@ -9,12 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import QnnError
 from ..module import TensorSpec
+from .mxnet import Mxnet, MxnetError
 
 Call = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """Inputs in model order, of the model's own dtypes -> outputs in model order."""
@@ -127,11 +129,25 @@ def _settings(torch: Any, threads: int, engine: str | None) -> Iterator[None]:
         torch.backends.quantized.engine = before[1]
 
 
-def mxnet() -> Framework:
-    """An MXNet model, which nothing runs: the last release, 1.9.1, does not import with NumPy 1.24 or later."""
+def mxnet(symbol: str | os.PathLike, params: str | os.PathLike) -> Framework:
+    """An MXNet model, a `-symbol.json` and a `.params` file, in MXNet 1.9.1. That runs in a process with another Python
+    if the environment variable QNN_EXT_MXNET_PYTHON names one that has it.
+    """
 
     def open_model(inputs: Sequence[TensorSpec], threads: int) -> Call:
-        raise Unavailable("MXNet 1.9.1, its last release, does not run with the NumPy that this Python has")
+        server = Mxnet(threads)
+        model = {"symbol": np.array(Path(symbol).read_text()), "params": np.array(os.path.abspath(params))}
+
+        def call(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+            given = {f"0/{spec.name}": value for spec, value in zip(inputs, values, strict=True)}
+            try:
+                results = server.ask({**model, **given})
+            except MxnetError as error:
+                raise Unavailable(str(error)) from error
+            model.clear()  # the process knows it now
+            return [results[f"0/{index}"] for index in range(len(results))]
+
+        return call
 
     return Framework("MXNet", open_model)
 

@@ -30,12 +30,13 @@ _PACKAGE = Path(__file__).parents[2]
 
 _PATIENCE = 0.5  # seconds that killed processes get to be gone
 
-_started: weakref.WeakSet[_Group] = weakref.WeakSet()
+_started: weakref.WeakSet[Program] = weakref.WeakSet()
 _starting = forking.lock("starting")
 
 
-class _Group(subprocess.Popen):
-    """A process that leads a group and is killed with the whole group."""
+class Program(subprocess.Popen):
+    """A process that leads a group and is killed with the whole group: with `end`, or when this process ends, unless
+    that is killed itself."""
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         with _starting:
@@ -73,7 +74,7 @@ class _Group(subprocess.Popen):
                     pipe.close()
 
 
-class Python(_Group):
+class Python(Program):
     """A Python process with the same module search path as this one, which runs `code`.
 
     arguments:   the value of the name `arguments` in `code`; anything that JSON can represent
@@ -162,7 +163,7 @@ def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
     """Run a program to its end; returns its exit code and the text of both outputs. If the wait is interrupted, the
     program is ended too. Raises OSError if it cannot be started."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = _Group(command, text=True, errors="replace", **pipes, **options)
+    process = Program(command, text=True, errors="replace", **pipes, **options)
     try:
         out, err = process.communicate()
     except BaseException:

@@ -4,7 +4,8 @@ python -m tests.differential --frontend tflite --graphs 1000 --seed 0    a thous
 python -m tests.differential --replay DIR/tflite-57.json                 one failure that --out has written
 
 The exit code is 1 if anything differs, raises or dies. A seed gives the same graph everywhere. MXNet, which no current
-Python supports, takes part if the variable QNN_EXT_MXNET_PYTHON names an interpreter that has it (mxnet/serve.py).
+Python supports, takes part if the variable QNN_EXT_MXNET_PYTHON names an interpreter that has it, see
+qnn_ext.evaluation.mxnet.
 """
 
 from __future__ import annotations

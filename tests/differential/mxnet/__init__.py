@@ -1,5 +1,5 @@
 """MXNet: random symbols in the fused form of its quantizer. MXNet 1.9.1 itself, which no current Python supports, is
-the oracle if the variable QNN_EXT_MXNET_PYTHON names an interpreter that has it; see `serve.py`."""
+the oracle if the variable QNN_EXT_MXNET_PYTHON names an interpreter that has it; see `qnn_ext.evaluation.mxnet`."""
 
 from __future__ import annotations
 
