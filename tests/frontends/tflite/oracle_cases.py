@@ -1,4 +1,7 @@
-"""Runs conformance cases through import and interpreter, and compares with LiteRT's reference kernels."""
+"""Runs conformance cases through import and interpreter, and compares with LiteRT's reference kernels.
+
+The default numerics are compared with LiteRT's default in tests/conformance/test_tflite.py, on the same cases.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONV_2D and DEPTHWISE_CONV_2D: against LiteRT's reference kernels, and against XNNPACK with numerics="float32"."""
+"""CONV_2D and DEPTHWISE_CONV_2D: against LiteRT's reference kernels."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,6 @@ from .oracle_cases import assert_equals_reference, cases_of, run_case
 from .schema_models import conv_sketch
 
 EVERY = cases_of("CONV_2D DEPTHWISE_CONV_2D")
-# XNNPACK takes 8-bit convolutions, but not uint8 depthwise ones
-WITH_XNNPACK = [
-    case
-    for operator, dtype in (("CONV_2D", "int8"), ("CONV_2D", "uint8"), ("DEPTHWISE_CONV_2D", "int8"))
-    for case in load_cases(operator, dtype)
-    if not case.default_error
-]
 
 
 def case_named(name):
@@ -29,12 +22,6 @@ def case_named(name):
 @pytest.mark.parametrize("case", EVERY)
 def test_equals_litert(case):
     assert_equals_reference(case)
-
-
-@pytest.mark.parametrize("case", WITH_XNNPACK, ids=lambda case: case.name)
-def test_float32_numerics_equal_xnnpack(case):
-    for outputs, expected in zip(run_case(case, "float32"), case.default, strict=True):
-        np.testing.assert_array_equal(outputs[0], expected[0])
 
 
 @pytest.mark.parametrize("name", ["CONV_2D/int16/per_channel_same", "DEPTHWISE_CONV_2D/uint8/per_tensor_batch2"])

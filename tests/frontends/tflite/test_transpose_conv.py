@@ -9,24 +9,15 @@ from qnn_ext.errors import QnnError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.numerics.phases import phase_weight, tap_counts
-from tests.conformance.cases import load_cases
 from tests.conformance.tflite_models.builder import Graph
 from tests.conformance.tflite_models.runner import invoke
 
-from .oracle_cases import assert_equals_reference, cases_of, run_case
+from .oracle_cases import assert_equals_reference, cases_of
 
 
 @pytest.mark.parametrize("case", cases_of("TRANSPOSE_CONV"))
 def test_equals_litert(case):
     assert_equals_reference(case)
-
-
-@pytest.mark.parametrize(
-    "case", load_cases("TRANSPOSE_CONV", "int8") + load_cases("TRANSPOSE_CONV", "uint8"), ids=lambda case: case.name
-)
-def test_float32_numerics_equal_xnnpack(case):
-    for outputs, expected in zip(run_case(case, "float32"), case.default, strict=True):
-        np.testing.assert_array_equal(outputs[0], expected[0])
 
 
 def test_phase_weight_holds_every_tap_once_reversed(rng):
