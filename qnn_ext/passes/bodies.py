@@ -38,6 +38,11 @@ def body_module(loop: Loop) -> IRModule:
     return IRModule({"main": loop.body.with_attr("global_symbol", "main")})
 
 
+def with_changed_body(loop: Loop, change: Callable[[IRModule], IRModule]) -> Loop:
+    """A loop with change(module of its body) as its body."""
+    return loop.with_body(_private(change(body_module(loop))["main"]))
+
+
 def with_bodies(mod: IRModule, change: Callable[[IRModule], IRModule]) -> IRModule:
     """`mod` with change(module of the body) for the body of each loop in `main`. Other functions in the changed modules
     become functions of `mod`, under names of their own."""

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import IRModule, relax
 
 from .. import op as qnn
 from ..errors import QuantizationError
 from ..module import QnnModule
 from ..op.base import constant, definition_of
 from ..op.observe import OBSERVE
+from ..passes.bodies import with_bodies
 from ..passes.rewrite import Emit, rewrite
 from .annotate import Site, annotate, sites
 from .config import QConfig
@@ -49,7 +50,10 @@ def dynamic(folded: QnnModule, config: QConfig) -> QnnModule:
             return None
         return quantize_at_run_time(value.args[0], site, emit) if site.role == "input" else value.args[0]
 
-    marked = replace(annotated, ir=rewrite(annotated.ir, rule))
+    def changed(mod: IRModule) -> IRModule:
+        return rewrite(mod, rule)
+
+    marked = replace(annotated, ir=with_bodies(changed(annotated.ir), changed))
     table = {
         site.name: weight_range(site.value, site.axis, config.weight_scale, site.bits, site=site.name)
         for site in by_name.values()

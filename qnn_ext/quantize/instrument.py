@@ -10,13 +10,14 @@ from tvm import relax
 
 from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, definition_of, shape_of
-from ..op.loop import results_of
+from ..op.loop import Loop, results_of
 from ..op.observe import OBSERVE
 from ..op.relax_table import traits_of
 from ..op.traits import Product
 from ..passes.layout.forms import channels_last_order
 from ..passes.layout.propagation import wants_channels_last
 from ..passes.rewrite import Rebuild, operands
+from .annotate.loop_products import instrumented_loop
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,14 @@ def instrument(annotated: QnnModule, sites: Collection[str]) -> Instrumented:
                 if name in sites:
                     observed.setdefault(value.args[0], []).append(name)
                 continue
+            inside: dict[str, int] = {}
+            loop = Loop.of(value)
+            if loop is not None:
+                loop, inside = instrumented_loop(loop)
+                value = loop.call()
             var = new.environment[binding.var] = new.builder.emit(value, name_hint=binding.var.name)
+            for name in (name for name in inside if name in sites):
+                observed[new.builder.emit(relax.TupleGetItem(var, inside[name]))] = [name]
             if _is_channels_first(value, channels_first):
                 channels_first.add(var)
         outputs = [_with_channels_last(var, var in channels_first, new.builder) for var in observed]

@@ -20,6 +20,7 @@ from ..op.base import constant, constant_value, definition_of, shape_of
 from ..op.compound import permute
 from ..op.observe import OBSERVE
 from ..op.relax_table import traits_named, traits_of
+from ..passes.bodies import with_bodies
 from ..passes.qdq_to_integer import qdq_to_integer
 from ..passes.rewrite import Emit, op_name, rewrite
 from ..qparams import QParams, dtype_range
@@ -63,8 +64,12 @@ def simulate(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) 
     """`annotated` as a QDQ graph: float operators between `qnn.quantize` and `qnn.dequantize`."""
     found = sites(annotated)
     parameters = site_qparams(found, table, config)
-    mod = _Simulation({site.name: site for site in found}, parameters).of(annotated.ir)
-    return replace(annotated, ir=mod)
+    named = {site.name: site for site in found}
+
+    def simulated(mod: IRModule) -> IRModule:
+        return _Simulation(named, parameters).of(mod)
+
+    return replace(annotated, ir=with_bodies(simulated(annotated.ir), simulated))
 
 
 def site_qparams(found: list[Site], table: Mapping[str, Range], config: QConfig) -> dict[str, QParams]:

@@ -15,7 +15,7 @@ from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE, observe
 from ..op.relax_table import traits_of
-from ..passes.bodies import every_binding
+from ..passes.bodies import every_binding, with_bodies
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
@@ -148,7 +148,10 @@ def with_ranges(annotated: QnnModule, table: CalibrationTable) -> QnnModule:
             return None
         return observe(value.args[0], **{**attributes, "low": float(found.low), "high": float(found.high)})
 
-    return replace(annotated, ir=rewrite(annotated.ir, rule))
+    def changed(mod: IRModule) -> IRModule:
+        return rewrite(mod, rule)
+
+    return replace(annotated, ir=with_bodies(changed(annotated.ir), changed))
 
 
 # ---- what is quantized -------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ..op.base import along_axis, call_attributes, constant, definition_of, shap
 from ..op.observe import OBSERVE, observed_sites
 from ..passes.rewrite import Rebuild
 from ..qparams import QParams
-from .annotate import Site, sites
+from .annotate import Site, sites_of_main
 from .config import QConfig
 from .ranges import Range, integer_range
 from .realize import site_qparams
@@ -63,7 +63,7 @@ class Observed:
 
 def observations(annotated: QnnModule, ranges: Mapping[str, Range], config: QConfig) -> list[Observed]:
     """Every site of a module, in order of computation. `ranges`: site → range. Raises QuantizationError."""
-    found = sites(annotated)
+    found = sites_of_main(annotated)
     qparams = site_qparams(found, ranges, config)
     calls = observed_sites(annotated.ir)
     return [

@@ -11,6 +11,7 @@ from ..config import LayerConfig, QConfig
 from .clusters import Cluster, Graph
 from .families import Family, is_constant
 from .logarithms import before_logarithms
+from .loop_products import loop_layers
 from .normalizations import normalizations
 
 _HELPER = re.compile(r"_part\d*$")
@@ -58,7 +59,7 @@ def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
     families = [_family(graph, cluster) for cluster in clusters]
     products = [i for i, family in enumerate(families) if family is Family.PRODUCT]
     convolutions = [i for i in products if operators[i].startswith("nn.conv")]
-    config.check_patterns(names)
+    config.check_patterns([*names, *loop_layers(graph.function)])
     config.check_convolutions(len(convolutions))
     order = {i: position for position, i in enumerate(convolutions)}
     layers = []

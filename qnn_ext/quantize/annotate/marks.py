@@ -19,12 +19,8 @@ from .families import Family, is_constant, is_integer_resize
 from .layers import Layer, layers_of, weight_axis
 
 
-def annotate(module: QnnModule, config: QConfig) -> QnnModule:
-    """`module` (folded, float32) with an `R.qnn.observe` on each tensor to be quantized.
-
-    Layers that the configuration keeps in float get none; those in float16 get casts around them. Raises
-    QuantizationError for patterns and indices of the configuration that match no layer.
-    """
+def annotate_main(module: QnnModule, config: QConfig) -> QnnModule:
+    """`annotate` without what is in loops."""
     integral = config.partition_conversions == "fully_integral"
     graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral)
     layers = layers_of(graph, config)
@@ -42,24 +38,38 @@ class _Mark:
     range: tuple[float, float] | None = None
 
     def of(self, name: str, expr: Any, axis: int | None = None) -> relax.Call:
-        config = self.layer.config
-        dtype, bits, symmetric = _format(config, self.role)
-        low, high = (None, None) if self.range is None else self.range
-        return observe(
-            expr,
-            site=name,
-            layer=self.layer.name,
-            operator=self.layer.operator,
-            role=self.role,
-            dtype=dtype,
-            bits=bits,
-            symmetric=symmetric,
-            axis=axis,
-            calibrate_mode=config.weight_scale if self.role == "weight" else config.calibrate_mode,
-            percentile=config.percentile,
-            low=low,
-            high=high,
-        )
+        layer = self.layer
+        return observed(expr, name, layer.name, layer.operator, layer.config, self.role, axis, self.range)
+
+
+def observed(
+    expr: Any,
+    name: str,
+    layer: str,
+    operator: str,
+    config: LayerConfig,
+    role: str,
+    axis: int | None,
+    fixed: tuple[float, float] | None,
+) -> relax.Call:
+    """The `observe` of a tensor, as the configuration of the layer that requests it says. fixed: its range, if known"""
+    dtype, bits, symmetric = _format(config, role)
+    low, high = (None, None) if fixed is None else fixed
+    return observe(
+        expr,
+        site=name,
+        layer=layer,
+        operator=operator,
+        role=role,
+        dtype=dtype,
+        bits=bits,
+        symmetric=symmetric,
+        axis=axis,
+        calibrate_mode=config.weight_scale if role == "weight" else config.calibrate_mode,
+        percentile=config.percentile,
+        low=low,
+        high=high,
+    )
 
 
 def _format(config: LayerConfig, role: str) -> tuple[str, int, bool]:
@@ -233,7 +243,7 @@ def _marked(
             name = str(var.name)
             new.environment[var] = new.builder.emit(activations[var].of(name, value), name_hint=f"{name}_site")
 
-    def observed(index: int, position: int, operand: Any) -> Any:
+    def marked_weight(index: int, position: int, operand: Any) -> Any:
         if (index, position) not in weights:
             return operand
         name, weight, axis = weights[index, position]
@@ -245,7 +255,7 @@ def _marked(
         for index, binding in enumerate(graph.bindings):
             value = new.substituted(binding.value)
             if graph.families[index] in (Family.PRODUCT, Family.ANNOTATED):
-                args = [observed(index, position, arg) for position, arg in enumerate(value.args)]
+                args = [marked_weight(index, position, arg) for position, arg in enumerate(value.args)]
                 value = relax.Call(value.op, args, value.attrs, value.ty_args)
                 value = in_float16(value, new.builder.emit) if index in half else value
             mark(binding.var, new.bind(binding.var, value))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from tvm import relax
 
 from ...errors import QuantizationError
 from ...module import QnnModule
 from ...op.arguments import data_of
 from ...op.base import constant_value, shape_of
 from ...op.observe import observed_sites
+from .loop_products import observed_in_loops
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Site:
 
 
 def sites(annotated: QnnModule) -> list[Site]:
-    """The sites of an annotated module in order of computation. Raises QuantizationError when there are none."""
-    found = list(_sites(annotated))
+    """The sites of an annotated module, those in loops last. Raises QuantizationError when there are none."""
+    observers = [*observed_sites(annotated.ir).values(), *observed_in_loops(annotated.ir)]
+    found = [_site(*observer) for observer in observers]
     if not found:
         raise QuantizationError(
             "no tensor of this module is marked for quantization: it is not annotated, has no convolution or matrix "
@@ -53,15 +55,18 @@ def sites(annotated: QnnModule) -> list[Site]:
     return found
 
 
-def _sites(annotated: QnnModule) -> Iterator[Site]:
-    for name, (call, attributes) in observed_sites(annotated.ir).items():
-        attributes = dict(attributes)
-        attributes.pop("site")
-        low, high = attributes.pop("low"), attributes.pop("high")
-        yield Site(
-            name=name,
-            shape=shape_of(data_of(call)),
-            value=constant_value(data_of(call)),
-            range=None if low is None else (low, high),
-            **attributes,
-        )
+def sites_of_main(annotated: QnnModule) -> list[Site]:
+    """The sites outside of loops, in order of computation."""
+    return [_site(*observer) for observer in observed_sites(annotated.ir).values()]
+
+
+def _site(call: relax.Call, attributes: dict) -> Site:
+    attributes = dict(attributes)
+    low, high = attributes.pop("low"), attributes.pop("high")
+    return Site(
+        name=attributes.pop("site"),
+        shape=shape_of(data_of(call)),
+        value=constant_value(data_of(call)),
+        range=None if low is None else (low, high),
+        **attributes,
+    )
