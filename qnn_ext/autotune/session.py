@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.util import find_spec
+from typing import Any
 
 from tvm.target import Target
 
