@@ -17,8 +17,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import TuningError
+from tvm.target import Target
+
+from ..errors import TargetError, TuningError
 from ..processes.cores import default_threads
+from ..running.model import target_name
+from ..targets.features import backend_of
+from ..targets.host import can_run
+from ..targets.names import description_of, required_features, target_architecture
 from . import worker
 from .pool import Pool, WorkerError
 from .space import Configuration
@@ -104,6 +110,21 @@ class LocalBuilder:
             pool.close()
             folder.cleanup()
             self._place = None
+
+
+def check_target(target: Target, remote: bool) -> None:
+    """Raise TargetError unless kernels for the target can be timed.
+
+    remote: whether other machines time them
+    """
+    name = target_name(description_of(target))
+    if backend_of(target).grid:
+        raise TargetError(f"kernels for {name} have no configurations to choose from: tune for a CPU")
+    if not remote and not can_run(required_features(target), target_architecture(target)):
+        raise TargetError(
+            f"this machine cannot run kernels for {name}, so it cannot time them: tune over RPC "
+            "(qnn_ext.autotune.tune with an RPCRunner, `qnn-ext tune --rpc HOST:PORT --key KEY`)"
+        )
 
 
 class LocalRunner:

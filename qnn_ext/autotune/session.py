@@ -20,7 +20,7 @@ from ..targets.backend import THREADS, threads_of
 from ..targets.names import description_of, make_target
 from ..topi_int8 import DenseWorkload
 from .callbacks import LogFile
-from .measure import Decision, LocalBuilder, LocalRunner, MeasureOption, Result, measure_option
+from .measure import Decision, LocalBuilder, LocalRunner, MeasureOption, Result, RPCRunner, check_target, measure_option
 from .progress import TuningProgress
 from .records import Callback, append, apply_history_best, line_of
 from .report import Outcome, Report
@@ -67,10 +67,12 @@ def tune(
     options:         of the tuner: arguments of its class, {"plan_size": 16}
 
     A configuration other than the default is chosen only if it wins a race with the default; and if the whole model
-    turns out slower with all choices, the defaults are chosen. Raises TuningError if the model has nothing to tune or
-    nothing is left to measure on; by then everything measured is in the log.
+    turns out slower with all choices, the defaults are chosen. Raises TargetError for a GPU, and for a CPU whose code
+    the runner cannot run; TuningError if the model has nothing to tune or nothing is left to measure on; by then
+    everything measured is in the log.
     """
     resolved = make_target(target, threads)
+    check_target(resolved, remote=isinstance(runner, RPCRunner))
     tasks = extract_from_program(module, resolved)
     if not tasks:
         raise TuningError(

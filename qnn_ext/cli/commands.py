@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -13,17 +14,17 @@ import click
 from .. import __version__
 from ..errors import QnnError
 
-_COMMANDS = {  # name -> module and function
-    "accuracy": ("accuracy", "accuracy_"),
-    "bench": ("bench", "bench"),
-    "cache": ("cache", "cache"),
-    "compare": ("compare", "compare_"),
-    "compile": ("compile", "compile_"),
-    "inspect": ("inspect", "inspect"),
-    "memory": ("memory", "memory_"),
-    "quantize": ("quantize", "quantize"),
-    "run": ("run", "run"),
-    "tune": ("tune", "tune_"),
+_COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as importing them all takes seconds
+    "accuracy": ("accuracy", "accuracy_", "Compare a model's accuracy in its framework, in float and in 8 bits."),
+    "bench": ("bench", "bench", "Time a model, and each of its kernels."),
+    "cache": ("cache", "cache", "Show or clear the cache of builds."),
+    "compare": ("compare", "compare_", "Show how far two models or builds are apart on the same data."),
+    "compile": ("compile", "compile_", "Compile a model to one .qnn file."),
+    "inspect": ("inspect", "inspect", "Show what a model holds, and what stays float and why."),
+    "memory": ("memory", "memory_", "Show what weights and feature maps take in float32 and in 8 bits."),
+    "quantize": ("quantize", "quantize", "Quantize a float model and compile it."),
+    "run": ("run", "run", "Run a model on images or arrays."),
+    "tune": ("tune", "tune_", "Find the fastest configurations of a model's kernels."),
 }
 
 
@@ -36,9 +37,13 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, function = _COMMANDS[cmd_name]
+        module, function, _ = _COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(f".{module}", __package__), function)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -60,6 +65,9 @@ def cli() -> None:
 
 def run_command(args: Sequence[str] | None) -> int:
     """Run a command; returns its exit code."""
+    for stream in _outputs():
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     try:
         code = _outcome(args)
         for stream in _outputs():

@@ -265,6 +265,7 @@ def open_engine(
         refuse_verify(path, verify)
         return compile_model(import_model(path, form, importing), target, threads)
     refuse_import_options(path, importing)
+    refuse_target(path, None if target == "native" else target)
     return load(path, num_threads=threads, verify=verify)
 
 
@@ -272,6 +273,12 @@ def refuse_verify(path: Path, verify: Path | None) -> None:
     """Raise QnnError if verification is requested for a file that cannot be signed."""
     if verify is not None:
         raise QnnError(f"{path} is not a compiled .qnn file, and only those are signed: leave out --verify")
+
+
+def refuse_target(path: Path, target: str | None) -> None:
+    """Raise QnnError if a target is given for a compiled file."""
+    if target is not None:
+        raise QnnError(f"{path} is already compiled, for the targets that `qnn-ext inspect` shows: leave out --target")
 
 
 def refuse_import_options(path: Path, importing: ImportOptions) -> None:

@@ -32,6 +32,7 @@ from .common import (
     step,
 )
 from .formats import ImportOptions, recognize
+from .outputs import check_compiled
 
 
 @click.command("compile")
@@ -87,6 +88,7 @@ def compile_(
     if measure and tuning:
         raise QnnError("--measure and --tuning both choose the kernels' configurations: give one of them")
     output = output or Path(model.with_suffix(".qnn").name)
+    check_compiled(output, [model, tuning, sign, importing.params])
     key = None if sign is None else private_key(sign, _ask_passphrase)  # before any long-running work
     started = time.perf_counter()
     module = import_model(model, form, importing)

@@ -41,6 +41,7 @@ from .common import (
     target_names,
 )
 from .formats import ImportOptions, recognize
+from .outputs import check_compiled, check_output
 from .settings import parse_settings, settings_option
 
 _SHOWN_LAYERS = 5
@@ -184,6 +185,9 @@ def quantize(
     request = _Request(source, judged, table, report, report_samples, min_sqnr, metric, max_drop, keep, work)
     _check(request, config)
     output = output or Path(model.with_suffix(".qnn").name)
+    check_compiled(output, [model, data, validation, table, importing.params])
+    if data is not None and table is not None:
+        check_output(table, [model, data, validation, importing.params])
     started = time.perf_counter()
     module = import_model(model, form, importing)
     with warnings.catch_warnings(record=True) as caught:

@@ -30,7 +30,9 @@ from .common import (
     step,
     verify_option,
 )
+from .outputs import check_output
 
+_NAMELESS = "arr_0"  # numpy.savez's name for an array that was given none
 _SHOWN_VALUES = 16  # outputs up to this size are printed in full
 
 
@@ -80,8 +82,11 @@ def run(
       qnn-ext run mobilenet.tflite --input a.jpg --input b.jpg --top 1 --json
       qnn-ext run model.qnn --input left=l.npy --input right=r.npy --output y.npz
     """
-    engine = open_engine(model, **options)
+    files = [Path(text.rpartition("=")[2]) for text in inputs]
+    if output is not None:
+        check_output(output, [model, labels, *files], (".npy", ".npz"))
     names = _read_labels(labels) if labels else None
+    engine = open_engine(model, **options)
     calls = _calls(engine, inputs, normalize)
     if output is not None and len(calls) > 1:
         raise InputError(f"--output holds the result of one run, but {len(calls)} input files were given")
@@ -113,6 +118,11 @@ def _calls(engine: Engine, inputs: tuple[str, ...], normalize: str) -> list[tupl
         return [(", ".join(file for _, file in named), values)]
     if named:
         raise InputError("give NAME=FILE for every --input or for none")
+    for text in inputs:
+        name, equals, _ = text.rpartition("=")
+        if equals and not Path(text).exists():
+            known = ", ".join(map(repr, specs))
+            raise InputError(f"--input {text}: there is no input {name!r} and no such file; this model takes {known}")
     return [(text, _values(Path(text), engine.inputs, normalize)) for text in inputs]
 
 
@@ -121,8 +131,8 @@ def _values(path: Path, specs: tuple[TensorSpec, ...], normalize: str) -> dict[s
     if path.suffix == ".npz":
         with Npz(path, InputError) as stored:
             arrays = {name: stored[name] for name in stored.names()}
-        if len(specs) == 1 and len(arrays) == 1:
-            arrays = {specs[0].name: next(iter(arrays.values()))}
+        if len(specs) == 1 and list(arrays) == [_NAMELESS]:
+            arrays = {specs[0].name: arrays[_NAMELESS]}
         by_name = {spec.name: spec for spec in specs}
         return {name: _fit(value, by_name[name]) if name in by_name else value for name, value in arrays.items()}
     if len(specs) != 1:
@@ -144,6 +154,8 @@ def _fit(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
         value = value[None]
     if value.dtype.kind != "f" or value.shape != spec.shape:
         return value
+    if np.isnan(value).any():
+        raise InputError(f"the values for input {spec.name!r} contain NaN")
     if spec.qparams is not None:
         return spec.qparams.quantize(value)
     return value.astype(spec.dtype) if spec.dtype.startswith("float") else value
@@ -189,8 +201,6 @@ def _write_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
     content = io.BytesIO()
     if path.suffix == ".npz":
         np.savez(content, **dict(outputs))  # type: ignore[arg-type]
-    elif path.suffix != ".npy":
-        raise InputError(f"--output must end in .npy or .npz, found {path.name!r}")
     elif len(outputs) > 1:
         raise InputError(f"the model has {len(outputs)} outputs: --output must end in .npz")
     else:

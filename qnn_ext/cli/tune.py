@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..autotune.tuners import TUNERS
 from ..errors import QnnError
 from .common import FILE, build_options, import_model, json_option, out, print_json
 from .formats import ImportOptions, recognize
+from .outputs import check_output
 
 
 @click.command("tune")
@@ -74,6 +76,11 @@ def tune_(
         raise QnnError(f"{model} is already compiled; tune the model it was compiled from")
     if "," in target:
         raise QnnError(f"tune takes one target at a time, found {target!r}; one log can hold the records of several")
+    check_output(log, [model, importing.params])
+    if plot is not None:
+        check_output(plot, [model, log, importing.params])
+        if find_spec("matplotlib") is None:
+            raise QnnError("--plot needs matplotlib: pip install 'qnn-ext[bench]'")
     runner, builder = _runner(rpc, key, timeout), LocalBuilder(timeout, parallel)
     try:
         module = import_model(model, form, importing)

@@ -53,6 +53,18 @@ def replacing(path: str | os.PathLike, error: type[QnnError] = QnnError, durable
         raise error(f"cannot write {os.fspath(path)}: {_reason(problem)}") from problem
 
 
+def check_writable(path: str | os.PathLike, error: type[QnnError] = QnnError) -> None:
+    """Raise `error` now if `replacing` will not be able to write a file: before the work whose result it shall hold."""
+    try:
+        target, _ = _destination(path)
+        if not target.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"there is no folder {target.parent}")
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "its folder is read-only")
+    except (OSError, _NoPath) as problem:
+        raise error(f"cannot write {os.fspath(path)}: {_reason(problem)}") from problem
+
+
 def write_bytes(path: str | os.PathLike, content: bytes, error: type[QnnError] = QnnError) -> None:
     """Replace a file with one of this content, as `replacing` does."""
     with replacing(path, error) as file:

@@ -13,9 +13,10 @@ from tvm import relax
 import qnn_ext
 from qnn_ext import QnnModule, TensorSpec, TuningError
 from qnn_ext.autotune import Result, apply_history_best, extract_from_program, read_log, tune
-from qnn_ext.errors import QuantizationError, TuningWarning
+from qnn_ext.errors import QuantizationError, TargetError, TuningWarning
 from qnn_ext.op import dense
 from qnn_ext.op.base import module_of
+from qnn_ext.targets.architectures import host_architecture
 from tests.cpus import cpu_target
 
 from .conftest import NoBuilder, Pretend
@@ -26,6 +27,14 @@ MODEL = Path(qnn_ext.__file__).parent / "data" / "digits_cnn_int8.tflite"
 @pytest.fixture
 def module():
     return qnn_ext.from_tflite(MODEL)
+
+
+@pytest.mark.parametrize(("target", "problem"), [("sm_80", "tune for a CPU"), ("rpi4", "tune over RPC")])
+def test_targets_that_cannot_be_timed_here(module, tmp_path, target, problem):
+    if target == "rpi4" and host_architecture() == "aarch64":
+        pytest.skip("this machine runs the board's code")
+    with pytest.raises(TargetError, match=problem):
+        tune(module, target, 2, tmp_path / "log.jsonl")
 
 
 def test_all_tasks_of_a_model(module, tmp_path):

@@ -1,6 +1,7 @@
 """The command line: results, JSON, exit codes, and one clear line for every mistake."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -43,6 +44,20 @@ def test_compile_writes_a_file_that_runs(cli, tmp_path):
     assert engine(np.zeros((1, 8, 8, 1), np.int8)).shape == (1, 10)
 
 
+def test_as_a_module():
+    """`python -m qnn_ext`, where output cannot be encoded, and without importing what --help does not need."""
+    code = "import runpy, sys; sys.argv[1:] = ['--help']\ntry:\n    runpy.run_module('qnn_ext', run_name='__main__')\n"
+    code += "finally:\n    assert not {'tvm', 'qnn_ext.cli.common'} & set(sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "quantize  Quantize a float model" in found.stdout
+
+
+def test_characters_that_the_output_cannot_encode(compiled):
+    command = [sys.executable, "-m", "qnn_ext", "inspect", compiled]
+    found = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+    assert b"1?8?8?1" in found.stdout
+
+
 def test_compile_json_and_batch(cli, tmp_path):
     code, out, _ = cli("compile", MODEL, "-o", tmp_path / "m.qnn", "--batch", "3", "--numerics", "tflite", "--json")
     data = json.loads(out)
@@ -79,7 +94,7 @@ def test_run_arrays(cli, compiled, tmp_path, rng):
     real = qparams.scale * (image.astype(np.float32) - qparams.zero_point)
     np.save(tmp_path / "integers.npy", image)
     np.save(tmp_path / "floats.npy", real[0])
-    np.savez(tmp_path / "one.npz", anything=image)
+    np.savez(tmp_path / "one.npz", image)
     np.savez(tmp_path / "named.npz", **{engine.inputs[0].name: real})
     name = engine.inputs[0].name
     for file in ("integers.npy", "floats.npy", "one.npz", "named.npz", f"{name}={tmp_path}/floats.npy"):
@@ -397,11 +412,17 @@ def test_shapes_of_a_compiled_file_are_fixed(fails, compiled):
     assert "fixed" in fails("run", compiled, "--input", DIGIT, "--batch", "2")
 
 
+def test_the_target_of_a_compiled_file_is_fixed(fails, compiled):
+    assert "already compiled" in fails("bench", compiled, "--target", "nonsense")
+
+
 def test_unusable_inputs(fails, compiled, tmp_path):
     np.save(tmp_path / "shape.npy", np.zeros((1, 9, 8, 1), np.int8))
     np.save(tmp_path / "dtype.npy", np.zeros((1, 8, 8, 1), np.int64))
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "names.npz", x=np.zeros(1), y=np.zeros(1))
+    np.savez(tmp_path / "wrong.npz", image=np.zeros((1, 8, 8, 1), np.int8))
+    np.save(tmp_path / "nan.npy", np.full((1, 8, 8, 1), np.nan))
     (tmp_path / "text.npy").write_text("no array")
     (tmp_path / "text.npz").write_text("no archive")
     (tmp_path / "text.jpg").write_text("no image")
@@ -411,6 +432,9 @@ def test_unusable_inputs(fails, compiled, tmp_path):
         "dtype.npy": "must be int8",
         "objects.npy": "not a .npy file",
         "names.npz": "unknown input 'x'",
+        "wrong.npz": "unknown input 'image'",
+        "nan.npy": "contain NaN",
+        "x=y.npy": "there is no input",
         "text.npy": "not a .npy file",
         "text.npz": "not a .npz file",
         "text.jpg": "neither an image",
@@ -431,10 +455,39 @@ def test_unusable_labels(fails, compiled, tmp_path):
     assert "no such file" in fails("run", compiled, "-i", DIGIT, "--labels", tmp_path / "missing.txt")
 
 
+def test_nothing_valuable_is_replaced(fails, compiled, tmp_path):
+    """Checked before the work: a model must not be lost to a slip in -o."""
+    model, text, float_data = tmp_path / "m.tflite", tmp_path / "notes.txt", tmp_path / "x.npy"
+    shutil.copy(MODEL, model)
+    text.write_text("important")
+    np.save(float_data, np.zeros((1, 8, 8, 1), np.float32))
+    before = {path: path.read_bytes() for path in (model, text, float_data)}
+    cases = {
+        ("compile", model, "-o", model): "is an input of this command",
+        ("compile", model, "-o", text): "is not a compiled model",
+        ("compile", model, "-o", "-"): "not to the standard output",
+        ("compile", model, "-o", tmp_path): "is a directory",
+        ("quantize", model, "--dynamic", "-o", model): "is an input of this command",
+        ("quantize", model, "--data", float_data, "--table", float_data): "is an input of this command",
+        ("run", compiled, "-i", float_data, "--output", float_data): "is an input of this command",
+        ("tune", model, "--log", model): "is an input of this command",
+    }
+    for command, message in cases.items():
+        assert message in fails(*command), command
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_compiled_file_is_replaced(cli, compiled, tmp_path):
+    output = tmp_path / "m.qnn"
+    shutil.copy(compiled, output)
+    assert cli("compile", MODEL, "-o", output, "--target", "x86-64", "--threads", "1")[0] == 0
+    assert qnn_ext.load(output).target["mcpu"] == "x86-64"
+
+
 def test_unusable_output_of_run(fails, compiled, tmp_path):
     assert ".npy or .npz" in fails("run", compiled, "-i", DIGIT, "--output", tmp_path / "y.txt")
     assert "one run" in fails("run", compiled, "-i", DIGIT, "-i", DIGIT, "--output", tmp_path / "y.npy")
-    assert "No such file" in fails("run", compiled, "-i", DIGIT, "--output", tmp_path / "missing" / "y.npy")
+    assert "no folder" in fails("run", compiled, "-i", DIGIT, "--output", tmp_path / "missing" / "y.npy")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -488,7 +541,7 @@ def test_memory_per_target(cli, links_for, tmp_path):
     assert [variant["memory"]["weights"] for variant in variants] == [one["weights"] for one in memory]
 
 
-@pytest.mark.parametrize("arguments", [["run", "-i", DIGIT], ["bench"]], ids=["run", "bench"])
+@pytest.mark.parametrize("arguments", [["run", "-i", DIGIT], ["bench"], ["inspect"]], ids=["run", "bench", "inspect"])
 def test_a_compiled_file_runs_without_the_compiler(compiled, arguments):
     """What a board with little memory does; TVM's compiler takes 150 MB and seconds to import."""
     command, *rest = map(str, arguments)
