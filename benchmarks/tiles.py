@@ -21,13 +21,14 @@ from typing import Any
 import tvm
 
 from qnn_ext.autotune.kernel import kernel_of, product
-from qnn_ext.autotune.task import Task, describe, extract_from_program, make_task, workload_from, workload_to
+from qnn_ext.autotune.task import Task, describe, extract_from_program, make_task
 from qnn_ext.autotune.timing import Timer, race
 from qnn_ext.cli.formats import ImportOptions, read_module, recognize
 from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.files.storage import write_text
 from qnn_ext.running.threads import use_threads
 from qnn_ext.targets.names import make_target
+from qnn_ext.topi_int8.workload import workload_from, workload_to
 
 WORKLOADS = Path(__file__).with_name("workloads.json")
 ROUNDS = 6

@@ -11,6 +11,7 @@ from tvm.target import Target
 
 from .compiling.build import TargetLike, compile_module
 from .entry_points import load_plugins
+from .errors import QnnError
 from .files.cache import Cache, default_folder
 from .limits import Limits, current, using
 from .module import QnnModule
@@ -35,6 +36,7 @@ def build(
     cache: bool | str | os.PathLike = True,
     measure: bool | Measure = False,
     workspace_limit: int | None = None,
+    jobs: int | None = None,
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
     given.
@@ -57,19 +59,23 @@ def build(
                  took more than half a second; or the cache's folder. By default that is the one which the environment
                  variable QNN_EXT_CACHE names ("off": none), otherwise ~/.cache/qnn_ext. An engine from the cache is
                  the one that would be built; only its `source` and `tir` take as long as a build. `qnn-ext cache` shows
-                 and clears it. Builds for GPUs, with tuning records, with measuring or with plugins are not kept
+                 and clears it. Builds for GPUs or with plugins are not kept
     measure:     whether the tiles of the integer kernels are the fastest of a few that are timed here, rather than
                  those of least predicted cost; or an `autotune.Measure`. Results are the same bit for bit. What was
                  measured is kept beside the cache of builds, for this machine's kind of CPU: a second build measures
                  nothing. This machine must be able to run the target
     workspace_limit: the most bytes that feature maps may take, `limits` with this `workspace`. Where the plan takes
                  more, one that takes less is used, at some cost in speed on several threads; LimitError if none does
+    jobs:        the most threads that generate machine code for an engine that is kept in the cache, by default all
+                 cores; other engines are compiled by one. The engine is the same with any number
 
     Raises TargetError, QuantizationError, LimitError, and QnnError for a folder given as `cache` to which other users
     can write. Without `measure`, compiling runs nothing: a module can be built for a CPU other than this one and saved.
     Calibration runs the float module on this CPU.
     """
     load_plugins()
+    if jobs is not None and jobs < 1:
+        raise QnnError(f"jobs: must be a positive number of threads, found {jobs}")
     if workspace_limit is not None:
         limits = replace(limits or current(), workspace=workspace_limit)
     with using(limits):
@@ -81,12 +87,12 @@ def build(
             module = bind_parameters(module, params)
         kept = _cache(cache)
         if not measure:
-            return compile_module(module, target, num_threads, cuda_graph, kept)
+            return compile_module(module, target, num_threads, cuda_graph, kept, jobs)
         from .autotune.measured import Measure, measured_tiles
 
         how = Measure() if measure is True else measure
         with measured_tiles(module, target, num_threads, how, None if kept is None else kept.folder):
-            return compile_module(module, target, num_threads, cuda_graph)
+            return compile_module(module, target, num_threads, cuda_graph, kept, jobs)
 
 
 def _cache(given: bool | str | os.PathLike) -> Cache | None:

@@ -35,7 +35,7 @@ from .progress import TuningProgress
 from .records import FORMAT, History, Log, read_log
 from .session import tune_task, whole_model
 from .space import space_of
-from .task import extract_from_program, record_target
+from .task import Task, extract_from_program
 from .tuners import GridSearchTuner
 
 
@@ -76,16 +76,17 @@ def measured_tiles(
     Raises TargetError for a target that this machine cannot run, and TuningError for a log that cannot be used.
     """
     resolved = _target_here(target, num_threads)
+    tasks = extract_from_program(module, resolved)
     with _log_file(measure.log, folder) as log:
-        _measure(module, resolved, log, measure)
-        history = History(_records_for(log, resolved))
+        _measure(module, tasks, resolved, log, measure)
+        history = History(_records_for(log, tasks))
     with tiles_from(history):
         yield history
 
 
-def _measure(module: QnnModule, target: Target, log: Path, measure: Measure) -> None:
-    """Measure what the log does not have."""
-    tasks = {task: len(space_of(task)) - 1 for task in extract_from_program(module, target)}
+def _measure(module: QnnModule, found: Sequence[Task], target: Target, log: Path, measure: Measure) -> None:
+    """Measure what the log does not have of a module's tasks."""
+    tasks = {task: len(space_of(task)) - 1 for task in found}
     tasks = {task: min(count, measure.candidates) for task, count in tasks.items() if count}
     if not tasks:
         return
@@ -148,10 +149,10 @@ def _log_file(given: str | os.PathLike[str] | None, folder: Path | None) -> Iter
         yield Path(passing) / "measured.jsonl"
 
 
-def _records_for(log: Path, target: Target) -> Log:
-    """The log's records for a target; those for others are no reason for a warning."""
+def _records_for(log: Path, tasks: Sequence[Task]) -> Log:
+    """The log's records of some tasks; that there are others is no reason for a warning."""
     if not log.exists():
         return Log(log, [])
     found = read_log(log)
-    wanted = record_target(target)
-    return Log(log, [record for record in found.records if record.key[2] == wanted], found.ignored)
+    wanted = {task.key() for task in tasks}
+    return Log(log, [record for record in found.records if record.key in wanted], found.ignored)

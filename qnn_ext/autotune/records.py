@@ -7,6 +7,7 @@ line number in a second file, and it refuses a file with a torn last line.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -26,10 +27,11 @@ from ..errors import TuningError, TuningWarning
 from ..files.reading import read_bytes
 from ..files.storage import append_line
 from ..topi_int8 import Workload
-from ..topi_int8.strategy import Implementation, tiles_from
+from ..topi_int8.strategy import Implementation, KnownChoice, tiles_from
+from ..topi_int8.workload import workload_from, workload_to
 from .measure import Decision, Result
 from .space import Configuration, Space, space_for, space_of
-from .task import Task, target_key, workload_from, workload_to
+from .task import Task, record_target, target_key
 
 FORMAT = 1
 MARGIN = 0.97  # the required ratio to the default for a configuration that no final race has confirmed
@@ -209,7 +211,7 @@ def known_results(log: Log, task: Task, space: Space) -> tuple[list[Result], Dec
 # ---- what a build takes from a log -------------------------------------------------------------------------------
 
 
-class History:
+class History(KnownChoice):
     """Chooses the configurations of a build from a log. Called as `strategy.tiles_from` requires."""
 
     def __init__(self, log: Log) -> None:
@@ -227,6 +229,11 @@ class History:
             self._warn_foreign(key[2])
             self._chosen[key] = self._choose(task, item)
         return self._chosen[key]
+
+    def digest(self, target: Target) -> str:
+        wanted = record_target(target)
+        used = [record for record in self._log.records if record.key[2] == wanted]
+        return hashlib.sha256(repr(used).encode()).hexdigest()
 
     def _choose(self, task: Task, item: Implementation) -> Configuration | None:
         records = self._log.by_key.get(task.key())

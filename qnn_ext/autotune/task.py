@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import IRModule
@@ -22,8 +22,7 @@ from ..targets.backend import threads_of
 from ..targets.names import make_target, required_features
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload, candidates
 from ..topi_int8.strategy import Implementation
-
-_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (Conv2dWorkload, DenseWorkload, BatchMatmulWorkload)}
+from ..topi_int8.workload import workload_from
 
 
 @dataclass(frozen=True)
@@ -139,17 +138,6 @@ def summary(tasks: Sequence[Task]) -> str:
 
 
 # ---- workloads and targets as JSON has them ----------------------------------------------------------------------
-
-
-def workload_from(fields: Mapping[str, Any]) -> Workload:
-    """A workload from its JSON form: "type" and the fields, lists for tuples. Raises KeyError, TypeError."""
-    values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in fields.items()}
-    return _TYPES[values.pop("type")](**values)
-
-
-def workload_to(workload: Workload) -> dict[str, Any]:
-    """The inverse of `workload_from`."""
-    return {"type": type(workload).__name__, **asdict(workload)}
 
 
 def target_key(target: Target) -> dict[str, Any]:

@@ -50,6 +50,9 @@ from .outputs import check_compiled
 @click.option(
     "--workspace-limit", type=click.IntRange(1), metavar="BYTES", help="The most memory that feature maps may take."
 )
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), help="The most threads that generate machine code. Default: all cores."
+)
 @click.option("--sign", type=FILE, metavar="KEY", help="Sign the file with this private key (Ed25519, PEM).")
 @build_options
 @json_option
@@ -59,6 +62,7 @@ def compile_(
     tuning: Path | None,
     measure: bool,
     workspace_limit: int | None,
+    jobs: int | None,
     sign: Path | None,
     target: str,
     threads: int | None,
@@ -94,7 +98,7 @@ def compile_(
     module = import_model(model, form, importing)
     with apply_history_best(tuning) if tuning else nullcontext():
         timed = Measure(progress=not as_json) if measure else False
-        engine = compile_model(module, target, threads, measure=timed, workspace_limit=workspace_limit)
+        engine = compile_model(module, target, threads, measure=timed, workspace_limit=workspace_limit, jobs=jobs)
     with step(f"writing {output.name}"):
         engine.save(output, sign=key)
     seconds = time.perf_counter() - started

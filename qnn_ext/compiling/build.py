@@ -71,14 +71,17 @@ def compile_module(
     num_threads: int | None = None,
     cuda_graph: bool = False,
     cache: Cache | None = None,
+    jobs: int | None = None,
 ) -> Engine:
     """`qnn_ext.build` for a module that needs no quantization, under the current limits."""
     if isinstance(target, (str, Mapping, Target)):
-        return _compile_one(module, make_target(target, num_threads), cuda_graph, cache)
+        return _compile_one(module, make_target(target, num_threads), cuda_graph, cache, jobs)
     resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
     if not resolved:
         raise TargetError("there is no target to build for: give at least one")
-    return Engine.best_of([_compile_one(module, one, cuda_graph and backend_of(one).grid, cache) for one in resolved])
+    return Engine.best_of(
+        [_compile_one(module, one, cuda_graph and backend_of(one).grid, cache, jobs) for one in resolved]
+    )
 
 
 def _speed(target: Target) -> tuple[int, int]:
@@ -86,13 +89,13 @@ def _speed(target: Target) -> tuple[int, int]:
     return speed_rank(target), -len(required_features(target))
 
 
-def _compile_one(module: QnnModule, target: Target, cuda_graph: bool, cache: Cache | None) -> Engine:
+def _compile_one(module: QnnModule, target: Target, cuda_graph: bool, cache: Cache | None, jobs: int | None) -> Engine:
     if cuda_graph and not backend_of(target).grid:
         raise TargetError(
             f"CUDA graphs run only on GPUs, not on {target.kind.name}: build for 'cuda' or an architecture such as "
             "'sm_80'"
         )
-    return cached(cache, module, target, lambda kept: _compiled(module, target, cuda_graph, kept))
+    return cached(cache, module, target, lambda kept: _compiled(module, target, cuda_graph, kept), jobs)
 
 
 def _compiled(module: QnnModule, target: Target, cuda_graph: bool, kept: Kept | None) -> Engine:

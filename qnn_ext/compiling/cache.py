@@ -28,7 +28,8 @@ from ..running.engine import Engine
 from ..running.model import Model
 from ..targets.features import backend_of
 from ..targets.host import host_features
-from ..topi_int8.strategy import is_tuned
+from ..topi_int8.strategy import KnownChoice, candidates, current_choice, tiles_from
+from ..topi_int8.workload import workload_from
 from .program import Kept
 
 WORTHWHILE = 0.5
@@ -38,48 +39,67 @@ linking and disk space."""
 _IMPORTED = time.time()
 
 
-def cached(cache: Cache | None, module: QnnModule, target: Target, compiled: Callable[[Kept | None], Engine]) -> Engine:
+def cached(
+    cache: Cache | None,
+    module: QnnModule,
+    target: Target,
+    compiled: Callable[[Kept | None], Engine],
+    jobs: int | None = None,
+) -> Engine:
     """The engine that `compiled` returns for a module and a target, taken from the cache if that has it.
 
     compiled: gets where code is kept, if it is
+    jobs:     threads that compile what is kept; None: one for each core
     """
     key = None if cache is None else _key(module, target)
     if cache is None or key is None:
         return compiled(None)
     content = cache.get(key)
     if content is not None:
-        limits, context = current(), PassContext.current()
+        limits, context, choice = current(), PassContext.current(), current_choice()
 
         def again() -> Engine:
-            with using(limits), context:
+            with using(limits), context, tiles_from(choice):
                 return compiled(None)
 
         try:
-            return Engine.from_cache(content, module.source, again)
+            engine = Engine.from_cache(content, module.source, again)
+            _recall(engine, target)
+            return engine
         except ArtifactError:  # not written by `for_cache`
             cache.drop(key)
     started = time.monotonic()
-    engine = compiled(Kept(cache, json.dumps(_versions(), sort_keys=True)))
+    engine = compiled(Kept(cache, json.dumps(_versions(), sort_keys=True), jobs))
     if time.monotonic() - started >= WORTHWHILE:
         with contextlib.suppress(ArtifactError):  # there is no linker for it
             cache.put(key, engine.for_cache())
     return engine
 
 
+def _recall(engine: Engine, target: Target) -> None:
+    """Ask for the tiles of an engine's kernels, as the build did: what chooses them says what it has chosen."""
+    if current_choice() is not None:
+        for kernel in engine.kernels:
+            if kernel.workload:
+                candidates(workload_from(kernel.workload), target)
+
+
 def _key(module: QnnModule, target: Target) -> str | None:
     """The digest of everything that a build depends on; None if that cannot be known.
 
-    Builds for GPUs are not kept: their kernels are compiled when they are loaded. Nor are those with tiles from tuning
-    records, which are chosen one by one, with plugins, whose code may be anything, or within instruments of TVM, which
-    see every pass.
+    Builds for GPUs are not kept: their kernels are compiled when they are loaded. Nor are those with plugins, whose
+    code may be anything, with tiles from a function, or within instruments of TVM, which see every pass.
     """
     context, versions = PassContext.current(), _versions()
-    foreign = is_tuned() or "qnn_ext.plugins" in sys.modules or context.instruments
+    choice = current_choice()
+    tuned = choice.digest(target) if isinstance(choice, KnownChoice) else ""
+    foreign = (choice and not tuned) or "qnn_ext.plugins" in sys.modules or context.instruments
     if backend_of(target).grid or foreign or versions is None:
         return None
     settings = {
         "versions": versions,
         "target": str(target),
+        "tiles": tuned,
         "limits": asdict(current()),
         "passes": [context.opt_level, *map(str, (context.config, context.required_pass, context.disabled_pass))],
         "model": Model.of(replace(module, source=""), (), {}).to_json(),

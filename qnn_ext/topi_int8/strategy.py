@@ -8,6 +8,7 @@ together, so no int32 feature map is ever written to memory.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -101,12 +102,26 @@ def names(workload_type: type) -> list[str]:
 
 Choice = Callable[[Implementation, Workload, Target], Any]
 
+
+class KnownChoice(ABC):
+    """A choice that can be told from others, so that builds with it can be kept."""
+
+    @abstractmethod
+    def __call__(self, item: Implementation, workload: Workload, target: Target) -> Any:
+        """The tile to use; None: the cheapest."""
+
+    @abstractmethod
+    def digest(self, target: Target) -> str:
+        """What all that it chooses for a target follows from."""
+
+
 _choice: ContextVar[Choice | None] = ContextVar("choice", default=None)
 
 
 @contextmanager
-def tiles_from(choice: Choice) -> Iterator[None]:
-    """Within the context, implementations use the tile that `choice` returns, or their cheapest if it returns None."""
+def tiles_from(choice: Choice | None) -> Iterator[None]:
+    """Within the context, implementations use the tile that `choice` returns, or their cheapest if it returns None, as
+    they do without a choice."""
     token = _choice.set(choice)
     try:
         yield
@@ -114,9 +129,9 @@ def tiles_from(choice: Choice) -> Iterator[None]:
         _choice.reset(token)
 
 
-def is_tuned() -> bool:
-    """Whether a choice from `tiles_from` is in effect."""
-    return _choice.get() is not None
+def current_choice() -> Choice | None:
+    """The choice from `tiles_from` that is in effect."""
+    return _choice.get()
 
 
 def candidates(workload: Workload, target: Target) -> list[Implementation]:

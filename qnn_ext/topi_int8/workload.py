@@ -6,7 +6,9 @@ here: Canonicalize has moved them into constants, and padding carries its own va
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,19 @@ class BatchMatmulWorkload:
 
 
 Workload = Conv2dWorkload | DenseWorkload | BatchMatmulWorkload
+
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (Conv2dWorkload, DenseWorkload, BatchMatmulWorkload)}
+
+
+def workload_from(fields: Mapping[str, Any]) -> Workload:
+    """A workload from its JSON form: "type" and the fields, lists for tuples. Raises KeyError, TypeError."""
+    values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in fields.items()}
+    return _TYPES[values.pop("type")](**values)
+
+
+def workload_to(workload: Workload) -> dict[str, Any]:
+    """The inverse of `workload_from`."""
+    return {"type": type(workload).__name__, **asdict(workload)}
 
 
 def _dtypes(workload: Workload) -> str:

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from benchmarks.tiles import WORKLOADS, Measured, main, summary, table
-from qnn_ext.autotune.task import describe, workload_from, workload_to
+from qnn_ext.autotune.task import describe
 from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import Conv2dWorkload, DenseWorkload, select
+from qnn_ext.topi_int8.workload import workload_from, workload_to
 
 SMALL = Conv2dWorkload(1, 6, 6, 16, 32, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "uint8", "int8")
 DEPTHWISE = Conv2dWorkload(1, 6, 6, 16, 16, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 16, "uint8", "int8")

@@ -13,6 +13,10 @@ import tvm
 import qnn_ext
 from qnn_ext import ArtifactError, Limits, QnnError
 from qnn_ext import op as qnn
+from qnn_ext.autotune.measure import Result
+from qnn_ext.autotune.records import append, apply_history_best, line_of
+from qnn_ext.autotune.space import space_of
+from qnn_ext.autotune.task import extract_from_program
 from qnn_ext.compiling import build as compiling
 from qnn_ext.compiling import cache as module
 from qnn_ext.files.cache import Cache
@@ -189,6 +193,31 @@ def test_another_version_is_another_key(monkeypatch, name):
     before = key(one)
     monkeypatch.setattr(module, "_versions", lambda: {**versions, name: "another"})
     assert key(one) != before
+
+
+def test_tuning_records_are_in_the_key(folder, compiled, tmp_path):
+    """A build from the cache has the tiles of the same records, and says so; other records are another build."""
+    one, target, log = qnn_ext.from_tflite(MODEL), make_target("x86-64", 1), tmp_path / "log.jsonl"
+    task = next(item for item in extract_from_program(one, target) if len(space_of(item)) > 2)
+    configurations = space_of(task).configurations
+
+    def record(index: int) -> None:
+        append(log, line_of(Result(task, configurations[index], 0.5**index, 1.0, "")))
+
+    record(1)
+    engines, applied = [], []
+    for _ in range(2):
+        with apply_history_best(log) as history:
+            engines.append(qnn_ext.build(one, target, cache=folder))
+        applied.append(history.applied)
+    assert len(compiled) == 1 and applied == [{task.name: configurations[1]}] * 2
+    np.testing.assert_array_equal(*(engine(*sample(engine)) for engine in engines))
+    record(2)
+    with apply_history_best(log) as history:
+        qnn_ext.build(one, target, cache=folder)
+    assert len(compiled) == 2 and history.applied == {task.name: configurations[2]}
+    qnn_ext.build(one, target, cache=folder)
+    assert len(compiled) == 3
 
 
 def test_what_has_no_key(monkeypatch):

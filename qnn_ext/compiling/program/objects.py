@@ -35,10 +35,15 @@ Functions = Mapping[ir.GlobalVar, tirx.PrimFunc]
 
 @dataclass(frozen=True)
 class Kept:
-    """Where objects are kept; version: of all that compiles, a part of their keys."""
+    """Where objects are kept, and how they are made.
+
+    version: of all that compiles, a part of their keys
+    jobs:    threads that compile; None: one for each core
+    """
 
     cache: Cache
     version: str
+    jobs: int | None = None
 
 
 class DividedProgram:
@@ -75,10 +80,10 @@ class DividedProgram:
         with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
             groups = list(_groups(unique))
             objects = [Path(folder) / f"kernels{index}.o" for index in range(len(groups))]
-            workers = ThreadPoolExecutor(default_threads())  # LLVM holds no lock, neither its own nor Python's
+            main = tvm.compile(self._main(symbols), self._target, tir_pipeline=self._pipeline)
+            workers = ThreadPoolExecutor(self._kept.jobs or default_threads())  # LLVM holds no lock, nor Python's
             try:
                 contents = workers.map(self._object, groups)
-                main = tvm.compile(self._main(symbols), self._target, tir_pipeline=self._pipeline)
                 for file, content in zip(objects, contents, strict=True):
                     file.write_bytes(content)
             finally:
