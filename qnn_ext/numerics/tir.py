@@ -1,6 +1,6 @@
 """The rounding rules as TIR expressions, equal bit for bit to `reference.py`.
 
-Arguments are PrimExpr; per-channel multipliers are loads from constant tensors, scalars are immediates.
+Arguments are PrimExpr; per-channel multipliers are loads from constant tensors, scalars are that or immediates.
 """
 
 from __future__ import annotations

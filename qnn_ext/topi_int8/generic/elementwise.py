@@ -25,6 +25,8 @@ from ...targets.features import current_backend
 
 Expr = Any
 
+SCALARS = 16  # in an array: as many int32 or float32 as a constant takes at least
+
 
 @dataclass
 class Constants:
@@ -32,17 +34,42 @@ class Constants:
 
     placeholders: list[te.Tensor] = field(default_factory=list)
     arrays: list[np.ndarray] = field(default_factory=list)
+    _scalars: dict[str, _Scalars] = field(default_factory=dict)
 
     def add(self, array: np.ndarray) -> te.Tensor:
         """A placeholder for `array`, shared between equal arrays."""
         array = np.ascontiguousarray(array)
+        growing = {id(scalars.array) for scalars in self._scalars.values()}
         for placeholder, known in zip(self.placeholders, self.arrays, strict=True):
-            if known.dtype == array.dtype and np.array_equal(known, array):
+            if known.dtype == array.dtype and np.array_equal(known, array) and id(known) not in growing:
                 return placeholder
+        return self._added(array)
+
+    def scalar(self, value: np.generic) -> Expr:
+        """A number as an element of an array of them. Kernels that differ only in such numbers share their code."""
+        dtype = str(value.dtype)
+        scalars = self._scalars.get(dtype)
+        if scalars is None or scalars.used == SCALARS:
+            array = np.zeros(SCALARS, dtype)
+            scalars = self._scalars[dtype] = _Scalars(self._added(array), array)
+        scalars.array[scalars.used] = value
+        scalars.used += 1
+        return _element(scalars.placeholder, [scalars.used - 1])
+
+    def _added(self, array: np.ndarray) -> te.Tensor:
         placeholder = te.placeholder(array.shape, str(array.dtype), name=f"const{len(self.arrays)}")
         self.placeholders.append(placeholder)
         self.arrays.append(array)
         return placeholder
+
+
+@dataclass
+class _Scalars:
+    """An array of scalars, the first `used` of which have their values."""
+
+    placeholder: te.Tensor
+    array: np.ndarray
+    used: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +134,14 @@ class Stage:
         if array.size == 1:
             return tirx.const(array.reshape(-1)[0].item(), str(array.dtype))
         return _element(self.constants.add(array.reshape(-1)), [self.indices[axis % len(self.indices)]])
+
+    def factor(self, array: np.ndarray, axis: int) -> Expr:
+        """The same for what products are multiplied with, which differs from layer to layer: in a CPU's kernels a
+        scalar is data, too."""
+        array = np.asarray(array)
+        if array.size != 1 or array.dtype not in ("float32", "int32") or current_backend().grid:
+            return self.along(array, axis)
+        return self.constants.scalar(array.reshape(-1)[0])
 
     def parameter(self, operand: Operand, axis: int) -> Expr:
         """A scale or zero point: constant or computed at run time, scalar or along `axis`."""
@@ -255,7 +290,7 @@ def rescaled(
     if rounding == "TONEAREST_EVEN":
         factor = float_multiplier(in_scale, out_scale)
         limit *= float(np.abs(factor).max(initial=0.0))
-        return tir.requantize_float(x, stage.along(factor, axis), zero_point, out_dtype, limit)
+        return tir.requantize_float(x, stage.factor(factor, axis), zero_point, out_dtype, limit)
     ratio = in_scale.astype(np.float64) / out_scale.astype(np.float64)
     if compute_dtype == "int64":
         fp = fixed_point(ratio, tir.dtype_of(x), rounding)
@@ -351,8 +386,10 @@ def _multiply(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
     if "float" in lhs.dtype:  # TVM's simplifier turns NaN · 0 into 0 if it sees the 0
         factors = [stage.read(factor, immediate=factor.value is None or factor.value.any()) for factor in (lhs, rhs)]
         return tir.fence(factors[0] * factors[1])
-    product = stage.read(lhs) * stage.read(rhs)
-    return defined(product, lhs.largest * rhs.largest)
+    factors = [
+        stage.factor(x.value, -1) if x.value is not None and x.value.size == 1 else stage.read(x) for x in (lhs, rhs)
+    ]
+    return defined(factors[0] * factors[1], lhs.largest * rhs.largest)
 
 
 RULES["maximum"] = _binary(tirx.max)

@@ -41,14 +41,14 @@ def compiled(monkeypatch) -> list[int]:
 
 
 def layers(*widths: int, seed: int = 0, names: str = "x") -> QnnModule:
-    """Dense layers of these widths."""
+    """Dense layers of these widths; weights, their zero points and scales depend on the seed."""
     rng = np.random.default_rng(seed)
 
     def body(emit, x):
         for inner, outer in pairwise(widths):
             weight = constant(rng.integers(-128, 128, (outer, inner)).astype(np.int8))
-            acc = emit(qnn.dense(x, weight, 3, 0, 0.05, 0.01), name_hint=names)
-            x = emit(qnn.requantize(acc, 0.0005, 0, 0.02, 5, out_dtype="int8"), name_hint=names)
+            acc = emit(qnn.dense(x, weight, 3, 2 + seed, 0.05, 0.01), name_hint=names)
+            x = emit(qnn.requantize(acc, 0.0005, 0, 0.02 + 0.01 * seed, 5, out_dtype="int8"), name_hint=names)
         return x
 
     first, last = ((4, width) for width in (widths[0], widths[-1]))
@@ -112,12 +112,21 @@ def test_groups_meet_again_after_a_change():
 def test_the_library_does_not_depend_on_cores_or_cache(tmp_path, compiled, monkeypatch):
     libraries, one = set(), layers(16, 32, 48, 64)
     for folder, workers, key in (("first", 1, "0"), ("first", 1, "1"), ("second", 4, "0")):
-        monkeypatch.setattr(objects, "default_threads", lambda count=workers: count)
         monkeypatch.setattr(whole_builds, "_key", lambda *_, digit=key: digit * 64)
         compiled.clear()
-        libraries.add(qnn_ext.build(one, num_threads=2, cache=tmp_path / folder)._fresh().linked())
+        libraries.add(qnn_ext.build(one, num_threads=2, cache=tmp_path / folder, jobs=workers)._fresh().linked())
         assert (compiled == []) == (key == "1"), "the second is made of the objects of the first"
     assert len(libraries) == 1
+
+
+def test_no_more_threads_than_jobs(tmp_path, monkeypatch):
+    pools, real = [], objects.ThreadPoolExecutor
+    monkeypatch.setattr(objects, "ThreadPoolExecutor", lambda count: pools.append(count) or real(count))
+    qnn_ext.build(layers(16, 32, 48), cache=tmp_path / "one", jobs=1)
+    qnn_ext.build(layers(16, 32, 48), cache=tmp_path / "all")
+    assert pools == [1, objects.default_threads()]
+    with pytest.raises(qnn_ext.QnnError, match="jobs: must be a positive number of threads, found 0"):
+        qnn_ext.build(layers(16, 32, 48), jobs=0)
 
 
 def test_symbols_tell_functions_apart():
