@@ -1,17 +1,28 @@
-"""Our side of a model, prepared in its own process: imported, built for each number of threads, saved."""
+"""Our side of a model, prepared in its own process: imported, built for each number of threads, saved.
+
+    python -m benchmarks.compiling [--models PATH ...] [--threads N] [--jobs N]
+
+prints what building takes, in seconds of wall-clock time and of CPU time of this process, its threads and its linker:
+the first build; one where only the kernels' objects are in the cache, as after a change of weights; and the second one.
+CPU time is what to compare: it depends less on what else the machine does.
+"""
 
 from __future__ import annotations
 
+import argparse
+import resource
+import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .memory import peak_bytes, reset_peak
-from .models import Model
-from .worker import computed_apart
+from .models import Model, default_models, find_models
+from .worker import WorkerError, computed_apart
 
 if TYPE_CHECKING:
     import qnn_ext
@@ -98,3 +109,81 @@ def _random_input(spec: qnn_ext.TensorSpec) -> np.ndarray:
         return rng.integers(0, 2, spec.shape).astype(spec.dtype)
     info = np.iinfo(spec.dtype)
     return rng.integers(info.min, info.max, spec.shape, dtype=spec.dtype, endpoint=True)
+
+
+# ---- how long it takes -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds of wall-clock time and of CPU time."""
+
+    wall: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.wall:.1f} | {self.cpu:.1f}"
+
+
+@dataclass(frozen=True)
+class Times:
+    """What the builds of a model took, each with a cache; kernels: in the engine, and how many of them differ."""
+
+    kernels: int
+    distinct: int
+    first: Took
+    objects: Took
+    second: Took
+
+
+def _times(model: Model, threads: int, jobs: int | None) -> Times:
+    import qnn_ext
+    from qnn_ext.compiling.program import objects
+
+    distinct: set[str] = set()
+    grouped = objects._groups
+
+    def counted(kernels: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        distinct.update(kernels)
+        return grouped(kernels)
+
+    objects._groups = counted
+    module = import_model(model.path, model.stored_inputs())
+    with tempfile.TemporaryDirectory(prefix="qnn-ext-bench-") as folder:
+
+        def build(**options: Any) -> tuple[qnn_ext.Engine, Took]:
+            wall, cpu = time.perf_counter(), _cpu_seconds()
+            engine = qnn_ext.build(module, num_threads=threads, cache=folder, jobs=jobs, **options)
+            return engine, Took(time.perf_counter() - wall, _cpu_seconds() - cpu)
+
+        engine, first = build()
+        _, of_objects = build(limits=qnn_ext.Limits(seconds=601))  # in the key of whole builds, not of objects
+        _, second = build()
+    return Times(len(engine.kernels), len(distinct), first, of_objects, second)
+
+
+def _cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", type=Path, metavar="PATH")
+    parser.add_argument("--threads", type=int, default=1, help="that the kernels may use (default: 1)")
+    parser.add_argument("--jobs", type=int, help="threads that generate machine code (default: all cores)")
+    options = parser.parse_args()
+    print("| model | kernels | distinct | first: wall | CPU | objects kept: wall | CPU | second: wall | CPU |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for model in find_models(options.models) if options.models else default_models():
+        try:
+            took = computed_apart(_times, model, options.threads, options.jobs, limit=600)
+        except WorkerError as error:
+            print(f"| {model.path.name} | {error} |", flush=True)
+            continue
+        cells = (took.kernels, took.distinct or "", took.first, took.objects, took.second)
+        print(f"| {model.path.stem} | {' | '.join(map(str, cells))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
