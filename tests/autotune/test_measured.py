@@ -119,5 +119,5 @@ def test_command_line(cli, fails, pretend, tmp_path, monkeypatch):
     model, output = DATA / "digits_cnn_int8.tflite", tmp_path / "digits.qnn"
     code, _, _ = cli("compile", model, "-o", output, "--measure", "--threads", "1", "--json")
     assert code == 0 and qnn_ext.load(output)(IMAGE).shape == (1, 10)
-    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".jsonl"]
+    assert len(list((tmp_path / "cache").glob("*.jsonl"))) == 1
     assert "give one of them" in fails("compile", model, "--measure", "--tuning", output)
