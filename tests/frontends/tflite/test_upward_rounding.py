@@ -10,11 +10,11 @@ from tests.conformance.tflite_models.builder import Graph, Q
 RATIOS = (0.5, 0.375, 0.1875, 0.625, 0.125)
 
 
-def litert(model, values):
+def litert(model, *values, kernels="default"):
     pytest.importorskip("ai_edge_litert")
     from tests.conformance.tflite_models.runner import invoke
 
-    return invoke(model, [values], "default", False)[0][0]
+    return invoke(model, [[*values]], kernels, False)[0][0]
 
 
 def requantization(rng, source, target, size, ratio):
@@ -38,7 +38,7 @@ def test_quantize(source, target, size, rng):
     for ratio in (*RATIOS, 2.0**-9 * 1.5):  # the last one XNNPACK does not take
         model, values = requantization(rng, source, target, size, ratio)
         found = Interpreter(qnn_ext.from_tflite(model)).run([values])
-        np.testing.assert_array_equal(next(iter(found.values())), litert(model, [values]), err_msg=f"{ratio}")
+        np.testing.assert_array_equal(next(iter(found.values())), litert(model, values), err_msg=f"{ratio}")
 
 
 def test_quantize_compiled(rng):
@@ -66,4 +66,25 @@ def test_fully_connected_of_16_bits(bias, channels, rng):
         graph.op("FULLY_CONNECTED", [x, w, *b], [output])
         model = graph.build()
         found = Interpreter(qnn_ext.from_tflite(model))(values)
-        np.testing.assert_array_equal(found, litert(model, [values]), err_msg=f"{ratio}")
+        np.testing.assert_array_equal(found, litert(model, values), err_msg=f"{ratio}")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution_with_weights_of_run_time(dtype, groups, rng):
+    """XNNPACK does not take them. LiteRT has no optimized kernel for groups."""
+    offset = 128 if dtype == "uint8" else 0
+    shape = (8, 3, 3, 4 // groups)
+    values = (rng.integers(-128, 128, (1, 6, 6, 4)) + offset).astype(dtype)
+    weight = (rng.integers(-9, 10, shape) + offset).astype(dtype)
+    for ratio in RATIOS:
+        graph = Graph()
+        x, w = graph.input(values.shape, dtype, Q(0.25, 3 + offset)), graph.input(shape, dtype, Q(0.5, offset))
+        bias = graph.const(np.arange(8), "int32", Q(0.125))
+        output = graph.output((1, 6, 6, 8), dtype, Q(float(np.float32(0.125 / ratio)), offset - 4))
+        graph.op("CONV_2D", [x, w, bias], [output], strideH=1, strideW=1, padding="SAME")
+        model = graph.build()
+        for numerics, kernels in (("float32", "default"), ("tflite", "reference")):
+            (found,) = Interpreter(qnn_ext.from_tflite(model, numerics=numerics)).run([values, weight]).values()
+            expected = litert(model, values, weight, kernels=kernels)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{ratio} {kernels}")

@@ -53,10 +53,13 @@ def accumulator_dtype(node: Node, dtype: str, bias: int | None = None) -> str:
 
 
 def runs_on_ruy(node: Node, data: int = 0, weight: int = 1, bias: int = 2) -> bool:
-    """Whether LiteRT's optimized kernel computes an int16 product: with the default numerics, without zero points, and
-    without an int64 bias. Its accumulator is int32, and its rounding TFLITE_UPWARD."""
-    offsets = (node.qparams(data), node.qparams(weight), node.output_qparams())
-    if node.reference_kernels or node.dtype(data) != "int16" or any(np.any(qparams.zero_point) for qparams in offsets):
+    """Whether LiteRT's optimized kernel computes a product: with the default numerics, if XNNPACK takes no part, and for
+    int16 without zero points and without an int64 bias. Its accumulator is int32, its rounding TFLITE_UPWARD."""
+    if node.reference_kernels or node.delegated:
+        return False
+    if node.dtype(data) != "int16":
+        return True
+    if any(np.any(qparams.zero_point) for qparams in (node.qparams(data), node.qparams(weight), node.output_qparams())):
         return False
     return not node.has_input(bias) or node.dtype(bias) == "int32"
 

@@ -59,9 +59,8 @@ def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
         acc = integer_dense(data, weight, source, weights, "int32")
         return finish_accumulator(node, acc, source, weights, bias, weights.per_channel, rounding="TFLITE_UPWARD")
     acc = integer_dense(data, weight, source, weights, accumulator_dtype(node, source.dtype, 2))
-    if source.dtype != "int16" and not node.reference_kernels:
-        rounding = None if node.delegated else "TFLITE_UPWARD"
-        return finish_accumulator(node, acc, source, weights, bias, weights.per_channel, rounding=rounding)
+    if node.delegated:
+        return finish_accumulator(node, acc, source, weights, bias, weights.per_channel)
     # For this operator alone, TFLite's reference kernel multiplies in double: round(acc · s_x·s_w/s_y) + z
     return finish_accumulator(node, acc, source, weights, bias, double=True, compute_dtype="float64")
 
