@@ -53,7 +53,7 @@ def accumulator_dtype(node: Node, dtype: str, bias: int | None = None) -> str:
 
 
 def runs_on_ruy(node: Node, data: int = 0, weight: int = 1, bias: int = 2) -> bool:
-    """Whether LiteRT's optimized kernel computes a product: with the default numerics, if XNNPACK takes no part, and for
+    """Whether LiteRT's optimized kernel computes a product: with the default numerics, if XNNPACK takes no part, and of
     int16 without zero points and without an int64 bias. Its accumulator is int32, its rounding TFLITE_UPWARD."""
     if node.reference_kernels or node.delegated:
         return False
