@@ -119,7 +119,10 @@ def check_target(target: Target, remote: bool) -> None:
     """
     name = target_name(description_of(target))
     if backend_of(target).grid:
-        raise TargetError(f"kernels for {name} have no configurations to choose from: tune for a CPU")
+        raise TargetError(
+            f"kernels are timed on CPUs, and {name} is a GPU: build for it without measuring or tuning, then its "
+            "kernels have the tiles of least predicted cost"
+        )
     if not remote and not can_run(required_features(target), target_architecture(target)):
         raise TargetError(
             f"this machine cannot run kernels for {name}, so it cannot time them: tune over RPC "

@@ -24,13 +24,11 @@ from tvm.target import Target
 from ..compiling.build import TargetLike
 from ..errors import TargetError, TuningError, TuningWarning
 from ..module import QnnModule
-from ..running.model import target_name
-from ..targets.features import backend_of
-from ..targets.host import can_run, cpu_name, host_caches, host_features
-from ..targets.names import description_of, make_target, required_features, target_architecture
+from ..targets.host import cpu_name, host_caches, host_features
+from ..targets.names import make_target
 from ..topi_int8.strategy import tiles_from
 from .callbacks import LogFile
-from .measure import measure_option
+from .measure import check_target, measure_option
 from .progress import TuningProgress
 from .records import FORMAT, History, Log, read_log
 from .session import tune_task, whole_model
@@ -109,17 +107,10 @@ def _measure(module: QnnModule, found: Sequence[Task], target: Target, log: Path
 
 def _target_here(target: TargetLike | Sequence[TargetLike], num_threads: int | None) -> Target:
     """The one target, if this machine runs it. Raises TargetError."""
-    remedy = "tune over RPC instead (qnn_ext.autotune.tune with an RPCRunner, `qnn-ext tune --rpc`)"
     if not isinstance(target, (str, Mapping, Target)):
-        raise TargetError(f"measure takes one target, that of this machine; for others {remedy}")
+        raise TargetError("measure takes one target, that of this machine; for others tune over RPC instead")
     resolved = make_target(target, num_threads)
-    name = target_name(description_of(resolved))
-    if backend_of(resolved).grid:
-        raise TargetError(f"measure is for CPUs: the kernels for {name} have no tiles to choose from")
-    if not can_run(required_features(resolved), target_architecture(resolved)):
-        raise TargetError(
-            f"measure needs the machine that it builds for, and this one cannot run code for {name}: {remedy}"
-        )
+    check_target(resolved, remote=False)
     return resolved
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import qnn_ext
 from qnn_ext import QnnModule, TargetError, TensorSpec, TuningError
-from qnn_ext.autotune import Measure, best_configuration, extract_from_program, measured, read_log, space_of
+from qnn_ext.autotune import Measure, best_configuration, extract_from_program, measure, measured, read_log, space_of
 from qnn_ext.autotune.kernel import product
 from qnn_ext.autotune.measure import MeasureOption
 from qnn_ext.running.engine import Engine
@@ -96,13 +96,13 @@ def test_records_are_those_of_one_kind_of_cpu(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("rpi4", "cannot run code for cortex-a72: tune over RPC"),
-        ("sm_80", "measure is for CPUs"),
+        ("rpi4", "cannot run kernels for cortex-a72, so it cannot time them: tune over RPC"),
+        ("sm_80", "timed on CPUs, and sm_80 is a GPU: build for it without measuring"),
         (["native", "x86-64"], "takes one target"),
     ],
 )
 def test_targets_that_cannot_be_measured_here(module, monkeypatch, target, message):
-    monkeypatch.setattr(measured, "can_run", lambda features, architecture: False)
+    monkeypatch.setattr(measure, "can_run", lambda features, architecture: False)
     monkeypatch.setattr(Engine, "best_of", None)  # nothing is built
     with pytest.raises(TargetError, match=message):
         qnn_ext.build(module, target, measure=True)
