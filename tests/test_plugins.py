@@ -471,3 +471,72 @@ def test_deformable_torchvision(registered, rng):
     for model in (torch.jit.trace(network, example, check_trace=False), torch.export.export(network, example)):
         engine = qnn_ext.build(qnn_ext.from_pytorch(model, example), num_threads=1)
         np.testing.assert_allclose(engine(*inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_deformable_layer_of_torchvision(registered, rng, masked):
+    """torchvision's own layer, traced, scripted and exported, gives torchvision's numbers."""
+    torch = pytest.importorskip("torch")
+    ops = pytest.importorskip("torchvision", reason="needs torchvision for the installed torch").ops
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.masked = masked
+            self.layer = ops.DeformConv2d(8, 6, 3, stride=2, padding=1, groups=2, bias=masked)
+
+        def forward(self, x, offset, mask):
+            return self.layer(x, offset, mask if self.masked else None)
+
+    shapes = [(2, 8, 9, 11), (2, 36, 5, 6), (2, 18, 5, 6)]  # two parts of the channels, each with its own offsets
+    inputs = [rng.normal(size=shape, scale=2).astype(np.float32) for shape in shapes]
+    network, example = Network().eval(), tuple(map(torch.from_numpy, inputs))
+    with torch.no_grad():
+        expected = network(*example).numpy()
+        traced = torch.jit.trace(network, example)
+    for model in (traced, torch.jit.freeze(torch.jit.script(network)), torch.export.export(network, example)):
+        engine = qnn_ext.build(qnn_ext.from_pytorch(model, example), num_threads=1)
+        given = inputs[: len(engine.inputs)]
+        np.testing.assert_allclose(engine(*given), expected, rtol=1e-4, atol=1e-5)
+
+
+def restoring(rng):
+    """As EDVR: features, offsets computed from them, a deformable convolution, and ×2 by a pixel shuffle."""
+    helper = pytest.importorskip("onnx").helper
+
+    def conv(name, x, out, depth, operator="Conv", others=(), **attributes):
+        weight = rng.normal(size=(out, depth, 3, 3), scale=(9 * depth) ** -0.5).astype(np.float32)
+        constants.append(numpy_helper.from_array(weight, f"{name}.weight"))
+        nodes.append(helper.make_node(operator, [x, f"{name}.weight", *others], [name], pads=[1] * 4, **attributes))
+
+    from onnx import TensorProto, numpy_helper
+
+    nodes, constants = [], []
+    conv("features", "image", 8, 3)
+    nodes.append(helper.make_node("Relu", ["features"], ["active"]))
+    conv("offset", "active", 36, 8)
+    conv("aligned", "active", 8, 8, "DeformConv", ["offset"], offset_group=2)
+    conv("wide", "aligned", 12, 8)
+    nodes.append(helper.make_node("DepthToSpace", ["wide"], ["large"], blocksize=2, mode="CRD"))
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("image", (1, 3, 6, 7)), ("large", (1, 3, 12, 14)))
+    ]
+    graph = helper.make_graph(nodes, "restoring", ports[:1], ports[1:], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+
+
+@pytest.mark.parametrize("target", ["native", "sm_80"])
+def test_a_deformable_network_is_one_engine(registered, rng, target):
+    """In 8 bits, with its pixel shuffle in the last convolution's kernel, on the emulated GPU too."""
+    images = [rng.normal(size=(1, 3, 6, 7)).astype(np.float32) for _ in range(3)]
+    module = quantize.quantize(qnn_ext.from_onnx(restoring(rng)), dataset=[(image,) for image in images])
+    engine = qnn_ext.build(module, target)
+    products = [kernel.operators for kernel in engine.kernels if kernel.operators.startswith("conv2d_accumulate")]
+    assert len(products) == 4 and products[-1].endswith("reshape+permute_dims")
+    expected = qnn_ext.Interpreter(module)(images[0])
+    if target == "native":
+        found = engine(images[0])
+    else:
+        (found,) = pytest.importorskip("tests.cuda.models").run_model(module, target, images[:1])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
