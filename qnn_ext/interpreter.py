@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .module import QnnModule, check_inputs, run_by_sample
+from .module import ByPosition, QnnModule, check_inputs, run_by_sample
 from .op.evaluate import interpret
 
 
-class Interpreter:
+class Interpreter(ByPosition):
     """Runs `main` of a QnnModule and keeps its state between calls, as the Engine does."""
 
     def __init__(self, module: QnnModule) -> None:
@@ -22,15 +22,13 @@ class Interpreter:
         """Set every state back to its initial value."""
         self._states = [state.initial for state in self.module.states]
 
-    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
-        outputs = list(self.run(inputs).values())
-        return outputs[0] if len(outputs) == 1 else outputs
-
     def run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name. Raises InputError if the inputs do not fit the model."""
+        return {spec.name: value for spec, value in zip(self.module.outputs, self._run(inputs), strict=True)}
+
+    def _run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[np.ndarray]:
         arrays = check_inputs(inputs, self.module.inputs)
-        results = run_by_sample(self._run_once, arrays, self.module.inputs)
-        return {spec.name: value for spec, value in zip(self.module.outputs, results, strict=True)}
+        return run_by_sample(self._run_once, arrays, self.module.inputs)
 
     def _run_once(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         results = interpret(self.module.ir, [*arrays, *self._states])

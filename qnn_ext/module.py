@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +100,19 @@ class QnnModule:
 def zeros(specs: Iterable[TensorSpec]) -> list[np.ndarray]:
     """An array of zeros for each input, to time a model on."""
     return [np.zeros(spec.shape, spec.dtype) for spec in specs]
+
+
+class ByPosition(ABC):
+    """What runs a model and may be called with its inputs in model order."""
+
+    @abstractmethod
+    def _run(self, inputs: Sequence[Any]) -> list[np.ndarray]:
+        """The outputs in model order."""
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        """The outputs, for inputs in model order: an array if there is one output, a list if there are several."""
+        outputs = self._run(inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
 
 def check_inputs(

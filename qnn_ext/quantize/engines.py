@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 from ..compiling.build import compile_module
-from ..module import QnnModule, TensorSpec, in_model_order
+from ..module import ByPosition, QnnModule, TensorSpec, in_model_order
 from ..op.base import constant_value
 from ..passes.rewrite import Rebuild
 from ..running.engine import Engine
@@ -66,7 +66,7 @@ def engine_of(module: QnnModule) -> Runner:
     return _Shared(engine, module, values)
 
 
-class _Shared:
+class _Shared(ByPosition):
     """A program with the constants of one module."""
 
     def __init__(self, engine: Engine, module: QnnModule, constants: list[np.ndarray]) -> None:
@@ -78,9 +78,8 @@ class _Shared:
     def num_threads(self) -> int:
         return self._engine.num_threads
 
-    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
-        outputs = list(self.run(inputs).values())
-        return outputs[0] if len(outputs) == 1 else outputs
+    def _run(self, inputs: Sequence[Any]) -> list[np.ndarray]:
+        return list(self.run(inputs).values())
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         """Outputs by name, as Engine.run."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ArtifactError, QnnError, TargetError
-from ..module import check_inputs, in_model_order, run_by_sample, zeros
+from ..module import ByPosition, check_inputs, in_model_order, run_by_sample, zeros
 from ..processes import forking
 from ..processes.cores import default_threads
 from ..targets.backend import threads_of
@@ -72,7 +72,7 @@ class LayerProfile:
         return self.kernel.weight_bytes + self.kernel.data_bytes
 
 
-class Engine:
+class Engine(ByPosition):
     """A compiled model, made by `qnn_ext.build` or `qnn_ext.load`.
 
     inputs, outputs: names, shapes, dtypes and QParams, in model order
@@ -168,11 +168,6 @@ class Engine:
         return [variant.memory for variant in self.compiled]
 
     # ---- run -----------------------------------------------------------------------------------------------------
-
-    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
-        """The outputs, for inputs in model order: an array if there is one output, a list if there are several."""
-        outputs = self._run(inputs)
-        return outputs[0] if len(outputs) == 1 else outputs
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any], stream: Any = None) -> dict[str, Any]:
         """Outputs by name: NumPy arrays for NumPy arrays.

@@ -14,13 +14,13 @@ import numpy as np
 
 from .. import errors
 from ..errors import TargetError
-from ..module import check_inputs, zeros
+from ..module import ByPosition, check_inputs, zeros
 from . import artifact
 from .engine import Timing
 from .served import ERROR, LOAD, packed, unpacked
 
 
-class RemoteEngine:
+class RemoteEngine(ByPosition):
     """A `.qnn` file, run where it has been uploaded to.
 
     inputs, outputs: as of an Engine
@@ -46,13 +46,10 @@ class RemoteEngine:
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
         """Outputs by name. Raises what Engine.run raises."""
-        outputs = self._answer("run", inputs)
-        return {spec.name: value for spec, value in zip(self.outputs, outputs, strict=True)}
+        return {spec.name: value for spec, value in zip(self.outputs, self._run(inputs), strict=True)}
 
-    def __call__(self, *inputs: np.ndarray) -> np.ndarray | list[np.ndarray]:
-        """The outputs, for inputs in model order: an array if there is one output, a list if there are several."""
-        outputs = list(self.run(inputs).values())
-        return outputs[0] if len(outputs) == 1 else outputs
+    def _run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> list[np.ndarray]:
+        return self._answer("run", inputs)
 
     def time(self, number: int = 10, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> Timing:
         """As Engine.time, measured there: neither the network nor Python counts."""
