@@ -20,7 +20,7 @@ from ..op.base import along_axis, call_attributes, constant, definition_of, shap
 from ..op.observe import OBSERVE, observed_sites
 from ..passes.rewrite import Rebuild
 from ..qparams import QParams
-from .annotate import Site, sites_of_main
+from .annotate import Site, sites
 from .config import QConfig
 from .ranges import Range, integer_range
 from .realize import site_qparams
@@ -62,13 +62,15 @@ class Observed:
 
 
 def observations(annotated: QnnModule, ranges: Mapping[str, Range], config: QConfig) -> list[Observed]:
-    """Every site of a module, in order of computation. `ranges`: site → range. Raises QuantizationError."""
-    found = sites_of_main(annotated)
+    """Every site of a module outside of loops, in order of computation. `ranges`: site → range. Raises
+    QuantizationError."""
+    found = sites(annotated)
     qparams = site_qparams(found, ranges, config)
     calls = observed_sites(annotated.ir)
     return [
         Observed(site, qparams[site.name], None if site.value is not None else str(calls[site.name][0].args[0].name))
         for site in found
+        if site.name in calls
     ]
 
 

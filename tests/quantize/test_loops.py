@@ -102,3 +102,10 @@ def test_a_layer_in_a_loop_can_stay_in_float(rng):
     assert [product.is_integer for product in coverage(quantized).products] == [True, False, True]
     with pytest.raises(QuantizationError, match="matches no layer"):
         quantize.quantize(model, None, data, quantize.QConfig(overrides={f"{name}x": {"precision": "float32"}}))
+
+
+@pytest.mark.parametrize("settings", [{"bias_correction": True}, {"calibrate_mode": "output_error"}], ids=str)
+def test_settings_that_look_at_the_sites_outside(settings, rng):
+    data = [rng.normal(size=(5, 8)).astype(np.float32) for _ in range(2)]
+    quantized = quantize.quantize(network(rng), None, data, quantize.QConfig(**settings))
+    assert all(product.is_integer for product in coverage(quantized).products)

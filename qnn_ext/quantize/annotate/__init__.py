@@ -16,9 +16,9 @@ from ...module import QnnModule
 from ..config import QConfig
 from .loops import annotate_loops
 from .marks import annotate_main
-from .sites import Site, sites, sites_of_main
+from .sites import Site, sites
 
-__all__ = ["Site", "annotate", "sites", "sites_of_main"]
+__all__ = ["Site", "annotate", "sites"]
 
 
 def annotate(module: QnnModule, config: QConfig) -> QnnModule:

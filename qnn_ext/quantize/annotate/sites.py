@@ -55,11 +55,6 @@ def sites(annotated: QnnModule) -> list[Site]:
     return found
 
 
-def sites_of_main(annotated: QnnModule) -> list[Site]:
-    """The sites outside of loops, in order of computation."""
-    return [_site(*observer) for observer in observed_sites(annotated.ir).values()]
-
-
 def _site(call: relax.Call, attributes: dict) -> Site:
     attributes = dict(attributes)
     low, high = attributes.pop("low"), attributes.pop("high")
