@@ -47,6 +47,10 @@ class QuantizationError(QnnError):
     """A float model cannot be quantized as requested: wrong data set, calibration table, configuration or ranges."""
 
 
+class NothingMarkedError(QuantizationError):
+    """A float model has nothing to quantize, or the configuration keeps all of it in float."""
+
+
 class AccuracyError(QuantizationError):
     """No setting keeps the accuracy requested. The message names the best one; `report` has all that were tried."""
 

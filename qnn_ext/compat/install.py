@@ -43,6 +43,7 @@ MODULES = (
     "contrib.debugger",
     "contrib.graph_executor",
     "contrib.graph_runtime",
+    "contrib.relay_viz",
     "contrib.utils",
     "runtime.container",
 )

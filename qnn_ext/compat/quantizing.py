@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import QuantizationError, QuantizationWarning
+from ..errors import NothingMarkedError, QuantizationError, QuantizationWarning
 from ..quantize import CalibrationTable, current_config
 from ..quantize import QConfig as Settings
 from ..quantize import annotate as annotate_model
@@ -105,10 +105,16 @@ def quantize(mod: Any, params: Mapping[str, Any] | None = None, dataset: Any = N
     dataset: samples to calibrate on: dicts of arrays by input name, as an iterable that may be read only once; for the
              modes "kl_divergence" and "percentile", and what qnn_ext.quantize adds
 
-    Raises QuantizationError.
+    A model with nothing to quantize, or of which the qconfig keeps all in float, stays as it is, with a warning. Raises
+    QuantizationError.
     """
     model = module_of(mod).model(params)
-    return IRModule.from_model(quantize_model(model, dataset=_samples(dataset, model), config=_settings()))
+    try:
+        quantized = quantize_model(model, dataset=_samples(dataset, model), config=_settings())
+    except NothingMarkedError as error:
+        warnings.warn(f"{error}: it stays as it is", QuantizationWarning, stacklevel=2)
+        return IRModule.from_model(model)
+    return IRModule.from_model(quantized)
 
 
 def _settings() -> Settings:

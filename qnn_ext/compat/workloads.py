@@ -187,14 +187,16 @@ class Branch:
         return Function(free_vars(result), result)
 
 
-def create_workload(net: Function, initializer: Any = None, seed: int = SEED) -> Workload:
+def create_workload(net: Any, initializer: Any = None, seed: int = SEED) -> Workload:
     """A module and random parameters for every variable but `data`.
 
+    net:         a function, or an expression of the variables it reads
     initializer: a function of a name and an array, which it fills; default: uniform weights that keep the variance of
                  activations, neutral normalizations, no bias
     """
     random = np.random.default_rng(seed)
     params = {}
+    net = IRModule.from_expr(net)["main"]
     infer_parameters(net)
     for item in net.params:
         if item.name_hint == "data":

@@ -281,3 +281,16 @@ def test_decision_is_kept(tasks):
     tuner = GridSearchTuner(tasks[1], range_idx=None)
     tuner.tune(4, autotvm.measure_option(instruments, instruments))
     assert isinstance(tuner.decision, Decision) and tuner.decision.best.ratio == 0.5
+
+
+def test_tutorial_flow_without_tasks(tmp_path):
+    """As tune_relay_cuda.py ends for a float network, which has nothing to tune: it is built with the defaults."""
+    log, best = tmp_path / "net.log.tmp", tmp_path / "net.log"
+    x = relay.var("x", shape=(1, 4))
+    with pytest.warns(TuningWarning, match="quantize a float model first"):
+        assert autotvm.task.extract_from_program(relay.Function([x], relay.nn.relu(x)), {}, TARGET) == []
+    with pytest.warns(TuningWarning, match=r"net\.log\.tmp has no records: nothing was tuned"):
+        autotvm.record.pick_best(str(log), str(best))
+    log.unlink()
+    with pytest.warns(TuningWarning, match=r"net\.log has no records"), autotvm.apply_history_best(str(best)):
+        relay.build(relay.Function([x], relay.nn.relu(x)), TARGET)

@@ -283,3 +283,16 @@ def test_mxnet_ranges():
     bias = utils.quantize_conv_bias_mkldnn_from_var(relay.var("b", shape=(2,)), scales)
     assert (bias.op.name, bias.attrs.axis, bias.attrs.out_dtype) == ("qnn.quantize", 0, "int32")
     assert bias.args[1].data == scales
+
+
+def test_all_layers_skipped():
+    """As in Relay, a model of which the qconfig keeps every layer in float is still a model that can be built."""
+    data, weight = relay.var("data", shape=(1, 2, 6, 6)), relay.var("weight", shape=(2, 2, 3, 3))
+    mod, params = relay.testing.create_workload(relay.nn.conv2d(data, weight, channels=2, kernel_size=(3, 3)))
+    with (
+        relay.quantize.qconfig(skip_conv_layers=[0]),
+        pytest.warns(QuantizationWarning, match="keeps all of them in float: it stays as it is"),
+    ):
+        quantized = relay.quantize.quantize(mod, params)
+    image = rng.normal(size=(1, 2, 6, 6)).astype(np.float32)
+    np.testing.assert_array_equal(run(quantized, {}, "data", image), run(mod, params, "data", image))

@@ -73,7 +73,14 @@ def load_from_file(filepath: str | os.PathLike) -> Iterator[Pair]:
 
 
 def pick_best(in_file: str | os.PathLike, out_file: str | os.PathLike) -> None:
-    """Write the record of each task that `apply_history_best` would apply into another log."""
+    """Write the record of each task that `apply_history_best` would apply into another log.
+
+    Where there is no log, as after tuning a model without tasks, both are empty ones, with a warning: scripts remove
+    the first afterwards.
+    """
+    if not Path(in_file).exists():
+        warnings.warn(f"{in_file} has no records: nothing was tuned", TuningWarning, stacklevel=2)
+        write_text(in_file, "")
     groups: dict[Any, list[LoggedTask]] = {}
     for inp, _ in load_from_file(in_file):
         groups.setdefault(inp.task.record.key, []).append(inp.task)

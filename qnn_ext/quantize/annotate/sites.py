@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import relax
 
-from ...errors import QuantizationError
+from ...errors import NothingMarkedError
 from ...module import QnnModule
 from ...op.arguments import data_of
 from ...op.base import constant_value, shape_of
@@ -44,11 +44,11 @@ class Site:
 
 
 def sites(annotated: QnnModule) -> list[Site]:
-    """The sites of an annotated module, those in loops last. Raises QuantizationError when there are none."""
+    """The sites of an annotated module, those in loops last. Raises NothingMarkedError when there are none."""
     observers = [*observed_sites(annotated.ir).values(), *observed_in_loops(annotated.ir)]
     found = [_site(*observer) for observer in observers]
     if not found:
-        raise QuantizationError(
+        raise NothingMarkedError(
             "no tensor of this module is marked for quantization: it is not annotated, has no convolution or matrix "
             "product, or the qconfig keeps all of them in float"
         )

@@ -6,9 +6,9 @@ from typing import Any
 import tvm.contrib as _contrib
 
 from ...absent import absent
-from . import debugger, graph_executor, utils
+from . import debugger, graph_executor, relay_viz, utils
 
-__all__ = ["debugger", "graph_executor", "utils"]
+__all__ = ["debugger", "graph_executor", "relay_viz", "utils"]
 
 
 def _own(name: str) -> Any:
