@@ -4,10 +4,14 @@ A kernel computes output channels in blocks of a vector register's lanes, so tha
 detection heads, leave lanes idle; several branches together fill them, and read the data once. Constants become
 vectors along the channels, so every result keeps its bits. Whether that is worth the slices, which may be copied, is
 predicted from the cost of the register tiles.
+
+On a GPU, small products leave multiprocessors idle, and together they take little longer than one of them. But each
+slice is a kernel of its own, so that n branches take n + 1 launches: worthwhile for several branches, not for two.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -21,6 +25,7 @@ from ..op.arguments import factors_of, with_data
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
+from ..targets.features import backend_of
 from ..topi_int8 import Conv2dWorkload, DenseWorkload, candidates
 from .fuse import is_elementwise
 from .lower import workload_of
@@ -28,6 +33,9 @@ from .rewrite import Rebuild, bindings_of, consumers, op_name
 
 LEAST_SAVED = 0.1  # of the products' time, predicted
 COPIED = 0.25  # cycles per byte of a slice that is copied
+# On a GPU, in cycles as the costs of its tiles: between two kernels; for a kernel that copies a slice, which is first
+# and last of all latency, and for each byte of it
+LAUNCH, SLICE, SLICED = 2000, 1500, 1 / 2000
 NARROW = ("int8", "uint8")
 
 
@@ -121,12 +129,28 @@ def _is_worthwhile(branches: Sequence[Branch], target: Target) -> bool:
     first = branches[0].calls[0]
     workloads = [workload_of(branch.calls[0], target) for branch in branches]
     together = with_data(first, factors_of(first)[0], constant(np.concatenate([one.weight for one in branches])))
+    if backend_of(target).grid:
+        copied = sum(math.prod(shape_of(branch.calls[-1])) for branch in branches)
+        return _saves_launches(workloads, workload_of(together, target), copied, target)
     costs = [_cost(workload, target) for workload in (*workloads, workload_of(together, target))]
     if any(cost is None for cost in costs):
         return False
     *apart, joint = [cost for cost in costs if cost is not None]
     saved = sum(apart) - joint
     return saved > LEAST_SAVED * sum(apart) and saved > COPIED * sum(channels)
+
+
+def _saves_launches(apart: Sequence[Any], together: Any, copied: int, target: Target) -> bool:
+    """Whether one product and a kernel for each slice, `copied` bytes in all, take less time on a GPU than the
+    products."""
+    costs = []
+    for workload in (*apart, together):
+        tiles = candidates(workload, target)[0].tiles
+        if tiles is None:
+            return False
+        costs.append(next(iter(tiles(workload).values())))
+    joint, copies = costs.pop(), len(apart) * (LAUNCH + SLICE) + SLICED * copied
+    return LAUNCH + joint + copies < (1 - LEAST_SAVED) * sum(LAUNCH + cost for cost in costs)
 
 
 def _cost(workload: Any, target: Target) -> float | None:

@@ -99,3 +99,19 @@ def test_depthwise_branches_stay():
         return [requantized(b, b.emit(op.conv2d(x[0], w, 3, 0, 0.1, 0.1, groups=3))) for w in weight]
 
     check(build, (1, 4, 4, 3), 2)
+
+
+@pytest.mark.parametrize(("branches", "joined"), [(2, 2), (6, 1)])
+def test_on_a_gpu(branches, joined):
+    """Where the launches of the slices cost less than those of the products and their idle multiprocessors."""
+    models = pytest.importorskip("tests.cuda.models")
+
+    def build(b, x):
+        return [requantized(b, product(b, x[0], 8 + 8 * number), out_dtype="int8") for number in range(branches)]
+
+    module = small_module(build, [((1, 4, 4, 256), "int8")])
+    names = Counter(kernel.operators.split("_")[0] for kernel in qnn_ext.build(module, "sm_80").kernels)
+    assert names["conv2d"] == joined
+    x = np.random.default_rng(1).integers(-128, 128, (1, 4, 4, 256)).astype(np.int8)
+    for found, expected in zip(models.run_model(module, "sm_80", [x]), qnn_ext.Interpreter(module)(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
