@@ -23,6 +23,7 @@ from ..targets.backend import threads_of
 from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
 from ..topi_int8.strategy import tiles_from
 from ..topi_int8.threads import serialize
+from ..topi_int8.workload import is_float
 from .space import Configuration
 from .task import Task
 
@@ -71,7 +72,8 @@ def product(workload: Workload) -> Product:
     """The workload's product, + bias, requantized to uint8 with per-channel scales that use the whole range.
 
     Operands are random over the whole range of their dtype, and partly at its ends: every fourth row of either consists
-    entirely of the lowest or of the highest value.
+    entirely of the lowest or of the highest value. Floats are small whole numbers, whose sums are exact in any order,
+    and are not requantized.
     """
     rng = np.random.default_rng(0)
     x, w = (_operand(rng, *arguments) for arguments in _operands(workload))
@@ -85,6 +87,8 @@ def product(workload: Workload) -> Product:
     inputs = (x, w) if isinstance(workload, BatchMatmulWorkload) else (x,)
     accumulators = _module(workload, inputs, w, bias, None)
     (sums,) = interpret(accumulators, inputs)
+    if is_float(workload):
+        return Product(accumulators, inputs, sums)
     scale = np.float32(120) / np.maximum(np.abs(sums.astype(np.float64)).reshape(-1, channels).max(axis=0), 1)
     module = _module(workload, inputs, w, bias, scale.astype(np.float32))
     (expected,) = interpret(module, inputs)
@@ -106,6 +110,8 @@ def _operands(workload: Workload) -> tuple[tuple[tuple[int, ...], str], tuple[tu
 
 
 def _operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if dtype == "float32":
+        return rng.integers(-8, 8, shape, endpoint=True).astype(dtype)
     info = np.iinfo(dtype)
     values = rng.integers(info.min, info.max, shape, dtype=np.int64, endpoint=True).astype(dtype)
     rows = values.reshape(-1, shape[-1])
@@ -140,4 +146,4 @@ def _accumulate(workload: Workload, params: list[relax.Var], w: np.ndarray) -> r
     if isinstance(workload, DenseWorkload):
         return dense_accumulate(params[0], w, out_dtype=workload.out_dtype)
     geometry = {name: getattr(workload, name) for name in ("strides", "padding", "dilation", "groups", "out_dtype")}
-    return conv2d_accumulate(params[0], w, pad_value=PAD_VALUE, **geometry)
+    return conv2d_accumulate(params[0], w, pad_value=0 if is_float(workload) else PAD_VALUE, **geometry)

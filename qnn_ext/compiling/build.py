@@ -33,6 +33,7 @@ from ..passes import (
 )
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
+from ..passes.float_products import float_products
 from ..passes.fold_calls import fold_calls
 from ..passes.fold_quantized import fold_quantized
 from ..passes.footprint import peak
@@ -185,6 +186,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         fold_constant_sums,  # T3, T4 and the bias in one constant
         partial(join_siblings, target=target),  # branches from one tensor in one product
         partial(channels_last, any_order=True),  # float convolutions too: from here on, their last bits may differ
+        partial(float_products, target=target),  # where an instruction computes them
         fold_quantized,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
         order_channels,  # as that transpose stores them

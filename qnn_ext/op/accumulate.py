@@ -1,7 +1,7 @@
-"""The integer primitives that Canonicalize rewrites to and that topi_int8 has kernels for.
+"""The primitives that Canonicalize and `float_products` rewrite to and that topi_int8 has kernels for.
 
-No scales, no zero points: plain sums of integer products (`*_accumulate`) and plain sums of integers (`window_sum`,
-`row_sum`). Activations are NHWC, weights OHWI.
+No scales, no zero points: plain sums of products of integers or floats (`*_accumulate`) and plain sums of integers
+(`window_sum`, `row_sum`). Activations are NHWC, weights OHWI.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .traits import Data, Kind, Traits
 
 DATA_DTYPES = ("int8", "uint8", "int16")
 ACCUMULATOR_DTYPES = ("int32", "int64")
+FLOAT = "float32"
 
 
 def conv_output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
@@ -35,6 +36,19 @@ def check_window(strides: tuple[int, ...], padding: tuple[int, ...], dilation: t
     ):
         if len(values) != count or any(value < low for value in values):
             raise ShapeError(f"{name} must be {count} ints ≥ {low}, found {tuple(values)}")
+
+
+def _check_dtypes(first: TensorInfo, second: TensorInfo, out_dtype: str) -> None:
+    """Integers and a sum of integers, or float32 throughout."""
+    of_floats = first.dtype == FLOAT
+    for operand in (first, second):
+        check_dtype(operand, *((FLOAT,) if of_floats else DATA_DTYPES))
+    check_out_dtype(out_dtype, *((FLOAT,) if of_floats else ACCUMULATOR_DTYPES))
+
+
+def _sums(sums: np.ndarray, out_dtype: str) -> np.ndarray:
+    """Sums in float64 as `out_dtype`: rounded once to float32, or wrapped."""
+    return sums.astype(FLOAT) if out_dtype == FLOAT else sums.astype(np.int64).astype(out_dtype)
 
 
 def windows(
@@ -67,15 +81,13 @@ def _infer_conv2d(
     pad_value: int,
     out_dtype: str,
 ) -> tuple[Shape, str]:
-    check_dtype(data, *DATA_DTYPES)
-    check_dtype(weight, *DATA_DTYPES)
+    _check_dtypes(data, weight, out_dtype)
     check_rank(data, 4)
     check_rank(weight, 4)
     check_window(strides, padding, dilation)
-    low, high = dtype_range(data.dtype)
+    low, high = (0, 0) if data.dtype == FLOAT else dtype_range(data.dtype)
     if not low <= pad_value <= high:
         raise ShapeError(f"pad_value {pad_value} lies outside {data.dtype}")
-    check_out_dtype(out_dtype, *ACCUMULATOR_DTYPES)
     n, h, w, c = data.shape
     o, kh, kw, ci = weight.shape
     if groups < 1 or c != ci * groups or o % groups:
@@ -96,7 +108,7 @@ def conv2d_array(
     pad_value: int,
     out_dtype: str,
 ) -> np.ndarray:
-    """Σ x·w in float64, which is exact below 2⁵³ and runs on the BLAS, then wrapped to out_dtype."""
+    """Σ x·w in float64, which is exact for integers below 2⁵³ and runs on the BLAS, then as `_sums`."""
     out_channels, kh, kw, _ = weight.shape
     view = windows(data, (kh, kw), strides, padding, dilation, pad_value)
     n, oh, ow, c = view.shape[:4]
@@ -110,7 +122,7 @@ def conv2d_array(
         columns = columns.reshape(n * oh * ow, groups, -1).astype(np.float64)
         matrices = kernels.reshape(groups, out_channels // groups, -1)
         out = np.einsum("pgk,gok->pgo", columns, matrices, optimize=True)
-    return np.asarray(out).reshape(n, oh, ow, out_channels).astype(np.int64).astype(out_dtype)
+    return _sums(np.asarray(out).reshape(n, oh, ow, out_channels), out_dtype)
 
 
 ACCUMULATOR = Traits(Kind.ACCUMULATOR, data=(Data("data"), Data("weight")), weight="weight")
@@ -132,6 +144,7 @@ def conv2d_accumulate(
     """acc[n,y,x,o] = Σ_{r,s,c} pad(data)[n, y·sh + r·dh, x·sw + s·dw, g·C/G + c] · weight[o,r,s,c], g the group of o.
 
     data NHWC and weight OHWI: int8, uint8 or int16; padding is filled with `pad_value`. Result int32 or int64.
+    Or float32 throughout, padded with 0.
     """
     return CONV2D_ACCUMULATE.call(
         data,
@@ -220,8 +233,7 @@ def window_sum(
 
 
 def _infer_dense(data: TensorInfo, weight: TensorInfo, *, out_dtype: str) -> tuple[Shape, str]:
-    check_dtype(data, *DATA_DTYPES)
-    check_dtype(weight, *DATA_DTYPES)
+    _check_dtypes(data, weight, out_dtype)
     check_rank(data, 2)
     check_rank(weight, 2)
     if data.shape[1] != weight.shape[1]:
@@ -230,9 +242,9 @@ def _infer_dense(data: TensorInfo, weight: TensorInfo, *, out_dtype: str) -> tup
 
 
 def matmul_nt(x: np.ndarray, y: np.ndarray, *, out_dtype: str) -> np.ndarray:
-    """x · yᵀ over the last two axes in float64, which is exact below 2⁵³, then wrapped to out_dtype."""
+    """x · yᵀ over the last two axes in float64, which is exact for integers below 2⁵³, then as `_sums`."""
     out = x.astype(np.float64) @ np.swapaxes(y, -1, -2).astype(np.float64)
-    return out.astype(np.int64).astype(out_dtype)
+    return _sums(out, out_dtype)
 
 
 DENSE_ACCUMULATE = define(
@@ -241,13 +253,13 @@ DENSE_ACCUMULATE = define(
 
 
 def dense_accumulate(data: relax.Expr, weight: relax.Expr, out_dtype: str = "int32") -> relax.Call:
-    """acc[m,n] = Σ_k data[m,k] · weight[n,k]; int8, uint8 or int16 operands, int32 or int64 result."""
+    """acc[m,n] = Σ_k data[m,k] · weight[n,k]; int8, uint8 or int16 operands and an int32 or int64 result, or
+    float32 throughout."""
     return DENSE_ACCUMULATE.call(data, weight, out_dtype=out_dtype)
 
 
 def _infer_batch_matmul(x: TensorInfo, y: TensorInfo, *, out_dtype: str) -> tuple[Shape, str]:
-    check_dtype(x, *DATA_DTYPES)
-    check_dtype(y, *DATA_DTYPES)
+    _check_dtypes(x, y, out_dtype)
     check_rank(x, 3)
     check_rank(y, 3)
     if x.shape[0] != y.shape[0] or x.shape[2] != y.shape[2]:

@@ -40,7 +40,7 @@ class Caches:
 
 @dataclass(frozen=True)
 class Product:
-    """One way in which a family of processors multiplies 8-bit integers.
+    """One way in which a family of processors multiplies and adds: 8-bit integers, or floats.
 
     features: the features that a processor needs for it
     operands: the dtypes of activations and weights that it takes; None if it widens any 8-bit ones
@@ -99,6 +99,7 @@ class Backend:
     third_level:     whether a level-3 cache stands behind a core's level 2
     sharing:         the amounts of work from which kernels are parallelized
     contracts:       the features with which LLVM contracts a float product and a sum into an operation that rounds once
+    float_products:  its ways to multiply and add float32 with one rounding, fastest first
     lookups:         the features with which tables of bytes are looked up by whole registers
     segments:        the same for tables of 16 float32
     byte_lanes:      lengths of explicit vectors where 32-bit values become bytes, best first
@@ -134,6 +135,7 @@ class Backend:
     third_level: bool = False
     sharing: Sharing = Sharing()
     contracts: FeatureSets = NEVER
+    float_products: tuple[Product, ...] = ()
     lookups: FeatureSets = NEVER
     segments: FeatureSets = NEVER
     byte_lanes: tuple[int, ...] = (64, 32)
@@ -160,7 +162,12 @@ class Backend:
 
     def product(self, name: str) -> Product:
         """The product of this name."""
-        return next(product for product in self.products if product.name == name)
+        return next(product for product in self.every_product if product.name == name)
+
+    @property
+    def every_product(self) -> tuple[Product, ...]:
+        """Its ways to multiply integers and floats."""
+        return self.products + self.float_products
 
 
 THREADS = "num-cores"

@@ -13,6 +13,8 @@ from .backend import ALWAYS, Backend, Caches, Product, RegisterFile
 
 KIB = 1024
 
+_FLOATS = ("float32", "float32")
+
 # ---- x86 -----------------------------------------------------------------------------------------------------------
 
 XMM, YMM, ZMM = RegisterFile(16, 16), RegisterFile(16, 32), RegisterFile(32, 64)
@@ -37,6 +39,10 @@ X86 = Backend(
         Product("pmaddwd_128", (("sse2",),), None, XMM),
         Product("loops", ALWAYS, None, XMM),
     ),
+    float_products=(
+        Product("fma_512", (("avx512f",),), _FLOATS, ZMM),
+        Product("fma_256", (("avx2", "fma"),), _FLOATS, YMM),
+    ),
     registers=(((("avx512f",),), ZMM), ((("avx",),), YMM), (ALWAYS, XMM)),
     caches=Caches(32 * KIB, 1024 * KIB),  # those of Cascade Lake
     third_level=True,
@@ -60,6 +66,7 @@ I686 = replace(
     fullest="haswell",
     needs=(),
     instruction_sets={},
+    float_products=(),
     pause=("", ""),
     clock="readsteadycounter",
 )
@@ -173,7 +180,7 @@ def named(name: str) -> Backend:
 
 def backends_with(product: Product) -> tuple[Backend, ...]:
     """The backends that have this way to multiply."""
-    return tuple(backend for backend in BACKENDS if product in backend.products)
+    return tuple(backend for backend in BACKENDS if product in backend.every_product)
 
 
 copyreg.pickle(Backend, lambda backend: (named, (backend.name,)))  # a single object each, also in other processes

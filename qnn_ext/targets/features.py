@@ -46,7 +46,7 @@ def has_any(target: Target, sets: FeatureSets) -> bool:
 
 def offers(target: Target, product: Product) -> bool:
     """Whether the target has this way to multiply."""
-    return product in backend_of(target).products and has_any(target, product.features)
+    return product in backend_of(target).every_product and has_any(target, product.features)
 
 
 def registers_of(target: Target) -> RegisterFile:

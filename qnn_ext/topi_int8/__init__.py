@@ -32,6 +32,7 @@ for _name in (
     "cuda.depthwise",
     "cuda.tensor_core",
     "cpu.lowering",
+    "cpu.depthwise_float",
     "x86.steps",
     "x86.registration",
     "x86.depthwise_conv2d",

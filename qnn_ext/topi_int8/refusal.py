@@ -16,11 +16,11 @@ from .workload import Workload
 
 
 def other_dtypes(
-    workload: Workload, data: Collection[str] | None = None, weights: Collection[str] | None = None
+    workload: Workload, data: Collection[str] | None = None, weights: Collection[str] | None = None, sums: str = "int32"
 ) -> str | None:
-    """The operand, or sum, whose dtype is not among those given: any of the operands if None, and int32 for sums."""
+    """The operand, or sum, whose dtype is not among those given: any of the operands if None, and `sums` for sums."""
     for kind, dtype, taken in (
-        ("sums", workload.out_dtype, ("int32",)),
+        ("sums", workload.out_dtype, (sums,)),
         ("weights", workload.weight_dtype, weights),
         ("activations", workload.data_dtype, data),
     ):

@@ -23,7 +23,7 @@ from tvm.target import Target
 from ..errors import TargetError
 from ..targets.backend import Backend
 from ..targets.features import backend_of
-from .workload import Conv2dWorkload, Workload
+from .workload import Conv2dWorkload, Workload, is_float
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Implementation:
     priority:    of the implementations that do not refuse, the highest wins; generic fallbacks have 0
     backends:    the families of processors that it is made for
     depthwise:   whether it is made for depthwise convolutions, True, or for everything else, False; None: for both
+    floats:      whether it is made for sums of floats, True, or of integers, False; None: for both
     refuses:     (workload, target) -> why it does not take a workload that it is made for, as in `refusal`; None: it
                  does
     pack_weight: (workload, weight) -> array as `compute` expects it; runs once, at compile time. None for workloads
@@ -55,6 +56,7 @@ class Implementation:
     compute: Callable[..., te.Tensor]
     schedule: Callable[..., None]
     depthwise: bool | None = None
+    floats: bool | None = None
     refuses: Callable[[Any, Target], str | None] = lambda workload, target: None
     pack_weight: Callable[..., np.ndarray] | None = None
     initial: Callable[..., np.ndarray] | None = None
@@ -145,8 +147,8 @@ def _made_for(workload: Workload, target: Target) -> list[Implementation]:
     """The implementations for such workloads on the target's family of processors, best first."""
     backend = backend_of(target)
     depthwise = isinstance(workload, Conv2dWorkload) and workload.depthwise
-    every = _registry.get(type(workload), [])
-    return [item for item in every if backend in item.backends and item.depthwise in (None, depthwise)]
+    every = [item for item in _registry.get(type(workload), []) if backend in item.backends]
+    return [item for item in every if item.depthwise in (None, depthwise) and item.floats in (None, is_float(workload))]
 
 
 def _chosen(item: Implementation, workload: Workload, target: Target, choice: Choice) -> Implementation:

@@ -1,7 +1,8 @@
-"""Workloads: what an integer kernel has to compute, as plain values. Strategies select and schedule by these alone.
+"""Workloads: what the kernel of a product has to compute, as plain values. Strategies select and schedule by these
+alone.
 
-Shapes are static, activations NHWC, accumulators int32 (int64 if int16 activations need it). Zero points never appear
-here: Canonicalize has moved them into constants, and padding carries its own value.
+Shapes are static, activations NHWC, accumulators int32 (int64 if int16 activations need it), or float32 for operands of
+float32. Zero points never appear here: Canonicalize has moved them into constants, and padding carries its own value.
 """
 
 from __future__ import annotations
@@ -138,6 +139,16 @@ def workload_from(fields: Mapping[str, Any]) -> Workload:
 def workload_to(workload: Workload) -> dict[str, Any]:
     """The inverse of `workload_from`."""
     return {"type": type(workload).__name__, **asdict(workload)}
+
+
+def is_float(workload: Workload) -> bool:
+    """Whether it multiplies floats."""
+    return workload.out_dtype.startswith("float")
+
+
+def value_bytes(workload: Workload) -> int:
+    """Bytes of an activation or a weight, where the caches that hold them matter: of a float, or of 8 bits."""
+    return 4 if is_float(workload) else 1
 
 
 def _dtypes(workload: Workload) -> str:

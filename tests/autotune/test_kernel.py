@@ -24,7 +24,15 @@ WORKLOADS = [
 ]
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=str)
+FLOAT = ("float32", "float32", "float32")
+FLOATS = [
+    Conv2dWorkload(1, 9, 8, 3, 20, (3, 3), (2, 2), (0, 0, 1, 1), (1, 1), 1, *FLOAT),
+    DenseWorkload(5, 24, 40, *FLOAT),
+    BatchMatmulWorkload(2, 7, 16, 20, *FLOAT),
+]
+
+
+@pytest.mark.parametrize("workload", [*WORKLOADS, *FLOATS], ids=str)
 def test_kernels_give_the_interpreters_result(workload):
     task = small_task(workload)
     data = product(workload)
@@ -32,7 +40,7 @@ def test_kernels_give_the_interpreters_result(workload):
     for configuration in (None, configurations[-1]):
         kernel = kernel_of(task, configuration)
         library = generate_code(kernel.module, task.target).jit()
-        output = tvm.runtime.tensor(np.full(data.expected.shape, 0x5A, "uint8"))
+        output = tvm.runtime.tensor(np.full(data.expected.shape, 0x5A, data.expected.dtype))
         check(library["main"], [*map(tvm.runtime.tensor, (*data.inputs, *kernel.constants)), output], data)
 
 

@@ -26,7 +26,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from ..schedule_util import extent, vectorize_inner
-from ..workload import Conv2dWorkload
+from ..workload import Conv2dWorkload, is_float
 from .dot import DotInstruction
 from .interleave import VECTOR, Interleaving
 from .microkernel import Domain, Tile, is_ragged, round_up
@@ -250,7 +250,8 @@ class Rows(Direct):
     def accepts(self) -> bool:
         workload = self.workload
         gapless = workload.dilation[1] == 1 or workload.kernel[1] == 1
-        return self.groups == 1 and bool(self.in_group % self.instruction.span) and gapless
+        whole = self.run % self.instruction.span == 0 or not is_float(workload)  # else the next pixel's, times zero
+        return self.groups == 1 and bool(self.in_group % self.instruction.span) and gapless and whole
 
     @property
     def taps(self) -> tuple[int, int, int]:

@@ -35,7 +35,7 @@ def compute(
     instruction: DotInstruction,
     tile: Tile | None = None,
 ) -> te.Tensor:
-    """The accumulator, (B, M, N) int32. `pad_value` is not used."""
+    """The accumulator, (B, M, N). `pad_value` is not used."""
     layout = plan(workload, instruction, tile)
     lanes, reduction = instruction.lanes, instruction.reduction(layout.run)
     data = stage(workload, layout, x, instruction)
@@ -43,7 +43,7 @@ def compute(
     acc = te.compute(
         (workload.batch, layout.rows, layout.blocks, lanes),
         lambda b, m, block, lane: te.sum(
-            data(b, row_of(m, workload, layout), reduction.k).astype("int32")
+            data(b, row_of(m, workload, layout), reduction.k).astype(instruction.sum_dtype)
             * weight_value(instruction, packed, (b, block, reduction.step, lane), reduction.inner),
             axis=reduction.axes,
         ),

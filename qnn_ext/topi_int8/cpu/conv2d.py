@@ -34,7 +34,7 @@ from ..schedule_util import (
     schedule_root_blocks,
 )
 from ..strategy import Implementation, cheapest_first
-from ..workload import Conv2dWorkload
+from ..workload import Conv2dWorkload, is_float, value_bytes
 from .addressing import Addressing, Direct, modes
 from .dot import DotInstruction, implementation_with
 from .microkernel import (
@@ -136,8 +136,11 @@ def merged_groups(workload: Conv2dWorkload, cost: Callable[[int], float]) -> int
     """The number of groups after merging neighbours into block-diagonal ones, chosen for the least cost.
 
     A group with fewer output channels than lanes, or slightly more than whole blocks, leaves lanes idle; merging fills
-    them, at the price of products by zero, which are free if the channels are few.
+    them, at the price of products by zero, which are free if the channels are few. Floats are not multiplied by zero,
+    which could make a NaN of another group's infinity.
     """
+    if is_float(workload):
+        return workload.groups
     several = [groups for groups in range(2, workload.groups + 1) if workload.groups % groups == 0]
     legal = [1, *(groups for groups in several if workload.out_channels > groups)]
     return min(legal, key=lambda groups: (cost(groups), -groups))
@@ -189,7 +192,7 @@ def compute(
     instruction: DotInstruction,
     tile: Tile | None = None,
 ) -> te.Tensor:
-    """The convolution's accumulator, (N, OH, OW, OC) int32."""
+    """The convolution's accumulator, (N, OH, OW, OC)."""
     layout = plan(workload, instruction, tile)
     mode, lanes, groups = layout.mode, instruction.lanes, layout.mode.groups
     reduction = instruction.reduction(mode.taps[2])
@@ -200,8 +203,8 @@ def compute(
     def products(*index):
         *pixel, block, lane = index
         channel = (block // layout.group_blocks * mode.in_group if groups > 1 else 0) + reduction.k
-        value = data[mode.tap(tuple(pixel), kh, kw, channel)].astype("int32")
-        weight = w[block, kh, kw, reduction.step, lane, reduction.inner].astype("int32")
+        value = data[mode.tap(tuple(pixel), kh, kw, channel)].astype(instruction.sum_dtype)
+        weight = w[block, kh, kw, reduction.step, lane, reduction.inner].astype(instruction.sum_dtype)
         return te.sum(value * weight, axis=[*loops, *reduction.axes])
 
     pixels = (layout.rows, layout.columns)[-mode.pixel_axes :]
@@ -278,9 +281,11 @@ def _strip_of_pixels(layout: Plan, target: Target) -> int:
     the weights are larger than the activations, which other threads have written and will read.
     """
     workload, instruction, count = layout.mode.workload, layout.mode.instruction, layout.tile_rows
-    weight_bytes = layout.blocks * instruction.lanes * math.prod(layout.mode.taps)
-    size = strip_size(count, layout.tile.columns * workload.in_channels, weight_bytes, blocked_caches(target))
-    pixels = workload.out_height * workload.out_width
+    item = value_bytes(workload)
+    weight_bytes = item * layout.blocks * instruction.lanes * math.prod(layout.mode.taps)
+    tile_bytes = item * layout.tile.columns * workload.in_channels
+    size = strip_size(count, tile_bytes, weight_bytes, blocked_caches(target))
+    pixels = item * workload.out_height * workload.out_width
     if weight_bytes > pixels * (workload.in_channels + workload.out_channels):
         return size
     runs = -(-threads_of(target.attrs) // layout.mode.images)
@@ -292,9 +297,10 @@ def _strip_of_rows(layout: Plan, target: Target) -> int:
     """The same for rows of tiles, which overlap in the input that they read."""
     mode, workload, tile, count = layout.mode, layout.mode.workload, layout.tile, layout.tile_rows
     caches = blocked_caches(target)
-    weight_bytes = layout.blocks * mode.instruction.lanes * math.prod(mode.taps)
+    item = value_bytes(workload)
+    weight_bytes = item * layout.blocks * mode.instruction.lanes * math.prod(mode.taps)
     stride, kernel, dilation = workload.strides[0], workload.kernel[0], workload.dilation[0]
-    row_bytes = tile.rows * stride * workload.width * workload.in_channels
+    row_bytes = item * tile.rows * stride * workload.width * workload.in_channels
     row_bytes += mode.extra_bytes(tile.rows, layout.columns)
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
     least = max(1, -(-3 * overlap // (stride * tile.rows))) if layout.staged else 1
@@ -312,7 +318,13 @@ def staged_by_strip(layout: Plan, strip: int, target: Target) -> bool:
 
 
 def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> str | None:
-    return instruction.refuses(workload, target) or instruction.pads(_modes(workload, instruction)[0].run)
+    refused = instruction.refuses(workload, target)
+    if refused:
+        return refused
+    mode = _modes(workload, instruction)[0]
+    if is_float(workload) and mode.groups > 1 and mode.in_group % instruction.span:
+        return f"groups of {mode.in_group} channels are no whole steps of {instruction.span}"
+    return instruction.pads(mode.run)
 
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:

@@ -22,7 +22,7 @@ from ..blocking import blocked_caches
 from ..initial import in_lanes
 from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first
-from ..workload import BatchMatmulWorkload, DenseWorkload
+from ..workload import BatchMatmulWorkload, DenseWorkload, value_bytes
 from .dot import DotInstruction, implementation_with
 from .microkernel import (
     Domain,
@@ -122,15 +122,15 @@ def compute(
     instruction: DotInstruction,
     tile: Tile | None = None,
 ) -> te.Tensor:
-    """The accumulator, (M, N) int32. `pad_value` is not used."""
+    """The accumulator, (M, N). `pad_value` is not used."""
     layout = plan(workload, instruction, tile)
     lanes, reduction = instruction.lanes, instruction.reduction(layout.run)
     data = stage(workload, layout, x, instruction)
     acc = te.compute(
         (layout.rows, layout.blocks, lanes),
         lambda m, block, lane: te.sum(
-            data(row_of(m, workload, layout), reduction.k).astype("int32")
-            * w[block, reduction.step, lane, reduction.inner].astype("int32"),
+            data(row_of(m, workload, layout), reduction.k).astype(instruction.sum_dtype)
+            * w[block, reduction.step, lane, reduction.inner].astype(instruction.sum_dtype),
             axis=reduction.axes,
         ),
         name="dense",
@@ -165,8 +165,8 @@ def schedule(
 
 def strip_of(workload: DenseWorkload | BatchMatmulWorkload, layout: Plan, caches: Caches) -> int:
     """How many tiles of rows go through the panels of weights together."""
-    count, tile_bytes = layout.rows // layout.tile.columns, layout.tile.columns * workload.k
-    return layout.tile.strip or strip_size(count, tile_bytes, workload.n * workload.k, caches)
+    count, row_bytes = layout.rows // layout.tile.columns, value_bytes(workload) * workload.k
+    return layout.tile.strip or strip_size(count, layout.tile.columns * row_bytes, workload.n * row_bytes, caches)
 
 
 def strips(workload: DenseWorkload | BatchMatmulWorkload, tile: Tile, instruction: DotInstruction) -> list[Tile]:

@@ -96,7 +96,7 @@ def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, registers: Registe
 
 
 def compute(workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, registers: Registers) -> te.Tensor:
-    """The accumulator, (N, OH, OW, OC) int32."""
+    """The accumulator, (N, OH, OW, OC)."""
     layout = plan(workload, registers)
     data = _stage(workload, layout, x, pad_value) if layout.staged else x
     shape = workload.batch, workload.out_height, layout.width, layout.channels
@@ -110,11 +110,12 @@ def compute(workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int
 
 
 def _tap_by_tap(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor) -> Any:
+    dtype = workload.out_dtype
     kh, kw = (te.reduce_axis((0, size), name) for size, name in zip(workload.kernel, ("kh", "kw"), strict=True))
 
     def depthwise(n, y, column, c):
         value = _read(workload, data, (n, y, column, c), kh, kw)
-        return te.sum(value.astype("int32") * w[kh, kw, c].astype("int32"), axis=[kh, kw])
+        return te.sum(value.astype(dtype) * w[kh, kw, c].astype(dtype), axis=[kh, kw])
 
     return depthwise
 

@@ -70,6 +70,11 @@ class DotInstruction:
     words: bool = False
 
     @property
+    def sum_dtype(self) -> str:
+        """dtype of the accumulators."""
+        return "int32"
+
+    @property
     def tensor_intrin(self) -> str:
         """Name under which the instruction is registered as a TensorIntrin."""
         return _register(self)
@@ -124,7 +129,7 @@ class DotInstruction:
     def refuses(self, workload: Workload, target: Target) -> str | None:
         """Why the instruction cannot compute a workload: operands that are not its own, unchanged or after exact
         widening, or a CPU without it."""
-        return other_dtypes(workload, *self._operands) or lacking(target, self.product)
+        return other_dtypes(workload, *self._operands, self.sum_dtype) or lacking(target, self.product)
 
     @property
     def _operands(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -196,6 +201,7 @@ def implementation_with(
         priority=priority,
         backends=backends_with(instruction.product),
         depthwise=depthwise,
+        floats=instruction.sum_dtype == "float32",
         accumulator=accumulator,
         **{role: partial(function, instruction=instruction) for role, function in functions.items()},
     )
@@ -210,14 +216,14 @@ def _weight_form(instruction: DotInstruction) -> tuple[str, tuple[int, ...]]:
 
 
 def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], position: Any) -> Any:
-    """A weight as int32: B[place, position], or the sign-extended part at `position` of a word B[place].
+    """A weight in the dtype of sums: B[place, position], or the sign-extended part at `position` of a word B[place].
 
     Kernels and the instruction's description both use this form, so that `tensorize` recognizes it.
     """
     if not instruction.words:
-        return B[(*place, position)].astype("int32")
+        return B[(*place, position)].astype(instruction.sum_dtype)
     if instruction.depth == 1:
-        return B[place].astype("int32")
+        return B[place].astype(instruction.sum_dtype)
     bits = 8 * np.dtype(instruction.weight_dtype).itemsize
     top = T.int32(32 - bits)
     return T.shift_right(T.shift_left(B[place].astype("int32"), top - position * T.int32(bits)), top)
@@ -225,16 +231,16 @@ def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], po
 
 def _describe(instruction: DotInstruction):
     lanes, depth, chain, span = instruction.lanes, instruction.depth, instruction.chain, instruction.span
-    data_dtype = instruction.data_dtype
+    data_dtype, sum_dtype = instruction.data_dtype, instruction.sum_dtype
     weight_dtype, weight_shape = _weight_form(instruction)
     weights = tuple(slice(0, size) for size in weight_shape)
 
     def product(A, B, *place):
         *step, lane, k = place
         if depth == 1:
-            return T.cast(A[k], "int32") * weight_value(instruction, B, (k, lane), 0)
+            return A[k].astype(sum_dtype) * weight_value(instruction, B, (k, lane), 0)
         index = step[0] * depth + k if step else k
-        return T.cast(A[index], "int32") * weight_value(instruction, B, (*step, lane), k)
+        return A[index].astype(sum_dtype) * weight_value(instruction, B, (*step, lane), k)
 
     if instruction.reduction_axes == 1:
 
@@ -242,7 +248,7 @@ def _describe(instruction: DotInstruction):
         def meaning(
             A: T.Buffer((span,), data_dtype, offset_factor=1),
             B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
-            C: T.Buffer((lanes,), "int32", offset_factor=1),
+            C: T.Buffer((lanes,), sum_dtype, offset_factor=1),
         ) -> None:
             with T.sblock("root"):
                 T.reads(C[0:lanes], A[0:span], B[weights])
@@ -259,7 +265,7 @@ def _describe(instruction: DotInstruction):
     def chained(
         A: T.Buffer((span,), data_dtype, offset_factor=1),
         B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1),
+        C: T.Buffer((lanes,), sum_dtype, offset_factor=1),
     ) -> None:
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0:span], B[weights])
@@ -276,7 +282,12 @@ def _describe(instruction: DotInstruction):
 
 def _implement(instruction: DotInstruction):
     """The instruction as the implementation of a TensorIntrin."""
-    lanes, span, data_dtype = instruction.lanes, instruction.span, instruction.data_dtype
+    lanes, span, data_dtype, sum_dtype = (
+        instruction.lanes,
+        instruction.span,
+        instruction.data_dtype,
+        instruction.sum_dtype,
+    )
     weight_dtype, weight_shape = _weight_form(instruction)
     weights = tuple(slice(0, size) for size in weight_shape)
 
@@ -288,7 +299,7 @@ def _implement(instruction: DotInstruction):
     def implementation(
         A: T.Buffer((span,), data_dtype, offset_factor=1),
         B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1),
+        C: T.Buffer((lanes,), sum_dtype, offset_factor=1),
     ) -> None:
         with T.sblock("root"):
             T.reads(C[0:lanes], A[0:span], B[weights])

@@ -193,8 +193,9 @@ def _cycles(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
 def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
     """Cycles per dot product in the loop over k, by what limits it: dot products, loads, or the chain of additions.
 
-    For a core with one full dot product and one full load per cycle, and for one with two of each and half a cycle of
-    overhead that it cannot hide; in units of the dot products alone. Weights that do not stay in L1 load at half speed.
+    For a core with one full dot product and one full load per cycle, and for one with two of each, as all have for
+    floats, and half a cycle of overhead that it cannot hide; in units of the dot products alone. Weights that do not
+    stay in L1 load at half speed.
     A loop that LLVM fully unrolls, with weights staying in registers from tile to tile, has no overhead, and the CPU
     sees the next tiles' chains.
     """
@@ -209,7 +210,7 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
         latency /= max(1.0, AHEAD / (dots * domain.steps))
     single = max(dots, pixels / 2 + weights, latency) / dots
     double = (max(dots / 2, (pixels + weights) / 2, latency) + overhead) / (dots / 2)
-    return ONE_PORT * single + TWO_PORTS * double
+    return double if instruction.sum_dtype == "float32" else ONE_PORT * single + TWO_PORTS * double
 
 
 def _instructions(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:

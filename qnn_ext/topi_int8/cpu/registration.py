@@ -1,4 +1,4 @@
-"""Registers convolution, dense and batch_matmul kernels for the dot-product instructions of an architecture."""
+"""Registers convolution, dense and batch_matmul kernels for the instructions of an architecture."""
 
 from __future__ import annotations
 

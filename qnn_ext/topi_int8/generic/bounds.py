@@ -51,5 +51,5 @@ def _products(data: Operand, weight: Operand) -> float:
     if weight.value is None:
         terms = weight.shape[-1] if len(weight.shape) < 4 else prod(weight.shape[1:])
         return terms * weight.largest * data.largest
-    per_channel = np.abs(weight.value.astype(np.int64)).sum(axis=tuple(range(1, weight.value.ndim)))
+    per_channel = np.abs(weight.value.astype(np.float64)).sum(axis=tuple(range(1, weight.value.ndim)))
     return float(per_channel.max(initial=0)) * data.largest

@@ -1,0 +1,120 @@
+"""Float products on the register tile: within k · 2⁻²⁴ · Σ |a · b| of exact sums, for any tile, and NaN where due."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
+from qnn_ext.topi_int8.strategy import tiles_from
+from tests.cpus import cpu_target
+
+from .modules import run_lowered
+
+CPUS = ["avx2", "avx512"]
+CONVOLUTIONS = {
+    "window": ((1, 9, 11, 12), (20, 3, 3, 12), {"padding": [1, 1, 1, 1]}),
+    "colours": ((2, 15, 17, 3), (17, 7, 7, 3), {"padding": [3, 3, 3, 3], "strides": [2, 2]}),
+    "one channel": ((1, 12, 12, 1), (5, 3, 3, 1), {}),
+    "pointwise": ((2, 7, 5, 10), (24, 1, 1, 10), {}),
+    "pitch of 4 KiB": ((1, 4, 7, 1024), (16, 1, 1, 1024), {}),
+    "dilated": ((1, 13, 13, 8), (9, 3, 3, 8), {"dilation": [2, 3], "padding": [2, 1, 0, 3]}),
+    "groups": ((1, 8, 8, 24), (30, 3, 3, 8), {"groups": 3, "padding": [1, 1, 1, 1]}),
+    "depthwise": ((1, 9, 10, 37), (37, 3, 3, 1), {"groups": 37, "padding": [1, 1, 1, 1], "strides": [2, 1]}),
+    "two of each": ((1, 6, 6, 16), (32, 5, 5, 1), {"groups": 16}),
+}
+MATRICES = {
+    "rows": ((7, 12), (12, 21), True),
+    "one row": ((1, 50), (50, 33), True),
+    "batches of rows": ((2, 3, 5, 24), (24, 8), True),
+    "two computed": ((3, 7, 50), (3, 50, 19), False),
+    "heads": ((1, 4, 9, 16), (1, 4, 16, 9), False),
+}
+
+
+def lowered(build, arrays, cpu):
+    """The module of build(emit, *variables) for random arrays, and its kernels."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(x.shape, str(x.dtype))) for i, x in enumerate(arrays)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(build(builder.emit, *params))
+        builder.emit_func_output(result)
+    target = cpu_target(cpu, 1)
+    return builder.get(), lower_module(builder.get(), target), target
+
+
+def compare(build, arrays, terms, products, cpu):
+    """Compiled against exact sums: `terms` is how many products each has, `products` Σ |a · b|."""
+    module, kernels, target = lowered(build, arrays, cpu)
+    assert "fma" in kernels.script()
+    (expected,) = interpret(module, [array.astype(np.float32) for array in arrays])
+    (actual,) = run_lowered(kernels, arrays, target)
+    limit = (terms + 4) * 2.0**-24 * products  # the interpreter's own rounding, bias and residual: one each
+    assert (np.abs(actual.astype(np.float64) - expected) <= limit).all()
+
+
+def convolution(name, rng):
+    shape, weight_shape, attributes = CONVOLUTIONS[name]
+    x, w = (rng.standard_normal(size).astype(np.float32) for size in (shape, weight_shape))
+    layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
+
+    def product(x, w):
+        return relax.op.nn.conv2d(x, w, **attributes, **layouts)
+
+    return x, w, product
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(rng, name, cpu):
+    x, w, product = convolution(name, rng)
+    bias = rng.standard_normal(len(w)).astype(np.float32)
+
+    def build(emit, x):
+        return emit(relax.op.nn.relu(emit(relax.op.add(emit(product(x, constant(w))), constant(bias)))))
+
+    module, *_ = lowered(lambda emit, x: emit(product(x, constant(np.abs(w)))), [x], cpu)
+    (products,) = interpret(module, [np.abs(x)])
+    compare(build, [x], w[0].size, products.astype(np.float64) + np.abs(bias), cpu)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrices(rng, name, cpu):
+    *shapes, is_constant = MATRICES[name]
+    x, y = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    other = rng.standard_normal((*x.shape[:-1], y.shape[-1])).astype(np.float32)
+
+    def build(emit, x, *more):
+        second = constant(y) if is_constant else more[0]
+        return emit(relax.op.add(emit(relax.op.matmul(x, second)), more[-1]))
+
+    products = np.abs(x).astype(np.float64) @ np.abs(y) + np.abs(other)
+    compare(build, [x, other] if is_constant else [x, y, other], x.shape[-1], products, cpu)
+
+
+@pytest.mark.parametrize("name", ["window", "pointwise"])
+def test_bits_do_not_depend_on_the_tile(rng, name):
+    x, w, product = convolution(name, rng)
+    found = []
+    for number in (0, 3, 8):
+        with tiles_from(lambda item, workload, target, n=number: next(islice(item.tiles(workload), n, None), None)):
+            _, kernels, target = lowered(lambda emit, x: emit(product(x, constant(w))), [x], "avx2")
+        found.append(run_lowered(kernels, [x], target)[0])
+    assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_infinities_stay_where_they_are(rng, name):
+    """Nothing is multiplied by a zero that the model does not have: 0 · ∞ is NaN."""
+    x, w, product = convolution(name, rng)
+    x[0, x.shape[1] // 2, x.shape[2] // 2, x.shape[3] // 2] = np.inf
+    module, kernels, target = lowered(lambda emit, x: emit(product(x, constant(w))), [x], "avx2")
+    with np.errstate(invalid="ignore"):
+        (expected,) = interpret(module, [x])
+    (actual,) = run_lowered(kernels, [x], target)
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
