@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
+from qnn_ext.errors import ModelFormatError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.tflite_models.builder import Graph, Q
@@ -117,13 +117,6 @@ def test_rnn_equals_litert(options, rng):
     check(rnn(**options), rng)
 
 
-@pytest.mark.parametrize(
-    "content,error,message",
-    [
-        (lambda: rnn(missing=1), ModelFormatError, "RNN #0 .*has 12 inputs, found 11"),
-        (lambda: lstm("int8"), UnsupportedOperatorError, "LSTM #0 .*activations of dtype int8"),
-    ],
-)
-def test_refused(content, error, message):
-    with pytest.raises(error, match=message):
-        from_tflite(content())
+def test_a_missing_input_is_refused():
+    with pytest.raises(ModelFormatError, match="RNN #0 .*has 12 inputs, found 11"):
+        from_tflite(rnn(missing=1))
