@@ -118,5 +118,5 @@ def test_rnn_equals_litert(options, rng):
 
 
 def test_a_missing_input_is_refused():
-    with pytest.raises(ModelFormatError, match="RNN #0 .*has 12 inputs, found 11"):
+    with pytest.raises(ModelFormatError, match=r"RNN #0 .*has 12 inputs, found 11"):
         from_tflite(rnn(missing=1))
