@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
-from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import ScheduleError
 from tvm.target import Target
 
 from ..errors import UnsupportedOperatorError
@@ -36,7 +36,7 @@ from ..topi_int8.generic.moves import Moves
 from ..topi_int8.generic.schedule import schedule_generic
 from ..topi_int8.generic.stages import BOUNDED, STAGES
 from ..topi_int8.initial import with_initial
-from ..topi_int8.schedule_util import in_order_of_channels
+from ..topi_int8.schedule_util import Unchecked, in_order_of_channels
 from ..topi_int8.strategy import why_generic
 from .matrix_moves import axes_of
 from .rewrite import Rebuild, bindings_of, op_name
@@ -291,7 +291,7 @@ class _Kernel:
 
     def _schedule_product(self, function: tirx.PrimFunc) -> tirx.PrimFunc:
         assert self._product is not None
-        sch = Schedule(function)
+        sch = Unchecked(function)
         shuffle = shuffle_of([binding.value for binding in bindings_of(self.function) if op_name(binding.value)])
         if shuffle is not None:
             tiled = not (backend_of(self._target).grid or self._product.implementation.is_generic)

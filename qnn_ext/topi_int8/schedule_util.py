@@ -33,6 +33,15 @@ PARTS = "qnn_ext.parts"  # on the same block: how its channels are split
 Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
 
 
+class Unchecked(Schedule):
+    """TVM's Schedule without its tests of arguments' Python types, which take a quarter of the time of scheduling."""
+
+
+for _name, _method in vars(Schedule).items():
+    if hasattr(_method, "__wrapped__"):
+        setattr(Unchecked, _name, _method.__wrapped__)
+
+
 def extent(sch: Schedule, loop: LoopRV) -> int:
     """The constant extent of a loop."""
     return int(sch.get(loop).extent)
