@@ -3,8 +3,8 @@
     python -m benchmarks.compiling [--models PATH ...] [--threads N] [--jobs N]
 
 prints what building takes, in seconds of wall-clock time and of CPU time of this process, its threads and its linker:
-the first build; one where only the kernels' objects are in the cache, as after a change of weights alone; and the second one.
-CPU time is what to compare: it depends less on what else the machine does.
+the first build; one where only the kernels' objects are in the cache, as after a change of weights alone; and the
+second one. CPU time is what to compare: it depends less on what else the machine does.
 """
 
 from __future__ import annotations
