@@ -11,12 +11,12 @@ from ..compiling.build import compile_module
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from .annotate import Site, sites
-from .calibrators import CALIBRATORS, Calibrator, OutputError, Settings, make_calibrator
-from .choose import choose_ranges
+from .calibrators import CALIBRATORS, COMPARED, Auto, Calibrator, OutputError, Settings, make_calibrator
+from .choose import choose_ranges, choose_table, comparable
 from .collect import Reader, collect
 from .config import QConfig, current_config
 from .dataset import Batches, batches
-from .engines import engine_of
+from .engines import engine_of, shared_engines
 from .instrument import instrument
 from .ranges import Range
 from .table import CalibrationTable
@@ -41,12 +41,17 @@ def calibrate(
     fixed = {site.name: _fixed_range(site, config) for site in found}
     assigned = _assign([site for site in found if fixed[site.name] is None], config, dataset is not None)
     reading = [name for name, calibrator in assigned.items() if calibrator.needs_data]
-    if reading:
-        _collect(annotated, dataset, {name: assigned[name] for name in reading}, config, progress)
-    ranges = {name: value or assigned[name].threshold(name) for name, value in fixed.items()}
-    candidates = {name: one.candidates(name) for name, one in assigned.items() if isinstance(one, OutputError)}
-    if candidates:
-        ranges |= choose_ranges(annotated, candidates, ranges, dataset, config)
+    auto = {name: one for name, one in assigned.items() if isinstance(one, Auto)}
+    with shared_engines():
+        if reading:
+            _collect(annotated, dataset, {name: assigned[name] for name in reading}, config, progress)
+        ranges = {name: value or assigned[name].threshold(name) for name, value in fixed.items()}
+        candidates = {name: one.candidates(name) for name, one in assigned.items() if isinstance(one, OutputError)}
+        if candidates:
+            ranges |= choose_ranges(annotated, candidates, ranges, dataset, config)
+        if auto and not annotated.states:  # with states there is no program that takes all ranges
+            modes = [{name: one.by_mode(mode, name) for name, one in auto.items()} for mode in COMPARED]
+            ranges = choose_table(annotated, [{**ranges, **found} for found in modes], reading, dataset, config)
     return CalibrationTable(ranges)
 
 
@@ -110,9 +115,11 @@ def _collect(
     chunks = [names[start : start + size] for start in range(0, len(names), size)]
     samples = batches(dataset, annotated.inputs)
     workers = 1 if annotated.states else config.num_workers
+    compares = any(isinstance(one, Auto) for one in calibrators.values()) and not annotated.states
     with _progress_bar(samples, len(chunks), progress) as advance:
         for chunk in chunks:
-            instrumented = instrument(annotated, chunk)
+            shared = compares and len(chunks) == workers == 1  # the program that compares modes
+            instrumented = comparable(annotated, {}, chunk) if shared else instrument(annotated, chunk)
             engine = engine_of(instrumented.module) if workers == 1 else compile_module(instrumented.module)
             reader = Reader(instrumented.sites, {name: calibrators[name] for name in chunk})
             collect(engine, reader, samples, workers, advance)

@@ -1,8 +1,10 @@
-"""A range for each tensor, chosen among candidates by the error of the layers that read it."""
+"""Ranges chosen among candidates: for each tensor by the error of the layers that read it, for all of them together by
+the error of the model's outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,15 @@ import numpy as np
 from ..module import QnnModule
 from .config import QConfig
 from .dataset import batches
+from .engines import engine_of
+from .instrument import Instrumented, instrument
 from .patches import sampled, weighted_products
 from .ranges import Range, qparams_of
 from .switchable import Observed, observations
+from .tentative import tentative
 
 _ROWS = 512  # of each product
+_MOST_BATCHES = 32  # on which outputs are compared
 
 
 def choose_ranges(
@@ -57,3 +63,39 @@ def choose_ranges(
 
 def _energy(array: np.ndarray) -> float:
     return float(np.square(array, dtype=np.float64).sum())
+
+
+def comparable(annotated: QnnModule, quantized: Mapping[str, Observed], sites: Collection[str]) -> Instrumented:
+    """`annotated` with the sites in `quantized` quantized, in float; its outputs, then the tensors of `sites` as they
+    were before. Inside `shared_engines` one program computes it for all `quantized`, also for none."""
+    return instrument(tentative(annotated, quantized, marked=True), sites, with_outputs=True)
+
+
+def choose_table(
+    annotated: QnnModule, tables: Sequence[dict[str, Range]], sites: Collection[str], dataset: Any, config: QConfig
+) -> dict[str, Range]:
+    """The table with the highest SQNR of the model's worst output, on the first batches; of equals, the first.
+
+    sites: of which the caller has asked for the tensors, so that the same program runs. Raises QuantizationError.
+    """
+    data = [list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), _MOST_BATCHES)]
+    count = len(annotated.outputs)
+
+    def outputs(quantized: Mapping[str, Observed]) -> Iterator[list[np.ndarray]]:
+        engine = engine_of(comparable(annotated, quantized, sites).module)
+        for batch in data:
+            yield list(engine.run(batch).values())[:count]
+
+    exact = list(outputs({}))
+    signal = np.sum([[_energy(x) for x in arrays] for arrays in exact], axis=0)
+
+    def noise(table: Mapping[str, Range]) -> float:
+        observed = {one.site.name: one for one in observations(annotated, table, config)}
+        pairs = zip(exact, outputs(observed), strict=True)
+        with np.errstate(invalid="ignore"):  # a model may return infinities: then no table is better than another
+            errors = np.sum(
+                [[_energy(x.astype(np.float64) - y) for x, y in zip(*pair, strict=True)] for pair in pairs], 0
+            )
+            return float((errors / np.maximum(signal, np.finfo(np.float64).tiny)).max())
+
+    return min(tables, key=noise)

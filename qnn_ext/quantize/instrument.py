@@ -32,8 +32,8 @@ class Instrumented:
     sites: tuple[tuple[str, ...], ...]
 
 
-def instrument(annotated: QnnModule, sites: Collection[str]) -> Instrumented:
-    """`annotated` without observers; its outputs are the tensors of `sites`, then the states."""
+def instrument(annotated: QnnModule, sites: Collection[str], with_outputs: bool = False) -> Instrumented:
+    """`annotated` without observers. Its outputs are, if wanted, its own, of no site, then the tensors of `sites`."""
     new = Rebuild(annotated.ir["main"])
     observed: dict[Any, list[str]] = {}
     channels_first: set[Any] = set()
@@ -56,15 +56,17 @@ def instrument(annotated: QnnModule, sites: Collection[str]) -> Instrumented:
                 observed[new.builder.emit(relax.TupleGetItem(var, inside[name]))] = [name]
             if _is_channels_first(value, channels_first):
                 channels_first.add(var)
-        outputs = [_with_channels_last(var, var in channels_first, new.builder) for var in observed]
-        results = results_of(annotated.ir["main"]) if annotated.states else []
-        states = [new.substituted(state) for state in results[len(annotated.outputs) :]]
-        new.result = relax.Tuple([*outputs, *states])
+        tensors = [_with_channels_last(var, var in channels_first, new.builder) for var in observed]
+        own = annotated.outputs if with_outputs else ()
+        fields = results_of(annotated.ir["main"]) if own or annotated.states else []
+        results = [new.substituted(field) for field in fields]
+        new.result = relax.Tuple([*results[: len(own)], *tensors, *results[len(annotated.outputs) :]])
     specs = tuple(
-        TensorSpec(names[0], shape_of(output), str(output.ty.dtype))
-        for output, names in zip(outputs, observed.values(), strict=True)
+        TensorSpec(names[0], shape_of(tensor), str(tensor.ty.dtype))
+        for tensor, names in zip(tensors, observed.values(), strict=True)
     )
-    return Instrumented(replace(annotated, ir=new.live_module(), outputs=specs), tuple(map(tuple, observed.values())))
+    sites_of = [*(() for _ in own), *map(tuple, observed.values())]
+    return Instrumented(replace(annotated, ir=new.live_module(), outputs=(*own, *specs)), tuple(sites_of))
 
 
 def _is_channels_first(value: Any, known: Collection[Any]) -> bool:

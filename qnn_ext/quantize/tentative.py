@@ -20,11 +20,15 @@ from .switchable import Observed
 
 
 def tentative(
-    annotated: QnnModule, quantized: Mapping[str, Observed], exact: Mapping[str, np.ndarray] | None = None
+    annotated: QnnModule,
+    quantized: Mapping[str, Observed],
+    exact: Mapping[str, np.ndarray] | None = None,
+    marked: bool = False,
 ) -> QnnModule:
     """`annotated` with the sites in `quantized` quantized as these say, and the others in float.
 
-    exact: the values of weights that are not quantized, if `annotated` has rounded ones
+    exact:  the values of weights that are not quantized, if `annotated` has rounded ones
+    marked: whether observers stay, each on its tensor before that is quantized
 
     An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, which differs
     from integers only where their arithmetic rounds otherwise: biases and sums are exact.
@@ -36,7 +40,8 @@ def tentative(
         site = str(call_attributes(value)["site"])
         if exact is not None and site in exact and site not in quantized:
             return constant(exact[site])
-        return _value(value.args[0], quantized.get(site), emit)
+        data = value.args[0]
+        return _value(emit(value) if marked and isinstance(data, relax.Var) else data, quantized.get(site), emit)
 
     return replace(annotated, ir=rewrite(annotated.ir, rule))
 

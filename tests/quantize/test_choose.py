@@ -1,13 +1,16 @@
 """Ranges chosen by the error of the layers that read a tensor."""
 
 import numpy as np
+import pytest
 from tvm import relax
 
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
-from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize
+from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize, realize
 from qnn_ext.quantize.analysis import fidelity
+from qnn_ext.quantize.calibrators import COMPARED
 from qnn_ext.quantize.choose import choose_ranges
+from qnn_ext.quantize.engines import shared_engines
 from qnn_ext.quantize.ranges import Range
 
 from .networks import float_module
@@ -57,3 +60,22 @@ def test_tensors_that_no_weight_multiplies_keep_the_default():
     data = [x[:4] for x in DATA]
     annotated = annotate(fold(module, config), config)
     assert calibrate(annotated, data, config)["x"].method == "mse"
+
+
+@pytest.mark.parametrize("first, clips", [(0.0, True), (3.0, False)], ids=["nothing reads the outlier", "it matters"])
+def test_auto_is_the_best_mode_for_the_outputs(first, clips):
+    module = network(first)
+    exact = [Interpreter(module)(x) for x in DATA]
+
+    def sqnr(mode):
+        config = QConfig(calibrate_mode=mode)
+        annotated = annotate(fold(module, config), config)
+        table = calibrate(annotated, DATA, config)
+        integers = Interpreter(realize(annotated, table, config))
+        return fidelity(np.stack(exact), np.stack([integers(x) for x in DATA])).sqnr, table["x"]
+
+    with shared_engines():
+        found, chosen = sqnr("auto")
+        others = dict(map(sqnr, COMPARED))
+    assert found == max(others) and (chosen.high < 30) == clips
+    assert max(others) > min(others) + 3
