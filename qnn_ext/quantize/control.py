@@ -15,7 +15,7 @@ import glob
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -35,6 +35,7 @@ from .config import QConfig, resolve_config
 from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
 from .judge import Goal, Judge, Metric, digest_of
+from .readers import OwnReaders, with_own_readers
 from .scales import groups_of
 from .smooth import smoothed_groups
 from .stages import Stages, float_module, stages
@@ -190,7 +191,13 @@ class _Setting:
     @cached_property
     def layers(self) -> _Layers:
         annotated = self._stages["annotate"]
-        return _Layers(annotated, quantized_layers(annotated, list(self.narrow.values())), self.narrow)
+        found = quantized_layers(annotated, list(self.narrow.values()))
+        return _Layers(annotated, found, self.narrow, set(self._own.sites.values()))
+
+    @cached_property
+    def _own(self) -> OwnReaders:
+        """What is simulated: a layer in float reads what others read in 8 bits, but before that is rounded."""
+        return with_own_readers(self._stages["calibrate"])
 
     def module(self, state: _State) -> QnnModule:
         """The simulation with these layers kept."""
@@ -200,17 +207,31 @@ class _Setting:
                 quantized[name] = self.narrow[name]
             elif bits == 16:
                 quantized[name] = self.wide.get(name, self.narrow[name])
-        return tentative(self._stages["calibrate"], quantized, self.exact)
+        own = {name: site for name, (site, layer) in self._own.sites.items() if layer not in state.in_float}
+        return self._simulated(quantized, own)
 
     def alone(self, site: str) -> QnnModule:
         """The float model with one site quantized."""
-        return tentative(self._stages["calibrate"], {site: self.narrow[site]}, self.exact)
+        return self._simulated({site: self.narrow[site]}, {name: read for name, (read, _) in self._own.sites.items()})
+
+    def _simulated(self, quantized: Mapping[str, Observed], own: Mapping[str, str]) -> QnnModule:
+        """own: sites of single readers that are quantized as this site is, if it is."""
+        read = {name: quantized[site] for name, site in own.items() if site in quantized}
+        return tentative(self._own.module, {**quantized, **read}, self.exact)
 
 
 class _Layers:
     """The layers that can be kept, what each reads, and what keeping them costs."""
 
-    def __init__(self, annotated: QnnModule, found: Sequence[QuantizedLayer], observed: Mapping[str, Observed]) -> None:
+    def __init__(
+        self,
+        annotated: QnnModule,
+        found: Sequence[QuantizedLayer],
+        observed: Mapping[str, Observed],
+        direct: Collection[tuple[str, str]],
+    ) -> None:
+        """direct: the sites that a layer in float reads before they are rounded for others: (site, layer)"""
+        self._direct = direct
         self._owner = {name: one.site.layer for name, one in observed.items()}
         self._weights = {name for name, one in observed.items() if one.site.value is not None}
         self.reads: dict[str, set[str]] = {layer.name: set(layer.sites) for layer in found}
@@ -293,7 +314,13 @@ class _Layers:
 
     def _removed(self, state: _State, name: str, bits: Mapping[str, int], noise: Mapping[str, float]) -> float:
         after = self.bits(state)
-        return sum(noise[site] * (_remaining(bits[site]) - _remaining(after[site])) for site in self.reads[name])
+        removed = 0.0
+        for site in self.reads[name]:
+            remaining = _remaining(after[site])
+            removed += noise[site] * (_remaining(bits[site]) - remaining)
+            if name in state.in_float and (site, name) in self._direct:
+                removed += noise[site] * remaining / len(self.readers[site])
+        return removed
 
 
 def _remaining(bits: int) -> float:

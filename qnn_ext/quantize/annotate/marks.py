@@ -11,7 +11,7 @@ from ...module import QnnModule
 from ...op.arguments import data_of, factors_of
 from ...op.observe import observe
 from ...op.relax_table import traits_of
-from ...passes.rewrite import Rebuild
+from ...passes.rewrite import Rebuild, substitute
 from ..config import LayerConfig, QConfig
 from ..mixed import in_float16
 from .clusters import Cluster, Graph
@@ -25,8 +25,9 @@ def annotate_main(module: QnnModule, config: QConfig) -> QnnModule:
     graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral)
     layers = layers_of(graph, config)
     half = {layer.head for layer in layers if layer.config.precision == "float16" and layer.is_product}
+    exact = {layer.head for layer in layers if not layer.config.quantized and layer.is_product}
     wishes = _Wishes(graph, layers, config)
-    return replace(module, ir=_marked(graph, wishes.weights(), wishes.activations(), half))
+    return replace(module, ir=_marked(graph, wishes.weights(), wishes.activations(), half, exact))
 
 
 @dataclass(frozen=True)
@@ -232,13 +233,15 @@ def _marked(
     weights: dict[tuple[int, int], tuple[str, _Mark, int | None]],
     activations: dict[Any, _Mark],
     half: set[int],
+    exact: set[int],
 ) -> IRModule:
     """The module with its marks, each right after the variable it is for, weights before their product; the products in
-    `half` are in float16."""
+    `half` are in float16. Those in `exact` with a constant read tensors as they are before they are quantized."""
     new = Rebuild(graph.function)
+    unmarked: dict[Any, Any] = {}
 
     def mark(var: Any, value: Any) -> None:
-        new.environment[var] = value
+        new.environment[var] = unmarked[var] = value
         if var in activations:
             name = str(var.name)
             new.environment[var] = new.builder.emit(activations[var].of(name, value), name_hint=f"{name}_site")
@@ -255,6 +258,8 @@ def _marked(
         for index, binding in enumerate(graph.bindings):
             value = new.substituted(binding.value)
             if graph.families[index] in (Family.PRODUCT, Family.ANNOTATED):
+                if index in exact and any(map(is_constant, binding.value.args)):
+                    value = substitute(binding.value, unmarked)
                 args = [marked_weight(index, position, arg) for position, arg in enumerate(value.args)]
                 value = relax.Call(value.op, args, value.attrs, value.ty_args)
                 value = in_float16(value, new.builder.emit) if index in half else value
