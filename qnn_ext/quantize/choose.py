@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..module import QnnModule
+from ..op.observe import observed_sites
 from .config import QConfig
 from .dataset import batches
 from .engines import engine_of
@@ -76,8 +77,11 @@ def choose_table(
 ) -> dict[str, Range]:
     """The table with the highest SQNR of the model's worst output, on the first batches; of equals, the first.
 
+    What is in loops stays in float while tables are compared: their ranges follow those of the rest of the model.
     sites: of which the caller has asked for the tensors, so that the same program runs. Raises QuantizationError.
     """
+    if not observed_sites(annotated.ir):
+        return tables[0]
     data = [list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), _MOST_BATCHES)]
     count = len(annotated.outputs)
 
