@@ -12,14 +12,14 @@ COMPARED = ("mse", "minmax", "percentile", "entropy")
 
 @calibrator("auto")
 class Auto(HistogramCalibrator):
-    """The range of "mse", and those of the modes that `choose.choose_mode` compares.
+    """The range of "mse", and those of the modes that `choose.choose_table` compares.
 
     Where models are not compared, "mse" is best: on the networks measured (digits CNN and transformer, MobileNet V2 and
     V3) its signal-to-noise ratio is the best or within half a decibel of the best, symmetric or not, with 400 images or
     8. Each of the others fails somewhere: minmax by 1.7 dB on V3, whose hard swish makes outliers; percentile by 6 dB
     on cubed Laplace noise, whose tails it cuts regardless of their weight; the divergences by 10 dB on the CNN, since
-    they consider the shape of a distribution but not how large the clipped values are. But on MobileNet V2 with 0.35 of
-    the channels it falls 2.6 dB below minmax: what clipping costs the outputs is not in any tensor alone.
+    they consider the shape of a distribution but not how large the clipped values are. But on a trained MobileNet V2
+    with 0.35 of the channels it was 2.6 dB below minmax: what clipping costs the outputs is not in any tensor alone.
     """
 
     def _range(self, statistic: Histogram) -> Range:
