@@ -40,8 +40,9 @@ class Limits:
                  total size of the file's own constants is always allowed. Default 2²⁴
     constants:   elements of all constants and states that the import creates, together; those of the file do not count.
                  Default 2²⁷: half a gigabyte of float32
-    unrolled:    iterations of a loop that is written out: of those in TorchScript, and of any loop for a GPU, or
-                 beside an operator that only TVM's virtual machine runs. Default 1024
+    unrolled:    iterations of a loop that is written out: of those in TorchScript, over uneven windows of its adaptive
+                 pooling, and of any loop for a GPU, or beside an operator that only TVM's virtual machine runs.
+                 Default 1024
     expressions: calls in the module. Default 100,000
     evaluations: TorchScript operators that the import evaluates, those in a loop once per iteration, and TFLite's
                  subgraphs, once for each use. Default 1,000,000
