@@ -55,7 +55,7 @@ class Mxnet:
             code = process.wait()
             self.end()
             raise MxnetError(f"the process with MXNet ended with {code}; if it has none, {REMEDY}")
-        with np.load(io.BytesIO(reply)) as answer:
+        with np.load(io.BytesIO(reply), allow_pickle=False) as answer:
             if "error" in answer:
                 raise MxnetError(str(answer["error"]))
             return {name: answer[name] for name in answer.files}

@@ -66,7 +66,8 @@ def main():
         size = sys.stdin.buffer.read(8)
         if len(size) < 8:
             return
-        with np.load(io.BytesIO(sys.stdin.buffer.read(int.from_bytes(size, "little")))) as message:
+        content = io.BytesIO(sys.stdin.buffer.read(int.from_bytes(size, "little")))
+        with np.load(content, allow_pickle=False) as message:
             try:
                 results = answer(message)
             except Exception as error:  # MXNet rejects the model
