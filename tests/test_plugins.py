@@ -324,7 +324,8 @@ def test_annotations(name, rng):
 
     def kernel(x, w, side):
         k = te.reduce_axis((0, 6))
-        return te.compute((3, 4), lambda i, j: te.sum(x(i, k) * w(j, k), k) + side(j))
+        total = te.compute((3, 4), lambda i, j: te.sum(x(i, k) * w(j, k), k))
+        return te.compute((3, 4), lambda i, j: total(i, j) + side(j))
 
     def infer(x, w, side):
         return (x.shape[0], w.shape[0]), "float32"
