@@ -75,11 +75,12 @@ def test_tasks(module, tasks):
     assert created.workload == task.workload
 
 
-def test_float_models_have_no_tasks():
+def test_tasks_of_float_models():
     x = relay.var("x", shape=(1, 8), dtype="float32")
     expr = relay.nn.dense(x, relay.const(np.ones((4, 8), np.float32)))
-    with pytest.warns(TuningWarning, match="quantize a float model first"):
-        assert autotvm.task.extract_from_program(IRModule.from_expr(expr), {}, TARGET) == []
+    assert len(autotvm.task.extract_from_program(IRModule.from_expr(expr), {}, TARGET)) == 1
+    with pytest.warns(TuningWarning, match="once it is quantized"):
+        assert autotvm.task.extract_from_program(IRModule.from_expr(expr), {}, "llvm -mcpu=x86-64") == []
 
 
 # ---- tuning ------------------------------------------------------------------------------------------------------

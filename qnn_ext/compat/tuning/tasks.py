@@ -81,7 +81,8 @@ def extract_from_program(
 
     ops: only those of these operators: "nn.conv2d", "nn.dense", "nn.batch_matmul"; of qnn's alike
 
-    Only integer products have tasks: a float model has none, with a warning. Raises TargetError.
+    A model without tasks, such as a float model for a CPU without fused multiply-adds, has a warning. Raises
+    TargetError.
     """
     attributes = resolved(target)
     module = module_of(mod).model(params, compute_dtype(attributes))
@@ -90,8 +91,8 @@ def extract_from_program(
     tasks = native_tasks(module, attributes, ops=tuned)
     if not tasks:
         warnings.warn(
-            "the model has no integer products of these operators to tune; quantize a float model first, with "
-            "relay.quantize",
+            "the model has no products of these operators to tune for this target; a float model has some on x86 with "
+            "AVX2 and FMA, on other CPUs once it is quantized, with relay.quantize",
             TuningWarning,
             stacklevel=2,
         )
