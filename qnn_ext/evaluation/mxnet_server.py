@@ -73,9 +73,9 @@ def main():
             except Exception as error:  # MXNet rejects the model
                 lines = str(error).strip().splitlines()
                 results = {"error": np.array(lines[-1] if lines else type(error).__name__)}
-        stream = io.BytesIO()
-        np.savez(stream, **results)
-        ANSWERS.write(len(stream.getvalue()).to_bytes(8, "little") + stream.getvalue())
+        buffer = io.BytesIO()
+        np.savez(buffer, **results)
+        ANSWERS.write(len(buffer.getvalue()).to_bytes(8, "little") + buffer.getvalue())
         ANSWERS.flush()
 
 
