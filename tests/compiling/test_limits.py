@@ -77,7 +77,7 @@ def test_a_workspace_limit_makes_tensors_share_more_memory(everything_shared):
     values = rng.uniform(-1, 1, (8, 64)).astype(np.float32)
     for _ in range(20):
         np.testing.assert_array_equal(tight(values), free(values))
-    with pytest.raises(LimitError, match=r"bytes in use when 'matmul\d*' runs \([\d,]+ (for|of) .*a smaller batch"):
+    with pytest.raises(LimitError, match=r"bytes in use when '\w+' runs \([\d,]+ (for|of) .*a smaller batch"):
         build(branches, num_threads=2, workspace_limit=tight.memory.feature_maps - 1)
     with pytest.raises(QnnError, match="workspace: must be a positive number"):
         build(branches, workspace_limit=0)
