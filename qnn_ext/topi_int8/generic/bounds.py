@@ -22,6 +22,8 @@ def bound_of(name: str, operands: Sequence[Operand], attributes: Mapping[str, An
 
 
 def _bound(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]) -> float | None:
+    if name.endswith("_accumulate"):
+        return None if "float" in operands[0].dtype else _products(*operands)
     sizes = [operand.largest for operand in operands]
     if name in ("add", "subtract"):
         return sum(sizes)
@@ -38,7 +40,7 @@ def _bound(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]
         return operands[0].shape[-1] * sizes[0]
     if name == "qnn.window_sum":
         return prod(attributes["kernel"]) * (operands[0].shape[-1] // attributes["groups"]) * sizes[0]
-    return _products(*operands) if name.endswith("_accumulate") else None
+    return None
 
 
 def _rows(coefficients: Operand) -> list[float]:
