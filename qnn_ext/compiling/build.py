@@ -123,7 +123,7 @@ def _compiled(module: QnnModule, target: Target, cuda_graph: bool, kept: Kept | 
         description_of(target),
         required_features(target),
         target_architecture(target),
-        kernels_of(mod),
+        kernels_of(mod, program.live if program else None),
         program.layout if program else None,
         fallback,
     )

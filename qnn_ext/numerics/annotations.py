@@ -26,6 +26,10 @@ function that has it into a kernel, and by fold_calls."""
 LAYER = "qnn_layer"
 """The model's name for what a group or a kernel computes. Written by fuse, read by lower."""
 
+SOURCES = "qnn_sources"
+"""The model's names for the tensors that a group or a kernel computes, those inside it too. Written by fuse, read by
+lower."""
+
 JOIN = "qnn_join"
 """The axis along which a kernel joins its operands, in order. Written by legalize_moves, read by program.parts, which
 lets the operands' kernels write directly into the result."""
@@ -43,7 +47,7 @@ class KernelFacts:
     """Facts about a kernel, as attributes of its function. Written by lower, read by autotune and, for profile and
     inspect, by compiling.describe; compiling.program shares the code of kernels that differ only in names.
 
-    layer, composite: as LAYER and COMPOSITE
+    layer, composite, sources: as LAYER, COMPOSITE and SOURCES
     implementation:   name of the implementation, or "generic"
     macs:             multiply-accumulates
     workload:         the product as JSON, see `running.kernels.Kernel`
@@ -56,6 +60,7 @@ class KernelFacts:
     macs: int = 0
     workload: str = ""
     reason: str = ""
+    sources: tuple[str, ...] = ()
 
     def on(self, function: tirx.PrimFunc) -> tirx.PrimFunc:
         """The function with these facts, without empty ones."""
@@ -72,6 +77,7 @@ _KEYS = {
     "macs": "qnn_macs",
     "workload": "qnn_workload",
     "reason": "qnn_reason",
+    "sources": SOURCES,
 }
 
 
@@ -81,12 +87,14 @@ def facts_of(function: tirx.PrimFunc) -> KernelFacts | None:
     if _KEYS["implementation"] not in attributes:
         return None
     macs = int(attributes.pop(_KEYS["macs"], 0))
-    return KernelFacts(macs=macs, **{name: str(attributes[key]) for name, key in _KEYS.items() if key in attributes})
+    sources = tuple(map(str, attributes.pop(SOURCES, ())))
+    texts = {name: str(attributes[key]) for name, key in _KEYS.items() if key in attributes}
+    return KernelFacts(macs=macs, sources=sources, **texts)
 
 
 def without_names(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function without the attributes that distinguish it from others with the same computation."""
-    for name in ("global_symbol", *(_KEYS[field] for field in ("layer", "composite", "reason"))):
+    for name in ("global_symbol", *(_KEYS[field] for field in ("layer", "composite", "reason", "sources"))):
         function = function.without_attr(name)
     return function
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tvm import IRModule, relax
 
-from ..numerics.annotations import COMPOSITE, LAYER
+from ..numerics.annotations import COMPOSITE, LAYER, SOURCES
 from ..op.arguments import data_of
 from ..op.base import call_attributes, constant_value, has_float_rows, shape_of
 from ..op.relax_table import traits_of
@@ -27,7 +27,7 @@ from ..topi_int8.generic.float_elementwise import FLOAT_RULES
 from ..topi_int8.generic.stages import STAGES
 from . import matrix_moves, shuffles
 from .regions import Regions
-from .rewrite import Emit, Rebuild, bindings_of, function_of, op_name, operands, rewrite, substitute
+from .rewrite import Emit, Rebuild, bindings_of, function_of, is_anonymous, op_name, operands, rewrite, substitute
 
 # operators that canonicalize puts between a side term of a product and its subtraction from the product
 SIDE_STEPS = ("multiply", "repeat", "astype", "permute_dims")
@@ -204,7 +204,8 @@ def _extract(members: list[relax.VarBinding]) -> tuple[relax.Function, list[rela
                 outside.append(operand)
     label = "+".join(op_name(binding.value).removeprefix("qnn.") for binding in members)
     named = next(binding for binding in reversed(members) if not traits_of(binding.value).rearranges)
-    attributes = {COMPOSITE: label, LAYER: named.var.name, "Primitive": True}
+    sources = [name for name in (str(binding.var.name) for binding in members) if not is_anonymous(name)]
+    attributes = {COMPOSITE: label, LAYER: named.var.name, SOURCES: sources, "Primitive": True}
     return function_of("kernel", members, outside, members[-1].var, attributes, private=True), outside
 
 

@@ -20,7 +20,7 @@ from tvm.target import Target
 
 from ..errors import UnsupportedOperatorError
 from ..limits import checkpoint
-from ..numerics.annotations import COMPOSITE, LAYER, SCHEDULED, KernelFacts
+from ..numerics.annotations import COMPOSITE, LAYER, SCHEDULED, SOURCES, KernelFacts
 from ..numerics.bounded import bound_function
 from ..op.arguments import data_of, factors_of
 from ..op.base import call_attributes, constant, constant_value, shape_of
@@ -266,9 +266,10 @@ class _Kernel:
         if any(op_name(binding.value) in BOUNDED for binding in bindings_of(self.function)):
             function = bound_function(function, backend_of(self._target).widest_integer)
         layer, composite = (str(self.function.attrs[key]) for key in (LAYER, COMPOSITE))
+        sources = tuple(map(str, self.function.attrs[SOURCES]))
         if self._product is None:
             key, schedule = GENERIC, self._schedule_generic
-            facts = KernelFacts(layer, composite, GENERIC, reason=self._reason())
+            facts = KernelFacts(layer, composite, GENERIC, reason=self._reason(), sources=sources)
         else:
             workload, name = self._product.workload, self._product.implementation.name
             if self._initial is not None:
@@ -277,7 +278,7 @@ class _Kernel:
                 function = with_initial(function, accumulator, function.params[position])
             key, schedule = f"{name} {workload}", self._schedule_product
             described = json.dumps({"type": type(workload).__name__, **asdict(workload)})
-            facts = KernelFacts(layer, composite, name, workload.macs, described, self._reason())
+            facts = KernelFacts(layer, composite, name, workload.macs, described, self._reason(), sources)
         same = key, tvm_ffi.StructuralKey(function)  # type: ignore[call-arg]
         if same not in self._known:
             self._known[same] = schedule(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -179,6 +180,14 @@ def emit_named(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
     if isinstance(expr, (relax.Var, ir.GenericConst)):
         return expr
     return builder.emit(expr, name_hint=name)
+
+
+def is_anonymous(name: str) -> bool:
+    """Whether a variable's name is one that TVM gave it, and not the model's."""
+    return _ANONYMOUS.fullmatch(name) is not None
+
+
+_ANONYMOUS = re.compile(r"(lv|gv)\d*")
 
 
 def operands(expr: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from ..errors import InputError, QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..op.base import constant_value, shape_of
 from ..op.relax_table import traits_of
-from ..passes.rewrite import bindings_of
+from ..passes.rewrite import bindings_of, is_anonymous
 from ..qparams import QParams
 from ..running.engine import Engine
 from .analysis import Fidelity, FidelityMeter
@@ -25,7 +25,6 @@ from .switchable import switchable
 
 Model: TypeAlias = QnnModule | Engine
 
-_ANONYMOUS = re.compile(r"(lv|gv)\d*$")
 # suffixes that exporters and quantizers append to a tensor's name, and those that distinguish tensors derived from one
 _SUFFIXES = re.compile(r"(_QuantizeLinear_Output|_DequantizeLinear_Output|_QuantizeLinear_Input|_quantized|_site)\d*$")
 
@@ -169,7 +168,7 @@ def _tensors(module: QnnModule) -> dict[str, _Tensor]:
         dtype = str(binding.var.ty.dtype)
         qparams = _qparams_of(binding.value, dtype)
         name = str(binding.var.name)
-        if (dtype == "float32" or qparams is not None) and not _ANONYMOUS.match(name):
+        if (dtype == "float32" or qparams is not None) and not is_anonymous(name):
             found[_plain(name)] = _Tensor(name, shape_of(binding.var), qparams)
     return found
 

@@ -54,7 +54,11 @@ def check(description: Any) -> None:
         versions=_mapping(_text),
         variants=_many(_variant, 1, _MOST_VARIANTS),
     )(description, "")
+    inputs = len(description["inputs"]) + len(description["states"])
     for index, variant in enumerate(description["variants"]):
+        for number, kernel in enumerate(variant["kernels"]):
+            where = f"variants[{index}].kernels[{number}].reads"
+            _many(_whole(-inputs, number - 1))(kernel.get("reads", []), where)
         if variant["program"] is not None:
             _check_program(description, variant, f"variants[{index}].program")
 
@@ -180,6 +184,11 @@ def _tensor(value: Mapping[str, Any], where: str) -> None:
     )
 
 
+def _result(value: Any, where: str) -> None:
+    _fields(shape=_shape, dtype=_one_of(*DTYPES))(value, where)
+    _tensor(value, where)
+
+
 def _state(value: Any, where: str) -> None:
     _fields(name=_text, shape=_shape, dtype=_one_of(*DTYPES))(value, where)
     _tensor(value, where)
@@ -283,7 +292,13 @@ _kernel = _fields(
     weight_bytes=_size,
     data_bytes=_size,
     workload=_mapping(_plain, type=_text),
-    optional={"reason": _text},
+    optional={
+        "reason": _text,
+        "sources": _many(_text),
+        "reads": _many(_int64),
+        "results": _many(_result),
+        "live_bytes": _size,
+    },
 )
 
 

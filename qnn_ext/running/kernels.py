@@ -20,6 +20,11 @@ class Kernel:
     workload:       the product: "type" ("Conv2dWorkload", ...) and that workload's fields; empty where there is none
     reason:         why no faster implementation computes it: which were passed over, or why they refuse the product;
                     empty for kernels that run as intended
+    sources:        the model's names for the tensors it computes, those that never reach memory too
+    reads:          the kernels whose results it reads, by their place in execution order; -1 - i for the model's input
+                    i, where states follow the inputs
+    results:        "shape" and "dtype" of each tensor it writes; in a loop, of one round
+    live_bytes:     feature maps and scratch buffers in memory while it runs
     """
 
     symbol: str
@@ -31,3 +36,7 @@ class Kernel:
     data_bytes: int
     workload: dict[str, Any] = field(default_factory=dict, hash=False)
     reason: str = ""
+    sources: list[str] = field(default_factory=list, hash=False)
+    reads: list[int] = field(default_factory=list, hash=False)
+    results: list[dict[str, Any]] = field(default_factory=list, hash=False)
+    live_bytes: int = 0

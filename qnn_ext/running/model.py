@@ -143,9 +143,10 @@ class Variant:
         gpus.check_runnable(self.target)
 
     def to_json(self) -> dict[str, Any]:
-        """Empty reasons are left out, as in files from before reasons were recorded."""
+        """Empty values are left out where files from before they were recorded have none."""
         data = asdict(self)
-        for item, name in [(data, "fallback"), *((kernel, "reason") for kernel in data["kernels"])]:
+        optional = [(data, "fallback"), *((kernel, name) for kernel in data["kernels"] for name in LATER)]
+        for item, name in optional:
             if not item[name]:
                 del item[name]
         return data
@@ -158,6 +159,10 @@ class Variant:
             program = Layout(**{**program, "inputs": tuple(program["inputs"]), "outputs": _pairs(program["outputs"])})
         kernels = [Kernel(**kernel) for kernel in data["kernels"]]
         return cls(**{**data, "kernels": kernels, "program": program})
+
+
+LATER = ("reason", "sources", "reads", "results", "live_bytes")
+"""Fields of kernels that older files lack."""
 
 
 def target_name(target: Mapping[str, Any]) -> str:

@@ -32,11 +32,15 @@ __all__ = ["Kept", "NotStraightError", "Program", "compile_program"]
 
 @dataclass(frozen=True)
 class Program:
-    """The executable, which contains `program`; the weights, all constants of the model; and its memory layout."""
+    """The executable, which contains `program`; the weights, all constants of the model; and its memory layout.
+
+    live: bytes of feature maps and scratch buffers in memory while each kernel of the model runs
+    """
 
     executable: Any  # of TVM, or a DividedProgram
     weights: np.ndarray
     layout: Layout
+    live: list[int]
 
 
 def compile_program(mod: IRModule, target: Target, kept: Kept | None = None) -> Program:
@@ -74,7 +78,7 @@ def compile_program(mod: IRModule, target: Target, kept: Kept | None = None) -> 
         inputs=tuple(storage.offset for storage in graph.inputs),
         outputs=tuple((int(storage.array is not None), storage.offset) for storage in graph.outputs),
     )
-    return Program(executable, weights, layout)
+    return Program(executable, weights, layout, _live(graph, tensors, scratch))
 
 
 def _executable(program: IRModule, target: Target, kept: Kept | None) -> Any:
@@ -84,6 +88,22 @@ def _executable(program: IRModule, target: Target, kept: Kept | None) -> Any:
     if kept is None or len(called) < WORTHWHILE:
         return tvm.compile(program, target, tir_pipeline=PIPELINE)
     return DividedProgram(program, called, target, PIPELINE, kept)
+
+
+def _live(graph: Graph, tensors: Sequence[Storage], scratch: Sequence[Sequence[Storage]]) -> list[int]:
+    """Bytes in use at each step that is a kernel of the model."""
+    steps = len(graph.steps)
+    change = np.zeros(steps + 1, np.int64)
+    for storage in tensors:
+        if storage.whole is None and storage.first <= storage.last:
+            change[min(max(storage.first, 0), steps)] += storage.size
+            change[min(storage.last + 1, steps)] -= storage.size
+    alive = np.cumsum(change[:-1])
+    return [
+        int(alive[index]) + sum(one.size for one in scratch[index])
+        for index, step in enumerate(graph.steps)
+        if not step.own
+    ]
 
 
 def _needs(graph: Graph, scratch: Sequence[Sequence[Storage]]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...op.arguments import factors_of
+from ...passes.rewrite import is_anonymous
 from ..config import LayerConfig, QConfig
 from .clusters import Cluster, Graph
 from .families import Family, is_constant
@@ -15,7 +16,6 @@ from .loop_products import loop_layers
 from .normalizations import normalizations
 
 _HELPER = re.compile(r"_part\d*$")
-_ANONYMOUS = re.compile(r"(lv|gv)\d*$")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _name(graph: Graph, cluster: Cluster) -> str:
     if cluster.head is None:
         members = [cluster.end]
     names = [_HELPER.sub("", str(graph.bindings[i].var.name)) for i in members]
-    return next((name for name in names if not _ANONYMOUS.fullmatch(name)), names[0])
+    return next((name for name in names if not is_anonymous(name)), names[0])
 
 
 def _distinct(names: list[str]) -> list[str]:
