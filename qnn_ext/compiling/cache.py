@@ -30,6 +30,7 @@ from ..targets.features import backend_of
 from ..targets.host import host_features
 from ..topi_int8.strategy import KnownChoice, candidates, current_choice, tiles_from
 from ..topi_int8.workload import workload_from
+from .digest import digest_of
 from .program import Kept
 
 WORTHWHILE = 0.5
@@ -108,7 +109,7 @@ def _key(module: QnnModule, target: Target) -> str | None:
     for state in module.states:
         digest.update(np.ascontiguousarray(state.initial).tobytes())
     try:
-        digest.update(tvm.ir.save_json(module.ir).encode())
+        digest.update(digest_of(module.ir))
     except Exception:  # a module with what TVM cannot write down
         return None
     return digest.hexdigest()
