@@ -188,6 +188,7 @@ def over_time(
     backwards: bool = False,
     lengths: relax.Expr | None = None,
     together: bool = False,
+    alone: bool = False,
     keep: bool = True,
 ) -> tuple[relax.Expr | None, States]:
     """A cell over a whole sequence: (its hidden states (steps, batch, hidden), its last states).
@@ -200,13 +201,15 @@ def over_time(
     together:  as in ONNX Runtime, where it matters because the hidden states of a round have a scale in common: going
                backwards, all sequences begin in the same round, otherwise a short one waits for the longer ones; and
                the hidden state that the next round gets is zero beyond a sequence's end
+    alone:     as in PyTorch's packed sequences, where it matters for the same reason: the cell gets zero for the hidden
+               states of sequences that have ended or wait
     keep:      whether the hidden states of all steps are wanted; None is returned otherwise
     """
     steps, emit = shape_of(inputs)[0], node.emit
     zero = constant(np.zeros((), str(inputs.ty.dtype)))
     sequences, states, turned = [inputs], list(states), False
     if lengths is not None:
-        sequences.append(emit(_valid(emit, lengths, steps)))
+        sequences.append(emit(valid_steps(emit, lengths, steps)))
         turned = together and backwards
         states += states[:1] if together else []  # the last hidden state, beside the one that becomes zero
     if turned and lengths is not None:
@@ -217,7 +220,9 @@ def over_time(
         if not mask:
             new = cell.step(own, states)
             return new, new[:1] if keep else []
-        new = cell.step(own, states[:-1] if together else states)
+        before = states[:-1] if together else states
+        shown = [emit(relax.op.where(mask[0], before[0], zero)), *before[1:]] if alone else before
+        new = cell.step(own, shown)
         kept = [emit(relax.op.where(mask[0], now, before)) for now, before in zip(new, states, strict=False)]
         output = emit(relax.op.where(mask[0], new[0], zero))
         if together:
@@ -238,7 +243,7 @@ def _steps(lengths: relax.Expr, steps: int) -> relax.Expr:
     return constant(np.arange(steps).astype(str(lengths.ty.dtype)).reshape(steps, 1, 1))
 
 
-def _valid(emit: Function, lengths: relax.Expr, steps: int) -> relax.Expr:
+def valid_steps(emit: Function, lengths: relax.Expr, steps: int) -> relax.Expr:
     """Whether step t belongs to sequence n, (steps, batch, 1)."""
     return relax.op.less(_steps(lengths, steps), compound.reshape(lengths, (1, shape_of(lengths)[0], 1), emit))
 
@@ -248,7 +253,7 @@ def _reversed(emit: Function, value: relax.Expr, lengths: relax.Expr) -> relax.E
     steps, batch, _ = shape_of(value)
     last = emit(relax.op.subtract(compound.reshape(lengths, (1, batch, 1), emit), constant(np.int32(1))))
     mirrored = emit(relax.op.subtract(last, _steps(lengths, steps)))
-    places = emit(relax.op.where(emit(_valid(emit, lengths, steps)), mirrored, _steps(lengths, steps)))
+    places = emit(relax.op.where(emit(valid_steps(emit, lengths, steps)), mirrored, _steps(lengths, steps)))
     return emit(relax.op.gather_elements(value, emit(relax.op.broadcast_to(places, shape_of(value))), 0))
 
 

@@ -78,12 +78,15 @@ def run_layers(
     products: Sequence[Products],
     options: Options,
     times: Callable[[relax.Expr, relax.Expr], relax.Expr] | None = None,
+    lengths: relax.Expr | None = None,
+    alone: bool = False,
 ) -> list[relax.Expr]:
     """The hidden states of the last layer for all steps, and the last states (layers · directions, batch, size).
 
     sequence: (steps, batch, depth), or (batch, steps, depth) with `batch_first`, as is the result
     states:   the initial ones
     products: one for each layer and direction, directions innermost
+    lengths, alone: as in `over_time`; the sequence's values beyond the lengths may be anything
     """
     emit = node.emit
     if len(states) != _STATES.get(kind, 1) or any(shape_of(state)[0] != len(products) for state in states):
@@ -98,7 +101,9 @@ def run_layers(
             initial = [recurrent.part_of(emit, state, index) for state in states]
             cell = cell_of(node, kind, products[index], times)
             inputs = products[index].inputs(sequence)
-            output, last = recurrent.over_time(node, cell, inputs, initial, backwards=direction == 1)
+            output, last = recurrent.over_time(
+                node, cell, inputs, initial, backwards=direction == 1, lengths=lengths, alone=alone
+            )
             finals.append(last)
             outputs.append(output)
         sequence = outputs[0] if len(outputs) == 1 else emit(relax.op.concat(outputs, 2))
@@ -118,6 +123,7 @@ def run_float_layers(
     parameters: Sequence[relax.Expr],
     has_biases: bool,
     options: Options,
+    lengths: relax.Expr | None = None,
 ) -> list[relax.Expr]:
     """As `run_layers`, with the weights of each layer and direction in PyTorch's order: w_ih, w_hh, the biases if there
     are any, w_hr if the hidden state is projected. Raises ModelFormatError for another number of them."""
@@ -132,7 +138,7 @@ def run_float_layers(
         b_ih, b_hh = rest[:2] if has_biases else (None, None)
         project = _linear(node, rest[-1], None) if count > usual else None
         products.append(float_products(node, w_ih, w_hh, b_ih, b_hh, project))
-    return run_layers(node, kind, sequence, states, products, options)
+    return run_layers(node, kind, sequence, states, products, options, lengths=lengths)
 
 
 def float_products(

@@ -42,6 +42,10 @@ def from_pytorch(
                     the module has neither, the engine keeps the value between calls, from zeros on
                     (`Engine.reset_state`)
 
+    Sequences that TorchScript packs (`pack_padded_sequence`) are computed padded: any lengths may be given at run time,
+    and where PyTorch's result would end with the longest sequence, it has as many steps as the input. The example's
+    longest sequence must take all of them.
+
     Files are read and imported in a separate process, which costs the first import a few seconds: PyTorch's readers
     crash on some damaged files, and TorchScript is a program that the import evaluates. That process does not know
     operators that extensions register in this one: load a file that needs them with `torch.jit.load` and pass the

@@ -28,6 +28,7 @@ _PRIM: dict[str, Any] = {
     "prim::is_quantized": lambda tensor: tensor.is_quantized,
     "prim::requires_grad": lambda tensor: False,
     "prim::is_cuda": lambda tensor: tensor.is_cuda,
+    "prim::type": lambda device: device.type,
     "prim::is_nested": lambda tensor: tensor.is_nested,
     "prim::min": lambda *values: min(*values),
     "prim::max": lambda *values: max(*values),

@@ -26,13 +26,24 @@ from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
 from .registry import CONVERTERS
-from .values import Reference, Traced, array_of, dtype_name, flattened, overlap, plain, qparams_of, traced_in
+from .values import (
+    BatchSizes,
+    PackedData,
+    Reference,
+    Traced,
+    array_of,
+    dtype_name,
+    flattened,
+    overlap,
+    plain,
+    qparams_of,
+    traced_in,
+)
 
-REMEDIES = {
-    "aten::_pack_padded_sequence": "the sizes of packed sequences are only known at run time: call the layer on the "
-    "padded batch, or export the model to ONNX, where it keeps the lengths",
-}
-"""What to do about an operator that is not supported, other than to rewrite it."""
+OF_PACKED_DATA = frozenset((
+    "aten::_pad_packed_sequence", "aten::dim", "aten::gru", "aten::lstm", "aten::quantized_gru",
+    "aten::quantized_lstm", "aten::rnn_relu", "aten::rnn_tanh", "prim::device", "prim::dtype",
+))  # fmt: skip
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
@@ -88,6 +99,11 @@ def quantized_engine(engine: str) -> Iterator[None]:
         yield
     finally:
         torch.backends.quantized.engine = before
+
+
+def _is_batch_size(kind: str, operands: list[Any]) -> bool:
+    """Whether it is the number of packed sequences, of which each has a first step."""
+    return kind == "aten::select" and isinstance(operands[0], BatchSizes) and operands[1:] == [0, 0]
 
 
 class Importer:
@@ -166,6 +182,10 @@ class Importer:
 
     def _output(self, index: int, value: Any) -> tuple[TensorSpec, relax.Expr]:
         name = "output" if index == 0 else f"output_{index}"
+        if isinstance(value, PackedData):
+            raise UnsupportedOperatorError(
+                f"{self.source}: output {index} is a packed sequence; return what pad_packed_sequence makes of it"
+            )
         if isinstance(value, Traced):
             self._check_fresh(value, "the result")
             example, expr = value.example, value.expr
@@ -208,6 +228,8 @@ class Importer:
             operands = self._operands(node)
             if kind == "prim::GetAttr":
                 return [self._hold(attribute(operands[0], node.s("name")))]
+            if kind == "prim::isinstance":
+                return [self._is_instance(node, operands[0])]
             if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
                 return list(operands[0])
             handled, result = structural(kind, operands)
@@ -215,15 +237,26 @@ class Importer:
                 return [result] if node.outputsSize() == 1 else []
             return self._operator(node, kind, operands)
 
+    def _is_instance(self, node: Any, value: Any) -> bool:
+        """By the type that the script declares, or that of the value where it may be one of several."""
+        (operand,) = node.inputs()
+        found = [operand.type(), self._torch._C._jit_try_infer_type(plain(value)).type()]
+        return any(one.isSubtypeOf(wanted) for one in found for wanted in node.tys("types"))
+
     def _operator(self, node: Any, kind: str, operands: list[Any]) -> Sequence[Any]:
         depends = any(True for _ in traced_in(operands))
-        if kind in QUESTIONS or (not depends and (kind in ARITHMETIC or kind in CONVERTERS)):
+        self._check_packed(node, kind, operands)
+        if (
+            kind in QUESTIONS
+            or _is_batch_size(kind, operands)
+            or (not depends and (kind in ARITHMETIC or kind in CONVERTERS))
+        ):
             return self._results(node, evaluate(node, [plain(value) for value in operands], is_constant=not depends))
         if kind not in CONVERTERS:
-            remedy = REMEDIES.get(
-                kind, "rewrite this part of the model with other operators or keep it out of the module"
+            raise UnsupportedOperatorError(
+                f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other operators "
+                "or keep it out of the module"
             )
-            raise UnsupportedOperatorError(f"{where(node)}: operator {kind} is not supported; {remedy}")
         in_place = kind.endswith("_") and not kind.endswith("__")
         arguments = self._arguments(node, operands)
         target = operands[0] if in_place else None
@@ -245,6 +278,17 @@ class Importer:
         if node.outputsSize() == 1 and isinstance(examples[0], (list, tuple)):
             return [[self._result(e, v) for e, v in zip(examples[0], values, strict=True)]]
         return [self._result(example, v) for example, v in zip(examples, values, strict=True)]
+
+    def _check_packed(self, node: Any, kind: str, operands: list[Any]) -> None:
+        """The number of packed rows is the example's, but not that of other inputs."""
+        packed = next((traced for traced in traced_in(operands) if isinstance(traced, PackedData)), None)
+        if packed is None or kind in OF_PACKED_DATA:
+            return
+        if kind != "aten::size" or len(operands) < 2 or operands[1] % packed.example.dim() == 0:
+            raise UnsupportedOperatorError(
+                f"{where(node)}: operator {kind} on the data of packed sequences is not supported, only recurrent "
+                "layers; apply it before pack_padded_sequence or after pad_packed_sequence"
+            )
 
     def _hold(self, value: Any) -> Any:
         if isinstance(value, self._torch.Tensor):

@@ -14,7 +14,7 @@ QUESTIONS = frozenset((
     "aten::is_floating_point", "aten::is_quantized", "aten::len", "aten::ndimension", "aten::numel", "aten::q_scale",
     "aten::q_zero_point", "aten::qscheme", "aten::requires_grad", "aten::size", "aten::stride", "prim::device",
     "prim::dtype", "prim::is_cuda", "prim::is_nested", "prim::is_quantized", "prim::layout", "prim::requires_grad",
-    "prim::shape",
+    "prim::shape", "prim::type",
 ))  # fmt: skip
 
 # Arithmetic on numbers, strings and constant tensors, and newly created tensors: PyTorch evaluates these

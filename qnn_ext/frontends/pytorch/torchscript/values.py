@@ -32,6 +32,24 @@ class Traced:
     stale: bool = False  # an in-place operator changed this memory through another view
 
 
+@dataclass(eq=False)
+class PackedData(Traced):
+    """The data of packed sequences: `example` has a row for each step of each sequence, `expr` is padded.
+
+    expr:    (steps, batch, …); beyond a sequence's end it may be anything
+    lengths: (batch,) int32, from 1 to steps
+    """
+
+    lengths: relax.Expr | None = None
+
+
+@dataclass(eq=False)
+class BatchSizes(Traced):
+    """How many of the packed sequences have each step; lengths: those of the data."""
+
+    lengths: relax.Expr | None = None
+
+
 @dataclass(frozen=True)
 class Reference:
     """A module, or an object that a module holds, with its path from the model."""

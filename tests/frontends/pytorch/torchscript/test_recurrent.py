@@ -107,20 +107,7 @@ def test_quantized_cells(kind):
     assert [note.operator for note in module.notes if "gates" in note.reason]
 
 
-def test_refusals():
-    """Dropout while training, and packed sequences."""
+def test_dropout_while_training_is_refused():
     module, inputs = network("lstm with dropout in eval mode", False)
     with pytest.raises(UnsupportedOperatorError, match="eval"):
         from_pytorch(torch.jit.trace(module.train(), inputs, check_trace=False), inputs)
-
-    class Packed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.GRU(5, 4)
-
-        def forward(self, x):
-            packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([6, 4, 2]))
-            return self.layer(packed)[1]
-
-    with pytest.raises(UnsupportedOperatorError, match=r"packed sequences.* export the model to ONNX"):
-        from_pytorch(torch.jit.trace(Packed().eval(), inputs, check_trace=False), inputs)

@@ -16,38 +16,58 @@ from ..formulas import rounded_product
 from ..node import Node
 from ..packed import unpack_linear
 from ..registry import converter
-from ..values import plain
+from ..values import PackedData, plain
 from .dynamic import half_linear
+from .sequences import packed_data, padded_with
 
 _GATES_NOTE = "the gates of the recurrent layer are float in PyTorch, its products are integer"
 
 
 @converter("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
-def _layers(node: Node) -> list[relax.Expr]:
+def _layers(node: Node) -> list[Any]:
     """Layers in float."""
-    options = _options(node)
+    options, (sequence, lengths) = _options(node), _sequence(node)
     parameters = [node.to_expr(value) for value in node.raw("params")]
     kind = node.kind.removeprefix("aten::")
-    return run_float_layers(
-        node, kind, node.expr("input"), _states(node), parameters, bool(node["has_biases"]), options
+    results = run_float_layers(
+        node, kind, sequence, _states(node), parameters, bool(node["has_biases"]), options, lengths
     )
+    return _packed_again(node, results, lengths)
 
 
 @converter("aten::quantized_lstm", "aten::quantized_gru")
-def _quantized_layers(node: Node) -> list[relax.Expr]:
+def _quantized_layers(node: Node) -> list[Any]:
     """Layers whose products are dynamically quantized: that with the input has one scale for all steps."""
-    options = _options(node)
+    options, (sequence, lengths) = _options(node), _sequence(node)
+    if lengths is not None:  # padding must not widen the range
+        sequence = padded_with(node, sequence, lengths, 0.0)
     node.note(_GATES_NOTE)
     products = [_products(node, plain(parameters)) for parameters in node["params"]]
     kind = node.kind.removeprefix("aten::quantized_")
-    return run_layers(node, kind, node.expr("input"), _states(node), products, options, partial(rounded_product, node))
+    times = partial(rounded_product, node)
+    alone = lengths is not None
+    results = run_layers(node, kind, sequence, _states(node), products, options, times, lengths, alone)
+    return _packed_again(node, results, lengths)
 
 
 def _options(node: Node) -> Options:
-    if "data" in node.arguments:
-        raise node.unsupported("packed sequences; pad them to the same length")
     check_training(node["train"], float(node["dropout"]))
-    return Options(int(node["num_layers"]), bool(node["bidirectional"]), bool(node["batch_first"]))
+    return Options(int(node["num_layers"]), bool(node["bidirectional"]), bool(node.get("batch_first", False)))
+
+
+def _sequence(node: Node) -> tuple[relax.Expr, relax.Expr | None]:
+    """The input, padded if it is packed, and the lengths of packed sequences."""
+    if "data" not in node.arguments:
+        return node.expr("input"), None
+    data = packed_data(node)
+    return data.expr, data.lengths
+
+
+def _packed_again(node: Node, results: list[relax.Expr], lengths: relax.Expr | None) -> list[Any]:
+    """The results, the first one as packed data if the sequences have lengths."""
+    if lengths is None:
+        return results
+    return [PackedData(node.examples[0], results[0], lengths=lengths), *results[1:]]
 
 
 def _states(node: Node) -> list[relax.Expr]:

@@ -133,6 +133,19 @@ def _index_select(node: Node) -> relax.Expr:
     return relax.op.take(node.expr("self"), indices, axis=axis, mode="clip")
 
 
+@converter("aten::index")
+def _index(node: Node) -> relax.Expr:
+    """x[:, indices], along one axis."""
+    given = [(axis, indices) for axis, indices in enumerate(node.raw("indices")) if indices is not None]
+    kinds = [str(node.to_expr(indices).ty.dtype) for _, indices in given]
+    if kinds not in (["int32"], ["int64"]):
+        raise node.unsupported(f"indices of dtypes {', '.join(kinds)}; one tensor of integers is supported")
+    ((axis, indices),) = given
+    length = node.shape_of("self")[axis]
+    checked = checked_indices(node.emit, node.to_expr(indices), length, node.label, negative=True)
+    return relax.op.take(node.expr("self"), checked, axis=axis, mode="clip")
+
+
 @converter("aten::flip")
 def _flip(node: Node) -> relax.Expr:
     value = node.expr("self")
