@@ -2,7 +2,8 @@
 
 A batched matrix product, or a convolution over one or three dimensions, is computed in a different shape from the
 model's. Its bias, scales and activation then come after a reshape, out of reach of its kernel; computed in the shape of
-the product they become part of the kernel, and the reshapes of one product and the next meet.
+the product they become part of the kernel, and the reshapes of one product and the next meet. What is already computed
+in the shape of a product stays there: a residual sum belongs to the product's kernel, whatever its other operand is.
 """
 
 from __future__ import annotations
@@ -15,28 +16,40 @@ from tvm import IRModule, relax
 from ..op.arguments import data_of
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.relax_table import traits_of
-from ..op.traits import Data, Traits
+from ..op.traits import Data, Kind, Traits
 from .fuse import is_elementwise
 from .layout.forms import is_tensor, static_shape
 from .layout.reshapes import blocks
-from .rewrite import Emit, rewrite
+from .rewrite import Emit, operands, rewrite
 
 
 def sink_reshapes(mod: IRModule) -> IRModule:
     """`mod` with every elementwise operator that follows a reshape computed in the shape before it."""
     sources: dict[Any, Any] = {}  # variable -> what it is a reshape of
+    products: set[Any] = set()  # variables in the shape of a product: its result, and elementwise operators behind it
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         if traits_of(expr).reshapes and isinstance(data := data_of(expr), relax.Var):
             var = emit(expr)
             moved = reshaped(sources.get(data, data), static_shape(var), emit)
             return var if moved is None else moved
+        if traits_of(expr).kind is Kind.ACCUMULATOR:
+            var = emit(expr)
+            products.add(var)
+            return var
         if not is_elementwise(expr):
             return None
         var = emit(expr)
         shape = static_shape(var)
-        moved = None if shape is None else _in_front(expr, shape, sources, emit)
-        return var if moved is None else reshaped(moved, shape, emit)
+        if any(operand in products and static_shape(operand) == shape for operand in operands(expr)):
+            products.add(var)
+            return var
+        moved = None if shape is None else _in_front(expr, shape, sources, products, emit)
+        if moved is None:
+            return var
+        if any(operand in products for operand in map(sources.get, operands(expr))):
+            products.add(moved)
+        return reshaped(moved, shape, emit)
 
     def reshaped(source: Any, shape: tuple[int, ...] | None, emit: Emit) -> Any:
         if shape is None or static_shape(source) is None:
@@ -50,12 +63,14 @@ def sink_reshapes(mod: IRModule) -> IRModule:
     return rewrite(mod, rule)
 
 
-def _in_front(expr: relax.Call, shape: tuple[int, ...], sources: dict[Any, Any], emit: Emit) -> Any:
-    """The operator applied to the sources of its reshaped operands, or None."""
+def _in_front(expr: relax.Call, shape: tuple[int, ...], sources: dict[Any, Any], products: set[Any], emit: Emit) -> Any:
+    """The operator applied to the sources of its reshaped operands, in the shape of a product if one is among them; or
+    None."""
     traits, args = traits_of(expr), list(expr.args)
     positions = [traits.index(one.name) for one in traits.data]
     data = [args[i] for i in positions if is_tensor(args[i])]
-    source = next((sources[v] for v in data if v in sources and shape_of(v) == shape), None)
+    found = [sources[v] for v in data if v in sources and shape_of(v) == shape]
+    source = min(found, key=lambda one: one not in products, default=None)
     if source is None or 0 in shape:
         return None
     wanted = shape_of(source)

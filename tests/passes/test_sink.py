@@ -95,3 +95,24 @@ def test_a_chain_of_layers_stays_flat(rng):
     sunk = sink_reshapes(mod)
     np.testing.assert_array_equal(interpret(sunk, inputs)[0], interpret(mod, inputs)[0])
     assert order(sunk).count("reshape") == 1
+
+
+def test_a_residual_sum_stays_in_the_shape_of_its_product(rng):
+    params = [var("x", (10, 8), "uint8"), var("y", (2, 5, 6), "float32")]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            acc = builder.emit(op.dense_accumulate(params[0], WEIGHT, out_dtype="int32"))
+            real = builder.emit(op.dequantize(acc, VECTOR, 0, axis=-1))
+            flat = builder.emit(relax.op.reshape(params[1], (10, 6)))
+            result = builder.emit_output(builder.emit(relax.op.add(real, flat)))
+        builder.emit_func_output(result)
+    sunk = sink_reshapes(builder.get())
+    assert [name for name in order(sunk) if name] == [
+        "qnn.dense_accumulate",
+        "qnn.dequantize",
+        "reshape",
+        "add",
+    ]
+    inputs = [random_integers(rng, (10, 8), "uint8"), rng.standard_normal((2, 5, 6)).astype(np.float32)]
+    np.testing.assert_array_equal(interpret(sunk, inputs)[0], interpret(builder.get(), inputs)[0])

@@ -15,6 +15,7 @@ from qnn_ext.numerics.annotations import WEAVE
 from qnn_ext.op.base import constant
 from qnn_ext.op.evaluate import interpret
 from qnn_ext.targets.names import make_target
+from qnn_ext.topi_int8.cpu.microkernel import MOST_WOVEN_STEPS
 from tests.cpus import TARGETS
 
 from ..passes.modules import compile_and_run, inputs_of, module
@@ -66,7 +67,7 @@ CASES = {
     "several images": lambda: _conv((3, 7, 7, 128), 96),
     "a stride": lambda: _conv((1, 15, 13, 64), 64, stride=2),
     "a single tile": lambda: _conv((1, 2, 2, 64), 32),
-    "more steps than a part takes": lambda: _dense(28, 1000, 128),
+    "the most steps": lambda: _dense(28, 192, 128),
     "a remainder of steps": lambda: _dense(35, 92, 64),
     "a remainder of rows": lambda: _dense(37, 128, 64),
     "fewer steps than parts": lambda: _dense(35, 4, 64),
@@ -92,7 +93,7 @@ def test_equals_the_interpreter_as_a_program(num_threads):
     assert np.array_equal(engine(*inputs), interpret(mod, inputs)[0])
 
 
-def test_only_long_epilogues_are_marked():
+def test_only_long_epilogues_behind_short_sums_are_marked():
     def marked(mod) -> bool:
         functions = lower_module(mod, make_target("avx512_vnni", num_threads=1)).functions.values()
         return any(_marked(function) for function in functions if isinstance(function, tirx.PrimFunc))
@@ -101,6 +102,12 @@ def test_only_long_epilogues_are_marked():
         acc = emit(qnn.dense(x, _weight(64, 128), 3, 0, 0.05, 0.01))
         return emit(qnn.requantize(acc, 0.0005, 0, 0.1, 3, out_dtype="uint8"))
 
+    def function(emit, x):
+        acc = emit(qnn.dense(x, _weight(64, 128), 3, 0, 0.05, 0.01))
+        return emit(relax.op.sigmoid(emit(qnn.dequantize(acc, 0.0005, 0, out_dtype="float32"))))
+
     assert marked(_dense(28, 128, 64))
+    assert not marked(_dense(28, 4 * MOST_WOVEN_STEPS + 4, 64))
+    assert not marked(module([((28, 128), "uint8")], function))
     assert not marked(module([((28, 128), "uint8")], short))
     assert not marked(_dense(28, 4, 16))

@@ -73,8 +73,12 @@ NEAR_SHARE = 16
 AHEAD_SHARE = 4
 """Prefetches are a quarter of the L2 cache ahead, because of memory latency."""
 
-LONG_EPILOGUE = 4
-"""Float operations from which on an epilogue counts as long: a requantization has two, a sum after it four more."""
+LONG_EPILOGUE, LONGEST_WOVEN = 4, 16
+"""Float operations of the epilogues that are woven: a requantization has two, a sum after it four more. Functions such
+as exp have more: woven, such a chain takes longer than the dot products that run beside it, and fills the CPU's
+scheduler, while the chains of a whole tile side by side keep all units busy."""
+MOST_WOVEN_STEPS = 48
+"""After more steps along k, what a tile's end costs is less than what weaving costs all of its dot products."""
 
 
 @dataclass(frozen=True)
@@ -388,7 +392,8 @@ def _vectorize_epilogue(
         sch.reorder(outer, *pixels, vector)
         sch.vectorize(vector)
         parts = math.prod(extent(sch, loop) for loop in (outer, *pixels))
-        if width >= lanes and parts <= steps and _float_operations(sch.get(output)) >= LONG_EPILOGUE:
+        long = LONG_EPILOGUE <= _float_operations(sch.get(output)) <= LONGEST_WOVEN
+        if width >= lanes and parts <= steps <= MOST_WOVEN_STEPS and long:
             sch.annotate(sch.fuse(outer, *pixels), WEAVE, 1)
         else:
             _unroll(sch, [outer, *pixels])

@@ -24,9 +24,6 @@ from tvm import ir, tirx
 
 from ...numerics.annotations import WEAVE, annotation_of
 
-MOST_STEPS = 16
-"""Steps along k between two parts of the epilogue, at most: about as far as a CPU looks ahead."""
-
 FEWEST_TILES = 4
 """With fewer, most are the first and the last, which are not pipelined."""
 
@@ -109,7 +106,7 @@ def _pipelined(tile: _Tile) -> tirx.Stmt:
     index, part = tirx.Var("tile", "int32"), tirx.Var("part", "int32")
     this, bound = _at(tile, index + 1)
     previous, bound_before = _at(tile, index, {accumulators: held})
-    between = min(steps // parts, MOST_STEPS)
+    between = steps // parts
     woven = _for(part, parts, [_dots(tile, this, part * between, between), _part(tile, previous, part)])
     rest = _dots(tile, this, _int32(parts * between), steps - parts * between)
     body = [*bound, *bound_before, *_initial(tile, this), woven, rest, *copies]
