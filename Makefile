@@ -1,11 +1,11 @@
-# make demo | check | test | test-all | lint | bench. Each sets up .venv first; PYTHON names the interpreter it is made from (3.10 to 3.13).
+# make demo | check | test | test-all | lint | bench | docs. Each sets up .venv first; PYTHON names the interpreter it is made from (3.10 to 3.13).
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-all lint bench clean
+.PHONY: demo check test test-all lint bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m scripts.demo
@@ -29,6 +29,10 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.test
+	$(BIN)/python -m scripts.site
+	@echo build/site/index.html
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

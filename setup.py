@@ -13,6 +13,15 @@ BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotl
 CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
 SIGN = ["cryptography>=42"]
 PASCAL = ["nvidia-cuda-nvrtc-cu12; sys_platform != 'darwin'"]  # GPUs before sm_75, which CUDA 13 dropped
+DOCS = [
+    "furo>=2025",
+    "ipykernel>=6",
+    "jupytext>=1.16",
+    "myst-nb>=1.3",
+    "sphinx>=8",
+    "sphinx-copybutton",
+    "sphinx-design",
+]
 TEST = [
     "pytest>=8",
     "pytest-xdist",
@@ -25,6 +34,7 @@ TEST = [
     *BENCH,
     *CUDA,
     *PASCAL,
+    *DOCS,
 ]
 
 setup(
@@ -55,6 +65,7 @@ setup(
         "cuda": CUDA,
         "sign": SIGN,
         "bench": BENCH,
+        "docs": DOCS,
         "test": TEST,
         "all": TFLITE + ONNX + TORCH + TUNE + TEST,
     },

@@ -14,7 +14,7 @@ LONG = (
     "tests/cuda/test_models.py",
     "tests/processes/test_ends.py",
     "tests/arm/test_models.py",
-    "tests/test_readme.py",
+    "tests/test_documentation.py",
     "tests/models/test_engine.py",
     "tests/conformance/test_near_ties.py",
     "tests/fuzz/test_fuzz.py",

@@ -65,17 +65,20 @@ for layer in sorted(engine.profile(), key=lambda layer: -layer.seconds)[:3]:
 # 7. Keep. One file holds everything; it loads without the frontend and refuses to run on a CPU that lacks the
 #    instructions.
 
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "digits.qnn"
-    engine.save(path)
-    np.testing.assert_array_equal(qnn_ext.load(path)(picture), engine(picture))
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
+path = folder / "digits.qnn"
+engine.save(path)
+np.testing.assert_array_equal(qnn_ext.load(path)(picture), engine(picture))
 
-    # 8. The same on the command line.
+# 8. The same on the command line.
 
-    for command in (
-        ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "-o", path],
-        ["qnn-ext", "run", path, "--input", HERE / "digit.png", "--labels", DATA / "digits_labels.txt", "--top", "3"],
-        ["qnn-ext", "bench", path, "--threads", "1"],
-    ):
-        print("$", *command, flush=True)
-        subprocess.run(command, check=True)
+for command in (
+    ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "-o", path],
+    ["qnn-ext", "run", path, "--input", HERE / "digit.png", "--labels", DATA / "digits_labels.txt", "--top", "3"],
+    ["qnn-ext", "bench", path, "--threads", "1"],
+):
+    print("$", *command, flush=True)
+    subprocess.run(command, check=True)
+
+temporary.cleanup()

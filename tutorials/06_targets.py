@@ -36,41 +36,44 @@ for family in CPU_FAMILIES:
 
 # 2. One file for several targets. It holds the model once for each of them, fastest first.
 
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "digits.qnn"
-    targets = ["avx512_vnni", "avx2", "x86-64"]
-    if host_architecture() != "x86_64":
-        targets.append("native")
-    qnn_ext.build(module, target=targets, num_threads=1).save(path)
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
+path = folder / "digits.qnn"
+targets = ["avx512_vnni", "avx2", "x86-64"]
+if host_architecture() != "x86_64":
+    targets.append("native")
+qnn_ext.build(module, target=targets, num_threads=1).save(path)
 
-    # 3. `load` takes the first that this CPU can run; the others are not even unpacked.
+# 3. `load` takes the first that this CPU can run; the others are not even unpacked.
 
-    loaded = qnn_ext.load(path)
-    print("inside:", ", ".join(target.get("mcpu", "?") for target in loaded.variants), "| runs:", loaded.target["mcpu"])
-    np.testing.assert_array_equal(loaded(image), expected)
+loaded = qnn_ext.load(path)
+print("inside:", ", ".join(target.get("mcpu", "?") for target in loaded.variants), "| runs:", loaded.target["mcpu"])
+np.testing.assert_array_equal(loaded(image), expected)
 
-    # 4. A process that only runs compiled models imports neither TVM's compiler nor a framework: it starts in a
-    #    fraction of a second and takes little more memory than NumPy and the model.
+# 4. A process that only runs compiled models imports neither TVM's compiler nor a framework: it starts in a
+#    fraction of a second and takes little more memory than NumPy and the model.
 
-    script = f"import sys, qnn_ext; qnn_ext.load({str(path)!r}); print('tvm imported:', 'tvm' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
+script = f"import sys, qnn_ext; qnn_ext.load({str(path)!r}); print('tvm imported:', 'tvm' in sys.modules)"
+subprocess.run([sys.executable, "-c", script], check=True)
 
-    # 5. The file holds machine code. Its distributor can sign it; users with the public key then load nothing else.
-    #    This takes pip install 'qnn-ext[sign]'. Keys may also be PEM files, see README for how to make them.
+# 5. The file holds machine code. Its distributor can sign it; users with the public key then load nothing else.
+#    This takes pip install 'qnn-ext[sign]'. Keys may also be PEM files, see README for how to make them.
 
-    private = Ed25519PrivateKey.generate()
-    qnn_ext.build(module, num_threads=1).save(path, sign=private)
-    np.testing.assert_array_equal(qnn_ext.load(path, verify=private.public_key())(image), expected)
-    try:
-        qnn_ext.load(path, verify=Ed25519PrivateKey.generate().public_key())
-    except qnn_ext.ArtifactError as error:
-        print("with another key:", str(error).partition(": ")[2])
+private = Ed25519PrivateKey.generate()
+qnn_ext.build(module, num_threads=1).save(path, sign=private)
+np.testing.assert_array_equal(qnn_ext.load(path, verify=private.public_key())(image), expected)
+try:
+    qnn_ext.load(path, verify=Ed25519PrivateKey.generate().public_key())
+except qnn_ext.ArtifactError as error:
+    print("with another key:", str(error).partition(": ")[2])
 
-    # 6. The same on the command line.
+# 6. The same on the command line.
 
-    for command in (
-        ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "--target", ",".join(targets), "-o", path],
-        ["qnn-ext", "inspect", path],
-    ):
-        print("$", *command, flush=True)
-        subprocess.run(command, check=True)
+for command in (
+    ["qnn-ext", "compile", DATA / "digits_cnn_int8.tflite", "--target", ",".join(targets), "-o", path],
+    ["qnn-ext", "inspect", path],
+):
+    print("$", *command, flush=True)
+    subprocess.run(command, check=True)
+
+temporary.cleanup()

@@ -34,57 +34,60 @@ task = tasks[0]
 space = autotune.space_of(task)
 print(f"{task.name}: {len(space)} configurations, the default is {space.default}")
 
-with tempfile.TemporaryDirectory() as folder:
-    log = Path(folder) / "tuning.jsonl"
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
+log = folder / "tuning.jsonl"
 
-    # 3. A tuner proposes, the builder compiles, the runner compares each candidate with the interpreter and then times
-    #    it in turns with the default. Results are logged as soon as they are measured. The names are AutoTVM's.
+# 3. A tuner proposes, the builder compiles, the runner compares each candidate with the interpreter and then times
+#    it in turns with the default. Results are logged as soon as they are measured. The names are AutoTVM's.
 
-    option = autotune.measure_option(
-        builder=autotune.LocalBuilder(timeout=60), runner=autotune.LocalRunner(repeat=8, timeout=60)
-    )
-    tuner = autotune.GATuner(task)
-    decision = tuner.tune(TRIALS, option, callbacks=[autotune.log_to_file(log)])
-    for result in tuner.results.values():
-        print(f"   {result.configuration}: {result.gops:.0f} GOP/s, {result.ratio:.2f} of the default's time")
-    print(f"decided for {decision.best.configuration}")
+option = autotune.measure_option(
+    builder=autotune.LocalBuilder(timeout=60), runner=autotune.LocalRunner(repeat=8, timeout=60)
+)
+tuner = autotune.GATuner(task)
+decision = tuner.tune(TRIALS, option, callbacks=[autotune.log_to_file(log)])
+for result in tuner.results.values():
+    print(f"   {result.configuration}: {result.gops:.0f} GOP/s, {result.ratio:.2f} of the default's time")
+print(f"decided for {decision.best.configuration}")
 
-    # 4. Tuning again with the same log measures nothing twice, even after Ctrl-C or a power cut.
+# 4. Tuning again with the same log measures nothing twice, even after Ctrl-C or a power cut.
 
-    again = autotune.GATuner(task)
-    again.tune(TRIALS, option, callbacks=[autotune.log_to_file(log)])
-    print(f"the second time, {again.new} of {TRIALS} were measured")
-    assert again.new == 0
-    option.close()
+again = autotune.GATuner(task)
+again.tune(TRIALS, option, callbacks=[autotune.log_to_file(log)])
+print(f"the second time, {again.new} of {TRIALS} were measured")
+assert again.new == 0
+option.close()
 
-    # 5. `apply_history_best` hands the log to `build`. A log may hold records of many models and machines: those
-    #    for other workloads and targets are not applied.
+# 5. `apply_history_best` hands the log to `build`. A log may hold records of many models and machines: those
+#    for other workloads and targets are not applied.
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # there would be warnings about records that do not apply
-        with autotune.apply_history_best(log):
-            tuned = qnn_ext.build(module, num_threads=1)
-    image = np.random.default_rng(0).random(module.inputs[0].shape, dtype=np.float32)
-    np.testing.assert_array_equal(tuned(image), qnn_ext.Interpreter(module)(image))
-    print("the tuned model computes the same bits")
+with warnings.catch_warnings():
+    warnings.simplefilter("error")  # there would be warnings about records that do not apply
+    with autotune.apply_history_best(log):
+        tuned = qnn_ext.build(module, num_threads=1)
+image = np.random.default_rng(0).random(module.inputs[0].shape, dtype=np.float32)
+np.testing.assert_array_equal(tuned(image), qnn_ext.Interpreter(module)(image))
+print("the tuned model computes the same bits")
 
-    # 6. All tasks of a model in one call, or on the command line, with live progress, a table and a plot.
+# 6. All tasks of a model in one call, or on the command line, with live progress, a table and a plot.
 
-    started = time.perf_counter()
-    report = autotune.tune(module, "native", trials=2, log=log, threads=1, tuner="ga")
-    print(report.markdown())
-    print(f"{time.perf_counter() - started:.0f} s")
+started = time.perf_counter()
+report = autotune.tune(module, "native", trials=2, log=log, threads=1, tuner="ga")
+print(report.markdown())
+print(f"{time.perf_counter() - started:.0f} s")
 
-    for command in (
-        ["qnn-ext", "tune", MODEL, "--threads", "1", "--trials", "2", "--tuner", "ga", "--log", log],
-        ["qnn-ext", "compile", MODEL, "--threads", "1", "--tuning", log, "-o", Path(folder) / "digits.qnn"],
-    ):
-        print("$", *command, flush=True)
-        subprocess.run(command, check=True)
+for command in (
+    ["qnn-ext", "tune", MODEL, "--threads", "1", "--trials", "2", "--tuner", "ga", "--log", log],
+    ["qnn-ext", "compile", MODEL, "--threads", "1", "--tuning", log, "-o", folder / "digits.qnn"],
+):
+    print("$", *command, flush=True)
+    subprocess.run(command, check=True)
 
-    # 7. Without a log to look after: a build that measures, the best few of each kernel by predicted cost. It keeps
-    #    what it finds in this user's cache (here in the log from above, so that little is left to measure), and the
-    #    next build takes it from there. On the command line: qnn-ext compile MODEL --measure
+# 7. Without a log to look after: a build that measures, the best few of each kernel by predicted cost. It keeps
+#    what it finds in this user's cache (here in the log from above, so that little is left to measure), and the
+#    next build takes it from there. On the command line: qnn-ext compile MODEL --measure
 
-    measured = qnn_ext.build(module, num_threads=1, measure=autotune.Measure(candidates=2, seconds=60, log=log))
-    np.testing.assert_array_equal(measured(image), tuned(image))
+measured = qnn_ext.build(module, num_threads=1, measure=autotune.Measure(candidates=2, seconds=60, log=log))
+np.testing.assert_array_equal(measured(image), tuned(image))
+
+temporary.cleanup()

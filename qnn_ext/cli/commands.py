@@ -14,7 +14,7 @@ import click
 from .. import __version__
 from ..errors import QnnError
 
-_COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as importing them all takes seconds
+COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as importing them all takes seconds
     "accuracy": ("accuracy", "accuracy_", "Compare a model's accuracy in its framework, in float and in 8 bits."),
     "bench": ("bench", "bench", "Time a model, and each of its kernels."),
     "cache": ("cache", "cache", "Show or clear the cache of builds."),
@@ -32,18 +32,18 @@ class _Commands(click.Group):
     """Imports a command when it is used: on a board, `run` and `bench` do without TVM's compiler."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        module, function, _ = _COMMANDS[cmd_name]
+        module, function, _ = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(f".{module}", __package__), function)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -1,4 +1,4 @@
-"""README tells the truth: its commands and snippets run, its links exist; OPERATORS.md matches the registries."""
+"""README and the pages of docs/ tell the truth: commands and snippets run, links exist; the site builds."""
 
 import re
 import subprocess
@@ -9,13 +9,22 @@ import pytest
 
 import qnn_ext
 from scripts import operators
+from scripts.site.tutorials import scripts
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = PAGES[0].read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str) -> list:
+    """The blocks of code in `language`, each with its page and number as the name of the test."""
+    return [
+        pytest.param(block, id=f"{page.stem}-{number}")
+        for page in PAGES
+        for number, block in enumerate(
+            re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        )
+    ]
 
 
 @pytest.fixture
@@ -45,10 +54,39 @@ def test_commands(script, run, links_for):
     run("bash", "-euo", "pipefail", "-c", script)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("script", blocks("python"))
 def test_snippets(script, run):
     run(sys.executable, "-c", script)
+
+
+def test_site(tmp_path, environment):
+    """The site builds without a warning; tutorials are shown without their output, test_tutorials.py executes them."""
+    pytest.importorskip("furo", reason="needs the documentation's tools: pip install 'qnn-ext[docs]'")
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.site", tmp_path],
+        cwd=ROOT,
+        env={**environment, "QNN_EXT_DOCS_EXECUTE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {path.relative_to(tmp_path).with_suffix("") for path in tmp_path.rglob("*.html")}
+    wanted = [
+        *(path.relative_to(ROOT / "docs") for path in PAGES[1:]),
+        *(Path("tutorials") / name.stem for name in scripts()),
+    ]
+    assert pages.issuperset(path.with_suffix("") for path in wanted)
+    assert len(pages) > len(wanted)  # the reference
+    outside = [
+        (page, link)
+        for page in tmp_path.rglob("*.html")
+        for link in re.findall(
+            r"<(?:script|link|img)[^>]+(?:src|href)=.(https?:[^\"' >]+)", page.read_text(encoding="utf-8")
+        )
+    ]
+    assert not outside, "a page loads nothing from the network"
 
 
 def test_every_make_target_exists():

@@ -1,0 +1,1 @@
+"""`python -m scripts.site`: the documentation as a site, from docs/, docstrings, commands and executed tutorials."""
