@@ -30,14 +30,17 @@ DOT_LATENCY = 4
 """Until another dot product may add to the same accumulator."""
 EPILOGUE_CYCLES = 1.5
 """For an accumulator's epilogue, partly hidden by the next tile's dot products."""
-BEHIND_DOT = 0.1
+BEHIND_DOT = 0.02
 """For each accumulator of the tile: less of a large tile's epilogue overlaps."""
-ENTRY = 2.0
-"""To enter the loop over k, once a tile."""
+ENTRY = 8.0
+"""To enter and leave the loop over k, once a tile: half of a branch's misprediction, the rest of which is hidden."""
 PART_NARROWED, STORE = 0.3, 0.1
 """If narrowing to 8 bits does not fill a register; for each store."""
 LOOP_OVERHEAD = 0.5
 """Per iteration of the loop over k, on a core with two ports for dot products."""
+FAR_LOAD = 2.0
+"""To load a register of weights from L2 on a core with two ports for dot products, which take them faster than they
+come."""
 COPIED_STEP = 0.1
 """To copy the activations that a dot product reads."""
 RAGGED_EPILOGUE = 40
@@ -199,22 +202,23 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
 
     For a core with one full dot product and one full load per cycle, and for one with two of each, as all have for
     floats, and half a cycle of overhead that it cannot hide; in units of the dot products alone. Weights that do not
-    stay in L1 load at half speed.
+    stay in L1 load at half speed, or slower where two dot products per cycle read them.
     A loop that LLVM fully unrolls, with weights staying in registers from tile to tile, has no overhead, and the CPU
     sees the next tiles' chains.
     """
     pixels = tile.rows * tile.columns
     dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
     panel = domain.steps * tile.blocks * instruction.vector_bytes
-    weights = tile.blocks if panel <= PANEL_BYTES else 2 * tile.blocks
-    latency, overhead = float(DOT_LATENCY), LOOP_OVERHEAD
+    weights, far = (tile.blocks, 0.0) if panel <= PANEL_BYTES else (2 * tile.blocks, FAR_LOAD * tile.blocks)
+    latency, overhead, is_float = float(DOT_LATENCY), LOOP_OVERHEAD, instruction.sum_dtype == "float32"
     stay = domain.rows * domain.columns > pixels and domain.steps * tile.blocks + dots < instruction.registers
     if stay and domain.steps * (dots + pixels) <= UNROLLED:
-        weights, overhead = 0, 0.0
+        weights, far, overhead = 0, 0.0, 0.0
         latency /= max(1.0, AHEAD / (dots * domain.steps))
     single = max(dots, pixels / 2 + weights, latency) / dots
-    double = (max(dots / 2, (pixels + weights) / 2, latency) + overhead) / (dots / 2)
-    return double if instruction.sum_dtype == "float32" else ONE_PORT * single + TWO_PORTS * double
+    loads = (pixels + weights) / 2 if not far or is_float else pixels / 2 + far
+    double = (max(dots / 2, loads, latency) + overhead) / (dots / 2)
+    return double if is_float else ONE_PORT * single + TWO_PORTS * double
 
 
 def _instructions(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
