@@ -47,13 +47,14 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["qnn_ext", "qnn_ext.*"]),
     py_modules=["qnn_ext_program"],
-    package_data={"qnn_ext": ["data/*"]},
+    package_data={"qnn_ext": ["data/*", "report/templates/*"]},
     install_requires=[
         "apache-tvm==0.27.0.post1",
         # 0.1.15 segfaults in Schedule.tensorize, tvm.ir.save_json and MetaSchedule
         "apache-tvm-ffi==0.1.14.post1",
         "numpy>=1.26",
         "click>=8.1",
+        "jinja2>=3",
         "rich>=13",
         "pillow>=10",
     ],

@@ -1,4 +1,5 @@
-"""The command line: `qnn-ext quantize | compile | run | bench | compare | accuracy | memory | inspect | tune | cache`.
+"""The command line: `qnn-ext quantize | compile | run | bench | compare | accuracy | memory | inspect | report |
+tune | cache`.
 
 Exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage; 128 + the number of a signal: 130 interrupted, 143
 terminated, 129 hung up, and 141 (SIGPIPE) if the reader of the output is gone.

@@ -23,6 +23,7 @@ COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as imp
     "inspect": ("inspect", "inspect", "Show what a model holds, and what stays float and why."),
     "memory": ("memory", "memory_", "Show what weights and feature maps take in float32 and in 8 bits."),
     "quantize": ("quantize", "quantize", "Quantize a float model and compile it."),
+    "report": ("report", "report", "Write a page about a model: graph, time, memory, errors."),
     "run": ("run", "run", "Run a model on images or arrays."),
     "tune": ("tune", "tune_", "Find the fastest configurations of a model's kernels."),
 }
@@ -57,6 +58,7 @@ def cli() -> None:
       qnn-ext compile mobilenet.tflite -o mobilenet.qnn
       qnn-ext run mobilenet.qnn --input photo.jpg --labels labels.txt
       qnn-ext bench mobilenet.qnn --profile
+      qnn-ext report mobilenet.tflite --profile
       qnn-ext quantize float.onnx --data calibration.npz -o integers.qnn
       qnn-ext compare float.onnx integers.qnn --data held_out.npz
       qnn-ext accuracy float.onnx --data photos/

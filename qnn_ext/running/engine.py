@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ArtifactError, QnnError, TargetError
-from ..module import ByPosition, check_inputs, in_model_order, run_by_sample, zeros
+from ..module import ByPosition, State, check_inputs, in_model_order, run_by_sample, zeros
 from ..processes import forking
 from ..processes.cores import default_threads
 from ..targets.backend import threads_of
@@ -234,6 +234,11 @@ class Engine(ByPosition):
         clone = Engine(self._model, self._variant, self._load_code, num_threads or self.num_threads)
         clone._built, clone._saved_with, clone.compiled = self._built, self._saved_with, self.compiled
         return clone
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The values that are kept between calls, with their initial ones."""
+        return self._model.states
 
     @property
     def has_states(self) -> bool:

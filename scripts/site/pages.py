@@ -32,6 +32,7 @@ MODULES = {  # a public module -> the title of its page
     "qnn_ext.quantize": "qnn_ext.quantize: post-training quantization",
     "qnn_ext.autotune": "qnn_ext.autotune: tuning",
     "qnn_ext.evaluation": "qnn_ext.evaluation: accuracy and memory",
+    "qnn_ext.report": "qnn_ext.report: one page per model",
     "qnn_ext.qat": "qnn_ext.qat: quantization-aware training",
     "qnn_ext.plugins": "qnn_ext.plugins",
     "qnn_ext.images": "qnn_ext.images",
