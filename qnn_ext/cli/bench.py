@@ -23,6 +23,8 @@ from .common import (
     step,
     verify_option,
 )
+from .outputs import check_output
+from .traces import layer_times, run_times, trace_events, write_json
 
 if TYPE_CHECKING:
     from ..running.pool import Throughput
@@ -43,6 +45,11 @@ _SECONDS_PER_REPEAT = (
 @click.option(
     "--seconds", type=click.FloatRange(0.01), default=2.0, show_default=True, help="How long --streams takes."
 )
+@click.option("--trace", type=FILE, help="Write when each kernel ran, as a trace for Perfetto and chrome://tracing.")
+@click.option(
+    "--export-layers", type=FILE, help="Write each kernel's times as JSON, as trtexec's --exportProfile does."
+)
+@click.option("--export-times", type=FILE, help="Write each run's times as JSON, as trtexec's --exportTimes does.")
 @verify_option
 @build_options
 @json_option
@@ -53,6 +60,9 @@ def bench(
     profile: bool,
     streams: int | None,
     seconds: float,
+    trace: Path | None,
+    export_layers: Path | None,
+    export_times: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -65,13 +75,25 @@ def bench(
       qnn-ext bench mobilenet.qnn --threads 1
       qnn-ext bench mobilenet.tflite --profile
       qnn-ext bench mobilenet.qnn --threads 1 --streams 8
+      qnn-ext bench mobilenet.qnn --trace trace.json
     """
+    exported = [path for path in (trace, export_layers, export_times) if path is not None]
+    for path in exported:
+        check_output(path, [model])
     engine = open_engine(model, **options)
     with step(f"timing {model.name}"):
         number = number or _calls_per_repeat(engine)
         timing = engine.time(number=number, repeat=repeat)
-        layers = engine.profile(repeat=repeat) if profile else []
+        spans = engine.spans(repeat) if profile or exported else None
+        layers = engine.profile_of(spans) if profile and spans is not None else []
         throughput = _throughput(engine, streams, seconds) if streams else None
+    if spans is not None:
+        if trace is not None:
+            write_json(trace, trace_events(engine, spans))
+        if export_layers is not None:
+            write_json(export_layers, layer_times(engine, spans))
+        if export_times is not None:
+            write_json(export_times, run_times(spans))
     macs = sum(kernel.macs for kernel in engine.kernels)
     data: dict[str, Any] = {
         "model": str(model),

@@ -287,9 +287,18 @@ class Engine(ByPosition):
 
     def profile(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> list[LayerProfile]:
         """Median seconds of each kernel over `repeat` runs, in execution order."""
+        return self.profile_of(self.spans(repeat, inputs))
+
+    def spans(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> np.ndarray:
+        """When each kernel started and ended in each of `repeat` runs, measured on the thread that calls them: float64
+        seconds since the first start, of shape (repeat, kernels, 2)."""
         with self._lock:
-            seconds = self._with_sample(inputs).profile(repeat)
-        return [LayerProfile(kernel, value) for kernel, value in zip(self.kernels, seconds, strict=True)]
+            return self._with_sample(inputs).spans(repeat)
+
+    def profile_of(self, spans: np.ndarray) -> list[LayerProfile]:
+        """The profile that `spans` measured: the median seconds of each kernel."""
+        seconds = np.median(spans[..., 1] - spans[..., 0], axis=0)
+        return [LayerProfile(kernel, float(value)) for kernel, value in zip(self.kernels, seconds, strict=True)]
 
     def _with_sample(self, inputs: Sequence[np.ndarray] | None) -> Executor:
         """The executor with its inputs set, to zeros unless given; if the batch is symbolic, to the first sample."""

@@ -36,8 +36,9 @@ class Executor(Protocol):
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
         """Mean seconds of `number` runs, `repeat` times, without Python in between and without advancing the states."""
 
-    def profile(self, repeat: int) -> list[float]:
-        """Median seconds of each kernel over `repeat` runs, in the order they run."""
+    def spans(self, repeat: int) -> np.ndarray:
+        """When each kernel started and ended in `repeat` runs: float64 seconds since the first start, (repeat, kernels,
+        2), in the order they run; a kernel in a loop as if it ran once, for as long as it took in all rounds."""
 
 
 class _Value(NamedTuple):
@@ -131,16 +132,18 @@ class ProgramExecutor:
         self._function(*args)
         return tvm_runtime.seconds_per_call(self._module, "program", args, number, repeat)
 
-    def profile(self, repeat: int) -> list[float]:
+    def spans(self, repeat: int) -> np.ndarray:
         *args, _ = self._ready()
-        stamps = []
+        rows = []
         begin = self._profiled(args)
         time.sleep(_CALIBRATION)
         for _ in range(repeat):
             end = self._profiled(args)
-            stamps.append(np.diff(self._stamps))
+            rows.append(self._stamps.copy())
         ticks_per_second = (end[1] - begin[1]) / (end[0] - begin[0])
-        return [float(value) / ticks_per_second for value in np.median(stamps, axis=0)]
+        stamps = np.stack(rows)
+        since = (stamps - stamps[0, 0]) / ticks_per_second
+        return np.stack([since[:, :-1], since[:, 1:]], axis=-1)
 
     def _profiled(self, args: list[Any]) -> tuple[float, int]:
         """Run with time stamps; returns the time at the end, in seconds and in ticks."""
@@ -221,23 +224,23 @@ class MachineExecutor:
         args = [*self._buffers, *self._values]
         return tvm_runtime.seconds_per_call(self._machine, "main", args, number, repeat)
 
-    def profile(self, repeat: int) -> list[float]:
+    def spans(self, repeat: int) -> np.ndarray:
         """An event costs about 1 µs itself."""
         use_threads(self._tasks)
         self._called()
         machine = tvm_runtime.virtual_machine(self._library)
-        return profile_machine(machine, self._kernels, [*self._buffers, *self._values], repeat, lambda: None)
+        return machine_spans(machine, self._kernels, [*self._buffers, *self._values], repeat, lambda: None)
 
 
-def profile_machine(
+def machine_spans(
     machine: Any, kernels: Sequence[Kernel], args: Sequence[Any], repeat: int, wait: Callable[[], None]
-) -> list[float]:
-    """Median seconds of each kernel over `repeat` runs of `main`, each up to the end of `wait`.
+) -> np.ndarray:
+    """The spans of the kernels in `repeat` runs of `main`, each up to the end of `wait`.
 
     machine: must not be used for anything else, since an instrument cannot be removed
     """
     symbols = {kernel.symbol for kernel in kernels}
-    durations: list[list[float]] = []
+    spans: list[list[tuple[float, float]]] = []
     started = 0.0
 
     def instrument(function: Any, symbol: str, before_run: bool, result: Any, *args: Any) -> int:
@@ -248,13 +251,14 @@ def profile_machine(
             if before_run:
                 started = time.perf_counter()
             else:
-                durations[-1].append(now - started)
+                spans[-1].append((started, now))
         return 0  # go on
 
     machine["set_instrument"](instrument)
     for _ in range(repeat + 1):
-        durations.append([])
+        spans.append([])
         machine["main"](*args)
-    if any(len(row) != len(kernels) for row in durations):
+    if any(len(row) != len(kernels) for row in spans):
         raise QnnError("kernels that run as one CUDA graph cannot be timed one by one: build without `cuda_graph`")
-    return [float(value) for value in np.median(np.asarray(durations[1:]), axis=0)]
+    found = np.asarray(spans[1:]).reshape(repeat, len(kernels), 2)
+    return found - found[:1, :1, :1]

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..module import Check, State, TensorSpec, check_inputs
 from ..tvm_runtime import tvm_ffi
 from . import gpu_runtime
-from .executors import profile_machine, raise_for
+from .executors import machine_spans, raise_for
 from .kernels import Kernel
 
 _CUDA = 2  # DLPack's device type
@@ -142,11 +142,11 @@ class DeviceExecutor:
         kind, index = self._device.dlpack_device_type(), self._device.index
         return tvm_runtime.seconds_per_call(self._machine, "main", args, number, repeat, kind, index)
 
-    def profile(self, repeat: int) -> list[float]:
+    def spans(self, repeat: int) -> np.ndarray:
         """Waits for the device after each kernel, so some 10 µs of each time are the launch."""
         self._switch(0)
         machine = gpu_runtime.virtual_machine(self._library, self._device)
-        return profile_machine(machine, self._kernels, [*self._buffers, *self._values], repeat, self._wait)
+        return machine_spans(machine, self._kernels, [*self._buffers, *self._values], repeat, self._wait)
 
 
 def is_on_device(value: Any) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from pathlib import Path
+
 import pytest
 
 import qnn_ext
@@ -33,3 +37,32 @@ def test_mistakes(cli, tmp_path, monkeypatch, arguments, message):
     code, out, err = cli("report", MODEL, *arguments)
     assert code == 1 and message in err and not out
     assert not list(tmp_path.iterdir())
+
+
+def test_bench_writes_when_kernels_ran(cli, tmp_path):
+    names = ("trace", "export-layers", "export-times")
+    files = {name: tmp_path / f"{name}.json" for name in names}
+    options = [option for name, path in files.items() for option in (f"--{name}", path)]
+    code, _, _ = cli("bench", MODEL, "--repeat", "3", "--number", "1", "--threads", "1", *options)
+    assert code == 0
+    trace, layers, times = (json.loads(path.read_text(encoding="utf-8")) for path in files.values())
+    kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    runs = [event for event in trace["traceEvents"] if event.get("cat") == "run"]
+    assert len(runs) == len(times) == layers[0]["count"] == 3
+    assert len(kernels) == 3 * (len(layers) - 1)
+    assert [event["name"] for event in kernels[: len(layers) - 1]] == [layer["name"] for layer in layers[1:]]
+    for run, row in zip(runs, times, strict=True):
+        inside = [event for event in kernels if run["ts"] - 1e-3 <= event["ts"] <= run["ts"] + run["dur"]]
+        assert len(inside) == len(layers) - 1
+        assert sum(event["dur"] for event in inside) == pytest.approx(run["dur"], rel=1e-6)
+        assert run["dur"] == pytest.approx(1e3 * row["computeMs"])
+    assert all(one["endComputeMs"] <= two["startComputeMs"] for one, two in itertools.pairwise(times))
+    assert sum(layer["percentage"] for layer in layers[1:]) == pytest.approx(100)
+
+
+def test_a_trace_does_not_replace_the_model(cli, tmp_path):
+    copy = tmp_path / "m.tflite"
+    copy.write_bytes(Path(MODEL).read_bytes())
+    code, _, err = cli("bench", copy, "--trace", copy)
+    assert code == 1 and "is an input of this command" in err
+    assert copy.read_bytes() == Path(MODEL).read_bytes()

@@ -261,4 +261,5 @@ def test_unfit_tensors(on_device):
 def test_measures(on_device):
     executor, _ = on_device
     assert all(value > 0 for value in executor.seconds(1, 2))
-    assert all(value >= 0 for value in executor.profile(2))
+    spans = executor.spans(2)
+    assert (spans[..., 1] >= spans[..., 0]).all()
