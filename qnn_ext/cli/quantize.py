@@ -25,6 +25,7 @@ from ..quantize.report import TRIAL_HEADER, decibel, search_to_json, to_json, tr
 from ..quantize.stages import Stages, stages
 from ..quantize.table import CalibrationTable
 from ..quantize.trials import SearchReport
+from ..report import analysis_data, build_report, write_page
 from .common import (
     FILE,
     build_options,
@@ -124,7 +125,8 @@ class _Request:
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="Folder for a report of the errors, with histograms and a ranking of the layers. Needs --data.",
+    help="Folder for a report of the errors, with histograms and a ranking of the layers, and page.html, which "
+    "`qnn-ext report` would write. Needs --data.",
 )
 @click.option(
     "--report-samples",
@@ -196,6 +198,10 @@ def quantize(
     engine = compile_model(done.result, target, threads)
     with step(f"writing {output.name}"):
         engine.save(output)
+    if report is not None:
+        about = build_report(engine, done.result, analysis_data(analysis, config), name=model.name)
+        write_page(report / "page.html", [about], model.name)
+        written.append(report / "page.html")
     shown = [str(warning.message) for warning in caught if issubclass(warning.category, QuantizationWarning)]
     summary = {
         "model": str(model),

@@ -16,10 +16,10 @@ from ..compiling.build import TargetLike
 from ..module import QnnModule
 from ..quantize.config import QConfig
 from ..running.engine import Engine
-from .collect import Request, model_report
+from .collect import Request, analysis_data, build_report, model_report
 from .page import write_page
 
-__all__ = ["Request", "model_report", "page", "write_page"]
+__all__ = ["Request", "analysis_data", "build_report", "model_report", "page", "write_page"]
 
 
 def page(

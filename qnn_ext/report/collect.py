@@ -28,7 +28,7 @@ from ..quantize.stages import Stages, is_quantized, stages
 from ..running.engine import Engine
 from ..running.model import Variant, target_name
 from ..targets.families import backend_described
-from .graph import Json, compiled_graph, imported_graph
+from .graph import Json, compiled_graph, imported_graph, sanitized
 from .layers import layer_rows, peak_tensors, totals
 from .machine import Machine, measure
 from .names import short_names
@@ -84,9 +84,25 @@ def model_report(
         done = stages(module, None, request.dataset, config)
         module = done.result
         error = analysis_data(_analyzed(done, config, request), config)
-    engine = model if isinstance(model, Engine) else build(_some(module), target, num_threads)
+    if isinstance(model, Engine):
+        engine = model
+    else:
+        assert module is not None
+        engine = build(module, target, num_threads)
     if error is None and floating is not None and request.data is not None:
         error = _compared(floating, module or engine, request)
+    return build_report(engine, module, error, _accuracy(engine, floating, request), name, request.profile)
+
+
+def build_report(
+    engine: Engine,
+    module: QnnModule | None = None,
+    error: Json | None = None,
+    accuracy: Json | None = None,
+    name: str = "",
+    profile: bool = False,
+) -> Json:
+    """Everything about an engine and the module it was built from, with what was measured of its errors before."""
     report: Json = {
         "name": name or engine.source_name,
         "source": Path(engine.source_name).name,
@@ -97,16 +113,11 @@ def model_report(
         "coverage": _coverage(module) if module is not None else None,
         "graph": imported_graph(module, engine.kernels) if module is not None else None,
         "error": error,
-        "accuracy": _accuracy(engine, floating, request),
+        "accuracy": accuracy,
     }
-    report["variants"] = [_variant(one, engine, report, request) for one in engine.compiled]
+    report["variants"] = [_variant(one, engine, report, profile) for one in engine.compiled]
     report["short"] = short_names(_names(report))
     return report
-
-
-def _some(module: QnnModule | None) -> QnnModule:
-    assert module is not None
-    return module
 
 
 def _names(report: Json) -> Iterator[str]:
@@ -117,15 +128,14 @@ def _names(report: Json) -> Iterator[str]:
         yield from (one["name"] for one in (report["error"] or {kind: []})[kind])
 
 
-def _variant(variant: Variant, engine: Engine, report: Json, request: Request) -> Json:
-    runs = variant.target == engine.target
-    measured = request.profile and runs
-    profile = engine.profile() if measured else []
+def _variant(variant: Variant, engine: Engine, report: Json, profile: bool) -> Json:
+    measured = profile and variant.target == engine.target
+    times = engine.profile() if measured else []
     is_cpu = not backend_described(variant.target).grid
     size = variant.memory.weights + variant.memory.feature_maps
     machine = _machine(engine.num_threads, size) if measured and is_cpu else None
-    reasons = {note["node"]: note["reason"] for note in report["notes"]}
-    rows = layer_rows(variant.kernels, reasons, profile, machine)
+    reasons = {sanitized(note["node"]): note["reason"] for note in report["notes"]}
+    rows = layer_rows(variant.kernels, reasons, times, machine)
     peak, tensors = peak_tensors(variant.kernels)
     timing = engine.time() if measured else None
     return {

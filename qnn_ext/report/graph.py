@@ -56,7 +56,7 @@ class _Imported:
         self.graph: Json = {"nodes": [], "edges": []}
         self._origins: dict[Any, list[int]] = {}
         self._texts: list[tuple[str, str]] = []  # of each node's result: text and kind
-        self._notes = {_sanitized(note.node): note.reason for note in module.notes}
+        self._notes = {sanitized(note.node): note.reason for note in module.notes}
         for param, spec in zip(main.params, module.inputs, strict=False):
             self._add(
                 param, Json(label="input", name=spec.name, kind="input"), [], [["tensor", _spec_text(spec)]], spec
@@ -82,7 +82,7 @@ class _Imported:
         name, traits = op_name(value), traits_of(value)
         qparams = _qparams(value, traits, binding.var)
         facts = [["tensor", _tensor_text(binding.var.ty, qparams)], *_facts(value, traits)]
-        reason = self._notes.get(_sanitized(str(binding.var.name)))
+        reason = self._notes.get(sanitized(str(binding.var.name)))
         if reason:
             facts.append(["in float because", reason])
         node = Json(label=_label(value, name), name=str(binding.var.name), kind=_kind(binding.var, traits))
@@ -257,7 +257,8 @@ def _term(zero_point: Any, name: str, otherwise: str) -> str:
     return f"none, as {name} = 0" if not value.any() else otherwise
 
 
-def _sanitized(name: str) -> str:
+def sanitized(name: str) -> str:
+    """A tensor's name as a variable's: notes have the model's own spelling."""
     return re.sub(r"\W", "_", name)
 
 

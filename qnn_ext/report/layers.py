@@ -26,7 +26,7 @@ def layer_rows(
 ) -> list[Json]:
     """One row for each kernel, in execution order.
 
-    reasons: name of a tensor → why it stays float
+    reasons: name of a tensor, as a variable's → why it stays float
     profile: the times of the kernels; machine: what the machine can reach, for shares of it. Without them the rows have
              no such values
     """

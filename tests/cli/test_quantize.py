@@ -12,6 +12,7 @@ import qnn_ext
 from qnn_ext.cli import main
 from qnn_ext.quantize.table import CalibrationTable
 from tests.quantize.digits import DATA, accuracy, held_out
+from tests.report.test_page import Reader
 
 MODEL = DATA / "digits_cnn_float32.onnx"
 CALIBRATION = DATA / "digits_calibration.npz"
@@ -42,6 +43,9 @@ def test_what_quantize_writes(quantized):
     pictures = sorted((quantized / "report" / "histograms").glob("*.png"))
     assert [f"histograms/{path.name}" in report for path in pictures] == [True] * 20
     assert (quantized / "report" / "report.html").read_text().count("<img") == 20
+    page = (quantized / "report" / "page.html").read_text(encoding="utf-8")
+    (described,) = Reader(page).data["models"]
+    assert len(described["error"]["sites"]) == 20 and described["graph"]["nodes"]
     figures = json.loads((quantized / "report" / "report.json").read_text())
     assert figures["outputs"]["logits"]["sqnr"] > 30 and len(figures["layers"]) == len(figures["ranking"])
 
