@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ def quantized(
     method: Any = None,
     per_channel: bool = True,
     symmetric: bool = False,
+    excluded: Sequence[str] = (),
 ) -> Path:
     """The QDQ file of quantize_static, written to `target`: weights int8, activations uint8, or int8 if symmetric.
 
-    source: a prepared file; feeds: inputs by name, for calibration; method: a CalibrationMethod, None: MinMax
+    source: a prepared file; feeds: inputs by name, for calibration; method: a CalibrationMethod, None: MinMax;
+    excluded: nodes that stay in float
     """
     from onnxruntime.quantization import (
         CalibrationDataReader,
@@ -54,6 +56,7 @@ def quantized(
         activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod.MinMax if method is None else method,
+        nodes_to_exclude=list(excluded),
         extra_options={"ActivationSymmetric": symmetric},
     )
     return target
