@@ -15,7 +15,6 @@ import numpy as np
 
 from ..building import build
 from ..compiling.build import TargetLike
-from ..compiling.coverage import coverage
 from ..evaluation.comparison import SHARES, accuracy
 from ..evaluation.labels import Labels
 from ..evaluation.samples import Samples
@@ -44,7 +43,7 @@ class Request:
     config:    how a float model is quantized
     floating:  the float version of a quantized model, to measure its error against
     normalize: how pixels become values, see `qnn_ext.images`
-    samples:   how many batches errors are measured on, and how many samples accuracy
+    samples:   how many batches errors are measured on
     """
 
     profile: bool = False
@@ -110,7 +109,6 @@ def build_report(
         "inputs": list(map(str, engine.inputs)),
         "outputs": list(map(str, engine.outputs)),
         "notes": [asdict(note) for note in engine.notes],
-        "coverage": _coverage(module) if module is not None else None,
         "graph": imported_graph(module, engine.kernels) if module is not None else None,
         "error": error,
         "accuracy": accuracy,
@@ -156,12 +154,6 @@ def _variant(variant: Variant, engine: Engine, report: Json, profile: bool) -> J
 @cache
 def _machine(threads: int, size: int) -> Machine:
     return measure(threads, max(size, 1))
-
-
-def _coverage(module: QnnModule) -> Json:
-    found = coverage(module)
-    in_float = [{"layer": one.layer, "operator": one.operator, "macs": one.macs} for one in found.in_float]
-    return {"macs": found.macs, "share": found.share, "in_float": in_float}
 
 
 # ---- error -------------------------------------------------------------------------------------------------------
