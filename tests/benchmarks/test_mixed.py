@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx", reason="the network is an ONNX file")
+pytest.importorskip("onnx", reason="the network is an ONNX file")
 pytest.importorskip("onnxruntime", reason="its tool quantizes the network")
 
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.mixed import row
