@@ -3,7 +3,7 @@
     page("model.html", module)
     page("both.html", {"a": qnn_ext.load("a.qnn"), "b": qnn_ext.load("b.qnn")}, profile=True)
 
-`collect` gathers what is known as JSON values, `page` and `templates` show it.
+`collect` gathers what is known as JSON values, `rendering` and `templates` show it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..module import QnnModule
 from ..quantize.config import QConfig
 from ..running.engine import Engine
 from .collect import Request, analysis_data, build_report, model_report
-from .page import write_page
+from .rendering import write_page
 
 __all__ = ["Request", "analysis_data", "build_report", "model_report", "page", "write_page"]
 

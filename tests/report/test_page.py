@@ -10,7 +10,7 @@ import pytest
 
 import qnn_ext
 from qnn_ext.report import Request, model_report, page
-from qnn_ext.report.page import embedded, render
+from qnn_ext.report.rendering import embedded, render
 from tests.cases.bundled import DATA, module_of
 
 MODEL = "digits_cnn_int8.tflite"
