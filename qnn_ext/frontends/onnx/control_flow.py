@@ -15,6 +15,7 @@ from ...op.loop import MOST_TRIPS
 from ..loops import branch, loop
 from .node import Node
 from .reader import Subgraph
+from .sequences import TensorSequence, appended, extended, only_tensors
 
 Run = Callable[[Subgraph, Sequence[relax.Expr]], list[relax.Expr]]
 """Converts a graph with these inputs; returns its outputs."""
@@ -36,7 +37,7 @@ def convert_if(node: Node, read: Read, run: Run) -> list[relax.Expr]:
 
 
 def _branch(node: Node, run: Run, graph: Subgraph) -> list[relax.Expr]:
-    return _wanted(node, run(graph, []))
+    return only_tensors(_wanted(node, run(graph, [])), "the result of a branch chosen at run time")
 
 
 def _wanted(node: Node, results: Sequence[relax.Expr]) -> list[relax.Expr]:
@@ -60,19 +61,48 @@ def convert_loop(node: Node, read: Read, run: Run) -> list[relax.Expr]:
         going = _both(node, going, node.emit(relax.op.less(constant(np.int64(0)), most)))
     limit = most if trips is None else None
 
+    sequences = {index: state for index, state in enumerate(states) if isinstance(state, TensorSequence)}
+    fixed = {index for index in sequences if _is_unchanged(body, index)}
+    tensors = [index for index in range(count) if index not in sequences]
+    more: dict[int, int] = {}  # how many stacked outputs each sequence has, one or none
+
     def one_round(current: list[relax.Expr], _: list[relax.Expr]) -> tuple[Any, ...]:
         *values, number = current
-        condition, *results = run(body, [number, TRUE, *values])
+        given: dict[int, Any] = dict(zip(tensors, values, strict=True))
+        given |= {
+            index: state if index in fixed else TensorSequence(growing=True) for index, state in sequences.items()
+        }
+        condition, *results = run(body, [number, TRUE, *(given[index] for index in range(count))])
+        added = {index: appended(node, results[index]) for index in sequences if index not in fixed}
+        more.update({index: len(parts) for index, parts in added.items()})
         after = node.emit(relax.op.add(number, constant(np.int64(1))))
         condition = _scalar(node, condition, "bool")
         if limit is not None:
             condition = _both(node, condition, node.emit(relax.op.less(after, limit)))
-        return condition, [*results[:count], after], results[count:]
+        new = only_tensors([results[index] for index in tensors], "a state that was a tensor")
+        outputs = only_tensors(results[count:], "an output of every round")
+        return condition, [*new, after], [*outputs, *(part for parts in added.values() for part in parts)]
 
     start = constant(np.int64(0))
     bounded = MOST_TRIPS if trips is None else max(int(trips), 0)
-    final, outputs = loop(node, one_round, [*states, start], [], bounded, condition=going, whole=True)
-    return [*final[:-1], *outputs]
+    initial = [*(states[index] for index in tensors), start]
+    final, outputs = loop(node, one_round, initial, [], bounded, condition=going, whole=True)
+    ends: dict[int, Any] = {**sequences, **dict(zip(tensors, final, strict=False))}
+    for index in reversed([index for index in more if more[index]]):
+        ends[index] = extended(node, sequences[index], outputs.pop())
+    return [*(ends[index] for index in range(count)), *outputs]
+
+
+def _is_unchanged(body: Subgraph, state: int) -> bool:
+    """Whether a loop's body returns a state as it is."""
+    copies = [operator for operator in body.operators if operator.op_type == "Identity"]
+    copied = {
+        result: value for operator in copies for result, value in zip(operator.outputs, operator.inputs, strict=False)
+    }
+    name = body.outputs[1 + state]
+    for _ in copied:
+        name = copied.get(name, name)
+    return name == body.inputs[2 + state]
 
 
 def _both(node: Node, one: relax.Expr, other: relax.Expr) -> relax.Expr:
@@ -91,6 +121,7 @@ def _scalar(node: Node, value: relax.Expr, dtype: str) -> relax.Expr:
 
 def convert_scan(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     """A body that takes (states, slices) and returns (states, outputs)."""
+    only_tensors(node.inputs, "an input of Scan")
     return _scan_of_batches(node, read, run) if node.opset < 9 else _scan(node, read, run)
 
 
@@ -177,6 +208,7 @@ def _moved(node: Node, value: relax.Expr, source: int, target: int) -> relax.Exp
 
 
 def _split(results: list[relax.Expr], states: int) -> tuple[list[relax.Expr], list[relax.Expr]]:
+    results = only_tensors(results, "a result of Scan's body")
     return results[:states], results[states:]
 
 

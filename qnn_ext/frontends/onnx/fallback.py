@@ -25,10 +25,6 @@ _CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormaliz
 _UNSOUND = {
     "NonMaxSuppression": "the number of boxes depends on the data, which is not supported",
     "AllClassNMS": "the number of boxes depends on the data, which is not supported",
-    **dict.fromkeys(
-        ("ConcatFromSequence", "SequenceAt", "SequenceErase", "SequenceInsert", "SequenceLength"),
-        "sequences of tensors are not supported",
-    ),
 }
 # Attributes for which TVM's importer accepts any text: (allowed values, the first being the default)
 _CHOICES = {

@@ -30,6 +30,7 @@ from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
 from .reader import Model, Operator, Subgraph, check_inputs, check_kinds, read_model, read_subgraph
 from .registry import find_converter
+from .sequences import TensorSequence, converter_of, only_tensors
 from .shapes import InputShapes, fixing_hint
 
 _MOST_NESTED = 32  # graphs within graphs
@@ -142,7 +143,7 @@ class Importer:
         )
 
     def _output(self, name: str, declared: str) -> relax.Expr:
-        value = self.assembly.value(name)
+        (value,) = only_tensors([self.assembly.value(name)], f"the output '{name}'")
         found = str(value.ty.dtype)
         if declared and found != _held_dtype(declared):
             raise ModelFormatError(f"output '{name}' is declared as {declared}, but is computed as {found}")
@@ -158,7 +159,10 @@ class Importer:
             check("operands", max(len(operator.inputs), len(operator.outputs)), "the operator")
             checkpoint()
             if operator.op_type in CONTROL_FLOW and not operator.domain:
-                return self._convert_graphs(operator)
+                self._convert_graphs(operator)
+                return
+            if self._convert_sequence(operator):
+                return
             check_kinds(operator, [str(self.assembly.value(n).ty.dtype) if n else "" for n in operator.inputs])
             if self._fold_node(operator):
                 return
@@ -174,6 +178,17 @@ class Importer:
             for name, value in zip(operator.outputs, results, strict=False):
                 if name:
                     self.assembly.define(name, self._bind(value, name))
+
+    def _convert_sequence(self, operator: Operator) -> bool:
+        """Convert an operator on a sequence; False for one on tensors."""
+        inputs = [self.assembly.value(name) if name else None for name in operator.inputs]
+        convert = converter_of("" if operator.domain else operator.op_type, inputs)
+        if convert is None:
+            return False
+        result = convert(Node(self.assembly, operator))
+        value = result if isinstance(result, TensorSequence) else self._bind(result, operator.outputs[0])
+        self.assembly.define(operator.outputs[0], value)
+        return True
 
     def _bind(self, value: relax.Expr, name: str) -> relax.Expr:
         bound = self.assembly.emit(value, name)

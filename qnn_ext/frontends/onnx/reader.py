@@ -283,9 +283,8 @@ def _dimension(dim: Any) -> int | str | None:
 
 
 def check_inputs(operator: Operator, version: int) -> None:
-    """Raise ModelFormatError unless the node has the inputs that its operator's schema requires, and
-    UnsupportedOperatorError when one of them must be a sequence. Operators without a schema in the onnx package pass.
-    """
+    """Raise ModelFormatError unless the node has the inputs that its operator's schema requires. Operators without a
+    schema in the onnx package pass."""
     from onnx import defs
 
     try:
@@ -295,11 +294,6 @@ def check_inputs(operator: Operator, version: int) -> None:
     kinds = defs.OpSchema.FormalParameterOption
     for index, parameter in enumerate(schema.inputs):
         given = operator.inputs[index : index + 1]
-        if any(given) and not any(kind.startswith("tensor(") for kind in parameter.types):
-            # TVM's importer would iterate over a tensor forever, taking each of its elements for a member of a sequence
-            raise UnsupportedOperatorError(
-                f"input {index} ('{parameter.name}') is a sequence; only tensors are supported"
-            )
         if parameter.option == kinds.Variadic:
             given = operator.inputs[index:] or ("",) * (schema.min_input > index)
         elif parameter.option == kinds.Single:

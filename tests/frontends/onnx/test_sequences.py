@@ -1,0 +1,172 @@
+"""Sequences of tensors against ONNX Runtime, by themselves and in loops."""
+
+import numpy as np
+import pytest
+
+from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
+from qnn_ext.frontends.onnx import from_onnx
+from tests.cases.loops import check_results, loops_of
+
+from .graphs import model, node, onnx, run_ort, value
+from .test_control_flow import graph, result
+
+INT = np.int64
+
+
+def check(proto, *feeds, loops=False):
+    module = from_onnx(proto)
+    assert bool(loops_of(module)) == loops
+    check_results(module, ((feed, run_ort(proto, feed)) for feed in feeds))
+
+
+def random(rng, *shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("new_axis,axis", [(0, 0), (0, -1), (1, 0), (1, 1), (1, -1)])
+def test_tensors(new_axis, axis, rng):
+    """Constructed, inserted, erased, read and joined."""
+    nodes = [
+        node("SequenceConstruct", ["a", "b"], ["s0"]),
+        node("SequenceInsert", ["s0", "c", "first"], ["s1"]),
+        node("SequenceInsert", ["s1", "a"], ["s2"]),
+        node("SequenceErase", ["s2", "second"], ["s3"]),
+        node("SequenceErase", ["s2"], ["s4"]),
+        node("Identity", ["s4"], ["s5"]),
+        node("SequenceLength", ["s5"], ["length"]),
+        node("SequenceAt", ["s3", "last"], ["one"]),
+        node("SequenceAt", ["s3", "i"], ["other"]),
+        node("ConcatFromSequence", ["s3"], ["y"], new_axis=new_axis, axis=axis),
+    ]
+    constants = {"first": INT(0), "second": INT(1), "last": INT(-1)}
+    inputs = [*(value(name, (2, 3)) for name in "abc"), value("i", (), "i8")]
+    outputs = [result("length", "i8"), result("one"), result("other"), result("y")]
+    feeds = [{**{name: random(rng, 2, 3) for name in "abc"}, "i": np.asarray(i, INT)} for i in (0, 2, -3)]
+    check(model(nodes, inputs, outputs, constants), *feeds)
+
+
+@pytest.mark.parametrize(
+    "split,attributes",
+    [
+        (None, {"axis": 0}),
+        (None, {"axis": 1, "keepdims": 0}),
+        (INT(2), {"axis": 1}),
+        (INT(4), {"axis": -1}),
+        (np.array([1, 3, 2]), {"axis": 1}),
+        (np.array([3, 3]), {"axis": 1}),
+    ],
+)
+def test_split(split, attributes, rng):
+    names = ["x"] if split is None else ["x", "split"]
+    axis = 1 if attributes.get("keepdims", 1) else 0
+    nodes = [
+        node("SplitToSequence", names, ["s"], **attributes),
+        node("SequenceAt", ["s", "one"], ["part"]),
+        node("SequenceInsert", ["s", "part"], ["more"]),
+        node("ConcatFromSequence", ["more"], ["y"], axis=axis),
+    ]
+    constants = {"one": INT(1)} | ({} if split is None else {"split": split})
+    if attributes["axis"] == 0:
+        nodes[-1] = node("ConcatFromSequence", ["more"], ["y"], axis=0)
+    check(model(nodes, [value("x", (2, 6))], [result("part"), result("y")], constants), {"x": random(rng, 2, 6)})
+
+
+SEQUENCE = onnx.helper.make_tensor_sequence_value_info
+
+
+def looping(body_nodes, outputs, before=(), after=(), rounds=4, start="empty", extra=()):
+    """A loop over rounds with a tensor state h, a sequence state s, and the rows of x by number."""
+    body = graph(body_nodes, [("i", "i8"), ("c", "?"), ("h", "f4")], [("c", "?"), ("new", "f4")])
+    body.input.append(SEQUENCE("s", 1, None))
+    body.output.append(SEQUENCE("t", 1, None))
+    nodes = [
+        node("SplitToSequence", ["x"], ["rows"], axis=0, keepdims=0),
+        *before,
+        node("Loop", ["rounds", "", "h0", start], ["h", "all"], body=body),
+        *after,
+    ]
+    inputs = [value("x", (4, 3)), value("h0", (3,)), *extra]
+    return model(nodes, inputs, outputs, {"rounds": INT(rounds)})
+
+
+STEP = [node("SequenceAt", ["rows", "i"], ["row"]), node("Add", ["h", "row"], ["sum"]), node("Neg", ["sum"], ["new"])]
+EMPTY = [node("SequenceEmpty", [], ["empty"])]
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 4])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("new_axis,axis", [(0, 0), (1, 0), (1, 1)])
+def test_a_loop_that_appends(rounds, count, new_axis, axis, rng):
+    """Each round reads a row by its number; what it appends follows what the sequence had before."""
+    body = [*STEP, node("SequenceInsert", ["s", "new"], ["t" if count == 1 else "t0"])]
+    if count == 2:
+        body.append(node("SequenceInsert", ["t0", "row"], ["t"]))
+    before = [*EMPTY, node("SequenceInsert", ["empty", "h0"], ["started"])]
+    after = [node("ConcatFromSequence", ["all"], ["y"], new_axis=new_axis, axis=axis)]
+    proto = looping(body, [result("h"), result("y")], before, after, rounds, "started")
+    feeds = [{"x": random(rng, 4, 3), "h0": random(rng, 3)} for _ in range(2)]
+    check(proto, *feeds, loops=rounds > 0)
+
+
+def test_a_sequence_that_a_loop_only_reads(rng):
+    body = [node("SequenceAt", ["s", "i"], ["row"]), *STEP[1:], node("Identity", ["s"], ["t"])]
+    after = [node("ConcatFromSequence", ["all"], ["y"], axis=0)]
+    proto = looping(body, [result("h"), result("y")], after=after, start="rows")
+    check(proto, {"x": random(rng, 4, 3), "h0": random(rng, 3)}, loops=True)
+
+
+def test_loops_in_loops(rng):
+    """The inner loop appends to a sequence of its own, whose sum the outer one appends."""
+    inner = graph(
+        [node("Mul", ["row", "h"], ["product"]), node("SequenceInsert", ["p", "product"], ["q"])],
+        [("j", "i8"), ("d", "?")],
+        [("d", "?")],
+    )
+    inner.input.append(SEQUENCE("p", 1, None))
+    inner.output.append(SEQUENCE("q", 1, None))
+    body = [
+        *STEP,
+        node("SequenceEmpty", [], ["none"]),
+        node("Loop", ["rounds", "", "none"], ["parts"], body=inner),
+        node("ConcatFromSequence", ["parts"], ["joined"], axis=0),
+        node("SequenceInsert", ["s", "joined"], ["t"]),
+    ]
+    after = [node("ConcatFromSequence", ["all"], ["y"], new_axis=1, axis=0)]
+    proto = looping(body, [result("y")], EMPTY, after)
+    check(proto, {"x": random(rng, 4, 3), "h0": random(rng, 3)}, loops=True)
+
+
+JOINED = [node("ConcatFromSequence", ["all"], ["y"], axis=0)]
+
+
+@pytest.mark.parametrize(
+    "body,message",
+    [
+        ([*STEP, node("SequenceErase", ["s"], ["t"])], "only appending is supported"),
+        ([*STEP, node("SequenceEmpty", [], ["t"])], "a loop replaces"),
+        ([*STEP, node("Add", ["s", "h"], ["u"]), node("SequenceInsert", ["s", "u"], ["t"])], "input 0 is a sequence"),
+    ],
+)
+def test_what_loops_cannot_do(body, message):
+    with pytest.raises(UnsupportedOperatorError, match=message):
+        from_onnx(looping(body, [result("y")], EMPTY, JOINED))
+
+
+@pytest.mark.parametrize(
+    "nodes,error,message",
+    [
+        ([node("SequenceEmpty", [], ["s"])], ModelFormatError, "empty sequence"),
+        ([node("SequenceConstruct", ["a", "b"], ["s"])], ModelFormatError, "one dtype, found float32 and int64"),
+        (
+            [node("SequenceConstruct", ["a"], ["r"]), node("SequenceErase", ["r", "five"], ["s"])],
+            ModelFormatError,
+            "position 5 is out of range",
+        ),
+        ([node("SequenceConstruct", ["a", "c"], ["s"])], UnsupportedOperatorError, "must have one shape"),
+    ],
+)
+def test_refusals(nodes, error, message):
+    inputs = [value("a", (2,)), value("b", (2,), "i8"), value("c", (3,))]
+    joined = node("ConcatFromSequence", ["s"], ["y"], axis=0, new_axis=1)
+    with pytest.raises(error, match=message):
+        from_onnx(model([*nodes, joined], inputs, [result("y")], {"five": INT(5)}))
