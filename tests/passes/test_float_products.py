@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from tvm import relax
 
+import qnn_ext
 from qnn_ext.compiling.build import lower_module
+from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.op.base import constant
 from qnn_ext.op.evaluate import interpret
+from qnn_ext.topi_int8.cpu.microkernel import Tile
 from qnn_ext.topi_int8.strategy import tiles_from
 from tests.cpus import cpu_target
 
-from .modules import run_lowered
+from .modules import module, run_lowered
 
 CPUS = ["avx2", "avx512"]
 CONVOLUTIONS = {
@@ -118,3 +121,17 @@ def test_infinities_stay_where_they_are(rng, name):
         (expected,) = interpret(module, [x])
     (actual,) = run_lowered(kernels, [x], target)
     np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
+
+
+def test_tiles_stay_in_registers(rng):
+    """All accumulators take one step before the next: else the weights of four steps are live at once. Weights are not
+    prefetched."""
+    w = rng.standard_normal((768, 672)).astype(np.float32)
+    mod = module([((16, 768), "float32")], lambda emit, x: emit(relax.op.matmul(x, constant(w))))
+    x, y = (TensorSpec(name, shape, "float32", None) for name, shape in (("x", (16, 768)), ("y", (16, 672))))
+    with tiles_from(lambda *_: Tile(1, 8, 3)):
+        code = qnn_ext.build(QnnModule(mod, (x,), (y,)), "avx512", num_threads=1).source("asm").splitlines()
+    products = [number for number, line in enumerate(code) if "vfmadd" in line and "zmm" in line]
+    assert len(products) == 4 * 8 * 3
+    assert not [line for line in code[products[0] : products[-1]] if "rsp" in line and "zmm" in line]
+    assert not [line for line in code if "prefetch" in line]

@@ -90,6 +90,11 @@ class DotInstruction:
         return self.depth * self.chain
 
     @property
+    def prefetches(self) -> bool:
+        """Whether code prefetches the next panel of weights."""
+        return self.backend.prefetches
+
+    @property
     def granule(self) -> int:
         """The span of the shortest chain of the same instruction."""
         return self.span

@@ -323,7 +323,7 @@ def schedule_microkernel(
     for stage in stages:
         sch.compute_at(stage, task, preserve_unit_loops=True)
     reduction = _tensorize(sch, accumulator, instruction, pixel_axes)
-    if prefetch and instruction.backend.prefetches:
+    if prefetch and instruction.prefetches:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
     steps = _single(sch, reduction) if instruction.backend.weaves else 0
     move_apart(sch, output, innermost)

@@ -1,4 +1,5 @@
-"""x86's steps in the last pass on TIR: saturating packs, table lookups, bounds that LLVM must not see."""
+"""x86's steps in the last pass on TIR: chains of float products by step, saturating packs, table lookups, bounds that
+LLVM must not see."""
 
 from __future__ import annotations
 
@@ -6,17 +7,33 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
+from tvm.ir import Call, Op
 from tvm.target import Target
 
 from ...numerics.saturate import is_saturate
 from ...targets.families import I686, X86
 from ...targets.features import has_feature
+from ..cpu.chains import by_step
 from ..cpu.steps import Steps, register_steps
 from . import segments
 from .lookup import looked_up
 from .masks import with_hidden_bounds
 from .pack import pack_saturated
+
+_INTRINSIC = Op.get("tirx.call_llvm_pure_intrin")
+
+
+def _order(body: tirx.Stmt) -> tirx.Stmt:
+    """Chains of float products by step; those of integers are in the order that their kernels chose."""
+    return tvm_ffi.structural_map(
+        body, (tirx.SeqStmt, lambda sequence: by_step(sequence) if any(map(_adds_floats, sequence.seq)) else sequence)
+    )
+
+
+def _adds_floats(stmt: tirx.Stmt) -> bool:
+    """Whether a statement is a multiply-add of `cpu.fma`."""
+    value = stmt.value if isinstance(stmt, tirx.BufferStore) else None
+    return isinstance(value, Call) and value.op.same_as(_INTRINSIC) and str(value.ty.dtype).startswith("float32x")
 
 
 def _narrow(body: tirx.Stmt, target: Target) -> tirx.Stmt:
@@ -34,5 +51,6 @@ def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:
 
 for _backend in (X86, I686):
     register_steps(
-        _backend, Steps(look_up=looked_up, look_up_floats=segments.looked_up, narrow=_narrow, finish=_finish)
+        _backend,
+        Steps(order=_order, look_up=looked_up, look_up_floats=segments.looked_up, narrow=_narrow, finish=_finish),
     )
