@@ -70,10 +70,10 @@ def convert_loop(node: Node, read: Read, run: Run) -> list[relax.Expr]:
         *values, number = current
         given: dict[int, Any] = dict(zip(tensors, values, strict=True))
         given |= {
-            index: state if index in fixed else TensorSequence(growing=True) for index, state in sequences.items()
+            index: state if index in fixed else TensorSequence(state=object()) for index, state in sequences.items()
         }
         condition, *results = run(body, [number, TRUE, *(given[index] for index in range(count))])
-        added = {index: appended(node, results[index]) for index in sequences if index not in fixed}
+        added = {index: appended(node, given[index].state, results[index]) for index in sequences if index not in fixed}
         more.update({index: len(parts) for index, parts in added.items()})
         after = node.emit(relax.op.add(number, constant(np.int64(1))))
         condition = _scalar(node, condition, "bool")

@@ -35,12 +35,12 @@ class Run:
 
 @dataclass(frozen=True)
 class TensorSequence:
-    """parts:   tensors, and runs of them, in order
-    growing: whether it is a loop's state, which has had others before these in earlier rounds
+    """parts: tensors, and runs of them, in order
+    state: the state of a loop that they follow, whose own tensors are those of earlier rounds; None if there is none
     """
 
     parts: tuple[relax.Expr | Run, ...] = ()
-    growing: bool = False
+    state: object = None
 
     @property
     def length(self) -> int:
@@ -72,7 +72,7 @@ def sequence_of(node: Node) -> TensorSequence:
     found = node.input(0)
     if not isinstance(found, TensorSequence):
         raise node.malformed("input 0 is a tensor; it must be a sequence")
-    if found.growing:
+    if found.state is not None:
         raise node.unsupported("a sequence that a loop appends to, read in that loop; only appending is supported")
     return found
 
@@ -90,7 +90,7 @@ def _insert(node: Node) -> TensorSequence:
     if not isinstance(found, TensorSequence):
         raise node.malformed("input 0 is a tensor; it must be a sequence")
     if not node.has_input(2):
-        return _of_one_dtype(node, TensorSequence((*found.parts, tensor), found.growing))
+        return _of_one_dtype(node, TensorSequence((*found.parts, tensor), found.state))
     items = sequence_of(node).items(node)
     items.insert(_position(node, 2, len(items) + 1), tensor)
     return _of_one_dtype(node, TensorSequence(tuple(items)))
@@ -226,13 +226,14 @@ def converter_of(operator: str, inputs: Sequence[Any]) -> Callable[[Node], Any] 
 # ---- as states of loops --------------------------------------------------------------------------------------------
 
 
-def appended(node: Node, state: Any) -> list[relax.Expr]:
-    """What one round of a loop appends to a sequence: a list of one tensor, in which they are stacked, or of none."""
-    if not isinstance(state, TensorSequence) or not state.growing:
+def appended(node: Node, state: object, new: Any) -> list[relax.Expr]:
+    """What one round of a loop appends to a sequence: a list of one tensor, in which they are stacked, or of none.
+
+    state: the sequence's; new: what the body returns for it
+    """
+    if not isinstance(new, TensorSequence) or new.state is not state:
         raise node.unsupported("a sequence that a loop replaces; only appending to it is supported")
-    if not state.parts:
-        return []
-    return [TensorSequence(state.parts).stack(node)]
+    return [new.stack(node)] if new.parts else []
 
 
 def extended(node: Node, initial: TensorSequence, rounds: relax.Expr) -> TensorSequence:
@@ -240,7 +241,8 @@ def extended(node: Node, initial: TensorSequence, rounds: relax.Expr) -> TensorS
     trips, count, *shape = shape_of(rounds)
     if not trips:
         return initial
-    return TensorSequence((*initial.parts, Run(compound.reshape(rounds, (trips * count, *shape), node.emit))))
+    run = Run(compound.reshape(rounds, (trips * count, *shape), node.emit))
+    return TensorSequence((*initial.parts, run), initial.state)
 
 
 def only_tensors(values: Sequence[Any], what: str) -> list[relax.Expr]:

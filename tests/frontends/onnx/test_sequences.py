@@ -91,6 +91,7 @@ def looping(body_nodes, outputs, before=(), after=(), rounds=4, start="empty", e
 
 STEP = [node("SequenceAt", ["rows", "i"], ["row"]), node("Add", ["h", "row"], ["sum"]), node("Neg", ["sum"], ["new"])]
 EMPTY = [node("SequenceEmpty", [], ["empty"])]
+JOINED = [node("ConcatFromSequence", ["all"], ["y"], axis=0)]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 4])
@@ -110,24 +111,16 @@ def test_a_loop_that_appends(rounds, count, new_axis, axis, rng):
 
 def test_a_sequence_that_a_loop_only_reads(rng):
     body = [node("SequenceAt", ["s", "i"], ["row"]), *STEP[1:], node("Identity", ["s"], ["t"])]
-    after = [node("ConcatFromSequence", ["all"], ["y"], axis=0)]
-    proto = looping(body, [result("h"), result("y")], after=after, start="rows")
+    proto = looping(body, [result("h"), result("y")], after=JOINED, start="rows")
     check(proto, {"x": random(rng, 4, 3), "h0": random(rng, 3)}, loops=True)
 
 
 def test_loops_in_loops(rng):
     """The inner loop appends to a sequence of its own, whose sum the outer one appends."""
-    inner = graph(
-        [node("Mul", ["row", "h"], ["product"]), node("SequenceInsert", ["p", "product"], ["q"])],
-        [("j", "i8"), ("d", "?")],
-        [("d", "?")],
-    )
-    inner.input.append(SEQUENCE("p", 1, None))
-    inner.output.append(SEQUENCE("q", 1, None))
     body = [
         *STEP,
         node("SequenceEmpty", [], ["none"]),
-        node("Loop", ["rounds", "", "none"], ["parts"], body=inner),
+        node("Loop", ["rounds", "", "none"], ["parts"], body=inner_loop()),
         node("ConcatFromSequence", ["parts"], ["joined"], axis=0),
         node("SequenceInsert", ["s", "joined"], ["t"]),
     ]
@@ -136,7 +129,45 @@ def test_loops_in_loops(rng):
     check(proto, {"x": random(rng, 4, 3), "h0": random(rng, 3)}, loops=True)
 
 
-JOINED = [node("ConcatFromSequence", ["all"], ["y"], axis=0)]
+def inner_loop():
+    """The body of a loop that appends row · h to p."""
+    inner = graph(
+        [node("Mul", ["row", "h"], ["product"]), node("SequenceInsert", ["p", "product"], ["q"])],
+        [("j", "i8"), ("d", "?")],
+        [("d", "?")],
+    )
+    inner.input.append(SEQUENCE("p", 1, None))
+    inner.output.append(SEQUENCE("q", 1, None))
+    return inner
+
+
+def test_a_loop_in_a_loop_appends_to_the_same_sequence(rng):
+    body = [
+        *STEP,
+        node("SequenceInsert", ["s", "row"], ["u"]),
+        node("Loop", ["rounds", "", "u"], ["v"], body=inner_loop()),
+        node("SequenceInsert", ["v", "new"], ["t"]),
+    ]
+    before = [*EMPTY, node("SequenceInsert", ["empty", "h0"], ["started"])]
+    proto = looping(body, [result("y")], before, JOINED, 3, "started")
+    check(proto, {"x": random(rng, 4, 3), "h0": random(rng, 3)}, loops=True)
+
+
+def test_sequences_that_change_places():
+    """What a sequence becomes is not what it was, with more behind."""
+    body = graph([], [("i", "i8"), ("c", "?")], [("c", "?")])
+    for name, new in (("s1", "s2"), ("s2", "s1")):
+        body.node.append(node("SequenceInsert", [new, "x"], [f"{name}_new"]))
+        body.input.append(SEQUENCE(name, 1, None))
+        body.output.append(SEQUENCE(f"{name}_new", 1, None))
+    nodes = [
+        *EMPTY,
+        node("SequenceInsert", ["empty", "x"], ["one"]),
+        node("Loop", ["rounds", "", "empty", "one"], ["a", "all"], body=body),
+        *JOINED,
+    ]
+    with pytest.raises(UnsupportedOperatorError, match="a loop replaces"):
+        from_onnx(model(nodes, [value("x", (2,))], [result("y")], {"rounds": INT(2)}))
 
 
 @pytest.mark.parametrize(
