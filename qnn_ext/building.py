@@ -46,7 +46,8 @@ def build(
                  `qnn_ext.targets.names.make_target`. Or a sequence of these: the engine is then for the fastest one
                  that this machine can run, and its `save` writes one file with all of them, from which `load` picks
                  the fastest that the loading machine can run
-    num_threads: threads the kernels may use; default: all cores of this machine
+    num_threads: the most threads that a call may use; default: all cores of this machine. A call takes fewer while
+                 other calls of this process run on cores, or where the engine finds fewer to be faster
     params:      values of inputs that are weights: name → array
     qconfig, dataset, table: as for `qnn_ext.quantize.quantize`. With any of them the module must be a float one and is
                  quantized; without, it is compiled as it is, even inside `with qconfig(...)`

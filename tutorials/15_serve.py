@@ -5,6 +5,9 @@
 One engine runs one request at a time, on one thread or on several. Where many requests wait, engines of one thread
 each, side by side, do more of them per second, because no thread waits for another. A `Pool` is that: clones of an
 engine that share its code and weights, and a queue in front of them.
+
+All engines of a process share its cores: a call gets no more threads than there are cores without another call. Where
+other processes are busy, an engine notices that fewer threads are faster, and takes those.
 """
 
 import asyncio

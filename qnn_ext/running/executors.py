@@ -17,7 +17,7 @@ from ..errors import QnnError
 from ..module import Check, State, TensorSpec
 from .kernels import Kernel
 from .model import Layout
-from .threads import use_threads
+from .threads import ThreadCount, on_one_thread, use_threads
 
 
 class Executor(Protocol):
@@ -82,6 +82,7 @@ class ProgramExecutor:
         self._tensor, self._workspace = tvm_runtime.tensor(np.zeros(layout.workspace, np.uint8))
         self._regions = self._workspace, weights
         self._tasks = min(tasks, layout.tasks)
+        self._threads = ThreadCount(self._tasks)
         self._states, self._checks = states, checks
         self._stamps = self._view(0, layout.stamps, (layout.steps + 1,), "int64")
         carried = [_Value(state.initial.shape, str(state.initial.dtype)) for state in states]
@@ -96,7 +97,7 @@ class ProgramExecutor:
         self._outputs, self._after = views[: len(outputs)], views[len(outputs) :][: len(states)]
         self._status = views[-1] if checks else None
         addresses = [ctypes.c_void_p(region.ctypes.data) for region in self._regions]
-        self._args = [*addresses, self._tasks, 0]
+        self._addresses, self._args = addresses, [*addresses, self._tasks, 0]
         self.reset_state()
 
     def _view(self, region: int, offset: int, shape: Sequence[int], dtype: str) -> np.ndarray:
@@ -108,7 +109,10 @@ class ProgramExecutor:
             view[...] = array
 
     def run(self) -> list[np.ndarray]:
-        self._function(*self._ready())
+        if self._tasks == 1:
+            on_one_thread(self._function, *self._args)
+        else:
+            self._threads.run(self._on)
         if self._status is not None:
             raise_for(self._status, self._checks)
         results = [view.copy() for view in self._outputs]
@@ -118,7 +122,11 @@ class ProgramExecutor:
                 view[...] = value
         return results
 
+    def _on(self, count: int) -> None:
+        self._function(*self._addresses, count, 0)
+
     def _ready(self) -> list[Any]:
+        """The arguments for a call on all threads."""
         if self._tasks > 1:
             use_threads(self._tasks)
         return self._args
@@ -169,6 +177,7 @@ class MachineExecutor:
     ) -> None:
         self._library, self._kernels, self._states, self._tasks = library, kernels, states, tasks
         self._checks = checks
+        self._threads = ThreadCount(tasks)
         self._machine = tvm_runtime.virtual_machine(library)
         self._function = self._machine["main"]
         buffers = [tvm_runtime.tensor(np.zeros(spec.shape, spec.dtype)) for spec in inputs]
@@ -197,8 +206,7 @@ class MachineExecutor:
         return results
 
     def run(self) -> list[np.ndarray]:
-        use_threads(self._tasks)
-        results = self._called()
+        results = self._threads.run(lambda _: self._called())
         if self._checks:
             raise_for(np.from_dlpack(results[-1]), self._checks)
         self._values = self._kept(results[self._count :][: len(self._states)])

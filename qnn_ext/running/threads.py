@@ -1,4 +1,9 @@
-"""The threads that kernels run on: one of TVM's pools for each Python thread that runs a model.
+"""The threads that kernels run on: one of TVM's pools for each Python thread that runs a model, and how many of its
+threads a call gets.
+
+Threads that wait for each other at barriers are worth it only while each has a core. So engines share the cores of
+their process: a call gets those that no other call runs on. What other processes take cannot be seen, but felt: an
+engine measures its calls and takes fewer threads where these are faster, see `ThreadCount`.
 
 A fork does not copy a pool's threads, and TVM does not notice: a parallel kernel would wait for them for ever. So a
 forked process restarts its thread's pool. That destroys the condition variables that the threads waited on, and in C
@@ -10,11 +15,17 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
 
 from .. import tvm_runtime
 from ..processes import forking
+from ..processes.cores import default_threads
 
 _pool = threading.local()  # size: threads that this thread's pool uses; 0 if it is new, absent if there is none
+_taken: list[None] = []  # one for each thread of all calls that run in this process
+_taking = threading.Lock()  # taken only within a call, and a fork waits for calls
 
 
 def use_threads(count: int) -> None:
@@ -22,6 +33,105 @@ def use_threads(count: int) -> None:
     if getattr(_pool, "size", None) != count:
         tvm_runtime.get_function("runtime.config_threadpool")(1, count)
         _pool.size = count
+
+
+def on_one_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call compiled code that runs on one thread."""
+    _taken.append(None)
+    try:
+        return function(*args)
+    finally:
+        _taken.pop()
+
+
+_CALLS = 16
+"""Calls that a mean is of."""
+
+_TRIAL = 0.02, 0.2
+"""A trial lasts at least so many seconds, a few turns of other processes on the core; long calls need not be _CALLS."""
+
+_EARLY = 4
+"""Calls after which a trial that is slower is given up; before, only if it takes _FAR times as long."""
+
+_FAR = 8.0
+_SURPRISE = 1.25
+"""Calls that take so many times as long as usual start a trial at once."""
+
+_SHORTEST, _LONGEST = 0.05, 2.0
+"""Seconds from one trial to the next: first, and at most. After each trial the time doubles."""
+
+
+class ThreadCount:
+    """How many threads the next call of an engine runs on: the fastest number, at most as many as there are free cores.
+
+    The number starts at `most`. From time to time a few calls run on half or twice as many threads, and the number
+    stays if they were faster than the calls before. This is how a busy machine is noticed: there, two threads that wait
+    for each other take longer than one.
+
+    most: no call gets more
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = perf_counter) -> None:
+        self._most, self._clock = most, clock
+        self._cores = default_threads()
+        self._count = most  # the fastest so far
+        self._wanted = most  # by the next call: another number during a trial
+        self._mean = self._usual = 0.0  # seconds of a call on `_count` threads: of the last ones; at the last decision
+        self._calls = -1  # that the mean is of, at most _CALLS; the first one, which is slower, does not count
+        self._tried, self._spent = 0, 0.0  # calls of a trial, and their seconds
+        self._interval = _SHORTEST
+        self._next = clock() + _SHORTEST
+        self._upwards = False
+
+    def run(self, function: Callable[[int], Any]) -> Any:
+        """Call a function of the number of threads, on so many."""
+        with _taking:
+            count = max(1, min(self._wanted, self._cores - len(_taken)))
+            _taken.extend([None] * count)
+        try:
+            use_threads(count)
+            begin = self._clock()
+            result = function(count)
+            end = self._clock()
+        finally:
+            with _taking:
+                del _taken[-count:]
+        if count == self._wanted and self._most > 1:
+            self._learn(end - begin, end)
+        return result
+
+    def _learn(self, seconds: float, now: float) -> None:
+        """Note how long a call took."""
+        if self._wanted != self._count:
+            self._judge(seconds, now)
+            return
+        self._calls = min(self._calls + 1, _CALLS)
+        self._mean += (seconds - self._mean) / max(1, self._calls)
+        if self._calls < _CALLS:
+            self._usual = self._mean
+        surprised = self._mean > _SURPRISE * self._usual
+        if surprised or (now >= self._next and self._calls > 1):
+            self._try_another(surprised)
+
+    def _try_another(self, fewer: bool) -> None:
+        self._upwards = self._count == 1 or (self._count < self._most and not fewer and not self._upwards)
+        self._wanted = min(2 * self._count, self._most) if self._upwards else self._count // 2
+        self._tried, self._spent = 0, 0.0
+
+    def _judge(self, seconds: float, now: float) -> None:
+        """Note how long a call of a trial took; end the trial if that shows which number is faster."""
+        self._tried += 1
+        self._spent += seconds
+        bearable = self._mean * (self._tried if self._tried >= _EARLY else _FAR)
+        if self._spent > bearable:
+            self._wanted = self._count
+        elif self._spent < _TRIAL[self._tried < _CALLS]:
+            return
+        else:
+            self._count, self._mean = self._wanted, self._spent / self._tried
+        self._usual = self._mean
+        self._interval = min(2 * self._interval, _LONGEST)
+        self._next = now + self._interval
 
 
 def _restart() -> None:

@@ -124,6 +124,8 @@ class Backend:
     instruction_sets: those that LLVM uses in ordinary code: LLVM's name -> the flag by which Linux reports it
     hardware_bits:   flag -> the bit by which Linux reports it to a process, from 64 on in AT_HWCAP2; empty if flags are
                      read from /proc/cpuinfo
+    futex:           LLVM's type of C's long, and the number of Linux's system call on which a thread sleeps
+    pauses:          how many of those that `pause` means take about 50 µs, or rounds of a loop without one
     pause, clock:    for waiting threads: the call (and its declaration in LLVM's IR) that lets the core rest; LLVM's
                      cycle counter
     """
@@ -157,7 +159,9 @@ class Backend:
     needs: tuple[str, ...] = ()
     instruction_sets: Mapping[str, str] = field(default_factory=dict)
     hardware_bits: Mapping[str, int] = field(default_factory=dict)
+    futex: tuple[str, int] | None = None
     pause: tuple[str, str] = ("", "")
+    pauses: int = 50_000
     clock: str = "readsteadycounter"
 
     def product(self, name: str) -> Product:

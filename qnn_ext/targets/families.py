@@ -52,7 +52,9 @@ X86 = Backend(
     weaves=True,
     prefetches=True,
     stays_float=True,
+    futex=("i64", 202),
     pause=("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()"),
+    pauses=2000,  # of 10 to 90 ns
     clock="readcyclecounter",
 )
 
@@ -67,7 +69,9 @@ I686 = replace(
     needs=(),
     instruction_sets={},
     float_products=(),
+    futex=("i32", 240),
     pause=("", ""),
+    pauses=Backend.pauses,
     clock="readsteadycounter",
 )
 """32-bit x86: such a CPU may lack SSE2, and with it the pause instruction."""
@@ -115,6 +119,7 @@ AARCH64 = Backend(
     counts=True,
     pairs=True,
     doubles=True,
+    futex=("i64", 98),
     pause=("call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)"),
 )
 
@@ -133,6 +138,7 @@ ARM32 = replace(
     registers=((ALWAYS, Q32),),
     contracts=(("vfp4",),),
     lookups=(),
+    futex=("i32", 240),
     pause=("", ""),
 )
 

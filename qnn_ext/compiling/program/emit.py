@@ -6,6 +6,7 @@ there are several. Each share runs its part of every kernel and waits at the bar
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -33,7 +34,7 @@ MEMORY = "program_memory"
 of workspace and weights. `artifact` compares them with a file's description."""
 
 HEADER = 64
-"""Bytes before the time stamps: the barrier's counter has its own cache line."""
+"""Bytes before the time stamps: the barrier's counters, of arrivals and of sleepers, have their own cache line."""
 
 MANY = 1 << 12  # more than any number of threads
 TOGETHER = 256  # statements per function: LLVM's time grows with their square
@@ -203,8 +204,9 @@ class _Emitter:
     def _statements(self) -> list[tirx.Stmt]:
         self._step = 0
         statements = list(self._run(self._calls, None))
-        last = [self._meet(), self._stamp(self._step)] if self._threaded else [self._stamp(self._step)]
-        return [*statements, tirx.IfThenElse(self._profile > 0, _in_a_row(last), None)]
+        if self._threaded:  # TVM, which waits for all tasks too, yields without end
+            statements.append(self._meet())
+        return [*statements, tirx.IfThenElse(self._profile > 0, self._stamp(self._step), None)]
 
     def _run(self, calls: Sequence[Call], loop: Loop | None) -> Iterator[tirx.Stmt]:
         """Calls within `loop`, those in loops inside of it as well. A loop with parallel phases starts and ends every
@@ -353,7 +355,7 @@ class _Emitter:
     def _program(self, share: ir.GlobalVar) -> tirx.PrimFunc:
         workspace, weights = (tirx.Var(name, "handle") for name in ("workspace", "weights"))
         tasks, profile = tirx.Var("tasks", "int32"), tirx.Var("profile", "int32")
-        counter = tirx.decl_buffer((1,), "int32", "counter", layout=None)
+        counter = tirx.decl_buffer((2,), "int32", "counter", layout=None)  # and the number of sleepers
 
         def run(task: Any, count: Any) -> tirx.Stmt:
             return tirx.Evaluate(ir.Call(share, [workspace, weights, task, count, profile], ret_ty=INT))
@@ -364,7 +366,7 @@ class _Emitter:
             body = tirx.SeqStmt(
                 [
                     tirx.DeclBuffer(counter, data=workspace),
-                    tirx.BufferStore(counter, _int32(0), [_int32(0)]),
+                    *(tirx.BufferStore(counter, _int32(0), [_int32(index)]) for index in range(2)),
                     tirx.IfThenElse(tirx.EQ(tasks, _int32(1)), alone, self._launch(run)),
                 ]
             )
@@ -413,4 +415,6 @@ class _Emitter:
 
     def _support(self) -> str:
         triple = str(self._target.attrs.get("mtriple", ""))
-        return support_ir(backend_of(self._target), "windows" in triple)
+        systems = {"linux": "linux", "windows": "win32"}
+        named = next((system for part, system in systems.items() if part in triple), "")
+        return support_ir(backend_of(self._target), named if triple else sys.platform)

@@ -5,26 +5,41 @@ from __future__ import annotations
 from ...targets.backend import Backend
 
 BARRIER = "qnn_barrier"
-"""(counter, task count): wait until all tasks have arrived. `counter` is an int32 that starts at zero."""
+"""(counters, task count): wait until all tasks have arrived. `counters` are two int32 that start at zero: of arrivals,
+and of tasks that sleep until the others arrive."""
 
 CLOCK = "qnn_clock"
 """() -> int64 ticks, steady and shared by all cores."""
 
-SPINS, PAUSES = 100, 400
-"""Spins while waiting for tasks that are about to arrive: SPINS of a nanosecond each, then PAUSES with a pause of 10 to
-90 ns each. After that, each round yields the core to other threads: the missing task may be waiting for one."""
+SPINS = 100
+"""Spins of a nanosecond each while waiting for tasks that are about to arrive; then `Backend.pauses` with a pause each.
+After that a missing task has probably no core, so the waiting one gives up its own. On Linux it sleeps: an idle core
+takes over tasks that wait for another core, and a task that wakes up soon runs again, whereas one that yields comes
+after a whole turn of whatever else runs there, milliseconds later. Elsewhere it yields in each round."""
 
-# Each arrival increments the counter; every task except the last of its round waits until the round is complete.
+# Each arrival increments the counter; every task except the last of its round waits until the round is complete. The
+# last one looks at the number of sleepers after its arrival, and a sleeper at the counter after it has counted itself,
+# all in one order (seq_cst): so the former sees the sleeper, or the latter finds a new value and does not sleep.
 _BARRIER = """
 define void @qnn_barrier(ptr %counter, i32 %tasks) noinline nounwind {{
 entry:
-  %before = atomicrmw add ptr %counter, i32 1 acq_rel
+  %sleepers = getelementptr i32, ptr %counter, i32 1
+  %before = atomicrmw add ptr %counter, i32 1 seq_cst
   %round = udiv i32 %before, %tasks
   %next = add i32 %round, 1
   %full = mul i32 %next, %tasks
-  br label %check
+  %after = add i32 %before, 1
+  %last = icmp eq i32 %after, %full
+  br i1 %last, label %complete, label %check
+complete:
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %none = icmp eq i32 %asleep, 0
+  br i1 %none, label %done, label %wake
+wake:
+  {wake}
+  br label %done
 check:
-  %spin = phi i32 [ 0, %entry ], [ %count, %wait ], [ %count, %pause ], [ %count, %offer ]
+  %spin = phi i32 [ 0, %entry ], [ %count, %wait ], [ %count, %pause ], [ %count, %rest ]
   %now = load atomic i32, ptr %counter acquire, align 4
   %missing = icmp ult i32 %now, %full
   br i1 %missing, label %wait, label %done
@@ -34,17 +49,26 @@ wait:
   br i1 %short, label %check, label %longer
 longer:
   %brief = icmp ult i32 %count, {most}
-  br i1 %brief, label %pause, label %offer
+  br i1 %brief, label %pause, label %rest
 pause:
   {pause}
   br label %check
-offer:
-  {offer}
+rest:
+  {rest}
   br label %check
 done:
   ret void
 }}
 """
+
+# The operations of futex(2): 128 is FUTEX_WAIT_PRIVATE, which compares and sleeps in one step; 129 FUTEX_WAKE_PRIVATE.
+_SLEEP = """%counted = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  %slept = call {long} ({long}, ...) @syscall({long} {futex}, ptr %counter, i32 128, i32 %now, ptr null)
+  %left = atomicrmw sub ptr %sleepers, i32 1 seq_cst"""
+_WAKE = "%woken = call {long} ({long}, ...) @syscall({long} {futex}, ptr %counter, i32 129, i32 2147483647)"
+_SYSCALL = "declare {long} @syscall({long}, ...)"
+
+_YIELD = "%ignored = call i32 @sched_yield()", "declare i32 @sched_yield()"
 
 _CLOCK = """
 define i64 @qnn_clock() nounwind {{
@@ -54,12 +78,20 @@ define i64 @qnn_clock() nounwind {{
 declare i64 @llvm.{counter}()
 """
 
-_OFFER = ("%ignored = call i32 @sched_yield()", "declare i32 @sched_yield()")
 
+def support_ir(backend: Backend, system: str) -> str:
+    """The LLVM IR of the helpers for a family of CPUs.
 
-def support_ir(backend: Backend, windows: bool) -> str:
-    """The LLVM IR of the helpers for a family of CPUs."""
+    system: the operating system, as `sys.platform` names it
+    """
     pause, declare_pause = backend.pause
-    offer, declare_offer = (pause, "") if windows else _OFFER  # Windows has no sched_yield
-    barrier = _BARRIER.format(spins=SPINS, most=SPINS + PAUSES, pause=pause, offer=offer)
-    return "\n".join([barrier, declare_pause, declare_offer, _CLOCK.format(counter=backend.clock)])
+    wake = ""
+    if system == "linux" and backend.futex is not None:
+        long, futex = backend.futex
+        rest, wake, declare_rest = (text.format(long=long, futex=futex) for text in (_SLEEP, _WAKE, _SYSCALL))
+    elif system == "win32":  # it has no sched_yield
+        rest, declare_rest = pause, ""
+    else:
+        rest, declare_rest = _YIELD
+    barrier = _BARRIER.format(spins=SPINS, most=SPINS + backend.pauses, pause=pause, rest=rest, wake=wake)
+    return "\n".join([barrier, declare_pause, declare_rest, _CLOCK.format(counter=backend.clock)])

@@ -12,9 +12,11 @@ from tvm import relax
 
 import qnn_ext
 from qnn_ext import op
+from qnn_ext.compiling.program import support
 from qnn_ext.module import QnnModule, State
 from qnn_ext.processes.cores import default_threads
 from qnn_ext.running.executors import MachineExecutor, ProgramExecutor
+from qnn_ext.targets.backend import Backend
 from tests.compiling.program.small import small_module
 from tests.threads import at_once
 
@@ -40,6 +42,17 @@ def test_threads_change_nothing(digits, everything_shared, threads, target):
         np.testing.assert_array_equal(engine(image), oracle(image))
     assert isinstance(engine._executor, ProgramExecutor)
     assert engine._executor._tasks == min(threads, default_threads())
+
+
+def test_tasks_that_sleep_at_barriers(digits, everything_shared, monkeypatch):
+    monkeypatch.setattr(support, "SPINS", 0)
+    monkeypatch.setattr(Backend, "pauses", property(lambda _: 0))
+    engine = qnn_ext.build(digits, num_threads=2)
+    (image,) = _images(digits, 1)
+    expected = qnn_ext.Interpreter(digits)(image)
+    engine.time(number=500, repeat=1)
+    for _ in range(100):
+        np.testing.assert_array_equal(engine(image), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

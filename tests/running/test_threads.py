@@ -1,0 +1,95 @@
+"""How many threads a call gets: free cores only, and fewer where that is faster."""
+
+import threading
+
+import pytest
+
+from qnn_ext.running import threads
+from qnn_ext.running.threads import ThreadCount, on_one_thread
+
+
+class Machine:
+    """A clock that calls move on: one on `count` threads takes `seconds[count]`."""
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        self.seconds, self.now = seconds, 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def call(self, count: int) -> int:
+        self.now += self.seconds[count]
+        return count
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch):
+    monkeypatch.setattr(threads, "default_threads", lambda: 8)
+    monkeypatch.setattr(threads, "use_threads", lambda count: None)
+
+
+def counts(machine: Machine, chosen: ThreadCount, calls: int) -> list[int]:
+    return [chosen.run(machine.call) for _ in range(calls)]
+
+
+def test_an_undisturbed_engine_keeps_its_threads():
+    machine = Machine({1: 0.004, 2: 0.002})
+    chosen = ThreadCount(2, machine.clock)
+    found = counts(machine, chosen, 5000)
+    assert found[:20] == [2] * 20
+    assert 0 < found.count(1) < 100  # trials, which end after a few calls
+
+
+@pytest.mark.parametrize("slow", [0.002, 0.1])
+def test_threads_that_wait_for_each_other_are_given_up_and_taken_again(slow):
+    machine = Machine({1: 0.001, 2: slow})
+    chosen = ThreadCount(2, machine.clock)
+    assert counts(machine, chosen, 2000)[50:].count(2) < 60
+    machine.seconds[2] = 0.0005
+    counts(machine, chosen, 4000)
+    assert counts(machine, chosen, 2000).count(2) > 1900
+
+
+def test_a_machine_that_becomes_busy_is_noticed_at_once():
+    machine = Machine({1: 0.001, 2: 0.0005})
+    chosen = ThreadCount(2, machine.clock)
+    counts(machine, chosen, 10_000)
+    machine.seconds[2] = 0.02
+    assert counts(machine, chosen, 200).count(2) < 10
+
+
+def test_the_number_in_between_is_found():
+    machine = Machine({8: 0.004, 4: 0.001, 2: 0.002, 1: 0.003})
+    chosen = ThreadCount(8, machine.clock)
+    counts(machine, chosen, 2000)
+    assert counts(machine, chosen, 1000).count(4) > 900
+
+
+def test_calls_share_the_cores():
+    machine = Machine({count: 0.001 for count in range(1, 9)})
+    first, second, third = (ThreadCount(most, machine.clock) for most in (6, 6, 6))
+
+    def within(count: int) -> tuple[int, int, int]:
+        inner = second.run(lambda granted: (granted, third.run(lambda least: least)))
+        return count, *inner
+
+    assert first.run(within) == (6, 2, 1)  # where no core is free, one thread runs anyway
+    assert on_one_thread(lambda: first.run(lambda count: count)) == 6
+    assert threads._taken == []
+    with pytest.raises(ZeroDivisionError):
+        first.run(lambda count: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        on_one_thread(divmod, 1, 0)
+    assert threads._taken == []
+
+
+def test_calls_in_many_threads_return_all_cores():
+    chosen = [ThreadCount(4) for _ in range(4)]
+    working = [
+        threading.Thread(target=lambda one=one: [one.run(lambda count: count) for _ in range(500)]) for one in chosen
+    ]
+    for thread in working:
+        thread.start()
+    for thread in working:
+        thread.join()
+    assert threads._taken == []
