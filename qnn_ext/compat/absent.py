@@ -1,4 +1,4 @@
-"""The error for a name of Relay's time that the façade does not have: it says what there is instead."""
+"""The error for a name that a façade does not have: it says what there is instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = "MIGRATION.md lists what the façade has, and today's call for each old o
 
 
 class NotHonouredError(QnnError, NotImplementedError):
-    """A call of Relay's time that has no meaning any more. The message names today's way."""
+    """A call or an option of another runtime that has no meaning here. The message names today's way."""
 
 
 def absent(
