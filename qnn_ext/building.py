@@ -15,6 +15,7 @@ from .errors import QnnError
 from .files.cache import Cache, default_folder
 from .limits import Limits, current, using
 from .module import QnnModule
+from .passes.low_precision import at_precision
 from .running.engine import Engine
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def build(
     measure: bool | Measure = False,
     workspace_limit: int | None = None,
     jobs: int | None = None,
+    precision: str = "float32",
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
     given.
@@ -69,6 +71,11 @@ def build(
                  more, one that takes less is used, at some cost in speed on several threads; LimitError if none does
     jobs:        the most threads that generate machine code for an engine that is kept in the cache, by default all
                  cores; other engines are compiled by one. The engine is the same with any number
+    precision:   of the products that are not quantized: "float32", or "bfloat16" or "float16", to which their operands
+                 are then rounded (ties to even); sums, biases and everything else stay float32. Results depend on the
+                 CPU in their last bits only: a sum of k products is within k · 2⁻²³ · Σ |a · b| of the exact one, and
+                 bfloat16 below 2⁻¹²⁶ may count as 0. A CPU without an instruction for such products multiplies the
+                 rounded operands in float32. Single layers: the field `precision` of a QConfig's `overrides`
 
     Raises TargetError, QuantizationError, LimitError, and QnnError for a folder given as `cache` to which other users
     can write. Without `measure`, compiling runs nothing: a module can be built for a CPU other than this one and saved.
@@ -86,6 +93,7 @@ def build(
             from .quantize.stages import bind_parameters
 
             module = bind_parameters(module, params)
+        module = replace(module, ir=at_precision(module.ir, precision))
         kept = _cache(cache)
         if not measure:
             return compile_module(module, target, num_threads, cuda_graph, kept, jobs)

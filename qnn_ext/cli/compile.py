@@ -15,6 +15,7 @@ from ..autotune.measured import Measure
 from ..autotune.records import apply_history_best
 from ..errors import QnnError
 from ..files.signing import PASSPHRASE, private_key
+from ..passes.low_precision import PRECISIONS
 from ..running.engine import Engine
 from ..running.model import target_name
 from .common import (
@@ -53,6 +54,13 @@ from .outputs import check_compiled
 @click.option(
     "--jobs", type=click.IntRange(1, 1024), help="The most threads that generate machine code. Default: all cores."
 )
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="float32",
+    show_default=True,
+    help="Of the products that are not quantized: their operands are rounded to it, sums stay float32.",
+)
 @click.option("--sign", type=FILE, metavar="KEY", help="Sign the file with this private key (Ed25519, PEM).")
 @build_options
 @json_option
@@ -63,6 +71,7 @@ def compile_(
     measure: bool,
     workspace_limit: int | None,
     jobs: int | None,
+    precision: str,
     sign: Path | None,
     target: str,
     threads: int | None,
@@ -81,6 +90,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --target rpi4
       qnn-ext compile mobilenet.tflite --tuning tuning.jsonl
       qnn-ext compile mobilenet.tflite --measure
+      qnn-ext compile resnet50.onnx --precision bfloat16
       qnn-ext compile mobilenet.tflite --sign private.pem
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
@@ -98,7 +108,8 @@ def compile_(
     module = import_model(model, form, importing)
     with apply_history_best(tuning) if tuning else nullcontext():
         timed = Measure(progress=not as_json) if measure else False
-        engine = compile_model(module, target, threads, measure=timed, workspace_limit=workspace_limit, jobs=jobs)
+        settings = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision}
+        engine = compile_model(module, target, threads, measure=timed, **settings)
     with step(f"writing {output.name}"):
         engine.save(output, sign=key)
     seconds = time.perf_counter() - started

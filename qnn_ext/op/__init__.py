@@ -4,6 +4,7 @@ from .accumulate import batch_matmul_accumulate, conv2d_accumulate, dense_accumu
 from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
+from .bfloat16 import bfloat16
 from .check import check_bounds, check_divisor, first_violation
 from .concatenate import concatenate
 from .conv2d import conv2d
@@ -53,6 +54,7 @@ __all__ = [
     "avg_pool2d",
     "batch_matmul",
     "batch_matmul_accumulate",
+    "bfloat16",
     "check_bounds",
     "check_divisor",
     "concatenate",

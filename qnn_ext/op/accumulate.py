@@ -10,6 +10,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
+from ..numerics import bfloat16
 from ..qparams import dtype_range
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, check_rank, define, export_to_script
 from .traits import Data, Kind, Traits
@@ -17,6 +18,8 @@ from .traits import Data, Kind, Traits
 DATA_DTYPES = ("int8", "uint8", "int16")
 ACCUMULATOR_DTYPES = ("int32", "int64")
 FLOAT = "float32"
+FLOAT_DTYPES = (FLOAT, "float16", bfloat16.BITS)
+"""Operands of float products; bfloat16 by its bits."""
 
 
 def conv_output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
@@ -39,11 +42,16 @@ def check_window(strides: tuple[int, ...], padding: tuple[int, ...], dilation: t
 
 
 def _check_dtypes(first: TensorInfo, second: TensorInfo, out_dtype: str) -> None:
-    """Integers and a sum of integers, or float32 throughout."""
-    of_floats = first.dtype == FLOAT
+    """Integers and a sum of integers, or floats of 16 or 32 bits and a sum of float32."""
+    of_floats = out_dtype == FLOAT
     for operand in (first, second):
-        check_dtype(operand, *((FLOAT,) if of_floats else DATA_DTYPES))
+        check_dtype(operand, *(FLOAT_DTYPES if of_floats else DATA_DTYPES))
     check_out_dtype(out_dtype, *((FLOAT,) if of_floats else ACCUMULATOR_DTYPES))
+
+
+def _values(operand: np.ndarray, out_dtype: str) -> np.ndarray:
+    """An operand's values: those that bits of bfloat16 stand for, or itself."""
+    return bfloat16.from_bits(operand) if out_dtype == FLOAT and operand.dtype == bfloat16.BITS else operand
 
 
 def _sums(sums: np.ndarray, out_dtype: str) -> np.ndarray:
@@ -85,7 +93,7 @@ def _infer_conv2d(
     check_rank(data, 4)
     check_rank(weight, 4)
     check_window(strides, padding, dilation)
-    low, high = (0, 0) if data.dtype == FLOAT else dtype_range(data.dtype)
+    low, high = (0, 0) if out_dtype == FLOAT else dtype_range(data.dtype)
     if not low <= pad_value <= high:
         raise ShapeError(f"pad_value {pad_value} lies outside {data.dtype}")
     n, h, w, c = data.shape
@@ -109,6 +117,7 @@ def conv2d_array(
     out_dtype: str,
 ) -> np.ndarray:
     """Σ x·w in float64, which is exact for integers below 2⁵³ and runs on the BLAS, then as `_sums`."""
+    data, weight = _values(data, out_dtype), _values(weight, out_dtype)
     out_channels, kh, kw, _ = weight.shape
     view = windows(data, (kh, kw), strides, padding, dilation, pad_value)
     n, oh, ow, c = view.shape[:4]
@@ -144,7 +153,7 @@ def conv2d_accumulate(
     """acc[n,y,x,o] = Σ_{r,s,c} pad(data)[n, y·sh + r·dh, x·sw + s·dw, g·C/G + c] · weight[o,r,s,c], g the group of o.
 
     data NHWC and weight OHWI: int8, uint8 or int16; padding is filled with `pad_value`. Result int32 or int64.
-    Or float32 throughout, padded with 0.
+    Or floats, padded with 0, and a float32 result: operands float32, float16, or the bits of bfloat16 as uint16.
     """
     return CONV2D_ACCUMULATE.call(
         data,
@@ -243,7 +252,8 @@ def _infer_dense(data: TensorInfo, weight: TensorInfo, *, out_dtype: str) -> tup
 
 def matmul_nt(x: np.ndarray, y: np.ndarray, *, out_dtype: str) -> np.ndarray:
     """x · yᵀ over the last two axes in float64, which is exact for integers below 2⁵³, then as `_sums`."""
-    out = x.astype(np.float64) @ np.swapaxes(y, -1, -2).astype(np.float64)
+    x, y = (_values(operand, out_dtype).astype(np.float64) for operand in (x, y))
+    out = x @ np.swapaxes(y, -1, -2)
     return _sums(out, out_dtype)
 
 
@@ -254,7 +264,7 @@ DENSE_ACCUMULATE = define(
 
 def dense_accumulate(data: relax.Expr, weight: relax.Expr, out_dtype: str = "int32") -> relax.Call:
     """acc[m,n] = Σ_k data[m,k] · weight[n,k]; int8, uint8 or int16 operands and an int32 or int64 result, or
-    float32 throughout."""
+    floats as of a convolution."""
     return DENSE_ACCUMULATE.call(data, weight, out_dtype=out_dtype)
 
 

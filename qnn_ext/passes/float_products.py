@@ -7,6 +7,9 @@
 Their sums are rounded in another way than the interpreter's: one accumulator takes all products in order, each with one
 rounding, so that a sum of k products differs from the exact one by less than k · 2⁻²⁴ · Σ |a · b|. What no instruction
 computes keeps its legalization, see `legalize_float_products`.
+
+Operands that `low_precision` has rounded are multiplied in 16 bits where an instruction does that. Otherwise their
+weights are stored in 16 bits and widened when they are loaded, or both are rounded values in float32.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from .. import op as qnn
-from ..op.arguments import factors_of
+from ..numerics import bfloat16
+from ..numerics.bfloat16 import BITS
+from ..op.arguments import data_of, factors_of, with_data
 from ..op.base import constant, constant_value, shape_of
+from ..op.relax_table import traits_of
 from ..targets.features import backend_of
 from ..topi_int8 import candidates
 from .layout.forms import static_shape
@@ -35,13 +41,15 @@ def float_products(mod: IRModule, target: Target) -> IRModule:
     """`mod` with the float products that the target's instructions compute as accumulations."""
     if not backend_of(target).float_products:
         return mod
-    changed = False
+    operands, changed = _Operands(), False
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         nonlocal changed
         name = op_name(expr)
-        found = _conv2d(expr, target) if name == "nn.conv2d" else None
-        found = _matmul(expr, target, emit) if name == "matmul" else found
+        if name == "qnn.bfloat16" or (traits_of(expr).rearranges and operands.rounded(data_of(expr))):
+            return operands.note(emit(expr), expr)
+        found = _conv2d(expr, target, operands, emit) if name == "nn.conv2d" else None
+        found = _matmul(expr, target, operands, emit) if name == "matmul" else found
         changed = changed or found is not None
         return found
 
@@ -49,10 +57,63 @@ def float_products(mod: IRModule, target: Target) -> IRModule:
     return sink_reshapes(rewritten) if changed else mod
 
 
+class _Operands:
+    """The operands of products in the dtypes that instructions take.
+
+    Values rounded to bfloat16 are known by the operator that rounds them, with moves behind it; their bits are those of
+    what it rounds, moved in the same way.
+    """
+
+    def __init__(self) -> None:
+        self._sources: dict[Any, relax.Call] = {}
+        self._bits: dict[Any, relax.Expr] = {}
+
+    def note(self, var: relax.Expr, call: relax.Call) -> relax.Expr:
+        """Remember that a variable is rounded, by the call that is bound to it; returns the variable."""
+        self._sources[var] = call
+        return var
+
+    def rounded(self, value: relax.Expr) -> bool:
+        """Whether all values are bfloat16: of a variable that was noted, or a constant."""
+        array = constant_value(value)
+        if array is None:
+            return value in self._sources
+        return str(array.dtype) == FLOAT and np.array_equal(bfloat16.rounded(array), array)
+
+    def forms(self, first: relax.Expr, second: relax.Expr) -> list[tuple[str, str]]:
+        """The dtypes in which the operands may be multiplied, best first."""
+        known = constant_value(second) is not None
+        if str(first.ty.dtype) == "float16":
+            return [*([(FLOAT, "float16")] if known else []), (FLOAT, FLOAT)]
+        if self.rounded(first) and self.rounded(second):
+            return [(BITS, BITS), *([(FLOAT, BITS)] if known else []), (FLOAT, FLOAT)]
+        return [(FLOAT, FLOAT)]
+
+    def cast(self, value: relax.Expr, dtype: str, emit: Emit) -> relax.Expr:
+        """An operand in one of the dtypes that `forms` gives for it."""
+        if str(value.ty.dtype) == dtype:
+            return value
+        array = constant_value(value)
+        if array is not None:
+            return constant(bfloat16.bits_of(array) if dtype == BITS else array.astype(dtype))
+        return self._bits_of(value, emit) if dtype == BITS else emit(relax.op.astype(value, dtype))
+
+    def _bits_of(self, value: relax.Expr, emit: Emit) -> relax.Expr:
+        if value not in self._bits:
+            call = self._sources[value]
+            if op_name(call) == "qnn.bfloat16":
+                self._bits[value] = emit(qnn.bfloat16(call.args[0], BITS))
+            else:
+                self._bits[value] = emit(with_data(call, self._bits_of(data_of(call), emit)))
+        return self._bits[value]
+
+
 def _is_float(call: relax.Call) -> bool:
+    """Whether it multiplies tensors of static shapes, both float32 or both float16, to float32."""
     factors = factors_of(call)
     static = all(static_shape(value) is not None and 0 not in shape_of(value) for value in factors)
-    return static and all(str(value.ty.dtype) == FLOAT for value in factors)
+    dtypes = {str(value.ty.dtype) for value in factors}
+    return static and dtypes in ({FLOAT}, {"float16"}) and str(call.attrs.out_dtype or dtypes.pop()) == FLOAT
 
 
 def _is_fast(call: relax.Call, target: Target) -> bool:
@@ -60,7 +121,7 @@ def _is_fast(call: relax.Call, target: Target) -> bool:
     return not candidates(workload_of(call, target), target)[0].is_generic
 
 
-def _conv2d(call: relax.Call, target: Target) -> relax.Call | None:
+def _conv2d(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -> relax.Call | None:
     attrs, (data, weight) = call.attrs, factors_of(call)
     known = constant_value(weight)
     layout = str(attrs.kernel_layout)
@@ -68,13 +129,19 @@ def _conv2d(call: relax.Call, target: Target) -> relax.Call | None:
         return None
     if not str(attrs.data_layout) == str(attrs.out_layout) == "NHWC":
         return None
-    ohwi = np.ascontiguousarray(known.transpose([layout.index(axis) for axis in "OHWI"]))
+    ohwi = constant(np.ascontiguousarray(known.transpose([layout.index(axis) for axis in "OHWI"])))
     geometry: dict[str, Any] = {name: tuple(map(int, attrs[name])) for name in ("strides", "padding", "dilation")}
-    product = qnn.conv2d_accumulate(data, constant(ohwi), **geometry, groups=int(attrs.groups), out_dtype=FLOAT)
-    return product if _is_fast(product, target) else None
+    geometry["groups"] = int(attrs.groups)
+    for data_dtype, weight_dtype in operands.forms(data, weight):
+        stored = operands.cast(ohwi, weight_dtype, emit)
+        probe = qnn.conv2d_accumulate(_like(shape_of(data), data_dtype), stored, **geometry, out_dtype=FLOAT)
+        if _is_fast(probe, target):
+            first = operands.cast(data, data_dtype, emit)
+            return qnn.conv2d_accumulate(first, stored, **geometry, out_dtype=FLOAT)
+    return None
 
 
-def _matmul(call: relax.Call, target: Target, emit: Emit) -> relax.Expr | None:
+def _matmul(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -> relax.Expr | None:
     x, y = factors_of(call)
     if not _is_float(call):
         return None
@@ -82,30 +149,53 @@ def _matmul(call: relax.Call, target: Target, emit: Emit) -> relax.Expr | None:
     if len(lhs) < 2 or len(rhs) < 2:
         return None
     if known is not None and len(rhs) == 2:
-        probe = _like((prod(lhs[:-1]), lhs[-1]))
-        weight = constant(np.ascontiguousarray(known.T))
-        if not _is_fast(qnn.dense_accumulate(probe, weight, FLOAT), target):
-            return None
-        rows = emit(relax.op.reshape(x, [prod(lhs[:-1]), lhs[-1]])) if len(lhs) > 2 else x
-        product = qnn.dense_accumulate(rows, weight, FLOAT)
+        product = _by_constant(x, known, target, operands, emit)
     elif len(lhs) == len(rhs) and lhs[:-2] == rhs[:-2]:
-        batch = prod(lhs[:-2])
-        shapes = (batch, *lhs[-2:]), (batch, rhs[-1], rhs[-2])
-        if not _is_fast(qnn.batch_matmul_accumulate(_like(shapes[0]), _like(shapes[1]), FLOAT), target):
-            return None
-        columns = emit(relax.op.permute_dims(y, [*range(len(rhs) - 2), len(rhs) - 1, len(rhs) - 2]))
-        first, second = (
-            value if shape_of(value) == shape else emit(relax.op.reshape(value, list(shape)))
-            for value, shape in zip((x, columns), shapes, strict=True)
-        )
-        product = qnn.batch_matmul_accumulate(first, second, FLOAT)
+        product = _of_two(x, y, target, operands, emit)
     else:
+        return None
+    if product is None:
         return None
     result = emit(product)
     shape = (*lhs[:-1], rhs[-1])
     return result if shape_of(result) == shape else relax.op.reshape(result, list(shape))
 
 
-def _like(shape: tuple[int, ...]) -> Any:
-    """A variable of this shape."""
-    return relax.Var("x", relax.TensorType(list(shape), FLOAT))
+def _by_constant(
+    x: relax.Expr, known: np.ndarray, target: Target, operands: _Operands, emit: Emit
+) -> relax.Call | None:
+    """x · known, all rows of x as one matrix."""
+    lhs = shape_of(x)
+    matrix = (prod(lhs[:-1]), lhs[-1])
+    transposed = constant(np.ascontiguousarray(known.T))
+    for data_dtype, weight_dtype in operands.forms(x, transposed):
+        weight = operands.cast(transposed, weight_dtype, emit)
+        if _is_fast(qnn.dense_accumulate(_like(matrix, data_dtype), weight, FLOAT), target):
+            data = operands.cast(x, data_dtype, emit)
+            rows = emit(relax.op.reshape(data, list(matrix))) if len(lhs) > 2 else data
+            return qnn.dense_accumulate(rows, weight, FLOAT)
+    return None
+
+
+def _of_two(x: relax.Expr, y: relax.Expr, target: Target, operands: _Operands, emit: Emit) -> relax.Call | None:
+    """x · y for operands of the same rank with the same batch axes."""
+    lhs, rhs = shape_of(x), shape_of(y)
+    batch = prod(lhs[:-2])
+    shapes = (batch, *lhs[-2:]), (batch, rhs[-1], rhs[-2])
+    for form in operands.forms(x, y):
+        left, right = (_like(shape, dtype) for shape, dtype in zip(shapes, form, strict=True))
+        if not _is_fast(qnn.batch_matmul_accumulate(left, right, FLOAT), target):
+            continue
+        data, other = (operands.cast(value, dtype, emit) for value, dtype in zip((x, y), form, strict=True))
+        columns = emit(relax.op.permute_dims(other, [*range(len(rhs) - 2), len(rhs) - 1, len(rhs) - 2]))
+        first, second = (
+            value if shape_of(value) == shape else emit(relax.op.reshape(value, list(shape)))
+            for value, shape in zip((data, columns), shapes, strict=True)
+        )
+        return qnn.batch_matmul_accumulate(first, second, FLOAT)
+    return None
+
+
+def _like(shape: tuple[int, ...], dtype: str) -> Any:
+    """A variable of this shape and dtype."""
+    return relax.Var("x", relax.TensorType(list(shape), dtype))

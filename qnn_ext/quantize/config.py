@@ -22,8 +22,9 @@ from .fields import FLOAT_FUNCTIONS, LAYER_FIELDS, check_fields
 class LayerConfig:
     """What a QConfig means for one layer: skips, first and last layer, overrides and "auto" resolved.
 
-    precision: "int8", "int16" (the layer's activations have 16 bits, symmetric, its weights at most 8), "float16" or
-               "float32"; the other fields matter only for integers
+    precision: "int8", "int16" (the layer's activations have 16 bits, symmetric, its weights at most 8), "bfloat16" or
+               "float16" (its operands are rounded, sums stay float32), or "float32"; the other fields matter only
+               for integers
     dtype_input ("int8" or "uint8") and symmetric are those of activations; weights are always symmetric
     range:     (low, high) of the layer's data input if the user fixed it
     """

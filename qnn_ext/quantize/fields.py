@@ -21,7 +21,7 @@ CALIBRATE_MODES = (
     "output_error",
 )
 FLOAT_FUNCTIONS = ("softmax", "layer_norm", "gelu", "log")
-PRECISIONS = ("int8", "int16", "float16", "float32")
+PRECISIONS = ("int8", "int16", "bfloat16", "float16", "float32")
 
 # The fields an override may set for a layer, and that a LayerConfig has
 LAYER_FIELDS = (

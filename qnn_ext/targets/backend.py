@@ -100,6 +100,7 @@ class Backend:
     sharing:         the amounts of work from which kernels are parallelized
     contracts:       the features with which LLVM contracts a float product and a sum into an operation that rounds once
     float_products:  its ways to multiply and add float32 with one rounding, fastest first
+    bfloat16_products: its ways to add products of bfloat16 to float32, fastest first
     lookups:         the features with which tables of bytes are looked up by whole registers
     segments:        the same for tables of 16 float32
     byte_lanes:      lengths of explicit vectors where 32-bit values become bytes, best first
@@ -138,6 +139,7 @@ class Backend:
     sharing: Sharing = Sharing()
     contracts: FeatureSets = NEVER
     float_products: tuple[Product, ...] = ()
+    bfloat16_products: tuple[Product, ...] = ()
     lookups: FeatureSets = NEVER
     segments: FeatureSets = NEVER
     byte_lanes: tuple[int, ...] = (64, 32)
@@ -171,7 +173,7 @@ class Backend:
     @property
     def every_product(self) -> tuple[Product, ...]:
         """Its ways to multiply integers and floats."""
-        return self.products + self.float_products
+        return self.products + self.float_products + self.bfloat16_products
 
 
 THREADS = "num-cores"

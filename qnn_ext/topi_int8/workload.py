@@ -2,7 +2,8 @@
 alone.
 
 Shapes are static, activations NHWC, accumulators int32 (int64 if int16 activations need it), or float32 for operands of
-float32. Zero points never appear here: Canonicalize has moved them into constants, and padding carries its own value.
+float32, float16, or the bits of bfloat16 as uint16. Zero points never appear here: Canonicalize has moved them into
+constants, and padding carries its own value.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
+
+from ..numerics.bfloat16 import BITS
 
 
 @dataclass(frozen=True)
@@ -147,9 +152,12 @@ def is_float(workload: Workload) -> bool:
 
 
 def value_bytes(workload: Workload) -> int:
-    """Bytes of an activation or a weight, where the caches that hold them matter: of a float, or of 8 bits."""
-    return 4 if is_float(workload) else 1
+    """Bytes of an activation or a weight, where the caches that hold them matter: of the wider float, or of 8 bits."""
+    dtypes = (workload.data_dtype, workload.weight_dtype)
+    return max(np.dtype(dtype).itemsize for dtype in dtypes) if is_float(workload) else 1
 
 
 def _dtypes(workload: Workload) -> str:
-    return f"{workload.data_dtype} × {workload.weight_dtype} → {workload.out_dtype}"
+    named = {BITS: "bfloat16"} if is_float(workload) else {}
+    data, weights = (named.get(dtype, dtype) for dtype in (workload.data_dtype, workload.weight_dtype))
+    return f"{data} × {weights} → {workload.out_dtype}"

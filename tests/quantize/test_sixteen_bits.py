@@ -51,5 +51,5 @@ def test_a_tensor_read_by_both_kinds_has_16_bits(wide):
 
 
 def test_unknown_precision_names_the_known_ones():
-    with pytest.raises(QuantizationError, match="'int8', 'int16', 'float16', 'float32'"):
+    with pytest.raises(QuantizationError, match="'int8', 'int16', 'bfloat16', 'float16', 'float32'"):
         QConfig(overrides={"*": {"precision": "int4"}})

@@ -24,7 +24,7 @@ __all__ = ["Site", "annotate", "sites"]
 def annotate(module: QnnModule, config: QConfig) -> QnnModule:
     """`module` (folded, float32) with an `R.qnn.observe` on each tensor to be quantized.
 
-    Layers that the configuration keeps in float get none; those in float16 get casts around them. Raises
+    Layers that the configuration keeps in float get none; those in float16 or bfloat16 round their operands. Raises
     QuantizationError for patterns and indices of the configuration that match no layer.
     """
     marked = annotate_main(module, config)

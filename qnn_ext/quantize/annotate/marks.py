@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +12,9 @@ from ...module import QnnModule
 from ...op.arguments import data_of, factors_of
 from ...op.observe import observe
 from ...op.relax_table import traits_of
+from ...passes.low_precision import HALVES, in_precision
 from ...passes.rewrite import Rebuild, substitute
 from ..config import LayerConfig, QConfig
-from ..mixed import in_float16
 from .clusters import Cluster, Graph
 from .families import Family, is_constant, is_integer_resize
 from .layers import Layer, layers_of, weight_axis
@@ -24,7 +25,8 @@ def annotate_main(module: QnnModule, config: QConfig) -> QnnModule:
     integral = config.partition_conversions == "fully_integral"
     graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral)
     layers = layers_of(graph, config)
-    half = {layer.head for layer in layers if layer.config.precision == "float16" and layer.is_product}
+    products = {layer.head: layer.config for layer in layers if layer.is_product}
+    half = {head: config.precision for head, config in products.items() if config.precision in HALVES}
     exact = {layer.head for layer in layers if not layer.config.quantized and layer.is_product}
     wishes = _Wishes(graph, layers, config)
     return replace(module, ir=_marked(graph, wishes.weights(), wishes.activations(), half, exact))
@@ -232,11 +234,12 @@ def _marked(
     graph: Graph,
     weights: dict[tuple[int, int], tuple[str, _Mark, int | None]],
     activations: dict[Any, _Mark],
-    half: set[int],
+    half: Mapping[int, str],
     exact: set[int],
 ) -> IRModule:
     """The module with its marks, each right after the variable it is for, weights before their product; the products in
-    `half` are in float16. Those in `exact` with a constant read tensors as they are before they are quantized."""
+    `half` are in the precision given there. Those in `exact` with a constant read tensors as they are before they are
+    quantized."""
     new = Rebuild(graph.function)
     unmarked: dict[Any, Any] = {}
 
@@ -262,6 +265,6 @@ def _marked(
                     value = substitute(binding.value, unmarked)
                 args = [marked_weight(index, position, arg) for position, arg in enumerate(value.args)]
                 value = relax.Call(value.op, args, value.attrs, value.ty_args)
-                value = in_float16(value, new.builder.emit) if index in half else value
+                value = in_precision(value, new.builder.emit, half[index]) if index in half else value
             mark(binding.var, new.bind(binding.var, value))
     return new.module()

@@ -203,8 +203,8 @@ def compute(
     def products(*index):
         *pixel, block, lane = index
         channel = (block // layout.group_blocks * mode.in_group if groups > 1 else 0) + reduction.k
-        value = data[mode.tap(tuple(pixel), kh, kw, channel)].astype(instruction.sum_dtype)
-        weight = w[block, kh, kw, reduction.step, lane, reduction.inner].astype(instruction.sum_dtype)
+        value = instruction.value(data[mode.tap(tuple(pixel), kh, kw, channel)])
+        weight = instruction.value(w[block, kh, kw, reduction.step, lane, reduction.inner])
         return te.sum(value * weight, axis=[*loops, *reduction.axes])
 
     pixels = (layout.rows, layout.columns)[-mode.pixel_axes :]

@@ -129,8 +129,8 @@ def compute(
     acc = te.compute(
         (layout.rows, layout.blocks, lanes),
         lambda m, block, lane: te.sum(
-            data(row_of(m, workload, layout), reduction.k).astype(instruction.sum_dtype)
-            * w[block, reduction.step, lane, reduction.inner].astype(instruction.sum_dtype),
+            instruction.value(data(row_of(m, workload, layout), reduction.k))
+            * instruction.value(w[block, reduction.step, lane, reduction.inner]),
             axis=reduction.axes,
         ),
         name="dense",

@@ -127,6 +127,16 @@ class DotInstruction:
         """Instructions for one step of a tile: products, and loads of their operands."""
         return pixels * blocks * (1 if self.accumulates else 2) + pixels / self.chain + blocks
 
+    def value(self, element: Any) -> Any:
+        """An element of an operand in memory, in the dtype of sums."""
+        return element.astype(self.sum_dtype)
+
+    def part(self, word: Any, position: Any) -> Any:
+        """The weight at `position` in a word, in the dtype of sums."""
+        bits = 8 * np.dtype(self.weight_dtype).itemsize
+        top = T.int32(32 - bits)
+        return T.shift_right(T.shift_left(word.astype("int32"), top - position * T.int32(bits)), top)
+
     def available(self, target: Target) -> bool:
         """Whether the target's CPU has the instruction."""
         return offers(target, self.product)
@@ -226,12 +236,10 @@ def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], po
     Kernels and the instruction's description both use this form, so that `tensorize` recognizes it.
     """
     if not instruction.words:
-        return B[(*place, position)].astype(instruction.sum_dtype)
+        return instruction.value(B[(*place, position)])
     if instruction.depth == 1:
-        return B[place].astype(instruction.sum_dtype)
-    bits = 8 * np.dtype(instruction.weight_dtype).itemsize
-    top = T.int32(32 - bits)
-    return T.shift_right(T.shift_left(B[place].astype("int32"), top - position * T.int32(bits)), top)
+        return instruction.value(B[place])
+    return instruction.part(B[place], position)
 
 
 def _describe(instruction: DotInstruction):
@@ -243,9 +251,9 @@ def _describe(instruction: DotInstruction):
     def product(A, B, *place):
         *step, lane, k = place
         if depth == 1:
-            return A[k].astype(sum_dtype) * weight_value(instruction, B, (k, lane), 0)
+            return instruction.value(A[k]) * weight_value(instruction, B, (k, lane), 0)
         index = step[0] * depth + k if step else k
-        return A[index].astype(sum_dtype) * weight_value(instruction, B, (*step, lane), k)
+        return instruction.value(A[index]) * weight_value(instruction, B, (*step, lane), k)
 
     if instruction.reduction_axes == 1:
 

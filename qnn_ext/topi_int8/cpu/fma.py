@@ -53,12 +53,12 @@ class Fma(DotInstruction):
         """Why another chain suits the reduction better: it divides it, or is the longest."""
         padded = -(-run // self.span) * self.span
         best = next((chain for chain in CHAINS if run % chain == 0), CHAINS[0])
-        if self.chain != best:
+        if self.span != best:
             return f"sums of {run} products take steps of {best}"
         return None if 2 * padded <= 3 * run else f"sums of {run} products would be padded to {padded}"
 
     def updates(self, A: Any, B: Any, C: Any) -> list[Any]:
-        """One statement a step."""
+        """One statement for each activation."""
         dtype = f"float32x{self.lanes}"
 
         def update(step: int) -> Any:
@@ -66,7 +66,7 @@ class Fma(DotInstruction):
             operands = value, self.weights(B, step), C.vload([0], dtype=dtype)
             return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(self.llvm), *operands, dtype=dtype)
 
-        return [update(step) for step in range(self.chain)]
+        return [update(step) for step in range(self.span)]
 
 
 def instructions_of(backend: Backend) -> list[Fma]:

@@ -23,6 +23,7 @@ from ...targets.backend import threads_of
 from ...targets.families import CPU_BACKENDS
 from ...targets.features import backend_of, contracts, has_any
 from ..lowering import Lowering, register_lowering
+from .llvm_functions import importing
 from .prefetch import prefetching
 from .steps import steps_of
 from .weave import weave
@@ -51,7 +52,7 @@ def lower_for_cpu(body: tirx.Stmt, target: Target) -> tirx.Stmt:
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
     body = steps.narrow(body, target)
     body = tvm_ffi.structural_map(body, [(tvm.ir.Call, _plain), (tirx.AllocBuffer, _on_stack)])
-    return propagate_nan(steps.finish(body, target))
+    return importing(propagate_nan(steps.finish(body, target)))
 
 
 def _rounded_product(node: tirx.Max) -> Expr:

@@ -25,7 +25,7 @@ def pack(instruction: DotInstruction, neighbours: Sequence[Any]) -> Any:
     """The word of `depth` weights: the first in the lowest bits."""
     if instruction.depth == 1 and instruction.word_dtype == instruction.weight_dtype:
         return neighbours[0]
-    unsigned, bits = "u" + instruction.weight_dtype, 8 * np.dtype(instruction.weight_dtype).itemsize
+    unsigned, bits = "u" + instruction.weight_dtype.removeprefix("u"), 8 * np.dtype(instruction.weight_dtype).itemsize
     word = None
     for position, value in enumerate(neighbours):
         part = value.astype(instruction.weight_dtype).astype(unsigned).astype(instruction.word_dtype)

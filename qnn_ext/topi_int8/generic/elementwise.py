@@ -15,7 +15,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ...errors import UnsupportedOperatorError
-from ...numerics import fixed_point, float_multiplier, piecewise, tir
+from ...numerics import bfloat16, fixed_point, float_multiplier, piecewise, tir
 from ...numerics.multiplier import FixedPoint
 from ...numerics.multiply import multiplied
 from ...numerics.saturate import saturated
@@ -404,6 +404,12 @@ def _relu(stage: Stage, data: Operand) -> Expr:
 @rule("qnn.fma")
 def _fma(stage: Stage, a: Operand, b: Operand, c: Operand) -> Expr:
     return tir.fused_multiply_add(stage.read(a), stage.read(b), stage.read(c))
+
+
+@rule("qnn.bfloat16")
+def _bfloat16(stage: Stage, data: Operand, *, out_dtype: str) -> Expr:
+    to_bits = out_dtype == bfloat16.BITS
+    return (bfloat16.bits_of_expression if to_bits else bfloat16.rounded_expression)(stage.read(data))
 
 
 @rule("astype")

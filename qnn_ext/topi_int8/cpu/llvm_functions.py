@@ -1,0 +1,48 @@
+"""Functions in LLVM's IR around its intrinsics of types that TVM has not, such as vectors of bfloat.
+
+A kernel calls them as external functions of other types of the same size; `importing` adds their definitions, which
+LLVM inlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+
+_PREFIX = "qnn_ext_"
+_defined: dict[str, str] = {}
+
+
+def define(name: str, result: str, operands: Sequence[str], intrinsic: str, types: Sequence[str]) -> str:
+    """Define result f(types…) = intrinsic(operands…), which reinterprets its arguments; returns the function's name."""
+    symbol = _PREFIX + name
+    parameters = ", ".join(f"{given} %a{index}" for index, given in enumerate(types))
+    casts = "\n".join(
+        f"  %b{index} = bitcast {given} %a{index} to {taken}"
+        for index, (given, taken) in enumerate(zip(types, operands, strict=True))
+    )
+    passed = ", ".join(f"{taken} %b{index}" for index, taken in enumerate(operands))
+    _defined[symbol] = f"""define linkonce_odr hidden {result} @{symbol}({parameters}) alwaysinline nounwind {{
+{casts}
+  %result = call {result} @{intrinsic}({passed})
+  ret {result} %result
+}}
+declare {result} @{intrinsic}({", ".join(operands)})
+"""
+    return symbol
+
+
+def importing(body: tirx.Stmt) -> tirx.Stmt:
+    """The body of a kernel with the definitions of those functions that it calls."""
+    called: set[str] = set()
+
+    def note(call: ir.Call) -> None:
+        if isinstance(call.op, ir.Op) and call.op.name == "tirx.call_pure_extern":
+            called.add(str(call.args[0].value))
+
+    tvm_ffi.structural_walk(body, (ir.Call, note))
+    for symbol in sorted(called & _defined.keys()):
+        body = tirx.AttrStmt(0, "pragma_import_llvm", _defined[symbol], body)
+    return body
