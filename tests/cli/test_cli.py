@@ -16,6 +16,7 @@ from PIL import Image
 import qnn_ext
 from qnn_ext.cli.formats import TITLES, find_params, recognize
 from qnn_ext.targets.architectures import host_architecture
+from tests.cpus import runs_here
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "qnn_ext" / "data"
@@ -56,6 +57,15 @@ def test_characters_that_the_output_cannot_encode(compiled):
     command = [sys.executable, "-m", "qnn_ext", "inspect", compiled]
     found = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
     assert b"1?8?8?1" in found.stdout
+
+
+def test_precision_of_float_products(cli, tmp_path):
+    output = tmp_path / "m.qnn"
+    options = "--target", "avx2", "--threads", "1", "--precision", "bfloat16"
+    assert cli("compile", DATA / "digits_cnn_float32.onnx", "-o", output, *options)[0] == 0
+    if not runs_here("haswell"):
+        pytest.skip("this machine cannot load code for AVX2")
+    assert any("bfloat16" in kernel.implementation for kernel in qnn_ext.load(output).kernels)
 
 
 def test_compile_json_and_batch(cli, tmp_path):
