@@ -1,8 +1,7 @@
-"""Products of bfloat16 with sums of float32: vdpbf16ps on x86, bfdot on ARM; and weights of 16 bits that are widened.
+"""Products of bfloat16 with sums of float32, as vdpbf16ps computes them; and weights of 16 bits that are widened.
 
-An instruction adds two products to each lane. It takes subnormal operands and sums for zero, and rounds each product's
-addition once (x86), or the sum of two products and its addition to odd (ARM): a sum of k products is within
-k · 2⁻²³ · Σ |a · b| of the exact one.
+An instruction adds two products to each lane. It takes subnormal operands and sums for zero, and rounds at most twice
+for each product: a sum of k products is within k · 2⁻²³ · Σ |a · b| of the exact one.
 """
 
 from __future__ import annotations
