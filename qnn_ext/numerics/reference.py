@@ -71,6 +71,11 @@ def rounding_divide_by_pot(x: Array | np.integer, exponent: Array | np.integer) 
     return (x >> exponent) + ((x & mask) > threshold)
 
 
+def shift_by(x: Array, exponent: Array) -> Array:
+    """x · 2^exponent in x's dtype, towards −∞."""
+    return np.where(exponent >= 0, x << np.maximum(exponent, 0), x >> np.maximum(-exponent, 0)).astype(x.dtype)
+
+
 def multiply_tflite(x: Array, fp: FixedPoint) -> Array:
     """TFLite's MultiplyByQuantizedMultiplier: int32 x double-rounds, int64 x (16-bit models) rounds once.
 

@@ -40,16 +40,24 @@ def check_rounding(rounding: str, compute_dtype: str | None = None) -> str:
 
 
 def check_sum_rounding(rounding: str, compute_dtype: str | None = None) -> str:
-    """The same for add and subtract, which have one more: "UPWARD" in "int32" is XNNPACK's 8-bit addition."""
-    return "int32" if (rounding, compute_dtype) == ("UPWARD", "int32") else check_rounding(rounding, compute_dtype)
+    """The same for add and subtract, which have two more: "UPWARD" in "int32" is XNNPACK's 8-bit addition, and
+    "TFLITE_SHIFTED" that of 16 bits in LiteRT's optimized kernels."""
+    if (rounding, compute_dtype) == ("UPWARD", "int32"):
+        return "int32"
+    return _check_with("TFLITE_SHIFTED", rounding, compute_dtype)
 
 
 def check_requantize_rounding(rounding: str, compute_dtype: str | None = None) -> str:
     """The same for requantize, which has one more: "TFLITE_UPWARD", TFLITE's two roundings, both with midpoints up."""
+    return _check_with("TFLITE_UPWARD", rounding, compute_dtype)
+
+
+def _check_with(another: str, rounding: str, compute_dtype: str | None) -> str:
+    """`check_rounding` with one more rule, which is defined in int64."""
     if rounding in ROUNDINGS:
         return check_rounding(rounding, compute_dtype)
-    if rounding != "TFLITE_UPWARD":
-        raise QnnError(f"rounding must be one of {', '.join(ROUNDINGS)}, TFLITE_UPWARD, found {rounding!r}")
+    if rounding != another:
+        raise QnnError(f"rounding must be one of {', '.join(ROUNDINGS)}, {another}, found {rounding!r}")
     if compute_dtype not in (None, "int64"):
-        raise QnnError(f"rounding TFLITE_UPWARD computes in int64, not in {compute_dtype!r}")
+        raise QnnError(f"rounding {another} computes in int64, not in {compute_dtype!r}")
     return "int64"

@@ -11,7 +11,15 @@ from tvm import relax
 
 from ..errors import ShapeError
 from ..numerics import check_rounding, check_sum_rounding, float_multiplier, reference
-from ..numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts, xnnpack_multipliers
+from ..numerics.binary import (
+    ADD_LEFT_SHIFT,
+    add_multipliers,
+    mul_multiplier,
+    power_of_two_shifts,
+    without_shift,
+    xnnpack_multipliers,
+)
+from ..numerics.multiplier import FixedPoint
 from .base import (
     OpDef,
     Shape,
@@ -70,8 +78,8 @@ def _infer(
         check_qparams(scale, zero_point, channel_length(info, axis))
     check_qparams(output_scale, output_zero_point)
     check_out_dtype(out_dtype, *OUT_DTYPES)
-    if rounding == "TFLITE" and np.iinfo(lhs.dtype).bits != np.iinfo(rhs.dtype).bits:
-        raise ShapeError(f"rounding TFLITE takes operands of the same width, found {lhs.dtype} and {rhs.dtype}")
+    if rounding.startswith("TFLITE") and np.iinfo(lhs.dtype).bits != np.iinfo(rhs.dtype).bits:
+        raise ShapeError(f"rounding {rounding} takes operands of the same width, found {lhs.dtype} and {rhs.dtype}")
     return broadcast_shape(lhs, rhs), out_dtype
 
 
@@ -85,6 +93,8 @@ def _infer_sum(*args: TensorInfo, pot_scale: bool, rounding: str, **attributes: 
         ):
             raise ShapeError("rounding UPWARD in int32 takes 8-bit operands and constant scalar scales")
         xnnpack_multipliers(*scales)  # type: ignore[arg-type]
+    if rounding == "TFLITE_SHIFTED" and args[0].dtype != "int16":
+        raise ShapeError(f"rounding TFLITE_SHIFTED takes int16 operands, found {args[0].dtype}")
     if pot_scale:
         if rounding != "TFLITE" or (args[0].dtype, args[1].dtype) != ("int16", "int16"):
             raise ShapeError(f"pot_scale is only for rounding TFLITE on int16, found {rounding} on {args[0].dtype}")
@@ -146,7 +156,8 @@ def _sum_reference(sign: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Call
                     reference.rounding_divide_by_pot(x, np.int64(s)) for x, s in zip((left, right), shifts, strict=True)
                 )
                 return reference.saturate(sign(*parts), out_dtype)
-            raw = _sum_tflite(sign, left, right, scales, ADD_LEFT_SHIFT[lhs.dtype.itemsize * 8])
+        if rounding.startswith("TFLITE"):
+            raw = _sum_tflite(sign, left, right, scales, ADD_LEFT_SHIFT[lhs.dtype.itemsize * 8], rounding)
             return reference.saturate(raw + zero_point, out_dtype)
         if compute_dtype == "int32":
             left_multiplier, right_multiplier, shift = xnnpack_multipliers(*scales)
@@ -168,12 +179,21 @@ def _sum_tflite(
     right: np.ndarray,
     scales: tuple[np.ndarray, np.ndarray, np.ndarray],
     left_shift: int,
+    rounding: str,
 ) -> np.ndarray:
     """TFLite's AddElementwise and SubElementwise, without output offset and clamping."""
     left_multiplier, right_multiplier, out_multiplier = add_multipliers(*scales, left_shift)
-    one = reference.multiply_tflite(left << left_shift, left_multiplier)
-    two = reference.multiply_tflite(right << left_shift, right_multiplier)
+    one = scaled_operand(left, left_multiplier, left_shift, rounding)
+    two = scaled_operand(right, right_multiplier, left_shift, rounding)
     return reference.multiply_tflite(sign(one, two).astype(np.int32), out_multiplier)
+
+
+def scaled_operand(x: np.ndarray, multiplier: FixedPoint, left_shift: int, rounding: str) -> np.ndarray:
+    """x · 2^left_shift times a multiplier of `add_multipliers`, by the rounding TFLITE or TFLITE_SHIFTED; x: int32."""
+    if rounding == "TFLITE":
+        return reference.multiply_tflite(x << left_shift, multiplier)
+    factor, exponent = without_shift(multiplier, left_shift)
+    return reference.multiply_tflite(reference.shift_by(x, exponent), factor)
 
 
 def _mul_reference(
@@ -251,6 +271,9 @@ def add(
                           rounded separately: no fused multiply-add
         "TFLITE"          the reference kernels of ADD and SUB: both operands shifted up by 20 bits (8-bit operands) or
                           15 (int16), scaled by s/(2·max(s_l, s_r)) and added in int32, then scaled to the output
+        "TFLITE_SHIFTED"  ADD of int16 in LiteRT's optimized kernels: as TFLITE, but s/(2·max(s_l, s_r)) = m·2^e, where
+                          ½ ≤ m < 1, shifts an operand by 15 + e bits, towards −∞ if they are negative, before the
+                          product with m rounds
         "UPWARD", "TONEAREST"  Relay: each operand is requantized to int32 in the output's QParams, then they are added
         "UPWARD" in int32 XNNPACK's 8-bit addition: ((lhs − z_l)·m_l + (rhs − z_r)·m_r + half) >> shift with multipliers
                           of 21 bits, no float anywhere
@@ -259,7 +282,8 @@ def add(
     pot_scale: TFLITE on int16 only: if all scales are powers of two, shift the finer operand and add with saturation
                (the option pot_scale_int16 of ADD and SUB)
 
-    Raises ShapeError, QnnError. Source: Relay qnn.add; TFLite reference_ops::AddElementwise.
+    Raises ShapeError, QnnError. Source: Relay qnn.add; TFLite reference_ops::AddElementwise,
+    optimized_integer_ops::AddElementwiseInt16.
     """
     args = (lhs, rhs, lhs_scale, lhs_zero_point, rhs_scale, rhs_zero_point, output_scale, output_zero_point)
     attributes = {**_axes(lhs_axis, rhs_axis, args), "out_dtype": out_dtype, "pot_scale": pot_scale}

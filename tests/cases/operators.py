@@ -71,6 +71,15 @@ def variants() -> dict[str, Case]:
         [("data", (4, 6), "int32")],
         lambda x: op.requantize(x, vector * 1e-6, 0, 0.3, 1, 1, "TFLITE_UPWARD"),
     )
+    wide = [("lhs", (5, 6), "int16"), ("rhs", (6,), "int16")]
+    for number, scales in enumerate(((0.05, 0.03, 0.06), (1e-9, 0.5, 0.4), (vector, 0.3, 0.7))):
+        for builder in (op.add, op.subtract):
+            cases[f"{builder.__name__}-TFLITE_SHIFTED-{number}"] = (
+                wide,
+                lambda x, y, b=builder, s=scales: b(
+                    x, y, s[0], 0, s[1], 0, s[2], 0, 1, 0, "TFLITE_SHIFTED", out_dtype="int16"
+                ),
+            )
     cases["conv2d-depthwise-hwoi-run-time-weight"] = (
         [*image["uint8"], ("weight", (3, 3, 6, 2), "int8")],
         lambda x, w: op.conv2d(x, w, 3, 5, 0.5, 0.5, groups=6, kernel_layout="HWOI"),

@@ -188,6 +188,8 @@ def test_errors():
         op.add(x, x, np.ones(2, np.float32), 0, 1.0, 0, 1.0, 0)
     with pytest.raises(ShapeError, match="the same width"):
         op.add(x, var("z", (2, 3), "int16"), 1.0, 0, 1.0, 0, 1.0, 0, rounding="TFLITE")
+    with pytest.raises(ShapeError, match="takes int16 operands, found int8"):
+        op.add(x, x, 1.0, 0, 1.0, 0, 1.0, 0, rounding="TFLITE_SHIFTED")
     wide = var("w", (3,), "int16")
     with pytest.raises(ShapeError, match="must be 0 for int16"):
         op.mul(wide, wide, 1.0, 1, 1.0, 0, 1.0, 0)

@@ -9,7 +9,15 @@ import numpy as np
 from tvm import tirx
 
 from ...numerics import fixed_point, float_multiplier, tir
-from ...numerics.binary import ADD_LEFT_SHIFT, add_multipliers, mul_multiplier, power_of_two_shifts, xnnpack_multipliers
+from ...numerics.binary import (
+    ADD_LEFT_SHIFT,
+    add_multipliers,
+    mul_multiplier,
+    power_of_two_shifts,
+    without_shift,
+    xnnpack_multipliers,
+)
+from ...numerics.multiplier import FixedPoint
 from ...targets.features import current_backend
 from .elementwise import Expr, Operand, Stage, defined, fixed, multiplied_tflite, rescaled, rule, shifted_limit
 
@@ -63,10 +71,11 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
                     for x, shift in zip((left, right), shifts, strict=True)
                 )
                 return tir.saturate(sign(one, two), out_dtype)
+        if rounding.startswith("TFLITE"):
             headroom = ADD_LEFT_SHIFT[np.dtype(lhs.dtype).itemsize * 8]
             multipliers = add_multipliers(scales[0], scales[1], scales[2], headroom)
             one, two = (
-                multiplied_tflite(stage, x << tirx.const(headroom, "int32"), m, axis)
+                _scaled(stage, x, m, headroom, rounding, axis)
                 for x, m, axis in zip((left, right), multipliers, axes, strict=False)
             )
             raw = sign(one, two).astype("int32")
@@ -86,6 +95,15 @@ def _sum(sign: Sign, numpy_sign: Callable[[Any, Any], Any]) -> Callable[..., Exp
         return tir.saturate(sign(one, two) + tirx.const(correction, "int64"), out_dtype)
 
     return build
+
+
+def _scaled(stage: Stage, x: Expr, multiplier: FixedPoint, headroom: int, rounding: str, axis: int) -> Expr:
+    """The twin of `op.elementwise.scaled_operand`."""
+    if rounding == "TFLITE":
+        return multiplied_tflite(stage, x << tirx.const(headroom, "int32"), multiplier, axis)
+    factor, exponent = without_shift(multiplier, headroom)
+    up, down = (stage.along(part.astype(np.int32), axis) for part in (exponent.clip(0), (-exponent).clip(0)))
+    return multiplied_tflite(stage, (x << up) >> down, factor, axis)
 
 
 rule("qnn.add")(_sum(lambda a, b: a + b, lambda a, b: a + b))

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext import op
 from qnn_ext.errors import InputError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
-from tests.conformance.tflite_models.builder import Graph
+from tests.conformance.tflite_models.builder import Graph, Q
+from tests.conformance.tflite_models.runner import invoke
+from tests.op.helpers import evaluate
 
 from .oracle_cases import assert_equals_reference, cases_of
 
@@ -101,3 +104,63 @@ def test_floor_division_of_floats_is_in_double_precision():
     values = np.array([-1e-30, 7.5], np.float32), np.array([1e30, 2], np.float32)
     for runner in (Interpreter(module), qnn_ext.build(module, num_threads=1)):
         np.testing.assert_array_equal(runner(*values), [-1, 3])
+
+
+# ---- ADD of 16 bits ------------------------------------------------------------------------------------------------
+
+FINE = ((0.05, 0.03, 0.06), (1e-9, 0.5, 0.4))
+
+
+def sums(scales, one, two, **options):
+    """A model that adds two tensors."""
+    graph = Graph()
+    x, y = (
+        graph.input(value.shape, "int16", Q(float(np.float32(scale))))
+        for value, scale in zip((one, two), scales, strict=False)
+    )
+    output = graph.output(np.broadcast_shapes(one.shape, two.shape), "int16", Q(float(np.float32(scales[2]))))
+    graph.op("ADD", [x, y], [output], **{"potScaleInt16": False, **options})
+    return graph.build()
+
+
+def near_ties(scales, rng):
+    """31 pairs on whose sums TFLite's two roundings disagree."""
+    one, two = rng.integers(-(2**15), 2**15, (2, 400_000)).astype(np.int16)
+    once, twice = (
+        evaluate(op.add(one, two, scales[0], 0, scales[1], 0, scales[2], 0, rounding=rounding, out_dtype="int16"))
+        for rounding in ("TFLITE_SHIFTED", "TFLITE")
+    )
+    found = np.flatnonzero(once != twice)[:31]
+    assert len(found) == 31
+    return one[found], two[found], once[found], twice[found]
+
+
+@pytest.mark.parametrize("scales", FINE)
+def test_near_ties_of_16_bits(scales, rng):
+    """LiteRT's optimized kernel shifts the operands of whole vectors of 16 elements before it rounds."""
+    one, two, once, twice = near_ties(scales, rng)
+    for shapes in (((15,), (15,)), ((16,), (1, 16)), ((1, 31), (31,))):
+        x, y = (value[: shape[-1]].reshape(shape) for value, shape in zip((one, two), shapes, strict=True))
+        model = sums(scales, x, y)
+        (expected,) = invoke(model, [[x, y]], "default", False)[0]
+        found = Interpreter(from_tflite(model))(x, y)
+        np.testing.assert_array_equal(found, expected)
+        whole = x.size - x.size % 16
+        np.testing.assert_array_equal(found.reshape(-1), [*once[:whole], *twice[whole : x.size]])
+        np.testing.assert_array_equal(Interpreter(from_tflite(model, numerics="tflite"))(x, y).ravel(), twice[: x.size])
+
+
+@pytest.mark.parametrize("options", [{"act": "relu"}, {"potScaleInt16": True}])
+def test_near_ties_of_16_bits_compiled(options, rng):
+    one, two, *_ = near_ties(FINE[0], rng)
+    model = sums(FINE[0], one, two, **options)
+    (expected,) = invoke(model, [[one, two]], "default", False)[0]
+    np.testing.assert_array_equal(qnn_ext.build(from_tflite(model), num_threads=1)(one, two), expected)
+
+
+def test_broadcast_sums_of_16_bits_take_the_reference_kernel(rng):
+    one, two, *_ = near_ties(FINE[0], rng)
+    one, two = one[:, None], two[None]
+    model = sums(FINE[0], one, two)
+    (expected,) = invoke(model, [[one, two]], "default", False)[0]
+    np.testing.assert_array_equal(Interpreter(from_tflite(model))(one, two), expected)

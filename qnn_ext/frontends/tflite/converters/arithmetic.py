@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
+from ....numerics.binary import ADD_LEFT_SHIFT, add_multipliers, power_of_two_shifts
+from ....numerics.multiplier import FixedPoint
 from ....numerics.reference import domain
 from ....op.base import constant
+from ....op.elementwise import scaled_operand
 from ....qparams import QParams
 from ...run_time import checked_divisor
 from ..integers import (
@@ -26,21 +30,64 @@ from ..integers import (
 )
 from ..node import Node, xnnpack_quantized
 from ..registry import converter
+from .accumulators import reshaped
 
 PLAIN = {"ADD": relax.op.add, "SUB": relax.op.subtract, "MUL": relax.op.multiply}
+VECTOR = 16  # elements that LiteRT's optimized kernels take at once
 QUANTIZED = {"ADD": qnn.add, "SUB": qnn.subtract, "MUL": qnn.mul}
 
 
 @converter("ADD", "SUB", max_version=5)
 def convert_sum(node: Node) -> relax.Expr:
-    """8-bit sums run as in XNNPACK, or as in TFLite's kernels where XNNPACK has none: for 16 bits, for quotients of
+    """8-bit sums run as in XNNPACK, or as in LiteRT's own kernels where XNNPACK has none: for 16 bits, for quotients of
     scales outside its range, and with numerics "tflite". int16 with power-of-two scales may ask for the shifting kernel
     (pot_scale_int16).
     """
-    pot_scale = node.dtype() == "int16" and bool(node.options["pot_scale_int16"])
     if node.delegated:
         return _binary(node, rounding="UPWARD", compute_dtype="int32")
+    pot_scale = node.dtype() == "int16" and bool(node.options["pot_scale_int16"])
+    if _optimized(node, pot_scale):
+        return _add_in_vectors(node)
     return _binary(node, rounding="TFLITE", pot_scale=pot_scale)
+
+
+def _optimized(node: Node, pot_scale: bool) -> bool:
+    """Whether LiteRT's optimized kernel for 16 bits adds: tensors of one shape, with scales for which it rounds some
+    value of an operand otherwise than the reference kernel."""
+    if node.reference_kernels or node.operator.name != "ADD" or not node.is_quantized() or node.dtype() != "int16":
+        return False
+    shapes = [node.shape(index) for index in (0, 1)]
+    rank = max(map(len, shapes))
+    if len({(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes}) > 1 or math.prod(shapes[0]) < VECTOR:
+        return False
+    lhs, rhs, output = tensor_qparams(node, 0), tensor_qparams(node, 1), result_qparams(node)
+    if pot_scale and power_of_two_shifts(float(lhs.scale), float(rhs.scale), float(output.scale)) is not None:
+        return False
+    left_shift = ADD_LEFT_SHIFT[16]
+    left, right, _ = add_multipliers(lhs.scale, rhs.scale, output.scale, left_shift)
+
+    def differs(qparams: QParams, multiplier: FixedPoint) -> bool:
+        values = domain("int16") - qparams.zero_point.astype(np.int32)
+        rules = "TFLITE", "TFLITE_SHIFTED"
+        return not np.array_equal(*(scaled_operand(values, multiplier, left_shift, rule) for rule in rules))
+
+    return differs(lhs, left) or differs(rhs, right)
+
+
+def _add_in_vectors(node: Node) -> relax.Expr:
+    """LiteRT's optimized kernel for 16 bits takes vectors of 16 elements, and what remains behind them as the reference
+    kernel does."""
+    size = math.prod(node.shape(0))
+    whole = size - size % VECTOR
+    if whole == size:
+        return _binary(node, rounding="TFLITE_SHIFTED")
+    flat = [reshaped(node, node.input(index), (size,)) for index in (0, 1)]
+    parts = []
+    for first, last, rounding in ((0, whole, "TFLITE_SHIFTED"), (whole, size, "TFLITE")):
+        lhs, rhs = (node.emit(relax.op.strided_slice(x, [0], [first], [last])) for x in flat)
+        parts.append(node.emit(_quantized(node, lhs, rhs, rounding=rounding)))
+    shape = max((node.shape(index) for index in (0, 1)), key=len)
+    return activate(node, reshaped(node, node.emit(relax.op.concat(parts, axis=0)), shape))
 
 
 @converter("MUL", max_version=7)
@@ -68,10 +115,15 @@ def _binary(node: Node, **options: Any) -> relax.Expr:
         plain = ("float32", "int32", "int64") if operator == "SUB" else ("float32", "int16", "int32", "int64")
         require_dtype(node, dtype, *plain)
         return activate(node, PLAIN[operator](node.input(0), node.input(1)))
+    return activate(node, _quantized(node, node.input(0), node.input(1), **options))
+
+
+def _quantized(node: Node, x: relax.Expr, y: relax.Expr, **options: Any) -> relax.Call:
+    """The node's operator on tensors with its inputs' QParams, without the activation."""
     lhs, rhs, output = tensor_qparams(node, 0), tensor_qparams(node, 1), result_qparams(node)
-    result = QUANTIZED[operator](
-        node.input(0),
-        node.input(1),
+    return QUANTIZED[node.operator.name](
+        x,
+        y,
         lhs.scale,
         lhs.zero_point,
         rhs.scale,
@@ -81,7 +133,6 @@ def _binary(node: Node, **options: Any) -> relax.Expr:
         out_dtype=output.dtype,
         **options,
     )
-    return activate(node, result)
 
 
 @converter("SQUARED_DIFFERENCE", max_version=2)
