@@ -64,9 +64,13 @@ def _sha256(size: int) -> Any:
 
 
 class Writer:
-    """Writes members, then the manifest; used in `with`, like a ZipFile."""
+    """Writes members, then the manifest; used in `with`, like a ZipFile.
 
-    def __init__(self, file: BinaryIO) -> None:
+    packs: whether members are packed at all, which takes far longer than to write them
+    """
+
+    def __init__(self, file: BinaryIO, packs: bool = True) -> None:
+        self._packs = packs
         self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
         self._members: dict[str, Member] = {}
 
@@ -85,6 +89,9 @@ class Writer:
 
         of_words: it may consist of 16-bit values, whose differences are packed if that is smaller
         """
+        if not self._packs:
+            self.add(name, content)
+            return
         least, most = _LZMA_DICTIONARY
         dictionary = min(max(least, 1 << len(content).bit_length()), most)  # no encoder needs one larger than the data
         lzma2 = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": dictionary}
@@ -94,6 +101,9 @@ class Writer:
 
     def add_large(self, name: str, content: bytes) -> None:
         """Add a member packed by zlib."""
+        if not self._packs:
+            self.add(name, content)
+            return
         self._store(name + ZLIB, zlib.compress(content), len(content), content)
 
     def _store(self, name: str, stored: bytes, unpacked: int, content: bytes | None = None) -> None:
@@ -138,7 +148,7 @@ class Reader:
             raise ArtifactError("written by an older version of qnn_ext; compile the model again")
         if len(infos) > _MOST_MEMBERS or len(self._infos) < len(infos):
             raise ArtifactError("damaged: it has too many members, or two with the same name")
-        manifest = self._small(MANIFEST, _MOST_MANIFEST)
+        self.manifest = manifest = self._small(MANIFEST, _MOST_MANIFEST)
         self.is_signed = SIGNATURE in self._infos
         if verify is not None:
             if not self.is_signed:

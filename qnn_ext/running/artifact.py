@@ -110,39 +110,44 @@ def write(
     """
     from ..files.storage import replacing  # never needed to load
 
-    description = _description(model, variants)
+    description = _description(model, variants)  # before there is a file
     signer = None
     if sign is not None:
         from ..files.signing import signer as signer_with
 
         signer = signer_with(sign)
     with replacing(path, ArtifactError) as file, Writer(file) as writer:
-        writer.add_small(_DESCRIPTION, description)
-        writer.add_large(_STATES, _states_of(model))
-        for index, compiled in enumerate(variants):
-            _add(writer, _library_name(index), compiled.linked())
-            if backend_described(compiled.variant.target).grid:
-                _add_kernels(writer, index, compiled)
-            if compiled.weights is not None:
-                _add(writer, _weights_name(index), compiled.weights.tobytes(), of_words=True)
+        _fill(writer, description, model, variants)
         writer.finish(signer)
 
 
-def to_bytes(model: Model, compiled: Compiled) -> bytes:
-    """The content of a `.qnn` file for one CPU, without packing. Raises ArtifactError as `write` does."""
+def to_bytes(model: Model, variants: Sequence[Compiled]) -> bytes:
+    """The content of a `.qnn` file, without packing. The libraries for CPUs are kept: an engine that has run none yet
+    runs these, and machine code is generated only once. Raises ArtifactError as `write` does."""
+    for compiled in variants:
+        if not backend_described(compiled.variant.target).grid:
+            compiled.library = compiled.linked()
     content = io.BytesIO()
-    with Writer(content) as writer:
-        writer.add(_DESCRIPTION, _description(model, [compiled]))
-        writer.add(_STATES, _states_of(model))
-        writer.add(_library_name(0), compiled.linked())
-        if compiled.weights is not None:
-            writer.add(_weights_name(0), compiled.weights.tobytes())
+    with Writer(content, packs=False) as writer:
+        _fill(writer, _description(model, variants), model, variants)
         writer.finish(None)
     return content.getvalue()
 
 
+def _fill(writer: Writer, description: bytes, model: Model, variants: Sequence[Compiled]) -> None:
+    """Write all members."""
+    writer.add_small(_DESCRIPTION, description)
+    writer.add_large(_STATES, _states_of(model))
+    for index, compiled in enumerate(variants):
+        _add(writer, _library_name(index), compiled.linked())
+        if backend_described(compiled.variant.target).grid:
+            _add_kernels(writer, index, compiled)
+        if compiled.weights is not None:
+            _add(writer, _weights_name(index), compiled.weights.tobytes(), of_words=True)
+
+
 def from_bytes(content: bytes | memoryview) -> tuple[Model, Compiled]:
-    """The inverse of `to_bytes`. Raises ArtifactError."""
+    """The inverse of `to_bytes` for a single variant. Raises ArtifactError."""
     file = Artifact(Reader(io.BytesIO(content)))
     return file.model(), file.compiled(0)
 
@@ -190,7 +195,7 @@ def _add_kernels(writer: Writer, index: int, compiled: Compiled) -> None:
     except TargetError as error:
         warnings.warn(
             f"the file will hold its GPU kernels as source only, to be compiled where it is loaded: {error}",
-            stacklevel=4,
+            stacklevel=5,
         )
         return
     writer.add_large(f"{_kernels_prefix(index)}{cuda_compiler.digest(source)}", binary)
@@ -208,7 +213,7 @@ class Artifact:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self.is_signed = reader.is_signed
+        self.is_signed, self.manifest = reader.is_signed, reader.manifest
         self.description: dict[str, Any] = parse_json(reader.read(_DESCRIPTION, _MOST_DESCRIPTION), _DESCRIPTION)
         try:
             check(self.description)
@@ -318,6 +323,21 @@ def opened(path: str | os.PathLike, verify: PublicKey | None = None) -> Iterator
         raise ArtifactError(f"{source}: {error}") from error.__cause__
     except OSError as error:
         raise ArtifactError(f"{source}: cannot be read: {error.strerror or error}") from error
+
+
+def content_of(path: Path, manifest: bytes) -> bytes:
+    """The content of a `.qnn` file that was opened before and had this manifest then, which covers all of it. Raises
+    ArtifactError unless it has that manifest still."""
+    try:
+        content = path.read_bytes()
+        changed = Reader(io.BytesIO(content)).manifest != manifest
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read again: {error.strerror or error}") from error
+    except ArtifactError:
+        changed = True
+    if changed:
+        raise ArtifactError(f"{path}: was changed since the engine was loaded: load it again")
+    return content
 
 
 @contextlib.contextmanager

@@ -215,7 +215,7 @@ def test_round_trip(engine, saved, images):
     assert (loaded.kernels, loaded.target, loaded.features) == (engine.kernels, engine.target, engine.features)
     for image in images[:10]:
         np.testing.assert_array_equal(loaded(image), engine(image))
-    with pytest.raises(ArtifactError, match="copy that file"):
+    with pytest.raises(ArtifactError, match="copy the file"):
         loaded.save(saved.with_name("again.qnn"))
 
 
