@@ -68,8 +68,8 @@ def _optimized(node: Node, pot_scale: bool) -> bool:
 
     def differs(qparams: QParams, multiplier: FixedPoint) -> bool:
         values = domain("int16") - qparams.zero_point.astype(np.int32)
-        rules = "TFLITE", "TFLITE_SHIFTED"
-        return not np.array_equal(*(scaled_operand(values, multiplier, left_shift, rule) for rule in rules))
+        twice, once = (scaled_operand(values, multiplier, left_shift, rule) for rule in ("TFLITE", "TFLITE_SHIFTED"))
+        return not np.array_equal(twice, once)
 
     return differs(lhs, left) or differs(rhs, right)
 
