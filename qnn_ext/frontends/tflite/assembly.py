@@ -96,6 +96,8 @@ class TfliteAssembly(Assembly):
         initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
         if tensor.qparams is not None:
             initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
+        if self.graph.index:
+            return self.variables.read_owned(self.graph.index, self._state_name(index), initial)
         return self.variables.read(self._state_name(index), initial)
 
     def write_variable(self, index: int, value: relax.Expr) -> None:

@@ -1,5 +1,8 @@
 """What a TFLite model keeps between calls: one set of variables for all its subgraphs.
 
+The variable tensors of a subgraph are none of them: LiteRT clears them whenever an operator starts to run the subgraph.
+Here they are variables that are not declared, so that the rounds of a loop carry them as they carry the others.
+
 A subgraph that is converted in place reads and assigns them directly. One that is a loop's body or a branch must return
 what it assigns: which variables these are is found out by converting it.
 """
@@ -14,6 +17,7 @@ import numpy as np
 from tvm import relax
 
 from ...module import State
+from ...op.base import constant
 
 T = TypeVar("T")
 
@@ -34,6 +38,7 @@ class Variables:
         self._state = state
         self._parameters: dict[str, relax.Expr] = {}
         self._names: list[str] = []
+        self._owned: dict[int, list[str]] = {}
 
     def read(self, name: str, initial: np.ndarray) -> relax.Expr:
         """The current value of a variable; its first use declares it with its initial value."""
@@ -42,6 +47,28 @@ class Variables:
             self._parameters[name] = self._state(initial.shape, str(initial.dtype))
             self.values[name] = self._parameters[name]
         return self.values[name]
+
+    def read_owned(self, subgraph: int, name: str, initial: np.ndarray) -> relax.Expr:
+        """The current value of a variable tensor of a subgraph that operators run."""
+        if name not in self.values:
+            self._owned.setdefault(subgraph, []).append(name)
+            self._parameters[name] = constant(initial)
+            self.values[name] = self._parameters[name]
+        return self.values[name]
+
+    @contextmanager
+    def owned(self, *subgraphs: int) -> Iterator[None]:
+        """A context in which an operator runs these subgraphs: their variable tensors start from their initial values,
+        and what they then hold is lost."""
+        try:
+            self._clear(subgraphs)
+            yield
+        finally:
+            self._clear(subgraphs)
+
+    def _clear(self, subgraphs: Sequence[int]) -> None:
+        for name in (name for subgraph in subgraphs for name in self._owned.get(subgraph, ())):
+            self.values[name] = self._parameters[name]
 
     def final(self) -> list[relax.Expr]:
         """What those in use hold now, in the order of `declared`."""

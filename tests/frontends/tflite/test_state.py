@@ -191,3 +191,141 @@ def test_variables_of_subgraphs(make, rest, rng):
         for feed, wanted in zip(trials, expected, strict=True):
             for found, one in zip(runner.run(feed).values(), wanted, strict=True):
                 np.testing.assert_array_equal(found, one)
+
+
+# ---- layers with states in subgraphs -----------------------------------------------------------------------------
+
+
+def svdf(body, x):
+    """x -> the layer's result; its state is a variable tensor."""
+    rng = np.random.default_rng(1)
+    feature, time = (body.const(rng.normal(0, 0.4, shape).astype("float32")) for shape in ((4, 4), (4, 3)))
+    state, y = body.tensor((1, 12), "float32", name="state", variable=True), body.tensor((1, 4), "float32")
+    body.op("SVDF", [x, feature, time, -1, state], [y], rank=1, act="none")
+    return y
+
+
+def sequence(body, x, operator, operands, **options):
+    """x -> a recurrent layer's result for a sequence of one step."""
+    steps, results, y = (body.tensor(shape, "float32") for shape in ((1, 1, 4), (1, 1, 4), (1, 4)))
+    body.op("RESHAPE", [x, body.const(np.int32([1, 1, 4]))], [steps], newShape=[1, 1, 4])
+    body.op(operator, [steps, *operands], [results], act="tanh", timeMajor=False, **options)
+    body.op("RESHAPE", [results, body.const(np.int32([1, 4]))], [y], newShape=[1, 4])
+    return y
+
+
+def rnn(body, x):
+    rng = np.random.default_rng(1)
+    weights = [body.const(rng.normal(0, 0.6, shape).astype("float32")) for shape in ((4, 4), (4, 4), (4,))]
+    state = body.tensor((1, 4), "float32", name="state", variable=True)
+    return sequence(body, x, "UNIDIRECTIONAL_SEQUENCE_RNN", [*weights, state])
+
+
+def lstm(body, x):
+    rng = np.random.default_rng(1)
+    matrices = [body.const(rng.normal(0, 0.5, (4, 4)).astype("float32")) for _ in range(8)]
+    biases = [body.const(rng.normal(0, 0.5, 4).astype("float32")) for _ in range(4)]
+    states = [body.tensor((1, 4), "float32", name=name, variable=True) for name in ("output_state", "cell_state")]
+    operands = [*matrices, *[-1] * 3, *biases, -1, -1, *states, *[-1] * 4]
+    return sequence(body, x, "UNIDIRECTIONAL_SEQUENCE_LSTM", operands, cellClip=0.0, projClip=0.0)
+
+
+def conditional(graph, body, x, condition, layer):
+    """IF: the layer, in a branch for each value of the condition."""
+    first = len(graph.subgraphs)
+    for name in ("then", "otherwise"):
+        branch = graph.subgraph(name)
+        branch.packed.inputs = [branch.tensor((1, 4), "float32")]
+        branch.packed.outputs = [layer(branch, branch.packed.inputs[0])]
+    y = body.tensor((1, 4), "float32")
+    body.op("IF", [condition, x], [y], thenSubgraphIndex=first, elseSubgraphIndex=first + 1)
+    return y
+
+
+def loop_of(graph, outer, values, layer):
+    """WHILE n < limit: total += layer(x). values: limit, x"""
+    first = len(graph.subgraphs)
+    condition, body = graph.subgraph("condition"), graph.subgraph("body")
+    kinds = [((), "int32"), ((), "int32"), ((1, 4), "float32"), ((1, 4), "float32")]
+    for inner in (condition, body):
+        inner.packed.inputs = [inner.tensor(*kind) for kind in kinds]
+    going, count, total = condition.tensor((), "bool"), body.tensor((), "int32"), body.tensor((1, 4), "float32")
+    condition.op("LESS", condition.packed.inputs[:2], [going])
+    condition.packed.outputs = [going]
+    n, limit, x, before = body.packed.inputs
+    body.op("ADD", [n, body.const(1, "int32")], [count], potScaleInt16=False)
+    body.op("ADD", [layer(body, limit, x), before], [total], potScaleInt16=False)
+    body.packed.outputs = [count, limit, x, total]
+    outputs = [outer.tensor(*kind) for kind in kinds]
+    initial = [outer.const(0, "int32"), *values, outer.const(np.zeros((1, 4), "float32"))]
+    outer.op("WHILE", initial, outputs, condSubgraphIndex=first, bodySubgraphIndex=first + 1)
+    return outputs[3]
+
+
+def in_a_loop(layer):
+    graph = Graph()
+    values = [graph.input((), "int32"), graph.input((1, 4), "float32")]
+    graph.packed.outputs = [loop_of(graph, graph, values, lambda body, _, x: layer(body, x))]
+    return graph, [np.int32(n) for n in (3, 0, 2, 4)]
+
+
+def in_a_loop_of_loops(layer):
+    graph = Graph()
+    values = [graph.input((), "int32"), graph.input((1, 4), "float32")]
+
+    def inner(outer, limit, x):
+        return loop_of(graph, outer, [limit, x], lambda body, _, x: layer(body, x))
+
+    graph.packed.outputs = [loop_of(graph, graph, values, inner)]
+    return graph, [np.int32(n) for n in (3, 2)]
+
+
+def in_a_branch(layer):
+    graph = Graph()
+    condition, x = graph.input((), "bool"), graph.input((1, 4), "float32")
+    graph.packed.outputs = [conditional(graph, graph, x, condition, layer)]
+    return graph, [np.bool_(c) for c in (True, True, False, True)]
+
+
+def in_a_branch_in_a_loop(layer):
+    graph = Graph()
+    values = [graph.input((), "int32"), graph.input((1, 4), "float32")]
+
+    def odd(body, limit, x):
+        condition = body.tensor((), "bool")
+        body.op("EQUAL", [limit, body.const(3, "int32")], [condition])
+        return conditional(graph, body, x, condition, layer)
+
+    graph.packed.outputs = [loop_of(graph, graph, values, odd)]
+    return graph, [np.int32(n) for n in (3, 2)]
+
+
+def in_composites(layer):
+    """The same composite twice."""
+    graph = Graph()
+    _, x = graph.input((), "bool"), graph.input((1, 4), "float32")
+    inner = graph.subgraph("inner")
+    inner.packed.inputs = [inner.tensor((1, 4), "float32")]
+    inner.packed.outputs = [layer(inner, inner.packed.inputs[0])]
+    for _ in range(2):
+        y = graph.tensor((1, 4), "float32")
+        options = {"decompositionSubgraphIndex": 1, "compositeAttributes": [*flexbuffers.Dumps({})]}
+        graph.op("STABLEHLO_COMPOSITE", [x], [y], name="layer", **options)
+        x = y
+    graph.packed.outputs = [y]
+    return graph, [np.bool_(c) for c in (True, False)]
+
+
+@pytest.mark.parametrize("layer", [svdf, rnn, lstm])
+@pytest.mark.parametrize("within", [in_a_loop, in_a_loop_of_loops, in_a_branch, in_a_branch_in_a_loop, in_composites])
+def test_states_of_layers_in_subgraphs(within, layer, rng):
+    """They last from round to round; LiteRT clears them whenever an operator starts to run the subgraph."""
+    graph, firsts = within(layer)
+    content = graph.build()
+    trials = [[first, rng.normal(size=(1, 4)).astype(np.float32)] for first in firsts]
+    expected = invoke(content, trials, "reference", False)
+    module = from_tflite(content)
+    assert not module.states
+    for runner in (Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        for feed, (wanted,) in zip(trials, expected, strict=True):
+            np.testing.assert_allclose(next(iter(runner.run(feed).values())), wanted, rtol=1e-5, atol=1e-6)

@@ -52,12 +52,12 @@ def convert_if(node: Node) -> list[relax.Expr]:
     condition = _condition(node, node.input(0))
     known = constant_value(condition)
     if known is not None:
-        return node.assembly.run_graph(graphs[0] if known else graphs[1], values, {})
+        return _run(node, graphs[0] if known else graphs[1], values)
     variables = node.assembly.variables
 
     def result(graph: Subgraph, names: list[str]) -> list[relax.Expr]:
         with variables.apart(names) as after:
-            return [*node.assembly.run_graph(graph, values, {}), *after()]
+            return [*_run(node, graph, values), *after()]
 
     def convert(names: list[str]) -> list[relax.Expr]:
         results = branch(node, condition, *(partial(result, graph, names) for graph in graphs))
@@ -72,7 +72,13 @@ def convert_composite(node: Node) -> list[relax.Expr]:
     """What its subgraph computes; the name says what a runtime may compute instead."""
     values = [node.input(index) for index in range(node.input_count)]
     graph = _subgraph(node, "decomposition_subgraph_index", len(values), len(node.operator.outputs))
-    return node.assembly.run_graph(graph, values, {})
+    return _run(node, graph, values)
+
+
+def _run(node: Node, graph: Subgraph, values: Sequence[relax.Expr]) -> list[relax.Expr]:
+    """A subgraph's results, run once by a node."""
+    with node.assembly.variables.owned(graph.index):
+        return node.assembly.run_graph(graph, values, {})
 
 
 @converter("WHILE", max_version=1)
@@ -88,10 +94,11 @@ def convert_while(node: Node) -> list[relax.Expr]:
     roles = roles_of(lists, condition, known)
     plain = Roles(roles.fixed, {}, {}, {})
     variables = node.assembly.variables
-    try:
-        return variables.carried(lambda names: _While(node, condition, lists, roles, values, names).results())
-    except UnknownRoundsError:
-        return variables.carried(lambda names: _While(node, condition, lists, plain, values, names).results())
+    with variables.owned(condition.index, body.index):
+        try:
+            return variables.carried(lambda names: _While(node, condition, lists, roles, values, names).results())
+        except UnknownRoundsError:
+            return variables.carried(lambda names: _While(node, condition, lists, plain, values, names).results())
 
 
 class _ElementsFound(Exception):
