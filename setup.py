@@ -70,5 +70,8 @@ setup(
         "test": TEST,
         "all": TFLITE + ONNX + TORCH + TUNE + TEST,
     },
-    entry_points={"console_scripts": ["qnn-ext = qnn_ext_program:main"]},
+    entry_points={
+        "console_scripts": ["qnn-ext = qnn_ext_program:main"],
+        "torch_dynamo_backends": ["qnn_ext = qnn_ext.compat.torch_compile:backend"],
+    },
 )

@@ -12,6 +12,8 @@ ONNX Runtime's session and LiteRT's interpreter have façades of the same kind:
     from qnn_ext.compat.onnxruntime import InferenceSession
     from qnn_ext.compat.litert import Interpreter
 
+`torch_compile` is the backend that `torch.compile(model, backend="qnn_ext")` finds.
+
 Below `tvm` lie the names under which such scripts import; what stands behind them is in the other files of this folder.
 The façade is for what exists already: MIGRATION.md has the same calls in qnn_ext's own API.
 """
