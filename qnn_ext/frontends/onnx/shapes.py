@@ -88,12 +88,16 @@ class InputShapes:
                     )
 
     def _open_error(self) -> ShapeError:
-        open_dims = [f"{name} {_show(dims)}" for name, dims in self._dims.items() if any(map(_is_open, dims))]
-        names = sorted({dim for dims in self._dims.values() for dim in dims if isinstance(dim, str)})
-        example = {name: 1 for name in names} if names else {next(iter(self._dims)): (1, 3, 224, 224)}
+        unfixed = {name: dims for name, dims in self._dims.items() if any(map(_is_open, dims))}
+        shown = ", ".join(f"{name} {_show(dims)}" for name, dims in unfixed.items())
+        shapes = {name: tuple(1 if _is_open(dim) else dim for dim in dims) for name, dims in unfixed.items()}
+        options = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+        unnamed = any(None in dims for dims in unfixed.values()) or any(name in self._given for name in unfixed)
+        names = sorted({dim for dims in unfixed.values() for dim in dims if isinstance(dim, str)})
+        example: dict[str, Any] = shapes if unnamed else dict.fromkeys(names, 1)
         return ShapeError(
-            f"the model leaves dimensions of its inputs open: {', '.join(open_dims)}; "
-            f"fix them, for example from_onnx(..., shapes={example!r}), or --shape NAME=1,3,224,224 for each"
+            f"the model leaves dimensions of its inputs open: {shown}; only the first one of every input may stay "
+            f"open, as their batch: fix them, for example from_onnx(..., shapes={example!r}), or {options}"
         )
 
 

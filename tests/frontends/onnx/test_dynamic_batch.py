@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext import InputError, UnsupportedOperatorError
+from qnn_ext import InputError, ShapeError, UnsupportedOperatorError
 from qnn_ext.frontends.onnx import from_onnx
 from tests.frontends.onnx.networks import cnn, transformer
 
@@ -209,3 +209,35 @@ def test_samples_that_only_fit_one():
     )
     with pytest.raises(UnsupportedOperatorError, match="batch size open"):
         from_onnx(proto)
+
+
+# ---- a batch elsewhere than first ----------------------------------------------------------------------------------
+
+
+def steps_first(*inputs):
+    """A sum over the first axis of each input, (steps, batch, features) as PyTorch exports recurrent networks."""
+    names = [f"x{index}" for index in range(len(inputs))]
+    nodes = [node("ReduceSum", [name, "axes"], [f"y{name}"], keepdims=0) for name in names]
+    declared = [value(name, shape) for name, shape in zip(names, inputs, strict=True)]
+    return model(nodes, declared, [value(f"y{name}", None) for name in names], {"axes": np.asarray([0])})
+
+
+@pytest.mark.parametrize(
+    "inputs, given, example",
+    [
+        ([(7, "batch", 5)], {}, {"batch": 1}),
+        ([("steps", "batch", 5)], {}, {"batch": 1, "steps": 1}),
+        ([(None, "batch", 5)], {}, {"x0": (1, 1, 5)}),
+        ([(7, None, 5), (2, None)], {}, {"x0": (7, 1, 5), "x1": (2, 1)}),
+        ([("N", 4), (3, "N")], {}, {"N": 1}),
+        ([(7, "batch", 5)], {"x0": (7, "N", 5)}, {"x0": (7, 1, 5)}),
+    ],
+)
+def test_a_batch_elsewhere_is_refused_with_what_fixes_it(inputs, given, example):
+    proto = steps_first(*inputs)
+    with pytest.raises(ShapeError, match="only the first one of every input may stay open") as caught:
+        from_onnx(proto, shapes=given)
+    assert f"shapes={example!r})" in str(caught.value)
+    module = from_onnx(proto, shapes=given | example)
+    options = [f"--shape {spec.name}={','.join(map(str, spec.shape))}" for spec in module.inputs]
+    assert " ".join(options) in str(caught.value)
