@@ -92,6 +92,10 @@ class QnnModule:
     notes: tuple[FloatNote, ...] = ()
     source: str = "model"
 
+    def __repr__(self) -> str:
+        ports = [", ".join(map(str, specs)) for specs in (self.inputs, self.outputs)]
+        return f"QnnModule({self.source!r}, {ports[0]} → {ports[1]})"
+
     def script(self, show_meta: bool = False) -> str:
         """The module as TVMScript; with `show_meta` it parses back by `tvm.script.from_source`."""
         return str(self.ir.script(show_meta=show_meta))
@@ -120,11 +124,39 @@ def check_inputs(
 ) -> list[np.ndarray]:
     """The input arrays in model order, contiguous. Raises InputError on a wrong name, count, shape or dtype."""
     values = in_model_order(values, specs)
-    arrays = [_check_input(np.asarray(value), spec) for value, spec in zip(values, specs, strict=True)]
+    arrays = [_check_input(_as_array(value, spec), spec) for value, spec in zip(values, specs, strict=True)]
     batches = {spec.name: array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch}
     if len(set(batches.values())) > 1:
         raise InputError(f"all inputs must have the same batch size, found {batches}")
     return arrays
+
+
+def quantized(values: Mapping[str, np.ndarray] | Sequence[np.ndarray], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """The input arrays in model order, real values as what the inputs take: clip(rint(x / scale) + zero_point) for a
+    quantized input, x in the input's own precision for a float one. Integers stay as they are.
+
+    Raises InputError on a wrong name, count, shape or dtype, and for NaN in a quantized input.
+    """
+    ordered = in_model_order(values, specs)
+    arrays = [_quantized(_as_array(value, spec), spec) for value, spec in zip(ordered, specs, strict=True)]
+    return check_inputs(arrays, specs)
+
+
+def _quantized(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    if value.dtype.kind != "f" or not _fits(value.shape, spec):
+        return value
+    if spec.qparams is None:
+        return value.astype(spec.dtype) if spec.dtype.startswith("float") else value
+    if np.isnan(value).any():
+        raise InputError(f"the values for input {spec.name!r} contain NaN")
+    return spec.qparams.quantize(value)
+
+
+def _as_array(value: Any, spec: TensorSpec) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as error:  # ragged lists; tensors with gradients or on a device
+        raise InputError(f"input {spec.name!r}: a {type(value).__name__} is no array: {error}") from error
 
 
 def in_model_order(values: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[Any]:
@@ -153,14 +185,20 @@ def run_by_sample(
     return [np.concatenate(parts) for parts in zip(*results, strict=True)]
 
 
+def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    if not spec.dynamic_batch:
+        return shape == spec.shape
+    return len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:] and shape[0] > 0
+
+
 def _check_input(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    if spec.dynamic_batch:
-        if value.ndim != len(spec.shape) or value.shape[1:] != spec.shape[1:] or not value.shape[0]:
-            wanted = ", ".join(("N", *map(str, spec.shape[1:])))
-            raise InputError(f"input {spec.name!r} must have shape ({wanted}) with N ≥ 1, found {value.shape}")
-    elif value.shape != spec.shape:
-        raise InputError(f"input {spec.name!r} must have shape {spec.shape}, found {value.shape}")
+    if not _fits(value.shape, spec):
+        batch = f"({', '.join(('N', *map(str, spec.shape[1:])))}) with N ≥ 1"
+        wanted = batch if spec.dynamic_batch else str(spec.shape)
+        raise InputError(f"input {spec.name!r} must have shape {wanted}, found {value.shape}")
     if value.dtype != spec.dtype:
-        hint = f"; quantize it with {spec.qparams}" if spec.qparams and value.dtype.kind == "f" else ""
+        hint = ""
+        if spec.qparams and value.dtype.kind == "f":
+            hint = f"; quantize it with {spec.qparams}, as an engine's run(…, quantize=True) does"
         raise InputError(f"input {spec.name!r} must be {spec.dtype}, found {value.dtype}{hint}")
     return np.asarray(value, order="C")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InputError
-from ..files.reading import Npz, read_npy, read_text
+from ..files.reading import Npz, read_bytes, read_npy, read_text
 from ..files.storage import write_bytes
 from ..images import load_image
-from ..module import TensorSpec
+from ..module import TensorSpec, check_inputs, quantized
 from ..running.engine import Engine
 from .common import (
     FILE,
@@ -33,6 +35,7 @@ from .common import (
 from .outputs import check_output
 
 _NAMELESS = "arr_0"  # numpy.savez's name for an array that was given none
+_FILES = {".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".npz", ".png", ".ppm", ".raw", ".tif", ".tiff", ".webp"}
 _SHOWN_VALUES = 16  # outputs up to this size are printed in full
 
 
@@ -45,8 +48,9 @@ _SHOWN_VALUES = 16  # outputs up to this size are printed in full
     multiple=True,
     required=True,
     metavar="[NAME=]FILE",
-    help="Image, .npy, or .npz with an array per input. Repeatable: one run per file or, with NAME=, one file per "
-    "input.",
+    help="Image, .npy, .raw (the input's bytes), .npz with an array per input, or a folder of these. Repeatable: one "
+    "run per file or, with NAME=, one file per input. Files of one sample each fill the batch of a model that takes "
+    "several.",
 )
 @click.option("--labels", type=FILE, help="Text file: line i names class i, counted from 0.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Number of classes to show.")
@@ -75,11 +79,13 @@ def run(
 
     An image is squeezed to the input's size. Arrays may leave out a batch dimension of 1; floats given for a quantized
     input are quantized with the input's scale and zero point. Values shown are real ones: scale · (q − zero_point).
+    The last batch is filled up with its last sample, and the results of the filling are left out.
 
     \b
     Examples:
       qnn-ext run mobilenet.qnn --input photo.jpg --labels labels.txt
       qnn-ext run mobilenet.tflite --input a.jpg --input b.jpg --top 1 --json
+      qnn-ext run mobilenet.tflite --input photos/ --batch 8
       qnn-ext run model.qnn --input left=l.npy --input right=r.npy --output y.npz
     """
     files = [Path(text.rpartition("=")[2]) for text in inputs]
@@ -89,14 +95,18 @@ def run(
     engine = open_engine(model, **options)
     calls = _calls(engine, inputs, normalize)
     if output is not None and len(calls) > 1:
-        raise InputError(f"--output holds the result of one run, but {len(calls)} input files were given")
+        raise InputError(f"--output holds the result of one run, but the input files take {len(calls)}")
     results = []
-    for source, values in calls:
-        with step(f"running {source}"):
+    for call in calls:
+        with step(f"running {call.sources[0]}"):
             engine.reset_state()
-            outputs = engine.run(values)
-        described = [_describe(spec, outputs[spec.name], names, top) for spec in engine.outputs]
-        results.append({"input": source, "outputs": described})
+            outputs = engine.run(call.values)
+        if call.by_sample:
+            outputs = _of_samples(outputs, engine, len(call.sources))
+        for index, source in enumerate(call.sources):
+            own = {name: value[index : index + 1] for name, value in outputs.items()} if call.by_sample else outputs
+            described = [_describe(spec, own[spec.name], names, top) for spec in engine.outputs]
+            results.append({"input": source, "outputs": described})
     if output is not None:
         _write_outputs(output, outputs)
     if as_json:
@@ -109,13 +119,22 @@ def run(
 # ---- inputs ------------------------------------------------------------------------------------------------------
 
 
-def _calls(engine: Engine, inputs: tuple[str, ...], normalize: str) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """The calls to make: (name of the source, input values) for each."""
+@dataclass(frozen=True)
+class _Call:
+    """One call of the engine. by_sample: whether sample i of its batch is that of sources[i]."""
+
+    sources: list[str]
+    values: dict[str, np.ndarray]
+    by_sample: bool = False
+
+
+def _calls(engine: Engine, inputs: tuple[str, ...], normalize: str) -> list[_Call]:
+    """The calls to make."""
     specs = {spec.name: spec for spec in engine.inputs}
     named = [(name, file) for name, _, file in (text.rpartition("=") for text in inputs) if name in specs]
     if len(named) == len(inputs):
         values = {name: _value(Path(file), specs[name], normalize) for name, file in named}
-        return [(", ".join(file for _, file in named), values)]
+        return [_Call([", ".join(file for _, file in named)], values)]
     if named:
         raise InputError("give NAME=FILE for every --input or for none")
     for text in inputs:
@@ -123,42 +142,96 @@ def _calls(engine: Engine, inputs: tuple[str, ...], normalize: str) -> list[tupl
         if equals and not Path(text).exists():
             known = ", ".join(map(repr, specs))
             raise InputError(f"--input {text}: there is no input {name!r} and no such file; this model takes {known}")
-    return [(text, _values(Path(text), engine.inputs, normalize)) for text in inputs]
+    files = [file for text in inputs for file in _files(Path(text))]
+    if len(engine.inputs) == 1 and engine.inputs[0].shape and engine.inputs[0].shape[0] > 1:
+        return _batches(files, engine.inputs[0], normalize)
+    return [_Call([str(file)], _values(file, engine.inputs, normalize)) for file in files]
 
 
-def _values(path: Path, specs: tuple[TensorSpec, ...], normalize: str) -> dict[str, np.ndarray]:
-    """All inputs of one call from one file."""
+def _files(path: Path) -> list[Path]:
+    """A file itself; of a folder, what can be an input, by name."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.iterdir() if file.suffix.lower() in _FILES and file.is_file())
+    if not found:
+        raise InputError(f"{path}: in this folder are neither images nor .npy, .npz or .raw files")
+    return found
+
+
+def _batches(files: list[Path], spec: TensorSpec, normalize: str) -> list[_Call]:
+    """Calls of a model with one input for several samples: a file holds a whole batch, or one sample of it."""
+    size = spec.shape[0]
+    one = replace(spec, shape=(1, *spec.shape[1:]))
+    calls: list[_Call] = []
+    samples: list[tuple[str, np.ndarray]] = []
+    for file in files:
+        values = _values(file, (one,), normalize, spec)
+        if list(values) != [spec.name] or values[spec.name].shape == spec.shape:
+            calls.append(_Call([str(file)], values))
+        else:
+            samples += [(str(file), value) for value in check_inputs(values, [one])]
+    for start in range(0, len(samples), size):
+        group = samples[start : start + size]
+        arrays = [value for _, value in group]
+        filled = np.concatenate(arrays + arrays[-1:] * (size - len(arrays)))
+        calls.append(_Call([source for source, _ in group], {spec.name: filled}, by_sample=True))
+    return calls
+
+
+def _of_samples(outputs: dict[str, np.ndarray], engine: Engine, count: int) -> dict[str, np.ndarray]:
+    """The outputs of the first samples of a batch. Raises InputError if an output is not made of samples."""
+    size = engine.inputs[0].shape[0]
+    for name, value in outputs.items():
+        if value.shape[:1] != (size,):
+            raise InputError(
+                f"output {name!r} of shape {value.shape} is not one result for each of the {size} samples: give the "
+                "whole batch as one .npy array"
+            )
+    return {name: value[:count] for name, value in outputs.items()}
+
+
+def _values(
+    path: Path, specs: tuple[TensorSpec, ...], normalize: str, batch: TensorSpec | None = None
+) -> dict[str, np.ndarray]:
+    """All inputs of one call from one file. batch: what an array may hold instead of the input."""
     if path.suffix == ".npz":
         with Npz(path, InputError) as stored:
             arrays = {name: stored[name] for name in stored.names()}
         if len(specs) == 1 and list(arrays) == [_NAMELESS]:
             arrays = {specs[0].name: arrays[_NAMELESS]}
         by_name = {spec.name: spec for spec in specs}
-        return {name: _fit(value, by_name[name]) if name in by_name else value for name, value in arrays.items()}
+        return {name: _fit(value, by_name[name], batch) if name in by_name else value for name, value in arrays.items()}
     if len(specs) != 1:
         names = ", ".join(repr(spec.name) for spec in specs)
         raise InputError(f"this model takes {len(specs)} inputs ({names}): give --input NAME=FILE for each, or a .npz")
-    return {specs[0].name: _value(path, specs[0], normalize)}
+    return {specs[0].name: _value(path, specs[0], normalize, batch)}
 
 
-def _value(path: Path, spec: TensorSpec, normalize: str) -> np.ndarray:
-    """One input from an image or a .npy file."""
-    if path.suffix != ".npy":
-        return load_image(path, spec, normalize)
-    return _fit(read_npy(path, InputError), spec)
+def _value(path: Path, spec: TensorSpec, normalize: str, batch: TensorSpec | None = None) -> np.ndarray:
+    """One input from an image, a .npy or a .raw file."""
+    if path.suffix == ".npy":
+        return _fit(read_npy(path, InputError), spec, batch)
+    if path.suffix == ".raw":
+        return _raw(path, spec, batch)
+    return load_image(path, spec, normalize)
 
 
-def _fit(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Add a batch dimension of 1 and convert floats to the input's dtype; the engine checks the rest."""
+def _raw(path: Path, spec: TensorSpec, batch: TensorSpec | None) -> np.ndarray:
+    """The bytes of a file as the input's values, row by row."""
+    content = read_bytes(path, InputError)
+    for one in (spec, batch):
+        if one is not None and len(content) == np.dtype(one.dtype).itemsize * math.prod(one.shape):
+            return np.frombuffer(content, one.dtype).reshape(one.shape)
+    wanted = np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
+    raise InputError(f"{path}: {len(content)} bytes, but input {spec.name!r} of {spec.dtype} has {wanted}")
+
+
+def _fit(value: np.ndarray, spec: TensorSpec, batch: TensorSpec | None = None) -> np.ndarray:
+    """An array as the input or as a whole batch: with a batch dimension of 1 where it has none, floats quantized."""
     if spec.shape[:1] == (1,) and value.shape == spec.shape[1:]:
         value = value[None]
-    if value.dtype.kind != "f" or value.shape != spec.shape:
-        return value
-    if np.isnan(value).any():
-        raise InputError(f"the values for input {spec.name!r} contain NaN")
-    if spec.qparams is not None:
-        return spec.qparams.quantize(value)
-    return value.astype(spec.dtype) if spec.dtype.startswith("float") else value
+    whole = spec if batch is None or value.shape != batch.shape else batch
+    return quantized([value], [whole])[0]
 
 
 def _read_labels(path: Path) -> list[str]:

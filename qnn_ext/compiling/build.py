@@ -75,7 +75,7 @@ def compile_module(
     jobs: int | None = None,
 ) -> Engine:
     """`qnn_ext.build` for a module that needs no quantization, under the current limits."""
-    if isinstance(target, (str, Mapping, Target)):
+    if not isinstance(target, Sequence) or isinstance(target, str):
         return _compile_one(module, make_target(target, num_threads), cuda_graph, cache, jobs)
     resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
     if not resolved:

@@ -309,6 +309,8 @@ def opened(path: str | os.PathLike, verify: PublicKey | None = None) -> Iterator
 
     Raises ArtifactError.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArtifactError(f"a compiled model is read from the path of its file, found {type(path).__name__}")
     source = Path(path)
     verifier = None
     if verify is not None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ArtifactError, QnnError, TargetError
+from ..errors import ArtifactError, InputError, QnnError, TargetError
 from ..files.container import Reader
-from ..module import ByPosition, State, check_inputs, in_model_order, run_by_sample, zeros
+from ..module import ByPosition, State, check_inputs, in_model_order, quantized, run_by_sample, zeros
 from ..processes import forking
 from ..processes.cores import default_threads
 from ..targets.backend import threads_of
@@ -172,7 +172,14 @@ class Engine(ByPosition):
 
     # ---- run -----------------------------------------------------------------------------------------------------
 
-    def run(self, inputs: Mapping[str, Any] | Sequence[Any], stream: Any = None) -> dict[str, Any]:
+    def run(
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any],
+        stream: Any = None,
+        *,
+        quantize: bool = False,
+        dequantize: bool = False,
+    ) -> dict[str, Any]:
         """Outputs by name: NumPy arrays for NumPy arrays.
 
         On a GPU, inputs may be tensors in its memory, from PyTorch or anything else that supports DLPack. Then nothing
@@ -180,10 +187,29 @@ class Engine(ByPosition):
         stream gets there. With a `stream`, PyTorch's or a CUDA handle, the kernels are launched on it and NumPy inputs
         are copied to the GPU; without one, on the default stream. `check` reports run-time values out of range.
 
+        quantize:   whether real values given for a quantized input become its integers, clip(rint(x / scale) +
+                    zero_point), and floats of another precision that of a float input; integers are used as they are
+        dequantize: whether quantized outputs are returned as real values, scale · (q − zero_point) in float32
+
+        Both are for NumPy arrays, not for tensors in a GPU's memory.
+
         Raises InputError when the inputs do not fit or hold values that the model cannot take, such as an index out of
         range, and TargetError when this machine cannot run the model.
         """
-        outputs = self._run(inputs) if stream is None and not self._on_device(inputs) else self._launch(inputs, stream)
+        launched = stream is not None or self._on_device(inputs)
+        if launched and (quantize or dequantize):
+            raise InputError(
+                "quantize=True and dequantize=True are for NumPy arrays without a stream: convert tensors in the GPU's "
+                "memory there, with the scale and zero point of engine.inputs and engine.outputs"
+            )
+        if quantize:
+            inputs = quantized(inputs, self.inputs)
+        outputs = self._launch(inputs, stream) if launched else self._run(inputs)
+        if dequantize:
+            outputs = [
+                value if spec.qparams is None else spec.qparams.dequantize(value)
+                for spec, value in zip(self.outputs, outputs, strict=True)
+            ]
         return {spec.name: value for spec, value in zip(self.outputs, outputs, strict=True)}
 
     def _on_device(self, inputs: Mapping[str, Any] | Sequence[Any]) -> bool:

@@ -49,6 +49,7 @@ def make_target(target: str | Mapping[str, Any] | Target = "native", num_threads
     Raises TargetError for targets that LLVM does not know or that have no kernels.
     """
     if isinstance(target, Target):
+        _check_kind(target.kind.name)
         return target
     if isinstance(target, str) and gpu.is_name(target):
         return _gpu_target({"kind": "cuda", "arch": gpu.architecture_of(target)})
@@ -56,17 +57,21 @@ def make_target(target: str | Mapping[str, Any] | Target = "native", num_threads
         attributes = _native() if target == "native" else cpus.attributes_of(target)
         if num_threads:
             attributes[THREADS] = num_threads
-    else:
+    elif isinstance(target, Mapping):
         attributes = dict(target)
         attributes.setdefault("kind", "llvm")
+    else:
+        raise TargetError(f"a target is a name, a dict or a tvm.target.Target, found {type(target).__name__}")
+    _check_kind(attributes["kind"])
     if attributes["kind"] == "cuda":
         return _gpu_target(attributes)
-    if attributes["kind"] != "llvm":
-        raise TargetError(
-            f"there are no kernels for target kind {attributes['kind']!r}; use an LLVM CPU target or 'cuda'"
-        )
     attributes.setdefault(THREADS, num_threads or default_threads())
     return _target(cpus.checked(attributes))
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in ("llvm", "cuda"):
+        raise TargetError(f"there are no kernels for target kind {kind!r}; use an LLVM CPU target or 'cuda'")
 
 
 def _target(attributes: dict[str, Any]) -> Target:

@@ -123,6 +123,49 @@ def test_run_several_pictures(cli, compiled):
     assert code == 0 and len(results) == 2 and results[0] == results[1]
 
 
+def test_run_a_folder(cli, fails, compiled, tmp_path, rng):
+    """Every file of a folder that can be an input, by name; bytes are the input's values."""
+    image = rng.integers(-128, 128, (1, 8, 8, 1), dtype=np.int8)
+    (tmp_path / "photos").mkdir()
+    assert "neither images nor" in fails("run", compiled, "--input", tmp_path / "photos")
+    shutil.copy(DIGIT, tmp_path / "photos" / "b.PNG")
+    np.save(tmp_path / "photos" / "a.npy", image)
+    (tmp_path / "photos" / "c.raw").write_bytes(image.tobytes())
+    (tmp_path / "photos" / "notes.txt").write_text("no input")
+    code, out, _ = cli("run", compiled, "--input", tmp_path / "photos", "--json")
+    results = json.loads(out)["results"]
+    assert code == 0 and [Path(result["input"]).name for result in results] == ["a.npy", "b.PNG", "c.raw"]
+    assert results[0]["outputs"] == results[2]["outputs"] != results[1]["outputs"]
+    (tmp_path / "short.raw").write_bytes(bytes(63))
+    assert "63 bytes" in fails("run", compiled, "--input", tmp_path / "short.raw")
+
+
+def test_run_fills_batches(cli, fails, tmp_path, rng):
+    """Samples of one file each, five for a batch of two, give what they give together; the filling is not shown."""
+    cli("compile", MODEL, "-o", tmp_path / "two.qnn", "--batch", "2", "--threads", "1")
+    images = rng.integers(-128, 128, (5, 1, 8, 8, 1), dtype=np.int8)
+    files = []
+    for index, image in enumerate(images):
+        files.append(tmp_path / f"{index}.npy")
+        np.save(files[-1], image)
+    options = [part for file in files for part in ("--input", file)]
+    code, out, _ = cli("run", tmp_path / "two.qnn", *options, "--json", "--top", "10")
+    results = json.loads(out)["results"]
+    assert code == 0 and [result["input"] for result in results] == list(map(str, files))
+    engine = qnn_ext.load(tmp_path / "two.qnn")
+    for index, result in enumerate(results):
+        (real,) = engine.run([np.concatenate([images[index]] * 2)], dequantize=True).values()
+        found = {entry["index"]: entry["value"] for entry in result["outputs"][0]["top"]}
+        np.testing.assert_array_equal([found[i] for i in range(10)], real[0])
+    assert cli("run", tmp_path / "two.qnn", "--input", files[0], "--output", tmp_path / "y.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), engine(np.concatenate([images[0]] * 2))[:1])
+    np.save(tmp_path / "whole.npy", images[:2, 0])
+    assert cli("run", tmp_path / "two.qnn", "--input", tmp_path / "whole.npy", "--output", tmp_path / "y.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), engine(images[:2, 0]))
+    np.save(tmp_path / "three.npy", images[:3, 0])
+    assert "(1, 8, 8, 1)" in fails("run", tmp_path / "two.qnn", "--input", tmp_path / "three.npy")
+
+
 def test_bench(cli, compiled):
     code, out, _ = cli("bench", compiled, "--threads", "1", "--repeat", "3", "--number", "2", "--profile", "--json")
     data = json.loads(out)

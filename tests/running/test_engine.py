@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
@@ -68,6 +69,59 @@ def test_wrong_inputs_name_the_input(engine):
         engine(ZEROS.astype(np.uint8))
     with pytest.raises(InputError):
         engine(None)
+
+
+def test_real_values_in_and_out(engine, rng):
+    """quantize=True: the integers that the input's scale and zero point give; dequantize=True: the real outputs.
+    Integers, and outputs without a scale, stay as they are."""
+    name, qparams = engine.inputs[0].name, engine.inputs[0].qparams
+    real = rng.random((1, 8, 8, 1), np.float32)
+    integers = np.clip(np.rint(real / np.float32(qparams.scale)) + qparams.zero_point, -128, 127).astype(np.int8)
+    (expected,) = engine.run([integers]).values()
+    for given in (real, real.astype(np.float64), integers):
+        (found,) = engine.run({name: given}, quantize=True).values()
+        assert found.dtype == np.int8
+        np.testing.assert_array_equal(found, expected)
+    out = engine.outputs[0].qparams
+    (found,) = engine.run([integers], dequantize=True).values()
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, (expected.astype(np.int32) - out.zero_point) * np.float32(out.scale))
+    with pytest.raises(InputError, match="contain NaN"):
+        engine.run([np.full((1, 8, 8, 1), np.nan)], quantize=True)
+    with pytest.raises(InputError, match=r"must have shape \(1, 8, 8, 1\)"):
+        engine.run([real[0]], quantize=True)
+    with pytest.raises(InputError, match="must be int8, found uint8"):
+        engine.run([integers.astype(np.uint8)], quantize=True)
+    with pytest.raises(InputError, match="without a stream"):
+        engine.run([real], stream=1, quantize=True)
+
+
+def test_what_is_no_array(engine):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(InputError, match=r"Tensor is no array: .*detach"):
+        engine(torch.zeros(1, 8, 8, 1, requires_grad=True))
+    with pytest.raises(InputError, match="list is no array"):
+        engine([[1], [1, 2]])
+
+
+def test_what_is_no_path():
+    with pytest.raises(ArtifactError, match="path of its file, found bytes"):
+        qnn_ext.load(b"PK")
+
+
+def test_a_module_is_shown_in_one_line(module):
+    text = repr(module)
+    assert "digits_cnn_int8.tflite" in text and "1×8×8×1 int8[scale" in text
+    assert len(text) < 400 and "\n" not in text
+
+
+@pytest.mark.parametrize("target", [{"kind": "opencl"}, 5, None])
+def test_what_is_no_target(module, target):
+    with pytest.raises(TargetError, match=r"no kernels for target kind|a target is a name"):
+        qnn_ext.build(module, target=target)
+    if target == {"kind": "opencl"}:
+        with pytest.raises(TargetError, match="no kernels for target kind 'opencl'"):
+            qnn_ext.build(module, target=tvm.target.Target(target))
 
 
 def test_inputs_of_any_memory_layout(engine, images):

@@ -36,7 +36,7 @@ def example_values(
         wanted = ", ".join(f"{name!r}: (1, ...)" for name in names)
         raise ShapeError(
             f"the file does not contain the shapes of the inputs {', '.join(map(repr, names))}: pass "
-            f"example_inputs=(array, ...) or shapes={{{wanted}}}"
+            f"example_inputs=(array, ...) or shapes={{{wanted}}}; on the command line, --shape {names[0]}=1,3,224,224"
         )
     if isinstance(shapes, Sequence) and shapes and all(isinstance(dim, (int, np.integer)) for dim in shapes):
         shapes = [shapes]  # type: ignore[list-item]
