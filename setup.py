@@ -7,7 +7,9 @@ from setuptools import find_packages, setup
 TFLITE = ["tflite>=2.18"]
 ONNX = ["onnx>=1.18"]
 TORCH = ["torch==2.13.0", "torchao>=0.18"]
-TUNE = ["cloudpickle", "psutil", "tornado>=6", "xgboost>=2"]
+# On Linux, xgboost itself depends on 400 MB of NVIDIA's NCCL; its CPU package has no wheels for macOS
+XGBOOST = ["xgboost-cpu>=3; sys_platform != 'darwin'", "xgboost>=3; sys_platform == 'darwin'"]
+TUNE = ["cloudpickle", "psutil", "tornado>=6", *XGBOOST]
 BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotlib>=3.8"]
 # Compiling CUDA source to PTX and showing its machine code without the CUDA toolkit; NVIDIA has no wheels for macOS
 CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
@@ -37,17 +39,36 @@ TEST = [
     *DOCS,
 ]
 
+PACKAGE = Path(__file__).with_name("qnn_ext") / "__init__.py"
+VERSION = PACKAGE.read_text(encoding="utf-8").partition('__version__ = "')[2].partition('"')[0]
+
 setup(
     name="qnn-ext",
-    version="0.1.0",
+    version=VERSION,
     description="Integer execution of pre-quantized neural networks on Apache TVM",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    author="The qnn_ext authors",
     license="Apache-2.0",
+    keywords=["quantization", "int8", "inference", "neural networks", "compiler", "TVM", "TFLite", "ONNX", "PyTorch"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Software Development :: Compilers",
+        "Typing :: Typed",
+    ],
+    # Relative to the source distribution until the project has a public address
+    project_urls={"Changelog": "CHANGELOG.md", "Documentation": "docs/index.md", "Security": "SECURITY.md"},
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["qnn_ext", "qnn_ext.*"]),
     py_modules=["qnn_ext_program"],
-    package_data={"qnn_ext": ["data/*", "report/templates/*"]},
+    package_data={"qnn_ext": ["py.typed", "data/*", "report/templates/*"]},
     install_requires=[
         "apache-tvm==0.27.0.post1",
         # 0.1.15 segfaults in Schedule.tensorize, tvm.ir.save_json and MetaSchedule
@@ -68,7 +89,7 @@ setup(
         "bench": BENCH,
         "docs": DOCS,
         "test": TEST,
-        "all": TFLITE + ONNX + TORCH + TUNE + TEST,
+        "all": TFLITE + ONNX + TORCH + TUNE + CUDA + SIGN + BENCH,
     },
     entry_points={
         "console_scripts": ["qnn-ext = qnn_ext_program:main"],

@@ -119,3 +119,10 @@ def test_error_table():
     listed = re.findall(r"^\| `(\w+Error)` \|", table, re.MULTILINE)
     classes = {name for name in vars(qnn_ext) if name.endswith("Error")} - {"QnnError"}
     assert set(listed) == classes
+
+
+def test_version():
+    """The newest entry of the changelog and the citation are of this version."""
+    changelog, citation = ((ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
+    assert re.findall(r"^## (\S+)$", changelog, re.MULTILINE)[0] == qnn_ext.__version__
+    assert f"\nversion: {qnn_ext.__version__}\n" in citation

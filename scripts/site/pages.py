@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 DOCUMENTS = {  # a file of the repository -> its page
     "ARCHITECTURE.md": "architecture",
+    "CHANGELOG.md": "changelog",
+    "CONTRIBUTING.md": "contributing",
     "MIGRATION.md": "migration",
     "OPERATORS.md": "reference/converters",
     "SECURITY.md": "security",
