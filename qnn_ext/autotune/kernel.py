@@ -6,6 +6,7 @@ expected result is the interpreter's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +15,7 @@ from tvm import IRModule, relax
 
 from ..errors import TuningError
 from ..numerics.annotations import facts_of
-from ..op import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, requantize
+from ..op import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, dequantize, requantize
 from ..op.base import constant_value
 from ..op.evaluate import interpret
 from ..passes import fuse, lower
@@ -28,6 +29,8 @@ from .space import Configuration
 from .task import Task
 
 PAD_VALUE = 3
+DEQUANTIZED = ("uint8", "int8")
+"""Activations of float products that their kernels dequantize."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def product(workload: Workload) -> Product:
     and are not requantized.
     """
     rng = np.random.default_rng(0)
-    x, w = (_operand(rng, *arguments) for arguments in _operands(workload))
+    x, w = (_operand(rng, *arguments, is_float(workload)) for arguments in _operands(workload))
     if isinstance(workload, Conv2dWorkload) and workload.nine_bit_weights:
         w = np.clip(w >> 7, -256, 254).astype(w.dtype)
     if not isinstance(workload, BatchMatmulWorkload) and workload.pairable_weights:
@@ -109,9 +112,9 @@ def _operands(workload: Workload) -> tuple[tuple[tuple[int, ...], str], tuple[tu
     return (x, workload.data_dtype), (w, workload.weight_dtype)
 
 
-def _operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    if dtype == "float32":
-        return rng.integers(-8, 8, shape, endpoint=True).astype(dtype)
+def _operand(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, floats: bool) -> np.ndarray:
+    if dtype == "float32" or (floats and dtype in DEQUANTIZED):
+        return rng.integers(0 if dtype == "uint8" else -8, 8, shape, endpoint=True).astype(dtype)
     info = np.iinfo(dtype)
     values = rng.integers(info.min, info.max, shape, dtype=np.int64, endpoint=True).astype(dtype)
     rows = values.reshape(-1, shape[-1])
@@ -129,7 +132,7 @@ def _module(
         for name, value in zip("xy", inputs, strict=False)
     ]
     with straight_line(builder, "main", params) as returns:
-        sums = builder.emit(_accumulate(workload, params, w), "product")
+        sums = builder.emit(_accumulate(workload, params, w, builder.emit), "product")
         result = builder.emit(relax.op.add(sums, relax.const(bias.astype(workload.out_dtype))), "biased")
         if scale is not None:
             parameters = (scale, np.int32(0), np.float32(1.0), np.int32(128))
@@ -140,10 +143,13 @@ def _module(
     return builder.get()
 
 
-def _accumulate(workload: Workload, params: list[relax.Var], w: np.ndarray) -> relax.Expr:
+def _accumulate(workload: Workload, params: list[relax.Var], w: np.ndarray, emit: Callable) -> relax.Expr:
     if isinstance(workload, BatchMatmulWorkload):
         return batch_matmul_accumulate(params[0], params[1], workload.out_dtype)
     if isinstance(workload, DenseWorkload):
         return dense_accumulate(params[0], w, out_dtype=workload.out_dtype)
+    x = params[0]
+    if is_float(workload) and workload.data_dtype in DEQUANTIZED:
+        x = emit(dequantize(x, np.float32(1.0), np.int32(0)), "dequantized")
     geometry = {name: getattr(workload, name) for name in ("strides", "padding", "dilation", "groups", "out_dtype")}
-    return conv2d_accumulate(params[0], w, pad_value=0 if is_float(workload) else PAD_VALUE, **geometry)
+    return conv2d_accumulate(x, w, pad_value=0 if is_float(workload) else PAD_VALUE, **geometry)

@@ -1,7 +1,9 @@
-"""Fuse: groups each integer product with the elementwise operators around it into a function that becomes one kernel.
+"""Fuse: groups each product with the elementwise operators around it into a function that becomes one kernel.
 
     conv2d_accumulate (T1) [− window_sum·zw (T2)] + constant → requantize → clip → add a residual → table → …
     conv2d_accumulate → dequantize → + bias → + dequantize(residual) → relu → quantize
+
+    dequantize → conv2d_accumulate of floats → + bias → relu → quantize
 
 so no int32 or float32 feature map is ever written to memory. The remaining QNN operators (a lone requantize, an
 addition of two feature maps, float operators next to a quantize or dequantize) are grouped in the same way, without a
@@ -155,8 +157,21 @@ class _Graph(Regions):
         if not self.is_product(head):
             return members
         if self.traits[head].weight is not None:
-            return shuffles.behind(self, head, members, self._grid)
+            return shuffles.behind(self, head, self._with_dequantize(head, members), self._grid)
         return matrix_moves.behind(self, matrix_moves.in_front(self, head, members), self._shape(head))
+
+    def _with_dequantize(self, head: int, members: list[int]) -> list[int]:
+        """`members` and the dequantize of a float convolution's data from 8 bits, which its kernel applies as it copies
+        them, strip by strip, as it copies what it pads."""
+        value = self.bindings[head].value
+        if not shuffles.is_convolution(value):
+            return members
+        found = self.index.get(data_of(value))
+        if found is None or found in self.taken or self.readers(found) != {head}:
+            return members
+        data = self.bindings[found].value
+        is_narrow = op_name(data) == "qnn.dequantize" and str(data_of(data).ty.dtype) in matrix_moves.NARROW
+        return [found, *members] if is_narrow else members
 
     def comes_aside(self, index: int, inside: set[int], head: int, last: int) -> bool:
         """A side term of the product, or elementwise operators; if their readers broadcast them, only a dequantize."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,8 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     if call is None:
         return [None]
     workload = workload_of(call, target)
+    if (integers := dequantized_data(function, call)) is not None:
+        workload = replace(workload, data_dtype=str(integers.ty.dtype))
     accepting, unusual = candidates(workload, target), ""
     if isinstance(workload, Conv2dWorkload) and constant_value(factors_of(call)[1]) is None:
         accepting, unusual = (
@@ -127,6 +129,13 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
             "its weights are only known at run time, so they cannot be packed beforehand",
         )
     return [_Product(workload, implementation, unusual) for implementation in accepting]
+
+
+def dequantized_data(function: relax.Function, product: relax.Call) -> relax.Expr | None:
+    """The integers that a function dequantizes as the data of its product; None if it does not."""
+    data = data_of(product)
+    own = (binding.value for binding in bindings_of(function) if binding.var.same_as(data))
+    return next((data_of(value) for value in own if op_name(value) == "qnn.dequantize"), None)
 
 
 class _Kernel:

@@ -370,7 +370,7 @@ def _only_moves(symbol: str) -> bool:
 def computes_floats(kernel: Kernel) -> bool:
     """Whether a kernel's product multiplies floats; of a kernel without one, whether its results are floats."""
     if kernel.workload:
-        return "float" in str(kernel.workload.get("data_dtype", kernel.workload.get("out_dtype", "")))
+        return "float" in str(kernel.workload.get("out_dtype", ""))
     return any("float" in one["dtype"] for one in kernel.results)
 
 

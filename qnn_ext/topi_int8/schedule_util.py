@@ -77,6 +77,12 @@ def inline_epilogue(sch: Schedule, accumulator: SBlockRV) -> SBlockRV:
     return current
 
 
+def inline_producers_of(sch: Schedule, copy: SBlockRV) -> None:
+    """Inline what computes the values that a block copies, such as their dequantization."""
+    while producers := sch.get_producers(copy):
+        sch.compute_inline(producers[0])
+
+
 def _parts_behind(sch: Schedule, block: SBlockRV) -> list[SBlockRV]:
     return [consumer for consumer in sch.get_consumers(block) if APART not in sch.get(consumer).annotations]
 

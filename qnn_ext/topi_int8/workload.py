@@ -21,6 +21,7 @@ from ..numerics.bfloat16 import BITS
 class Conv2dWorkload:
     """acc[n, y, x, o] = Σ_{r,s,c} pad(x)[n, y·sh + r·dh, x·sw + s·dw, g(o)·C/G + c] · w[o, r, s, c].
 
+    Activations of 8 bits with weights of floats are dequantized by the kernel, where it copies them.
     Weights are OHWI: (out_channels, kh, kw, in_channels / groups). A depthwise convolution is groups == in_channels;
     its output channel o reads input channel o // multiplier.
 

@@ -28,6 +28,7 @@ FLOAT = ("float32", "float32", "float32")
 FLOATS = [
     Conv2dWorkload(1, 9, 8, 3, 20, (3, 3), (2, 2), (0, 0, 1, 1), (1, 1), 1, *FLOAT),
     DenseWorkload(5, 24, 40, *FLOAT),
+    Conv2dWorkload(1, 6, 5, 8, 20, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "uint8", "float32", "float32"),
     BatchMatmulWorkload(2, 7, 16, 20, *FLOAT),
 ]
 

@@ -7,6 +7,7 @@ import pytest
 from tvm import relax
 
 import qnn_ext
+from qnn_ext import op as qnn
 from qnn_ext.compiling.build import lower_module
 from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.op.base import constant
@@ -23,6 +24,7 @@ CONVOLUTIONS = {
     "colours": ((2, 15, 17, 3), (17, 7, 7, 3), {"padding": [3, 3, 3, 3], "strides": [2, 2]}),
     "one channel": ((1, 12, 12, 1), (5, 3, 3, 1), {}),
     "pointwise": ((2, 7, 5, 10), (24, 1, 1, 10), {}),
+    "rows of strips": ((1, 42, 14, 64), (40, 1, 1, 64), {}),
     "pitch of 4 KiB": ((1, 4, 7, 1024), (16, 1, 1, 1024), {}),
     "dilated": ((1, 13, 13, 8), (9, 3, 3, 8), {"dilation": [2, 3], "padding": [2, 1, 0, 3]}),
     "groups": ((1, 8, 8, 24), (30, 3, 3, 8), {"groups": 3, "padding": [1, 1, 1, 1]}),
@@ -98,6 +100,60 @@ def test_matrices(rng, name, cpu):
 
     products = np.abs(x).astype(np.float64) @ np.abs(y) + np.abs(other)
     compare(build, [x, other] if is_constant else [x, y, other], x.shape[-1], products, cpu)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("name", ["window", "colours", "one channel", "pointwise", "rows of strips", "dilated"])
+def test_data_dequantized_as_they_are_copied(rng, name, dtype):
+    """The kernel reads the integers, and computes the same bits as from floats in memory."""
+    _, w, product = convolution(name, rng)
+    shape, *_ = CONVOLUTIONS[name]
+    low, high = (0, 255) if dtype == "uint8" else (-128, 127)
+    q = rng.integers(low, high, shape, endpoint=True).astype(dtype)
+    scale, zero_point = rng.uniform(0.01, 0.1, shape[-1]).astype(np.float32), np.full(shape[-1], 3, np.int32)
+
+    def build(emit, q):
+        return emit(product(emit(qnn.dequantize(q, constant(scale), constant(zero_point))), constant(w)))
+
+    module, kernels, target = lowered(build, [q], "avx512")
+    assert '"dequantize+conv2d_accumulate"' in kernels.script()
+    (actual,) = run_lowered(kernels, [q], target)
+    x = (q.astype(np.int32) - zero_point).astype(np.float32) * scale
+    _, apart, target = lowered(lambda emit, x: emit(product(x, constant(w))), [x], "avx512")
+    np.testing.assert_array_equal(actual, run_lowered(apart, [x], target)[0])
+    (expected,) = interpret(module, [q])
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_integers_that_two_kernels_read_are_dequantized_as_they_are_copied(rng):
+    """Of integers that other kernels read too, no float feature map is written."""
+    x, w, product = convolution("pointwise", rng)
+    q = rng.integers(0, 255, x.shape, endpoint=True).astype(np.uint8)
+
+    def build(emit, q):
+        pooled = emit(relax.op.nn.max_pool2d(q, (1, 1), layout="NHWC"))
+        result = emit(
+            product(emit(qnn.dequantize(pooled, constant(np.float32(0.1)), constant(np.int32(9)))), constant(w))
+        )
+        residual = emit(qnn.dequantize(pooled, constant(np.float32(0.1)), constant(np.int32(9))))
+        return emit(relax.op.concat([result, residual], axis=-1))
+
+    module, kernels, target = lowered(build, [q], "avx512")
+    assert '"dequantize+conv2d_accumulate"' in kernels.script()
+    np.testing.assert_allclose(run_lowered(kernels, [q], target)[0], interpret(module, [q])[0], rtol=1e-4, atol=1e-3)
+
+
+def test_data_of_16_bits_are_dequantized_apart(rng):
+    """The fast kernels copy integers of 8 bits only."""
+    x, w, product = convolution("pointwise", rng)
+    q = rng.integers(-999, 999, x.shape).astype(np.int16)
+
+    def build(emit, q):
+        return emit(product(emit(qnn.dequantize(q, constant(np.float32(0.01)), constant(np.int32(0)))), constant(w)))
+
+    module, kernels, target = lowered(build, [q], "avx512")
+    assert "fma" in kernels.script() and "dequantize+conv2d" not in kernels.script()
+    np.testing.assert_allclose(run_lowered(kernels, [q], target)[0], interpret(module, [q])[0], rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["window", "pointwise"])

@@ -83,8 +83,13 @@ def _kernel(operators: str, dtype: str = "uint8", macs: int = 0, **workload) -> 
         (_kernel("fused_reshape_transpose1"), "moved", "fused_reshape_transpose1"),
         (_kernel("nn.softmax+quantize"), "integer", "softmax +1"),
         (_kernel("nn.softmax", "float32"), "float", "softmax"),
-        (_kernel("conv2d_accumulate+dequantize", "float32", 9, data_dtype="uint8"), "integer", "conv2d +1"),
-        (_kernel("conv2d_accumulate", "float32", 9, data_dtype="float32"), "float", "conv2d"),
+        (_kernel("conv2d_accumulate+dequantize", "float32", 9, out_dtype="int32"), "integer", "conv2d +1"),
+        (_kernel("conv2d_accumulate", "float32", 9, out_dtype="float32"), "float", "conv2d"),
+        (
+            _kernel("dequantize+conv2d_accumulate", "uint8", 9, data_dtype="int8", out_dtype="float32"),
+            "float",
+            "conv2d +1",
+        ),
         (_kernel("conv2d_accumulate", "uint8", 9, groups=8, in_channels=8), "integer", "depthwise conv2d"),
     ],
 )

@@ -14,7 +14,7 @@ MACHINE = Machine(1, "dot", integer=1000e9, floating=250e9, bytes=1 << 20, bandw
 
 
 def _kernel(macs: int, dtype: str, moved: int = 1000, **fields) -> Kernel:
-    workload = {"data_dtype": dtype} if macs else {}
+    workload = {"out_dtype": "int32" if "int" in dtype else dtype} if macs else {}
     results = [{"shape": [moved], "dtype": "uint8" if "int" in dtype else "float32"}]
     return Kernel("f", fields.pop("name", "a"), "op", "x", macs, 0, moved, workload, results=results, **fields)
 

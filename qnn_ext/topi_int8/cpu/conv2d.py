@@ -28,6 +28,7 @@ from ..schedule_util import (
     TASKS,
     extent,
     inline_epilogue,
+    inline_producers_of,
     largest_divisor,
     parallel_rows,
     resolve_groups,
@@ -227,6 +228,8 @@ def schedule(
     mode, caches = layout.mode, blocked_caches(target)
     accumulator = sch.get_sblock("conv2d")
     output = fused_output(sch, mode)
+    if layout.staged:
+        inline_producers_of(sch, sch.get_sblock("pad"))
     strip = layout.tile.strip or strip_of(layout, target)
     cut = layout.staged and mode.cuts_at(strip * layout.tile.columns)
     by_strip = cut and staged_by_strip(layout, strip, target)
@@ -271,7 +274,19 @@ def strips(workload: Conv2dWorkload, tile: Tile, instruction: DotInstruction) ->
 
 def strip_of(layout: Plan, target: Target) -> int:
     """Number of tiles along the first pixel axis that share staged activations and go through the weights together."""
-    return (_strip_of_pixels if layout.mode.pixel_axes == 1 else _strip_of_rows)(layout, target)
+    size = (_strip_of_pixels if layout.mode.pixel_axes == 1 else _strip_of_rows)(layout, target)
+    copied = layout.staged and is_float(layout.mode.workload) and size < layout.tile_rows
+    return _copied_apart(layout, size) if copied else size
+
+
+def _copied_apart(layout: Plan, size: int) -> int:
+    """The size nearest to `size` of strips that can each copy what they read, or `size` if there is none.
+
+    One copy of all floats, four times as large as of 8-bit integers, leaves the caches before it is read.
+    """
+    mode, columns, count = layout.mode, layout.tile.columns, layout.tile_rows
+    sizes = [n for n in range(1, count) if count % n == 0 and mode.cuts_at(n * columns)]
+    return min(sizes, key=lambda n: (max(n / size, size / n), -n), default=size)
 
 
 def _strip_of_pixels(layout: Plan, target: Target) -> int:

@@ -144,10 +144,10 @@ class DotInstruction:
     def refuses(self, workload: Workload, target: Target) -> str | None:
         """Why the instruction cannot compute a workload: operands that are not its own, unchanged or after exact
         widening, or a CPU without it."""
-        return other_dtypes(workload, *self._operands, self.sum_dtype) or lacking(target, self.product)
+        return other_dtypes(workload, *self.operand_dtypes, self.sum_dtype) or lacking(target, self.product)
 
     @property
-    def _operands(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def operand_dtypes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The dtypes of activations and of weights that it computes."""
         if self.data_dtype == "int16":
             return ("uint8", "int8", "int16"), ("uint8", "int8")

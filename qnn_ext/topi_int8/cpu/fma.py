@@ -40,6 +40,12 @@ class Fma(DotInstruction):
         return self.weight_dtype
 
     @property
+    def operand_dtypes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Also activations of 8 bits, which are dequantized where they are copied."""
+        activations, weights = super().operand_dtypes
+        return (*activations, "uint8", "int8"), weights
+
+    @property
     def prefetches(self) -> bool:
         """Not of float weights: four times as large as int8's, the panel in use and the next displace the activations
         from L2. BERT-base took 1.7 times as long on a core with 2 MiB of it, ResNet-50 1.1 times."""

@@ -50,7 +50,7 @@ def _pad(workload: Conv2dWorkload, x: te.Tensor, pad_value: int) -> te.Tensor:
 
     def padded(n, y, column, c):
         inside = tirx.all(y >= top, y < top + height, column >= left, column < left + width)
-        return tirx.if_then_else(inside, x[n, y - top, column - left, c], tirx.const(pad_value, workload.data_dtype))
+        return tirx.if_then_else(inside, x[n, y - top, column - left, c], tirx.const(pad_value, x.dtype))
 
     shape = (workload.batch, height + top + bottom, width + left + right, workload.in_channels)
     return te.compute(shape, padded, name="pad", attrs={OPERAND: True})
