@@ -48,8 +48,10 @@ def build(
                  `qnn_ext.targets.names.make_target`. Or a sequence of these: the engine is then for the fastest one
                  that this machine can run, and its `save` writes one file with all of them, from which `load` picks
                  the fastest that the loading machine can run
-    num_threads: the most threads that a call may use; default: all cores of this machine. A call takes fewer while
-                 other calls of this process run on cores, or where the engine finds fewer to be faster
+    num_threads: the most threads that a call may use. A call takes fewer while other calls of this process run on
+                 cores, or where the engine finds fewer to be faster. Unless this or a dict's "num-cores" says it: all
+                 cores of this machine, or those of the board that `target` names; but one for a small model, to which
+                 several are predicted to save no more than 50 µs a call: on busy cores they would cost it more
     params:      values of inputs that are weights: name → array
     qconfig, dataset, table: as for `qnn_ext.quantize.quantize`. With any of them the module must be a float one and is
                  quantized; without, it is compiled as it is, even inside `with qconfig(...)`

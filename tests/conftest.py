@@ -91,7 +91,7 @@ def everything_shared(monkeypatch):
     """Sets thresholds to zero: every loop that may run in parallel does."""
     from qnn_ext.targets.backend import Backend, Sharing
 
-    everything = Sharing(*[1] * 9, meeting=-1.0, launch=-1e9)
+    everything = Sharing(*[1] * 9, meeting=-1.0, launch=-1e9, unasked=-1e9)
     monkeypatch.setattr(Backend, "sharing", property(lambda _: everything))
 
 

@@ -42,7 +42,9 @@ float_option = click.option(
     "--float", "float_file", type=FILE, metavar="MODEL", help="The float version of the one quantized MODEL given."
 )
 threads_option = click.option(
-    "--threads", type=click.IntRange(1, 1024), help="Threads the kernels may use. Default: all cores."
+    "--threads",
+    type=click.IntRange(1, 1024),
+    help="Threads the kernels may use. Default: all cores; one for a small model.",
 )
 verify_option = click.option(
     "--verify",

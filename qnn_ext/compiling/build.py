@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -49,7 +50,7 @@ from ..passes.unroll import unrolled
 from ..passes.workspaces import lift_workspaces
 from ..running.engine import Engine
 from ..running.model import Model, Variant
-from ..targets.backend import Backend, threads_of
+from ..targets.backend import THREADS, Backend, threads_of
 from ..targets.features import backend_of, speed_rank
 from ..targets.names import description_of, make_target, required_features, target_architecture
 from ..topi_int8.cuda.generic import schedule_module as schedule_for_gpu
@@ -76,12 +77,12 @@ def compile_module(
 ) -> Engine:
     """`qnn_ext.build` for a module that needs no quantization, under the current limits."""
     if not isinstance(target, Sequence) or isinstance(target, str):
-        return _compile_one(module, make_target(target, num_threads), cuda_graph, cache, jobs)
-    resolved = sorted((make_target(one, num_threads) for one in target), key=_speed)
+        return _compile_one(module, _wanted(target, num_threads), cuda_graph, cache, jobs)
+    resolved = sorted((_wanted(one, num_threads) for one in target), key=lambda one: _speed(one.target))
     if not resolved:
         raise TargetError("there is no target to build for: give at least one")
     return Engine.best_of(
-        [_compile_one(module, one, cuda_graph and backend_of(one).grid, cache, jobs) for one in resolved]
+        [_compile_one(module, one, cuda_graph and backend_of(one.target).grid, cache, jobs) for one in resolved]
     )
 
 
@@ -90,52 +91,67 @@ def _speed(target: Target) -> tuple[int, int]:
     return speed_rank(target), -len(required_features(target))
 
 
-def _compile_one(module: QnnModule, target: Target, cuda_graph: bool, cache: Cache | None, jobs: int | None) -> Engine:
+@dataclass(frozen=True)
+class _Wanted:
+    """What to compile for; asked: whether its number of threads was asked for."""
+
+    target: Target
+    asked: bool
+
+
+def _wanted(target: TargetLike, num_threads: int | None) -> _Wanted:
+    attributes = target.attrs if isinstance(target, Target) else target if isinstance(target, Mapping) else {}
+    return _Wanted(make_target(target, num_threads), bool(num_threads) or THREADS in attributes)
+
+
+def _compile_one(module: QnnModule, wanted: _Wanted, cuda_graph: bool, cache: Cache | None, jobs: int | None) -> Engine:
+    target, asked = wanted.target, wanted.asked
     if cuda_graph and not backend_of(target).grid:
         raise TargetError(
             f"CUDA graphs run only on GPUs, not on {target.kind.name}: build for 'cuda' or an architecture such as "
             "'sm_80'"
         )
-    return cached(cache, module, target, lambda kept: _compiled(module, target, cuda_graph, kept), jobs)
+    return cached(cache, module, target, asked, lambda kept: _compiled(module, target, asked, cuda_graph, kept), jobs)
 
 
-def _compiled(module: QnnModule, target: Target, cuda_graph: bool, kept: Kept | None) -> Engine:
+def _compiled(module: QnnModule, target: Target, asked: bool, cuda_graph: bool, kept: Kept | None) -> Engine:
     backend = backend_of(target)
     with limited(None):
         original, checks = collect_checks(inlined(module.ir))
         begin_walk(_elements_of_constants(original))
         mod = lower_module(original, target, loops=not backend.grid)
         checkpoint()
-        program, fallback = _program(mod, target, kept)
+        program, fallback = _program(mod, target, asked, kept)
         if program is None and has_loops(mod):
             mod = lower_module(original, target)
         if program is None:
             needed, largest = peak(mod)
             check("workspace", needed, f"the model, when it computes '{largest}',")
+        kernels = kernels_of(mod, program.live if program else None)
         if program:
             executable = program.executable
         elif backend.grid:
             executable = generate_gpu_code(mod, target, cuda_graph)
         else:
-            executable = generate_code(launch_where_worthwhile(mod, target), target)
+            executable = generate_code(launch_where_worthwhile(mod, target, kernels, asked), target)
     model = Model.of(module, checks, {"tvm": tvm.__version__})
     variant = Variant(
         description_of(target),
         required_features(target),
         target_architecture(target),
-        kernels_of(mod, program.live if program else None),
+        kernels,
         program.layout if program else None,
         fallback,
     )
     return Engine.from_build(model, variant, executable, program.weights if program else None, mod)
 
 
-def _program(mod: IRModule, target: Target, kept: Kept | None) -> tuple[Program | None, str]:
+def _program(mod: IRModule, target: Target, asked: bool, kept: Kept | None) -> tuple[Program | None, str]:
     """The model as one function, or the reason why TVM's virtual machine runs it, as it does all models on GPUs."""
     if backend_of(target).grid:
         return None, ""
     try:
-        return compile_program(mod, target, kept), ""
+        return compile_program(mod, target, asked, kept), ""
     except NotStraightError as error:
         return None, str(error)
 

@@ -44,15 +44,17 @@ def cached(
     cache: Cache | None,
     module: QnnModule,
     target: Target,
+    asked: bool,
     compiled: Callable[[Kept | None], Engine],
     jobs: int | None = None,
 ) -> Engine:
     """The engine that `compiled` returns for a module and a target, taken from the cache if that has it.
 
+    asked:    whether the target's number of threads was asked for, on which the engine depends
     compiled: gets where code is kept, if it is
     jobs:     threads that compile what is kept; None: one for each core
     """
-    key = None if cache is None else _key(module, target)
+    key = None if cache is None else _key(module, target, asked)
     if cache is None or key is None:
         return compiled(None)
     content = cache.get(key)
@@ -85,7 +87,7 @@ def _recall(engine: Engine, target: Target) -> None:
                 candidates(workload_from(kernel.workload), target)
 
 
-def _key(module: QnnModule, target: Target) -> str | None:
+def _key(module: QnnModule, target: Target, asked: bool) -> str | None:
     """The digest of everything that a build depends on; None if that cannot be known.
 
     Builds for GPUs are not kept: their kernels are compiled when they are loaded. Nor are those with plugins, whose
@@ -100,6 +102,7 @@ def _key(module: QnnModule, target: Target) -> str | None:
     settings = {
         "versions": versions,
         "target": str(target),
+        "asked": asked,
         "tiles": tuned,
         "limits": asdict(current()),
         "passes": [context.opt_level, *map(str, (context.config, context.required_pass, context.disabled_pass))],

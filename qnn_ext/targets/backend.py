@@ -73,6 +73,9 @@ class Sharing:
     meeting:           nanoseconds that a barrier takes, including the data fetched after it
     launch:            nanoseconds that a parallel region must save: starting one takes 1 to 5 µs, more if the threads
                        have gone to sleep
+    unasked:           nanoseconds that a model must save where nobody asked for threads. On a busy machine a thread
+                       waits for others that have no core: calls that take 10 to 40 µs alone were measured to take 1.5
+                       to 30 times as long on two threads, more than they save on an idle one
     """
 
     plain_macs: float = 10_000
@@ -86,6 +89,7 @@ class Sharing:
     softmax_elements: float = 1 << 14
     meeting: float = 300.0
     launch: float = 6000.0
+    unasked: float = 50_000.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,8 +139,8 @@ def test_several_targets(folder, compiled, tmp_path):
 # ---- keys --------------------------------------------------------------------------------------------------------
 
 
-def key(one: qnn_ext.QnnModule, target: str = "x86-64", threads: int = 1) -> str | None:
-    return module._key(one, make_target(target, threads))
+def key(one: qnn_ext.QnnModule, target: str = "x86-64", threads: int = 1, asked: bool = True) -> str | None:
+    return module._key(one, make_target(target, threads), asked)
 
 
 def test_the_same_module_has_the_same_key():
@@ -155,6 +155,7 @@ def test_everything_that_matters_is_in_the_key():
         key(one),
         key(one, "avx2"),
         key(one, threads=2),
+        key(one, asked=False),
         key(qnn_ext.from_tflite(RECURRENT, numerics="tflite")),
         key(replace(one, inputs=(replace(input_, name="another"), *one.inputs[1:]))),
         key(replace(one, notes=(FloatNote("node", "ADD", "why"),))),

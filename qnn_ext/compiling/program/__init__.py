@@ -43,9 +43,10 @@ class Program:
     live: list[int]
 
 
-def compile_program(mod: IRModule, target: Target, kept: Kept | None = None) -> Program:
+def compile_program(mod: IRModule, target: Target, asked: bool, kept: Kept | None = None) -> Program:
     """A lowered module as one program. Raises NotStraightError if its graph does not allow that.
 
+    asked: whether the target's number of threads was asked for, see `sharing`
     kept: where the kernels' code is kept if the program is linked at once
     """
     graph = read_graph(mod)
@@ -54,7 +55,7 @@ def compile_program(mod: IRModule, target: Target, kept: Kept | None = None) -> 
     same = _distinct(functions)
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
     functions = {step.kernel: functions[step.kernel] for step in graph.steps}
-    kernels, tasks = share_out(graph, lower_kernels(functions, target), target)
+    kernels, tasks = share_out(graph, lower_kernels(functions, target), target, asked)
     scratch = scratch_storages(graph, kernels)
     storages = graph.storages()
     weights = pack(storage for storage in storages if storage.array is not None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
+from ...running.kernels import Kernel as CalledKernel
 from ...targets.backend import threads_of
 from ...targets.features import sharing_of
 from ...topi_int8.threads import serial_body
@@ -17,14 +19,23 @@ from .phases import Kernel, split
 from .storage import path_of
 
 
+def least_saving(target: Target, asked: bool) -> float:
+    """The nanoseconds that several threads must save a model to be used.
+
+    asked: whether the number of threads was asked for; otherwise small models stay on one
+    """
+    sharing = sharing_of(target)
+    return sharing.launch if asked else sharing.unasked
+
+
 def share_out(
-    graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target
+    graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target, asked: bool
 ) -> tuple[dict[ir.GlobalVar, Kernel], int]:
-    """The phases of the graph's kernels and the number of tasks: 1 if multithreading would save less than it costs."""
+    """The phases of the graph's kernels and the number of tasks: 1 if multithreading would save less than it must."""
     tasks, sharing = threads_of(target.attrs), sharing_of(target)
     kernels = {var: split(function, tasks, sharing.meeting) for var, function in functions.items()}
     saved = sum(kernels[step.kernel].saved(tasks, sharing.meeting) * _rounds(step) for step in graph.steps)
-    if tasks == 1 or saved > sharing.launch:
+    if tasks == 1 or saved > least_saving(target, asked):
         return kernels, tasks
     return {var: split(function, 1, sharing.meeting) for var, function in functions.items()}, 1
 
@@ -34,18 +45,22 @@ def _rounds(step: Step) -> int:
     return prod(loop.trips if loop.condition is None else min(loop.trips, UNKNOWN) for loop in path_of(step.loop))
 
 
-def launch_where_worthwhile(mod: IRModule, target: Target) -> IRModule:
+def launch_where_worthwhile(mod: IRModule, target: Target, called: Sequence[CalledKernel], asked: bool) -> IRModule:
     """For the virtual machine, where each parallel loop is a separate launch: functions in which that would save less
-    than it costs become serial."""
+    than it costs become serial, and all of them if together they would save the model less than they must.
 
+    called: the calls of the functions
+    """
     tasks, launch = threads_of(target.attrs), sharing_of(target).launch
-
-    def chosen(function: tirx.PrimFunc) -> tirx.PrimFunc:
-        saved = nanoseconds(function.body) * (1 - 1 / tasks)
-        return function if saved > launch else function.with_body(serial_body(function.body))
-
-    functions = {
-        var: chosen(function) if isinstance(function, tirx.PrimFunc) else function
-        for var, function in mod.functions_items()
+    kernels = {var: function for var, function in mod.functions_items() if isinstance(function, tirx.PrimFunc)}
+    saved = {var: nanoseconds(function.body) * (1 - 1 / tasks) for var, function in kernels.items()}
+    worthwhile = {var for var, nanos in saved.items() if nanos > launch}
+    calls = Counter(kernel.symbol for kernel in called)
+    if sum(saved[var] * calls[var.name_hint] for var in worthwhile) <= least_saving(target, asked):
+        worthwhile = set()
+    serial = {
+        var: function.with_body(serial_body(function.body))
+        for var, function in kernels.items()
+        if var not in worthwhile
     }
-    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return IRModule({**dict(mod.functions_items()), **serial}, attrs=mod.attrs, global_infos=mod.global_infos)
