@@ -3,14 +3,13 @@ Runtime's integer jumps, found by bisection; on both sides ours is the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
 from qnn_ext.numerics import mlas
+from tests.cases.near_ties import near_ties
 
 from .graphs import require_exact_products
 
@@ -66,23 +65,6 @@ def random_values(rng: np.random.Generator, operator: str, dtype: str) -> dict[s
     return values
 
 
-def jumps(rng: np.random.Generator, run: Callable[[np.float32], np.ndarray], first: int, last: int, most: int) -> set:
-    """Bits of scales behind which an element jumps, for up to `most` of the elements that differ between two scales."""
-
-    def at(bits: int) -> np.ndarray:
-        return run(np.uint32(bits).view(np.float32)).reshape(-1)
-
-    found, low = set(), at(first)
-    different = np.flatnonzero(low != at(last))
-    for element in rng.permutation(different)[:most]:
-        below, above = first, last
-        while above - below > 1:
-            middle = (below + above) // 2
-            below, above = (middle, above) if at(middle)[element] == low[element] else (below, middle)
-        found.add(below)
-    return found
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_near_ties(operator, dtype, rng, thorough):
@@ -94,13 +76,11 @@ def test_near_ties(operator, dtype, rng, thorough):
         return ort.InferenceSession(node_model(operator, dtype, values, scale)).run(None, {data: values[data]})[0]
 
     middle = {"QLinearSigmoid": 0.004, "QLinearMatMul": 0.1, "QLinearConv": 0.1}.get(operator, 0.03)
-    first, last = (int(np.float32(scale).view(np.uint32)) for scale in (middle, middle * 1.2))
-    found = jumps(rng, expected, first, last, 12 if thorough else 3)
+    found = near_ties(rng, expected, np.float32(middle), np.float32(middle * 1.2), 12 if thorough else 3)
     assert found
-    for bits in found:
-        for scale in (np.uint32(bits).view(np.float32), np.uint32(bits + 1).view(np.float32)):
-            module = qnn_ext.from_onnx(node_model(operator, dtype, values, scale))
-            np.testing.assert_array_equal(qnn_ext.Interpreter(module)(values[data]), expected(scale))
+    for scale in (scale for pair in found for scale in pair):
+        module = qnn_ext.from_onnx(node_model(operator, dtype, values, scale))
+        np.testing.assert_array_equal(qnn_ext.Interpreter(module)(values[data]), expected(scale))
 
 
 def test_float_sigmoid_is_a_quotient_of_polynomials(rng):

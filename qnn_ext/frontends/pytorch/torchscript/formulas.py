@@ -71,14 +71,19 @@ Vector = np.ndarray
 def fbgemm_product(
     node: Node, acc: relax.Expr, bias: Vector | None, data: QParams, weight_scale: Vector, out: QParams, shape: tuple
 ) -> relax.Expr:
-    """rint((f32(acc) + b/(sx·sw)) · (sx·sw/so)) + zo; every scale in float32, the bias in float."""
+    """rint((f32(acc) + b/(sx·sw)) · (sx·sw/so)) + zo; every scale in float32, the bias in float.
+
+    With one scale for all weights the sum is fma(b, 1/(sx·sw), f32(acc)).
+    """
     unit = data.scale.astype(f32) * weight_scale.astype(f32)
     multiplier = unit / out.scale.astype(f32)
     if bias is None or not bias.any():
         return _rescaled(node, acc, multiplier, out, shape)
-    shift = bias.astype(f32) / unit
     real = node.emit(qnn.dequantize(acc, 1.0, 0))
-    real = node.emit(relax.op.add(real, _channels(shift, shape)))
+    if unit.ndim:
+        real = node.emit(relax.op.add(real, _channels(bias.astype(f32) / unit, shape)))
+    else:
+        real = node.emit(qnn.fma(_channels(bias.astype(f32), shape), scalar(f32(1) / unit), real))
     real = node.emit(relax.op.multiply(real, _channels(multiplier, shape)))
     return node.emit(qnn.quantize(real, 1.0, out.zero_point, out_dtype=out.dtype))
 
