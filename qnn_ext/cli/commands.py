@@ -20,6 +20,7 @@ COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as imp
     "cache": ("cache", "cache", "Show or clear the cache of builds."),
     "compare": ("compare", "compare_", "Show how far two models or builds are apart on the same data."),
     "compile": ("compile", "compile_", "Compile a model to one .qnn file."),
+    "doctor": ("doctor", "doctor", "Show what this machine can run, and what is missing."),
     "inspect": ("inspect", "inspect", "Show what a model holds, and what stays float and why."),
     "memory": ("memory", "memory_", "Show what weights and feature maps take in float32 and in 8 bits."),
     "quantize": ("quantize", "quantize", "Quantize a float model and compile it."),

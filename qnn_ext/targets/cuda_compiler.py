@@ -39,6 +39,11 @@ _MISSING = (
 )
 
 
+def available() -> str | None:
+    """What compiles CUDA source here: the path of nvcc, or "NVRTC"; None if there is neither."""
+    return _tool("nvcc") or ("NVRTC" if _nvrtcs() else None)
+
+
 def source_of(module: Any) -> str:
     """The CUDA source in a compiled module of TVM, including its imports; empty if there is none."""
     own = [module.inspect_source("cuda")] if module.kind == "cuda" else []

@@ -43,16 +43,22 @@ def architecture_of(name: str) -> str:
     """The architecture that a name means, "sm_80"; for "cuda", that of this machine's GPU. Raises TargetError."""
     known = ", ".join(map(repr, ARCHITECTURES))
     if name == "cuda":
-        version, reason = _driver()
-        if version is None:
+        found, reason = of_this_machine()
+        if found is None:
             raise TargetError(
                 f"target 'cuda' means this machine's GPU, but {reason}: give an architecture, one of {known}"
             )
-        return f"sm_{version}"
+        return found
     match = _NAME.fullmatch(name)
     if match is None or int(match[1]) < OLDEST:
         raise TargetError(f"{name!r} is not a GPU architecture with integer kernels: use 'cuda' or {known}")
     return name.removeprefix("cuda-")
+
+
+def of_this_machine() -> tuple[str | None, str]:
+    """The architecture of this machine's first GPU, "sm_80"; or None, and why there is none."""
+    version, reason = _driver()
+    return (None, reason) if version is None else (f"sm_{version}", "")
 
 
 def version_of(architecture: str) -> int:
