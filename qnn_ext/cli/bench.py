@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console
 
-from ..running.engine import Engine, LayerProfile
+from ..running.engine import Engine, LayerProfile, time_text
 from .common import (
     FILE,
     build_options,
@@ -24,6 +23,7 @@ from .common import (
     verify_option,
 )
 from .outputs import check_output
+from .tables import Column, layers_text, print_table
 from .traces import layer_times, run_times, trace_events, write_json
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def bench(
     if throughput is not None:
         console.print(f"{throughput.streams} streams of {threads}: {throughput}", markup=False)
     if profile:
-        console.print(_profile_table(layers))
+        _print_profile(console, layers)
         print_reasons(console, engine.fallback, [layer.kernel for layer in layers])
 
 
@@ -144,6 +144,7 @@ def _layer_data(layer: LayerProfile) -> dict[str, Any]:
     kernel = layer.kernel
     return {
         "layer": kernel.layer,
+        "sources": kernel.sources,
         "operators": kernel.operators,
         "implementation": kernel.implementation,
         "reason": kernel.reason,
@@ -155,29 +156,31 @@ def _layer_data(layer: LayerProfile) -> dict[str, Any]:
     }
 
 
-def _profile_table(layers: list[LayerProfile]) -> Table:
+_COLUMNS = (
+    Column("layer"),
+    Column("operators", drop=1),
+    Column("implementation", drop=4),
+    Column("time", number=True),
+    Column("%", number=True),
+    Column("MAC", number=True, drop=3),
+    Column("GOP/s", number=True, drop=5),
+    Column("bytes", number=True, drop=2),
+)
+
+
+def _print_profile(console: Console, layers: list[LayerProfile]) -> None:
     total = sum(layer.seconds for layer in layers) or 1.0
-    table = Table()
-    table.add_column("layer", no_wrap=True)
-    table.add_column("operators")
-    table.add_column("implementation", overflow="fold")
-    for name in ("µs", "%", "MAC", "GOP/s", "bytes"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for layer in layers:
-        kernel = layer.kernel
-        table.add_row(
-            _short(kernel.layer),
-            escape(kernel.operators.replace("+", " + ")),
-            kernel.implementation,
-            f"{layer.seconds * 1e6:.1f}",
+    rows = [
+        (
+            layers_text(layer.kernel),
+            layer.kernel.operators.replace("+", " + "),
+            layer.kernel.implementation,
+            time_text(layer.seconds),
             f"{100 * layer.seconds / total:.1f}",
-            count_text(kernel.macs) if kernel.macs else "",
-            f"{layer.gops:.1f}" if kernel.macs else "",
+            count_text(layer.kernel.macs) if layer.kernel.macs else "",
+            f"{layer.gops:.1f}" if layer.kernel.macs else "",
             bytes_text(layer.bytes),
         )
-    return table
-
-
-def _short(name: str, width: int = 32) -> str:
-    """The end of a long name, as that distinguishes layers."""
-    return escape(name if len(name) <= width else "…" + name[1 - width :])
+        for layer in layers
+    ]
+    print_table(console, _COLUMNS, rows)

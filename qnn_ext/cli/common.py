@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
@@ -151,9 +152,9 @@ def build_options(command: Command) -> Command:
 
 
 def out() -> Console:
-    """The console for results. Without a terminal, lines are not wrapped at 80 columns."""
+    """The console for results. Without a terminal, lines are wrapped at COLUMNS, or at 160 columns, not at 80."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=160)
 
 
 def print_json(data: Any) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ..module import QnnModule
 from ..running import artifact
@@ -38,6 +36,7 @@ from .common import (
     verify_option,
 )
 from .formats import TITLES, ImportOptions, check_options, recognize
+from .tables import Column, layers_text, print_table
 
 
 @click.command()
@@ -97,14 +96,8 @@ def _target_data(module: QnnModule | None, target: str | None) -> dict[str, Any]
 def _print_model(console: Console, data: dict[str, Any]) -> None:
     console.print(f"{data['model']}: {TITLES[data['format']]}, {bytes_text(data['bytes'])}", markup=False)
     _print_ports(console, data)
-    table = Table(title="operators", title_justify="left")
-    table.add_column("operator")
-    table.add_column("count", justify="right")
-    table.add_column("dtypes", overflow="fold")
-    table.add_column("runs in")
-    for entry in data["operators"]:
-        table.add_row(escape(entry["operator"]), str(entry["count"]), escape(entry["dtypes"]), entry["runs_in"])
-    console.print(table)
+    rows = [(entry["operator"], str(entry["count"]), entry["dtypes"], entry["runs_in"]) for entry in data["operators"]]
+    print_table(console, _OPERATORS, rows, "operators")
     sizes = ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in data["weights"].items())
     console.print(f"weights: {sizes or 'none'}", markup=False)
     if data["coverage"] and data["coverage"]["macs"]:
@@ -168,6 +161,24 @@ def _signature(data: dict[str, Any]) -> str:
 # ---- both --------------------------------------------------------------------------------------------------------
 
 
+_PORTS = (
+    Column(""),
+    Column("name"),
+    Column("shape"),
+    Column("dtype"),
+    Column("scale", drop=2),
+    Column("zero point", drop=1),
+)
+_OPERATORS = (Column("operator"), Column("count", number=True), Column("dtypes", drop=1), Column("runs in"))
+_KERNELS = (
+    Column("layer"),
+    Column("operators", drop=1),
+    Column("implementation", drop=3),
+    Column("MAC", number=True),
+    Column("weights", number=True, drop=2),
+)
+
+
 def _variants_data(variants: Iterable[Variant]) -> list[dict[str, Any]]:
     """What a model was compiled to, on each target."""
     return [
@@ -192,46 +203,41 @@ def _print_variant(console: Console, variant: dict[str, Any], here: str) -> None
 
 def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
     """The kernels of a target, and why it runs slower than it could."""
-    table = Table(title=f"kernels for {target_name(variant['target'])}", title_justify="left")
-    table.add_column("layer", overflow="fold", ratio=2)
-    table.add_column("operators", ratio=2)
-    table.add_column("implementation", ratio=1)
-    for name in ("MAC", "weights"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for kernel in variant["kernels"]:
-        table.add_row(
-            escape(kernel["layer"]),
-            escape(kernel["operators"].replace("+", " + ")),
-            kernel["implementation"],
-            count_text(kernel["macs"]) if kernel["macs"] else "",
-            bytes_text(kernel["weight_bytes"]) if kernel["weight_bytes"] else "",
+    kernels = [Kernel(**kernel) for kernel in variant["kernels"]]
+    rows = [
+        (
+            layers_text(kernel),
+            kernel.operators.replace("+", " + "),
+            kernel.implementation,
+            count_text(kernel.macs) if kernel.macs else "",
+            bytes_text(kernel.weight_bytes) if kernel.weight_bytes else "",
         )
-    console.print(table)
-    macs = sum(kernel["macs"] for kernel in variant["kernels"])
-    weights = sum(kernel["weight_bytes"] for kernel in variant["kernels"])
+        for kernel in kernels
+    ]
+    print_table(console, _KERNELS, rows, f"kernels for {target_name(variant['target'])}")
+    macs = sum(kernel.macs for kernel in kernels)
+    weights = sum(kernel.weight_bytes for kernel in kernels)
     console.print(f"total: {count_text(macs)} MAC, {bytes_text(weights)} of constants", markup=False)
-    print_reasons(console, variant["fallback"], [Kernel(**kernel) for kernel in variant["kernels"]])
+    print_reasons(console, variant["fallback"], kernels)
 
 
 def _print_ports(console: Console, data: dict[str, Any]) -> None:
-    table = Table()
-    for name in ("", "name", "shape", "dtype"):
-        table.add_column(name, overflow="fold")
-    for name in ("scale", "zero point"):
-        table.add_column(name, justify="right")
+    rows = []
     for kind in ("input", "output"):
         for spec in data[f"{kind}s"]:
             qparams = spec["qparams"] or {"scale": "", "zero_point": ""}
             scale = qparams["scale"]
-            table.add_row(
-                kind,
-                escape(spec["name"]),
-                "×".join(map(str, spec["shape"])) or "scalar",
-                spec["dtype"],
-                f"{scale:.6g}" if isinstance(scale, float) else escape(str(scale)),
-                escape(str(qparams["zero_point"])),
+            rows.append(
+                (
+                    kind,
+                    spec["name"],
+                    "×".join(map(str, spec["shape"])) or "scalar",
+                    spec["dtype"],
+                    f"{scale:.6g}" if isinstance(scale, float) else str(scale),
+                    str(qparams["zero_point"]),
+                )
             )
-    console.print(table)
+    print_table(console, _PORTS, rows)
 
 
 def _print_notes(console: Console, data: dict[str, Any]) -> None:

@@ -42,6 +42,18 @@ def _close() -> None:
         engine._lock = forking.last(engine._lock)
 
 
+def time_text(seconds: float) -> str:
+    """A time with three significant digits: "845 ns", "1.23 µs", "45.6 ms", "1.20 s"."""
+    if seconds <= 0:
+        return "0 s"
+    exponent = int(f"{seconds:.2e}".partition("e")[2])  # of the rounded time: 999.9 µs are 1.00 ms
+    group = max(-3, min(0, exponent // 3))
+    return f"{seconds / 1000.0**group:.{max(0, 2 - exponent + 3 * group)}f} {_UNITS[group]}"
+
+
+_UNITS = {0: "s", -1: "ms", -2: "µs", -3: "ns"}
+
+
 @dataclass(frozen=True)
 class Timing:
     """Seconds per call over several repeats."""
@@ -57,7 +69,7 @@ class Timing:
         return min(self.seconds)
 
     def __str__(self) -> str:
-        return f"{self.median * 1e3:.3f} ms (median of {len(self.seconds)}, best {self.best * 1e3:.3f})"
+        return f"{time_text(self.median)} (median of {len(self.seconds)}, best {time_text(self.best)})"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import QnnError
 from ..module import zeros
 from ..processes.cores import default_threads
-from .engine import Engine
+from .engine import Engine, time_text
 from .requests import Request, Workers
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -42,7 +42,7 @@ class Throughput:
         return float(np.percentile(self.latencies, percent))
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name} {self.percentile(p) * 1e3:.3f} ms" for name, p in _PERCENTILES.items())
+        parts = ", ".join(f"{name} {time_text(self.percentile(p))}" for name, p in _PERCENTILES.items())
         return f"{self.requests_per_second:.1f} requests/s, latency {parts}"
 
 
