@@ -22,7 +22,7 @@ class Column:
     drop: int = 0
 
 
-_READABLE = 24  # columns are left out until texts have this many characters
+_READABLE = 20  # columns are left out until texts have this many characters
 _FRAME = 3  # what a column's border and padding take
 
 

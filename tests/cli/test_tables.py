@@ -29,6 +29,7 @@ def test_width(cli, compiled, monkeypatch, command, columns):
     code, out, _ = cli(name, model, *(option for option in options if option != "MODEL"))
     assert code == 0
     table = [line for line in out.splitlines() if line[:1] in "┏┡│└"]
+    assert name == "bench" or columns < 80 or "zero point" in out
     assert table and max(map(len, table)) <= columns
     if model != MODEL:
         kernels = out[out.rindex("┏") :].splitlines()
