@@ -215,7 +215,7 @@ def _with_rows(function: tirx.PrimFunc, number: int, rows: _Rows) -> tirx.PrimFu
     param = function.params[number]
     shape = [int(size) for size in param.ty.shape]
     axis = next((axis for axis in range(len(shape) + 1) if prod(shape[:axis]) == rows.count), None)
-    if axis is None or _is_addressed(function, param):
+    if axis is None or _is_addressed(function, param, axis):
         return None
     strides = [prod(shape[after + 1 :]) for after in range(len(shape))]
     run, step = prod(shape[axis:]), rows.pitch // _itemsize(param)
@@ -226,19 +226,25 @@ def _with_rows(function: tirx.PrimFunc, number: int, rows: _Rows) -> tirx.PrimFu
     return tirx.PrimFunc(params, body, function.ret_type, function.attrs)
 
 
-def _is_addressed(function: tirx.PrimFunc, param: tirx.Var) -> bool:
-    """Whether a function takes the address of a parameter or accesses it in another shape."""
+def _is_addressed(function: tirx.PrimFunc, param: tirx.Var, axis: int) -> bool:
+    """Whether a function takes the address of a parameter, or accesses more than one row of it in another shape.
+
+    axis: the first one within rows
+    """
     found: list[Any] = []
 
-    def look(node: Any) -> None:
-        tvm_ffi.structural_walk(node, (tirx.Var, lambda var: found.append(var) if var.same_as(param) else None))
-
-    def look_at(call: ir.Call) -> None:
+    def look(call: ir.Call) -> None:
         if getattr(call.op, "name", "") in ADDRESSES:
-            look(call.args)
+            tvm_ffi.structural_walk(
+                call.args, (tirx.Var, lambda var: found.append(var) if var.same_as(param) else None)
+            )
 
-    tvm_ffi.structural_walk(function.body, (ir.Call, look_at))
-    tvm_ffi.structural_walk(function.body, (MatchBufferRegion, lambda match: look(match.source)))
+    def look_at(match: MatchBufferRegion) -> None:
+        if match.source.source.same_as(param) and any(int(part.extent) != 1 for part in match.source.region[:axis]):
+            found.append(match)
+
+    tvm_ffi.structural_walk(function.body, (ir.Call, look))
+    tvm_ffi.structural_walk(function.body, (MatchBufferRegion, look_at))
     return bool(found)
 
 
