@@ -27,7 +27,7 @@ def test_close_to_float_and_ahead_of_onnxruntime(name):
         theirs = case.row("ONNX Runtime", "percentile", True, False, run)
     assert ours.problem == ""
     assert ours.accuracy >= exact.accuracy - 0.005
-    assert ours.accuracy >= theirs.accuracy
+    assert ours.agreement >= theirs.agreement  # with float; a single image decides between accuracies
     assert ours.sqnr >= theirs.sqnr
 
 
