@@ -19,7 +19,7 @@ from ..errors import ArtifactError
 from ..targets import cuda_compiler, gpus, host, linking
 from ..targets.architectures import host_architecture
 from ..targets.backend import Backend, Product
-from ..targets.families import AARCH64, ARM32, X86, backend_of_architecture
+from ..targets.families import CPUS, backend_of_architecture
 from .common import json_option, out, print_json
 
 
@@ -31,16 +31,16 @@ class Extra:
     parts: tuple[str, ...]
 
 
-EXTRAS = {
-    "tflite": Extra("read TFLite models", ("tflite",)),
-    "onnx": Extra("read and write ONNX models", ("onnx",)),
-    "torch": Extra("read PyTorch models, train for few bits", ("torch", "torchao")),
-    "tune": Extra("tune with boosted trees, tune over RPC", ("cloudpickle", "psutil", "tornado", "xgboost")),
-    "cuda": Extra("compile for GPUs without the CUDA toolkit", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")),
-    "sign": Extra("sign and verify .qnn files", ("cryptography",)),
-    "bench": Extra("compare with other frameworks, plot", ("ai_edge_litert", "onnxruntime", "openvino", "matplotlib")),
-}
-CROSS = (X86, AARCH64, ARM32)  # what models are compiled for
+EXTRAS = dict(
+    tflite=Extra("read TFLite models", ("tflite",)),
+    onnx=Extra("read and write ONNX models", ("onnx",)),
+    torch=Extra("read PyTorch models, train for few bits", ("torch", "torchao")),
+    tune=Extra("tune with boosted trees, tune over RPC", ("cloudpickle", "psutil", "tornado", "xgboost")),
+    cuda=Extra("compile for GPUs without the CUDA toolkit", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")),
+    sign=Extra("sign and verify .qnn files", ("cryptography",)),
+    bench=Extra("compare with other frameworks, plot", ("ai_edge_litert", "onnxruntime", "openvino", "matplotlib")),
+)
+CROSS = tuple(backend for backend in CPUS if backend.triple)  # what models are compiled for
 
 
 @click.command()
