@@ -15,6 +15,9 @@ from tests import order, sampling
 # With AMX, oneDNN rounds some midpoints otherwise than on all other CPUs, whose rule qnn_ext follows.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# Tables are as wide as in a pipe: pytest-xdist gives its workers the width of a terminal.
+os.environ.pop("COLUMNS", None)
+
 # Every build is a real one, and this user's cache stays as it is.
 os.environ["QNN_EXT_CACHE"] = "off"
 
