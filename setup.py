@@ -11,6 +11,9 @@ TORCH = ["torch==2.13.0", "torchao>=0.18"]
 XGBOOST = ["xgboost-cpu>=3; sys_platform != 'darwin'", "xgboost>=3; sys_platform == 'darwin'"]
 TUNE = ["cloudpickle", "psutil", "tornado>=6", *XGBOOST]
 BENCH = ["ai-edge-litert>=2.1", "onnxruntime>=1.20", "openvino>=2026", "matplotlib>=3.8"]
+SERVE = ["fastapi>=0.115", "httpx>=0.27", "uvicorn>=0.30"]
+KSERVE = ["kserve>=0.15"]  # brings 200 MB and protobuf below 7: neither in `test` nor in `all`
+CLUSTER = ["ray>=2.40"]  # 80 MB: neither in `test` nor in `all`
 # Compiling CUDA source to PTX and showing its machine code without the CUDA toolkit; NVIDIA has no wheels for macOS
 CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
 SIGN = ["cryptography>=42"]
@@ -19,6 +22,7 @@ DOCS = [
     "furo>=2025",
     "ipykernel>=6",
     "jupytext>=1.16",
+    "matplotlib>=3.8",  # the tutorials' plots
     "myst-nb>=1.3",
     "sphinx>=8",
     "sphinx-copybutton",
@@ -34,6 +38,7 @@ TEST = [
     "mypy",
     *SIGN,
     *BENCH,
+    *SERVE,
     *CUDA,
     *PASCAL,
     *DOCS,
@@ -65,6 +70,9 @@ setup(
     ],
     # Relative to the source distribution until the project has a public address
     project_urls={"Changelog": "CHANGELOG.md", "Documentation": "docs/index.md", "Security": "SECURITY.md"},
+    # An editable installation is a path, as of any package: with setuptools' default, a hook that comes last, a folder
+    # named qnn_ext where Python starts, such as a clone, would silently be imported instead, as an empty package
+    options={"editable_wheel": {"mode": "compat"}},
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["qnn_ext", "qnn_ext.*"]),
     py_modules=["qnn_ext_program"],
@@ -87,9 +95,12 @@ setup(
         "cuda": CUDA,
         "sign": SIGN,
         "bench": BENCH,
+        "serve": SERVE,
+        "kserve": KSERVE,
+        "cluster": CLUSTER,
         "docs": DOCS,
         "test": TEST,
-        "all": TFLITE + ONNX + TORCH + TUNE + CUDA + SIGN + BENCH,
+        "all": TFLITE + ONNX + TORCH + TUNE + CUDA + SIGN + BENCH + SERVE,
     },
     entry_points={
         "console_scripts": ["qnn-ext = qnn_ext_program:main"],

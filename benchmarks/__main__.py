@@ -1,16 +1,18 @@
 """qnn_ext side by side with LiteRT, ONNX Runtime, OpenVINO and PyTorch: same model file, same input, same threads.
 
-    python -m benchmarks [--models PATH ...] [--only PART ...] [--threads 1 2]
+    python -m benchmarks [--models PATH ... | --architectures [NAME ...]] [--only PART ...] [--threads 1 2]
                          [--json FILE] [--markdown FILE] [--plots DIR]
 
 Models: the bundled ones and those of ../shared/models where that folder exists, or those given by --models; plus those
-given by --add: files, or folders such as `python -m scripts.networks` writes. A runtime that is not installed is left
-out. Each runtime runs in its own process; they take turns, so that a busy moment of the machine affects all alike, and
-the median counts. Whatever fails gets a row that says why.
+given by --add: files, or folders such as `python -m scripts.networks` writes. With --architectures they are the
+networks of `architectures.py`, of random weights, made for the run. A runtime that is not installed is left out. Each
+runtime runs in its own process; they take turns, so that a busy moment of the machine affects all alike, and the median
+counts. Whatever fails gets a row that says why.
 
-Printed: latencies, and the ratio of the best other runtime's to ours; the share of the machine's int8 peak that each
-class of layers reaches; import and build times, file size, peak memory, and how well the outputs agree; int8 against
-the float32 network where NETWORK.float32.onnx lies beside NETWORK.*.
+Printed: latencies, and the ratio of the best other runtime's to ours; the share of the machine's peak that each class
+of layers reaches: of 8-bit dot products, of float32 or bfloat16; import and build times, file size, peak memory, and
+how well the outputs agree; int8 against the float32 network where NETWORK.float32.onnx lies beside NETWORK.*.
+Throughput of several engines at once: `python -m benchmarks.streams`.
 
 All available models on one and two threads take about 15 minutes on two cores. Leave the machine idle meanwhile:
 another process on one of two cores doubles the time of two threads. Where that is impossible, --realtime gives the
@@ -26,8 +28,11 @@ import tempfile
 from pathlib import Path
 
 from qnn_ext.files.storage import write_text
+from qnn_ext.passes.low_precision import PRECISIONS
 from qnn_ext.processes.cores import default_threads
+from qnn_ext.report.machine import ARITHMETIC
 
+from .architectures import ARCHITECTURES, write_architectures
 from .comparison import Options, compare
 from .compiling import Compiled, compile_model
 from .models import Model, default_models, find_models
@@ -48,7 +53,7 @@ class Bench:
         self._threads = threads
         self._peers = peers
         self._options = options
-        self._peaks: dict[int, Worker] = {}
+        self._peaks: dict[int, dict[str, Worker]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="qnn-ext-bench-")
         self._twins: dict[Path, Compiled | WorkerError] = {}
 
@@ -58,8 +63,9 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._peaks.values():
-            worker.close()
+        for workers in self._peaks.values():
+            for worker in workers.values():
+                worker.close()
         self._folder.cleanup()
 
     def run(self, model: Model) -> Result:
@@ -68,15 +74,17 @@ class Bench:
         self.results.append(result)
         folder = Path(self._folder.name)
         try:
-            result.compiled = compile_model(model, self._threads, folder, 600, self._options.verbose)
+            result.compiled = compile_model(
+                model, self._threads, folder, 600, self._options.verbose, self._options.precision
+            )
         except WorkerError as error:
             result.error = str(error)
         twin = self._twin(model.float_twin)
         if isinstance(twin, WorkerError):
             result.float_error, twin = str(twin), None
         for count in self._threads:
-            peak = self._peaks.get(count)
-            result.comparisons.append(compare(model, count, result.compiled, twin, self._peers, peak, self._options))
+            peaks = self._peaks.get(count, {})
+            result.comparisons.append(compare(model, count, result.compiled, twin, self._peers, peaks, self._options))
         for path in folder.glob(f"{model.path.name}.*.qnn"):
             path.unlink()
         return result
@@ -89,24 +97,33 @@ class Bench:
             folder = Path(self._folder.name, "float32")
             folder.mkdir(exist_ok=True)
             try:
-                self._twins[model.path] = compile_model(model, self._threads, folder, 600, self._options.verbose)
+                self._twins[model.path] = compile_model(
+                    model, self._threads, folder, 600, self._options.verbose, self._options.precision
+                )
             except WorkerError as error:
                 self._twins[model.path] = error
         return self._twins[model.path]
 
     def _measure_machine(self, threads: int) -> None:
-        """The int8 peak and the memory bandwidth. The peak's worker is kept, to measure with every model."""
-        tasks = {"peak": Task("peak", "", threads), **{place: Task("read", place, threads) for place in READS}}
+        """The peaks and the memory bandwidth. The peaks' workers are kept, to measure with every model."""
+        tasks = {arithmetic: Task("peak", arithmetic, threads) for arithmetic in ARITHMETIC}
+        tasks.update({place: Task("read", place, threads) for place in READS})
         workers = {name: Worker(task, self._options.verbose, self._options.realtime) for name, task in tasks.items()}
         try:
-            ready = {name: worker.wait(self._options.setup_limit) for name, worker in workers.items()}
-            times, _ = take_turns(workers, self._options.rounds, self._options.seconds_per_turn)
+            ready = {}
+            for name in tasks:
+                try:
+                    ready[name] = workers[name].wait(self._options.setup_limit)
+                except WorkerError as error:  # no such instruction, say: then there is no share of its peak
+                    print(f"{name}: {error}", file=sys.stderr)
+            times, _ = take_turns(
+                {name: workers[name] for name in ready}, self._options.rounds, self._options.seconds_per_turn
+            )
             rates = {name: ready[name].work / taken.least for name, taken in times.items()}
-            self.machine.instruction, self.machine.peak[threads] = ready["peak"].name, rates.pop("peak")
-            self.machine.reads[threads] = rates
-            self._peaks[threads] = workers.pop("peak")
-        except WorkerError as error:  # not x86, say: then there is no share of peak
-            print(f"the machine's peak is unknown: {error}", file=sys.stderr)
+            found = [arithmetic for arithmetic in ARITHMETIC if arithmetic in rates]
+            self.machine.peaks[threads] = {ready[arithmetic].name: rates[arithmetic] for arithmetic in found}
+            self.machine.reads[threads] = {place: rates[place] for place in READS if place in rates}
+            self._peaks[threads] = {arithmetic: workers.pop(arithmetic) for arithmetic in found}
         finally:
             for worker in workers.values():
                 worker.close()
@@ -115,16 +132,17 @@ class Bench:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write; returns 1 if one of our own models failed."""
     options = _parse(arguments)
-    models = find_models(options.models) if options.models else default_models()
-    models += find_models(options.add)
-    models = [model for model in models if any(part in model.path.name for part in options.only)]
     peers = [peer for peer in PEERS if peer.key in options.peers]
     for peer in [peer for peer in peers if peer.missing]:
         print(f"{peer.title} is skipped: {', '.join(peer.missing)} is not installed", file=sys.stderr)
     peers = [peer for peer in peers if not peer.missing]
     rounds, length = (3, 0.01) if options.quick else (options.rounds, 0.04)
-    how = Options(rounds, length, options.setup_limit, options.realtime, options.verbose)
-    with Bench(options.threads, peers, how) as bench:
+    how = Options(rounds, length, options.setup_limit, options.realtime, options.verbose, options.precision)
+    with (
+        tempfile.TemporaryDirectory(prefix="qnn-ext-architectures-") as made,
+        Bench(options.threads, peers, how) as bench,
+    ):
+        models = _models(options, Path(made))
         for number, model in enumerate(models, 1):
             result = bench.run(model)
             print(f"[{number}/{len(models)}] {_summary(result)}", file=sys.stderr, flush=True)
@@ -133,6 +151,19 @@ def main(arguments: list[str] | None = None) -> int:
         if options.plots:
             write_plots(options.plots, bench.results)
     return int(any(result.error for result in bench.results))
+
+
+def _models(options: argparse.Namespace, folder: Path) -> list[Model]:
+    """The models to measure; those that are made for the run are written to `folder`."""
+    models = find_models(options.models) if options.models else []
+    if options.architectures is not None:
+        chosen = [name for name in options.architectures or ARCHITECTURES if any(part in name for part in options.only)]
+        write_architectures(chosen, folder)
+        models += find_models([folder])
+    elif not options.models:
+        models = default_models()
+    models += find_models(options.add)
+    return [model for model in models if any(part in model.path.name for part in options.only)]
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -145,9 +176,19 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--add", nargs="+", type=Path, default=[], help="files or folders in addition to the default models"
     )
+    parser.add_argument(
+        "--architectures", nargs="*", metavar="NAME", choices=ARCHITECTURES,
+        help=f"networks made for the run instead of the default models (all): {', '.join(ARCHITECTURES)}",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", default=[""], help="only files whose name contains one of these")
     parser.add_argument("--threads", nargs="+", type=int, default=threads, help="thread counts to measure with (1, 2)")
     parser.add_argument("--peers", nargs="*", choices=keys, default=keys, help="runtimes to compare with (all)")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="of float products, ours and those of runtimes that have it; the others are left out (float32)",
+    )
     parser.add_argument("--rounds", type=int, default=15, help="number of turns per runtime (15)")
     parser.add_argument("--quick", action="store_true", help="only 3 short turns, to check that everything runs")
     parser.add_argument(

@@ -17,7 +17,7 @@ from .worker import Ready, Task, Worker, WorkerError
 
 OURS = "qnn_ext"
 OURS_FLOAT32 = "qnn_ext float32"
-PEAK = "peak"
+PEAK = "peak: "
 PROFILE_SECONDS = 0.5
 
 
@@ -30,6 +30,7 @@ class Options:
     setup_limit: float = 120.0
     realtime: bool = False
     verbose: bool = False
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Comparison:
     times:     seconds per call by runtime; "qnn_ext" is ours
     rival:     the other runtimes that run this same file
     agreement: ours against `reference`: share of equal output values, and largest difference as a share of the range
-    peak:      the machine's best operations per second, measured in the same turns
+    peaks:     the machine's best operations per second by arithmetic, measured in the same turns
     """
 
     model: Model
@@ -60,7 +61,7 @@ class Comparison:
     reference: str | None = None
     agreement: tuple[float, float] | None = None
     layers: list[Layer] = field(default_factory=list)
-    peak: float | None = None
+    peaks: dict[str, float] = field(default_factory=dict)
 
     @property
     def best_rival(self) -> str | None:
@@ -75,11 +76,10 @@ class Comparison:
             return min(self.times[name].least for name in self.rivals) / self.times[OURS].least
         return min(self.times[name].median for name in self.rivals) / self.times[OURS].median
 
-    def of_peak(self, macs: int) -> float | None:
-        """Our share of the machine's int8 peak."""
-        if not self.peak or OURS not in self.times:
-            return None
-        return 2 * macs / self.times[OURS].median / self.peak
+    def of_peak(self) -> float | None:
+        """The time that our products would take at the machine's peaks, as a share of ours."""
+        least = sum(layer.least(self.peaks) for layer in self.layers)
+        return least / self.times[OURS].median if least and OURS in self.times else None
 
 
 def compare(
@@ -88,20 +88,20 @@ def compare(
     ours: Compiled | None,
     twin: Compiled | None,
     peers: Sequence[Peer],
-    peak: Worker | None,
+    peaks: Mapping[str, Worker],
     options: Options,
 ) -> Comparison:
     """Measure. ours, twin: the compiled model and its compiled float twin, None where it failed or there is none."""
     result = Comparison(model, threads)
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
-        for name, task in _tasks(model, threads, ours, twin, peers).items():
+        for name, task in _tasks(model, threads, ours, twin, peers, options.precision).items():
             workers[name] = Worker(task, options.verbose, options.realtime)
             stack.callback(workers[name].close)
         ready = _wait(workers, options.setup_limit, result.failures)
         running = {name: workers[name] for name in ready}
         own = {peer.title for peer in peers if model.format in peer.formats}
-        _measure(result, running, peak, options)
+        _measure(result, running, peaks, options)
         result.rivals = [name for name in result.times if name in own]
         result.memory = {name: _memory(workers[name], ready[name]) for name in result.times}
         _compare_outputs(result, ready, [peer.title for peer in peers])
@@ -111,20 +111,21 @@ def compare(
 
 
 def _tasks(
-    model: Model, threads: int, ours: Compiled | None, twin: Compiled | None, peers: Sequence[Peer]
+    model: Model, threads: int, ours: Compiled | None, twin: Compiled | None, peers: Sequence[Peer], precision: str
 ) -> dict[str, Task]:
     inputs = ours.inputs if ours else model.stored_inputs() or []
     tasks = {}
     if ours:
         tasks[OURS] = Task("qnn_ext", ours.builds[threads].path, threads, inputs)
     for peer in peers:
-        if model.format in peer.formats:
-            tasks[peer.title] = Task(peer.key, str(model.path), threads, inputs)
+        if model.format in peer.formats and precision in peer.precisions:
+            tasks[peer.title] = Task(peer.key, str(model.path), threads, inputs, precision)
     if model.float_twin and twin:
         tasks[OURS_FLOAT32] = Task("qnn_ext", twin.builds[threads].path, threads, twin.inputs)
         for peer in peers:
-            if model.float_twin.format in peer.formats:
-                tasks[f"{peer.title} float32"] = Task(peer.key, str(model.float_twin.path), threads, twin.inputs)
+            if model.float_twin.format in peer.formats and precision in peer.precisions:
+                task = Task(peer.key, str(model.float_twin.path), threads, twin.inputs, precision)
+                tasks[f"{peer.title} float32"] = task
     return tasks
 
 
@@ -139,14 +140,15 @@ def _wait(workers: Mapping[str, Worker], limit: float, failures: dict[str, str])
     return ready
 
 
-def _measure(result: Comparison, running: Mapping[str, Worker], peak: Worker | None, options: Options) -> None:
+def _measure(result: Comparison, running: Mapping[str, Worker], peaks: Mapping[str, Worker], options: Options) -> None:
     if not running:
         return
-    together = {**running, PEAK: peak} if peak else dict(running)
+    together = {**running, **{PEAK + arithmetic: worker for arithmetic, worker in peaks.items()}}
     times, failures = take_turns(together, options.rounds, options.seconds_per_turn)
-    machine = times.pop(PEAK, None)
-    if machine and peak and peak.ready:
-        result.peak = peak.ready.work / machine.least
+    for arithmetic, worker in peaks.items():
+        taken = times.pop(PEAK + arithmetic, None)
+        if taken and worker.ready:
+            result.peaks[arithmetic] = worker.ready.work / taken.least
     result.times.update(times)
     result.failures.update(failures)
 

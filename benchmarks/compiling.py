@@ -55,14 +55,16 @@ class Compiled:
     builds: dict[int, Build]
 
 
-def compile_model(model: Model, threads: list[int], folder: Path, limit: float, verbose: bool = False) -> Compiled:
+def compile_model(
+    model: Model, threads: list[int], folder: Path, limit: float, verbose: bool = False, precision: str = "float32"
+) -> Compiled:
     """Compile a model in its own process. Raises WorkerError if it fails or takes longer than `limit` seconds."""
-    result = computed_apart(_compile, model, threads, folder, limit=limit, verbose=verbose)
+    result = computed_apart(_compile, model, threads, folder, precision, limit=limit, verbose=verbose)
     assert isinstance(result, Compiled)
     return result
 
 
-def _compile(model: Model, threads: list[int], folder: Path) -> Compiled:
+def _compile(model: Model, threads: list[int], folder: Path, precision: str) -> Compiled:
     import qnn_ext
     from qnn_ext.compiling.coverage import coverage
 
@@ -76,7 +78,7 @@ def _compile(model: Model, threads: list[int], folder: Path) -> Compiled:
         reset_peak()
         path = folder / f"{model.path.name}.{count}.qnn"
         started = time.perf_counter()
-        engine = qnn_ext.build(module, num_threads=count, cache=False)
+        engine = qnn_ext.build(module, num_threads=count, cache=False, precision=precision)
         seconds = time.perf_counter() - started
         engine.save(path)
         builds[count] = Build(str(path), seconds, path.stat().st_size, peak_bytes())

@@ -1,10 +1,12 @@
-"""Layers by class, and how close each comes to the machine's int8 peak."""
+"""Layers by class, and how close each comes to the peak of the instruction that its products take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from qnn_ext.numerics import bfloat16
 
 CLASSES = ("k×k conv", "1×1 conv", "first layer", "depthwise", "dense", "batch_matmul", "other product", "no product")
 FEW_CHANNELS = 4
@@ -12,17 +14,23 @@ FEW_CHANNELS = 4
 
 @dataclass(frozen=True)
 class Layer:
-    """A kernel's name, class, multiply-accumulates and median seconds, and a description of its shape."""
+    """A kernel's name, class, multiply-accumulates and median seconds, a description of its shape, and what its
+    products multiply, a key of peaks."""
 
     name: str
     kind: str
     shape: str
     macs: int
     seconds: float
+    arithmetic: str = "int8"
 
-    def of_peak(self, peak: float) -> float:
-        """Its operations per second, two per multiply-accumulate, as a share of `peak`."""
-        return 2 * self.macs / self.seconds / peak if self.seconds else 0.0
+    def least(self, peaks: Mapping[str, float]) -> float:
+        """The seconds of its multiply-accumulates, two operations each, at the peak; 0 where that is not known."""
+        return 2 * self.macs / peaks[self.arithmetic] if self.arithmetic in peaks else 0.0
+
+    def of_peak(self, peaks: Mapping[str, float]) -> float:
+        """Its speed as a share of the peak."""
+        return self.least(peaks) / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,18 @@ def layers_of(profile: Sequence[dict[str, Any]]) -> list[Layer]:
             shape_text(kernel.get("workload") or {}) or kernel["operators"],
             kernel["macs"],
             kernel["seconds"],
+            arithmetic_of(kernel.get("workload") or {}),
         )
         for kernel in profile
     ]
+
+
+def arithmetic_of(workload: dict[str, Any]) -> str:
+    """What a workload's instruction multiplies. Weights of 16 bits alone are widened."""
+    if "float" not in workload.get("out_dtype", "int32"):
+        return "int8"
+    narrow = {workload["data_dtype"], workload["weight_dtype"]} == {bfloat16.BITS}
+    return "bfloat16" if narrow else "float32"
 
 
 def layer_class(macs: int, workload: dict[str, Any]) -> str:
@@ -79,13 +96,13 @@ def shape_text(workload: dict[str, Any]) -> str:
     return f"{w['m']}×{w['k']}→{w['n']}" if w.get("type") == "DenseWorkload" else ""
 
 
-def by_class(layers: Sequence[Layer], peak: float | None) -> dict[str, ClassShare]:
+def by_class(layers: Sequence[Layer], peaks: Mapping[str, float]) -> dict[str, ClassShare]:
     """Each class that occurs: its share of the time, and the share of the peak at which it runs (0 without a peak)."""
     total = sum(layer.seconds for layer in layers)
     shares = {}
     for kind in CLASSES:
         found = [layer for layer in layers if layer.kind == kind]
-        seconds, macs = sum(layer.seconds for layer in found), sum(layer.macs for layer in found)
+        seconds, least = sum(layer.seconds for layer in found), sum(layer.least(peaks) for layer in found)
         if seconds:
-            shares[kind] = ClassShare(seconds / total, 2 * macs / seconds / peak if peak else 0.0)
+            shares[kind] = ClassShare(seconds / total, least / seconds)
     return shares

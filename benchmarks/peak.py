@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from qnn_ext.report.machine import dot_products, fastest_dot, reads
+from qnn_ext.report.machine import dot_products, fastest, reads
 from qnn_ext.targets.names import make_target
 
 from .runners import READS, Runner
 
 
-def peak_runner(threads: int) -> Runner:
-    """Calls of the fastest int8 dot-product instruction of this CPU; `work` is in operations, two per product.
+def peak_runner(arithmetic: str, threads: int) -> Runner:
+    """Calls of this CPU's fastest multiply-add of a kind in ARITHMETIC; `work` is in operations, two per product.
 
-    Raises LookupError where the CPU has none.
+    Raises LookupError where none is known.
     """
-    instruction = fastest_dot(make_target("native", threads))
+    instruction = fastest(arithmetic, make_target("native", threads))
     if instruction is None:
-        raise LookupError("no dot-product instruction is known for this CPU")
+        raise LookupError(f"no instruction for products of {arithmetic} is known for this CPU")
     seconds, work = dot_products(instruction, threads)
-    return Runner(f"peak ({instruction.name})", lambda inputs: [], seconds, work=work)
+    return Runner(instruction.name, lambda inputs: [], seconds, work=work)
 
 
 def read_runner(place: str, threads: int) -> Runner:

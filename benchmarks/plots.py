@@ -22,7 +22,7 @@ def write_plots(folder: Path, results: Sequence[Result]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = [_ratios(folder / "ratios.png", results)]
     for result in results:
-        measured = [found for found in result.comparisons if found.layers and found.peak]
+        measured = [found for found in result.comparisons if found.layers and found.peaks]
         if measured and any(layer.macs for layer in measured[0].layers):
             (folder / "layers").mkdir(exist_ok=True)
             path = folder / "layers" / f"{result.model.path.name}.png"
@@ -64,13 +64,12 @@ def _layers(path: Path, name: str, measured: Sequence[Comparison]) -> Path:
         len(measured), 1, figsize=(11, 3.2 * len(measured)), layout="constrained", squeeze=False
     )
     for axes, found in zip(grid[:, 0], measured, strict=True):
-        assert found.peak
         total, left, seen = sum(layer.seconds for layer in found.layers), 0.0, set()
         for layer in found.layers:
             width = 100 * layer.seconds / total
             label = layer.kind if layer.kind not in seen else None
             color = f"C{CLASSES.index(layer.kind)}"
-            high = 100 * layer.of_peak(found.peak)
+            high = 100 * layer.of_peak(found.peaks)
             axes.bar(left, high, width, align="edge", color=color, label=label, edgecolor="white", linewidth=0.3)
             if width > 3:
                 axes.annotate(layer.shape, (left + width / 2, high), rotation=90, fontsize=6, ha="center", va="bottom")

@@ -20,7 +20,7 @@ def markdown(machine: Machine, results: Sequence[Result]) -> str:
     for count in threads:
         sections.append(_section(f"Latency, {_threads(count)}", _latency(results, count)))
     for count in threads:
-        sections.append(_section(f"Share of the int8 peak by class, {_threads(count)}", _classes(results, count)))
+        sections.append(_section(f"Share of the peak by class, {_threads(count)}", _classes(results, count)))
     sections += [
         _section("Build, size, memory", _costs(results)),
         _section("int8 against float32 of the same network", _against_float(results)),
@@ -48,9 +48,10 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1)
 def _machine_text(machine: Machine) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     lines = [f"{machine.cpu}, {machine.cores} cores. {versions}."]
-    for count, peak in machine.peak.items():
-        reads = [f"{place} {speed / 1e9:.1f} GB/s" for place, speed in machine.reads.get(count, {}).items()]
-        lines.append(f"{_threads(count)}: {', '.join([f'{machine.instruction} {peak / 1e9:.0f} GOP/s', *reads])}.")
+    for count, peaks in machine.peaks.items():
+        speeds = [f"{instruction} {speed / 1e9:.0f} GOP/s" for instruction, speed in peaks.items()]
+        speeds += [f"{place} {speed / 1e9:.1f} GB/s" for place, speed in machine.reads.get(count, {}).items()]
+        lines.append(f"{_threads(count)}: {', '.join(speeds)}.")
     return "  \n".join(lines)
 
 
@@ -78,7 +79,7 @@ def _latency(results: Sequence[Result], threads: int) -> list[str]:
                     _number(least),
                     f"{goal.must:g} / {goal.aim:g}",
                     goal.verdict(ratio) if ratio is not None else "",
-                    _percent(found.of_peak(macs)),
+                    _percent(found.of_peak()),
                     _percent(spread(found)),
                 ]
             )
@@ -97,8 +98,8 @@ def _latency(results: Sequence[Result], threads: int) -> list[str]:
     ]
     note = [
         "Medians. best / ours: the fastest other runtime's latency divided by ours; of minima: the same for the "
-        "fastest part of each runtime's turns. of peak: our share of the int8 instruction's peak. spread: the middle "
-        "half of our turns divided by the median.",
+        "fastest part of each runtime's turns. of peak: the time that our products would take at the peak of "
+        "their instructions, as a share of ours. spread: the middle half of our turns divided by the median.",
         "",
     ]
     return note + _table(header, rows) if rows else []
@@ -124,7 +125,7 @@ def _classes(results: Sequence[Result], threads: int) -> list[str]:
         found = result.at(threads)
         if not found or not found.layers:
             continue
-        shares = by_class(found.layers, found.peak)
+        shares = by_class(found.layers, found.peaks)
         cells = []
         for kind in CLASSES:
             share = shares.get(kind)

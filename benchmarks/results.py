@@ -21,14 +21,13 @@ _PACKAGES = ("qnn-ext", "apache-tvm", "ai-edge-litert", "onnxruntime", "openvino
 
 @dataclass
 class Machine:
-    """The machine that the figures were measured on. By number of threads: peak, operations per second of
-    `instruction`; reads, bytes per second by place."""
+    """The machine that the figures were measured on. By number of threads: peaks, operations per second by instruction;
+    reads, bytes per second by place."""
 
     cpu: str
     cores: int
     versions: dict[str, str]
-    instruction: str = ""
-    peak: dict[int, float] = field(default_factory=dict)
+    peaks: dict[int, dict[str, float]] = field(default_factory=dict)
     reads: dict[int, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
@@ -66,7 +65,7 @@ def _model_json(result: Result) -> dict[str, Any]:
         "goal": asdict(goal),
         "error": result.error,
         "float_error": result.float_error,
-        "comparisons": [_comparison_json(found, compiled.macs if compiled else 0) for found in result.comparisons],
+        "comparisons": [_comparison_json(found) for found in result.comparisons],
     }
     if compiled:
         data |= {
@@ -81,7 +80,7 @@ def _model_json(result: Result) -> dict[str, Any]:
     return data
 
 
-def _comparison_json(found: Comparison, macs: int) -> dict[str, Any]:
+def _comparison_json(found: Comparison) -> dict[str, Any]:
     return {
         "threads": found.threads,
         "times": {name: _times_json(times) for name, times in found.times.items()},
@@ -89,8 +88,8 @@ def _comparison_json(found: Comparison, macs: int) -> dict[str, Any]:
         "best_rival": found.best_rival,
         "ratio": found.ratio(),
         "ratio_of_least": found.ratio(least=True),
-        "of_peak": found.of_peak(macs),
-        "peak": found.peak,
+        "of_peak": found.of_peak(),
+        "peaks": found.peaks,
         "failures": found.failures,
         "memory": {name: asdict(memory) for name, memory in found.memory.items()},
         "agreement": found.agreement

@@ -1,54 +1,37 @@
-"""One interface to all the runtimes compared: outputs for inputs, and seconds per call.
+"""All the runtimes compared: those of `qnn_ext.racing.runtimes`, PyTorch, and TVM's own frontend.
 
-Seconds are those of the inference call alone, with inputs in place: LiteRT's `invoke`, ONNX Runtime's run with bound
-inputs, a TVM virtual machine's `main`. Every runtime is imported by the function that needs it, so that a process
-running one of them loads none of the others.
+Every runtime is imported by the function that needs it, so that a process running one of them loads none of the others.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from qnn_ext.racing.runtimes import PEERS as SHARED
+from qnn_ext.racing.runtimes import Peer, Runner, compiled_runner, engine_runner, litert_runner, timed
+
 from .models import Model
 
-
-@dataclass(frozen=True)
-class Runner:
-    """A model in a runtime, ready to run.
-
-    name:    for tables
-    outputs: inputs in model order -> outputs in model order; must be called once before the other two
-    seconds: number of calls -> mean seconds of one
-    profile: number of runs -> its kernels with their median seconds, where the runtime reports them
-    work:    operations or bytes per call, where the runner measures the machine rather than a model
-    """
-
-    name: str
-    outputs: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
-    seconds: Callable[[int], float]
-    profile: Callable[[int], list[dict[str, Any]]] | None = None
-    work: float = 0.0
-
-
-def timed(call: Callable[[], object]) -> Callable[[int], float]:
-    """`seconds` for a runtime that is called from Python."""
-
-    def seconds(number: int) -> float:
-        started = time.perf_counter()
-        for _ in range(number):
-            call()
-        return (time.perf_counter() - started) / number
-
-    return seconds
+__all__ = [
+    "PEERS",
+    "READS",
+    "Peer",
+    "Runner",
+    "compiled_runner",
+    "inductor_runner",
+    "litert_runner",
+    "measure",
+    "qnn_ext_runner",
+    "timed",
+    "torchscript_runner",
+    "tvm_runner",
+]
 
 
 # ---- qnn_ext -----------------------------------------------------------------------------------------------------
@@ -58,95 +41,10 @@ def qnn_ext_runner(path: str | os.PathLike, threads: int, numerics: str = "float
     """A TFLite model through qnn_ext, compiled for this machine."""
     import qnn_ext
 
-    return _engine_runner(qnn_ext.build(qnn_ext.from_tflite(path, numerics=numerics), "native", num_threads=threads))
-
-
-def compiled_runner(path: str | os.PathLike, threads: int) -> Runner:
-    """A `.qnn` file, as deployed."""
-    import qnn_ext
-
-    return _engine_runner(qnn_ext.load(path, num_threads=threads))
-
-
-def _engine_runner(engine: Any) -> Runner:
-    def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        engine.reset_state()
-        return list(engine.run(inputs).values())
-
-    def profile(repeat: int) -> list[dict[str, Any]]:
-        return [{**asdict(layer.kernel), "seconds": layer.seconds} for layer in engine.profile(repeat)]
-
-    return Runner("qnn_ext", outputs, lambda number: engine.time(number=number, repeat=1).median, profile)
+    return engine_runner(qnn_ext.build(qnn_ext.from_tflite(path, numerics=numerics), "native", num_threads=threads))
 
 
 # ---- peers -------------------------------------------------------------------------------------------------------
-
-
-def litert_runner(path: str | os.PathLike, threads: int, reference: bool = False) -> Runner:
-    """A TFLite model through LiteRT: XNNPACK, its default, or the reference kernels."""
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-    kind = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
-    interpreter = Interpreter(os.fspath(path), num_threads=threads, experimental_op_resolver_type=kind)
-    interpreter.allocate_tensors()
-
-    def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        interpreter.reset_all_variables()
-        for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
-            interpreter.set_tensor(detail["index"], value)
-        interpreter.invoke()
-        return [interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()]
-
-    return Runner("LiteRT reference" if reference else "LiteRT", outputs, timed(interpreter.invoke))
-
-
-def onnxruntime_runner(path: str | os.PathLike, threads: int) -> Runner:
-    """An ONNX model through ONNX Runtime, all graph optimizations on."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    held: list[Any] = []  # bound buffers must stay alive
-
-    def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        held[:] = [onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for value in inputs]
-        for spec, value in zip(session.get_inputs(), held, strict=True):
-            binding.bind_ortvalue_input(spec.name, value)
-        for spec in session.get_outputs():
-            binding.bind_output(spec.name)
-        session.run_with_iobinding(binding)
-        return binding.copy_outputs_to_cpu()
-
-    return Runner("ONNX Runtime", outputs, timed(lambda: session.run_with_iobinding(binding)))
-
-
-def openvino_runner(path: str | os.PathLike, threads: int) -> Runner:
-    """A TFLite or ONNX model through OpenVINO, compiled for latency at the shapes of its first inputs."""
-    import openvino
-
-    core = openvino.Core()
-    model = core.read_model(os.fspath(path))
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "f32",  # its default rounds floats to bfloat16 where the CPU has AMX
-    }
-    requests: list[Any] = []
-
-    def outputs(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if not requests:
-            model.reshape({port: value.shape for port, value in zip(model.inputs, inputs, strict=True)})
-            requests.append(core.compile_model(model, "CPU", settings).create_infer_request())
-        for index, value in enumerate(inputs):
-            requests[0].set_input_tensor(index, openvino.Tensor(np.ascontiguousarray(value)))
-        requests[0].infer(share_outputs=True)
-        return [np.array(tensor.data) for tensor in requests[0].output_tensors]
-
-    return Runner("OpenVINO", outputs, timed(lambda: requests[0].infer(share_outputs=True)))
 
 
 def inductor_runner(path: str | os.PathLike, threads: int) -> Runner:
@@ -218,33 +116,8 @@ def tvm_runner(path: str | os.PathLike, threads: int) -> Runner:
 # ---- which runtime runs what -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A runtime to compare with.
-
-    key:     its name on the command line
-    title:   its name in tables
-    modules: what must be importable
-    formats: the models it reads
-    open:    path, threads -> Runner
-    """
-
-    key: str
-    title: str
-    modules: tuple[str, ...]
-    formats: tuple[str, ...]
-    open: Callable[[str, int], Runner]
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The required modules that are not installed."""
-        return tuple(name for name in self.modules if importlib.util.find_spec(name) is None)
-
-
 PEERS = (
-    Peer("litert", "LiteRT", ("ai_edge_litert",), ("tflite",), litert_runner),
-    Peer("onnxruntime", "ONNX Runtime", ("onnxruntime",), ("onnx",), onnxruntime_runner),
-    Peer("openvino", "OpenVINO", ("openvino",), ("tflite", "onnx"), openvino_runner),
+    *SHARED,
     Peer("inductor", "PyTorch inductor", ("torch", "torchao"), ("pt2",), inductor_runner),
     Peer("torchscript", "PyTorch eager", ("torch",), ("torchscript",), torchscript_runner),
 )

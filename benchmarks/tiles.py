@@ -26,7 +26,7 @@ from qnn_ext.autotune.timing import Timer, race
 from qnn_ext.cli.formats import ImportOptions, read_module, recognize
 from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.files.storage import write_text
-from qnn_ext.running.threads import use_threads
+from qnn_ext.running.threads import use_tvm_threads
 from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8.workload import workload_from, workload_to
 
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--save-workloads", type=Path, metavar="FILE", help="only write the workloads of the models")
     options = parser.parse_args(argv)
-    use_threads(1)
+    use_tvm_threads(1)
 
     if options.models:
         found = [workload for path in options.models for workload in workloads_of(path, options.cpu)]

@@ -37,14 +37,16 @@ class WorkerError(Exception):
 class Task:
     """What a worker runs.
 
-    runtime: a key of PEERS, "qnn_ext" (path is a .qnn file), "peak", "read" (path is a key of READS), or what
-             `benchmarks.cuda.runners` opens
+    runtime:   a key of PEERS, "qnn_ext" (path is a .qnn file), "peak" (path is an arithmetic), "read" (path is a key of
+               READS), "cuda:" and "streams:" with what `cuda.runners` and `streams` open
+    precision: of float products
     """
 
     runtime: str
     path: str
     threads: int
     inputs: list[np.ndarray] = field(default_factory=list)
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,24 @@ def _open(task: Task) -> Runner:
         from .cuda.runners import open_runner
 
         return open_runner(task.runtime.removeprefix("cuda:"), task.path)
+    if task.runtime.startswith("streams:"):
+        from .streams import open_streams
+
+        return open_streams(task.runtime.removeprefix("streams:"), task.path, task.threads)
     if task.runtime in ("peak", "read"):
         from .peak import peak_runner, read_runner
 
-        return peak_runner(task.threads) if task.runtime == "peak" else read_runner(task.path, task.threads)
+        return (peak_runner if task.runtime == "peak" else read_runner)(task.path, task.threads)
     if task.runtime == "qnn_ext":
         return compiled_runner(task.path, task.threads)
-    return next(peer for peer in PEERS if peer.key == task.runtime).open(task.path, task.threads)
+    peer = next(peer for peer in PEERS if peer.key == task.runtime)
+    precision = (task.precision,) if len(peer.precisions) > 1 else ()
+    return peer.open(task.path, task.threads, *precision)
 
 
 def _import(task: Task) -> None:
-    modules = next((peer.modules for peer in PEERS if peer.key == task.runtime), ("qnn_ext",))
+    key = task.runtime.removeprefix("streams:").partition(":")[0]
+    modules = next((peer.modules for peer in PEERS if peer.key == key), ("qnn_ext",))
     for name in modules:
         __import__(name)
 

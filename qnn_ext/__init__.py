@@ -27,7 +27,7 @@ from .running.engine import Engine, load
 from .targets.host import ask_where_unknown
 
 if TYPE_CHECKING:
-    from . import autotune, evaluation, qat, quantize, report
+    from . import autotune, cluster, evaluation, qat, quantize, report
     from .building import build
     from .evaluation import accuracy
     from .frontends.mxnet import from_mxnet
@@ -63,6 +63,7 @@ __all__ = [
     "accuracy",
     "autotune",
     "build",
+    "cluster",
     "evaluation",
     "from_mxnet",
     "from_onnx",
@@ -88,7 +89,7 @@ _LAZY = {
     "from_tflite": ".frontends.tflite",
 }
 
-_LAZY_MODULES = ("autotune", "evaluation", "qat", "quantize", "report")
+_LAZY_MODULES = ("autotune", "cluster", "evaluation", "qat", "quantize", "report")
 
 # On systems other than Linux, only the compiler knows this CPU's features
 ask_where_unknown(lambda: import_module(".targets.names", __name__).features_of_model())

@@ -15,6 +15,7 @@ from .errors import QnnError
 from .files.cache import Cache, default_folder
 from .limits import Limits, current, using
 from .module import QnnModule
+from .passes.float_ports import float_ports
 from .passes.low_precision import at_precision
 from .running.engine import Engine
 
@@ -39,6 +40,7 @@ def build(
     workspace_limit: int | None = None,
     jobs: int | None = None,
     precision: str = "float32",
+    io: str = "model",
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
     given.
@@ -78,6 +80,8 @@ def build(
                  CPU in their last bits only: a sum of k products is within k · 2⁻²³ · Σ |a · b| of the exact one, and
                  bfloat16 below 2⁻¹²⁶ may count as 0. A CPU without an instruction for such products multiplies the
                  rounded operands in float32. Single layers: the field `precision` of a QConfig's `overrides`
+    io:          "float32" makes quantized inputs and outputs float32: the engine takes and returns real values, as with
+                 `run(x, quantize=True, dequantize=True)`; "model" leaves them as they are
 
     Raises TargetError, QuantizationError, LimitError, and QnnError for a folder given as `cache` to which other users
     can write. Without `measure`, compiling runs nothing: a module can be built for a CPU other than this one and saved.
@@ -95,7 +99,7 @@ def build(
             from .quantize.stages import bind_parameters
 
             module = bind_parameters(module, params)
-        module = replace(module, ir=at_precision(module.ir, precision))
+        module = float_ports(replace(module, ir=at_precision(module.ir, precision)), io)
         kept = _cache(cache)
         if not measure:
             return compile_module(module, target, num_threads, cuda_graph, kept, jobs)

@@ -28,7 +28,7 @@ class Interpreter(ByPosition):
 
     def _run(self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray]) -> list[np.ndarray]:
         arrays = check_inputs(inputs, self.module.inputs)
-        return run_by_sample(self._run_once, arrays, self.module.inputs)
+        return run_by_sample(self._run_once, arrays, self.module.inputs, self.module.outputs)
 
     def _run_once(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         results = interpret(self.module.ir, [*arrays, *self._states])

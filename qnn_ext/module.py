@@ -17,7 +17,8 @@ from .qparams import QParams
 class TensorSpec:
     """One input or output, with its name in the model. `qparams` is None if the values are not quantized.
 
-    dynamic_batch: the first dimension, 1 in `shape`, may have any size in a call, the same for all inputs
+    dynamic_batch: dimension `batch_axis`, 1 in `shape`, may have any size in a call, the same for all inputs that have
+                   one
     """
 
     name: str
@@ -25,11 +26,33 @@ class TensorSpec:
     dtype: str
     qparams: QParams | None = None
     dynamic_batch: bool = False
+    batch_axis: int = 0
 
     def __str__(self) -> str:
         kind = str(self.qparams) if self.qparams else self.dtype
-        dims = ("N", *self.shape[1:]) if self.dynamic_batch else self.shape
-        return f"{self.name}: {'×'.join(map(str, dims)) or 'scalar'} {kind}"
+        return f"{self.name}: {'×'.join(map(str, self.dims)) or 'scalar'} {kind}"
+
+    @property
+    def dims(self) -> tuple[int | str, ...]:
+        """The shape, with "N" for a batch of any size."""
+        return self.of_batch("N") if self.dynamic_batch else self.shape
+
+    def of_batch(self, size: Any) -> tuple[Any, ...]:
+        """The shape with another batch size; without a dynamic batch, the shape."""
+        axis = self.batch_axis
+        return (*self.shape[:axis], size, *self.shape[axis + 1 :]) if self.dynamic_batch else self.shape
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether this is the shape, with a batch of any size from 1 if it is dynamic."""
+        if not self.dynamic_batch:
+            return shape == self.shape
+        size = shape[self.batch_axis] if len(shape) == len(self.shape) else 0
+        return size > 0 and shape == self.of_batch(size)
+
+    def sample(self, array: np.ndarray, index: int) -> np.ndarray:
+        """One sample of a batch, as a batch of one; without a dynamic batch, the whole array."""
+        parts = (slice(None),) * self.batch_axis + (slice(index, index + 1),)
+        return array[parts] if self.dynamic_batch else array
 
 
 @dataclass(frozen=True)
@@ -125,7 +148,9 @@ def check_inputs(
     """The input arrays in model order, contiguous. Raises InputError on a wrong name, count, shape or dtype."""
     values = in_model_order(values, specs)
     arrays = [_check_input(_as_array(value, spec), spec) for value, spec in zip(values, specs, strict=True)]
-    batches = {spec.name: array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch}
+    batches = {
+        spec.name: array.shape[spec.batch_axis] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch
+    }
     if len(set(batches.values())) > 1:
         raise InputError(f"all inputs must have the same batch size, found {batches}")
     return arrays
@@ -143,7 +168,7 @@ def quantized(values: Mapping[str, np.ndarray] | Sequence[np.ndarray], specs: Se
 
 
 def _quantized(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    if value.dtype.kind != "f" or not _fits(value.shape, spec):
+    if value.dtype.kind != "f" or not spec.fits(value.shape):
         return value
     if spec.qparams is None:
         return value.astype(spec.dtype) if spec.dtype.startswith("float") else value
@@ -175,25 +200,24 @@ def in_model_order(values: Mapping[str, Any] | Sequence[Any], specs: Sequence[Te
 
 
 def run_by_sample(
-    run: Callable[[list[np.ndarray]], list[np.ndarray]], arrays: list[np.ndarray], specs: Sequence[TensorSpec]
+    run: Callable[[list[np.ndarray]], list[np.ndarray]],
+    arrays: list[np.ndarray],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
 ) -> list[np.ndarray]:
     """The results of `run`, which takes one sample; larger batches go through it sample by sample."""
-    size = next((array.shape[0] for array, spec in zip(arrays, specs, strict=True) if spec.dynamic_batch), 1)
+    pairs = list(zip(arrays, inputs, strict=True))
+    size = next((array.shape[spec.batch_axis] for array, spec in pairs if spec.dynamic_batch), 1)
     if size == 1:
         return run(arrays)
-    results = [run([array[index : index + 1] for array in arrays]) for index in range(size)]
-    return [np.concatenate(parts) for parts in zip(*results, strict=True)]
-
-
-def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    if not spec.dynamic_batch:
-        return shape == spec.shape
-    return len(shape) == len(spec.shape) and shape[1:] == spec.shape[1:] and shape[0] > 0
+    results = [run([spec.sample(array, index) for array, spec in pairs]) for index in range(size)]
+    parts = zip(outputs, zip(*results, strict=True), strict=True)
+    return [np.concatenate(found, spec.batch_axis) if spec.dynamic_batch else found[0] for spec, found in parts]
 
 
 def _check_input(value: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    if not _fits(value.shape, spec):
-        batch = f"({', '.join(('N', *map(str, spec.shape[1:])))}) with N ≥ 1"
+    if not spec.fits(value.shape):
+        batch = f"({', '.join(map(str, spec.dims))}) with N ≥ 1"
         wanted = batch if spec.dynamic_batch else str(spec.shape)
         raise InputError(f"input {spec.name!r} must have shape {wanted}, found {value.shape}")
     if value.dtype != spec.dtype:

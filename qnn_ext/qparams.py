@@ -9,6 +9,8 @@ import numpy as np
 
 from .errors import ShapeError
 
+PRECISIONS = ("float32", "bfloat16", "float16")
+"""Those in which products of floats can be computed."""
 INTEGER_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64")
 
 

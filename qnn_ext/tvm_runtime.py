@@ -97,6 +97,11 @@ def get_function(name: str) -> Any:
     return tvm_ffi.get_global_func(name)
 
 
+def most_threads() -> int:
+    """The most threads that a call may run on: TVM_NUM_THREADS, else OMP_NUM_THREADS, else the number of cores."""
+    return int(symbol("_ZN3tvm7runtime9threading14MaxConcurrencyEv")())  # tvm::runtime::threading::MaxConcurrency
+
+
 def symbol(name: str) -> Any:
     """A function that the runtime's library exports only for C++, by its mangled name, for ctypes to call."""
     _load_runtime()

@@ -27,6 +27,9 @@ CPUS: dict[str, str | dict[str, Any]] = {
 BFLOAT16 = {"kind": "llvm", "mcpu": "cascadelake", "mattr": ["+avx512bf16", "+clzero"]}
 """A CPU with AMD's vdpbf16ps, whose code Intel's CPUs run as well."""
 
+ARM_HALVES = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+v8.2a", "+fp16fml", "+bf16"]}
+"""An ARM CPU with instructions for products of float16 and bfloat16, as Neoverse V1 and N2 have them."""
+
 ARM_CPUS: dict[str, dict[str, Any]] = {
     "asimd": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]},
     "dotprod": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+v8.2a", "+dotprod"]},
@@ -43,7 +46,9 @@ ARM_CPUS: dict[str, dict[str, Any]] = {
 def cpu_target(cpu: str, num_threads: int = 2) -> Target:
     """The target for one of CPUS, of ARM_CPUS or a name `make_target` knows; skips the test if this machine can neither
     run nor emulate its code."""
-    target = make_target({**CPUS, **ARM_CPUS, "bfloat16": BFLOAT16}.get(cpu, cpu), num_threads)
+    target = make_target(
+        {**CPUS, **ARM_CPUS, "bfloat16": BFLOAT16, "arm_halves": ARM_HALVES}.get(cpu, cpu), num_threads
+    )
     if emulator.emulates(target):
         emulator.require(target)
         return target

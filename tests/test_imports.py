@@ -26,8 +26,10 @@ def state():
 before = state()
 import qnn_ext
 for module in pkgutil.walk_packages(qnn_ext.__path__, "qnn_ext."):
-    # the first changes TVM when imported, which is its purpose; the second is a program for another Python
-    if module.name not in ("qnn_ext.compat.install", "qnn_ext.evaluation.mxnet_server"):
+    # the first changes TVM when imported, which is its purpose; the second is a program for another Python; the others
+    # need a server that the tests do not install
+    others = ("qnn_ext.serving.kserve", "qnn_ext.serving.replicas")
+    if module.name not in ("qnn_ext.compat.install", "qnn_ext.evaluation.mxnet_server", *others):
         import_module(module.name)
 assert not hasattr(tvm, "relay")
 assert "qnn_ext.compiling.build" in sys.modules

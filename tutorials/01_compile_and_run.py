@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pictures
+from PIL import Image
 
 import qnn_ext
 from qnn_ext.images import load_image
@@ -43,6 +45,20 @@ accuracy = np.mean(predictions == labels)
 print(f"accuracy on {len(labels)} held-out digits: {100 * accuracy:.2f} %")
 assert accuracy > 0.99
 
+# What to look at: scans of handwriting at 8×8 pixels, bundled (optical recognition of handwritten digits, E. Alpaydin
+# and C. Kaynak, UCI machine learning repository, CC BY 4.0), and what the network reads in them; orange where it is
+# wrong.
+
+errors = np.flatnonzero(predictions != labels)[:10]
+shown = np.concatenate([errors, np.flatnonzero(predictions == labels)[: 30 - len(errors)]])
+pictures.gallery(
+    [pixels[i] for i in shown],
+    [f"{predictions[i]}" if predictions[i] == labels[i] else f"{predictions[i]}, not {labels[i]}" for i in shown],
+    wrong=[predictions[i] != labels[i] for i in shown],
+)
+for i in errors:
+    print(f"reads {predictions[i]} where a {labels[i]} was written")
+
 # 4. Trust. The interpreter computes the imported module operator by operator in NumPy, independent of passes and
 #    kernels. The compiled program's results are bit-identical.
 
@@ -54,13 +70,22 @@ print("equal to the interpreter bit for bit")
 # 5. A picture: resized to the input's size and converted with the input's scale and zero point.
 
 picture = load_image(HERE / "digit.png", engine.inputs[0])
-print("digit.png shows a", engine(picture).argmax())
+scores = engine.run([picture], dequantize=True)[engine.outputs[0].name].reshape(-1)
+best = [int(index) for index in np.argsort(-scores)[:3]]
+print("digit.png shows a", best[0], "| top classes:", ", ".join(f"{index} ({scores[index]:.3f})" for index in best))
+original = np.asarray(Image.open(HERE / "digit.png").convert("L"))
+pictures.gallery([255 - original, 255 - picture.astype(int)], ["the file", "the input"], columns=2)
+pictures.bars([str(index) for index in range(10)], [float(score) for score in scores], "score of each digit")
 
 # 6. Speed, as a whole and kernel by kernel.
 
 print(engine.time())
-for layer in sorted(engine.profile(), key=lambda layer: -layer.seconds)[:3]:
-    print(f"  {layer.seconds * 1e6:6.1f} µs  {layer.kernel.operators}  ({layer.kernel.implementation})")
+profile = sorted(engine.profile(), key=lambda layer: -layer.seconds)
+for layer in profile[:3]:
+    print(f"  {layer.seconds * 1e6:6.2f} µs  {layer.kernel.operators}  ({layer.kernel.implementation})")
+pictures.bars(
+    [layer.kernel.operators for layer in profile], [layer.seconds * 1e9 for layer in profile], "nanoseconds a call"
+)
 
 # 7. Keep. One file holds everything; it loads without the frontend and refuses to run on a CPU that lacks the
 #    instructions.

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pictures
 
 import qnn_ext
 from qnn_ext import quantize
@@ -74,6 +75,23 @@ analysis = quantize.analyze(annotated, table, DATA / "digits_calibration.npz", c
 print(f"logits: {analysis.outputs['logits'].sqnr:.1f} dB")
 worst = analysis.ranking[0]
 print(f"costs most alone: {worst.layer}, {worst.alone.sqnr:.1f} dB")
+for layer in analysis.layers:
+    print(f"  {layer.layer:24} {layer.operator:12} alone {layer.alone.sqnr:5.1f} dB, all {layer.together.sqnr:5.1f} dB")
+
+# What to look at: 6 dB are one bit. The shortest blue bar is the layer that costs most when it alone is quantized;
+# orange is what is left at each layer when all are. Below, the values of the widest activation, on a logarithmic scale,
+# and the range that its integers reach: what is outside is clipped, and a range that is too wide wastes steps.
+
+pictures.bars(
+    [layer.layer for layer in analysis.layers],
+    [layer.alone.sqnr for layer in analysis.layers],
+    "SQNR, dB",
+    [layer.together.sqnr for layer in analysis.layers],
+    ["the output, this layer alone quantized", "this layer's result, all quantized"],
+)
+widest = max((site for site in analysis.sites if site.counts.sum()), key=lambda site: site.high - site.low)
+print(f"widest: {widest.site}, {widest.low:.3g} … {widest.high:.3g}, {100 * widest.saturated:.2f} % outside")
+pictures.histogram(widest.counts, widest.edges, widest.low, widest.high, widest.site)
 
 # 8. The same in one call, here with the table instead of data, and with that layer kept in float.
 

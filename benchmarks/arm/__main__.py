@@ -1,13 +1,14 @@
-"""Instruction counts on emulated ARM CPUs: our int8 against our float32 and against LiteRT. Other load on the machine
-does not change them.
+"""Instruction counts on emulated ARM CPUs: our int8 and float32 against plain float32 and LiteRT. Other load on the
+machine does not change them.
 
     python -m benchmarks.arm [--models resnet50 FILE ...] [--targets rpi4 ...] [--layers] [--json FILE] [--no-litert]
 
-Each convolution and dense layer of a model is counted separately, once as int8 with bias and requantize and once as
-float32 with bias and relu, both compiled by qnn_ext for the target and one thread; a model's count is the sum over its
-layers. The whole int8 model is counted as well, and LiteRT's inference of the same file on the same emulated CPU, with
-the kernels it chooses there. `resnet50` means that network's layers; the default is `resnet50` plus the TFLite models
-of ../shared/models where that folder exists, otherwise the bundled ones.
+Each convolution and dense layer of a model is counted separately: as int8 with bias and requantize, as float32 with
+bias and relu, and as plain float32, which TVM's loops compute; all compiled for the target and one thread. A model's
+count is the sum over its layers. The limit of float32 is one instruction for every four products (fmla). The whole int8
+model is counted as well, and LiteRT's inference of the same file on the same emulated CPU, with the kernels it chooses
+there. `resnet50` means that network's layers; the default is `resnet50` plus the TFLite models of ../shared/models
+where that folder exists, otherwise the bundled ones.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ CPUS = {"rpi3": "cortex-a53", "rpi4": "cortex-a72", "rpi5": "cortex-a76", "gravi
 """Targets -> QEMU's CPUs."""
 
 GOALS = {"rpi3": 1.4, "rpi4": 1.4, "rpi5": 3.0, "graviton3": 5.0, "armv7": 1.4}
-"""The goal: how many times fewer instructions int8 takes than float32."""
+"""The goal: how many times fewer instructions int8 takes than plain float32."""
+
+FLOATS = 4
+"""Products of float32 in one instruction."""
 
 MODELS = ("kws_ref_model", "vww_96_int8", "mobilenet_v1_0.25_128_quant", "tf2_mobilenet_v2_1.0_224_ptq")
 SHARED = Path(__file__).parents[3] / "shared" / "models" / "tflite"
@@ -52,12 +56,20 @@ class LayerCount:
     times: int
     int8: int
     float32: int
+    plain: int
+    macs: int
     implementation: str
+    float_implementation: str
     mnemonics: dict[str, int]
 
     @property
     def ratio(self) -> float:
-        return self.float32 / self.int8
+        return self.plain / self.int8
+
+    @property
+    def of_limit(self) -> float:
+        """The share of float32's instructions that it could not do without."""
+        return self.macs / FLOATS / self.float32
 
 
 @dataclass
@@ -83,8 +95,16 @@ class Result:
         return sum(layer.times * layer.float32 for layer in self.layers)
 
     @property
+    def plain(self) -> int:
+        return sum(layer.times * layer.plain for layer in self.layers)
+
+    @property
+    def of_limit(self) -> float:
+        return sum(layer.times * layer.macs for layer in self.layers) / FLOATS / self.float32
+
+    @property
     def ratio(self) -> float:
-        return self.float32 / self.int8
+        return self.plain / self.int8
 
 
 class Counting:
@@ -123,11 +143,11 @@ class Counting:
 
     @staticmethod
     def _layer(layer: Layer, target: str) -> LayerCount:
-        engines = [build(layer, dtype, target) for dtype in ("int8", "float32")]
-        int8, float32 = (run(engine, target) for engine in engines)
-        kernel = next(kernel for kernel in engines[0].kernels if kernel.macs)
-        shape = shape_text(layer.workload())
-        return LayerCount(shape, 1, int8.total, float32.total, kernel.implementation, most_common(int8))
+        engines = [build(layer, kind, target) for kind in ("int8", "float32", "plain")]
+        int8, float32, plain = (run(engine, target) for engine in engines)
+        names = [max(engine.kernels, key=lambda kernel: kernel.macs or 0).implementation for engine in engines[:2]]
+        counts = int8.total, float32.total, plain.total, layer.macs
+        return LayerCount(shape_text(layer.workload()), 1, *counts, *names, most_common(int8))
 
 
 def run(engine: qnn_ext.Engine, target: str) -> Counts:
@@ -148,13 +168,15 @@ def most_common(counts: Counts) -> dict[str, int]:
 
 def table(results: list[Result]) -> Table:
     """One row per model and target, in thousands of instructions."""
-    columns = ("model", "target", "int8", "float32", "ratio", "goal", "whole int8", "LiteRT", "LiteRT/int8", "weights")
-    grid = Table(*columns, "workspace", title="Executed instructions, in thousands")
+    floats = ("float32", "of limit", "plain float32", "plain/float32")
+    columns = ("model", "target", *floats, "int8", "plain/int8", "goal", "whole int8", "LiteRT", "LiteRT/int8")
+    grid = Table(*columns, "weights", "workspace", title="Executed instructions, in thousands")
     for r in results:
         goal = GOALS[r.target]
         verdict = f"{goal:.1f} {'met' if r.ratio >= goal else 'missed'}"
         against = f"{r.litert / r.whole:.2f}" if r.litert and r.whole else "–"
-        counts = (thousands(r.int8), thousands(r.float32), f"{r.ratio:.2f}", verdict, thousands(r.whole))
+        floats = thousands(r.float32), f"{r.of_limit:.0%}", thousands(r.plain), f"{r.plain / r.float32:.2f}"
+        counts = *floats, thousands(r.int8), f"{r.ratio:.2f}", verdict, thousands(r.whole)
         grid.add_row(
             r.model,
             r.target,
@@ -169,10 +191,22 @@ def table(results: list[Result]) -> Table:
 def layer_table(result: Result) -> Table:
     """One row per layer, the most expensive first."""
     title = f"{result.model} on {result.target}, thousands of instructions of each"
-    grid = Table("layer", "times", "int8", "float32", "ratio", "kernel", title=title)
+    columns = (
+        "layer",
+        "times",
+        "float32",
+        "of limit",
+        "plain float32",
+        "int8",
+        "plain/int8",
+        "float32 kernel",
+        "int8 kernel",
+    )
+    grid = Table(*columns, title=title)
     for layer in sorted(result.layers, key=lambda layer: -layer.times * layer.int8):
-        counts = str(layer.times), thousands(layer.int8), thousands(layer.float32), f"{layer.ratio:.2f}"
-        grid.add_row(layer.shape, *counts, layer.implementation)
+        floats = thousands(layer.float32), f"{layer.of_limit:.0%}", thousands(layer.plain)
+        counts = str(layer.times), *floats, thousands(layer.int8), f"{layer.ratio:.2f}"
+        grid.add_row(layer.shape, *counts, layer.float_implementation, layer.implementation)
     return grid
 
 
@@ -218,7 +252,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 
 def to_json(result: Result) -> dict[str, Any]:
     """A result with its totals."""
-    return {**asdict(result), "int8": result.int8, "float32": result.float32}
+    return {**asdict(result), "int8": result.int8, "float32": result.float32, "plain": result.plain}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from tvm import relax
@@ -37,6 +39,16 @@ class Layer:
     @property
     def is_dense(self) -> bool:
         return self.height == self.width == 1 and self.kernel == (1, 1) and self.groups == 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        top, left, bottom, right = self.padding
+        sizes = (self.height + top + bottom, self.width + left + right)
+        pixels = self.batch
+        for size, kernel, stride, step in zip(sizes, self.kernel, self.strides, self.dilation, strict=True):
+            pixels *= (size - (kernel - 1) * step - 1) // stride + 1
+        return pixels * prod(self.weight_shape)
 
     @property
     def data_shape(self) -> tuple[int, ...]:
@@ -149,7 +161,13 @@ def _module(layer: Layer, dtype: str, compute: Callable[[relax.BlockBuilder, rel
     return QnnModule(builder.get(), (TensorSpec("x", layer.data_shape, dtype),), (out,), ())
 
 
-def build(layer: Layer, dtype: str, target: Any) -> qnn_ext.Engine:
-    """The layer compiled for one thread."""
-    module = int8_module(layer) if dtype == "int8" else float32_module(layer)
-    return qnn_ext.build(module, target, num_threads=1)
+def build(layer: Layer, kind: str, target: Any) -> qnn_ext.Engine:
+    """The layer compiled for one thread. kind: "int8", "float32", or "plain", which is float32 as loops that LLVM
+    vectorizes, without the kernels of float products."""
+    if kind == "int8":
+        return qnn_ext.build(int8_module(layer), target, num_threads=1, cache=False)
+    module = float32_module(layer)
+    if kind == "float32":
+        return qnn_ext.build(module, target, num_threads=1, cache=False)
+    with mock.patch("qnn_ext.compiling.build.float_products", lambda mod, target: mod):
+        return qnn_ext.build(module, target, num_threads=1, cache=False)

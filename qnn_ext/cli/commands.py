@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TextIO
 
 import click
+from click.shell_completion import CompletionItem, shell_complete
 
 from .. import __version__
 from ..errors import QnnError
@@ -20,6 +21,7 @@ COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as imp
     "cache": ("cache", "cache", "Show or clear the cache of builds."),
     "compare": ("compare", "compare_", "Show how far two models or builds are apart on the same data."),
     "compile": ("compile", "compile_", "Compile a model to one .qnn file."),
+    "completion": ("completion", "completion", "Print a shell's completion script."),
     "doctor": ("doctor", "doctor", "Show what this machine can run, and what is missing."),
     "inspect": ("inspect", "inspect", "Show what a model holds, and what stays float and why."),
     "memory": ("memory", "memory_", "Show what weights and feature maps take in float32 and in 8 bits."),
@@ -28,6 +30,10 @@ COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as imp
     "run": ("run", "run", "Run a model on images or arrays."),
     "tune": ("tune", "tune_", "Find the fastest configurations of a model's kernels."),
 }
+
+
+COMPLETE = "_QNN_EXT_COMPLETE"
+"""The variable that a shell's script sets when it asks the program for completions."""
 
 
 class _Commands(click.Group):
@@ -42,6 +48,12 @@ class _Commands(click.Group):
         module, function, _ = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(f".{module}", __package__), function)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        known = [CompletionItem(name, help=text) for name, (_, _, text) in COMMANDS.items()]
+        return [item for item in known if item.value.startswith(incomplete)] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -72,7 +84,7 @@ def run_command(args: Sequence[str] | None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     try:
-        code = _outcome(args)
+        code = _completed() if COMPLETE in os.environ else _outcome(args)
         for stream in _outputs():
             stream.flush()
         return code
@@ -82,6 +94,11 @@ def run_command(args: Sequence[str] | None) -> int:
         return 1
     finally:
         _drop_unwritten()
+
+
+def _completed() -> int:
+    """Answer a shell that asks for completions."""
+    return 0 if shell_complete(cli, {}, "qnn-ext", COMPLETE, os.environ[COMPLETE]) == 0 else 1
 
 
 def _outcome(args: Sequence[str] | None) -> int:

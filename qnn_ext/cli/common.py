@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..errors import QnnError
 from ..images import NORMALIZATIONS
@@ -33,6 +32,7 @@ from .formats import (
     read_module,
     recognize,
 )
+from .progress import Detail, stages, step
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -151,10 +151,14 @@ def build_options(command: Command) -> Command:
 # ---- output ------------------------------------------------------------------------------------------------------
 
 
-def out() -> Console:
-    """The console for results. Without a terminal, lines are wrapped at COLUMNS, or at 160 columns, not at 80."""
-    console = Console(highlight=False)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=160)
+def out(aside: bool = False) -> Console:
+    """The console for results. Without a terminal, lines are wrapped at COLUMNS, or at 160 columns, not at 80.
+
+    aside: whether it is stderr, as stdout has the content of a file
+    """
+    console = Console(highlight=False, stderr=aside)
+    fits = console.is_terminal or "COLUMNS" in os.environ
+    return console if fits else Console(highlight=False, stderr=aside, width=160)
 
 
 def print_json(data: Any) -> None:
@@ -168,19 +172,6 @@ def _finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
     return None if isinstance(data, float) and not np.isfinite(data) else data
-
-
-@contextmanager
-def step(text: str) -> Iterator[None]:
-    """A spinner with a clock on stderr while the body runs; silent without a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(text, total=None)
-        yield
 
 
 def bytes_text(count: int) -> str:
@@ -250,13 +241,33 @@ def target_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def compile_model(module: QnnModule, target: str, threads: int | None, **options: Any) -> Engine:
-    """Build an imported model. options: further ones of `build`."""
+def compile_model(
+    module: QnnModule,
+    target: str,
+    threads: int | None,
+    output: Callable[[Engine], None] | None = None,
+    detail: Detail | None = None,
+    **options: Any,
+) -> Engine:
+    """Build an imported model.
+
+    output:  what is then done with the engine, and may be when machine code is generated
+    detail:  what to find out about the passes, for which they must run: no build from the cache is used then
+    options: further ones of `build`
+    """
     from ..building import build  # only here: compiled models run without TVM's compiler
+    from ..compiling.watch import watching
+    from .passes import Passes
 
     names = target_names(target)
-    with nullcontext() if options.get("measure") else step(f"compiling {Path(module.source).name}"):
-        return build(module, names if len(names) > 1 else names[0], num_threads=threads, **options)
+    if detail is not None:
+        options["cache"] = False
+    shown = nullcontext() if options.get("measure") else stages(f"compiling {Path(module.source).name}")
+    with shown as tell, watching(Passes(tell, len(names), detail)):
+        engine = build(module, names if len(names) > 1 else names[0], num_threads=threads, **options)
+        if output is not None:
+            output(engine)
+    return engine
 
 
 def open_engine(

@@ -24,10 +24,10 @@ from .common import (
     normalize_option,
     out,
     print_json,
-    step,
     verify_option,
 )
 from .formats import ImportOptions, recognize
+from .progress import step
 
 
 @click.command("compare")

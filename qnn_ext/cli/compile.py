@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..autotune.measured import Measure
-from ..autotune.records import apply_history_best
 from ..errors import QnnError
 from ..files.signing import PASSPHRASE, private_key
-from ..passes.low_precision import PRECISIONS
+from ..qparams import PRECISIONS
 from ..running.engine import Engine
 from ..running.model import target_name
 from .common import (
@@ -30,16 +29,22 @@ from .common import (
     out,
     print_json,
     spec_data,
-    step,
 )
 from .formats import ImportOptions, recognize
-from .outputs import check_compiled
+from .outputs import check_compiled, check_new_folder, destination
+from .progress import Detail
+
+if TYPE_CHECKING:
+    from ..autotune.measured import Measure
 
 
 @click.command("compile")
 @click.argument("model", type=FILE)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in the current folder."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Default: MODEL's name with .qnn, in the current folder. - is the standard output.",
 )
 @click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations recorded for the target.")
 @click.option(
@@ -61,6 +66,17 @@ from .outputs import check_compiled
     show_default=True,
     help="Of the products that are not quantized: their operands are rounded to it, sums stay float32.",
 )
+@click.option(
+    "--io",
+    type=click.Choice(("model", "float32")),
+    default="model",
+    show_default=True,
+    help="Inputs and outputs: float32 ones take and return real values where the model's are quantized.",
+)
+@click.option("--verbose", is_flag=True, help="Show each pass: its time, and what it changed.")
+@click.option(
+    "--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the module after each pass, as TVMScript."
+)
 @click.option("--sign", type=FILE, metavar="KEY", help="Sign the file with this private key (Ed25519, PEM).")
 @build_options
 @json_option
@@ -72,6 +88,9 @@ def compile_(
     workspace_limit: int | None,
     jobs: int | None,
     precision: str,
+    io: str,
+    verbose: bool,
+    dump_ir: Path | None,
     sign: Path | None,
     target: str,
     threads: int | None,
@@ -90,6 +109,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --target rpi4
       qnn-ext compile mobilenet.tflite --tuning tuning.jsonl
       qnn-ext compile mobilenet.tflite --measure
+      qnn-ext compile mobilenet.tflite --verbose --dump-ir modules/
       qnn-ext compile resnet50.onnx --precision bfloat16
       qnn-ext compile mobilenet.tflite --sign private.pem
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
@@ -102,29 +122,53 @@ def compile_(
     if measure and tuning:
         raise QnnError("--measure and --tuning both choose the kernels' configurations: give one of them")
     output = output or Path(model.with_suffix(".qnn").name)
-    check_compiled(output, [model, tuning, sign, importing.params])
+    check_compiled(output, [model, tuning, sign, importing.params], as_json)
+    if dump_ir is not None:
+        check_new_folder("--dump-ir", dump_ir)
+    detail = Detail(dump_ir) if verbose or dump_ir is not None else None
     key = None if sign is None else private_key(sign, _ask_passphrase)  # before any long-running work
     started = time.perf_counter()
     module = import_model(model, form, importing)
-    with apply_history_best(tuning) if tuning else nullcontext():
-        timed = Measure(progress=not as_json) if measure else False
-        settings = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision}
-        engine = compile_model(module, target, threads, measure=timed, **settings)
-    with step(f"writing {output.name}"):
-        engine.save(output, sign=key)
+    imported = {"pass": "import", "seconds": time.perf_counter() - started, "changed": None}
+    with destination(output) as place, _tuned(tuning):
+        settings: dict[str, Any] = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision, "io": io}
+        settings["measure"] = _measuring(as_json) if measure else False
+        save = partial(Engine.save, path=place, sign=key)
+        engine = compile_model(module, target, threads, save, detail, **settings)
+        size = place.stat().st_size
+    passes = [] if detail is None else [imported, *detail.rows]
     seconds = time.perf_counter() - started
     if as_json:
-        print_json(_summary(engine, model, output, seconds))
+        print_json(_summary(engine, model, output, size, seconds) | ({"passes": passes} if passes else {}))
         return
-    console = out()
+    console = out(aside=str(output) == "-")
+    if verbose:
+        from .passes import print_passes
+
+        print_passes(console, passes)
     console.print(
-        f"{model} → {output}: {bytes_text(output.stat().st_size)}, {len(engine.kernels)} kernels, {seconds:.1f} s",
+        f"{model} → {output}: {bytes_text(size)}, {len(engine.kernels)} kernels, {seconds:.1f} s",
         markup=False,
     )
     for one, memory in zip(engine.variants, engine.memories, strict=True):
         console.print(f"{target_name(one)}: {memory_text(memory)}", markup=False)
     if engine.notes:
         console.print(f"{len(engine.notes)} operators run in float: `qnn-ext inspect {output}` says why", markup=False)
+
+
+def _tuned(log: Path | None) -> AbstractContextManager:
+    """A context in which kernels have the configurations of --tuning."""
+    if log is None:
+        return nullcontext()
+    from ..autotune.records import apply_history_best  # only here and below: they import TVM
+
+    return apply_history_best(log)
+
+
+def _measuring(quiet: bool) -> Measure:
+    from ..autotune.measured import Measure
+
+    return Measure(progress=not quiet)
 
 
 def _ask_passphrase() -> str:
@@ -134,11 +178,11 @@ def _ask_passphrase() -> str:
     return passphrase
 
 
-def _summary(engine: Engine, model: Path, output: Path, seconds: float) -> dict[str, Any]:
+def _summary(engine: Engine, model: Path, output: Path, size: int, seconds: float) -> dict[str, Any]:
     return {
         "model": str(model),
         "output": str(output),
-        "bytes": output.stat().st_size,
+        "bytes": size,
         "seconds": round(seconds, 3),
         "target": engine.target,
         "targets": engine.variants,

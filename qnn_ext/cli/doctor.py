@@ -38,6 +38,9 @@ EXTRAS = dict(
     tune=Extra("tune with boosted trees, tune over RPC", ("cloudpickle", "psutil", "tornado", "xgboost")),
     cuda=Extra("compile for GPUs without the CUDA toolkit", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")),
     sign=Extra("sign and verify .qnn files", ("cryptography",)),
+    serve=Extra("serve models over HTTP", ("fastapi", "httpx", "uvicorn")),
+    kserve=Extra("serve models behind the Open Inference Protocol", ("kserve",)),
+    cluster=Extra("calibrate on many machines", ("ray",)),
     bench=Extra("compare with other frameworks, plot", ("ai_edge_litert", "onnxruntime", "openvino", "matplotlib")),
 )
 CROSS = tuple(backend for backend in CPUS if backend.triple)  # what models are compiled for

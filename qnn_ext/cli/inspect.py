@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from ..errors import QnnError
 from ..module import QnnModule
 from ..running import artifact
 from ..running.kernels import Kernel
@@ -46,10 +48,22 @@ from .tables import Column, layers_text, print_table
     help="Compile a model file for a target, named as for compile, and show its kernels: which of them are generic and "
     "why, and whether TVM's virtual machine runs them.",
 )
+@click.option(
+    "--layer",
+    metavar="TEXT",
+    help="Show only kernels of layers with this in their names, or that match it (`*conv_9*`), in any case.",
+)
 @verify_option
 @import_options
 @json_option
-def inspect(model: Path, target: str | None, verify: Path | None, importing: ImportOptions, as_json: bool) -> None:
+def inspect(
+    model: Path,
+    target: str | None,
+    layer: str | None,
+    verify: Path | None,
+    importing: ImportOptions,
+    as_json: bool,
+) -> None:
     """Show what MODEL holds: inputs, outputs, operators, dtypes, weights, what stays float and why.
 
     MODEL is a .qnn file, or a model file of any format. A TFLite model with unsupported operators is shown too, with
@@ -61,6 +75,7 @@ def inspect(model: Path, target: str | None, verify: Path | None, importing: Imp
       qnn-ext inspect mobilenet.tflite
       qnn-ext inspect resnet50.onnx
       qnn-ext inspect resnet50.onnx --target rpi4
+      qnn-ext inspect mobilenet.qnn --layer expanded_conv_9
       qnn-ext inspect mobilenet.qnn --json
     """
     form = recognize(model)
@@ -74,13 +89,30 @@ def inspect(model: Path, target: str | None, verify: Path | None, importing: Imp
         from .describe import describe  # only here: it imports TVM's compiler
 
         data, module = describe(model, form, importing)
+        if layer is not None and target is None:
+            raise QnnError(f"--layer shows kernels, and {model} is not compiled: give a --target too, such as native")
         data |= _target_data(module, target)
+    if layer is not None:
+        _select(data, layer)
     if as_json:
         print_json(data)
     elif form == "qnn":
         _print_compiled(out(), data)
     else:
         _print_model(out(), data)
+
+
+def _select(data: dict[str, Any], text: str) -> None:
+    """Keep only the kernels of layers with this in their names, or that match it. Raises QnnError if there are none."""
+    wanted = text.lower() if set(text) & set("*?[") else f"*{text.lower()}*"
+    for variant in data.get("variants", ()):
+        variant["kernels"] = [
+            kernel
+            for kernel in variant["kernels"]
+            if any(fnmatchcase(name.lower(), wanted) for name in (kernel["layer"], *kernel["sources"]))
+        ]
+    if not any(variant["kernels"] for variant in data.get("variants", ())):
+        raise QnnError(f"--layer {text}: no kernel computes such a layer")
 
 
 # ---- model files -------------------------------------------------------------------------------------------------
@@ -96,8 +128,6 @@ def _target_data(module: QnnModule | None, target: str | None) -> dict[str, Any]
 def _print_model(console: Console, data: dict[str, Any]) -> None:
     console.print(f"{data['model']}: {TITLES[data['format']]}, {bytes_text(data['bytes'])}", markup=False)
     _print_ports(console, data)
-    rows = [(entry["operator"], str(entry["count"]), entry["dtypes"], entry["runs_in"]) for entry in data["operators"]]
-    print_table(console, _OPERATORS, rows, "operators")
     sizes = ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in data["weights"].items())
     console.print(f"weights: {sizes or 'none'}", markup=False)
     if data["coverage"] and data["coverage"]["macs"]:
@@ -105,6 +135,8 @@ def _print_model(console: Console, data: dict[str, Any]) -> None:
     _print_notes(console, data)
     if not data["imports"]:
         console.print(f"cannot be imported: {data['problem']}", style="bold red", markup=False)
+    rows = [(entry["operator"], str(entry["count"]), entry["dtypes"], entry["runs_in"]) for entry in data["operators"]]
+    print_table(console, _OPERATORS, rows, "operators")
     for variant in data.get("variants", ()):
         _print_variant(console, variant, "runs here" if variant["runs_here"] else "does not run here")
         _print_kernels(console, variant)
@@ -148,8 +180,8 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     for variant in data["variants"]:
         here = "does not run here" if not variant["runs_here"] else "used here" if variant is chosen else "runs here"
         _print_variant(console, variant, here)
-    _print_kernels(console, chosen)
     _print_notes(console, data)
+    _print_kernels(console, chosen)
 
 
 def _signature(data: dict[str, Any]) -> str:
@@ -161,6 +193,7 @@ def _signature(data: dict[str, Any]) -> str:
 # ---- both --------------------------------------------------------------------------------------------------------
 
 
+_SHOWN_NODES = 4  # of those that are float for the same reason
 _PORTS = (
     Column(""),
     Column("name"),
@@ -214,11 +247,12 @@ def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
         )
         for kernel in kernels
     ]
-    print_table(console, _KERNELS, rows, f"kernels for {target_name(variant['target'])}")
     macs = sum(kernel.macs for kernel in kernels)
     weights = sum(kernel.weight_bytes for kernel in kernels)
-    console.print(f"total: {count_text(macs)} MAC, {bytes_text(weights)} of constants", markup=False)
+    total = f"{len(kernels)} kernels: {count_text(macs)} MAC, {bytes_text(weights)} of constants"
+    console.print(total, markup=False)
     print_reasons(console, variant["fallback"], kernels)
+    print_table(console, _KERNELS, rows, f"kernels for {target_name(variant['target'])}")
 
 
 def _print_ports(console: Console, data: dict[str, Any]) -> None:
@@ -243,5 +277,10 @@ def _print_ports(console: Console, data: dict[str, Any]) -> None:
 def _print_notes(console: Console, data: dict[str, Any]) -> None:
     if data["states"]:
         console.print(f"states kept between calls: {len(data['states'])}")
+    nodes: dict[tuple[str, str], list[str]] = {}
     for note in data["notes"]:
-        console.print(f"float: {note['operator']} '{note['node']}': {note['reason']}", markup=False)
+        nodes.setdefault((note["operator"], note["reason"]), []).append(note["node"])
+    for (operator, reason), names in nodes.items():
+        more = f" and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
+        shown = ", ".join(f"'{name}'" for name in names[:_SHOWN_NODES])
+        console.print(f"float: {operator} {shown}{more}: {reason}", markup=False)

@@ -23,10 +23,10 @@ from .common import (
     json_option,
     out,
     print_json,
-    step,
     target_names,
 )
 from .formats import ImportOptions, recognize
+from .progress import step
 from .settings import quantize_settings, settings_option
 
 

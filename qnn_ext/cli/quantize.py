@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from ..quantize.stages import Stages, stages
 from ..quantize.table import CalibrationTable
 from ..quantize.trials import SearchReport
 from ..report import analysis_data, build_report, write_page
+from ..running.engine import Engine
+from . import progress
 from .common import (
     FILE,
     build_options,
@@ -38,11 +41,10 @@ from .common import (
     note_data,
     out,
     print_json,
-    step,
     target_names,
 )
 from .formats import ImportOptions, recognize
-from .outputs import check_compiled, check_output
+from .outputs import check_compiled, check_output, destination
 from .settings import parse_settings, settings_option
 
 _SHOWN_LAYERS = 5
@@ -187,7 +189,7 @@ def quantize(
     request = _Request(source, judged, table, report, report_samples, min_sqnr, metric, max_drop, keep, work)
     _check(request, config)
     output = output or Path(model.with_suffix(".qnn").name)
-    check_compiled(output, [model, data, validation, table, importing.params])
+    check_compiled(output, [model, data, validation, table, importing.params], as_json)
     if data is not None and table is not None:
         check_output(table, [model, data, validation, importing.params])
     started = time.perf_counter()
@@ -195,9 +197,9 @@ def quantize(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", QuantizationWarning)
         done, analysis, written, search = _quantize(module, config, request, model.name)
-    engine = compile_model(done.result, target, threads)
-    with step(f"writing {output.name}"):
-        engine.save(output)
+    with destination(output) as place:
+        engine = compile_model(done.result, target, threads, partial(Engine.save, path=place))
+        size = place.stat().st_size
     if report is not None:
         about = build_report(engine, done.result, analysis_data(analysis, config), name=model.name)
         write_page(report / "page.html", [about], model.name)
@@ -206,7 +208,7 @@ def quantize(
     summary = {
         "model": str(model),
         "output": str(output),
-        "bytes": output.stat().st_size,
+        "bytes": size,
         "seconds": round(time.perf_counter() - started, 3),
         "sites": len(done.table),
         "notes": [note_data(note) for note in done.result.notes],
@@ -219,7 +221,7 @@ def quantize(
     if as_json:
         print_json(summary)
     else:
-        _print(out(), summary, analysis, search)
+        _print(out(aside=str(output) == "-"), summary, analysis, search)
 
 
 # ---- the configuration -------------------------------------------------------------------------------------------
@@ -288,8 +290,15 @@ def _quantize(
         written.append(request.table)
     if request.report is None:
         return done, None, written, search
-    with step("analyzing"):
-        analysis = analyze(done["annotate"], done.table, request.data, config, request.samples)
+    with progress.stages("analyzing") as tell:
+        analysis = analyze(
+            done["annotate"],
+            done.table,
+            request.data,
+            config,
+            request.samples,
+            tell,
+        )
         written += write_report(analysis, request.report, f"Quantization of {name}", _described(config), search)
     return done, analysis, written, search
 

@@ -23,12 +23,12 @@ from .common import (
     refuse_import_options,
     refuse_target,
     refuse_verify,
-    step,
     target_names,
     verify_option,
 )
 from .formats import ImportOptions, recognize
-from .outputs import check_output
+from .outputs import STANDARD_OUTPUT, check_output, check_standard_output, destination
+from .progress import step
 from .settings import quantize_settings, settings_option
 
 
@@ -86,7 +86,10 @@ def report(
       qnn-ext report mobilenet.tflite --target avx512_vnni,rpi4
     """
     data, labels, classes = (measuring[name] for name in ("data", "labels", "classes"))
-    check_output(output, [*models, data, labels, classes, float_file, importing.params], [".html", ".htm"])
+    if output == STANDARD_OUTPUT:
+        check_standard_output()
+    else:
+        check_output(output, [*models, data, labels, classes, float_file, importing.params], [".html", ".htm"])
     if data is None and (labels is not None or float_file is not None):
         raise QnnError("--labels and --float are for errors on data: give --data")
     floating = float_version(float_file, models, importing)
@@ -97,8 +100,10 @@ def report(
         model = _open(path, target, threads, importing, verify)
         with step(f"describing {path.name}"):
             reports.append(model_report(model, request, name, names if len(names) > 1 else names[0], threads))
-    write_page(output, reports, ", ".join(one["name"] for one in reports))
-    out().print(f"{output}: {bytes_text(output.stat().st_size)}", markup=False)
+    with destination(output) as place:
+        write_page(place, reports, ", ".join(one["name"] for one in reports))
+        size = place.stat().st_size
+    out(aside=output == STANDARD_OUTPUT).print(f"{output}: {bytes_text(size)}", markup=False)
 
 
 def _open(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +25,7 @@ class Column:
 
 
 _READABLE = 20  # columns are left out until texts have this many characters
+_MOST = 0.5  # the share of texts that must begin with a word for it to be left out
 _FRAME = 3  # what a column's border and padding take
 
 
@@ -30,8 +33,12 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
     """Print rows of plain text, each on one line. Where the output is no terminal and COLUMNS is not set, everything is
     printed in full, so that programs find it."""
     limited = console.is_terminal or "COLUMNS" in os.environ
-    widths = [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *rows, strict=True)]
-    widths = _fitted(columns, widths, console.width) if limited else widths
+    full = [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *rows, strict=True)]
+    widths = _fitted(columns, full, console.width) if limited else full
+    if 0 < widths[0] < full[0]:
+        rows = [
+            (first, *others) for first, (_, *others) in zip(without_beginning([r[0] for r in rows]), rows, strict=True)
+        ]
     table = Table(title=title or None, title_justify="left")
     for column, width in zip(columns, widths, strict=True):
         if width:
@@ -59,11 +66,22 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], limit: int) -> lis
     return found
 
 
+def without_beginning(texts: Sequence[str]) -> Sequence[str]:
+    """Texts without the word that most of them begin with, such as the name of the network: it distinguishes none."""
+    words = Counter(found[0] for text in texts if (found := re.match(r"[^_/.]{2,}[_/.]", text)))
+    if not words:
+        return texts
+    word, count = words.most_common(1)[0]
+    if count < max(3, _MOST * len(texts)):
+        return texts
+    return [f"…{text.removeprefix(word)}" if text.startswith(word) else text for text in texts]
+
+
 def shortened(text: str, width: int) -> str:
-    """The beginning and the end of a text that is longer than `width`: both distinguish layers."""
+    """The beginning and the end of a text that is longer than `width`: both distinguish layers, the beginning more."""
     if len(text) <= width:
         return text
-    end = width // 2
+    end = width // 3
     return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 

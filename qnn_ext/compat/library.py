@@ -229,7 +229,7 @@ class GraphModule:
         array = array_of(value)
         if isinstance(value, NDArray) and array.dtype != spec.dtype:
             raise InputError(f"input {spec.name!r} must be {spec.dtype}, found an NDArray of {array.dtype}")
-        if array.shape != spec.shape and not (spec.dynamic_batch and array.shape[1:] == spec.shape[1:]):
+        if not spec.fits(array.shape):
             raise InputError(f"input {spec.name!r} must have shape {spec.shape}, found {array.shape}")
         self._inputs[spec.name] = np.array(array, spec.dtype)
 

@@ -298,10 +298,7 @@ def type_of(expr: Expr) -> TensorType | TupleType | FuncType:
     """The type of an expression, found by lowering what it is computed from."""
     if isinstance(expr, Var) and expr.type_annotation is not None:
         return expr.type_annotation
-    types = [
-        TensorType((Any_(), *spec.shape[1:]) if spec.dynamic_batch else spec.shape, spec.dtype)
-        for spec in _module_of(expr).outputs
-    ]
+    types = [TensorType(spec.of_batch(Any_()), spec.dtype) for spec in _module_of(expr).outputs]
     single = len(types) == 1 and not isinstance(expr.body if isinstance(expr, Function) else expr, Tuple)
     result = types[0] if single else TupleType(types)
     return FuncType([param.type_annotation for param in expr.params], result) if isinstance(expr, Function) else result

@@ -333,7 +333,7 @@ def _node_arg(value: Value) -> NodeArg:
 
 def _fits(engine: Engine, feed: Mapping[str, np.ndarray]) -> bool:
     """Whether the arrays have the engine's shapes, apart from a batch of any size."""
-    return all(feed[s.name].shape[s.dynamic_batch :] == s.shape[s.dynamic_batch :] for s in engine.inputs)
+    return all(spec.fits(feed[spec.name].shape) for spec in engine.inputs)
 
 
 def _array(value: Any, declared: Value) -> np.ndarray:

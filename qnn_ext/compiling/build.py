@@ -39,14 +39,18 @@ from ..passes.fold_calls import fold_calls
 from ..passes.fold_quantized import fold_quantized
 from ..passes.footprint import peak
 from ..passes.inline import inlined
+from ..passes.join_tables import join_tables
 from ..passes.legalize_float import float_legalizations
 from ..passes.legalize_gpu import gpu_legalizations
 from ..passes.legalize_moves import keep_joins
 from ..passes.observers import drop_observers
+from ..passes.plain_convolutions import plain_convolutions
+from ..passes.repeated import compute_once
 from ..passes.rewrite import operands
 from ..passes.siblings import join_siblings
 from ..passes.splits import MOST, slice_splits
 from ..passes.unroll import unrolled
+from ..passes.value_ranges import join_extremes
 from ..passes.workspaces import lift_workspaces
 from ..running.engine import Engine
 from ..running.model import Model, Variant
@@ -61,6 +65,7 @@ from .codegen import generate_code, generate_gpu_code, with_option
 from .describe import kernels_of
 from .program import Kept, NotStraightError, Program, compile_program
 from .program.sharing import launch_where_worthwhile
+from .watch import applied, timed
 
 _MOST_FUSED = 64  # ordinary operators in one kernel: scheduling and LLVM take more than linear time
 
@@ -121,7 +126,7 @@ def _compiled(module: QnnModule, target: Target, asked: bool, cuda_graph: bool, 
         begin_walk(_elements_of_constants(original))
         mod = lower_module(original, target, loops=not backend.grid)
         checkpoint()
-        program, fallback = _program(mod, target, asked, kept)
+        program, fallback = timed("program", lambda: _program(mod, target, asked, kept))
         if program is None and has_loops(mod):
             mod = lower_module(original, target)
         if program is None:
@@ -131,9 +136,10 @@ def _compiled(module: QnnModule, target: Target, asked: bool, cuda_graph: bool, 
         if program:
             executable = program.executable
         elif backend.grid:
-            executable = generate_gpu_code(mod, target, cuda_graph)
+            executable = timed("machine code", lambda: generate_gpu_code(mod, target, cuda_graph))
         else:
-            executable = generate_code(launch_where_worthwhile(mod, target, kernels, asked), target)
+            shared = launch_where_worthwhile(mod, target, kernels, asked)
+            executable = timed("machine code", lambda: generate_code(shared, target))
     model = Model.of(module, checks, {"tvm": tvm.__version__})
     variant = Variant(
         description_of(target),
@@ -168,14 +174,16 @@ def lower_module(mod: IRModule, target: Target, loops: bool = False) -> IRModule
     loops: whether loops stay, with the kernels of their bodies, for what can run them; otherwise they are unrolled
     """
     backend = backend_of(target)
-    mod = qnn_pipeline(unrolled(mod, _is_one_round if loops else None), target)
-    mod = lower(mod, target)
+    mod = applied(partial(unrolled, chosen=_is_one_round if loops else None), mod)
+    mod = qnn_pipeline(mod, target)
+    mod = applied(partial(lower, target=target), mod)
     with target, with_option("relax.FuseOps.max_depth", _MOST_FUSED):
-        mod = relax_pipeline(backend)(mod)
+        for one in relax_passes(backend):
+            mod = applied(one, mod)
     if backend.grid:
-        return lift_workspaces(schedule_for_gpu(mod))
-    mod = schedule_module(mod, target)
-    mod = serialize(mod) if threads_of(target.attrs) == 1 else mod
+        return applied(lift_workspaces, applied(schedule_for_gpu, mod))
+    mod = applied(partial(schedule_module, target=target), mod)
+    mod = applied(serialize, mod) if threads_of(target.attrs) == 1 else mod
     return with_bodies(mod, partial(lower_module, target=target, loops=loops))
 
 
@@ -186,14 +194,17 @@ def _is_one_round(loop: Loop) -> bool:
 
 def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each of them."""
+    grid = backend_of(target).grid
     passes: list[Callable[[IRModule], IRModule]] = [
         inlined,  # the parts of a partitioned module
         without_unused,  # states and outputs of loops
         hoist_invariants,  # out of loops, whose bodies go through these passes on their own
         drop_observers,  # calibration marks, which compute nothing
-        partial(slice_splits, most=MOST if backend_of(target).grid else 0),  # kernels with one result
+        partial(slice_splits, most=MOST if grid else 0),  # kernels with one result
         drop_checks,  # their findings are in the status, if it was collected
+        compute_once,  # ranges and quantization of data that several products read
         fold_padding,  # explicit pads into the convolutions after them
+        join_tables,  # x · sigmoid(x) in one lookup
         channels_last,  # NCHW → NHWC, the kernels' layout
         partial(legalize, target=target),  # the dtypes the target's instructions take
         canonicalize,  # QNN operators → integer primitives
@@ -201,15 +212,17 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         sink_reshapes,  # nothing between a product and its epilogue
         fold_constant_sums,  # T3, T4 and the bias in one constant
         partial(join_siblings, target=target),  # branches from one tensor in one product
-        partial(channels_last, any_order=True),  # float convolutions too: from here on, their last bits may differ
+        plain_convolutions,  # of floats, over one dimension and transposed: from here on, their last bits may differ
+        partial(channels_last, any_order=True),  # float convolutions too
         partial(float_products, target=target),  # where an instruction computes them
         fold_quantized,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
         order_channels,  # as that transpose stores them
-        partial(fuse, grid=backend_of(target).grid),  # product + epilogue → one kernel each
+        *([] if grid else [join_extremes]),  # min and max → one pass over the data
+        partial(fuse, grid=grid),  # product + epilogue → one kernel each
     ]
     for one in passes:
-        mod = one(mod)
+        mod = applied(one, mod)
         checkpoint()
     return mod
 
@@ -224,19 +237,17 @@ def _bounding(widest: str) -> tvm.transform.Pass:
     return bound
 
 
-def relax_pipeline(backend: Backend) -> tvm.transform.Pass:
+def relax_passes(backend: Backend) -> list[tvm.transform.Pass]:
     """The passes for what stays ordinary Relax: to TIR, constants folded, fused. They do not look into our kernels."""
     legalizations = {**float_legalizations(), **(gpu_legalizations() if backend.grid else {})}
-    return tvm.transform.Sequential(
-        [
-            relax.transform.LegalizeOps(legalizations),
-            _bounding(backend.widest_integer),  # before constant folding, which runs the functions
-            relax.transform.AnnotateTIROpPattern(),
-            fold_calls,
-            *([] if backend.grid else [keep_joins]),
-            relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape is free, a fused one copies
-            relax.transform.FuseOps(),
-            relax.transform.FuseTIR(),
-            relax.transform.DeadCodeElimination(["main"]),
-        ]
-    )
+    return [
+        relax.transform.LegalizeOps(legalizations),
+        _bounding(backend.widest_integer),  # before constant folding, which runs the functions
+        relax.transform.AnnotateTIROpPattern(),
+        fold_calls,
+        *([] if backend.grid else [keep_joins]),
+        relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape is free, a fused one copies
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(["main"]),
+    ]

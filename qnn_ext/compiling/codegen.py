@@ -12,8 +12,10 @@ from tvm.target import Target
 
 from ..running import gpu_runtime
 from ..targets import gpus as gpu
+from ..targets.backend import threads_of
 from ..targets.features import backend_of
 from ..topi_int8.lowering import lowering_of
+from .workers import exposed, hidden, use_workers
 
 PIPELINE = "qnn_ext"
 
@@ -22,6 +24,8 @@ def generate_code(mod: tvm.IRModule, target: Target) -> Any:
     """The executable of a lowered module: `tvm.compile` with the backend's passes added."""
     if backend_of(target).grid:
         return generate_gpu_code(mod, target)
+    if threads_of(target.attrs) > 1:
+        mod = tvm.IRModule({**dict(mod.functions_items()), **use_workers(target)}, attrs=mod.attrs)
     return tvm.compile(mod, target=target, tir_pipeline=PIPELINE)
 
 
@@ -57,9 +61,9 @@ tirx.register_tir_pipeline(PIPELINE, _pipeline)
 
 
 def _begin(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
-    return lowering_of(function.attrs["target"]).begin(function)
+    return hidden(lowering_of(function.attrs["target"]).begin(function))
 
 
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
     target = function.attrs["target"]
-    return function.with_body(lowering_of(target).finish(function.body, target))
+    return exposed(function.with_body(lowering_of(target).finish(function.body, target)))

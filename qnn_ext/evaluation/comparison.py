@@ -9,12 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from ..building import build
 from ..compiling.build import TargetLike
@@ -24,14 +23,13 @@ from ..processes.cores import default_threads
 from ..quantize.config import QConfig, resolve_config
 from ..quantize.stages import is_quantized
 from ..running.engine import Engine
-from .frameworks import Call, Framework, Unavailable
-from .labels import Labels
-from .metrics import Agreeing, Agreement, Answers, Collected, Metric, class_of
-from .samples import Sample, Samples
+from .frameworks import Framework
+from .measuring import FLOAT, FRAMEWORK, INTEGERS, Counting, Measuring, Ports, Reading, Show, mapped
+from .metrics import Agreement, Metric, class_of
+from .samples import Sample
 
 Model: TypeAlias = QnnModule | Engine
 
-FRAMEWORK, FLOAT, INTEGERS = "framework", "float", "int8"
 CALIBRATE = 100
 _RANKS = (1, 5)
 _SAME, _EQUAL = "same top-1 as the framework", "equal to the framework bit for bit"
@@ -110,7 +108,8 @@ def accuracy(
 
     model:        a float module, which is built as it is and quantized; or a quantized module or an engine, which are
                   the integer build, while the float build is that of `float_model`
-    data:         an .npz or .npy file, a folder of such files or of photos, or arrays: see `samples.Samples`
+    data:         an .npz or .npy file, a folder of such files or of photos, or arrays: see `samples.Samples`; or
+                  `quantize.Shards` of them, with labels in each, which are run where their map calls
     labels, classes, label_offset: the right answers, see `labels.Labels`; by default those in the data, or the
                   sub-folders' names
     metric:       (outputs, labels) → a number, or a dict of numbers by name, in place of top-1 and top-5. outputs:
@@ -137,52 +136,38 @@ def accuracy(
         raise InputError("no output has several values for each sample, so there is no top-1: give a metric")
     classes_known = None if metric is not None or classifies is None else _values(model.outputs[classifies])
 
-    def stream(inputs: Sequence[TensorSpec]) -> Samples:
-        return Samples(data, inputs, Labels(labels, classes, label_offset, classes_known), normalize, limit)
-
-    samples = stream(model.inputs)
-    for first in itertools.islice(samples, 1):  # what does not fit is found before anything is built
-        if classes_known is not None:
-            class_of(first, classes_known)
+    ranks = [rank for rank in _RANKS if rank < (classes_known or 0)]
+    counting = Counting(metric, classifies, ranks)
+    reading = Reading(labels, classes, label_offset, classes_known, normalize, limit)
+    reading.check(data)
+    if not mapped(data):  # what does not fit is found before anything is built
+        for first in itertools.islice(reading.samples(data, model.inputs), 1):
+            if classes_known is not None:
+                class_of(first, classes_known)
     with _shown(progress) as show:
-        calibrating = samples if calibration is None else Samples(calibration, model.inputs, Labels(), normalize)
-        engines = _builds(model, float_model, calibrating, calibrate, qconfig, (target, num_threads), show)
-        runs = {name: _run_engine(engine) for name, engine in engines.items()}
-        missing = {
-            FRAMEWORK: "no framework was given",
-            FLOAT: "the model is quantized; its float version was not given",
-        }
-        if framework is not None:
-            show(f"opening the model in {framework.title}", None)
-            found = _opened(framework, model, samples, num_threads or default_threads())
-            if isinstance(found, str):
-                missing[FRAMEWORK] = found
-            else:
-                runs[FRAMEWORK] = found
-        own = {name: run for name, run in runs.items() if name != FLOAT or float_model is None}
-        passes = [_passed(samples, model, own)]
-        if float_model is not None:
-            passes.append(_passed(stream(float_model.inputs), float_model, {FLOAT: runs[FLOAT]}))
-        ranks = [rank for rank in _RANKS if rank < (classes_known or 0)]
-        meters: dict[str, Any] = {
-            name: Answers(ranks, classifies or 0) if metric is None else Collected(metric, model.outputs)
-            for name in runs
-        }
-        agreeing = {name: Agreeing(classifies) for name in runs if FRAMEWORK in runs and name != FRAMEWORK}
-        count = 0
-        show(f"running {model.source if isinstance(model, QnnModule) else model.source_name}", samples.count)
-        for results in zip(*passes, strict=True):
-            count += 1
-            by_name = {name: result for _, found in results for name, result in found.items()}
-            for name, result in by_name.items():
-                meters[name].add(result.real, results[0][0])
-                if name in agreeing:
-                    agreeing[name].add(by_name[FRAMEWORK].raw, result.raw)
-            show(None, samples.count)
+        calibrating = Reading(normalize=normalize) if calibration is not None else reading
+        samples = partial(calibrating.samples, data if calibration is None else calibration, model.inputs)
+        engines = _builds(model, float_model, samples, calibrate, qconfig, (target, num_threads), show)
+        measuring = Measuring(
+            Ports.of(model),
+            None if float_model is None else Ports.of(float_model),
+            engines,
+            framework,
+            num_threads or default_threads(),
+            counting,
+            reading,
+        )
+        show(f"running {_name(model)}", reading.count(data, model.inputs))
+        found = measuring.on_all(data, show)
+    missing = {
+        FRAMEWORK: found.missing or "no framework was given",
+        FLOAT: "the model is quantized; its float version was not given",
+    }
+    meters, agreeing, count = found.meters, found.agreeing, found.count
     titles = {FRAMEWORK: framework.title if framework else "framework", FLOAT: "float build", INTEGERS: "int8 build"}
     columns = [
         Column(name, title, meters[name].result(), agreeing[name].result() if name in agreeing else None)
-        if name in runs
+        if name in meters
         else Column(name, title, {}, missing=missing[name])
         for name, title in titles.items()
     ]
@@ -200,13 +185,11 @@ def _name(model: Model) -> str:
 
 # ---- what is run -------------------------------------------------------------------------------------------------
 
-Show = Callable[..., None]
-
 
 def _builds(
     model: Model,
     float_model: QnnModule | None,
-    calibrating: Samples,
+    calibrating: Callable[[], Iterable[Sample]],
     calibrate: int,
     qconfig: QConfig | None,
     where: tuple[TargetLike, int | None],
@@ -228,7 +211,7 @@ def _builds(
             model,
             *where,
             qconfig=qconfig or resolve_config(None),
-            dataset=lambda: (tuple(sample.values) for sample in itertools.islice(calibrating, calibrate)),
+            dataset=lambda: (tuple(sample.values) for sample in itertools.islice(calibrating(), calibrate)),
         )
     if float_model is not None:
         _check_outputs(model, float_model)
@@ -245,84 +228,6 @@ def _check_outputs(model: Model, float_model: QnnModule) -> None:
             f"{float_model.source} is no float version of {_name(model)}: its outputs are "
             f"{', '.join(map(str, float_model.outputs))}, not {', '.join(map(str, model.outputs))}"
         )
-
-
-def _run_engine(engine: Engine) -> Call:
-    def call(values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        engine.reset_state()
-        return list(engine.run(values).values())
-
-    return call
-
-
-def _opened(framework: Framework, model: Model, samples: Samples, threads: int) -> Call | str:
-    """The model in its framework, tried on one sample; or why that does not run it."""
-    sample = next(iter(samples), None)
-    if sample is None:
-        return "there is no sample"
-    values = _quantized([np.repeat(value, samples.batch, 0) for value in sample.values], model.inputs)
-    try:
-        call = framework.open(model.inputs, threads)
-        found = [value.shape for value in call(values)]
-    except Unavailable as error:
-        return str(error)
-    except Exception as error:  # each framework raises its own kinds
-        return f"{framework.title} fails: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    wanted = [spec.shape for spec in model.outputs]
-    if found != wanted:
-        return f"{framework.title} returns shapes {found}, the imported model {wanted}"
-    return call
-
-
-@dataclass(frozen=True)
-class _Result:
-    """A sample's outputs, as the model returns them and as real values, without the batch dimension."""
-
-    raw: list[np.ndarray]
-    real: list[np.ndarray]
-
-
-def _passed(samples: Samples, model: Model, runs: dict[str, Call]) -> Iterator[tuple[Sample, dict[str, _Result]]]:
-    """Each sample and what each of the runs gives for it."""
-    iterator = iter(samples)
-    while chunk := list(itertools.islice(iterator, samples.batch)):
-        filled = [*chunk, *chunk[-1:] * (samples.batch - len(chunk))]
-        real = [np.concatenate(parts) for parts in zip(*(sample.values for sample in filled), strict=True)]
-        values = _quantized(real if samples.batch > 1 else chunk[0].values, model.inputs)
-        results = {name: _results(run(values), model.outputs, samples.batch) for name, run in runs.items()}
-        for index, sample in enumerate(chunk):
-            yield sample, {name: found[index] for name, found in results.items()}
-
-
-def _quantized(values: Sequence[np.ndarray], inputs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Real values as the model takes them."""
-    return [
-        value if spec.qparams is None else spec.qparams.quantize(value)
-        for value, spec in zip(values, inputs, strict=True)
-    ]
-
-
-def _results(raw: Sequence[np.ndarray], outputs: Sequence[TensorSpec], batch: int) -> list[_Result]:
-    """The outputs of a batch, sample by sample."""
-    for value, spec in zip(raw, outputs, strict=True):
-        if batch > 1 and value.shape[:1] != (batch,):
-            raise InputError(
-                f"output {spec.name!r} of shape {value.shape} does not have the {batch} samples of a batch along its "
-                "first dimension: import the model for a batch of 1"
-            )
-    real = [
-        value if spec.qparams is None else spec.qparams.dequantize(value)
-        for value, spec in zip(raw, outputs, strict=True)
-    ]
-    return [
-        _Result([_of(value, at, batch) for value in raw], [_of(value, at, batch) for value in real])
-        for at in range(batch)
-    ]
-
-
-def _of(value: np.ndarray, index: int, batch: int) -> np.ndarray:
-    """A sample's part of an output."""
-    return value[index] if value.shape[:1] == (batch,) else value
 
 
 def _values(spec: TensorSpec) -> int:

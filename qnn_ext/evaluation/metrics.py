@@ -86,6 +86,12 @@ class Answers:
             self._right[rank] += better < rank
         self._count += 1
 
+    def merge(self, other: Answers) -> None:
+        """Add what was counted on another part of the data."""
+        self._count += other._count
+        for rank, right in other._right.items():
+            self._right[rank] += right
+
     def result(self) -> dict[str, float]:
         return {f"top-{rank}": right / self._count for rank, right in self._right.items()}
 
@@ -104,6 +110,12 @@ class Collected:
             values.append(value)
         if sample.label is not None:
             self._labels.append(sample.label)
+
+    def merge(self, other: Collected) -> None:
+        """Add what follows in another part of the data."""
+        for mine, its in zip(self._values, other._values, strict=True):
+            mine += its
+        self._labels += other._labels
 
     def result(self) -> dict[str, float]:
         name = getattr(self._metric, "__name__", type(self._metric).__name__)
@@ -148,6 +160,12 @@ class Agreeing:
         if self._classifies is not None:
             at = self._classifies
             self._same += int(expected[at].argmax()) == int(found[at].argmax())
+
+    def merge(self, other: Agreeing) -> None:
+        """Add what was counted on another part of the data."""
+        self._same += other._same
+        self._equal += other._equal
+        self._count += other._count
 
     def result(self) -> Agreement:
         same = None if self._classifies is None else self._same / self._count

@@ -61,10 +61,10 @@ Places: TypeAlias = "Place | list[Any] | None"
 def with_open_batch(import_for: Callable[[int], QnnModule], remedy: str) -> QnnModule:
     """The model for one sample, to be called with batches of any size.
 
-    import_for: imports it for a number of samples, the first dimension of every input
+    import_for: imports it for a number of samples, a dimension of every input that takes more than one
     remedy:     how a user fixes that number
 
-    Raises UnsupportedOperatorError, naming the operator, unless every sample is computed independently.
+    Raises OpenBatchError, naming the operator, unless every sample is computed independently.
     """
     single = import_for(1)
     try:
@@ -75,19 +75,29 @@ def with_open_batch(import_for: Callable[[int], QnnModule], remedy: str) -> QnnM
         one, two = single.ir["main"], double.ir["main"]
         params = [_doubled(param.name, param, other) for param, other in zip(one.params, two.params, strict=True)]
         results = _Comparison(one, two, params).results()
-        for spec, place in zip((*single.inputs, *single.outputs), (*params, *results), strict=True):
-            if place is None:
-                raise _Mixed(f"'{spec.name}' does not depend on it")
-            if place != Place(0):
-                raise _Mixed(f"the samples of '{spec.name}' are not along its first dimension")
+        for spec, place in zip(single.outputs, results, strict=True):
+            if place is not None and (place.inner, spec.shape[place.axis]) != (1, 1):
+                raise _Mixed(f"the samples of '{spec.name}' are not a dimension by themselves")
     except _Mixed as error:
-        raise UnsupportedOperatorError(
-            f"the model leaves its batch size open, but {error}; fix the batch size: {remedy}"
-        ) from None
+        refusal = OpenBatchError(f"the model leaves its batch size open, but {error}; fix the batch size: {remedy}")
+        refusal.reason = str(error)
+        raise refusal from None
     inputs, outputs = (
-        tuple(replace(spec, dynamic_batch=True) for spec in specs) for specs in (single.inputs, single.outputs)
+        tuple(
+            spec if place is None else replace(spec, dynamic_batch=True, batch_axis=place.axis) for spec, place in pairs
+        )
+        for pairs in (zip(single.inputs, params, strict=True), zip(single.outputs, results, strict=True))
     )
     return replace(single, inputs=inputs, outputs=outputs)
+
+
+class OpenBatchError(UnsupportedOperatorError):
+    """A model whose batch size is open mixes samples.
+
+    reason: what mixes them
+    """
+
+    reason = ""
 
 
 class _Mixed(Exception):

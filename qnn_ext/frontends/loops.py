@@ -26,6 +26,10 @@ _MOST_COUNTED = 1 << 14
 """Rounds that are counted at import, at a fraction of a millisecond each."""
 
 
+class ChangingStateError(ModelFormatError):
+    """A state has another type after a round."""
+
+
 class UnknownRoundsError(UnsupportedOperatorError):
     """The number of rounds is only known at run time."""
 
@@ -249,12 +253,12 @@ def _block(assembly: Assembly, params: Sequence[relax.Var]) -> Iterator[list[rel
 
 
 def check_states(states: Sequence[relax.Expr], new: Sequence[relax.Expr]) -> None:
-    """Raises ModelFormatError unless the new states have the types of the old ones."""
+    """Raises ChangingStateError unless the new states have the types of the old ones."""
     if len(states) != len(new):
         raise ModelFormatError(f"the loop has {len(states)} states, and its body returns {len(new)}")
     for index, (before, after) in enumerate(zip(states, new, strict=True)):
         if (shape_of(before), str(before.ty.dtype)) != (shape_of(after), str(after.ty.dtype)):
-            raise ModelFormatError(
+            raise ChangingStateError(
                 f"state {index} of the loop changes from {before.ty.dtype} of shape {shape_of(before)} to "
                 f"{after.ty.dtype} of shape {shape_of(after)}: only states that keep their type are supported"
             )

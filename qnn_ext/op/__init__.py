@@ -45,6 +45,7 @@ from .unary import (
     tanh,
     unary_table,
 )
+from .value_range import value_range
 
 __all__ = [
     "OPS",
@@ -108,5 +109,6 @@ __all__ = [
     "table",
     "tanh",
     "unary_table",
+    "value_range",
     "window_sum",
 ]

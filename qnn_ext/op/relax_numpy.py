@@ -207,6 +207,47 @@ def _square_root(call: relax.Call, data: np.ndarray) -> np.ndarray:
         return np.sqrt(data)
 
 
+_UPDATES: dict[str, Callable[[Any, Any], Any]] = {
+    "update": lambda old, new: new,
+    "add": np.add,
+    "mul": np.multiply,
+    "min": extremes.minimum,
+    "max": extremes.maximum,
+}
+
+
+def _scattered(call: relax.Call, data: np.ndarray, targets: list[Any], updates: np.ndarray) -> np.ndarray:
+    """The updates one after another, each at its own index along every axis; addresses stay within the tensor.
+
+    TVM's own kernel puts updates in wrong places if there are fewer of them along an axis before the scattered one.
+    """
+    result, update = data.copy(), _UPDATES[str(call.attrs.reduction)]
+    within = [np.clip(target, 0, size - 1).reshape(-1) for target, size in zip(targets, data.shape, strict=True)]
+    with np.errstate(all="ignore"):
+        for *place, new in zip(*within, updates.reshape(-1), strict=True):
+            result[tuple(place)] = update(result[tuple(place)], new)
+    return result
+
+
+def _scatter_elements(call: relax.Call, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    if str(call.attrs.reduction) not in _UPDATES:
+        return np.asarray(evaluate_with_tvm(call, [data, indices, updates]))
+    axis = int(call.attrs.axis) % data.ndim
+    targets: list[Any] = list(np.indices(indices.shape))
+    targets[axis] = np.where(indices < 0, indices + data.shape[axis], indices)
+    return _scattered(call, data, targets, updates[tuple(map(slice, indices.shape))])
+
+
+def _scatter_nd(call: relax.Call, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    if str(call.attrs.reduction) not in _UPDATES:
+        return np.asarray(evaluate_with_tvm(call, [data, indices, updates]))
+    outer, count = indices.shape[:-1], indices.shape[-1]
+    along: list[Any] = list(np.indices(updates.shape))
+    targets: list[Any] = [np.expand_dims(indices[..., k], tuple(range(len(outer), updates.ndim))) for k in range(count)]
+    targets = [np.broadcast_to(target, updates.shape) for target in targets]
+    return _scattered(call, data, [*targets, *along[len(outer) :]], updates)
+
+
 NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.add": _binary(np.add),
     "relax.subtract": _binary(np.subtract),
@@ -227,6 +268,8 @@ NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.logical_and": lambda call, a, b: np.logical_and(a, b),
     "relax.logical_or": lambda call, a, b: np.logical_or(a, b),
     "relax.logical_not": lambda call, data: np.logical_not(data),
+    "relax.scatter_elements": _scatter_elements,
+    "relax.scatter_nd": _scatter_nd,
     "relax.negative": lambda call, data: -data,
     "relax.sqrt": _square_root,
     "relax.floor": lambda call, data: np.floor(data),

@@ -69,6 +69,11 @@ def with_bodies(mod: IRModule, change: Callable[[IRModule], IRModule]) -> IRModu
     return IRModule({**functions, mod.get_global_var("main"): new.module()["main"]}, attrs=mod.attrs)
 
 
+def everywhere(mod: IRModule, change: Callable[[IRModule], IRModule]) -> IRModule:
+    """change(`mod`), with the same change in the bodies of all its loops, those of loops in loops as well."""
+    return with_bodies(change(mod), lambda body: everywhere(body, change))
+
+
 def _unused(name: str, names: set[str]) -> str:
     found, number = name, 0
     while found in names:

@@ -33,6 +33,7 @@ from .layout.forms import static_shape
 from .lower import workload_of
 from .rewrite import Emit, op_name, rewrite
 from .sink import sink_reshapes
+from .sink_shuffles import sink_shuffles
 
 FLOAT = "float32"
 
@@ -54,7 +55,7 @@ def float_products(mod: IRModule, target: Target) -> IRModule:
         return found
 
     rewritten = rewrite(mod, rule)
-    return sink_reshapes(rewritten) if changed else mod
+    return sink_reshapes(sink_shuffles(rewritten)) if changed else mod
 
 
 class _Operands:
@@ -84,7 +85,7 @@ class _Operands:
         """The dtypes in which the operands may be multiplied, best first."""
         known = constant_value(second) is not None
         if str(first.ty.dtype) == "float16":
-            return [*([(FLOAT, "float16")] if known else []), (FLOAT, FLOAT)]
+            return [("float16", "float16"), *([(FLOAT, "float16")] if known else []), (FLOAT, FLOAT)]
         if self.rounded(first) and self.rounded(second):
             return [(BITS, BITS), *([(FLOAT, BITS)] if known else []), (FLOAT, FLOAT)]
         return [(FLOAT, FLOAT)]

@@ -14,6 +14,8 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 
 from ..op.arguments import data_of
+from ..op.base import shape_of
+from . import legalize_moves as moves
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -37,8 +39,14 @@ def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """The CPU's loops, mapped to threads like all others; TVM's GPU version uses two thread counts in one kernel."""
-    axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
+    """The CPU's loops, mapped to threads like all others; TVM's GPU version uses two thread counts in one kernel. Both
+    are wrong where the updates are fewer along an axis before the scattered one; then one thread does it all."""
+    axis, reduction = int(call.attrs.axis) % len(shape_of(call)), str(call.attrs.reduction)
+    if (
+        shape_of(call.args[1])[:axis] != shape_of(call)[:axis]
+        or shape_of(call.args[1])[axis + 1 :] != shape_of(call)[axis + 1 :]
+    ):
+        return moves.scatter_elements(builder, call)
     return builder.call_te(topi.scatter_elements, *call.args, axis, reduction, primfunc_name_hint="scatter_elements")
 
 

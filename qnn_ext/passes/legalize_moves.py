@@ -1,4 +1,5 @@
-"""Takes without TVM's "fast" mode; concatenations and slices annotated for `program` with what their kernels move.
+"""Takes without TVM's "fast" mode; scatters as kernels of a program; concatenations and slices annotated for `program`
+with what their kernels move.
 
 A note is an attribute of the kernel's function and is lost when the kernel is fused with others: it then does more than
 move.
@@ -15,6 +16,7 @@ from tvm import IRModule, relax, tirx, topi
 from ..numerics.annotations import JOIN, SLICE
 from ..op.arguments import data_of
 from ..op.base import shape_of
+from ..topi_int8.generic import scatter
 from .rewrite import bindings_of, op_name
 
 _MOST_JOINED = 64  # operands of one kernel: it selects among them one by one, and TVM's passes recurse that deep
@@ -93,6 +95,22 @@ def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     mode = "wrap" if call.attrs.mode == "wrap" else "clip"
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     return builder.call_te(topi.take, *call.args, axis, mode=mode, primfunc_name_hint="take")
+
+
+def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """R.scatter_elements as a kernel that a program takes."""
+    axis, reduction = int(call.attrs.axis), str(call.attrs.reduction)
+    if reduction not in scatter.REDUCTIONS:
+        return _legalized(builder, call)
+    return builder.call_te(scatter.scatter_elements, *call.args, axis, reduction, primfunc_name_hint="scatter_elements")
+
+
+def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """R.scatter_nd as a kernel that a program takes."""
+    reduction = str(call.attrs.reduction)
+    if reduction not in scatter.REDUCTIONS:
+        return _legalized(builder, call)
+    return builder.call_te(scatter.scatter_nd, *call.args, reduction, primfunc_name_hint="scatter_nd")
 
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -20,13 +20,12 @@ from ..numerics import bfloat16
 from ..op.arguments import factors_of, with_data
 from ..op.base import constant, constant_value
 from ..op.relax_table import traits_of
-from .bodies import with_bodies
+from ..qparams import PRECISIONS
+from .bodies import everywhere
 from .layout.propagation import rebuild
 from .rewrite import Emit, rewrite
 
-HALVES = ("bfloat16", "float16")
-PRECISIONS = ("float32", *HALVES)
-"""Those in which products of floats can be computed."""
+HALVES = PRECISIONS[1:]
 
 _LARGEST = float(np.finfo(np.float16).max)
 
@@ -37,8 +36,7 @@ def at_precision(mod: IRModule, precision: str) -> IRModule:
         raise QnnError(f"precision: must be one of {', '.join(map(repr, PRECISIONS))}, found {precision!r}")
     if precision == "float32":
         return mod
-    change = partial(_at_precision, precision=precision)
-    return with_bodies(change(mod), change)
+    return everywhere(mod, partial(_at_precision, precision=precision))
 
 
 def _at_precision(mod: IRModule, precision: str) -> IRModule:

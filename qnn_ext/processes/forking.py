@@ -2,7 +2,8 @@
 
 `os.fork` copies only the thread that calls it; a lock that another thread holds at that moment stays held in the child
 for ever. So the forking thread first takes every lock, and both processes release them. At that point no thread is in
-the middle of a call, and what the locks protect is consistent in the child. `around` adds other work that a fork needs.
+the middle of a call, and what the locks protect is consistent in the child. `around` and `afterwards` add
+other work that a fork needs.
 """
 
 from __future__ import annotations
@@ -54,11 +55,17 @@ _LONGEST = 10.0  # seconds
 
 
 _around: list[Callable[[], None]] = []
+_after: list[Callable[[], None]] = []
 
 
 def around(function: Callable[[], None]) -> None:
     """Have the forking thread call a function right before the fork, and first thing in the new process."""
     _around.append(function)
+
+
+def afterwards(function: Callable[[], None]) -> None:
+    """Have the new process call a function after a fork, before it runs anything else."""
+    _after.append(function)
 
 
 def _take() -> None:
@@ -78,7 +85,7 @@ def _let_go() -> None:
 
 
 def _begin() -> None:
-    for function in _around:
+    for function in (*_around, *_after):
         function()
     _let_go()
 

@@ -21,6 +21,7 @@ from .partition import partitions
 from .pipeline import quantize
 from .ranges import Range, integer_range, qparams_of
 from .realize import realize, simulate
+from .shards import Shards
 from .smooth import smooth
 from .stages import Stages, stages
 from .table import CalibrationTable, fingerprint
@@ -33,6 +34,7 @@ __all__ = [
     "LayerConfig",
     "QConfig",
     "Range",
+    "Shards",
     "Site",
     "Stages",
     "analyze",

@@ -141,14 +141,15 @@ def analyze(
     dataset: Any,
     config: QConfig | None = None,
     samples: int = 64,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[str, float], None] = lambda stage, share: None,
 ) -> Analysis:
     """Measure how much accuracy quantizing `annotated` with these ranges costs.
 
     annotated: float, with qnn.observe where `realize` would quantize
     ranges:    site → range, a CalibrationTable
     dataset:   as `quantize` takes it; the first `samples` batches of it are used
-    progress:  called with (batches done, batches to do)
+    progress:  called with what is being done and the share of all work that was done before. The errors of the outputs
+               are known early, and then part of that text
 
     Raises QuantizationError when nothing is annotated, ranges are missing or the data set is empty.
     """
@@ -216,11 +217,18 @@ class _Measurement:
         self._alone = {layer.name: FidelityMeter() for layer in layers}
         self._whole = {name: FidelityMeter() for name in outputs}
 
-    def run(self, data: Sequence[Sequence[np.ndarray]], progress: Callable[[int, int], None] | None) -> Analysis:
-        for done, batch in enumerate(data):
-            self._measure(list(batch))
-            if progress is not None:
-                progress(done + 1, len(data))
+    def run(self, data: Sequence[Sequence[np.ndarray]], progress: Callable[[str, float], None]) -> Analysis:
+        """First what takes two runs for each batch, then each layer alone, which takes one for each batch and layer."""
+        work = 2 + len(self._layers)
+        exact: list[np.ndarray] = []
+        for index, batch in enumerate(data):
+            progress(f"all layers, batch {index + 1} of {len(data)}", 2 * index / len(data) / work)
+            exact.append(self._measure(list(batch)))
+        found = ", ".join(f"{name} {meter.result.sqnr:.1f} dB" for name, meter in self._whole.items())
+        for index, layer in enumerate(self._layers):
+            progress(f"{found}; layer {index + 1} of {len(self._layers)} alone", (2 + index) / work)
+            for batch, reference in zip(data, exact, strict=True):
+                self._alone[layer.name].add(reference, self._run(list(batch), layer.sites)[0])
         for meter in self._sites.values():
             if meter.value is not None:
                 meter.add(meter.value)
@@ -240,7 +248,8 @@ class _Measurement:
         switches = np.array([one.site.name in on for one in self._program.sites])
         return list(self._engine.run([*batch, switches]).values())
 
-    def _measure(self, batch: list[np.ndarray]) -> None:
+    def _measure(self, batch: list[np.ndarray]) -> np.ndarray:
+        """Measure a batch with all layers quantized; returns the exact first output."""
         exact = self._run(batch, frozenset())
         simulated = self._run(batch, frozenset(self._sites))
         for index, name in enumerate(self._outputs):
@@ -248,10 +257,10 @@ class _Measurement:
         for layer in self._layers:
             index = self._tensors[layer.result]
             self._together[layer.name].add(exact[index], simulated[index])
-            self._alone[layer.name].add(exact[0], self._run(batch, layer.sites)[0])
         for meter in self._sites.values():
             if meter.tensor is not None:
                 meter.add(exact[self._tensors[meter.tensor]])
+        return exact[0]
 
 
 class _SiteMeter:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from warnings import warn
+
+import numpy as np
 
 from ..compiling.build import compile_module
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
+from .alternatives import Choice, Table, alternatives
 from .annotate import Site, sites
-from .calibrators import CALIBRATORS, COMPARED, Auto, Calibrator, OutputError, Settings, make_calibrator
+from .calibrators import CALIBRATORS, Auto, Calibrator, OutputError, Settings, make_calibrator
 from .choose import choose_ranges, choose_table, comparable
-from .collect import Reader, collect
+from .collect import Reader, collect, collect_shards
 from .config import QConfig, current_config
-from .dataset import Batches, batches
+from .dataset import Batches, ShardedBatches, batches
 from .engines import engine_of, shared_engines
 from .instrument import instrument
 from .ranges import Range
@@ -28,9 +32,8 @@ def calibrate(
 ) -> CalibrationTable:
     """The range of every site of an annotated module.
 
-    dataset:  as `dataset.batches` takes it; one pass over it suffices, unless calibrate_chunk_by asks for more or the
-              mode is "output_error". None will do if every range is fixed, or chosen as by "global_scale", which is
-              then what "auto" means
+    dataset:  as `dataset.batches` takes it, also in Shards. None will do if every range is fixed, or chosen as by
+              "global_scale", which is then what "auto" means
     config:   the QConfig, by default that of the innermost `with qconfig(...)`
     progress: show a progress bar
 
@@ -41,6 +44,7 @@ def calibrate(
     fixed = {site.name: _fixed_range(site, config) for site in found}
     assigned = _assign([site for site in found if fixed[site.name] is None], config, dataset is not None)
     reading = [name for name, calibrator in assigned.items() if calibrator.needs_data]
+    dataset = batches(dataset, annotated.inputs) if reading else dataset  # which counts them in its first pass
     auto = {name: one for name, one in assigned.items() if isinstance(one, Auto)}
     with shared_engines():
         if reading:
@@ -50,9 +54,25 @@ def calibrate(
         if candidates:
             ranges |= choose_ranges(annotated, candidates, ranges, dataset, config)
         if auto and not annotated.states:  # with states there is no program that takes all ranges
-            modes = [{name: one.by_mode(mode, name) for name, one in auto.items()} for mode in COMPARED]
-            ranges = choose_table(annotated, [{**ranges, **found} for found in modes], reading, dataset, config)
+            tables = alternatives(auto, ranges, found)
+            again = partial(_recalibrated, annotated, found, ranges, {name: assigned[name] for name in reading})
+            ranges = choose_table(annotated, tables, again, reading, dataset, config)
     return CalibrationTable(ranges)
+
+
+def _recalibrated(
+    annotated: QnnModule,
+    found: Sequence[Site],
+    ranges: Table,
+    assigned: Mapping[str, Calibrator],
+    data: list[list[np.ndarray]],
+) -> dict[Choice, Table]:
+    """The tables of all choices, from these batches alone. assigned: of the sites that are read"""
+    instrumented = comparable(annotated, {}, list(assigned))
+    reader = Reader(instrumented.sites, assigned).fresh()
+    collect(engine_of(instrumented.module), reader, data)
+    auto = {name: one for name, one in reader.calibrators.items() if isinstance(one, Auto)}
+    return alternatives(auto, ranges, found)
 
 
 def _fixed_range(site: Site, config: QConfig) -> Range | None:
@@ -107,21 +127,25 @@ def _settings(site: Site, config: QConfig) -> Settings:
 
 
 def _collect(
-    annotated: QnnModule, dataset: Any, calibrators: dict[str, Calibrator], config: QConfig, progress: bool
+    annotated: QnnModule, samples: Batches, calibrators: dict[str, Calibrator], config: QConfig, progress: bool
 ) -> None:
     """Feed the tensors of these sites to their calibrators, calibrate_chunk_by sites in each pass over the data."""
     names = list(calibrators)
     size = len(names) if config.calibrate_chunk_by < 0 else config.calibrate_chunk_by
     chunks = [names[start : start + size] for start in range(0, len(names), size)]
-    samples = batches(dataset, annotated.inputs)
     workers = 1 if annotated.states else config.num_workers
+    mapped = isinstance(samples, ShardedBatches) and samples.dataset.map is not None and not annotated.states
     compares = any(isinstance(one, Auto) for one in calibrators.values()) and not annotated.states
     with _progress_bar(samples, len(chunks), progress) as advance:
         for chunk in chunks:
-            shared = compares and len(chunks) == workers == 1  # the program that compares modes
+            shared = compares and len(chunks) == workers == 1 and not mapped  # the program that compares modes
             instrumented = comparable(annotated, {}, chunk) if shared else instrument(annotated, chunk)
-            engine = engine_of(instrumented.module) if workers == 1 else compile_module(instrumented.module)
             reader = Reader(instrumented.sites, {name: calibrators[name] for name in chunk})
+            if mapped:
+                assert isinstance(samples, ShardedBatches)
+                collect_shards(compile_module(instrumented.module), reader, samples, advance)
+                continue
+            engine = engine_of(instrumented.module) if workers == 1 else compile_module(instrumented.module)
             collect(engine, reader, samples, workers, advance)
 
 

@@ -4,13 +4,18 @@ the error of the model's outputs."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..compiling.coverage import macs_of
+from ..errors import QuantizationWarning
 from ..module import QnnModule
 from ..op.observe import observed_sites
+from ..passes.rewrite import bindings_of
+from .alternatives import USUAL, Choice, Table, distinct
 from .config import QConfig
 from .dataset import batches
 from .engines import engine_of
@@ -21,7 +26,8 @@ from .switchable import Observed, observations
 from .tentative import tentative
 
 _ROWS = 512  # of each product
-_MOST_BATCHES = 32  # on which outputs are compared
+_COMPARED = 32, 256  # batches on which outputs are compared, at most, of large and of small models
+_LARGE = 1 << 28  # multiply-accumulates of a batch
 
 
 def choose_ranges(
@@ -73,33 +79,78 @@ def comparable(annotated: QnnModule, quantized: Mapping[str, Observed], sites: C
 
 
 def choose_table(
-    annotated: QnnModule, tables: Sequence[dict[str, Range]], sites: Collection[str], dataset: Any, config: QConfig
-) -> dict[str, Range]:
-    """The table with the highest SQNR of the model's worst output, on the first batches; of equals, the first.
+    annotated: QnnModule,
+    tables: Mapping[Choice, Table],
+    recalibrated: Callable[[list[list[np.ndarray]]], Mapping[Choice, Table]],
+    sites: Collection[str],
+    dataset: Any,
+    config: QConfig,
+) -> Table:
+    """The best table, by the error of the model's worst output on the first batches.
+
+    1. None whose error is larger than that of any usual choice.
+    2. If several are left, each choice is made again, from the even batches for the odd ones and from the odd for the
+       even: on its own data no range looks better than one that clips nothing. The smallest error counts; of equals,
+       the first.
 
     What is in loops stays in float while tables are compared: their ranges follow those of the rest of the model.
-    sites: of which the caller has asked for the tensors, so that the same program runs. Raises QuantizationError.
+    tables: usual choices first; recalibrated: the tables that are found from these batches alone; sites: of which the
+    caller has asked for the tensors, so that the same program runs. Raises QuantizationError.
     """
-    if not observed_sites(annotated.ir):
-        return tables[0]
-    data = [list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), _MOST_BATCHES)]
-    count = len(annotated.outputs)
+    tables = distinct(tables)
+    if not observed_sites(annotated.ir) or len(tables) == 1:
+        return next(iter(tables.values()))
+    data = [list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), _most(annotated))]
+    outputs = _Outputs(annotated, sites, data, config)
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):  # infinities: then none is better than another
+        warnings.simplefilter("ignore", QuantizationWarning)  # those of the result are shown
+        errors: dict[Choice, float] = {}
+        limit = np.inf
+        for choice, table in tables.items():
+            errors[choice] = outputs.error([(table, slice(None))], limit)
+            limit = min(limit, errors[choice]) if choice in USUAL else limit
+        left = [choice for choice, error in errors.items() if error <= limit] or list(tables)[:1]
+        best, least = left[0], np.inf
+        if len(left) > 1 and len(data) > 1:
+            even, odd = recalibrated(data[::2]), recalibrated(data[1::2])
+            for choice in left:
+                error = outputs.error([(odd[choice], slice(0, None, 2)), (even[choice], slice(1, None, 2))], least)
+                if error < least:
+                    best, least = choice, error
+    return tables[best]
 
-    def outputs(quantized: Mapping[str, Observed]) -> Iterator[list[np.ndarray]]:
-        engine = engine_of(comparable(annotated, quantized, sites).module)
+
+def _most(annotated: QnnModule) -> int:
+    """How many batches are compared: of small models more, since they cost little."""
+    macs = sum(macs_of(binding.value) or 0 for binding in bindings_of(annotated.ir["main"]))
+    fewest, most = _COMPARED
+    return min(most, fewest * max(1, _LARGE // max(1, macs)))
+
+
+class _Outputs:
+    """The model's outputs on some batches, against those of the float model."""
+
+    def __init__(
+        self, annotated: QnnModule, sites: Collection[str], data: list[list[np.ndarray]], config: QConfig
+    ) -> None:
+        self._annotated, self._sites, self._data, self._config = annotated, sites, data, config
+        self._exact = list(self._of({}, data))
+        signal = np.sum([[_energy(x) for x in arrays] for arrays in self._exact], axis=0)
+        self._signal = np.maximum(signal, np.finfo(np.float64).tiny)
+
+    def error(self, parts: Sequence[tuple[Mapping[str, Range], slice]], limit: float) -> float:
+        """Σ (x − y)² / Σ x² of the worst output, with the ranges of a table on these batches, of another on those; or
+        what already exceeds `limit`: further batches only add to it."""
+        noise = np.zeros(len(self._annotated.outputs))
+        for table, kept in parts:
+            observed = {one.site.name: one for one in observations(self._annotated, table, self._config)}
+            for exact, found in zip(self._exact[kept], self._of(observed, self._data[kept]), strict=True):
+                noise += [_energy(x.astype(np.float64) - y) for x, y in zip(exact, found, strict=True)]
+                if (noise / self._signal).max() > limit:
+                    return float((noise / self._signal).max())
+        return float((noise / self._signal).max())
+
+    def _of(self, quantized: Mapping[str, Observed], data: Sequence[list[np.ndarray]]) -> Iterator[list[np.ndarray]]:
+        engine = engine_of(comparable(self._annotated, quantized, self._sites).module)
         for batch in data:
-            yield list(engine.run(batch).values())[:count]
-
-    exact = list(outputs({}))
-    signal = np.sum([[_energy(x) for x in arrays] for arrays in exact], axis=0)
-
-    def noise(table: Mapping[str, Range]) -> float:
-        observed = {one.site.name: one for one in observations(annotated, table, config)}
-        pairs = zip(exact, outputs(observed), strict=True)
-        with np.errstate(invalid="ignore"):  # a model may return infinities: then no table is better than another
-            errors = np.sum(
-                [[_energy(x.astype(np.float64) - y) for x, y in zip(*pair, strict=True)] for pair in pairs], 0
-            )
-            return float((errors / np.maximum(signal, np.finfo(np.float64).tiny)).max())
-
-    return min(tables, key=noise)
+            yield list(engine.run(batch).values())[: len(self._annotated.outputs)]

@@ -1,6 +1,6 @@
 """Collection: an instrumented model runs over the data, in this process or in several, and calibrators see its tensors.
 
-The result does not depend on the number of processes: statistics of parts merge into those of the whole.
+The result does not depend on the number of processes or machines: statistics of parts merge into those of the whole.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..errors import QuantizationError
+from ..module import TensorSpec
 from ..processes.channel import Closed, to_child
 from ..processes.children import Child, ended_with
 from ..processes.cores import default_threads
 from ..running.engine import Engine
-from .calibrators import Calibrator
+from .calibrators import Calibrator, Position
+from .dataset import ShardedBatches, batches
 from .engines import Runner
+from .shards import shard_named
 
 Batch: TypeAlias = Sequence[np.ndarray]
 
@@ -37,7 +41,7 @@ class Reader:
     sites: tuple[tuple[str, ...], ...]
     calibrators: Mapping[str, Calibrator]
 
-    def read(self, engine: Runner, batches: Iterable[tuple[int, Batch]]) -> Iterator[None]:
+    def read(self, engine: Runner, batches: Iterable[tuple[Position, Batch]]) -> Iterator[None]:
         """Run the model on the numbered batches and feed its tensors to the calibrators; yields after each batch.
 
         Large tensors are counted by as many threads as the model runs on. Raises QuantizationError, InputError.
@@ -51,9 +55,14 @@ class Reader:
                     pass
                 yield
 
-    def _show(self, names: Sequence[str], array: np.ndarray, index: int) -> None:
+    def _show(self, names: Sequence[str], array: np.ndarray, index: Position) -> None:
         for name in names:
             self.calibrators[name].collect(name, array, index)
+
+    def fresh(self) -> Reader:
+        """The same reader before any data. Its calibrators may have seen other sites, which nobody shall add again."""
+        new = {id(one): type(one)(one.settings) for one in self.calibrators.values()}
+        return Reader(self.sites, {name: new[id(one)] for name, one in self.calibrators.items()})
 
     def merge(self, other: Reader) -> None:
         """Add what the same reader has collected in another process."""
@@ -86,7 +95,7 @@ def collect(
         return
     assert isinstance(engine, Engine), "several processes load it from a file"
     source = _Source(batches, advance)
-    with _workers(engine, reader, num_workers) as workers, ThreadPoolExecutor(num_workers) as pool:
+    with _workers(engine, reader.fresh(), num_workers) as workers, ThreadPoolExecutor(num_workers) as pool:
         try:
             for done in as_completed([pool.submit(_read_all, worker, source) for worker in workers]):
                 reader.merge(done.result())
@@ -94,6 +103,32 @@ def collect(
             for worker in workers:
                 worker.kill()  # also ends the threads that wait for them
             raise
+
+
+def collect_shards(
+    engine: Engine, reader: Reader, samples: ShardedBatches, advance: Callable[[], None] = lambda: None
+) -> None:
+    """As `collect`, on each shard where their map calls. Raises what that raises."""
+    shards = samples.dataset
+    assert shards.map is not None
+    task = partial(_collected, engine.clone(shards.num_threads), reader.fresh(), samples.inputs)
+    samples.count = 0
+    for found, count in shards.map(task, list(enumerate(shards.shards))):
+        reader.merge(found)
+        samples.count += count
+        for _ in range(count):
+            advance()
+
+
+def _collected(
+    engine: Engine, reader: Reader, inputs: Sequence[TensorSpec], item: tuple[int, Any]
+) -> tuple[Reader, int]:
+    """What the reader collects on one shard, and the number of its batches."""
+    index, shard = item
+    own = reader.fresh()  # a map may call several times in one process
+    with shard_named(index):
+        numbered = (((index, position), batch) for position, batch in enumerate(batches(shard, inputs)))
+        return own, sum(1 for _ in own.read(engine, numbered))
 
 
 class _Source:

@@ -20,6 +20,7 @@ from ..errors import InputError, QuantizationError
 from ..files.reading import Npz, read_npy
 from ..images import load_image
 from ..module import TensorSpec
+from .shards import Shards, shard_named
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ARRAY_SUFFIXES = (".npy", ".npz")
@@ -75,6 +76,27 @@ class Batches:
         )
 
 
+class ShardedBatches(Batches):
+    """The batches of all shards, one shard after another. A shard is looked at when its turn comes: its files may be on
+    another machine."""
+
+    def __init__(self, dataset: Shards, inputs: Sequence[TensorSpec]) -> None:
+        super().__init__(tuple, inputs, None)
+        self.dataset = dataset
+        self._parts: dict[int, Batches] = {}  # what can be read only once is kept
+
+    def __iter__(self) -> Iterator[list[np.ndarray]]:
+        count = 0
+        for index, shard in enumerate(self.dataset.shards):
+            with shard_named(index):
+                if index not in self._parts:
+                    self._parts[index] = batches(shard, self.inputs)
+                for batch in self._parts[index]:
+                    yield batch
+                    count += 1
+        self.count = count
+
+
 def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
     """The data set as a checked stream of the model's batches.
 
@@ -85,12 +107,15 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
              a callable that returns such an iterable, called once per pass
              the path of an .npy or .npz file (arrays by input name), or of a folder of such files or of photos
              an ImageFolder
+             Shards: several of these
     inputs:  of the model; larger batches are cut to theirs, a sample without batch dimension gets one
 
     Raises QuantizationError at once for anything that is no data set, and while iterating for samples that do not fit.
     """
     if isinstance(dataset, Batches):
         return dataset
+    if isinstance(dataset, Shards):
+        return ShardedBatches(dataset, inputs)
     if dataset is None:
         raise QuantizationError("calibration needs a data set: pass dataset=..., or a calibration table")
     if isinstance(dataset, (str, os.PathLike)):

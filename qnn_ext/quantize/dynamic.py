@@ -18,7 +18,7 @@ from ..errors import QuantizationError
 from ..module import QnnModule
 from ..op.base import constant, definition_of
 from ..op.observe import OBSERVE
-from ..passes.bodies import with_bodies
+from ..passes.bodies import everywhere
 from ..passes.rewrite import Emit, rewrite
 from .annotate import Site, annotate, sites
 from .config import QConfig
@@ -53,7 +53,7 @@ def dynamic(folded: QnnModule, config: QConfig) -> QnnModule:
     def changed(mod: IRModule) -> IRModule:
         return rewrite(mod, rule)
 
-    marked = replace(annotated, ir=with_bodies(changed(annotated.ir), changed))
+    marked = replace(annotated, ir=everywhere(annotated.ir, changed))
     table = {
         site.name: weight_range(site.value, site.axis, config.weight_scale, site.bits, site=site.name)
         for site in by_name.values()

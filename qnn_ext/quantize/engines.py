@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 from ..compiling.build import compile_module
-from ..module import ByPosition, QnnModule, TensorSpec, in_model_order
+from ..module import ByPosition, QnnModule, TensorSpec, in_model_order, run_by_sample
 from ..op.base import constant_value
 from ..passes.rewrite import Rebuild
 from ..running.engine import Engine
@@ -84,14 +84,12 @@ class _Shared(ByPosition):
     def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         """Outputs by name, as Engine.run."""
         values = [np.asarray(value) for value in in_model_order(inputs, self._module.inputs)]
-        if not self._module.inputs or not self._module.inputs[0].dynamic_batch:
-            return self._once(values)
-        singles = [self._once([value[i : i + 1] for value in values]) for i in range(len(values[0]))]
-        return {name: np.concatenate([single[name] for single in singles]) for name in singles[0]} if singles else {}
+        inputs, outputs = self._module.inputs, self._module.outputs
+        found = run_by_sample(self._once, values, inputs, outputs)
+        return {spec.name: value for spec, value in zip(outputs, found, strict=True)}
 
-    def _once(self, values: list[np.ndarray]) -> dict[str, Any]:
-        found = self._engine.run([*values, *self._constants]).values()
-        return {spec.name: value for spec, value in zip(self._module.outputs, found, strict=True)}
+    def _once(self, values: list[np.ndarray]) -> list[np.ndarray]:
+        return list(self._engine.run([*values, *self._constants]).values())
 
     def reset_state(self) -> None:
         """Nothing: these modules have no states."""

@@ -17,7 +17,7 @@ from ..op.traits import Product
 from ..passes.layout.forms import channels_last_order
 from ..passes.layout.propagation import wants_channels_last
 from ..passes.rewrite import Rebuild, operands
-from .annotate.loop_products import instrumented_loop
+from .annotate.loop_products import Fields, with_rounds
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,11 @@ def instrument(annotated: QnnModule, sites: Collection[str], with_outputs: bool 
     new = Rebuild(annotated.ir["main"])
     observed: dict[Any, list[str]] = {}
     channels_first: set[Any] = set()
+    fields = Fields()
     with new.main():
         for binding in new.bindings:
+            if fields.replace(binding, new.environment):
+                continue
             value = new.substituted(binding.value)
             if definition_of(value) is OBSERVE:
                 new.environment[binding.var] = value.args[0]
@@ -46,20 +49,18 @@ def instrument(annotated: QnnModule, sites: Collection[str], with_outputs: bool 
                 if name in sites:
                     observed.setdefault(value.args[0], []).append(name)
                 continue
-            inside: dict[str, int] = {}
             loop = Loop.of(value)
             if loop is not None:
-                loop, inside = instrumented_loop(loop)
-                value = loop.call()
+                fields.of[binding.var], inside = with_rounds(loop, new.builder.emit)
+                observed.update({tensor: [name] for name, tensor in inside.items() if name in sites})
+                continue
             var = new.environment[binding.var] = new.builder.emit(value, name_hint=binding.var.name)
-            for name in (name for name in inside if name in sites):
-                observed[new.builder.emit(relax.TupleGetItem(var, inside[name]))] = [name]
             if _is_channels_first(value, channels_first):
                 channels_first.add(var)
         tensors = [_with_channels_last(var, var in channels_first, new.builder) for var in observed]
         own = annotated.outputs if with_outputs else ()
-        fields = results_of(annotated.ir["main"]) if own or annotated.states else []
-        results = [new.substituted(field) for field in fields]
+        old = results_of(annotated.ir["main"]) if own or annotated.states else []
+        results = [new.substituted(result) for result in old]
         new.result = relax.Tuple([*results[: len(own)], *tensors, *results[len(annotated.outputs) :]])
     specs = tuple(
         TensorSpec(names[0], shape_of(tensor), str(tensor.ty.dtype))

@@ -20,7 +20,7 @@ from ..op.base import constant, constant_value, definition_of, shape_of
 from ..op.compound import permute
 from ..op.observe import OBSERVE
 from ..op.relax_table import traits_named, traits_of
-from ..passes.bodies import with_bodies
+from ..passes.bodies import everywhere
 from ..passes.qdq_to_integer import qdq_to_integer
 from ..passes.rewrite import Emit, op_name, rewrite
 from ..qparams import QParams, dtype_range
@@ -69,7 +69,7 @@ def simulate(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) 
     def simulated(mod: IRModule) -> IRModule:
         return _Simulation(named, parameters).of(mod)
 
-    return replace(annotated, ir=with_bodies(simulated(annotated.ir), simulated))
+    return replace(annotated, ir=everywhere(annotated.ir, simulated))
 
 
 def site_qparams(found: list[Site], table: Mapping[str, Range], config: QConfig) -> dict[str, QParams]:

@@ -15,7 +15,7 @@ from ..module import QnnModule, TensorSpec
 from ..op.base import call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE, observe
 from ..op.relax_table import traits_of
-from ..passes.bodies import every_binding, with_bodies
+from ..passes.bodies import every_binding, everywhere
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
@@ -151,7 +151,7 @@ def with_ranges(annotated: QnnModule, table: CalibrationTable) -> QnnModule:
     def changed(mod: IRModule) -> IRModule:
         return rewrite(mod, rule)
 
-    return replace(annotated, ir=with_bodies(changed(annotated.ir), changed))
+    return replace(annotated, ir=everywhere(annotated.ir, changed))
 
 
 # ---- what is quantized -------------------------------------------------------------------------------------------

@@ -17,11 +17,14 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
+from ..compiling.codegen import generate_code
+from ..running.threads import use_tvm_threads
 from ..targets.features import backend_of
 from ..targets.names import make_target
 from ..topi_int8.cpu.dot import DotInstruction
 from ..topi_int8.cpu.fma import instructions_of
-from ..topi_int8.x86.intrin import INSTRUCTIONS
+from ..topi_int8.x86.intrin import BFLOAT16_DOTS, INSTRUCTIONS
+from ..tvm_runtime import set_up
 
 STEPS = 2048  # activations of up to 16 bytes: 32 KB at most, which is what L1 caches hold
 PASSES = 32
@@ -57,7 +60,7 @@ def measure(threads: int, size: int, repeat: int = 20) -> Machine:
     target = make_target("native", threads)
     rates: list[float | None] = []
     names = []
-    for instruction in (fastest_dot(target), _fastest_fma(target)):
+    for instruction in (fastest(arithmetic, target) for arithmetic in ("int8", "float32")):
         if instruction is None:
             rates.append(None)
             continue
@@ -69,13 +72,15 @@ def measure(threads: int, size: int, repeat: int = 20) -> Machine:
     return Machine(threads, ", ".join(names), rates[0], rates[1], moved, moved / seconds(repeat))
 
 
-def fastest_dot(target: Target) -> DotInstruction | None:
-    """The fastest int8 dot-product instruction of an x86 CPU; None on others, whose peak is not measured."""
-    return next((found for found in INSTRUCTIONS if found.available(target)), None)
+ARITHMETIC = ("int8", "float32", "bfloat16")
+"""What products multiply. Sums of int8 are of int32, the others' of float32."""
 
 
-def _fastest_fma(target: Target) -> DotInstruction | None:
-    return next((found for found in instructions_of(backend_of(target)) if found.available(target)), None)
+def fastest(arithmetic: str, target: Target) -> DotInstruction | None:
+    """The instruction with the most multiply-adds of a kind that a CPU has; None where none is known, as for integers
+    on all CPUs but x86, whose peak is not measured."""
+    kinds = {"int8": INSTRUCTIONS, "float32": instructions_of(backend_of(target)), "bfloat16": BFLOAT16_DOTS}
+    return next((found for found in kinds[arithmetic] if found.available(target)), None)
 
 
 @cache
@@ -102,7 +107,7 @@ def dot_products(instruction: DotInstruction, threads: int) -> tuple[Seconds, in
 
     def product(t: Any, lane: Any) -> Any:
         factor = weight[t % weights, axes[2], lane, 0] if chained else weight[t % weights, lane, axes[2]]
-        return data[axes[1], axes[2]].astype(dtypes[2]) * factor.astype(dtypes[2])
+        return instruction.value(data[axes[1], axes[2]]) * instruction.value(factor)
 
     total = te.compute(shapes[2], lambda p, t, lane: te.sum(product(t, lane), axis=axes), name="total")
     sch = Schedule(te.create_prim_func([data, weight, total]))
@@ -121,9 +126,8 @@ def dot_products(instruction: DotInstruction, threads: int) -> tuple[Seconds, in
     sch.unroll(t)
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, 100, shape).astype(dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
-    return _timed(tvm.compile(sch.mod, target=target), arrays, threads), 2 * math.prod(
-        shapes[2]
-    ) * PASSES * STEPS * span
+    operations = 2 * math.prod(shapes[2]) * PASSES * STEPS * span
+    return _timed(generate_code(sch.mod, target), arrays, threads), operations
 
 
 @cache
@@ -150,11 +154,12 @@ def reads(size: int, threads: int) -> tuple[Seconds, int]:
 
 
 def _timed(kernel: Any, arrays: Sequence[np.ndarray], threads: int) -> Seconds:
+    set_up()  # or TVM's pool has a thread for every second core
     buffers = [tvm.runtime.tensor(array) for array in arrays]
     evaluate = kernel.mod.time_evaluator
 
     def seconds(number: int) -> float:
-        tvm.get_global_func("runtime.config_threadpool")(1, threads)
+        use_tvm_threads(threads)
         return min(map(float, evaluate("main", tvm.cpu(), number=1, repeat=number)(*buffers).results))
 
     return seconds

@@ -195,13 +195,18 @@ def _state(value: Any, where: str) -> None:
 
 
 def _spec(value: Any, where: str) -> None:
-    _fields(name=_text, shape=_shape, dtype=_one_of(*DTYPES), qparams=_none_or(_qparams), dynamic_batch=_truth)(
-        value, where
-    )
+    _fields(
+        name=_text,
+        shape=_shape,
+        dtype=_one_of(*DTYPES),
+        qparams=_none_or(_qparams),
+        dynamic_batch=_truth,
+        optional={"batch_axis": _whole(0, _MOST_DIMENSIONS - 1)},
+    )(value, where)
     _tensor(value, where)
-    shape, qparams = value["shape"], value["qparams"]
+    shape, qparams, axis = value["shape"], value["qparams"], value.get("batch_axis", 0)
     if value["dynamic_batch"]:
-        _require(list(shape[:1]) == [1], f"{where}.shape", "a batch of 1, as the batch is dynamic", shape)
+        _require(list(shape[axis : axis + 1]) == [1], f"{where}.shape", "a batch of 1, as the batch is dynamic", shape)
     if qparams is not None and qparams["axis"] is not None:
         axis, count = qparams["axis"], len(qparams["scale"])
         _require(

@@ -170,6 +170,12 @@ class Engine(ByPosition):
         return best
 
     @property
+    def used_threads(self) -> int:
+        """The most threads that a call runs on: `num_threads`, or fewer if the model was compiled for fewer."""
+        program = self._variant.program
+        return self.num_threads if program is None else min(self.num_threads, program.tasks)
+
+    @property
     def tir(self) -> Any:
         """The lowered tvm.IRModule, if the engine was built in this process; None after `load`."""
         return self._built and self._built.recalled().lowered
@@ -238,7 +244,7 @@ class Engine(ByPosition):
                 return self._run_once(inputs)
         arrays = check_inputs(inputs, self.inputs)
         with self._lock:
-            return run_by_sample(self._run_once, arrays, self.inputs)
+            return run_by_sample(self._run_once, arrays, self.inputs, self.outputs)
 
     def _fit(self, inputs: tuple[np.ndarray, ...]) -> bool:
         """Whether the inputs can be used unchanged. In most calls they can, and small models take only microseconds."""
@@ -358,7 +364,7 @@ class Engine(ByPosition):
         """The executor with its inputs set, to zeros unless given; if the batch is symbolic, to the first sample."""
         arrays = check_inputs(inputs or zeros(self.inputs), self.inputs)
         executor = self._ready()
-        executor.set_inputs([a[:1] if spec.dynamic_batch else a for a, spec in zip(arrays, self.inputs, strict=True)])
+        executor.set_inputs([spec.sample(array, 0) for array, spec in zip(arrays, self.inputs, strict=True)])
         return executor
 
     # ---- look inside, keep ---------------------------------------------------------------------------------------

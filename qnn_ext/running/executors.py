@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..errors import QnnError
 from ..module import Check, State, TensorSpec
 from .kernels import Kernel
 from .model import Layout
-from .threads import ThreadCount, on_one_thread, use_threads
+from .threads import ThreadCount, on_one_thread, on_threads, threads_for
 
 
 class Executor(Protocol):
@@ -82,7 +83,8 @@ class ProgramExecutor:
         self._tensor, self._workspace = tvm_runtime.tensor(np.zeros(layout.workspace, np.uint8))
         self._regions = self._workspace, weights
         self._tasks = min(tasks, layout.tasks)
-        self._threads = ThreadCount(self._tasks)
+        self._threads = threads_for(library)
+        self._counted = ThreadCount(self._tasks, self._threads)
         self._states, self._checks = states, checks
         self._stamps = self._view(0, layout.stamps, (layout.steps + 1,), "int64")
         carried = [_Value(state.initial.shape, str(state.initial.dtype)) for state in states]
@@ -112,7 +114,7 @@ class ProgramExecutor:
         if self._tasks == 1:
             on_one_thread(self._function, *self._args)
         else:
-            self._threads.run(self._on)
+            self._counted.run(self._on)
         if self._status is not None:
             raise_for(self._status, self._checks)
         results = [view.copy() for view in self._outputs]
@@ -125,29 +127,28 @@ class ProgramExecutor:
     def _on(self, count: int) -> None:
         self._function(*self._addresses, count, 0)
 
-    def _ready(self) -> list[Any]:
-        """The arguments for a call on all threads."""
-        if self._tasks > 1:
-            use_threads(self._tasks)
-        return self._args
+    def _on_all(self) -> AbstractContextManager[None]:
+        """A context for calls on all threads. With one there is no other thread to take, nor a pool to start."""
+        return on_threads(self._threads, self._tasks) if self._tasks > 1 else nullcontext()
 
     def reset_state(self) -> None:
         for view, state in zip(self._before, self._states, strict=True):
             view[...] = state.initial
 
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
-        args = self._ready()
-        self._function(*args)
-        return tvm_runtime.seconds_per_call(self._module, "program", args, number, repeat)
+        with self._on_all():
+            self._function(*self._args)
+            return tvm_runtime.seconds_per_call(self._module, "program", self._args, number, repeat)
 
     def spans(self, repeat: int) -> np.ndarray:
-        *args, _ = self._ready()
+        *args, _ = self._args
         rows = []
-        begin = self._profiled(args)
-        time.sleep(_CALIBRATION)
-        for _ in range(repeat):
-            end = self._profiled(args)
-            rows.append(self._stamps.copy())
+        with self._on_all():
+            begin = self._profiled(args)
+            time.sleep(_CALIBRATION)
+            for _ in range(repeat):
+                end = self._profiled(args)
+                rows.append(self._stamps.copy())
         ticks_per_second = (end[1] - begin[1]) / (end[0] - begin[0])
         stamps = np.stack(rows)
         since = (stamps - stamps[0, 0]) / ticks_per_second
@@ -177,7 +178,8 @@ class MachineExecutor:
     ) -> None:
         self._library, self._kernels, self._states, self._tasks = library, kernels, states, tasks
         self._checks = checks
-        self._threads = ThreadCount(tasks)
+        self._threads = threads_for(library)
+        self._counted = ThreadCount(tasks, self._threads)
         self._machine = tvm_runtime.virtual_machine(library)
         self._function = self._machine["main"]
         buffers = [tvm_runtime.tensor(np.zeros(spec.shape, spec.dtype)) for spec in inputs]
@@ -206,7 +208,7 @@ class MachineExecutor:
         return results
 
     def run(self) -> list[np.ndarray]:
-        results = self._threads.run(lambda _: self._called())
+        results = self._counted.run(lambda _: self._called())
         if self._checks:
             raise_for(np.from_dlpack(results[-1]), self._checks)
         self._values = self._kept(results[self._count :][: len(self._states)])
@@ -227,17 +229,17 @@ class MachineExecutor:
         self._values = [tvm_runtime.tensor(state.initial)[0] for state in self._states]
 
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
-        use_threads(self._tasks)
-        self._called()
-        args = [*self._buffers, *self._values]
-        return tvm_runtime.seconds_per_call(self._machine, "main", args, number, repeat)
+        with on_threads(self._threads, self._tasks):
+            self._called()
+            args = [*self._buffers, *self._values]
+            return tvm_runtime.seconds_per_call(self._machine, "main", args, number, repeat)
 
     def spans(self, repeat: int) -> np.ndarray:
         """An event costs about 1 µs itself."""
-        use_threads(self._tasks)
-        self._called()
-        machine = tvm_runtime.virtual_machine(self._library)
-        return machine_spans(machine, self._kernels, [*self._buffers, *self._values], repeat, lambda: None)
+        with on_threads(self._threads, self._tasks):
+            self._called()
+            machine = tvm_runtime.virtual_machine(self._library)
+            return machine_spans(machine, self._kernels, [*self._buffers, *self._values], repeat, lambda: None)
 
 
 def machine_spans(

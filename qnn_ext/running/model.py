@@ -197,6 +197,7 @@ def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:
         "dtype": spec.dtype,
         "qparams": packed,
         "dynamic_batch": spec.dynamic_batch,
+        **({"batch_axis": spec.batch_axis} if spec.batch_axis else {}),
     }
 
 
@@ -205,7 +206,8 @@ def _spec_from_json(data: Mapping[str, Any]) -> TensorSpec:
     qparams = packed and QParams(
         np.asarray(packed["scale"], packed["scale_dtype"]), packed["zero_point"], packed["dtype"], packed["axis"]
     )
-    return TensorSpec(data["name"], tuple(data["shape"]), data["dtype"], qparams, data["dynamic_batch"])
+    batch = data["dynamic_batch"], data.get("batch_axis", 0)
+    return TensorSpec(data["name"], tuple(data["shape"]), data["dtype"], qparams, *batch)
 
 
 def _state_to_json(state: State) -> dict[str, Any]:

@@ -1,35 +1,75 @@
-"""The threads that kernels run on: one of TVM's pools for each Python thread that runs a model, and how many of its
-threads a call gets.
+"""The threads that kernels run on, and how many of them a call gets: `workers`, or for libraries that cannot use these
+one of TVM's pools for each Python thread that runs a model.
 
 Threads that wait for each other at barriers are worth it only while each has a core. So engines share the cores of
 their process: a call gets those that no other call runs on. What other processes take cannot be seen, but felt: an
 engine measures its calls and takes fewer threads where these are faster, see `ThreadCount`.
 
-A fork does not copy a pool's threads, and TVM does not notice: a parallel kernel would wait for them for ever. So a
-forked process restarts its thread's pool. That destroys the condition variables that the threads waited on, and in C
-destroying one never returns if a thread slept on it at the fork. So the pool is also restarted right before the fork:
-new threads stay awake for a while.
+A fork does not copy the threads of TVM's pool, and TVM does not notice: a parallel kernel would wait for them for ever.
+So a forked process restarts its thread's pool. That destroys the condition variables that the threads waited on, and
+in C destroying one never returns if a thread slept on it at the fork. So the pool is also restarted right before the
+fork: new threads stay awake for a while. Workers need none of that.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from .. import tvm_runtime
 from ..processes import forking
 from ..processes.cores import default_threads
+from .workers import workers_for
 
 _pool = threading.local()  # size: threads that this thread's pool uses; 0 if it is new, absent if there is none
 _taken: list[None] = []  # one for each thread of all calls that run in this process
 _taking = threading.Lock()  # taken only within a call, and a fork waits for calls
 
 
-def use_threads(count: int) -> None:
-    """Let kernels that this thread calls run on `count` threads."""
+class Threads(Protocol):
+    """Where the threads of calls come from. Its methods are called by one thread at a time."""
+
+    def take(self, count: int) -> Sequence[int]:
+        """Let kernels that the calling thread calls run on so many threads beside it. Returns what `give` wants."""
+
+    def give(self, taken: Sequence[int]) -> None:
+        """End that."""
+
+
+class _TvmThreads:
+    """TVM's pool of the calling thread."""
+
+    def take(self, count: int) -> Sequence[int]:
+        use_tvm_threads(count + 1)
+        return ()
+
+    def give(self, taken: Sequence[int]) -> None:
+        pass
+
+
+def threads_for(library: Any) -> Threads:
+    """The threads that a library's parallel code runs on from now on."""
+    with _taking:
+        return workers_for(library) or _TvmThreads()
+
+
+@contextmanager
+def on_threads(threads: Threads, count: int) -> Iterator[None]:
+    """A context in which compiled code that this thread calls runs on so many threads, whatever else runs."""
+    with _taking:
+        taken = threads.take(count - 1)
+    try:
+        yield
+    finally:
+        with _taking:
+            threads.give(taken)
+
+
+def use_tvm_threads(count: int) -> None:
+    """Let kernels that this thread calls run on `count` threads of TVM's."""
     if getattr(_pool, "size", None) != count:
         tvm_runtime.get_function("runtime.config_threadpool")(1, count)
         _pool.size = count
@@ -60,6 +100,9 @@ _SURPRISE = 1.25
 _SHORTEST, _LONGEST = 0.05, 2.0
 """Seconds from one trial to the next: first, and at most. After each trial the time doubles."""
 
+_PATIENCE = 50
+"""From a trial that was slower to the next, at least so many times its cost: trials take at most 2 % of the time."""
+
 
 class ThreadCount:
     """How many threads the next call of an engine runs on: the fastest number, at most as many as there are free cores.
@@ -68,11 +111,12 @@ class ThreadCount:
     stays if they were faster than the calls before. This is how a busy machine is noticed: there, two threads that wait
     for each other take longer than one.
 
-    most: no call gets more
+    most:    no call gets more
+    threads: where they come from
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = perf_counter) -> None:
-        self._most, self._clock = most, clock
+    def __init__(self, most: int, threads: Threads, clock: Callable[[], float] = perf_counter) -> None:
+        self._most, self._threads, self._clock = most, threads, clock
         self._cores = default_threads()
         self._count = most  # the fastest so far
         self._wanted = most  # by the next call: another number during a trial
@@ -88,13 +132,14 @@ class ThreadCount:
         with _taking:
             count = max(1, min(self._wanted, self._cores - len(_taken)))
             _taken.extend([None] * count)
+            helping = self._threads.take(count - 1)
         try:
-            use_threads(count)
             begin = self._clock()
             result = function(count)
             end = self._clock()
         finally:
             with _taking:
+                self._threads.give(helping)
                 del _taken[-count:]
         if count == self._wanted and self._most > 1:
             self._learn(end - begin, end)
@@ -123,7 +168,9 @@ class ThreadCount:
         self._tried += 1
         self._spent += seconds
         bearable = self._mean * (self._tried if self._tried >= _EARLY else _FAR)
+        cost = 0.0
         if self._spent > bearable:
+            cost = self._spent - self._mean * self._tried
             self._wanted = self._count
         elif self._spent < _TRIAL[self._tried < _CALLS]:
             return
@@ -131,13 +178,12 @@ class ThreadCount:
             self._count, self._mean = self._wanted, self._spent / self._tried
         self._usual = self._mean
         self._interval = min(2 * self._interval, _LONGEST)
-        self._next = now + self._interval
+        self._next = now + max(self._interval, _PATIENCE * cost)
 
 
 def _restart() -> None:
-    """Restart this thread's pool. TVM's compiler runs kernels itself when it folds constants, so a build may leave a
-    pool that nothing here asked for."""
-    if hasattr(_pool, "size") or (tvm_runtime.is_set_up() and "tvm.runtime" in sys.modules):
+    """Restart this thread's pool of TVM's, if it has one."""
+    if hasattr(_pool, "size"):
         tvm_runtime.symbol("_ZN3tvm7runtime9threading15ResetThreadPoolEv")()  # tvm::runtime::threading::ResetThreadPool
         _pool.size = 0
 

@@ -104,6 +104,7 @@ class Backend:
     sharing:         the amounts of work from which kernels are parallelized
     contracts:       the features with which LLVM contracts a float product and a sum into an operation that rounds once
     float_products:  its ways to multiply and add float32 with one rounding, fastest first
+    float16_products: its ways to add products of float16 to float32, with one rounding, fastest first
     bfloat16_products: its ways to add products of bfloat16 to float32, fastest first
     lookups:         the features with which tables of bytes are looked up by whole registers
     segments:        the same for tables of 16 float32
@@ -143,6 +144,7 @@ class Backend:
     sharing: Sharing = Sharing()
     contracts: FeatureSets = NEVER
     float_products: tuple[Product, ...] = ()
+    float16_products: tuple[Product, ...] = ()
     bfloat16_products: tuple[Product, ...] = ()
     lookups: FeatureSets = NEVER
     segments: FeatureSets = NEVER
@@ -177,7 +179,7 @@ class Backend:
     @property
     def every_product(self) -> tuple[Product, ...]:
         """Its ways to multiply integers and floats."""
-        return self.products + self.float_products + self.bfloat16_products
+        return self.products + self.float_products + self.float16_products + self.bfloat16_products
 
 
 THREADS = "num-cores"

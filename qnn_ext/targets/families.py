@@ -14,6 +14,7 @@ from .backend import ALWAYS, Backend, Caches, Product, RegisterFile
 KIB = 1024
 
 _FLOATS = ("float32", "float32")
+_HALVES = ("float16", "float16")
 _BFLOATS = ("bfloat16", "bfloat16")
 
 # ---- x86 -----------------------------------------------------------------------------------------------------------
@@ -110,6 +111,9 @@ AARCH64 = Backend(
     instruction_sets=instruction_sets.AARCH64,
     hardware_bits=instruction_sets.AARCH64_BITS,
     products=_arm_products(Q64),
+    float_products=(Product("fmla", (("neon",),), _FLOATS, Q64),),
+    float16_products=(Product("fmlal", (("fp16fml",),), _HALVES, Q64),),
+    bfloat16_products=(Product("bfdot", (("bf16",),), _BFLOATS, Q64),),
     registers=((ALWAYS, Q64),),
     # From Cortex-A53, which issues two instructions per cycle in order, to Cortex-A76 and Neoverse. Epilogues are not
     # interleaved: A53 benefits from dot products that wait for no other instruction, and the larger cores reorder 128
@@ -140,6 +144,9 @@ ARM32 = replace(
     instruction_sets=instruction_sets.ARM,
     hardware_bits={},
     products=_arm_products(Q32),
+    float_products=(),
+    float16_products=(),
+    bfloat16_products=(),
     registers=((ALWAYS, Q32),),
     contracts=(("vfp4",),),
     lookups=(),
@@ -155,6 +162,7 @@ SHARED_BYTES = 48 * KIB
 CUDA = Backend(
     name="cuda",
     products=(Product("dp4a", ALWAYS, _SIGNED, RegisterFile(255, 4)),),  # and tensor cores
+    float_products=(Product("ffma", ALWAYS, _FLOATS, RegisterFile(255, 4)),),
     registers=((ALWAYS, RegisterFile(255, 4)),),  # per thread: CUDA C++ Programming Guide, compute capabilities
     caches=Caches(SHARED_BYTES, 4096 * KIB),
     widest_integer="int64",

@@ -82,6 +82,12 @@ def contracts(target: Target) -> bool:
     return has_any(target, backend_of(target).contracts)
 
 
+def current_contracts() -> bool:
+    """Whether it does so for the current target, for TE rules."""
+    target = Target.current(allow_none=True)
+    return target is not None and contracts(target)
+
+
 def _fastest(target: Target) -> int:
     return next(rank for rank, product in enumerate(backend_of(target).products) if has_any(target, product.features))
 

@@ -23,6 +23,7 @@ import tvm
 import tvm_ffi.libinfo
 from tvm.target import Target
 
+from qnn_ext.running import workers
 from qnn_ext.targets import families
 from qnn_ext.targets.architectures import host_architecture
 from qnn_ext.targets.backend import threads_of
@@ -76,7 +77,7 @@ ARM32 = Architecture(
     "qemu-arm",
     {"cortex-a8": frozenset(), "cortex-a7": _VFP4, "cortex-a15": _VFP4, "max": None},
 )
-FEATURES = ("dotprod", "i8mm", "bf16", "sve", "fullfp16", "lse", "rdm", "rcpc")
+FEATURES = ("dotprod", "i8mm", "bf16", "sve", "fullfp16", "fp16fml", "lse", "rdm", "rcpc")
 FEATURES_32 = ("vfp4", "hwdiv-arm", "fp-armv8", "dotprod", "i8mm", "fullfp16")
 
 
@@ -141,7 +142,8 @@ def includes() -> list[str]:
 @cache
 def _main_object(arch: Architecture) -> Path:
     path = scratch() / f"main-{arch.name}.o"
-    command(arch.compiler, "-O2", "-pthread", *includes(), "-c", HERE / "main.c", "-o", path)
+    layout = [f"-D{name}={getattr(workers, name)}" for name in ("OWNERS", "SLOTS", "SLOT", "STATE", "JOB")]
+    command(arch.compiler, "-O2", "-pthread", *layout, *includes(), "-c", HERE / "main.c", "-o", path)
     return path
 
 

@@ -5,7 +5,7 @@
    REQUEST: int64 words, little-endian: the number of arguments, then of each its kind, the code and the bits of its
    dtype, the number of dimensions, the dimensions, its size in bytes; the bytes of all that are not kind FRESH follow.
    RESULT: the bytes of all arguments of the kinds FRESH and CHANGED_POINTER after CALLS calls, in order.
-   Parallel loops run on TASKS threads. The function is linked as `entry`. */
+   Parallel loops run on TASKS threads, workers of qnn_ext if the code has them. The function is linked as `entry`. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -93,6 +93,40 @@ static void provide_runtime(void) {
   if (&__TVMBackendParallelLaunch) __TVMBackendParallelLaunch = TVMBackendParallelLaunch;
 }
 
+/* ---- threads of our own: what qnn_ext.running.workers does ---------------------------------------------------- */
+
+extern int __tvm_ffi_use_workers(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) __attribute__((weak));
+extern int __tvm_ffi_program(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) __attribute__((weak));
+
+static uint8_t workers[SLOTS + SLOT * MOST_TASKS] __attribute__((aligned(SLOT)));
+
+/* Returns whether the code runs its parallel loops on workers. */
+static int start_workers(void) {
+  if (!__tvm_ffi_use_workers || tasks < 2) return 0;
+  int64_t place = (intptr_t)workers;
+  TVMFFIAny argument = {0}, result = {0};
+  argument.type_index = kTVMFFIOpaquePtr;
+  argument.v_ptr = &place;
+  if (__tvm_ffi_use_workers(NULL, &argument, 1, &result)) fail("workers are refused");
+  for (int i = 0; i < tasks - 1; ++i) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, (void* (*)(void*))(intptr_t)place, workers + SLOTS + SLOT * i))
+      fail("no thread could be started");
+    ((int64_t*)(workers + OWNERS))[i] = (intptr_t)pthread_self();
+  }
+  *(int32_t*)workers = tasks - 1;
+  return 1;
+}
+
+/* A program has parallel loops, a kernel may have none. */
+static void check_workers(void) {
+  if (!__tvm_ffi_program) return;
+  for (int i = 0; i < tasks - 1; ++i) {
+    uint8_t* slot = workers + SLOTS + SLOT * i;
+    if (*(int32_t*)(slot + STATE) || *(int32_t*)(slot + JOB) != i + 1) fail("a worker did not do its task");
+  }
+}
+
 /* ---- arguments ------------------------------------------------------------------------------------------------ */
 
 static int64_t word(FILE* file) {
@@ -159,11 +193,14 @@ int main(int argc, char** argv) {
 
   tasks = atoi(argv[4]);
   provide_runtime();
+  int working = start_workers();
   for (int call = atoi(argv[3]); call > 0; --call) {
     TVMFFIAny result = {0};
     for (int i = 0; i < count; ++i) values[i] = passed(&arguments[i]);
     if (entry(NULL, values, count, &result)) fail("the function failed");
   }
+
+  if (working) check_workers();
 
   file = fopen(argv[2], "wb");
   if (!file) fail("the result cannot be written");

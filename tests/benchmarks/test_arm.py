@@ -27,7 +27,8 @@ def test_layers_of_resnet50():
     weights = sum(times * int(np.prod(layer.weight_shape)) for layer, times in layers.items())
     assert weights == 25_502_912
     positions = {layer: layer.height * layer.width // (layer.strides[0] * layer.strides[1]) for layer in layers}
-    macs = sum(times * positions[layer] * int(np.prod(layer.weight_shape)) for layer, times in layers.items())
+    assert all(layer.macs == positions[layer] * int(np.prod(layer.weight_shape)) for layer in layers)
+    macs = sum(times * layer.macs for layer, times in layers.items())
     assert macs == pytest.approx(4.09e9, rel=0.01)
 
 
@@ -58,12 +59,13 @@ def test_goals_name_the_targets():
 
 
 def test_report_tells_what_misses_its_goal():
-    layer = LayerCount("1×1 4×4×8→8", 2, 1000, 2000, "conv2d", {})
+    layer = LayerCount("1×1 4×4×8→8", 2, 1000, 1500, 2000, 4800, "conv2d", "conv2d", {})
     met, missed = Result("m", "rpi4", [layer], whole=2500, litert=5000), Result("m", "rpi5", [layer])
-    assert (met.int8, met.float32, met.ratio) == (2000, 4000, 2.0)
+    assert (met.int8, met.float32, met.plain, met.ratio, met.of_limit) == (2000, 3000, 4000, 2.0, 0.8)
     columns = {column.header: list(column.cells) for column in table([met, missed]).columns}
     assert columns["goal"] == ["1.4 met", "3.0 missed"]
     assert columns["LiteRT/int8"] == ["2.00", "–"]
+    assert columns["of limit"] == ["80%", "80%"] and columns["plain/float32"] == ["1.33", "1.33"]
 
 
 @pytest.mark.exhaustive("the tests of its parts above")
@@ -76,4 +78,4 @@ def test_count_of_a_bundled_model(tmp_path):
     assert json.loads(path.read_text()) == [without, with_dot_product]
     assert "sdot" in str(with_dot_product["layers"]) and "sdot" not in str(without["layers"])
     assert 0 < with_dot_product["whole"] < without["whole"]
-    assert without["int8"] < without["float32"] and with_dot_product["litert"] is None
+    assert without["int8"] < without["float32"] < without["plain"] and with_dot_product["litert"] is None

@@ -26,7 +26,7 @@ def test_a_run_writes_tables_figures_and_plots(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert code == 1
     assert printed.strip() == (tmp_path / "markdown").read_text().strip()
-    for title in ("Latency, 1 thread", "Share of the int8 peak by class", "Build, size, memory", "What failed"):
+    for title in ("Latency, 1 thread", "Share of the peak by class", "Build, size, memory", "What failed"):
         assert f"## {title}" in printed
     assert "| broken.tflite | qnn_ext |  | ModelFormatError" in printed
 
@@ -54,7 +54,7 @@ def test_a_peer_that_cannot_read_the_model_says_why():
 
 
 def test_a_worker_that_is_slow_and_one_that_died():
-    worker = Worker(Task("peak", "", 1))
+    worker = Worker(Task("peak", "int8", 1))
     try:
         worker.wait(120)
         with pytest.raises(WorkerError, match="no answer within 0 s"):
@@ -115,10 +115,22 @@ def test_classes_of_the_rest():
 def test_share_of_peak_by_class():
     kernel = {"layer": "a", "operators": "conv2d", "workload": CONV, "macs": 100, "seconds": 1.0}
     rest = {"layer": "b", "operators": "add", "workload": {}, "macs": 0, "seconds": 3.0}
-    shares = by_class(layers_of([kernel, kernel, rest]), peak=400.0)
+    shares = by_class(layers_of([kernel, kernel, rest]), {"int8": 400.0})
     assert list(shares) == ["k×k conv", "no product"]
     assert (shares["k×k conv"].of_time, shares["k×k conv"].of_peak) == (0.4, 0.5)
     assert (shares["no product"].of_time, shares["no product"].of_peak) == (0.6, 0.0)
+
+
+def test_arithmetic_of_products():
+    kernel = {"layer": "a", "operators": "matmul", "macs": 100, "seconds": 1.0}
+    peaks, bits = {"int8": 800.0, "float32": 200.0, "bfloat16": 400.0}, "uint16"
+    dtypes = [("uint8", "int8", "int32"), ("float32", "float32", "float32"), (bits, bits, "float32")]
+    dtypes += [("float32", bits, "float32")]
+    names = ("data_dtype", "weight_dtype", "out_dtype")
+    workloads = [{**CONV, **dict(zip(names, values, strict=True))} for values in dtypes]
+    layers = layers_of([{**kernel, "workload": workload} for workload in workloads])
+    assert [layer.of_peak(peaks) for layer in layers] == [0.25, 1.0, 0.5, 1.0]
+    assert layers[0].of_peak({}) == 0.0
 
 
 def test_models_are_found_with_inputs_and_twins(tmp_path):

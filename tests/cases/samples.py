@@ -154,6 +154,7 @@ SAMPLES = {
             round_of_a_loop(), [relax.const(ZEROS)], [state], [sequence], 3, [True], [True], going
         ),
     ),
+    "value_range": ([("data", (3, 5), "float32")], op.value_range),
     "bfloat16": ([("data", (4, 6), "float32")], lambda x: op.bfloat16(x, "uint16")),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],

@@ -50,7 +50,7 @@ def test_as_a_module():
     code = "import runpy, sys; sys.argv[1:] = ['--help']\ntry:\n    runpy.run_module('qnn_ext', run_name='__main__')\n"
     code += "finally:\n    assert not {'tvm', 'qnn_ext.cli.common'} & set(sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "quantize  Quantize a float model" in found.stdout
+    assert "quantize    Quantize a float model" in found.stdout
 
 
 def test_characters_that_the_output_cannot_encode(compiled):
@@ -176,6 +176,46 @@ def test_bench(cli, compiled):
     assert code == 0 and "GOP/s" in out and "1 thread," in out
 
 
+def test_bench_says_how_many_threads_run(cli, tmp_path):
+    cli("compile", MODEL, "-o", tmp_path / "small.qnn")
+    _, out, _ = cli("bench", tmp_path / "small.qnn", "--threads", "2", "--repeat", "1", "--number", "1", "--json")
+    data = json.loads(out)
+    assert data["threads"] == qnn_ext.load(tmp_path / "small.qnn", num_threads=2).used_threads == 1
+    assert data["most_threads"] == 2
+    _, out, _ = cli("bench", tmp_path / "small.qnn", "--threads", "2", "--repeat", "1", "--number", "1")
+    assert "1 thread of 2" in out
+
+
+def test_bench_of_real_inputs_for_a_while(cli, compiled):
+    options = ("--duration", "0.05", "--warm-up", "0.02", "--input", DIGIT, "--input", DIGIT)
+    code, out, _ = cli("bench", compiled, *options, "--json")
+    data = json.loads(out)
+    assert code == 0 and data["number"] == 1 and data["repeat"] > 20
+    assert data["best_ms"] <= data["latency_ms"]["p50"] <= data["latency_ms"]["p99"]
+    code, out, _ = cli("bench", compiled, *options)
+    assert code == 0 and "calls took at most: 50 %" in out and "calls/s" in out
+
+
+def test_bench_says_why_there_is_no_energy(cli, compiled, monkeypatch, tmp_path):
+    monkeypatch.setattr("qnn_ext.racing.power.Meter.__init__.__defaults__", (tmp_path,))
+    code, out, _ = cli("bench", compiled, "--repeat", "1", "--number", "1", "--power", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["joules"] is None and "no RAPL counter" in data["power_problem"]
+
+
+def test_bench_compares_runtimes(cli, fails, compiled):
+    pytest.importorskip("ai_edge_litert")
+    code, out, _ = cli("bench", MODEL, "--compare", "litert,onnxruntime", "--repeat", "2", "--threads", "1", "--json")
+    ours, litert, other = json.loads(out)["compared"]
+    assert code == 0 and ours["runtime"] == "qnn_ext" and ours["ratio"] == 1.0 and ours["turns"] == 2
+    assert litert["equal"] == 1.0 and litert["largest_difference"] == 0.0 and litert["ratio"] > 0
+    assert other["problem"] == "does not read TFLite (.tflite) files"
+    code, out, _ = cli("bench", MODEL, "--compare", "litert,onnxruntime", "--repeat", "1", "--threads", "1")
+    assert code == 0 and "at most 1 thread each" in out and "ONNX Runtime: does not read" in out
+    assert "no such runtime" in fails("bench", MODEL, "--compare", "tensorrt")
+    assert "give the model that it was compiled from" in fails("bench", compiled, "--compare", "litert")
+
+
 def test_bench_of_streams(cli, compiled):
     options = ("bench", compiled, "--threads", "1", "--repeat", "1", "--streams", "2", "--seconds", "0.05")
     code, out, _ = cli(*options, "--json")
@@ -205,6 +245,69 @@ def test_inspect_tells_float_from_integer(cli):
     _, out, _ = cli("inspect", DATA / "digits_cnn_dynamic.tflite", "--json")
     kinds = {(entry["operator"], entry["runs_in"]) for entry in json.loads(out)["operators"]}
     assert ("CONV_2D", "float and integer") in kinds and ("SOFTMAX", "float, as in the model") in kinds
+
+
+def test_inspect_begins_with_the_summary_and_shows_one_layer(cli, fails, compiled):
+    _, out, _ = cli("inspect", compiled)
+    assert out.index("kernels: ") < out.index("kernels for ")
+    name = json.loads(cli("inspect", compiled, "--json")[1])["variants"][0]["kernels"][2]["sources"][0]
+    for text in (name, name.upper(), f"*{name[-6:]}"):
+        code, out, _ = cli("inspect", compiled, "--layer", text, "--json")
+        kernels = json.loads(out)["variants"][0]["kernels"]
+        assert code == 0 and name in [source for kernel in kernels for source in kernel["sources"]]
+    assert "no kernel computes" in fails("inspect", compiled, "--layer", "nonsense")
+    assert "give a --target" in fails("inspect", MODEL, "--layer", name)
+    assert name in cli("inspect", MODEL, "--target", "native", "--layer", name)[1]
+
+
+def _piped(*arguments, **environment) -> subprocess.CompletedProcess:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "qnn_ext", *map(str, arguments)]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path, **environment}, capture_output=True)
+
+
+def test_a_minus_is_the_standard_output(fails, compiled, tmp_path):
+    done = _piped("compile", MODEL, "-o", "-", "--threads", "1")
+    assert done.returncode == 0 and b"kernels" in done.stderr
+    (tmp_path / "model.qnn").write_bytes(done.stdout)
+    sample = np.zeros((1, 8, 8, 1), np.int8)
+    expected = qnn_ext.load(compiled)(sample)
+    np.testing.assert_array_equal(qnn_ext.load(tmp_path / "model.qnn")(sample), expected)
+    np.save(tmp_path / "zeros.npy", sample)
+    done = _piped("run", compiled, "--input", tmp_path / "zeros.npy", "--output", "-")
+    (tmp_path / "y.npy").write_bytes(done.stdout)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)
+    assert "both write to the standard output" in fails("compile", MODEL, "-o", "-", "--json")
+    assert not Path("-").exists()
+
+
+def test_compiled_for_real_values(cli, tmp_path):
+    code, _, _ = cli("compile", MODEL, "-o", tmp_path / "real.qnn", "--io", "float32")
+    engine = qnn_ext.load(tmp_path / "real.qnn")
+    assert code == 0 and engine.inputs[0].dtype == engine.outputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("words", "index", "expected"),
+    [
+        ("qnn-ext co", 1, {"compare", "compile", "completion"}),
+        ("qnn-ext run --norm", 2, {"--normalize"}),
+        ("qnn-ext compile --precision ", 3, {"float32", "bfloat16", "float16"}),
+        ("qnn-ext completion ", 2, {"bash", "fish", "zsh"}),
+    ],
+)
+def test_a_shell_completes(words, index, expected):
+    done = _piped(_QNN_EXT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(index))
+    assert done.returncode == 0 and not done.stderr
+    assert {line.partition(",")[2] for line in done.stdout.decode().splitlines()} == expected
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+def test_the_completion_script_is_bash(cli, tmp_path):
+    code, out, _ = cli("completion", "bash")
+    (tmp_path / "script").write_text(out)
+    found = subprocess.run(["bash", "-c", f"source {tmp_path}/script && complete -p qnn-ext"], capture_output=True)
+    assert code == 0 and found.returncode == 0 and b"_qnn_ext_completion" in found.stdout
 
 
 BUNDLED = {
@@ -284,7 +387,7 @@ def test_inspect_compiled(cli, compiled):
     assert code == 0 and data["format"] == "qnn"
     assert [len(variant["kernels"]) for variant in data["variants"]] == [len(qnn_ext.load(compiled).kernels)]
     code, out, _ = cli("inspect", compiled)
-    assert code == 0 and "total: " in out
+    assert code == 0 and "kernels: " in out
 
 
 def test_inspect_for_a_target(cli, fails, compiled):
@@ -518,7 +621,8 @@ def test_nothing_valuable_is_replaced(fails, compiled, tmp_path):
     cases = {
         ("compile", model, "-o", model): "is an input of this command",
         ("compile", model, "-o", text): "is not a compiled model",
-        ("compile", model, "-o", "-"): "not to the standard output",
+        ("compile", model, "-o", "-", "--json"): "both write to the standard output",
+        ("tune", model, "--log", "-"): "not to the standard output",
         ("compile", model, "-o", tmp_path): "is a directory",
         ("quantize", model, "--dynamic", "-o", model): "is an input of this command",
         ("quantize", model, "--data", float_data, "--table", float_data): "is an input of this command",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import qnn_ext
-from qnn_ext.cli.tables import shortened
+from qnn_ext.cli.tables import shortened, without_beginning
 from qnn_ext.running.engine import time_text
 
 MODEL = Path(qnn_ext.__file__).parent / "data" / "digits_cnn_int8.tflite"
@@ -35,7 +35,7 @@ def test_width(cli, compiled, monkeypatch, command, columns):
         kernels = out[out.rindex("┏") :].splitlines()
         rows = [line for line in kernels if line.startswith("│")]
         assert len(rows) == len(qnn_ext.load(compiled).kernels)  # one line each
-        assert all(row.strip("│ ") for row in rows) and any("Conv2D1" in row for row in rows)
+        assert all(row.strip("│ ") for row in rows) and any("onv2D1" in row for row in rows)
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench --profile --repeat 1"])
@@ -54,7 +54,16 @@ def test_every_layer_is_found_where_programs_read(cli, compiled, monkeypatch, co
 
 def test_shortened():
     assert shortened("abcdefgh", 8) == "abcdefgh"
-    assert [shortened("abcdefgh", width) for width in (7, 6, 2, 1)] == ["abc…fgh", "ab…fgh", "…h", "…"]
+    assert [shortened("abcdefgh", width) for width in (7, 6, 2, 1)] == ["abcd…gh", "abc…gh", "a…", "…"]
+
+
+def test_a_common_beginning_is_left_out():
+    names = [f"MobilenetV2_conv_{index}_depthwise_bias" for index in range(5)]
+    found = without_beginning([*names, "Softmax"])
+    assert found == [*(f"…conv_{index}_depthwise_bias" for index in range(5)), "Softmax"]
+    assert len({shortened(text, 20) for text in found}) == 6
+    for texts in (["a_b", "a_c"], ["net_a", "b", "c", "d", "e", "f", "g"], ["one", "two", "three"], []):
+        assert list(without_beginning(texts)) == texts
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@
 #define __shared__ static __attribute__((section("emulated_shared")))
 #define uint unsigned int
 #define uchar unsigned char
+using half = _Float16;  // rounded to nearest, ties to even
+struct alignas(4) half2 { half x, y; };
+struct alignas(8) half4 { half x, y, z, w; };
 #define ushort unsigned short
 #define CUDART_INF_F INFINITY
 #define CUDART_NAN_F NAN
@@ -269,6 +272,8 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline float min(float a, float b) { return fminf(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
+inline half __float2half_rn(float x) { return (half)x; }
+inline half2 make_half2(half x, half y) { return {x, y}; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }

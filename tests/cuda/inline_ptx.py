@@ -114,6 +114,13 @@ def _mma(match: re.Match[str], operands: list[list[str]]) -> str:
     return f"{{ {' '.join(arrays)} int d_[{len(d)}]; ptx::mma<{kinds}>(d_, a_, b_, c_); {_results(d)} }}"
 
 
+def _mma_floats(match: re.Match[str], operands: list[list[str]]) -> str:
+    d, a, b, c = operands
+    value = {"f16": "from_half", "bf16": "from_bfloat"}[match[1]]
+    arrays = [_registers("unsigned", "a_", a), _registers("unsigned", "b_", b), _registers("float", "c_", c)]
+    return f"{{ {' '.join(arrays)} float d_[{len(d)}]; ptx::mma_floats<ptx::{value}>(d_, a_, b_, c_); {_results(d)} }}"
+
+
 def _copy(match: re.Match[str], operands: list[list[str]]) -> str:
     (to,), (source,), (size,), *given = operands
     return f"ptx::cp_async({to}, (const void *)({source}), {size}, {given[0][0] if given else size})"
@@ -122,6 +129,7 @@ def _copy(match: re.Match[str], operands: list[list[str]]) -> str:
 _INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], list[list[str]]], str]]] = [
     (r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _ldmatrix),
     (r"mma\.sync\.aligned\.m(8|16)n8k(16|32)\.row\.col\.s32\.([su]8)\.([su]8)\.s32", _mma),
+    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(b?f16)\.\1\.f32", _mma_floats),
     (r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\d+B)?", _copy),
     (r"cp\.async\.commit_group", lambda match, operands: "ptx::commit_group()"),
     (r"cp\.async\.wait_group", lambda match, operands: f"ptx::wait_group({operands[0][0]})"),

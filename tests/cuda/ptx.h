@@ -59,6 +59,31 @@ void mma(int *d, const unsigned *a, const unsigned *b, const int *c) {
     }
 }
 
+// mma.m16n8k16 of floats of 16 bits: where a lane's bytes are is as above. The sum is rounded once, from float64; a GPU
+// rounds in a way of its own.
+inline float from_half(unsigned short bits) { half value; memcpy(&value, &bits, 2); return (float)value; }
+inline float from_bfloat(unsigned short bits) { unsigned word = (unsigned)bits << 16; float value; memcpy(&value, &word, 4); return value; }
+
+template <float (*VALUE)(unsigned short)>
+void mma_floats(float *d, const unsigned *a, const unsigned *b, const float *c) {
+  struct Operands { unsigned a[4], b[2]; } mine;
+  memcpy(mine.a, a, sizeof mine.a);
+  memcpy(mine.b, b, sizeof mine.b);
+  auto all = exchange(mine);
+  int group = lane() / 4, quad = lane() % 4;
+  for (int below = 0; below < 2; ++below)
+    for (int j = 0; j < 2; ++j) {
+      double sum = c[2 * below + j];
+      for (int run = 0; run < 2; ++run)
+        for (int t = 0; t < 4; ++t)
+          for (int shift = 0; shift < 32; shift += 16) {
+            unsigned left = all.of[group * 4 + t].a[2 * run + below], right = all.of[(2 * quad + j) * 4 + t].b[run];
+            sum += (double)VALUE((unsigned short)(left >> shift)) * VALUE((unsigned short)(right >> shift));
+          }
+      d[2 * below + j] = (float)sum;
+    }
+}
+
 // cp.async: arrives as late as the waits of its thread allow, or at once.
 inline void perform(const emulator::Copy &copy) {
   memcpy(copy.to, copy.from, copy.bytes);

@@ -103,8 +103,10 @@ def test_stages(stages, architecture):
 def test_lanes_and_registers_of_fragments():
     """Every element has a place of its own."""
     for layout, rows, columns in (
-        (intrin.operand_a, intrin.M, intrin.K),
-        (intrin.operand_b, intrin.N, intrin.K),
+        (intrin.INT8.operand_a, intrin.M, intrin.INT8.k),
+        (intrin.INT8.operand_b, intrin.N, intrin.INT8.k),
+        (intrin.FLOAT16.operand_a, intrin.M, intrin.FLOAT16.k),
+        (intrin.FLOAT16.operand_b, intrin.N, intrin.FLOAT16.k),
         (intrin.accumulator, intrin.M, intrin.N),
     ):
         places = {layout(i, j) for i in range(rows) for j in range(columns)}
@@ -126,7 +128,7 @@ def test_tiles_fit_every_gpu():
     for tile in TILES:
         rows, columns = tile.of_warp
         assert tile.shared_bytes <= 48 << 10
-        assert rows % intrin.M == columns % intrin.N == tile.depth % intrin.K == 0
+        assert rows % intrin.M == columns % intrin.N == tile.depth % intrin.INT8.k == 0
         assert tile.threads * 255 <= 65536 or rows * columns <= 64 * 32
 
 

@@ -268,6 +268,7 @@ SCRATCH = {
     "qnn_ext/running/artifact.py": "in a temporary folder",
     "qnn_ext/targets/cuda_compiler.py": "in a temporary folder",
     "qnn_ext/autotune/worker.py": "in a temporary folder",
+    "benchmarks/architectures.py": "frameworks write the files it is about",
     "benchmarks/arm/litert.py": "in a temporary folder",
     "benchmarks/memory.py": "to the kernel",
     "scripts/train_digits.py": "where TVM is not installed",

@@ -45,6 +45,16 @@ def test_outputs_are_those_of_the_simulation(case):
     assert found.samples == 20
 
 
+def test_outputs_are_known_before_each_layer_alone(case):
+    _, annotated, table, images, _ = case
+    told = []
+    found = analyze(annotated, table, images[:2], CONFIG, progress=lambda stage, share: told.append((stage, share)))
+    shares = [share for _, share in told]
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
+    assert len(told) == found.samples + len(found.layers)
+    assert told[found.samples][0].startswith(f"logits {found.outputs['logits'].sqnr:.1f} dB; layer 1 of ")
+
+
 def test_every_site_and_layer_is_there(case):
     _, annotated, _, _, found = case
     assert [site.site for site in found.sites] == [site.name for site in sites(annotated)]

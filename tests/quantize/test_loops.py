@@ -8,7 +8,7 @@ import qnn_ext
 from qnn_ext import quantize
 from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import QuantizationError
-from qnn_ext.frontends.loops import loop
+from qnn_ext.frontends.loops import branch, loop
 from qnn_ext.frontends.recurrent_layers import Options, run_float_layers
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
@@ -109,3 +109,145 @@ def test_settings_that_look_at_the_sites_outside(settings, rng):
     data = [rng.normal(size=(5, 8)).astype(np.float32) for _ in range(2)]
     quantized = quantize.quantize(network(rng), None, data, quantize.QConfig(**settings))
     assert all(product.is_integer for product in coverage(quantized).products)
+
+
+# ---- loops whose rounds are known at run time, loops in loops, branches --------------------------------------------
+
+INNER = {"w": np.random.default_rng(5).normal(0, 0.4, (8, 8)).astype(np.float32)}
+
+
+def at_run_time():
+    """h ← tanh(h·w) as long as a sum of y is below 1."""
+    weight = constant(INNER["w"])
+
+    def walk(a, x, y):
+        one = constant(np.float32(1))
+
+        def body(states, _):
+            h = a.emit(R.tanh(a.emit(R.matmul(states[0], weight))))
+            total = a.emit(R.add(states[1], y))
+            return a.emit(R.less(total, one)), [h, total], []
+
+        (final, _), _ = loop(a, body, [x, y], [], 2**31 - 1, condition=a.emit(R.less(y, one)))
+        return [final]
+
+    return as_model(assembled([("x", (1, 8), "float32"), ("y", (), "float32")], walk))
+
+
+def nested():
+    """Two rounds, each of three rounds h ← tanh(h·w) and one h ← tanh(h·w)."""
+    weight = constant(INNER["w"])
+
+    def walk(a, x):
+        def step(states, _):
+            return [a.emit(R.tanh(a.emit(R.matmul(states[0], weight))))], []
+
+        def outer(states, _):
+            inner, _ = loop(a, step, states, [], 3)
+            return step(inner, [])
+
+        (final,), _ = loop(a, outer, [x], [], 2)
+        return [final]
+
+    return as_model(assembled([("x", (1, 8), "float32")], walk))
+
+
+def nested_at_run_time():
+    """The inner loop takes as many rounds as the element of n of the outer one's round says."""
+    weight = constant(INNER["w"])
+
+    def walk(a, x, n):
+        def outer(states, slices):
+            def step(inner, _):
+                h = a.emit(R.tanh(a.emit(R.matmul(inner[0], weight))))
+                count = a.emit(R.add(inner[1], constant(np.int64(1))))
+                return a.emit(R.less(count, slices[0])), [h, count], []
+
+            going = a.emit(R.less(constant(np.int64(0)), slices[0]))
+            (h, _), _ = loop(a, step, [states[0], constant(np.int64(0))], [], 2**31 - 1, condition=going)
+            return [h], [h]
+
+        _, (outputs,) = loop(a, outer, [x], [n], 3)
+        return [outputs]
+
+    return as_model(assembled([("x", (1, 8), "float32"), ("n", (3,), "int64")], walk))
+
+
+def chosen():
+    """x·w or −x, by c."""
+    weight = constant(INNER["w"])
+
+    def walk(a, x, c):
+        return branch(a, c, lambda: [a.emit(R.matmul(x, weight))], lambda: [a.emit(R.negative(x))])
+
+    return as_model(assembled([("x", (1, 8), "float32"), ("c", (), "bool")], walk))
+
+
+def of(rng, *others):
+    return [rng.normal(size=(1, 8)).astype(np.float32), *others]
+
+
+RUNS = {
+    "run time": (at_run_time, lambda rng: of(rng, np.float32(rng.uniform(0.2, 1.1)))),
+    "nested": (nested, lambda rng: of(rng)),
+    "nested at run time": (nested_at_run_time, lambda rng: of(rng, rng.integers(0, 5, 3))),
+    "branch": (chosen, lambda rng: of(rng, np.asarray(rng.random() < 0.7))),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mode", ["auto", "entropy"])
+def test_every_kind_of_loop(name, dynamic, mode, rng):
+    make, draw = RUNS[name]
+    model, data = make(), [tuple(draw(rng)) for _ in range(16)]
+    config = quantize.QConfig(dynamic=True) if dynamic else quantize.QConfig(calibrate_mode=mode)
+    quantized = quantize.quantize(model, None, data, config)
+    assert all(product.is_integer for product in coverage(quantized).products)
+    engine, exact, simulated = qnn_ext.build(quantized), Interpreter(model), Interpreter(quantized)
+    for inputs in data:
+        expected, found = exact(*inputs), engine(*inputs)
+        assert np.abs(found - expected).max() < 0.1
+        if not dynamic:
+            np.testing.assert_array_equal(found, simulated(*inputs))
+
+
+def test_ranges_of_the_last_rounds(rng):
+    """x doubles until it is large; 70 rounds, of which the last 64 are seen: from 2⁶ to 2⁶⁹ times the smallest."""
+    twice = constant(2 * np.eye(4, dtype=np.float32))
+
+    def walk(a, x, limit):
+        def again(h):
+            return a.emit(R.less(a.emit(R.max(h)), limit))
+
+        def body(states, _):
+            h = a.emit(R.matmul(states[0], twice))
+            return again(h), [h], []
+
+        return loop(a, body, [x], [], 2**31 - 1, condition=again(x))[0]
+
+    model = as_model(assembled([("x", (1, 4), "float32"), ("limit", (), "float32")], walk))
+    x = np.float32([[1, 0, -0.5, 0]])
+    data = [(x, np.float32(2.0**70)), (x * 2, np.float32(2))]  # the second takes no round
+    stages = quantize.stages(model, None, data, quantize.QConfig(calibrate_mode="minmax"))
+    (name,) = [site.name for site in quantize.sites(stages["annotate"]) if site.role == "input"]
+    assert (float(stages.table[name].low), float(stages.table[name].high)) == (-(2.0**68), 2.0**69)
+
+
+def test_a_branch_that_calibration_never_takes(rng):
+    """Its range is unknown: the layer still runs."""
+    data = [tuple(of(rng, np.asarray(False))) for _ in range(4)]
+    quantized = quantize.quantize(chosen(), None, data)
+    x = np.ones((1, 8), np.float32)
+    assert np.isfinite(qnn_ext.build(quantized)(x, np.asarray(True))).all()
+
+
+def test_layers_of_loops_in_loops_have_names(rng):
+    model, data = nested(), [of(rng)[0]]
+    names = [
+        site.layer for site in quantize.sites(quantize.stages(model, None, data)["annotate"]) if site.role == "input"
+    ]
+    assert sorted(name.count(".") for name in names) == [1, 2]
+    deepest = max(names, key=lambda name: name.count("."))
+    quantized = quantize.quantize(model, None, data, quantize.QConfig(overrides={deepest: {"precision": "float32"}}))
+    assert sorted(product.is_integer for product in coverage(quantized).products) == [False, True]

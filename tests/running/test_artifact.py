@@ -206,6 +206,7 @@ def test_bombs(saved, path, bomb, member, declared):
         ("inputs.0.dtype", "object", r"inputs\[0\]\.dtype must be one of bool, "),
         ("inputs.0.dtype", [], r"inputs\[0\]\.dtype must be one of bool, "),
         ("inputs.0.dynamic_batch", 1, r"inputs\[0\]\.dynamic_batch must be true or false"),
+        ("inputs.0.batch_axis", -1, r"inputs\[0\]\.batch_axis must be an integer from 0"),
         ("inputs.0.qparams.scale", 0.0, r"inputs\[0\]\.qparams\.scale must be positive"),
         ("inputs.0.qparams.scale", 1e-60, r"inputs\[0\]\.qparams\.scale must be positive and finite in its dtype"),
         ("inputs.0.qparams.scale", [0.5, 0.5], r"inputs\[0\]\.qparams must be per-tensor"),

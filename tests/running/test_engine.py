@@ -350,8 +350,8 @@ def _part_with(description: dict, key: str) -> dict:
 def test_threads_of_the_pool_are_those_asked_for():
     """TVM alone would take one thread on two cores, as it counts every second core as a hyper-thread."""
     script = (
-        "from qnn_ext.running.threads import use_threads; from qnn_ext.tvm_runtime import get_function\n"
-        "for threads in (2, 1, 2): use_threads(threads); print(get_function('runtime.NumThreads')())"
+        "from qnn_ext.running.threads import use_tvm_threads; from qnn_ext.tvm_runtime import get_function\n"
+        "for threads in (2, 1, 2): use_tvm_threads(threads); print(get_function('runtime.NumThreads')())"
     )
     limits = ("OMP_NUM_THREADS", "TVM_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in limits}

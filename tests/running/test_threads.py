@@ -22,10 +22,22 @@ class Machine:
         return count
 
 
+class NoThreads:
+    """Stands in for where threads come from."""
+
+    def take(self, count: int) -> tuple[()]:
+        return ()
+
+    def give(self, taken: object) -> None:
+        pass
+
+
+NONE = NoThreads()
+
+
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch):
     monkeypatch.setattr(threads, "default_threads", lambda: 8)
-    monkeypatch.setattr(threads, "use_threads", lambda count: None)
 
 
 def counts(machine: Machine, chosen: ThreadCount, calls: int) -> list[int]:
@@ -34,7 +46,7 @@ def counts(machine: Machine, chosen: ThreadCount, calls: int) -> list[int]:
 
 def test_an_undisturbed_engine_keeps_its_threads():
     machine = Machine({1: 0.004, 2: 0.002})
-    chosen = ThreadCount(2, machine.clock)
+    chosen = ThreadCount(2, NONE, machine.clock)
     found = counts(machine, chosen, 5000)
     assert found[:20] == [2] * 20
     assert 0 < found.count(1) < 100  # trials, which end after a few calls
@@ -43,16 +55,26 @@ def test_an_undisturbed_engine_keeps_its_threads():
 @pytest.mark.parametrize("slow", [0.002, 0.1])
 def test_threads_that_wait_for_each_other_are_given_up_and_taken_again(slow):
     machine = Machine({1: 0.001, 2: slow})
-    chosen = ThreadCount(2, machine.clock)
+    chosen = ThreadCount(2, NONE, machine.clock)
     assert counts(machine, chosen, 2000)[50:].count(2) < 60
     machine.seconds[2] = 0.0005
-    counts(machine, chosen, 4000)
+    counts(machine, chosen, 8000)
     assert counts(machine, chosen, 2000).count(2) > 1900
+
+
+@pytest.mark.parametrize("slow", [0.0015, 0.01, 0.1])
+def test_trials_cost_little(slow):
+    machine = Machine({1: 0.001, 2: slow})
+    chosen = ThreadCount(2, NONE, machine.clock)
+    counts(machine, chosen, 1000)
+    before = machine.now
+    counts(machine, chosen, 60_000)
+    assert machine.now - before < 60_000 * 0.001 * 1.03
 
 
 def test_a_machine_that_becomes_busy_is_noticed_at_once():
     machine = Machine({1: 0.001, 2: 0.0005})
-    chosen = ThreadCount(2, machine.clock)
+    chosen = ThreadCount(2, NONE, machine.clock)
     counts(machine, chosen, 10_000)
     machine.seconds[2] = 0.02
     assert counts(machine, chosen, 200).count(2) < 10
@@ -60,14 +82,14 @@ def test_a_machine_that_becomes_busy_is_noticed_at_once():
 
 def test_the_number_in_between_is_found():
     machine = Machine({8: 0.004, 4: 0.001, 2: 0.002, 1: 0.003})
-    chosen = ThreadCount(8, machine.clock)
+    chosen = ThreadCount(8, NONE, machine.clock)
     counts(machine, chosen, 2000)
     assert counts(machine, chosen, 1000).count(4) > 900
 
 
 def test_calls_share_the_cores():
     machine = Machine({count: 0.001 for count in range(1, 9)})
-    first, second, third = (ThreadCount(most, machine.clock) for most in (6, 6, 6))
+    first, second, third = (ThreadCount(most, NONE, machine.clock) for most in (6, 6, 6))
 
     def within(count: int) -> tuple[int, int, int]:
         inner = second.run(lambda granted: (granted, third.run(lambda least: least)))
@@ -84,7 +106,7 @@ def test_calls_share_the_cores():
 
 
 def test_calls_in_many_threads_return_all_cores():
-    chosen = [ThreadCount(4) for _ in range(4)]
+    chosen = [ThreadCount(4, NONE) for _ in range(4)]
     working = [
         threading.Thread(target=lambda one=one: [one.run(lambda count: count) for _ in range(500)]) for one in chosen
     ]

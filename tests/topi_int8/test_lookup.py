@@ -24,7 +24,7 @@ def test_alone(target, shape, source, result):
     assert np.array_equal(compile_and_run(mod, target, inputs)[0], interpret(mod, inputs)[0])
 
 
-@pytest.mark.parametrize("channels", [64, 32, 48, 24, 7])
+@pytest.mark.parametrize("channels", [184, 64, 32, 48, 24, 12, 7])
 @pytest.mark.parametrize(("source", "result"), DTYPES)
 def test_behind_a_product(channels, source, result):
     weight = np.random.default_rng(1).integers(-128, 128, (channels, 24)).astype(np.int8)

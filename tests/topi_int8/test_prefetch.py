@@ -35,7 +35,8 @@ def _built(mod, target: str) -> qnn_ext.Engine:
 def test_prefetches(rows, depth, channels, expected, target):
     mod = _dense(rows, depth, channels)
     engine = _built(mod, target)
-    assert ("prefetch" in engine.source("asm")) == expected
+    fetches = [line for line in engine.source("asm").splitlines() if "prefetch" in line and "rsp" not in line]
+    assert bool(fetches) == expected  # those of the stack keep it aligned, see `x86.stack`
     if not runs_here(target):
         pytest.skip("this CPU runs none of it")
     inputs = inputs_of(np.random.default_rng(1), mod)

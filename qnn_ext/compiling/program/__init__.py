@@ -18,6 +18,9 @@ from ...errors import LimitError
 from ...limits import current, exceeded
 from ...numerics.annotations import without_names
 from ...running.model import Layout
+from ...running.workers import USE
+from ..watch import timed
+from ..workers import SYMBOL, exposed
 from .emit import HEADER, MEMORY, PROGRAM, SHARE, emit, header_bytes, scratch_storages
 from .graph import Graph, NotStraightError, read_graph
 from .memory import pack, place
@@ -84,10 +87,12 @@ def compile_program(mod: IRModule, target: Target, asked: bool, kept: Kept | Non
 
 def _executable(program: IRModule, target: Target, kept: Kept | None) -> Any:
     called = {
-        var: function for var, function in program.functions_items() if var.name_hint not in (SHARE, PROGRAM, MEMORY)
+        var: function
+        for var, function in program.functions_items()
+        if var.name_hint not in (SHARE, *_EXPORTED) and SYMBOL not in function.attrs
     }
     if kept is None or len(called) < WORTHWHILE:
-        return tvm.compile(program, target, tir_pipeline=PIPELINE)
+        return timed("machine code", lambda: tvm.compile(program, target, tir_pipeline=PIPELINE))
     return DividedProgram(program, called, target, PIPELINE, kept)
 
 
@@ -135,17 +140,17 @@ def _computation(function: tirx.PrimFunc) -> tvm_ffi.StructuralKey:
     return tvm_ffi.StructuralKey(without_names(function))  # type: ignore[call-arg]
 
 
+_EXPORTED = PROGRAM, MEMORY, USE
+
 PIPELINE = "qnn_ext_program"
 """TVM's name for the remaining lowering of a program, whose functions are already flat."""
 
 
 @tvm.transform.module_pass(opt_level=0)
 def _keep_private(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
-    """Keep kernels private: TVM makes a single kernel the entry point, but only `program` and MEMORY are called from
-    outside."""
+    """Keep kernels private: TVM makes a single kernel the entry point, but only `_EXPORTED` are called from outside."""
     functions = {
-        var: function if var.name_hint in (PROGRAM, MEMORY) else _private(function)
-        for var, function in mod.functions_items()
+        var: function if var.name_hint in _EXPORTED else _private(function) for var, function in mod.functions_items()
     }
     return IRModule(functions, attrs=mod.attrs)
 
@@ -154,12 +159,18 @@ def _private(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return function.without_attr("global_symbol").without_attr("tirx.is_entry_func")
 
 
+@tirx.transform.prim_func_pass(opt_level=0)
+def _expose(function: tirx.PrimFunc, _mod: IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    return exposed(function)
+
+
 def _pipeline() -> tuple:
     passes = [
         _keep_private,
         tirx.transform.AnnotateEntryFunc(),
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
+        _expose,
     ]
     _, host, device = tirx.get_tir_pipeline("default")
     return tvm.transform.Sequential(passes), host, device

@@ -6,7 +6,6 @@ there are several. Each share runs its part of every kernel and waits at the bar
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +16,7 @@ from tvm.target import Target
 
 from ...targets.backend import threads_of
 from ...targets.features import backend_of
+from ..workers import system_of, use_workers
 from .barriers import Access, Range, barriers
 from .graph import Graph, Step
 from .phases import Kernel, Phase, pointer_var
@@ -160,6 +160,8 @@ class _Emitter:
         share, program = ir.GlobalVar(SHARE), ir.GlobalVar(PROGRAM)
         functions = {**functions, share: self._share(), program: self._program(share)}
         functions[ir.GlobalVar(MEMORY)] = self._memory()
+        if self._threaded:
+            functions.update(use_workers(self._target))
         return tirx.transform.BindTarget(self._target.with_host(self._target))(IRModule(functions))
 
     # ---- what one task does --------------------------------------------------------------------------------------
@@ -386,7 +388,7 @@ class _Emitter:
         return tirx.PrimFunc([result], body, attrs=ir.make_node("ir.DictAttrs", **attrs))
 
     def _launch(self, run: Any) -> tirx.Stmt:
-        """Every task of TVM's thread pool runs its share; tasks beyond the program's maximum do nothing.
+        """Every task that is launched runs its share; tasks beyond the program's maximum do nothing.
 
         In TIR a task knows neither its number nor how many were launched. But a strided parallel loop starts at the one
         and steps by the other, so the last index it reaches and its number of iterations give both: with two extents,
@@ -414,7 +416,4 @@ class _Emitter:
         return stmt
 
     def _support(self) -> str:
-        triple = str(self._target.attrs.get("mtriple", ""))
-        systems = {"linux": "linux", "windows": "win32"}
-        named = next((system for part, system in systems.items() if part in triple), "")
-        return support_ir(backend_of(self._target), named if triple else sys.platform)
+        return support_ir(backend_of(self._target), system_of(self._target))

@@ -24,6 +24,7 @@ from tvm.tirx.build import codegen_build
 from ...files.cache import Cache
 from ...numerics.annotations import without_names
 from ...processes.cores import default_threads
+from ..watch import progressed, timed
 
 WORTHWHILE = 16
 """Kernels from which on a program is divided: each object costs LLVM some 20 ms."""
@@ -74,6 +75,9 @@ class DividedProgram:
 
     def export_library(self, path: str, **options: Any) -> None:
         """Link a shared library, as TVM's `Executable.export_library` does."""
+        timed("machine code", lambda: self._linked(path, **options))
+
+    def _linked(self, path: str, **options: Any) -> None:
         functions = self._named()
         symbols = {var: str(function.attrs["global_symbol"]) for var, function in functions.items()}
         unique = {str(function.attrs["global_symbol"]): function for function in functions.values()}
@@ -84,8 +88,9 @@ class DividedProgram:
             workers = ThreadPoolExecutor(self._kept.jobs or default_threads())  # LLVM holds no lock, nor Python's
             try:
                 contents = workers.map(self._object, groups)
-                for file, content in zip(objects, contents, strict=True):
+                for index, (file, content) in enumerate(zip(objects, contents, strict=True)):
                     file.write_bytes(content)
+                    progressed((index + 1) / len(objects))
             finally:
                 workers.shutdown(cancel_futures=True)
             main.export_library(path, addons=list(map(str, objects)), **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...targets.backend import Backend
+from ..workers import SLEEP, SPINS, SYSCALL, WAKE, sleeps
 
 BARRIER = "qnn_barrier"
 """(counters, task count): wait until all tasks have arrived. `counters` are two int32 that start at zero: of arrivals,
@@ -11,15 +12,10 @@ and of tasks that sleep until the others arrive."""
 CLOCK = "qnn_clock"
 """() -> int64 ticks, steady and shared by all cores."""
 
-SPINS = 100
-"""Spins of a nanosecond each while waiting for tasks that are about to arrive; then `Backend.pauses` with a pause each.
-After that a missing task has probably no core, so the waiting one gives up its own. On Linux it sleeps: an idle core
-takes over tasks that wait for another core, and a task that wakes up soon runs again, whereas one that yields comes
-after a whole turn of whatever else runs there, milliseconds later. Elsewhere it yields in each round."""
-
 # Each arrival increments the counter; every task except the last of its round waits until the round is complete. The
 # last one looks at the number of sleepers after its arrival, and a sleeper at the counter after it has counted itself,
-# all in one order (seq_cst): so the former sees the sleeper, or the latter finds a new value and does not sleep.
+# all in one order (seq_cst): so the former sees the sleeper, or the latter finds a new value and does not sleep. Where
+# there is nothing to sleep on, a task that waits longer yields in each round.
 _BARRIER = """
 define void @qnn_barrier(ptr %counter, i32 %tasks) noinline nounwind {{
 entry:
@@ -61,12 +57,9 @@ done:
 }}
 """
 
-# The operations of futex(2): 128 is FUTEX_WAIT_PRIVATE, which compares and sleeps in one step; 129 FUTEX_WAKE_PRIVATE.
-_SLEEP = """%counted = atomicrmw add ptr %sleepers, i32 1 seq_cst
-  %slept = call {long} ({long}, ...) @syscall({long} {futex}, ptr %counter, i32 128, i32 %now, ptr null)
+_SLEEP = f"""%counted = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  {SLEEP}
   %left = atomicrmw sub ptr %sleepers, i32 1 seq_cst"""
-_WAKE = "%woken = call {long} ({long}, ...) @syscall({long} {futex}, ptr %counter, i32 129, i32 2147483647)"
-_SYSCALL = "declare {long} @syscall({long}, ...)"
 
 _YIELD = "%ignored = call i32 @sched_yield()", "declare i32 @sched_yield()"
 
@@ -86,9 +79,11 @@ def support_ir(backend: Backend, system: str) -> str:
     """
     pause, declare_pause = backend.pause
     wake = ""
-    if system == "linux" and backend.futex is not None:
+    if sleeps(backend, system):
+        assert backend.futex is not None
         long, futex = backend.futex
-        rest, wake, declare_rest = (text.format(long=long, futex=futex) for text in (_SLEEP, _WAKE, _SYSCALL))
+        words = {"long": long, "futex": futex, "word": "%counter", "value": "%now"}
+        rest, wake, declare_rest = (text.format(**words) for text in (_SLEEP, WAKE, SYSCALL))
     elif system == "win32":  # it has no sched_yield
         rest, declare_rest = pause, ""
     else:

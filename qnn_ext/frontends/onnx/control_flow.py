@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...errors import ModelFormatError
+from ...errors import ModelFormatError, QnnError
+from ...limits import check
 from ...op.base import constant, constant_value, shape_of
 from ...op.loop import MOST_TRIPS
-from ..loops import branch, loop
+from ..loops import ChangingStateError, branch, loop
+from ..recurrent import stacked
 from .node import Node
 from .reader import Subgraph
-from .sequences import TensorSequence, appended, extended, only_tensors
+from .sequences import LoopSequenceError, TensorSequence, appended, extended, only_tensors
 
 Run = Callable[[Subgraph, Sequence[relax.Expr]], list[relax.Expr]]
 """Converts a graph with these inputs; returns its outputs."""
@@ -47,7 +49,17 @@ def _wanted(node: Node, results: Sequence[relax.Expr]) -> list[relax.Expr]:
 
 
 def convert_loop(node: Node, read: Read, run: Run) -> list[relax.Expr]:
-    """A body that takes (round, condition, states) and returns (condition, states, outputs)."""
+    """A body that takes (round, condition, states) and returns (condition, states, outputs). It is written out round by
+    round where a state changes its shape, or where a sequence is read that grows: every round is another function then.
+    """
+    try:
+        return _repeated(node, read, run)
+    except (ChangingStateError, LoopSequenceError) as error:
+        return _written_out(node, read("body"), run, error)
+
+
+def _repeated(node: Node, read: Read, run: Run) -> list[relax.Expr]:
+    """The loop as one operator."""
     body, states = read("body"), [node.input(index) for index in range(2, len(node.inputs))]
     count = len(states)
     if len(body.inputs) != count + 2 or len(body.outputs) < count + 1:
@@ -93,6 +105,29 @@ def convert_loop(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     return [*(ends[index] for index in range(count)), *outputs]
 
 
+def _written_out(node: Node, body: Subgraph, run: Run, reason: QnnError) -> list[relax.Expr]:
+    """The rounds one after another. Raises `reason`, with what would help, if their number is unknown."""
+    values: list[Any] = [node.input(index) for index in range(2, len(node.inputs))]
+    count = len(values)
+    rounds: list[list[relax.Expr]] = []
+    most = constant_value(node.input(0)) if node.has_input(0) else np.int64(MOST_TRIPS)
+    going = node.input(1) if node.has_input(1) else TRUE
+    while True:
+        known = constant_value(going)
+        if known is None or most is None:
+            raise type(reason)(f"{reason}: that is supported only if the number of rounds is known at import")
+        if not known or len(rounds) >= most:
+            break
+        check("unrolled", len(rounds) + 1, f"{node.label}: a loop written out, as a round is unlike the others,")
+        number = constant(np.int64(len(rounds)))
+        condition, *results = run(body, [number, TRUE, *values])
+        going, values = _scalar(node, condition, "bool"), results[:count]
+        rounds.append(only_tensors(results[count:], "an output of every round"))
+    if not rounds and len(body.outputs) > count + 1:
+        raise reason
+    return [*values, *(stacked(node.emit, list(outputs), 0) for outputs in zip(*rounds, strict=True))]
+
+
 def _is_unchanged(body: Subgraph, state: int) -> bool:
     """Whether a loop's body returns a state as it is."""
     copies = [operator for operator in body.operators if operator.op_type == "Identity"]
@@ -133,7 +168,7 @@ def _scan(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     _check_scan(body, len(values), sequences, states)
     axes = _flags(node, "scan_input_axes", sequences)
     moved = [_moved(node, value, axis, 0) for value, axis in zip(values[states:], axes, strict=True)]
-    final, stacked = loop(
+    final, whole = loop(
         node,
         lambda current, slices: _split(run(body, [*current, *slices]), states),
         values[:states],
@@ -142,7 +177,7 @@ def _scan(node: Node, read: Read, run: Run) -> list[relax.Expr]:
         backwards_in=[bool(flag) for flag in _flags(node, "scan_input_directions", sequences)],
         backwards_out=[bool(flag) for flag in _flags(node, "scan_output_directions", outputs)],
     )
-    placed = zip(stacked, _flags(node, "scan_output_axes", outputs), strict=True)
+    placed = zip(whole, _flags(node, "scan_output_axes", outputs), strict=True)
     return [*final, *(_moved(node, value, 0, axis) for value, axis in placed)]
 
 
@@ -160,7 +195,7 @@ def _scan_of_batches(node: Node, read: Read, run: Run) -> list[relax.Expr]:
         raise node.unsupported("sequences of different lengths")
 
     def sample(_: list[relax.Expr], parts: list[relax.Expr]) -> tuple[list[relax.Expr], list[relax.Expr]]:
-        final, stacked = loop(
+        final, whole = loop(
             node,
             lambda current, slices: _split(run(body, [*current, *slices]), states),
             parts[:states],
@@ -168,7 +203,7 @@ def _scan_of_batches(node: Node, read: Read, run: Run) -> list[relax.Expr]:
             length,
             backwards_in=[bool(flag) for flag in flags],
         )
-        return [], [*final, *stacked]
+        return [], [*final, *whole]
 
     return loop(node, sample, [], values, batch)[1]
 

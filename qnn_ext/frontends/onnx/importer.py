@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 from tvm import relax
 
 from ...entry_points import load_plugins
-from ...errors import ModelFormatError, UnsupportedOperatorError
+from ...errors import LimitError, ModelFormatError, ShapeError, UnsupportedOperatorError
 from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, limited
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
 from ...passes.qdq_to_integer import qdq_to_integer
-from ..batch import with_open_batch
+from ..batch import OpenBatchError, with_open_batch
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..feedback import with_states
@@ -48,8 +48,8 @@ def from_onnx(
     source: path of an .onnx file, its bytes, or an onnx.ModelProto. External data files lie beside the file; where that
             is a link, as in Hugging Face's cache, links beside it may lead to the folder of the link's target
     shapes: input name -> shape, or name of an open dimension -> size. A model whose inputs leave only their first
-            dimension open takes batches of any size if every operator treats samples independently; a name or None as
-            the first entry of a shape asks for that
+            dimension open, or one under the same name in all of them, takes batches of any size if every operator
+            treats samples independently; a name or None as an entry of a shape asks for that
     limits: the limits of the import, by default `qnn_ext.Limits()`
     constants: input name -> value of an input that never changes, such as a sample rate: the module does not have this
             input, and a condition that depends only on such inputs chooses its branch now
@@ -75,9 +75,26 @@ def _import(source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[st
     def imported(batch: int) -> QnnModule:
         return Importer(model, dims.all(batch), where).run()
 
-    module = with_open_batch(imported, fixing_hint(model)) if dims.dynamic_batch else imported(1)
+    if not dims.dynamic_batch:
+        module = imported(1)
+    elif dims.batch_first:
+        module = with_open_batch(imported, fixing_hint(model))
+    else:
+        module = _with_batch_elsewhere(imported, dims)
     ir, notes = qdq_to_integer(module.ir)
     return replace(module, ir=ir, notes=(*module.notes, *notes))
+
+
+def _with_batch_elsewhere(imported: Callable[[int], QnnModule], dims: InputShapes) -> QnnModule:
+    """The model with an open dimension that is not first, and may be no batch at all."""
+    try:
+        return with_open_batch(imported, "")
+    except LimitError:
+        raise
+    except OpenBatchError as error:
+        raise dims.open_error(f"they are no batch, as {error.reason}") from None
+    except (ShapeError, ModelFormatError) as error:
+        raise dims.open_error(f"with 1 in their place, {error}") from None
 
 
 def _with_constants(model: Model, constants: Mapping[str, Any]) -> Model:

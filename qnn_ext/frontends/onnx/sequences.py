@@ -67,13 +67,17 @@ class TensorSequence:
         return whole[0] if len(whole) == 1 else node.emit(relax.op.concat(whole, 0))
 
 
+class LoopSequenceError(UnsupportedOperatorError):
+    """A loop does more with a sequence than to append to it."""
+
+
 def sequence_of(node: Node) -> TensorSequence:
     """The first input, a sequence whose tensors are all at hand."""
     found = node.input(0)
     if not isinstance(found, TensorSequence):
         raise node.malformed("input 0 is a tensor; it must be a sequence")
     if found.state is not None:
-        raise node.unsupported("a sequence that a loop appends to, read in that loop; only appending is supported")
+        raise LoopSequenceError("a sequence that a loop appends to, read in that loop")
     return found
 
 
@@ -232,7 +236,7 @@ def appended(node: Node, state: object, new: Any) -> list[relax.Expr]:
     state: the sequence's; new: what the body returns for it
     """
     if not isinstance(new, TensorSequence) or new.state is not state:
-        raise node.unsupported("a sequence that a loop replaces; only appending to it is supported")
+        raise LoopSequenceError("a sequence that a loop replaces")
     return [new.stack(node)] if new.parts else []
 
 

@@ -14,10 +14,10 @@ Dimension = int | str | None
 
 
 class InputShapes:
-    """The inputs' shapes with no dimension left open, and whether the first one is a batch of any size.
+    """The inputs' shapes with no dimension left open, but for one that may be a batch of any size.
 
-    shapes: input name -> shape, where a name or None in the first place stands for a batch of any size; or dimension
-            name -> size. Raises ShapeError for anything else, and for dimensions left open.
+    shapes: input name -> shape, where a name or None in one place stands for a batch of any size; or dimension
+            name -> size. Raises ShapeError for anything else, and for other dimensions left open.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, Any] | None) -> None:
@@ -65,20 +65,27 @@ class InputShapes:
         return wanted
 
     def _has_open_batch(self) -> bool:
-        """Whether the first dimension of every input, and no other, is left open, under one common name or none."""
-        firsts = [dims[0] if dims else 0 for dims in self._dims.values()]
-        others = [dim for dims in self._dims.values() for dim in dims[1:]]
-        named = {dim for dim in firsts if isinstance(dim, str)}
-        everywhere = bool(firsts) and all(dim is None or isinstance(dim, str) for dim in firsts)
-        return everywhere and len(named) <= 1 and all(isinstance(dim, int) for dim in others)
+        """Whether one dimension of inputs is left open: the first one of every input, under one common name or none, or
+        one with a name that no input has twice, or an unnamed one of a single input."""
+        places = [(axis, dim) for dims in self._dims.values() for axis, dim in enumerate(dims) if _is_open(dim)]
+        named = {dim for _, dim in places if dim is not None}
+        once = all(sum(map(_is_open, dims)) < 2 for dims in self._dims.values())
+        first = len(places) == len(self._dims) and all(axis == 0 for axis, _ in places)
+        same = None not in [dim for _, dim in places] or len(places) == 1
+        return bool(places) and once and len(named) <= 1 and (first or same)
+
+    @property
+    def batch_first(self) -> bool:
+        """Whether the open batch is the first dimension of every input, as is usual."""
+        return self.dynamic_batch and all(dims and _is_open(dims[0]) for dims in self._dims.values())
 
     def _check_open(self) -> None:
         for name, dims in self._dims.items():
-            for axis, dim in enumerate(dims):
-                if self.dynamic_batch and axis == 0:
-                    continue
-                if dim is None or isinstance(dim, str):
-                    raise self._open_error()
+            for dim in dims:
+                if _is_open(dim):
+                    if self.dynamic_batch:
+                        continue
+                    raise self.open_error("only one may stay open, as their batch, under one name")
                 if not isinstance(dim, int):
                     raise ShapeError(f"input '{name}': a shape must be a sequence of integers, found {dims!r}")
                 if dim < 1:
@@ -87,7 +94,8 @@ class InputShapes:
                         f"a valid one: shapes={{{name!r}: ...}}"
                     )
 
-    def _open_error(self) -> ShapeError:
+    def open_error(self, reason: str) -> ShapeError:
+        """What is open, why it cannot stay so, and shapes that work."""
         unfixed = {name: dims for name, dims in self._dims.items() if any(map(_is_open, dims))}
         shown = ", ".join(f"{name} {_show(dims)}" for name, dims in unfixed.items())
         shapes = {name: tuple(1 if _is_open(dim) else dim for dim in dims) for name, dims in unfixed.items()}
@@ -96,8 +104,8 @@ class InputShapes:
         names = sorted({dim for dims in unfixed.values() for dim in dims if isinstance(dim, str)})
         example: dict[str, Any] = shapes if unnamed else dict.fromkeys(names, 1)
         return ShapeError(
-            f"the model leaves dimensions of its inputs open: {shown}; only the first one of every input may stay "
-            f"open, as their batch: fix them, for example from_onnx(..., shapes={example!r}), or {options}"
+            f"the model leaves dimensions of its inputs open: {shown}; {reason}: fix them, for example "
+            f"from_onnx(..., shapes={example!r}), or {options}"
         )
 
 

@@ -92,16 +92,16 @@ def _spec(spec: TensorSpec, arrays: list[np.ndarray]) -> list[Any]:
     if spec.qparams is not None:
         qparams = spec.qparams
         quantized = [_add(qparams.scale, arrays), _add(qparams.zero_point, arrays), qparams.dtype, qparams.axis]
-    return [spec.name, spec.shape, spec.dtype, quantized, spec.dynamic_batch]
+    return [spec.name, spec.shape, spec.dtype, quantized, spec.dynamic_batch, spec.batch_axis]
 
 
 def _as_spec(packed: Sequence[Any], arrays: Sequence[np.ndarray]) -> TensorSpec:
-    name, shape, dtype, quantized, dynamic_batch = packed
+    name, shape, dtype, quantized, *batch = packed
     qparams = None
     if quantized is not None:
         scale, zero_point, integers, axis = quantized
         qparams = QParams(arrays[scale].copy(), arrays[zero_point].copy(), integers, axis)
-    return TensorSpec(name, tuple(shape), dtype, qparams, dynamic_batch)
+    return TensorSpec(name, tuple(shape), dtype, qparams, *batch)
 
 
 # ---- constants ---------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Products in the bodies of loops: a recurrent layer's state times its weights.
 
 Only they are marked there, their weights and what they multiply: gates are a few operators on one row, and stay float
-in the product's kernel. A loop whose rounds are only known at run time stays in float, for it has no tensor of the
-values of all rounds to calibrate on; so does a loop within a loop.
+in the product's kernel. Loops within loops, loops whose rounds are only known at run time, and branches of an If are
+loops like others.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from functools import partial
 
 from tvm import IRModule, relax
 
+from ...op.loop import Loop
 from ...passes.bodies import with_changed_body
 from ...passes.rewrite import Rebuild
 from ..config import QConfig
-from .loop_products import quantizable_loop, weight_position
+from .loop_products import weight_position
 from .marks import observed
 
 _OPERATOR = "nn.dense"
@@ -26,11 +27,13 @@ def annotate_loops(mod: IRModule, config: QConfig) -> IRModule:
     with new.main():
         for binding in new.bindings:
             value = new.substituted(binding.value)
-            loop = quantizable_loop(value)
-            if loop is not None:
-                value = with_changed_body(loop, partial(_marked, loop=binding.var.name, config=config)).call()
-            new.bind(binding.var, value)
+            loop = Loop.of(value)
+            new.bind(binding.var, value if loop is None else _annotated(loop, binding.var.name, config))
     return new.module()
+
+
+def _annotated(loop: Loop, name: str, config: QConfig) -> relax.Call:
+    return with_changed_body(loop, partial(_marked, loop=name, config=config)).call()
 
 
 def _marked(body: IRModule, loop: str, config: QConfig) -> IRModule:
@@ -40,6 +43,9 @@ def _marked(body: IRModule, loop: str, config: QConfig) -> IRModule:
             value = new.substituted(binding.value)
             position = weight_position(value)
             name = f"{loop}.{binding.var.name}"
+            inner = Loop.of(value)
+            if inner is not None:
+                value = _annotated(inner, name, config)
             settings = config.layer(name, _OPERATOR)
             if position is not None and settings.quantized:
                 args = list(value.args)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..histogram import Histogram
 from ..ranges import Range
 from .base import CALIBRATORS, HistogramCalibrator, calibrator
 from .mse import MeanSquaredError
 
-COMPARED = ("mse", "minmax", "percentile", "entropy")
-
 
 @calibrator("auto")
 class Auto(HistogramCalibrator):
-    """The range of "mse", and those of the modes that `choose.choose_table` compares.
+    """The range of "mse", and those of the modes that `alternatives` lists.
 
     Where models are not compared, "mse" is best: on the networks measured (digits CNN and transformer, MobileNet V2 and
     V3) its signal-to-noise ratio is the best or within half a decibel of the best, symmetric or not, with 400 images or
@@ -25,11 +25,13 @@ class Auto(HistogramCalibrator):
     def _range(self, statistic: Histogram) -> Range:
         return MeanSquaredError(self.settings)._range(statistic)
 
-    def by_mode(self, mode: str, site: str) -> Range:
-        """The range of a site as another calibrator of histograms finds it."""
+    def by(self, mode: str, percentile: float | None, site: str) -> Range:
+        """The range of a site as another calibrator of histograms, or "minmax", finds it; percentile: instead of the
+        one in the settings."""
         statistic = self.statistics[site]
         if mode == "minmax":
             return Range(statistic.low, statistic.high, mode)
-        other = CALIBRATORS[mode](self.settings)
+        settings = self.settings if percentile is None else replace(self.settings, percentile=percentile)
+        other = CALIBRATORS[mode](settings)
         assert isinstance(other, HistogramCalibrator)
         return other._range(statistic)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from ...errors import QuantizationError
 from ..histogram import Histogram, extremes
 from ..ranges import Range
+
+Position: TypeAlias = int | tuple[int, int]
+"""Of a batch in the data set, or the number of its shard and its position there: what sorts batches in their order."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,10 @@ class Calibrator(ABC, Generic[Kept]):
         self.settings = settings or Settings()
         self.statistics: dict[str, Kept] = {}
 
-    def collect(self, site: str, array: np.ndarray, batch: int | None = None) -> None:
+    def collect(self, site: str, array: np.ndarray, batch: Position | None = None) -> None:
         """Add the values of one site for one batch of data.
 
-        array: float tensor of any shape; batch: position in the data set, by default one after this site's last
+        array: float tensor of any shape; batch: its position, by default one after this site's last in the data set
 
         Raises QuantizationError naming the site if there are NaN or infinities.
         """
@@ -70,16 +73,15 @@ class Calibrator(ABC, Generic[Kept]):
                 self.statistics[site] = self._new()
             self._add(self.statistics[site], array, batch)
         except QuantizationError as error:
-            where = "" if batch is None else f" in batch {batch}"
+            where = "" if batch is None else f" in batch {batch[1] if isinstance(batch, tuple) else batch}"
             raise QuantizationError(f"site {site!r}{where}: {error}") from None
 
     def merge(self, other: Calibrator[Kept]) -> None:
         """Add what another calibrator of the same kind has collected."""
         for site, statistic in other.statistics.items():
-            if site in self.statistics:
-                self.statistics[site].merge(statistic)
-            else:
-                self.statistics[site] = statistic
+            if site not in self.statistics:
+                self.statistics[site] = self._new()  # the other's arrays may be in memory that is only for reading
+            self.statistics[site].merge(statistic)
 
     def threshold(self, site: str) -> Range:
         """The range of a site. Raises QuantizationError when nothing was collected for it."""
@@ -96,7 +98,7 @@ class Calibrator(ABC, Generic[Kept]):
         """The statistic of a site before any data."""
 
     @abstractmethod
-    def _add(self, statistic: Kept, array: np.ndarray, batch: int | None) -> None:
+    def _add(self, statistic: Kept, array: np.ndarray, batch: Position | None) -> None:
         """Add one array to the statistic."""
 
     @abstractmethod
@@ -110,7 +112,7 @@ class HistogramCalibrator(Calibrator[Histogram]):
     def _new(self) -> Histogram:
         return Histogram(self.settings.bins)
 
-    def _add(self, statistic: Histogram, array: np.ndarray, batch: int | None) -> None:
+    def _add(self, statistic: Histogram, array: np.ndarray, batch: Position | None) -> None:
         statistic.add(array)
 
     def _clipped(self, statistic: Histogram, low: float, high: float) -> Range:
@@ -125,12 +127,12 @@ class Extremes:
     """The smallest and the largest value in each batch."""
 
     def __init__(self) -> None:
-        self.batches: dict[int, tuple[float, float]] = {}
+        self.batches: dict[Position, tuple[float, float]] = {}
 
-    def add(self, array: np.ndarray, batch: int | None) -> None:
+    def add(self, array: np.ndarray, batch: Position | None) -> None:
         """Add one array; raises QuantizationError for NaN and infinities."""
         low, high = extremes(array)
-        index = len(self.batches) if batch is None else batch
+        index: Position = len(self.batches) if batch is None else batch
         known = self.batches.get(index, (low, high))
         self.batches[index] = min(low, known[0]), max(high, known[1])
 
@@ -149,7 +151,7 @@ class ExtremesCalibrator(Calibrator[Extremes]):
     def _new(self) -> Extremes:
         return Extremes()
 
-    def _add(self, statistic: Extremes, array: np.ndarray, batch: int | None) -> None:
+    def _add(self, statistic: Extremes, array: np.ndarray, batch: Position | None) -> None:
         statistic.add(array, batch)
 
 

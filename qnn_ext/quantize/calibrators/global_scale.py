@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ranges import Range
-from .base import Extremes, ExtremesCalibrator, calibrator
+from .base import Extremes, ExtremesCalibrator, Position, calibrator
 
 
 @calibrator("global_scale")
@@ -14,7 +14,7 @@ class GlobalScale(ExtremesCalibrator):
 
     needs_data = False
 
-    def _add(self, statistic: Extremes, array: np.ndarray, batch: int | None) -> None:
+    def _add(self, statistic: Extremes, array: np.ndarray, batch: Position | None) -> None:
         return
 
     def _range(self, statistic: Extremes) -> Range:

@@ -151,7 +151,7 @@ class Pairs(ArmInstruction):
 
         def product(step: int) -> Any:
             operands = self.weights(B, step & -2, 2), self._two_broadcast(A, step & -2)
-            return self._call(self.llvm, "int16x8", *(_half(operand, step & 1) for operand in operands))
+            return self._call(self.llvm, "int16x8", *(half(operand, step & 1) for operand in operands))
 
         def update(step: int) -> Any:
             before, products = C.vload([0], dtype="int32x4"), [product(step), product(step + 1)]
@@ -178,7 +178,7 @@ class Wide(ArmInstruction):
         """One statement a step."""
 
         def update(step: int) -> Any:
-            weights = _half(self.weights(B, step & -2, 2), step & 1)
+            weights = half(self.weights(B, step & -2, 2), step & 1)
             return C.vload([0], dtype="int32x4") + self._call(
                 self.llvm, "int32x4", weights, self._broadcast(A, step, LANES)
             )
@@ -186,7 +186,7 @@ class Wide(ArmInstruction):
         return [update(step) for step in range(self.chain)]
 
 
-def _half(vector: Any, half: int) -> Any:
+def half(vector: Any, half: int) -> Any:
     """Lower (0) or upper half of a vector."""
     lanes = int(str(vector.ty.dtype).split("x")[1]) // 2
     return T.Shuffle([vector], list(range(half * lanes, (half + 1) * lanes)))

@@ -6,6 +6,7 @@
              values of a window row are one contiguous run of memory, reduced as a whole
     Window   the same, where padding each row of the window to the depth wastes more than interleaving the rows costs:
              then the whole window is one run
+    Gathered groups of few channels: each lane reads those of its group, see `gathered`
 
 Flat fits only some tiles; of the others, the first that the workload allows is taken: Window, Rows, Spatial. A kernel
 asks its mode for sizes, for the reduction, and for the copies of the activations that it needs.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -28,8 +29,9 @@ from tvm.s_tir.schedule import SBlockRV
 from ..schedule_util import extent, vectorize_inner
 from ..workload import Conv2dWorkload, is_float
 from .dot import DotInstruction
+from .gathered import GatheredDot
 from .interleave import VECTOR, Interleaving
-from .microkernel import Domain, Tile, is_ragged, round_up
+from .microkernel import Domain, Tile, epilogue_cycles, is_ragged, padding, round_up, tile_cost
 
 ScheduleCopy = Callable[[Schedule, SBlockRV], None]
 
@@ -81,9 +83,22 @@ class Addressing(ABC):
         """Number of images in the accumulator."""
         return self.workload.batch
 
+    @property
+    def merged(self) -> int:
+        """How many of the workload's groups are one block-diagonal group."""
+        return self.workload.groups // self.groups
+
     def takes(self, tile: Tile) -> bool:
         """Whether a legal tile can be used."""
         return True
+
+    def cost(self, tile: Tile) -> float:
+        """Predicted cost of a legal tile per vector of accumulators."""
+        return tile_cost(tile, self.domain, self.instruction)
+
+    def unrolled(self, tile: Tile) -> int:
+        """How many of the innermost loops over the reduction are unrolled explicitly."""
+        return 0
 
     def pixel(self, n: Any, y: Any, x: Any) -> tuple[Any, ...]:
         """An output pixel's position in the accumulator: the image, and `pixel_axes` indices."""
@@ -135,6 +150,10 @@ class Direct(Addressing):
         """Whether the activations for rows × columns of output pixels are first copied to a padded buffer."""
         bottom, right = self.reach(rows, columns)
         return self.domain.copied or bottom > self.workload.height or right > self.workload.width
+
+    def channel(self, block: Any, group_blocks: int, lane: Any, k: Any) -> Any:
+        """Where the run of a lane's values begins, after all preceding groups, plus k."""
+        return (block // group_blocks * self.in_group if self.groups > 1 else 0) + k
 
     @abstractmethod
     def tap(self, pixel: tuple[Any, ...], kh: Any, kw: Any, channel: Any) -> tuple[Any, ...]:
@@ -342,9 +361,81 @@ class Window(Rows):
         return interleaving(self.workload, columns, self.instruction.span)
 
 
+SHUFFLED_BESIDE = 2.5
+"""Dot products and shuffles that start in a cycle on a core with two ports for either, one of them for both."""
+
+UNROLLED_DOTS = 288
+"""The most dot products of a tile of `Gathered` that are unrolled over the window's rows too."""
+
+
+class Gathered(Direct):
+    """Groups of few channels: a block of output channels reads the values of its own groups, each lane its group's.
+
+    Lines of the padded image are runs of memory, as the values of a block may end in the next pixel's. The window is
+    unrolled, so that columns that several pixels of a tile read are gathered once.
+    """
+
+    tap_axes = 2
+
+    @property
+    def accepts(self) -> bool:
+        return True
+
+    @property
+    def merged(self) -> int:
+        return 1
+
+    @property
+    def taps(self) -> tuple[int, int, int]:
+        return (*self.workload.kernel, self.run)
+
+    @property
+    def run(self) -> int:
+        return self.instruction.span
+
+    @property
+    def domain(self) -> Domain:
+        return replace(super().domain, copied=True)
+
+    def channel(self, block: Any, group_blocks: int, lane: Any, k: Any) -> Any:
+        return block * self.instruction.activations + self.instruction.source(lane, k)
+
+    def tap(self, pixel: tuple[Any, ...], kh: Any, kw: Any, channel: Any) -> tuple[Any, ...]:
+        n, y, x = pixel
+        (down, across), dilation = self.workload.strides, self.workload.dilation
+        channels = self.workload.in_channels
+        return n, y * down + kh * dilation[0], x * (across * channels) + kw * (dilation[1] * channels) + channel
+
+    def stage(self, x: te.Tensor, rows: int, columns: int, pad_value: int) -> te.Tensor:
+        bottom, right = self.reach(rows, columns)
+        length = (right - 1) * self.workload.in_channels + self.domain.blocks * self.instruction.activations
+        return padded_lines(self, x, bottom, length, pad_value, "pad")
+
+    def copies(self, columns: int, by_strip: bool) -> dict[str, ScheduleCopy]:
+        return {"pad": lambda sch, stage: copy_runs(sch, self.workload, stage)}
+
+    def cost(self, tile: Tile) -> float:
+        """Cycles, as `microkernel` counts them, of a core with three ports for dot products and shuffles."""
+        (_, stride), (_, dilation), (height, width) = (
+            self.workload.strides,
+            self.workload.dilation,
+            self.workload.kernel,
+        )
+        columns = {x * stride + s * dilation for x in range(tile.columns) for s in range(width)}
+        domain, shuffles = self.domain, self.instruction.chain * height * len(columns) / tile.columns
+        products = max(domain.steps / 2, (domain.steps + shuffles) / SHUFFLED_BESIDE)
+        return (products + epilogue_cycles(tile, domain)) * padding(tile, domain)
+
+    def unrolled(self, tile: Tile) -> int:
+        dots = tile.rows * tile.columns * tile.blocks * math.prod(self.taps) // self.instruction.depth
+        return 3 if dots <= UNROLLED_DOTS else 2
+
+
 @lru_cache(maxsize=4096)
 def modes(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -> tuple[Direct, ...]:
     """The modes for `groups` merged groups; the first that takes a tile is used, and the last takes every tile."""
+    if isinstance(instruction, GatheredDot):
+        return (Gathered(workload, instruction, groups),)
     kinds = (kind(workload, instruction, groups) for kind in (Window, Rows, Spatial))
     flat, square = Flat(workload, instruction, groups), next(mode for mode in kinds if mode.accepts)
     return (flat, square) if flat.accepts else (square,)

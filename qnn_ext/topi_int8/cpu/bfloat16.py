@@ -89,13 +89,13 @@ def dots_of(backend: Backend, function: str) -> list[BFloat16Dot]:
     return found
 
 
-def widening_of(backend: Backend, weight_dtype: str) -> list[WideningFma]:
+def widening_of(backend: Backend, weight_dtype: str, kind: type[WideningFma] = WideningFma) -> list[WideningFma]:
     """The multiply-adds of a family of CPUs with weights of one of HALVES, fastest first."""
-    kind = "bfloat16" if weight_dtype == bfloat16.BITS else weight_dtype
-    found = []
+    suffix = "bfloat16" if weight_dtype == bfloat16.BITS else weight_dtype
+    found: list[WideningFma] = []
     for fma in instructions_of(backend):
         depth = 2 if weight_dtype == bfloat16.BITS and fma.chain % 2 == 0 else 1
         values = {field.name: getattr(fma, field.name) for field in fields(fma)}
-        values.update(name=f"{fma.name}_{kind}", weight_dtype=weight_dtype, depth=depth, chain=fma.chain // depth)
-        found.append(WideningFma(**values))
+        values.update(name=f"{fma.name}_{suffix}", weight_dtype=weight_dtype, depth=depth, chain=fma.chain // depth)
+        found.append(kind(**values))
     return found

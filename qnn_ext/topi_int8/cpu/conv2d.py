@@ -2,8 +2,8 @@
 
 Weights are packed to (O/lanes, kh, kw, I/depth, lanes, depth), zero where the dimensions were padded, so padded
 channels never contribute, whatever the activations hold there (within a group, the next group's channels). Each group
-starts a new block; neighbouring groups are merged where that is cheaper. The addressing mode decides how activations
-are read.
+starts a new block; neighbouring groups are merged where that is cheaper, or their lanes read their own activations, see
+`gathered`. The addressing mode decides how activations are read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from tvm import te
@@ -38,6 +38,7 @@ from ..strategy import Implementation, cheapest_first
 from ..workload import Conv2dWorkload, is_float, value_bytes
 from .addressing import Addressing, Direct, modes
 from .dot import DotInstruction, implementation_with
+from .gathered import GatheredDot, suited
 from .microkernel import (
     Tile,
     lane_of,
@@ -47,7 +48,6 @@ from .microkernel import (
     round_up,
     schedule_microkernel,
     strip_size,
-    tile_cost,
 )
 
 Mode = TypeVar("Mode", bound=Addressing)
@@ -117,7 +117,7 @@ def _tiles(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) -
     costs: dict[Tile, float] = {}
     for mode in modes(workload, instruction, groups):
         for tile in legal_tiles(mode.domain, instruction):
-            costs.setdefault(tile, tile_cost(tile, mode.domain, instruction))
+            costs.setdefault(tile, mode.cost(tile))
     return cheapest_first(costs)
 
 
@@ -130,6 +130,8 @@ def _modes(workload: Conv2dWorkload, instruction: DotInstruction) -> tuple[Direc
         per_vector = next(iter(_tiles(workload, instruction, groups).values()))
         return per_vector * groups * modes(workload, instruction, groups)[0].domain.blocks
 
+    if isinstance(instruction, GatheredDot):
+        return modes(workload, instruction, 1)
     return modes(workload, instruction, merged_groups(workload, cost))
 
 
@@ -158,7 +160,7 @@ def packed(layout: Plan, weight: np.ndarray) -> np.ndarray:
     """The weights packed into the blocks of a plan."""
     mode, workload = layout.mode, layout.mode.workload
     instruction, groups = mode.instruction, mode.groups
-    merge = workload.groups // groups
+    merge = mode.merged
     out_channels, kernel_height, kernel_width, in_group = weight.shape
     out_group = out_channels // workload.groups
 
@@ -203,7 +205,7 @@ def compute(
 
     def products(*index):
         *pixel, block, lane = index
-        channel = (block // layout.group_blocks * mode.in_group if groups > 1 else 0) + reduction.k
+        channel = mode.channel(block, layout.group_blocks, lane, reduction.k)
         value = instruction.value(data[mode.tap(tuple(pixel), kh, kw, channel)])
         weight = instruction.value(w[block, kh, kw, reduction.step, lane, reduction.inner])
         return te.sum(value * weight, axis=[*loops, *reduction.axes])
@@ -245,6 +247,7 @@ def schedule(
         pixel_axes=mode.pixel_axes,
         grouped=mode.groups > 1,
         macs=workload.macs,
+        unrolled=mode.unrolled(layout.tile),
         strip=strip,
         stages=stages if by_strip else [],
         prefetch=panel_ahead(layout.tile, layout.tiles_by_panel, layout.weight_bytes, layout.blocks, caches),
@@ -342,6 +345,16 @@ def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
     return instruction.pads(mode.run)
 
 
+def _suited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of this module with the instruction as it suits the workload, see `gathered`."""
+
+    def call(*arguments: Any, instruction: DotInstruction, **named: Any) -> Any:
+        workload = next(value for value in arguments if isinstance(value, Conv2dWorkload))
+        return function(*arguments, instruction=suited(workload, instruction), **named)
+
+    return call
+
+
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:
     """The kernel with one instruction, as the strategy registry takes it."""
     return implementation_with(
@@ -351,11 +364,11 @@ def implementation(instruction: DotInstruction, architecture: str, priority: int
         priority,
         depthwise=False,
         accumulator="conv2d",
-        refuses=_refuses,
-        compute=compute,
-        schedule=schedule,
-        pack_weight=pack_weight,
-        initial=initial,
-        tiles=tiles,
-        variants=strips,
+        refuses=_suited(_refuses),
+        compute=_suited(compute),
+        schedule=_suited(schedule),
+        pack_weight=_suited(pack_weight),
+        initial=_suited(initial),
+        tiles=_suited(tiles),
+        variants=_suited(strips),
     )

@@ -90,6 +90,15 @@ class DotInstruction:
         return self.depth * self.chain
 
     @property
+    def activations(self) -> int:
+        """Activations that one instruction reads, `span` for each set of lanes that read the same."""
+        return self.span
+
+    def source(self, lane: Any, k: Any) -> Any:
+        """Where among these a lane finds its activation `k`."""
+        return k
+
+    @property
     def prefetches(self) -> bool:
         """Whether code prefetches the next panel of weights."""
         return self.backend.prefetches
@@ -244,7 +253,7 @@ def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], po
 
 def _describe(instruction: DotInstruction):
     lanes, depth, chain, span = instruction.lanes, instruction.depth, instruction.chain, instruction.span
-    data_dtype, sum_dtype = instruction.data_dtype, instruction.sum_dtype
+    data_dtype, sum_dtype, activations = instruction.data_dtype, instruction.sum_dtype, instruction.activations
     weight_dtype, weight_shape = _weight_form(instruction)
     weights = tuple(slice(0, size) for size in weight_shape)
 
@@ -253,18 +262,18 @@ def _describe(instruction: DotInstruction):
         if depth == 1:
             return instruction.value(A[k]) * weight_value(instruction, B, (k, lane), 0)
         index = step[0] * depth + k if step else k
-        return instruction.value(A[index]) * weight_value(instruction, B, (*step, lane), k)
+        return instruction.value(A[instruction.source(lane, index)]) * weight_value(instruction, B, (*step, lane), k)
 
     if instruction.reduction_axes == 1:
 
         @T.prim_func(s_tir=True)
         def meaning(
-            A: T.Buffer((span,), data_dtype, offset_factor=1),
+            A: T.Buffer((activations,), data_dtype, offset_factor=1),
             B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
             C: T.Buffer((lanes,), sum_dtype, offset_factor=1),
         ) -> None:
             with T.sblock("root"):
-                T.reads(C[0:lanes], A[0:span], B[weights])
+                T.reads(C[0:lanes], A[0:activations], B[weights])
                 T.writes(C[0:lanes])
                 for i in T.serial(0, lanes):
                     for k in T.serial(0, span):
@@ -276,12 +285,12 @@ def _describe(instruction: DotInstruction):
 
     @T.prim_func(s_tir=True)
     def chained(
-        A: T.Buffer((span,), data_dtype, offset_factor=1),
+        A: T.Buffer((activations,), data_dtype, offset_factor=1),
         B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
         C: T.Buffer((lanes,), sum_dtype, offset_factor=1),
     ) -> None:
         with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:span], B[weights])
+            T.reads(C[0:lanes], A[0:activations], B[weights])
             T.writes(C[0:lanes])
             for i in T.serial(0, lanes):
                 for s in T.serial(0, chain):
@@ -295,9 +304,9 @@ def _describe(instruction: DotInstruction):
 
 def _implement(instruction: DotInstruction):
     """The instruction as the implementation of a TensorIntrin."""
-    lanes, span, data_dtype, sum_dtype = (
+    lanes, activations, data_dtype, sum_dtype = (
         instruction.lanes,
-        instruction.span,
+        instruction.activations,
         instruction.data_dtype,
         instruction.sum_dtype,
     )
@@ -310,12 +319,12 @@ def _implement(instruction: DotInstruction):
 
     @T.prim_func(s_tir=True)
     def implementation(
-        A: T.Buffer((span,), data_dtype, offset_factor=1),
+        A: T.Buffer((activations,), data_dtype, offset_factor=1),
         B: T.Buffer(weight_shape, weight_dtype, offset_factor=1),
         C: T.Buffer((lanes,), sum_dtype, offset_factor=1),
     ) -> None:
         with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:span], B[weights])
+            T.reads(C[0:lanes], A[0:activations], B[weights])
             T.writes(C[0:lanes])
             update(A, B, C)
 

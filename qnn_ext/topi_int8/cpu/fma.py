@@ -7,7 +7,7 @@ do not depend on the tile, the vector's length or the number of threads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tvm.script import tirx as T
 
@@ -28,7 +28,11 @@ class Fma(DotInstruction):
 
     Nothing is padded with a product that the model does not have: 0 · ∞ is NaN. Where a reduction is padded, both
     operands are zero.
+
+    block: registers of a block of output channels
     """
+
+    block: ClassVar[int] = 1
 
     @property
     def sum_dtype(self) -> str:
@@ -75,13 +79,13 @@ class Fma(DotInstruction):
         return [update(step) for step in range(self.span)]
 
 
-def instructions_of(backend: Backend) -> list[Fma]:
-    """The instructions of a family of CPUs, fastest first."""
-    found = []
+def instructions_of(backend: Backend, kind: type[Fma] = Fma) -> list[Fma]:
+    """The instructions of a family of CPUs, fastest first, as `kind` makes them of each product."""
+    found: list[Fma] = []
     for product in backend.float_products:
-        lanes = product.registers.lanes(32)
+        lanes = kind.block * product.registers.lanes(32)
         for chain in CHAINS:
             llvm = f"llvm.fma.v{lanes}f32"
             name = f"{product.name}_{chain}"
-            found.append(Fma(name, product, lanes, 1, "float32", "float32", llvm, True, backend, chain))
+            found.append(kind(name, product, lanes, 1, "float32", "float32", llvm, True, backend, chain))
     return found

@@ -1,4 +1,5 @@
-"""Functions in LLVM's IR around its intrinsics of types that TVM has not, such as vectors of bfloat.
+"""Functions in LLVM's IR around what TVM cannot call: intrinsics of types that it has not, such as vectors of bfloat,
+and instructions that LLVM does not find.
 
 A kernel calls them as external functions of other types of the same size; `importing` adds their definitions, which
 LLVM inlines.
@@ -30,6 +31,19 @@ def define(name: str, result: str, operands: Sequence[str], intrinsic: str, type
   ret {result} %result
 }}
 declare {result} @{intrinsic}({", ".join(operands)})
+"""
+    return symbol
+
+
+def define_instruction(name: str, result: str, assembly: str, constraints: str, types: Sequence[str]) -> str:
+    """Define result f(types…) as an instruction with its constraints, as LLVM writes them; returns the function's
+    name. It must do nothing but compute its result."""
+    symbol = _PREFIX + name
+    parameters = ", ".join(f"{given} %a{index}" for index, given in enumerate(types))
+    _defined[symbol] = f"""define linkonce_odr hidden {result} @{symbol}({parameters}) alwaysinline nounwind {{
+  %result = call {result} asm "{assembly}", "{constraints}"({parameters})
+  ret {result} %result
+}}
 """
     return symbol
 

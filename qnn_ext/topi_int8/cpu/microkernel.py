@@ -41,6 +41,9 @@ LOOP_OVERHEAD = 0.5
 FAR_LOAD = 2.0
 """To load a register of weights from L2 on a core with two ports for dot products, which take them faster than they
 come."""
+FAR_FLOATS = 0.1
+"""The same for floats, of which a register takes part in one multiply-add for each pixel: of two tiles of equal size,
+the one with fewer weights is 1.03 times as fast, and 1.2 times if the panel is larger than L2."""
 COPIED_STEP = 0.1
 """To copy the activations that a dot product reads."""
 RAGGED_EPILOGUE = 40
@@ -172,12 +175,16 @@ def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
     wasted work."""
     predict = _instructions if instruction.backend.counts else _cycles
     vector = predict(tile, domain, instruction)
-    pixels, blocks = domain.rows * domain.columns, domain.blocks
-    padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns) * round_up(blocks, tile.blocks)
     divides = domain.rows % tile.rows == 0 and domain.columns % tile.columns == 0
     # A copy of the activations, padded to whole tiles, unless they are copied anyway.
-    copy = 0.0 if domain.copied or divides else COPIED_STEP * domain.steps / blocks
-    return vector * padded / (pixels * blocks) + copy
+    copy = 0.0 if domain.copied or divides else COPIED_STEP * domain.steps / domain.blocks
+    return vector * padding(tile, domain) + copy
+
+
+def padding(tile: Tile, domain: Domain) -> float:
+    """What whole tiles cover, as a multiple of what has to be computed."""
+    padded = round_up(domain.rows, tile.rows) * round_up(domain.columns, tile.columns)
+    return padded * round_up(domain.blocks, tile.blocks) / (domain.rows * domain.columns * domain.blocks)
 
 
 def _cycles(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
@@ -185,16 +192,23 @@ def _cycles(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
 
     Constants are fitted to all tiles of the products of seven networks, see benchmarks/tiles.py.
     """
+    return domain.steps * _step_cost(tile, domain, instruction) + epilogue_cycles(tile, domain)
+
+
+def epilogue_cycles(tile: Tile, domain: Domain) -> float:
+    """Predicted cycles per vector of accumulators for all but the reduction.
+
+    Instructions after the last dot product wait for it; the next tile's overlap them as far as the CPU looks ahead,
+    which is not far in a large tile. Entering the loop over k costs small tiles more, and so does narrowing to 8 bits
+    that fills no register; registers are stored by four or two together, then the rest.
+    """
     dots = tile.rows * tile.columns * tile.blocks
-    # Instructions after the last dot product wait for it; the next tile's overlap them as far as the CPU looks ahead,
-    # which is not far in a large tile. Entering the loop over k costs small tiles more, and so does narrowing to 8 bits
-    # that fills no register; registers are stored by four or two together, then the rest.
     stores = tile.blocks // PACKED + (tile.blocks % PACKED + 1) // 2
     narrowing = (PART_NARROWED if tile.blocks % PACKED else 0.0) + STORE * stores / tile.blocks
     epilogue = EPILOGUE_CYCLES + BEHIND_DOT * dots + ENTRY / dots + narrowing
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
-    return domain.steps * _step_cost(tile, domain, instruction) + epilogue
+    return epilogue
 
 
 def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
@@ -216,7 +230,9 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
         weights, far, overhead = 0, 0.0, 0.0
         latency /= max(1.0, AHEAD / (dots * domain.steps))
     single = max(dots, pixels / 2 + weights, latency) / dots
-    loads = (pixels + weights) / 2 if not far or is_float else pixels / 2 + far
+    if is_float and far:
+        far, overhead = 0.0, overhead + FAR_FLOATS * tile.blocks
+    loads = pixels / 2 + far if far else (pixels + weights) / 2
     double = (max(dots / 2, loads, latency) + overhead) / (dots / 2)
     return double if is_float else ONE_PORT * single + TWO_PORTS * double
 
@@ -280,6 +296,7 @@ def schedule_microkernel(
     stages: Sequence[SBlockRV] = (),
     prefetch: int = 0,
     grouped: bool = False,
+    unrolled: int = 0,
 ) -> None:
     """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
 
@@ -290,7 +307,8 @@ def schedule_microkernel(
     axes are (batch..., pixels..., block, lane, reduction..., depth), padded to multiples of the tile, so it needs no
     predicates, which tensorize would refuse; the output has them where the tile does not divide it. `strip` divides the
     number of tiles along the first pixel axis; `stages` are the blocks that copy the activations strip by strip, last
-    one first. `prefetch`: how many bytes of weights ahead, see `panel_ahead`.
+    one first. `prefetch`: how many bytes of weights ahead, see `panel_ahead`. `unrolled`: how many of the innermost
+    loops over the reduction are.
     """
     *outer, channel = sch.get_loops(output)
     groups = [outer.pop()] if grouped else []
@@ -323,6 +341,7 @@ def schedule_microkernel(
     for stage in stages:
         sch.compute_at(stage, task, preserve_unit_loops=True)
     reduction = _tensorize(sch, accumulator, instruction, pixel_axes)
+    _unroll(sch, reduction[len(reduction) - unrolled :])
     if prefetch and instruction.prefetches:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
     steps = _single(sch, reduction) if instruction.backend.weaves else 0

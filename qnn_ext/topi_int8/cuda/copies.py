@@ -45,10 +45,10 @@ def _copy(store: tirx.BufferStore) -> tirx.Stmt:
         inside, value, other = value.args
         other = other.value if isinstance(other, tirx.Broadcast) else other
     size = _bytes(value)
-    constant = isinstance(other, tirx.IntImm)
+    constant = isinstance(other, tirx.IntImm) if _is_bytes(value) else _is_zero(other)
     if not (isinstance(value, TensorLoad) and value.source.scope() in ("", "global") and constant and size in SIZES):
         return store
-    pattern = (int(other) & 0xFF) * 0x01010101
+    pattern = (int(other.value) & 0xFF) * 0x01010101
     to, source = _address(store.buffer, store.indices), _address(value.source, value.indices)
     return tirx.Evaluate(
         cuda_func_call(
@@ -92,7 +92,16 @@ def _first(index: Any) -> Any:
 
 def _bytes(value: Any) -> int:
     dtype = value.ty.dtype
-    return dtype.bits * dtype.lanes // 8 if str(dtype).startswith(("int8", "uint8")) else 0
+    taken = _is_bytes(value) or str(dtype).startswith(("uint16", "float16"))
+    return dtype.bits * dtype.lanes // 8 if taken else 0
+
+
+def _is_bytes(value: Any) -> bool:
+    return str(value.ty.dtype).startswith(("int8", "uint8"))
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
 
 
 def _name(node: Any) -> str:

@@ -14,6 +14,7 @@ used 4 or 8 times. The epilogue runs on them and stores four bytes at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -36,12 +37,32 @@ from .generic import bind_blocks
 from .registration import register_products
 
 QUARTER = 4  # rows of a thread in one 16-byte load
-BYTES = 16  # in the widest load
+BYTES = gemm.WIDEST  # in the widest load
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What a thread multiplies with, from registers to a register, in words of four bytes.
+
+    depth: how many values of k a word has; apply: makes it the body of a block that adds products to sums, under its
+    loop over the values of a word
+    """
+
+    depth: int
+    apply: Callable[[Schedule, SBlockRV, LoopRV], None]
+
+    @property
+    def loaded(self) -> int:
+        """Values in the widest load."""
+        return self.depth * BYTES // 4
+
+
+DP4A = Instruction(DEPTH, lambda sch, product, value: sch.tensorize(value, dp4a()))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's rows, columns and bytes of k; a thread's rows and columns, multiples of 4 that divide the block's."""
+    """A block's rows, columns and values of k; a thread's rows and columns, multiples of 4 that divide the block's."""
 
     rows: int
     columns: int
@@ -90,22 +111,22 @@ ALONE = 0.25
 def tiles(workload: Workload) -> dict[Tile, float]:
     """All tiles with their predicted cost, cheapest first."""
     sizes = gemm.gemm_of(workload)
-    costs = {tile: tile_cost(tile, sizes) for tile in TILES}
+    costs = {tile: tile_cost(tile, sizes, DP4A) for tile in TILES}
     return cheapest_first(costs)
 
 
-def tile_cost(tile: Tile, sizes: gemm.Gemm) -> float:
+def tile_cost(tile: Tile, sizes: gemm.Gemm, instruction: Instruction) -> float:
     """Warp instructions that the busiest multiprocessor issues.
 
-    In each step of four k a thread multiplies once per accumulator, loads its rows and columns from shared memory, and
-    does its share of the copies into it; a step's barriers cost what few warps cannot hide. Blocks run in waves.
+    In each step of a word of k a thread multiplies once per accumulator, loads its rows and columns from shared memory,
+    and does its share of the copies into it; a step's barriers cost what few warps cannot hide. Blocks run in waves.
     """
     padded = tile.block.pad(sizes)
     blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
     products = tile.thread_rows * tile.thread_columns
     loads = (tile.thread_rows + tile.thread_columns) / QUARTER * SHARED_LOAD
     copies = (tile.rows + tile.columns) / tile.threads * COPY
-    steps, barriers = padded.k / DEPTH, padded.k / tile.depth * BARRIERS
+    steps, barriers = padded.k / instruction.depth, padded.k / tile.depth * BARRIERS
     busiest = -(-blocks // MULTIPROCESSORS)
     hidden = min(1.0, busiest * tile.threads / RESIDENT)
     issued = busiest * tile.threads / WARP * (steps * (products + loads + copies) + barriers)
@@ -117,7 +138,7 @@ def rate(busy: float) -> float:
     return ALONE + (1 - ALONE) * busy
 
 
-def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:
+def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile, instruction: Instruction = DP4A) -> None:
     """Blocks of threads with shared memory, tiles in registers, the epilogue on those."""
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
@@ -127,7 +148,7 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> N
     thread = bind_tiles(sch, write, tile)
     for block in (epilogue, product):
         sch.compute_at(block, thread, preserve_unit_loops=True)
-    multiply(sch, workload, product, tile)
+    multiply(sch, workload, product, tile, instruction)
     for block in (epilogue, write):
         *_, rows, columns = sch.get_loops(block)
         sch.unroll(rows)
@@ -153,23 +174,23 @@ def bind_tiles(sch: Schedule, write: SBlockRV, tile: Tile) -> LoopRV:
     return thread_n
 
 
-def multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile) -> None:
+def multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, instruction: Instruction) -> None:
     """Stage the operands of a thread's tile step by step, and tensorize its product."""
     run = gemm.run_of(workload)
-    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else BYTES)  # packed weights are padded
+    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else instruction.loaded)  # packed weights are padded
     operands = [stage(sch, product, index, runs[index]) for index in (0, 1)]
     row, column, k = sch.get_loops(product)[-3:]
-    step, word, byte = sch.split(k, [None, tile.depth // DEPTH, DEPTH])
-    sch.reorder(step, word, row, column, byte)
+    step, word, value = sch.split(k, [None, tile.depth // instruction.depth, instruction.depth])
+    sch.reorder(step, word, row, column, value)
     sides = ((tile.rows, tile.thread_rows), (tile.columns, tile.thread_columns))
     for operand, (size, own), run in zip(operands, sides, runs, strict=True):
-        place(sch, operand, step, word, size, own, tile, run)
+        place(sch, operand, (step, word), size, own, tile, run, instruction)
     sch.unroll(row)
     sch.unroll(column)
     initial = sch.decompose_reduction(product, step)
     for loop in sch.get_loops(initial)[-2:]:
         sch.unroll(loop)
-    sch.tensorize(byte, dp4a())
+    instruction.apply(sch, product, value)
 
 
 @dataclass(frozen=True)
@@ -212,27 +233,35 @@ def split_runs(sch: Schedule, block: SBlockRV, run: int) -> None:
 
 
 def place(
-    sch: Schedule, operand: Operand, step: LoopRV, word: LoopRV, size: int, own: int, tile: Tile, run: int
+    sch: Schedule,
+    operand: Operand,
+    loops: tuple[LoopRV, LoopRV],
+    size: int,
+    own: int,
+    tile: Tile,
+    run: int,
+    instruction: Instruction,
 ) -> None:
-    """Copy an operand's `size` rows to shared memory once a step, and `own` of them to registers once a word.
+    """Copy an operand's `size` rows to shared memory once a step, and `own` of them to registers once a word, which are
+    the two `loops`.
 
     `run` values of k are loaded at once.
     """
-    quarters = own // QUARTER
+    quarters, depth = own // QUARTER, instruction.depth
+    step, word = loops
 
     def shared_layout(*indices: Any) -> list[Any]:
         *lead, row, k = indices
         inside = row % size
         place_ = [inside % own // QUARTER, inside // own, inside % QUARTER] if quarters > 1 else [inside]
-        return [*lead, row // size, k // DEPTH, *place_, k % DEPTH]
+        return [*lead, row // size, k // depth, *place_, k % depth]
 
     sch.compute_at(operand.own, word, preserve_unit_loops=True)
-    loops = sch.get_loops(operand.own)[-2:]
-    _vectorize(sch, operand.own, QUARTER * DEPTH, sch.fuse(*loops))
+    _vectorize(sch, operand.own, QUARTER * depth, sch.fuse(*sch.get_loops(operand.own)[-2:]))
     sch.transform_layout(operand.shared, ("write", 0), shared_layout)
     sch.compute_at(operand.shared, step, preserve_unit_loops=True)
     row, k = sch.get_loops(operand.shared)[-2:]
-    chunk, _ = sch.split(k, [None, BYTES])
+    chunk, _ = sch.split(k, [None, instruction.loaded])
     threads = [tile.rows // tile.thread_rows, tile.columns // tile.thread_columns]
     outer, thread_m, thread_n = sch.split(sch.fuse(row, chunk), [None, *threads])
     sch.bind(thread_m, "threadIdx.y")
@@ -242,7 +271,7 @@ def place(
     *_, outer, k = sch.get_loops(operand.loaded)
     sch.unroll(outer)
     (sch.vectorize if run > 1 else sch.unroll)(k)
-    _vectorize(sch, operand.shared, DEPTH)
+    _vectorize(sch, operand.shared, depth)
 
 
 def _vectorize(sch: Schedule, block: SBlockRV, lanes: int, loop: LoopRV | None = None) -> None:

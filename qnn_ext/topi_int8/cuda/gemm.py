@@ -35,13 +35,17 @@ from tvm.ir import Range, TensorLoad, TensorRegion
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir.schedule import SBlockRV
 
+from ...numerics import bfloat16
 from ...numerics.annotations import OPERAND
+from ...numerics.tir import dtype_of
 from ..schedule_util import changed_block, resolve_groups
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload, is_float
 
 ACCUMULATOR = "gemm"
 WORD = 4
-"""The least bytes that a thread loads at once, if they are aligned."""
+"""The least values that a thread loads at once, if they are aligned: a word of bytes, or four floats."""
+WIDEST = 16
+"""Bytes of the widest access to memory."""
 
 Columns = Callable[[Any], Any]
 """The position of column n in the accumulator: a permutation of the columns within a tile, for kernels
@@ -104,10 +108,9 @@ def _widens(workload: Conv2dWorkload) -> bool:
 
 def run_of(workload: Workload) -> int:
     """How many values of A, starting at a k that is a multiple of that number, are contiguous and aligned in memory: a
-    power of two up to 16. Rows of x also begin at multiples of it."""
-    if isinstance(workload, Conv2dWorkload):
-        return math.gcd(channels_of(workload), 16)
-    return math.gcd(workload.k, 16)
+    power of two up to 16 bytes. Rows of x also begin at multiples of it."""
+    most = WIDEST // np.dtype(workload.data_dtype).itemsize
+    return math.gcd(channels_of(workload) if isinstance(workload, Conv2dWorkload) else workload.k, most)
 
 
 def guarded(workload: Workload) -> bool:
@@ -137,7 +140,7 @@ def compute(
     block: BlockSize,
     columns: Columns | None = None,
 ) -> te.Tensor:
-    """The accumulator in the workload's shape: (N, OH, OW, OC), (M, N) or (B, M, N) int32.
+    """The accumulator in the workload's shape: (N, OH, OW, OC), (M, N) or (B, M, N), of the dtype of its sums.
 
     w: the packed weights, or the unchanged second operand of a batch_matmul
     columns: see `Columns`; the same as for `pack_weight`, the identity for batch_matmul
@@ -155,10 +158,17 @@ def compute(
 
     def product(b, m, n):
         value = data[b, m, k] if lead else data[m, k]
-        return te.sum(value.astype("int32") * w[b, n, k].astype("int32"), axis=k)
+        return te.sum(_value(workload, value) * _value(workload, w[b, n, k]), axis=k)
 
     acc = te.compute((gemm.batch, padded.m, padded.n), product, name=ACCUMULATOR)
     return _logical(workload, gemm, acc, columns or (lambda n: n))
+
+
+def _value(workload: Workload, element: Any) -> Any:
+    """An element of an operand, in the dtype of sums."""
+    if is_float(workload) and dtype_of(element) == bfloat16.BITS:
+        return bfloat16.from_bits_expression(element)
+    return element.astype(workload.out_dtype)
 
 
 def _windows(workload: Conv2dWorkload, padded: Gemm, x: te.Tensor, pad_value: int) -> te.Tensor:
@@ -173,13 +183,14 @@ def _windows(workload: Conv2dWorkload, padded: Gemm, x: te.Tensor, pad_value: in
     def window(b, m, k):
         image, y, column = pixel(workload, clamp(m, gemm.m, padded.m))
         # By the number of the run, not by k: this shows that one condition holds for a whole run. After the last k,
-        # where B is zero, any value will do, such as that of an existing row.
+        # where B is zero, any integer will do, such as that of an existing row; a float could be infinite.
         tap = k // run // (channels // run)
         r = clamp(tap // taps_in_row, workload.kernel[0], -(-padded.k // (channels * taps_in_row)))
         s = tap % taps_in_row if taps_in_row > 1 else 0
         row = y * workload.strides[0] + r * workload.dilation[0] - top
         column = column * workload.strides[1] + s * workload.dilation[1] - left
         inside = [row >= 0, row < height, column >= 0, column < width] if any(workload.padding) else []
+        inside += [k // run < gemm.k // run] if is_float(workload) and padded.k > gemm.k else []
         value = x[image, row, column, b * channels + k // run % (channels // run) * run + k % run]
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(pad_value, x.dtype)) if inside else value
 

@@ -58,9 +58,11 @@ def _product(node: tirx.Max) -> Expr:
 
 
 def _bytes(node: tirx.Broadcast) -> Expr:
-    """One value in 4, 8 or 16 bytes as 32-bit lanes: TVM would pass CUDA's int2 and int4 one value per byte, and takes
-    only constants."""
+    """One value in 4, 8 or 16 bytes as 32-bit lanes, or zeros of 16 bits: TVM would pass CUDA's int2 and int4 one value
+    for each, and takes only constants."""
     kind, _, lanes = str(node.ty.dtype).partition("x")
+    if kind in ("uint16", "float16") and lanes in ("4", "8") and getattr(node.value, "value", None) == 0:
+        return tirx.reinterpret(node.ty.dtype, tirx.Broadcast(tirx.const(0, "int32"), int(lanes) // 2))
     constant = isinstance(node.value, tirx.IntImm)
     if kind not in ("int8", "uint8") or lanes not in ("4", "8", "16") or (constant and lanes == "4"):
         return node

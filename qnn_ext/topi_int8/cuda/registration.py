@@ -32,6 +32,7 @@ def register_products(
     tiles: Tiles,
     schedule: Callable[[Schedule, Any, Target, Any], None],
     columns_of: Callable[[Any, Any], gemm.Columns | None] = lambda workload, tile: None,
+    floats: bool = False,
 ) -> dict[type, Implementation]:
     """Register a method, such as "dp4a", as "conv2d_dp4a.cuda" and so on; returns the implementation for each workload.
 
@@ -39,6 +40,7 @@ def register_products(
     tiles:      workload -> its tiles with their predicted cost, cheapest first; a tile's `block` is its `BlockSize`
     schedule:   (schedule, workload, target, tile) -> None
     columns_of: (workload, tile) -> see `gemm.Columns`
+    floats:     whether it computes sums of floats, not of integers
     """
 
     def pack_weight(workload: Any, weight: np.ndarray, tile: Any = None) -> np.ndarray:
@@ -60,6 +62,7 @@ def register_products(
                 priority=priority,
                 backends=(CUDA,),
                 depthwise=False,
+                floats=floats,
                 refuses=refuses,
                 compute=compute,
                 schedule=schedule_tile,

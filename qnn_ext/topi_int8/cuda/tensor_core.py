@@ -1,4 +1,5 @@
-"""conv2d, dense and batch_matmul on tensor cores: mma.sync with int8 operands, for sm_75 and later.
+"""conv2d, dense and batch_matmul on tensor cores: mma.sync with int8 operands, for sm_75 and later, and with float16 or
+bfloat16 for sm_80 and later.
 
 A block of warps computes a tile of the product of `gemm`, `depth` of k at a time:
 
@@ -12,7 +13,8 @@ Of eight columns a lane has two adjacent ones, so a row of int8 would be stored 
 with the columns of a warp's tile permuted such that a lane's are all adjacent, see `columns_of`: it stores up to 16
 bytes at once. The second operand of batch_matmul is never packed, and its results are stored in pairs.
 
-Exact in any order of the sums: int32 accumulators wrap around (mma.sync without .satfinite).
+Exact in any order of the sums: int32 accumulators wrap around (mma.sync without .satfinite). Products of floats are
+exact too, but the hardware rounds their sums of sixteen to float32 in a way that NVIDIA does not specify.
 
 Not used: wgmma of sm_90. TVM 0.27 can emit the instruction (`T.ptx.wgmma`, also for s8), but schedules do not support
 it: its operands are in shared memory in swizzled layouts given by descriptors, its accumulators spread over 128
@@ -24,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product as combinations
 from typing import Any
 
@@ -37,9 +39,10 @@ from tvm.target import Target
 from ...numerics.annotations import OPERAND, has
 from ...targets.families import SHARED_BYTES
 from ...targets.gpus import version_of
+from ..refusal import other_dtypes
 from ..schedule_util import extent, inline_epilogue
 from ..strategy import cheapest_first
-from ..workload import BatchMatmulWorkload, Workload
+from ..workload import BatchMatmulWorkload, Workload, is_float
 from . import gemm, intrin
 from .dp4a import refuses
 from .generic import bind_blocks
@@ -53,7 +56,7 @@ VECTOR = 16  # bytes of the widest access
 @dataclass(frozen=True)
 class Tile:
     """A block's rows and columns of the product and its depth, the extent of k per step; its warps along rows and
-    columns; how many steps are in shared memory at a time."""
+    columns; how many steps are in shared memory at a time; the bytes of a value."""
 
     rows: int
     columns: int
@@ -61,6 +64,7 @@ class Tile:
     warp_rows: int
     warp_columns: int
     stages: int
+    item: int = 1
 
     @property
     def block(self) -> gemm.BlockSize:
@@ -77,7 +81,7 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        return self.stages * (self.rows + self.columns) * (self.depth + intrin.PAD)
+        return self.stages * (self.rows + self.columns) * (self.depth * self.item + intrin.PAD)
 
     @property
     def legal(self) -> bool:
@@ -85,22 +89,25 @@ class Tile:
         rows, columns = self.of_warp
         fits = 16 <= rows <= 64 and 16 <= columns <= 64 and self.shared_bytes <= SHARED_BYTES
         copies = self.threads * VECTOR
-        alike = self.rows * self.depth % copies == 0 and self.columns * self.depth % copies == 0
+        alike = all(size * self.depth * self.item % copies == 0 for size in (self.rows, self.columns))
         return fits and alike and 64 <= self.threads <= 256
 
 
-TILES = [
-    tile
-    for sizes in combinations((32, 64, 128), (16, 32, 64, 128), (32, 64, 128), (1, 2, 4), (1, 2, 4), (2, 3, 4))
-    if (tile := Tile(*sizes)).legal
-]
+def _tiles_of(item: int) -> list[Tile]:
+    """All tiles for values of so many bytes."""
+    depths = tuple(size // item for size in (32, 64, 128))
+    sizes = combinations((32, 64, 128), (16, 32, 64, 128), depths, (1, 2, 4), (1, 2, 4), (2, 3, 4), (item,))
+    return [tile for size in sizes if (tile := Tile(*size)).legal]
+
+
+TILES, WIDE_TILES = _tiles_of(1), _tiles_of(2)
 
 
 # ---- choice ----------------------------------------------------------------------------------------------------------
 
 # Rates per cycle, and cycles, of a multiprocessor of sm_80, for whose 108 tiles are chosen without tuning.
 MULTIPROCESSORS = 108
-PRODUCTS = 2048  # multiply-accumulates of its tensor cores
+PRODUCTS = 2048  # multiply-accumulates of its tensor cores, of bytes: half as many of 16 bits
 SHARED_RATE = 128  # bytes to and from shared memory
 MEMORY_RATE = 40  # bytes from L2, if all ask
 GATHER = 0.25  # for a copy of a run: some 30 instructions, 128 lanes
@@ -115,12 +122,13 @@ SHARED = 3 * SHARED_BYTES  # bytes of shared memory: as many blocks of the large
 def tiles(workload: Workload) -> dict[Tile, float]:
     """All tiles with their predicted cost, cheapest first."""
     sizes = gemm.gemm_of(workload)
-    costs = {tile: tile_cost(tile, sizes, gemm.run_of(workload)) for tile in TILES}
+    tiles_ = WIDE_TILES if is_float(workload) else TILES
+    costs = {tile: tile_cost(tile, sizes, gemm.run_of(workload)) for tile in tiles_}
     return cheapest_first(costs)
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:
-    """Cycles of the busiest multiprocessor, if A is gathered in runs of `run` bytes.
+    """Cycles of the busiest multiprocessor, if A is gathered in runs of `run` values.
 
     Blocks that it holds at a time share its units: a step takes as long as the busiest of tensor cores, shared memory,
     L2 and the lanes that compute copy addresses, by far the busiest for single bytes of a first layer. If few blocks
@@ -130,10 +138,11 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int) -> float:
     blocks = padded.batch * (padded.m // tile.rows) * (padded.n // tile.columns)
     rows, columns = tile.of_warp
     warps = tile.warp_rows * tile.warp_columns
-    copied = (tile.rows + tile.columns) * tile.depth
-    loaded = warps * (rows + columns) * tile.depth
-    copies = tile.rows * tile.depth / run + tile.columns * tile.depth / VECTOR
-    products = tile.rows * tile.columns * tile.depth
+    width = tile.depth * tile.item
+    copied = (tile.rows + tile.columns) * width
+    loaded = warps * (rows + columns) * width
+    copies = tile.rows * tile.depth / run + tile.columns * width / VECTOR
+    products = tile.rows * tile.columns * width
     step = max(products / PRODUCTS, (loaded + copied) / SHARED_RATE, copied / MEMORY_RATE, copies * GATHER)
     busiest = -(-blocks // MULTIPROCESSORS)
     together = max(1, min(busiest, RESIDENT // warps, SHARED // tile.shared_bytes))
@@ -166,7 +175,9 @@ def run_of(workload: Workload, tile: Tile) -> int:
 # ---- schedule --------------------------------------------------------------------------------------------------------
 
 
-def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> None:
+def schedule(
+    sch: Schedule, workload: Workload, target: Target, tile: Tile, kind: intrin.Operands = intrin.INT8
+) -> None:
     """Blocks of warps, operands through shared memory, products by tensor cores, the epilogue on their registers."""
     product = sch.get_sblock(gemm.ACCUMULATOR)
     output = inline_epilogue(sch, product)
@@ -176,7 +187,7 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> N
     row, column, warp = _bind(sch, write, tile)
     for block in (epilogue, product):
         sch.compute_at(block, warp, preserve_unit_loops=True)
-    _multiply(sch, workload, product, tile, version_of(str(target.attrs["arch"])))
+    _multiply(sch, workload, product, tile, version_of(str(target.attrs["arch"])), kind)
     _write(sch, workload, epilogue, write, row, column, tile)
     bind_blocks(sch)
 
@@ -197,12 +208,14 @@ def _bind(sch: Schedule, write: SBlockRV, tile: Tile) -> tuple[LoopRV, LoopRV, L
     return row, column, warp_column
 
 
-def _multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, version: int) -> None:
+def _multiply(
+    sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, version: int, kind: intrin.Operands
+) -> None:
     """Stage the operands step by step, and tensorize the product of each step."""
     batch, row, column, k = sch.get_loops(product)[-4:]
     rows, row = sch.split(row, [None, intrin.M])
     columns, column = sch.split(column, [None, intrin.N])
-    step, fragment, k = sch.split(k, [None, tile.depth // intrin.K, intrin.K])
+    step, fragment, k = sch.split(k, [None, tile.depth // kind.k, kind.k])
     sch.reorder(batch, step, fragment, rows, columns, row, column, k)
 
     shared = [sch.cache_read(product, index, "shared.dyn") for index in range(2)]
@@ -210,18 +223,19 @@ def _multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, 
     sch.set_scope(product, 0, "warp")
     for block, name in zip(loaded, "ab", strict=True):
         sch.compute_at(block, fragment, preserve_unit_loops=True)
-        _load(sch, block, name)
+        _load(sch, block, name, kind)
     run = gemm.run_of(workload)
-    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else VECTOR)  # packed weights are padded
+    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else VECTOR // kind.item)  # packed weights are padded
     for block, together in zip(shared, runs, strict=True):
         sch.compute_at(block, step, preserve_unit_loops=True)
         _copy(sch, block, together, tile)
 
     initial = sch.decompose_reduction(product, step)
     _lay_out(sch, product, intrin.accumulator, intrin.N)
-    sch.tensorize(row, intrin.multiply(intrin.M16N8K32 if version >= ASYNCHRONOUS else intrin.M8N8K16))
+    of_bytes = intrin.M16N8K32 if version >= ASYNCHRONOUS else intrin.M8N8K16
+    sch.tensorize(row, intrin.multiply(of_bytes if kind is intrin.INT8 else intrin.M16N8K16, kind))
     *_, first_rows, first_columns, first_row, _ = sch.get_loops(initial)
-    sch.tensorize(first_row, intrin.clear())
+    sch.tensorize(first_row, intrin.clear(kind))
     for loop in (fragment, rows, columns, first_rows, first_columns):
         sch.unroll(loop)
     _pipeline(sch, step, tile, version)
@@ -238,15 +252,15 @@ def _pipeline(sch: Schedule, step: LoopRV, tile: Tile, version: int) -> None:
         sch.annotate(step, "software_pipeline_async_stages", [0])
 
 
-def _load(sch: Schedule, block: SBlockRV, operand: str) -> None:
+def _load(sch: Schedule, block: SBlockRV, operand: str, kind: intrin.Operands) -> None:
     """Load fragments of an operand with ldmatrix."""
     *_, row, k = sch.get_loops(block)
     rows, row = sch.split(row, [None, intrin.M])
-    steps, k = sch.split(k, [None, intrin.K])
+    steps, k = sch.split(k, [None, kind.k])
     sch.reorder(rows, steps, row, k)
-    _lay_out(sch, block, intrin.operand_a if operand == "a" else intrin.operand_b, intrin.K)
+    _lay_out(sch, block, kind.operand_a if operand == "a" else kind.operand_b, kind.k)
     sch.unroll(rows)
-    sch.tensorize(row, intrin.load(operand))
+    sch.tensorize(row, intrin.load(operand, kind))
 
 
 def _lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[Any, Any]], width: int) -> None:
@@ -261,7 +275,7 @@ def _lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[A
 
 
 def _copy(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
-    """Schedule an operand's copy to shared memory, with its gathering or padding, by all threads, `run` bytes each."""
+    """Schedule an operand's copy to shared memory, with its gathering or padding, by all threads, `run` values each."""
     for producer in sch.get_producers(block):
         if has(sch, producer, OPERAND):
             sch.compute_inline(producer)
@@ -273,7 +287,7 @@ def _copy(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
     if run > 1:
         sch.vectorize(vector)
     row_axis = len(sch.get(block).iter_vars) - 2
-    sch.storage_align(block, 0, row_axis, tile.depth, intrin.PAD)
+    sch.storage_align(block, 0, row_axis, tile.depth, intrin.PAD // tile.item)
 
 
 def _write(
@@ -303,11 +317,32 @@ def _refuses(workload: Workload, target: Target) -> str | None:
     refused = refuses(workload, target)
     if refused or version_of(str(target.attrs["arch"])) < OLDEST:
         return refused or f"needs sm_{OLDEST}"
+    return _unfilled(workload)
+
+
+def _unfilled(workload: Workload) -> str | None:
     sizes = gemm.gemm_of(workload)
     fills = cheapest(tiles, workload).block.pad(sizes).macs <= 4 * sizes.macs
     return None if fills else "fills less than a quarter of its tiles"
 
 
+def _refuses_floats(workload: Workload, target: Target, kind: intrin.Operands) -> str | None:
+    refused = other_dtypes(workload, (kind.dtype,), (kind.dtype,), kind.sums)
+    if refused or version_of(str(target.attrs["arch"])) < ASYNCHRONOUS:
+        return refused or f"needs sm_{ASYNCHRONOUS}"
+    return _unfilled(workload)
+
+
 IMPLEMENTATIONS = register_products(
     "mma", priority=30, refuses=_refuses, tiles=tiles, schedule=schedule, columns_of=columns_of
 )
+for _kind, _name in ((intrin.FLOAT16, "float16"), (intrin.BFLOAT16, "bfloat16")):
+    register_products(
+        f"mma_{_name}",
+        priority=30,
+        refuses=partial(_refuses_floats, kind=_kind),
+        tiles=tiles,
+        schedule=partial(schedule, kind=_kind),
+        columns_of=columns_of,
+        floats=True,
+    )

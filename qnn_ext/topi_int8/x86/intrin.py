@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...targets.families import X86
+from ..cpu.bfloat16 import dots_of
 from ..cpu.dot import DotInstruction
 
 
@@ -29,3 +30,5 @@ INSTRUCTIONS = (
     _instruction("vpmaddwd_256", 2, ("int16", "int16"), "llvm.x86.avx2.pmadd.wd", False),
     _instruction("pmaddwd_128", 2, ("int16", "int16"), "llvm.x86.sse2.pmadd.wd", False),
 )
+
+BFLOAT16_DOTS = dots_of(X86, "llvm.x86.avx512bf16.dpbf16ps.{bits}")

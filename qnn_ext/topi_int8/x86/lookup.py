@@ -20,7 +20,7 @@ BYTES = 64
 def looked_up(load: TensorLoad) -> Expr:
     """table[q − lowest q] for a vector of 8-bit q as such instructions; other loads are unchanged."""
     found = byte_lookup(load)
-    if found is None or found.lanes not in (16, 32, 64):
+    if found is None or found.lanes not in (4, 8, 16, 32, 64):
         return load
     value = tirx.Var("index", found.index.ty)
     return tirx.Let(value, found.index, _all_lanes(found.table, found.dtype, value, found.lanes, found.signed))

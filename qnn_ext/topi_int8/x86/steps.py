@@ -19,6 +19,7 @@ from . import segments
 from .lookup import looked_up
 from .masks import with_hidden_bounds
 from .pack import pack_saturated
+from .stack import with_aligned_stack
 
 _INTRINSIC = Op.get("tirx.call_llvm_pure_intrin")
 
@@ -46,7 +47,9 @@ def _packed(call: Call) -> Any:
 
 
 def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:
-    return with_hidden_bounds(body) if has_feature(target, "avx512f") else body
+    if has_feature(target, "avx512f"):
+        body = with_hidden_bounds(body)
+    return with_aligned_stack(body) if has_feature(target, "avx") else body
 
 
 for _backend in (X86, I686):

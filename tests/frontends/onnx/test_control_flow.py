@@ -9,6 +9,7 @@ import qnn_ext
 from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import LimitError, ModelFormatError, QnnError, UnsupportedOperatorError
 from qnn_ext.frontends.onnx import from_onnx, importer
+from qnn_ext.limits import Limits
 from tests.cases.loops import check_results, loops_of
 
 from .graphs import model, node, onnx, require_exact_products, run_ort, value
@@ -361,13 +362,40 @@ def test_too_many_outputs():
         from_onnx(fibonacci(2**31 - 1, True, "always"))
 
 
-def test_a_state_that_grows():
+def growing(rounds=None, limit=None):
+    """t ← (t, Σ t), with the sum as an output of every round; m rounds, a number or an input, as long
+    as the next round's number is below a limit."""
     body = graph(
-        [node("Concat", ["s", "s"], ["t"], axis=0)], [("i", "i8"), ("c", "?"), ("s", "f4")], [("c", "?"), ("t", "f4")]
+        [
+            node("ReduceSum", ["s", "first"], ["o"], keepdims=1),
+            node("Concat", ["s", "o"], ["t"], axis=0),
+            node("Add", ["i", "one"], ["next"]),
+            node("Less", ["next", "limit"], ["more"]),
+        ],
+        [("i", "i8"), ("c", "?"), ("s", "f4")],
+        [("more", "?"), ("t", "f4"), ("o", "f4")],
     )
-    proto = model([node("Loop", ["m", "", "x"], ["y"], "grow", body=body)], [value("x", (2,))], [result("y")], {"m": 3})
-    with pytest.raises(ModelFormatError, match=r"Loop 'grow'.*state 0 of the loop changes from .*\(2,\) to .*\(4,\)"):
-        from_onnx(proto)
+    constants = {"first": [0], "one": np.int64(1), "limit": np.int64(99 if limit is None else limit)}
+    given = {"m": np.int64(rounds)} if rounds is not None else {}
+    inputs = [value("x", (2,)), *([] if given else [value("m", (), "i8")])]
+    loop = node("Loop", ["m", "", "x"], ["y", "sums"], "grow", body=body)
+    return model([loop], inputs, [result("y"), result("sums")], {**constants, **given})
+
+
+@pytest.mark.parametrize("rounds,limit", [(1, None), (5, None), (9, 4), (2**63 - 1, 6)])
+def test_a_state_that_grows(rounds, limit, rng):
+    """Every round is another function: they are written out."""
+    check(growing(rounds, limit), {"x": rng.normal(size=2).astype(np.float32)}, exact=False, loops=False)
+
+
+def test_a_state_that_grows_at_run_time():
+    change = (
+        r"Loop 'grow'.*state 0 of the loop changes from .*\(2,\) to .*\(3,\).*: that is supported only if the number"
+    )
+    with pytest.raises(ModelFormatError, match=change):
+        from_onnx(growing())
+    with pytest.raises(LimitError, match=r"Loop 'grow'.*a loop written out.*takes 6 steps, and the limit is 5"):
+        from_onnx(growing(7), limits=Limits(unrolled=5))
 
 
 def add(operator, name, attribute):

@@ -189,8 +189,9 @@ def swapped():
         (scan(0), "different loop for two samples"),
         (until_one_is_large(), r"\(max\) may mix the samples"),
         (swapped(), r"\(reshape\) may mix the samples"),
-        (model([node("Transpose", ["x"], ["y"], perm=[1, 0])], [value("x", ("N", 4))], [value("y", None)]),
-         "the samples of 'y' are not along its first dimension"),
+        (model([node("Reshape", ["x", "flat"], ["y"])], [value("x", ("N", 4))], [value("y", None)],
+               {"flat": np.asarray([-1])}),
+         "the samples of 'y' are not a dimension by themselves"),
     ],
 )  # fmt: skip
 def test_sequences_that_mix_samples(proto, message):
@@ -225,19 +226,124 @@ def steps_first(*inputs):
 @pytest.mark.parametrize(
     "inputs, given, example",
     [
-        ([(7, "batch", 5)], {}, {"batch": 1}),
         ([("steps", "batch", 5)], {}, {"batch": 1, "steps": 1}),
         ([(None, "batch", 5)], {}, {"x0": (1, 1, 5)}),
         ([(7, None, 5), (2, None)], {}, {"x0": (7, 1, 5), "x1": (2, 1)}),
-        ([("N", 4), (3, "N")], {}, {"N": 1}),
-        ([(7, "batch", 5)], {"x0": (7, "N", 5)}, {"x0": (7, 1, 5)}),
+        ([("N", 4), (3, "M")], {}, {"M": 1, "N": 1}),
+        ([("N", 4), (3, 5)], {"x1": (3, None)}, {"x0": (1, 4), "x1": (3, 1)}),
+        ([(3, "N", "N")], {}, {"N": 1}),
     ],
 )
-def test_a_batch_elsewhere_is_refused_with_what_fixes_it(inputs, given, example):
-    proto = steps_first(*inputs)
-    with pytest.raises(ShapeError, match="only the first one of every input may stay open") as caught:
+def test_several_open_dimensions_are_refused_with_what_fixes_them(inputs, given, example):
+    refused(steps_first(*inputs), given, example, "only one may stay open")
+
+
+@pytest.mark.parametrize(
+    "nodes, constants, message",
+    [
+        ([node("ReduceMax", ["x", "axes"], ["y"])], {"axes": np.asarray([2])}, r"they are no batch.*\(max\) may mix"),
+        ([node("Reshape", ["x", "flat"], ["y"])], {"flat": np.asarray([-1])}, "samples of 'y' are not a dimension"),
+        ([node("Conv", ["x", "w"], ["y"])], {"w": np.ones((2, 7, 3), np.float32)}, r"with 1 in their place, Conv"),
+        ([node("Conv", ["x", "w"], ["y"])], {"w": np.ones((2, 7, 1), np.float32)}, "only works for one|may mix"),
+    ],
+)
+def test_an_open_dimension_that_is_no_batch(nodes, constants, message):
+    """A sum over it, windows along it: fixed by shapes."""
+    proto = model(nodes, [value("x", (1, 7, "T"))], [value("y", None)], constants)
+    refused(proto, {}, {"T": 1}, message, works={"T": 9})
+
+
+def refused(proto, given, example, message, works=None):
+    with pytest.raises(ShapeError, match=message) as caught:
         from_onnx(proto, shapes=given)
     assert f"shapes={example!r})" in str(caught.value)
-    module = from_onnx(proto, shapes=given | example)
-    options = [f"--shape {spec.name}={','.join(map(str, spec.shape))}" for spec in module.inputs]
-    assert " ".join(options) in str(caught.value)
+    module = from_onnx(proto, shapes=given | (works or example))
+    if works is None:
+        options = [f"--shape {spec.name}={','.join(map(str, spec.shape))}" for spec in module.inputs]
+        assert " ".join(options) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "inputs, given",
+    [
+        ([(7, "batch", 5)], {}),
+        ([(7, None, 5)], {}),
+        ([(7, 3, 5)], {"x0": (7, "N", 5)}),
+        ([("N", 4, 3), (3, "N"), (2, 2)], {}),
+    ],
+)
+def test_a_batch_along_another_axis(inputs, given, rng, tmp_path):
+    """Of one input or of several, beside inputs without samples; in the engine, its file, and the interpreter."""
+    names = [f"x{index}" for index in range(len(inputs))]
+    nodes = [node("Mul", [name, name], [f"y{name}"]) for name in names]
+    declared = [value(name, shape) for name, shape in zip(names, inputs, strict=True)]
+    proto = model(nodes, declared, [value(f"y{name}", None) for name in names])
+    module = from_onnx(proto, shapes=given)
+    engine = qnn_ext.build(module, num_threads=1)
+    engine.save(tmp_path / "m.qnn")
+    loaded = qnn_ext.load(tmp_path / "m.qnn")
+    assert loaded.inputs == engine.inputs == module.inputs and loaded.outputs == module.outputs
+    for size in (1, 2, 5):
+        feed = {spec.name: rng.standard_normal(spec.of_batch(size)).astype(np.float32) for spec in module.inputs}
+        expected = [array * array for array in feed.values()]
+        for runner in (engine, loaded, qnn_ext.Interpreter(module)):
+            for found, wanted in zip(runner.run(feed).values(), expected, strict=True):
+                np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(InputError, match=r"N.* with N ≥ 1, found"):
+        engine.run({**feed, "x0": feed["x0"][..., :1]})
+
+
+def time_major(kind, states):
+    """A layer as PyTorch exports it, (steps, batch, features), with the states it is given and those it ends with."""
+    gates = {"LSTM": 4, "GRU": 3}[kind]
+    names = ["h", "c"][: gates - 2]
+    constants = {
+        name: np.random.default_rng(4).normal(0, 0.5, shape).astype(np.float32)
+        for name, shape in (("w", (1, gates * 6, 5)), ("r", (1, gates * 6, 6)), ("b", (1, gates * 12)))
+    }
+    given = [f"{name}0" for name in names] if states else []
+    layer = node(kind, ["x", "w", "r", "b", "", *given], ["y", *(f"{name}n" for name in names)], hidden_size=6)
+    inputs = [value("x", (4, "N", 5)), *(value(name, (1, "N", 6)) for name in given)]
+    return model([layer], inputs, [value("y", None), *(value(f"{name}n", None) for name in names)], constants)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("states", [False, True])
+def test_a_recurrent_network_with_steps_first(kind, states, rng):
+    proto = time_major(kind, states)
+    module = from_onnx(proto)
+    assert [spec.batch_axis for spec in module.outputs] == [2, *[1] * (len(module.outputs) - 1)]
+    assert str(module.inputs[0]) == "x: 4×N×5 float32"
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        for size in (1, 3):
+            feed = {spec.name: rng.standard_normal(spec.of_batch(size)).astype(np.float32) for spec in module.inputs}
+            for found, expected in zip(runner.run(feed).values(), run_ort(proto, feed), strict=True):
+                assert found.shape == expected.shape
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_result_without_samples(rng):
+    """What does not depend on the batch comes as it is."""
+    nodes = [node("Add", ["x", "z"], ["y"]), node("Neg", ["z"], ["w"])]
+    proto = model(nodes, [value("x", (2, "N")), value("z", (2, 1))], [value("y", None), value("w", None)])
+    module = from_onnx(proto)
+    x, z = rng.standard_normal((2, 4)).astype(np.float32), rng.standard_normal((2, 1)).astype(np.float32)
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        for found, expected in zip(runner(x, z), (x + z, -z), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_calibration_of_a_batch_along_another_axis(rng):
+    """Samples come one by one, with a batch of 1 where the model has it."""
+    proto = model(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", (4, "N", 5))],
+        [value("y", None)],
+        {"w": rng.standard_normal((5, 6)).astype(np.float32)},
+    )
+    module = from_onnx(proto)
+    data = [rng.standard_normal((4, 1, 5)).astype(np.float32) for _ in range(8)]
+    integers = qnn_ext.quantize.quantize(module, dataset=data)
+    assert integers.inputs[0].batch_axis == 1
+    x = np.concatenate(data[:3], 1)
+    np.testing.assert_allclose(qnn_ext.build(integers, num_threads=1)(x), run_ort(proto, {"x": x})[0], atol=0.1)

@@ -166,20 +166,59 @@ def test_sequences_that_change_places():
         node("Loop", ["rounds", "", "empty", "one"], ["a", "all"], body=body),
         *JOINED,
     ]
-    with pytest.raises(UnsupportedOperatorError, match="a loop replaces"):
-        from_onnx(model(nodes, [value("x", (2,))], [result("y")], {"rounds": INT(2)}))
+    check(model(nodes, [value("x", (2,))], [result("y")], {"rounds": INT(2)}), {"x": np.float32([1, 2])})
+
+
+READ = [node("SequenceAt", ["s", "i"], ["old"]), node("Add", ["old", "row"], ["sum"]), node("Neg", ["sum"], ["new"])]
+LAST = [node("SequenceAt", ["s", "last"], ["old"]), *READ[1:]]
+FIRST = [node("SequenceLength", ["s"], ["n"]), node("Cast", ["n"], ["f"], to=1), node("Mul", ["row", "f"], ["new"])]
+
+
+@pytest.mark.parametrize("body", [READ, LAST, FIRST], ids=["by number", "last", "length"])
+@pytest.mark.parametrize("change", ["append", "insert", "erase"])
+def test_a_sequence_read_where_it_grows(body, change, rng):
+    """Each round reads what earlier ones have appended, or how many there are, and may take some away."""
+    body = [node("SequenceAt", ["rows", "i"], ["row"]), *body]
+    if change == "append":
+        body.append(node("SequenceInsert", ["s", "new"], ["t"]))
+    elif change == "insert":
+        body.append(node("SequenceInsert", ["s", "new", "first"], ["t"]))
+    else:
+        body += [node("SequenceInsert", ["s", "new"], ["u"]), node("SequenceInsert", ["u", "row"], ["v"])]
+        body.append(node("SequenceErase", ["v", "first"], ["t"]))
+    before = [*EMPTY, *(node("SequenceInsert", [f"e{k}" if k else "empty", "h0"], [f"e{k + 1}"]) for k in range(2))]
+    proto = looping(body, [result("y")], before, JOINED, 4, "e2")
+    for name, number in (("last", -1), ("first", 0)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(number), name))
+    check(proto, *({"x": random(rng, 4, 3), "h0": random(rng, 3)} for _ in range(2)))
+
+
+def test_a_sequence_read_where_it_grows_at_run_time():
+    body = [node("SequenceAt", ["rows", "i"], ["row"]), *READ, node("SequenceInsert", ["s", "new"], ["t"])]
+    before = [*EMPTY, node("SequenceInsert", ["empty", "h0"], ["one"])]
+    proto = looping(body, [result("h")], before, start="one", extra=[value("m", (), "i8")])
+    loop = next(entry for entry in proto.graph.node if entry.op_type == "Loop")
+    loop.input[0] = "m"
+    with pytest.raises(
+        UnsupportedOperatorError, match=r"Loop.*SequenceAt.*read in that loop: that is supported only if"
+    ):
+        from_onnx(proto)
 
 
 @pytest.mark.parametrize(
-    "body,message",
+    "body,error,message",
     [
-        ([*STEP, node("SequenceErase", ["s"], ["t"])], "only appending is supported"),
-        ([*STEP, node("SequenceEmpty", [], ["t"])], "a loop replaces"),
-        ([*STEP, node("Add", ["s", "h"], ["u"]), node("SequenceInsert", ["s", "u"], ["t"])], "input 0 is a sequence"),
+        ([*STEP, node("SequenceErase", ["s"], ["t"])], ModelFormatError, "position -1 is out of range"),
+        ([*STEP, node("SequenceEmpty", [], ["t"])], ModelFormatError, "an empty sequence cannot be joined"),
+        (
+            [*STEP, node("Add", ["s", "h"], ["u"]), node("SequenceInsert", ["s", "u"], ["t"])],
+            UnsupportedOperatorError,
+            "input 0 is a sequence",
+        ),
     ],
 )
-def test_what_loops_cannot_do(body, message):
-    with pytest.raises(UnsupportedOperatorError, match=message):
+def test_what_loops_cannot_do(body, error, message):
+    with pytest.raises(error, match=message):
         from_onnx(looping(body, [result("y")], EMPTY, JOINED))
 
 
