@@ -16,6 +16,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import ArtifactError
+from ..processes import cores
 from ..targets import cuda_compiler, gpus, host, linking
 from ..targets.architectures import host_architecture
 from ..targets.backend import Backend, Product
@@ -88,7 +89,8 @@ def _cpu() -> dict[str, Any]:
     return {
         "name": host.cpu_name(),
         "architecture": host_architecture(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores.allowed(),
+        "quota": cores.quota(),
         "memory": host.memory_bytes(),
         "caches": caches and asdict(caches),
         "features": sorted(host.host_features()),
@@ -157,7 +159,8 @@ def _print(console: Console, data: dict[str, Any]) -> None:
     line("versions", ", ".join(f"{name} {number or 'missing'}" for name, number in data["versions"].items()))
     cpu, gpu = data["cpu"], data["gpu"]
     memory = "" if cpu["memory"] is None else f", {cpu['memory'] / 2**30:.1f} GiB of memory"
-    line("CPU", f"{cpu['name']}, {cpu['architecture']}, {cpu['cores']} cores{memory}")
+    quota = "" if cpu["quota"] is None else f", of which this control group has the time of {cpu['quota']:g}"
+    line("CPU", f"{cpu['name']}, {cpu['architecture']}, {cpu['cores']} cores{quota}{memory}")
     line("", f"products of integers, fastest first: {', '.join(cpu['products'])}")
     line("", f"products of floats, fastest first: {', '.join(cpu['float_products']) or 'loops'}")
     line("", f"instruction sets: {', '.join(cpu['features']) or 'baseline'}")

@@ -3,8 +3,57 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+
+def allowed() -> int:
+    """The cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def default_threads() -> int:
-    """The cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    """The cores this process may run on, but no more than its control group has time for: see `quota`.
+
+    Fractions are rounded down, to one core at least: a thread that exceeds the quota stands still for the rest of each
+    period, and the others wait for it.
+    """
+    limit = quota()
+    return allowed() if limit is None else max(1, min(allowed(), int(limit)))
+
+
+@lru_cache
+def quota(proc: Path = Path("/proc/self"), mounted: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """How many cores' time Linux gives this process: `cpu.max` of its control group and of those around it, or
+    `cpu.cfs_quota_us` in the first version of control groups; None: as much as there is.
+
+    This is how containers are limited (`docker run --cpus 2`, `limits: cpu` in Kubernetes). Read once.
+    """
+    try:
+        lines = (proc / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = []
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = mounted / controllers if controllers else mounted
+        inside = PurePosixPath(path.lstrip("/"))
+        for folder in (root / inside, *(root / parent for parent in inside.parents)):
+            share = _share(folder)
+            if share is not None:
+                found.append(share)
+    return min(found, default=None)
+
+
+def _share(folder: Path) -> float | None:
+    """The cores a control group has time for, if it is limited."""
+    try:
+        if (folder / "cpu.max").exists():
+            limit, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            limit = (folder / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        return int(limit) / int(period) if limit != "max" and int(limit) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
