@@ -51,6 +51,7 @@ from ..passes.siblings import join_siblings
 from ..passes.splits import MOST, slice_splits
 from ..passes.unroll import unrolled
 from ..passes.value_ranges import join_extremes
+from ..passes.winograd import winograd
 from ..passes.workspaces import lift_workspaces
 from ..running.engine import Engine
 from ..running.model import Model, Variant
@@ -215,6 +216,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         plain_convolutions,  # of floats, over one dimension and transposed: from here on, their last bits may differ
         partial(channels_last, any_order=True),  # float convolutions too
         partial(float_products, target=target),  # where an instruction computes them
+        partial(winograd, target=target),  # those of 3 × 3 with fewer multiply-adds
         fold_quantized,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
         order_channels,  # as that transpose stores them

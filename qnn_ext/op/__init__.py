@@ -46,6 +46,7 @@ from .unary import (
     unary_table,
 )
 from .value_range import value_range
+from .winograd import winograd_data, winograd_results
 
 __all__ = [
     "OPS",
@@ -111,4 +112,6 @@ __all__ = [
     "unary_table",
     "value_range",
     "window_sum",
+    "winograd_data",
+    "winograd_results",
 ]

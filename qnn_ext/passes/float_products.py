@@ -117,7 +117,7 @@ def _is_float(call: relax.Call) -> bool:
     return static and dtypes in ({FLOAT}, {"float16"}) and str(call.attrs.out_dtype or dtypes.pop()) == FLOAT
 
 
-def _is_fast(call: relax.Call, target: Target) -> bool:
+def is_fast(call: relax.Call, target: Target) -> bool:
     """Whether an instruction computes a product."""
     return not candidates(workload_of(call, target), target)[0].is_generic
 
@@ -136,7 +136,7 @@ def _conv2d(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -
     for data_dtype, weight_dtype in operands.forms(data, weight):
         stored = operands.cast(ohwi, weight_dtype, emit)
         probe = qnn.conv2d_accumulate(_like(shape_of(data), data_dtype), stored, **geometry, out_dtype=FLOAT)
-        if _is_fast(probe, target):
+        if is_fast(probe, target):
             first = operands.cast(data, data_dtype, emit)
             return qnn.conv2d_accumulate(first, stored, **geometry, out_dtype=FLOAT)
     return None
@@ -171,7 +171,7 @@ def _by_constant(
     transposed = constant(np.ascontiguousarray(known.T))
     for data_dtype, weight_dtype in operands.forms(x, transposed):
         weight = operands.cast(transposed, weight_dtype, emit)
-        if _is_fast(qnn.dense_accumulate(_like(matrix, data_dtype), weight, FLOAT), target):
+        if is_fast(qnn.dense_accumulate(_like(matrix, data_dtype), weight, FLOAT), target):
             data = operands.cast(x, data_dtype, emit)
             rows = emit(relax.op.reshape(data, list(matrix))) if len(lhs) > 2 else data
             return qnn.dense_accumulate(rows, weight, FLOAT)
@@ -185,7 +185,7 @@ def _of_two(x: relax.Expr, y: relax.Expr, target: Target, operands: _Operands, e
     shapes = (batch, *lhs[-2:]), (batch, rhs[-1], rhs[-2])
     for form in operands.forms(x, y):
         left, right = (_like(shape, dtype) for shape, dtype in zip(shapes, form, strict=True))
-        if not _is_fast(qnn.batch_matmul_accumulate(left, right, FLOAT), target):
+        if not is_fast(qnn.batch_matmul_accumulate(left, right, FLOAT), target):
             continue
         data, other = (operands.cast(value, dtype, emit) for value, dtype in zip((x, y), form, strict=True))
         columns = emit(relax.op.permute_dims(other, [*range(len(rhs) - 2), len(rhs) - 1, len(rhs) - 2]))

@@ -13,6 +13,7 @@ for _name in (
     "generic.qlinear",
     "generic.pool_sum",
     "generic.value_range",
+    "generic.winograd",
     "generic.qlinear_pool",
     "generic.pooling",
     "generic.reduce",

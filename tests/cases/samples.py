@@ -155,6 +155,8 @@ SAMPLES = {
         ),
     ),
     "value_range": ([("data", (3, 5), "float32")], op.value_range),
+    "winograd_data": ([("data", (2, 7, 9, 4), "float32")], lambda x: op.winograd_data(x, (1, 0, 1, 2))),
+    "winograd_results": ([("data", (2, 2, 3, 144), "float32")], lambda x: op.winograd_results(x, (7, 9))),
     "bfloat16": ([("data", (4, 6), "float32")], lambda x: op.bfloat16(x, "uint16")),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],
