@@ -14,11 +14,12 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ..op.arguments import data_of
-from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
+from ..op.base import constant, constant_value, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Data, Kind, Traits
 from .fuse import is_elementwise
 from .layout.forms import is_tensor, static_shape
+from .layout.propagation import attribute, rebuild
 from .layout.reshapes import blocks
 from .rewrite import Emit, operands, rewrite
 
@@ -80,19 +81,17 @@ def _in_front(expr: relax.Call, shape: tuple[int, ...], sources: dict[Any, Any],
             args[i] = _moved(args[i], shape, wanted, pairs, sources, emit)
     if any(arg is None for arg in args):
         return None
-    definition = definition_of(expr)
-    if definition is None:
-        return emit(relax.Call(expr.op, args, expr.attrs, expr.ty_args))
-    attributes = call_attributes(expr)
+    changes = {}
     for i, one in zip(positions, traits.data, strict=True):
         if one.axis is None:
             continue
         vectors = _has_vectors(expr, traits, one)
-        axis = _moved_axis(attributes[one.axis], expr.args[i], args[i], shape, wanted, pairs) if vectors else 0
+        own = int(attribute(expr, one.axis))
+        axis = _moved_axis(own, expr.args[i], args[i], shape, wanted, pairs) if vectors else 0
         if axis is None:
             return None
-        attributes[one.axis] = axis
-    return emit(definition.call(*args, **attributes))
+        changes[one.axis] = axis
+    return emit(rebuild(expr, args, **changes))
 
 
 def _has_vectors(call: relax.Call, traits: Traits, data: Data) -> bool:
@@ -100,6 +99,8 @@ def _has_vectors(call: relax.Call, traits: Traits, data: Data) -> bool:
     names = [data.scale, data.zero_point]
     if traits.output is not None and traits.output.axis == data.axis:
         names += [traits.output.scale, traits.output.zero_point]
+    if data.scale is None:
+        names += traits.others  # slopes of nn.prelu
     return any(math.prod(shape_of(traits.argument(call, name))) > 1 for name in names if name is not None)
 
 

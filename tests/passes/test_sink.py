@@ -47,6 +47,12 @@ TAILS = {
     "float tail": lambda acc, skip, emit: relax.op.nn.relu(
         emit(relax.op.add(emit(op.dequantize(acc, VECTOR, 0, axis=-1)), relax.const(VECTOR)))
     ),
+    "slopes along an axis": lambda acc, skip, emit: relax.op.nn.prelu(
+        emit(op.dequantize(acc, VECTOR, 0, axis=-1)), relax.const(VECTOR), axis=2
+    ),
+    "one slope": lambda acc, skip, emit: relax.op.nn.prelu(
+        emit(op.dequantize(acc, VECTOR, 0, axis=-1)), relax.const(VECTOR[:1]), axis=1
+    ),
     "two readers": lambda acc, skip, emit: op.add(
         requantized(acc, emit), emit(op.requantize(acc, 0.02, 0, 0.3, 1)), 0.5, 3, 0.3, 1, 0.6, 0
     ),
