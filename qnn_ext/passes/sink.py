@@ -15,11 +15,12 @@ from tvm import IRModule, relax
 
 from ..op.arguments import data_of
 from ..op.base import constant, constant_value, shape_of
+from ..op.cost import attribute
 from ..op.relax_table import traits_of
 from ..op.traits import Data, Kind, Traits
 from .fuse import is_elementwise
 from .layout.forms import is_tensor, static_shape
-from .layout.propagation import attribute, rebuild
+from .layout.propagation import rebuild
 from .layout.reshapes import blocks
 from .rewrite import Emit, operands, rewrite
 

@@ -66,11 +66,6 @@ def rebuild(call: relax.Call, args: Sequence[Any], **changes: Any) -> relax.Call
     return relax.Call(call.op, list(args), attrs, call.ty_args)
 
 
-def attribute(call: relax.Call, name: str) -> Any:
-    """The value of an attribute of the dialect's operators or Relax's own."""
-    return call_attributes(call)[name] if definition_of(call) is not None else getattr(call.attrs, name)
-
-
 def _arranged(call: relax.Call, order: Order, forms: Forms) -> list[Any]:
     """The arguments: the data in this order, all others as in the model."""
     data, *others = call.args

@@ -110,6 +110,45 @@ def test_conv_with_relu(model):
     model.check(y, 0.07, np.iinfo(model.dtype).min)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("behind", ["nothing", "Relu", "Clip"])
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("shift", [0.0, 0.4, -3.0])
+def test_float_weights(model, operator, behind, bias, shift):
+    """Quantizers leave those of ConvTranspose in float; ONNX Runtime rounds them, with a zero point."""
+    shape = (16, 8, 3, 3) if operator == "Conv" else (8, 16, 3, 3)
+    weight = model.constant((model.rng.normal(size=shape) + shift).astype(np.float32))
+    more = [model.constant(model.rng.normal(size=16).astype(np.float32))] if bias else []
+    x = model.input((2, 8, 12, 13), 0.031)
+    y = model.node(operator, model.node("Transpose", x, perm=[0, 1, 3, 2]), weight, *more, strides=[2, 2])
+    if behind == "Relu":
+        y = model.node("Relu", y)
+    elif behind == "Clip":
+        y = model.node("Clip", y, model.constant(np.float32(-1)), model.constant(np.float32(20)))
+    model.check(y, 0.43)
+
+
+@pytest.mark.parametrize("case", ["result in float", "two readers", "another function", "scales per channel"])
+def test_float_weights_stay(model, case):
+    x = model.input((2, 8, 12, 13), 0.031)
+    if case == "scales per channel":
+        scale = model.constant(model.rng.uniform(0.02, 0.04, 8).astype(np.float32))
+        zero = model.constant(np.full(8, model.zero_point, model.dtype))
+        model.nodes[-1] = helper.make_node("DequantizeLinear", ["a", scale, zero], [x], axis=1)
+    y = model.node("Conv", x, model.constant(model.rng.normal(size=(16, 8, 3, 3)).astype(np.float32)))
+    outputs = [y] if case in ("result in float", "two readers") else []
+    if case == "another function":
+        y = model.node("Tanh", y)
+    quantized = model.node("QuantizeLinear", y, *model.parameters(0.43))
+    outputs += [] if case == "result in float" else [quantized]
+    found = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT if name == y else model.code, None) for name in outputs
+    ]
+    graph = helper.make_graph(model.nodes, "qdq", model.inputs, found, model.constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert "nn.conv2d" in from_onnx(onnx.shape_inference.infer_shapes(proto)).script()
+
+
 @pytest.mark.parametrize("bias", ["float", "integer"])
 @pytest.mark.parametrize("axis", [None, 0])
 def test_gemm(model, bias, axis):
