@@ -48,6 +48,7 @@ from ..passes.plain_convolutions import plain_convolutions
 from ..passes.repeated import compute_once
 from ..passes.rewrite import operands
 from ..passes.siblings import join_siblings
+from ..passes.sortable import sortable
 from ..passes.splits import MOST, slice_splits
 from ..passes.unroll import unrolled
 from ..passes.value_ranges import join_extremes
@@ -220,7 +221,8 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         fold_quantized,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
         order_channels,  # as that transpose stores them
-        *([] if grid else [join_extremes]),  # min and max → one pass over the data
+        # dtypes that TVM sorts; min and max → one pass over the data
+        *([] if grid else [sortable, join_extremes]),
         partial(fuse, grid=grid),  # product + epilogue → one kernel each
     ]
     for one in passes:

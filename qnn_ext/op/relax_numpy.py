@@ -69,6 +69,33 @@ def _cast(call: relax.Call, data: np.ndarray) -> np.ndarray:
         return data.astype(dtype)
 
 
+def _order(data: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """The positions of integers in order, equal ones as they come."""
+    flipped = np.flip(data, axis) if descending else data
+    order = np.argsort(flipped, axis, kind="stable")
+    return np.flip(data.shape[axis] - 1 - order, axis) if descending else order
+
+
+def _sorted(call: relax.Call, data: np.ndarray) -> Any:
+    """relax.sort and argsort of integers; of floats, as TVM orders NaN and zeros."""
+    if data.dtype.kind == "f":
+        return evaluate_with_tvm(call, [data])
+    order = _order(data, int(call.attrs.axis), bool(call.attrs.descending))
+    if call.op.name == "relax.argsort":
+        return order.astype(str(call.attrs.dtype))
+    return np.take_along_axis(data, order, int(call.attrs.axis))
+
+
+def _topk(call: relax.Call, data: np.ndarray) -> Any:
+    if data.dtype.kind == "f":
+        return evaluate_with_tvm(call, [data])
+    axis, k, kind = int(call.attrs.axis), int(call.attrs.k), str(call.attrs.ret_type)
+    order = _order(data, axis, bool(call.attrs.largest))
+    first = np.take(order, np.arange(k if k > 0 else data.shape[axis]), axis)
+    results = {"values": np.take_along_axis(data, first, axis), "indices": first.astype(str(call.attrs.dtype))}
+    return tuple(results.values()) if kind == "both" else results[kind]
+
+
 def _reduction(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     def reduce(call: relax.Call, data: np.ndarray) -> np.ndarray:
         axis = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
@@ -280,6 +307,9 @@ NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.min": _reduction(np.min),
     "relax.argmax": _extreme_position(np.argmax),
     "relax.argmin": _extreme_position(np.argmin),
+    "relax.sort": _sorted,
+    "relax.argsort": _sorted,
+    "relax.topk": _topk,
     "relax.clip": _clip,
     "relax.take": _take,
     "relax.astype": _cast,
