@@ -184,8 +184,14 @@ def _as_array(value: Any, spec: TensorSpec) -> np.ndarray:
         raise InputError(f"input {spec.name!r}: a {type(value).__name__} is no array: {error}") from error
 
 
+def as_inputs(values: Any) -> Any:
+    """The inputs of a call: an array or tensor that is not in a list or dict is the only one."""
+    return [values] if hasattr(values, "__array__") or hasattr(values, "__dlpack__") else values
+
+
 def in_model_order(values: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[Any]:
     """One value for each input, given by name or in order. Raises InputError on a wrong name or count."""
+    values = as_inputs(values)
     names = [spec.name for spec in specs]
     if isinstance(values, Mapping):
         unknown = [name for name in values if name not in names]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import ArtifactError, InputError, QnnError, TargetError
 from ..files.container import Reader
-from ..module import ByPosition, State, check_inputs, in_model_order, quantized, run_by_sample, zeros
+from ..module import ByPosition, State, as_inputs, check_inputs, in_model_order, quantized, run_by_sample, zeros
 from ..processes import forking
 from ..processes.cores import default_threads
 from ..targets.backend import threads_of
@@ -200,6 +200,8 @@ class Engine(ByPosition):
     ) -> dict[str, Any]:
         """Outputs by name: NumPy arrays for NumPy arrays.
 
+        inputs: by name or in model order; the only input of a model may be given as it is.
+
         On a GPU, inputs may be tensors in its memory, from PyTorch or anything else that supports DLPack. Then nothing
         is copied and the call does not wait: the outputs are such tensors too, for `torch.from_dlpack`, ready when the
         stream gets there. With a `stream`, PyTorch's or a CUDA handle, the kernels are launched on it and NumPy inputs
@@ -214,6 +216,7 @@ class Engine(ByPosition):
         Raises InputError when the inputs do not fit or hold values that the model cannot take, such as an index out of
         range, and TargetError when this machine cannot run the model.
         """
+        inputs = as_inputs(inputs)
         launched = stream is not None or self._on_device(inputs)
         if launched and (quantize or dequantize):
             raise InputError(

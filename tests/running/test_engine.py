@@ -51,6 +51,18 @@ def images() -> np.ndarray:
 # ---- inputs ------------------------------------------------------------------------------------------------------
 
 
+def test_the_only_input_may_be_given_as_it_is(engine, images):
+    torch = pytest.importorskip("torch")
+    expected = engine(images[0])
+    for given in (images[0], torch.from_numpy(images[0].copy())):
+        (found,) = engine.run(given).values()
+        np.testing.assert_array_equal(found, expected)
+        (found,) = engine.submit(given).result().values()
+        np.testing.assert_array_equal(found, expected)
+    (found,) = engine.run(images[0].astype(np.float32), quantize=True).values()
+    assert found.shape == expected.shape
+
+
 def test_wrong_inputs_name_the_input(engine):
     name = engine.inputs[0].name
     with pytest.raises(InputError, match="unknown input 'nope'"):

@@ -92,3 +92,26 @@ def test_compiled(rng, engine):
         return torch.tanh(ops.hardswish(torch.relu(x), 0.021, 17))
 
     check(network, quantized(rng, (2, 64), 0.0311, 77), engine=engine, compiled=True)
+
+
+LAYERS = {
+    "conv3d": (lambda: torch.nn.Conv3d(4, 6, (2, 3, 1), 2, 1), (2, 4, 5, 6, 7)),
+    "transposed 1-D": (lambda: torch.nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2), (2, 4, 9)),
+    "transposed 2-D": (lambda: torch.nn.ConvTranspose2d(4, 6, (3, 2), (2, 1), (1, 0), dilation=(1, 2)), (2, 4, 9, 5)),
+    "transposed 3-D": (lambda: torch.nn.ConvTranspose3d(4, 2, 2, 2, bias=False), (1, 4, 3, 4, 2)),
+    "group norm": (lambda: torch.nn.GroupNorm(2, 4), (2, 4, 3, 5)),
+    "instance norm": (lambda: torch.nn.InstanceNorm2d(4, affine=True), (2, 4, 3, 5)),
+    "instance norm without weights": (lambda: torch.nn.InstanceNorm1d(4), (2, 4, 7)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_float_layers(rng, name):
+    make, shape = LAYERS[name]
+    torch.manual_seed(0)
+    layer = make().eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    result, expected = run(layer, torch.from_numpy(rng.normal(0, 1, shape).astype(np.float32)))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)

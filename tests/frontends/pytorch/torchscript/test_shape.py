@@ -30,6 +30,13 @@ MOVES = {
     "flip": lambda x: x.flip(2),
 }
 FLOAT_ONLY = {
+    "roll": lambda x: x.roll((-2, 9), (1, -1)),
+    "roll_flattened": lambda x: x.roll(5),
+    "argmax": lambda x: x.argmax(-1),
+    "argmin": lambda x: x.argmin(1, keepdim=True),
+    "argmax_flattened": lambda x: x.argmax(),
+    "rows_and_columns": lambda x: x[torch.tensor([1, 0, 1]), torch.tensor([-1, 3, 0])],
+    "glu": lambda x: F.glu(x, 1),
     "expand": lambda x: x[:, :1].expand(2, 8, 6, 4),
     "repeat": lambda x: x.repeat(1, 2, 1, 1),
     "stack": lambda x: torch.stack([x, x + 1], 1),

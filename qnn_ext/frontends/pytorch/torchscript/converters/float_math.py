@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from .....op.base import constant, shape_of
+from ....building import group_norm
 from ....run_time import checked_indices
 from ...norms import order_of, vector_norm
 from ..formulas import f32, scalar
@@ -181,6 +182,20 @@ def _layer_norm(node: Node) -> relax.Expr:
     )
 
 
+@converter("aten::group_norm", "aten::instance_norm")
+def _group_norm(node: Node) -> relax.Expr:
+    """Over the channels of a group and all later axes; of instances: each channel is a group."""
+    if node.kind == "aten::instance_norm" and not node["use_input_stats"]:
+        raise node.unsupported("instance normalization with running statistics")
+    node.note("group normalization in float")
+    channels = node.shape[1]
+    groups = int(node["num_groups"]) if node.kind == "aten::group_norm" else channels
+    gamma = np.ones(channels, f32) if node["weight"] is None else array_of(node["weight"])
+    beta = np.zeros(channels, f32) if node["bias"] is None else array_of(node["bias"])
+    data = _operand(node, "input")
+    return group_norm(node.emit, data, constant(gamma), constant(beta), groups, float(node["eps"]))
+
+
 @converter("aten::batch_norm")
 def _batch_norm(node: Node) -> relax.Expr:
     if node["training"]:
@@ -194,6 +209,30 @@ def _batch_norm(node: Node) -> relax.Expr:
     column = (-1,) + (1,) * (len(node.shape) - 2)
     scaled = node.emit(relax.op.multiply(node.expr("input"), constant(factor.astype(f32).reshape(column))))
     return relax.op.add(scaled, constant((beta - mean * factor).astype(f32).reshape(column)))
+
+
+@converter("aten::argmax", "aten::argmin")
+def _extreme_position(node: Node) -> relax.Expr:
+    """Of the first extreme; without `dim`, in the flattened tensor."""
+    node.note("a search in float")
+    data, axis, rank = node.expr("self"), node["dim"], max(len(node.shape_of("self")), 1)
+    function = relax.op.argmax if node.kind == "aten::argmax" else relax.op.argmin
+    if axis is None:
+        flat = node.emit(relax.op.reshape(data, [-1]))
+        return node.move(node.emit(function(flat, 0)))
+    return function(data, int(axis) % rank, bool(node["keepdim"]))
+
+
+@converter("aten::glu")
+def _glu(node: Node) -> relax.Expr:
+    """The first half times the sigmoid of the second."""
+    node.note("a gated unit in float")
+    data, axis = _operand(node, "self"), int(node["dim"]) % len(node.shape_of("self"))
+    size = node.shape[axis]
+    value, gate = (
+        node.emit(relax.op.strided_slice(data, axes=[axis], begin=[begin], end=[begin + size])) for begin in (0, size)
+    )
+    return relax.op.multiply(value, node.emit(relax.op.sigmoid(gate)))
 
 
 @converter("aten::sum")
@@ -230,25 +269,28 @@ def _vector_norm_of(node: Node, order: float) -> relax.Expr:
 # ---- convolution and embedding -----------------------------------------------------------------------------------
 
 
-@converter("aten::conv1d", "aten::conv2d", "aten::_convolution", "aten::convolution")
+_CONVOLUTIONS = (relax.op.nn.conv1d, relax.op.nn.conv2d, relax.op.nn.conv3d)
+_TRANSPOSED = (relax.op.nn.conv1d_transpose, relax.op.nn.conv2d_transpose, relax.op.nn.conv3d_transpose)
+
+
+@converter("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::_convolution", "aten::convolution",
+           "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")  # fmt: skip
 def _conv(node: Node) -> relax.Expr:
     rank = len(node.shape) - 2
-    if rank not in (1, 2) or node.get("transposed", False) or isinstance(node["padding"], str):
-        raise node.unsupported("this form of a float convolution; supported: 1-D and 2-D with numbers for padding")
+    if rank not in (1, 2, 3) or isinstance(node["padding"], str):
+        raise node.unsupported("this form of a float convolution; supported: a batch, 1 to 3 axes, padding in numbers")
     node.note("a convolution that the model does not quantize")
-    values = {name: [int(v) for v in node[name]] for name in ("stride", "padding", "dilation")}
-    padding = values["padding"] * (1 if len(values["padding"]) == rank else rank)
-    function = relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d
-    result = node.emit(
-        function(
-            node.expr("input"),
-            node.expr("weight"),
-            strides=values["stride"],
-            padding=[*padding, *padding],
-            dilation=values["dilation"],
-            groups=int(node["groups"]),
-        )
+    names = ("stride", "padding", "dilation", "output_padding")
+    given = {name: [int(v) for v in node.get(name) or [0]] for name in names}
+    stride, padding, dilation, extra = (
+        values * (1 if len(values) == rank else rank) for values in (given[name] for name in names)
     )
+    transposed = node.get("transposed", False) or "transpose" in node.kind
+    geometry = {"strides": stride, "padding": [*padding, *padding], "dilation": dilation, "groups": int(node["groups"])}
+    if transposed:
+        geometry["output_padding"] = extra
+    function = (_TRANSPOSED if transposed else _CONVOLUTIONS)[rank - 1]
+    result = node.emit(function(node.expr("input"), node.expr("weight"), **geometry))
     if node["bias"] is None:
         return result
     return relax.op.add(result, constant(array_of(node["bias"]).reshape((-1,) + (1,) * rank)))

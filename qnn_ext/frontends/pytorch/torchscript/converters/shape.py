@@ -135,15 +135,20 @@ def _index_select(node: Node) -> relax.Expr:
 
 @converter("aten::index")
 def _index(node: Node) -> relax.Expr:
-    """x[:, indices], along one axis."""
-    given = [(axis, indices) for axis, indices in enumerate(node.raw("indices")) if indices is not None]
-    kinds = [str(node.to_expr(indices).ty.dtype) for _, indices in given]
-    if kinds not in (["int32"], ["int64"]):
-        raise node.unsupported(f"indices of dtypes {', '.join(kinds)}; one tensor of integers is supported")
-    ((axis, indices),) = given
-    length = node.shape_of("self")[axis]
-    checked = checked_indices(node.emit, node.to_expr(indices), length, node.label, negative=True)
-    return relax.op.take(node.expr("self"), checked, axis=axis, mode="clip")
+    """x[:, indices], along one axis; or x[rows, columns], along the first axes."""
+    given = [(axis, node.to_expr(value)) for axis, value in enumerate(node.raw("indices")) if value is not None]
+    kinds = [str(indices.ty.dtype) for _, indices in given]
+    if not set(kinds) <= {"int32", "int64"}:
+        raise node.unsupported(f"indices of dtypes {', '.join(kinds)}; tensors of integers are supported")
+    sizes = node.shape_of("self")
+    checked = [checked_indices(node.emit, indices, sizes[axis], node.label, negative=True) for axis, indices in given]
+    if len(given) == 1:
+        return relax.op.take(node.expr("self"), checked[0], axis=given[0][0], mode="clip")
+    axes, shapes = [axis for axis, _ in given], {shape_of(indices) for indices in checked}
+    if axes != list(range(len(axes))) or len(shapes) != 1:
+        raise node.unsupported("several tensors of indices, unless they have one shape and are along the first axes")
+    wide = [node.emit(relax.op.astype(indices, "int64")) for indices in checked]
+    return relax.op.gather_nd(node.expr("self"), node.emit(relax.op.stack(wide, -1)))
 
 
 @converter("aten::flip")
@@ -152,6 +157,24 @@ def _flip(node: Node) -> relax.Expr:
     for axis in node["dims"]:
         value = node.emit(relax.op.flip(value, int(axis) % len(node.shape)))
     return value
+
+
+@converter("aten::roll")
+def _roll(node: Node) -> relax.Expr:
+    """x[i − shift], around the end; without `dims`, of the flattened tensor."""
+    value, shifts, axes = node.expr("self"), node["shifts"], node["dims"]
+    if not axes:
+        value, axes = node.emit(relax.op.reshape(value, [-1])), [0]
+    for shift, axis in zip(shifts, axes, strict=True):
+        axis, size = int(axis) % len(shape_of(value)), shape_of(value)[int(axis)]
+        cut = -int(shift) % size if size else 0
+        if cut:
+            parts = [
+                node.emit(relax.op.strided_slice(value, axes=[axis], begin=[begin], end=[end]))
+                for begin, end in ((cut, size), (0, cut))
+            ]
+            value = node.emit(relax.op.concat(parts, axis))
+    return node.move(value)
 
 
 @converter("aten::pixel_shuffle")
