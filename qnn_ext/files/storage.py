@@ -204,7 +204,10 @@ def _remove_unlocked(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode) and _lock(descriptor, wait=False):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not _lock(descriptor, wait=False):
+            return
+        if os.path.samestat(status, path.lstat()):  # else another writer removed it, and a new file has its name
             path.unlink()
     finally:
         os.close(descriptor)

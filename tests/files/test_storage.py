@@ -15,6 +15,7 @@ import pytest
 
 from qnn_ext import QnnError
 from qnn_ext.errors import TuningError
+from qnn_ext.files import storage
 from qnn_ext.files.storage import append_line, make_folder, replacing, write_bytes, write_text
 from tests.threads import at_once
 
@@ -236,6 +237,24 @@ def test_several_writers_at_once(target):
 
     at_once(work, contents)
     assert seen <= set(contents) and names(target.parent) == ["table.json"]
+
+
+@posix_only
+def test_a_new_file_with_the_name_of_a_removed_one_is_kept(target, monkeypatch):
+    """Two writers see what a dead one left; the other removes it, and its owner, which had only been late, starts anew,
+    all before this one has its lock."""
+    left = target.with_name(".table.json.0000.part")
+    left.write_bytes(b"left")
+
+    def lock_late(descriptor: int, wait: bool) -> bool:
+        if not wait:
+            left.unlink()
+            left.write_bytes(b"anew")
+        return True
+
+    monkeypatch.setattr(storage, "_lock", lock_late)
+    write_bytes(target, b"new")
+    assert left.read_bytes() == b"anew" and target.read_bytes() == b"new"
 
 
 def test_lines_of_several_processes_stay_whole(tmp_path):
