@@ -341,6 +341,7 @@ def write_architecture(name: str, folder: Path) -> Path:
                         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)  # fmt: skip
     options = SessionOptions()
     options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.x64quantprecision", "1")  # else its sums overflow 16 bits without VNNI
     outputs = InferenceSession(target, options, providers=["CPUExecutionProvider"]).run(None, {"input": images[0]})
     np.savez(target.with_suffix(".npz"), input_0=images[0], **{f"ort_{i}": value for i, value in enumerate(outputs)})
     return target
