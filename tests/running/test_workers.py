@@ -1,6 +1,7 @@
 """Workers: threads of our own under compiled code. Whoever calls, forks, is interrupted or ends, results are right and
 nothing waits for ever."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -42,7 +43,8 @@ def inputs_of(engine: qnn_ext.Engine) -> list[np.ndarray]:
 def names_of_threads() -> list[str]:
     names = []
     for task in Path("/proc/self/task").iterdir():
-        names.append((task / "comm").read_text().strip())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            names.append((task / "comm").read_text().strip())
     return names
 
 
