@@ -1,6 +1,7 @@
 """qnn_ext: integer execution of pre-quantized neural networks on Apache TVM.
 
-Running a compiled model needs only TVM's runtime. The compiling parts, and with them `tvm`, are imported at first use.
+All but the exceptions is imported at first use: the command line prints its help without NumPy, and a compiled model
+runs with TVM's runtime alone, without `tvm`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from .errors import (
     TuningError,
     UnsupportedOperatorError,
 )
-from .module import QnnModule, TensorSpec
-from .qparams import QParams
-from .running.engine import Engine, load
 from .targets.host import ask_where_unknown
 
 if TYPE_CHECKING:
@@ -37,6 +35,9 @@ if TYPE_CHECKING:
     from .frontends.tflite import from_tflite
     from .interpreter import Interpreter
     from .limits import Limits
+    from .module import QnnModule, TensorSpec
+    from .qparams import QParams
+    from .running.engine import Engine, load
     from .running.pool import Pool
 
 __version__ = "0.2.0"
@@ -77,9 +78,13 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Engine": ".running.engine",
     "Interpreter": ".interpreter",
     "Limits": ".limits",
     "Pool": ".running.pool",
+    "QParams": ".qparams",
+    "QnnModule": ".module",
+    "TensorSpec": ".module",
     "accuracy": ".evaluation",
     "build": ".building",
     "from_mxnet": ".frontends.mxnet",
@@ -87,6 +92,7 @@ _LAZY = {
     "from_pytorch": ".frontends.pytorch",
     "from_relax": ".frontends.relax",
     "from_tflite": ".frontends.tflite",
+    "load": ".running.engine",
 }
 
 _LAZY_MODULES = ("autotune", "cluster", "evaluation", "qat", "quantize", "report")

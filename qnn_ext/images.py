@@ -16,7 +16,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from .errors import InputError
 from .files.reading import open_file
@@ -123,6 +122,8 @@ def _layout(spec: TensorSpec) -> tuple[int, int, int, bool]:
 
 
 def _read_pixels(path: str | os.PathLike, height: int, width: int, channels: int) -> np.ndarray:
+    from PIL import Image, UnidentifiedImageError  # arrays do without
+
     source = Path(path)
     with open_file(source, InputError) as file:
         try:

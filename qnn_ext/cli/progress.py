@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Tell: TypeAlias = Callable[[str, float], None]
 """Takes what is being done, and the share of all work that was done before, 0 to 1."""
@@ -23,6 +22,8 @@ def step(text: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         progress.add_task(text, total=None)
@@ -36,6 +37,8 @@ def stages(text: str) -> Iterator[Tell]:
     if not console.is_terminal:
         yield lambda stage, share: None
         return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

@@ -32,6 +32,7 @@ Json = dict[str, Any]
 
 INTEGER, FLOAT, MOVED = "integer", "float", "moved"
 _MOVES = (Kind.MOVE, Kind.JOIN)
+_CONVERSIONS = ("quantize", "dequantize")
 _MOVE_WORDS = frozenset(  # of which TVM names kernels that only move values
     ("reshape", "transpose", "concatenate", "concat", "strided", "slice", "pad", "take", "tile", "squeeze", "expand")
     + ("dims", "flip", "split", "repeat", "broadcast", "to", "gather", "nd", "elements", "layout", "transform", "stack")
@@ -328,6 +329,8 @@ def _array_text(array: np.ndarray) -> str:
 def label_of(kernel: Kernel) -> str:
     """The product of a kernel, or what it does first, and how many operators more."""
     names = [name.removeprefix("nn.").removesuffix("_accumulate") for name in kernel.operators.split("+")]
+    if names == [kernel.symbol]:  # as TVM named the function, several of one name by number
+        return re.sub(r"\d+$", "", kernel.symbol.removeprefix("fused_"))
     products = [name.removesuffix("_accumulate") for name in kernel.operators.split("+") if "_accumulate" in name]
     workload = kernel.workload
     head = products[0] if products else names[0]
@@ -357,9 +360,13 @@ def names_of(kernels: Sequence[Kernel]) -> list[str]:
 def kind_of(kernel: Kernel) -> str:
     """Whether a kernel computes with integers or floats, or only moves values."""
     names = kernel.operators.split("+")
-    if not kernel.macs and all(traits_named(name).kind in _MOVES or _only_moves(name) for name in names):
+    if not kernel.macs and all(map(_moves, names)):
         return MOVED
     return FLOAT if computes_floats(kernel) else INTEGER
+
+
+def _moves(name: str) -> bool:
+    return traits_named(name).kind in _MOVES or _only_moves(name)
 
 
 def _only_moves(symbol: str) -> bool:
@@ -368,10 +375,13 @@ def _only_moves(symbol: str) -> bool:
 
 
 def computes_floats(kernel: Kernel) -> bool:
-    """Whether a kernel's product multiplies floats; of a kernel without one, whether its results are floats."""
+    """Whether a kernel's product multiplies floats; of a kernel without one, whether its results are floats, or it
+    quantizes what it computes, as a softmax with an 8-bit result does."""
     if kernel.workload:
         return "float" in str(kernel.workload.get("out_dtype", ""))
-    return any("float" in one["dtype"] for one in kernel.results)
+    names = kernel.operators.split("+")
+    quantized = "quantize" in names and any(name not in _CONVERSIONS and not _moves(name) for name in names)
+    return quantized or any("float" in one["dtype"] for one in kernel.results)
 
 
 def _kernel_facts(kernel: Kernel) -> list[list[str]]:

@@ -40,7 +40,7 @@ def layer_rows(
         if row["kind"] == FLOAT:
             row["why"] = _why(kernel, reasons)
             if row["seconds"] is not None:
-                row["gain"] = _gain(row, rates, machine)
+                row["gain"] = _gain(row, kernel, rates, machine)
     return rows
 
 
@@ -77,12 +77,13 @@ def _why(kernel: Kernel, reasons: Mapping[str, str]) -> str:
     return found or "it is float in the model"
 
 
-def _gain(row: Json, rates: Sequence[float], machine: Machine | None) -> float:
+def _gain(row: Json, kernel: Kernel, rates: Sequence[float], machine: Machine | None) -> float:
     """Estimated seconds that a float kernel would be faster by: a product at the median rate of the model's integer
-    products, or by the ratio of the machine's peaks; anything else by its traffic, of which a quarter remains."""
+    products, or by the ratio of the machine's peaks; anything else by its float traffic, of which a quarter remains."""
     seconds: float = row["seconds"]
     if not row["macs"]:
-        return seconds * (1 - _NARROWER)
+        narrow = sum(_bytes(one) for one in kernel.results if "float" not in one["dtype"])
+        return seconds * (1 - _NARROWER) * (1 - min(1.0, narrow / (row["bytes"] or 1)))
     if rates:
         return max(0.0, seconds - 2 * row["macs"] / median(rates) / 1e9)
     if machine is not None and machine.integer and machine.floating:
@@ -107,7 +108,11 @@ def peak_tensors(kernels: Sequence[Kernel], most: int = 8) -> tuple[int, list[Js
 
 
 def _result_bytes(kernel: Kernel) -> int:
-    return sum(math.prod(one["shape"]) * np.dtype(one["dtype"]).itemsize for one in kernel.results)
+    return sum(map(_bytes, kernel.results))
+
+
+def _bytes(result: Mapping[str, Any]) -> int:
+    return math.prod(result["shape"]) * np.dtype(result["dtype"]).itemsize
 
 
 def totals(rows: Sequence[Mapping[str, Any]]) -> Json:

@@ -17,7 +17,7 @@ from ..files.storage import write_text
 from .graph import Json
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_SCRIPTS = ("dagre.min.js", "tools.js", "layout.js", "graph.js", "charts.js", "page.js")
+_SCRIPTS = ("dagre.min.js", "tools.js", "layout.js", "overview.js", "graph.js", "charts.js", "page.js")
 
 
 def render(reports: Sequence[Json], title: str) -> str:

@@ -5,6 +5,7 @@ Sphinx reads a copy of docs/ with the pages that `pages` makes. Warnings are err
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,7 @@ EXECUTED = ROOT / "build" / "executed"  # tutorials with their output, until the
 def main() -> int:
     """Returns Sphinx's exit code."""
     site = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "site"
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # tutorials call qnn-ext
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "docs"
         shutil.copytree(ROOT / "docs", sources)

@@ -70,7 +70,7 @@ def test_it_fits(opened, width, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     light = page.evaluate("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(",")
     assert (sum(map(int, light)) > 384) == (scheme == "light")
-    boxes = page.locator("#canvas svg").bounding_box()
+    boxes = page.locator("#canvas svg[role=img]").bounding_box()
     assert boxes["width"] > 250 and boxes["height"] > 250
 
 
@@ -119,6 +119,16 @@ def test_zoom_and_the_whole_graph(opened):
     page.click("#fit")
     last, canvas = page.locator(".node.output").last.bounding_box(), page.locator("#canvas").bounding_box()
     assert canvas["y"] <= last["y"] and last["y"] + last["height"] <= canvas["y"] + canvas["height"]
+
+
+def test_the_overview_leads_anywhere(opened):
+    page = opened("one.html")
+    strip = page.locator(".overview")
+    strip.click(position={"x": 5, "y": strip.bounding_box()["height"] - 2})
+    last, canvas = page.locator(".node.output").last.bounding_box(), page.locator("#canvas").bounding_box()
+    assert canvas["y"] <= last["y"] < canvas["y"] + canvas["height"]
+    page.click("#fit")
+    assert not page.locator(".overview").is_visible()
 
 
 def test_the_table_is_sorted_by_its_header(opened):

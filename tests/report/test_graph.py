@@ -73,15 +73,18 @@ def test_states_and_loops_have_boxes():
 
 def _kernel(operators: str, dtype: str = "uint8", macs: int = 0, **workload) -> Kernel:
     results = [{"shape": [1, 4], "dtype": dtype}]
-    return Kernel("f", "a", operators, "generic", macs, 0, 8, workload, sources=["a"], results=results)
+    symbol = operators if operators.startswith("fused_") else "f"
+    return Kernel(symbol, "a", operators, "generic", macs, 0, 8, workload, sources=["a"], results=results)
 
 
 @pytest.mark.parametrize(
     "kernel, kind, label",
     [
         (_kernel("reshape+permute_dims"), "moved", "reshape +1"),
-        (_kernel("fused_reshape_transpose1"), "moved", "fused_reshape_transpose1"),
-        (_kernel("nn.softmax+quantize"), "integer", "softmax +1"),
+        (_kernel("fused_reshape_transpose1"), "moved", "reshape_transpose"),
+        (_kernel("nn.softmax+quantize"), "float", "softmax +1"),
+        (_kernel("dequantize+quantize"), "integer", "dequantize +1"),
+        (_kernel("quantize+reshape"), "integer", "quantize +1"),
         (_kernel("nn.softmax", "float32"), "float", "softmax"),
         (_kernel("conv2d_accumulate+dequantize", "float32", 9, out_dtype="int32"), "integer", "conv2d +1"),
         (_kernel("conv2d_accumulate", "float32", 9, out_dtype="float32"), "float", "conv2d"),

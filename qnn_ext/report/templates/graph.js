@@ -1,10 +1,14 @@
+const READABLE = 0.8; // the zoom at which texts can be read
+const FAR = 0.3; // below which boxes are drawn without texts
+
 // The graph as a picture: drawn once, moved and zoomed by a transformation, searched by marking boxes.
 class GraphView {
   constructor(canvas, details, actions) {
     Object.assign(this, { canvas, details, actions, x: 0, y: 0, zoom: 1, pointers: new Map() });
     this.layer = draw("g");
     this.svg = draw("svg", { role: "img", "aria-label": "graph of the model" }, this.layer);
-    canvas.replaceChildren(this.svg);
+    this.overview = new Overview((x, y) => this.moveTo(x, y));
+    canvas.replaceChildren(this.svg, this.overview.svg);
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
@@ -44,6 +48,7 @@ class GraphView {
     }
     for (const node of graph.nodes) drawn.push(this.box(node, places.get(node.id), texts.get(node.id), load));
     this.layer.replaceChildren(...drawn);
+    this.overview.show(graph.nodes, places, this.extent());
     this.describe(null);
     this.home();
   }
@@ -114,6 +119,7 @@ class GraphView {
     const marked = new Set(this.found);
     this.layer.classList.toggle("searching", words.length > 0);
     for (const [id, box] of this.boxes) box.classList.toggle("found", marked.has(id));
+    this.overview.mark(marked);
     return this.found.length;
   }
 
@@ -121,6 +127,9 @@ class GraphView {
 
   apply() {
     this.layer.setAttribute("transform", `translate(${this.x} ${this.y}) scale(${this.zoom})`);
+    this.layer.classList.toggle("far", this.zoom < FAR);
+    const [width, height] = this.size();
+    this.overview.look(-this.x / this.zoom, -this.y / this.zoom, width / this.zoom, height / this.zoom);
   }
 
   extent() {
@@ -131,7 +140,7 @@ class GraphView {
   home() {
     const box = this.extent();
     const [width] = this.size();
-    this.zoom = Math.max(0.35, Math.min(1, (width - 32) / box.width));
+    this.zoom = Math.max(READABLE, Math.min(1, (width - 32) / box.width));
     const first = this.places.get(this.graph.nodes[0]?.id) || { x: box.x + box.width / 2 };
     const fits = box.width * this.zoom <= width - 16;
     this.x = width / 2 - (fits ? box.x + box.width / 2 : first.x) * this.zoom;
@@ -150,10 +159,14 @@ class GraphView {
 
   center(id) {
     const at = this.places.get(id);
+    this.zoom = Math.max(this.zoom, READABLE);
+    this.moveTo(at.x, at.y);
+  }
+
+  moveTo(x, y) {
     const [width, height] = this.size();
-    this.zoom = Math.max(this.zoom, 0.8);
-    this.x = width / 2 - at.x * this.zoom;
-    this.y = height / 2 - at.y * this.zoom;
+    this.x = width / 2 - x * this.zoom;
+    this.y = height / 2 - y * this.zoom;
     this.apply();
   }
 

@@ -226,7 +226,7 @@ function floats(which, timed) {
   const notes = model().notes;
   const head = [make("h3", {}, "What is float")];
   if (!rows.length && !notes.length) return [...head, make("p", { class: "soft" }, "Nothing: every kernel computes with integers.")];
-  const gain = timed && which.totals.gain ? ` As integers they would be faster by an estimated ${clock(which.totals.gain)}: a product at the median rate of this model's integer products, anything else by three quarters, as 8-bit values take a quarter of the memory.` : "";
+  const gain = timed && which.totals.gain ? ` As integers they would be faster by an estimated ${clock(which.totals.gain)}: a product at the median rate of this model's integer products, anything else by three quarters of its float values' share, as 8-bit values take a quarter of the memory.` : "";
   const text = rows.length ? [make("p", { class: "soft" }, `${rows.length} of ${which.layers.length} kernels.${gain}`), table(columns, rows)] : [];
   const list = notes.length ? [make("p", { class: "soft" }, "What the model quantizes, but runs in float:"), make("ul", {}, notes.map((note) => make("li", {}, `${note.operator} `, make("code", {}, note.node), `: ${note.reason}`)))] : [];
   return [...head, ...text, ...list];

@@ -24,17 +24,23 @@ function number(value, digits = 3) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 6 });
 }
 
-function scaled(value, units, step = 1000) {
+// Three significant digits, also where they are zeros: 23.0.
+function exact(value) {
+  const rounded = Number(value.toPrecision(3));
+  return rounded && rounded < 100 ? rounded.toFixed(rounded < 10 ? 2 : 1) : number(rounded);
+}
+
+function scaled(value, units, text = number) {
   let index = 0;
-  while (Math.abs(value) >= step && index < units.length - 1) [value, index] = [value / step, index + 1];
-  return `${number(value)} ${units[index]}`.trim();
+  while (Math.abs(value) >= 999.5 && index < units.length - 1) [value, index] = [value / 1000, index + 1];
+  return `${text(value)} ${units[index]}`.trim();
 }
 
 const bytes = (value) => (value || value === 0 ? scaled(value, ["B", "kB", "MB", "GB"]) : "");
 const count = (value) => (value ? scaled(value, ["", "k", "M", "G", "T"]) : "");
 const percent = (value) => (value === null || value === undefined ? "" : `${number(100 * value, value < 0.0995 ? 2 : 3)} %`);
 const decibel = (value) => (value === null || value === undefined ? "exact" : `${value.toFixed(1)} dB`);
-const clock = (value) => (value || value === 0 ? scaled(value * 1e9, ["ns", "µs", "ms", "s"]) : "");
+const clock = (value) => (value || value === 0 ? scaled(value * 1e9, ["ns", "µs", "ms", "s"], exact) : "");
 const compact = (text, most = 30) =>
   text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(text.length - Math.floor(most / 2))}`;
 
