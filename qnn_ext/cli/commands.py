@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -82,7 +83,7 @@ def run_command(args: Sequence[str] | None) -> int:
     """Run a command; returns its exit code."""
     for stream in _outputs():
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+            stream.reconfigure(errors=_SPELLED)
     try:
         code = _completed() if COMPLETE in os.environ else _outcome(args)
         for stream in _outputs():
@@ -118,6 +119,19 @@ def _outcome(args: Sequence[str] | None) -> int:
 
 
 _SIGPIPE = 128 + 13
+
+_SPELLINGS = {"×": "x", "·": "*", "µ": "u", "→": "->", "…": "...", "−": "-", "²": "2", "≤": "<=", "≥": ">="}
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """What a terminal shows for characters that its encoding lacks: what they stand for, or a question mark."""
+    assert isinstance(error, UnicodeEncodeError)
+    found = error.object[error.start : error.end]
+    return "".join(_SPELLINGS.get(char, "?") for char in found), error.end
+
+
+_SPELLED = "qnn_ext.spelled"
+codecs.register_error(_SPELLED, _spelled)
 
 
 def _outputs() -> list[TextIO]:
