@@ -20,6 +20,7 @@ from .common import (
     build_options,
     bytes_text,
     count_text,
+    counted,
     json_option,
     normalize_option,
     open_engine,
@@ -185,7 +186,10 @@ def bench(
     console = out()
     _print_times(console, data, timing, engine, duration is not None)
     if throughput is not None:
-        console.print(f"{throughput.streams} streams of {_threads(engine.used_threads)}: {throughput}", markup=False)
+        console.print(
+            f"{counted(throughput.streams, 'stream')} of {counted(engine.used_threads, 'thread')}: {throughput}",
+            markup=False,
+        )
     if peers:
         print_compared(console, rows, engine.num_threads)
     if profile:
@@ -195,7 +199,7 @@ def bench(
 
 def _print_times(console: Console, data: dict[str, Any], timing: Timing, engine: Engine, alone: bool) -> None:
     work = f", {count_text(data['macs'])} MAC, {data['gops']:.1f} GOP/s" if data["macs"] else ""
-    threads = _threads(engine.used_threads)
+    threads = counted(engine.used_threads, "thread")
     if engine.used_threads < engine.num_threads:
         threads += f" of {engine.num_threads} (more would not save enough)"
     console.print(f"{data['model']}: {timing}, {threads}{work}", markup=False)
@@ -206,10 +210,6 @@ def _print_times(console: Console, data: dict[str, Any], timing: Timing, engine:
         console.print(f"energy of the processors: {data['joules'] * 1e3:.3g} mJ a call", markup=False)
     if data.get("power_problem"):
         console.print(data["power_problem"], markup=False)
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
 
 
 def _percentiles(timing: Timing) -> list[tuple[int, float]]:

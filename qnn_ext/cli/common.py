@@ -194,6 +194,11 @@ def count_text(count: int) -> str:
     return str(count)
 
 
+def counted(count: int, thing: str) -> str:
+    """1 kernel, 2 kernels."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def print_reasons(console: Console, fallback: str, kernels: Iterable[Kernel]) -> None:
     """Print why a compiled model runs slower than it could; nothing for one that runs as intended."""
     if fallback:

@@ -82,7 +82,11 @@ def compare_(
         return
     console = out()
     what = "random values" if data is None else str(data)
-    console.print(f"{two} against {one}: {found.samples} batches of {what}", markup=False, soft_wrap=True)
+    console.print(
+        f"{two} against {one}: {found.samples} batch{'' if found.samples == 1 else 'es'} of {what}",
+        markup=False,
+        soft_wrap=True,
+    )
     _print(console, found)
 
 

@@ -22,6 +22,7 @@ from .common import (
     build_options,
     bytes_text,
     compile_model,
+    counted,
     import_model,
     json_option,
     memory_text,
@@ -147,13 +148,14 @@ def compile_(
 
         print_passes(console, passes)
     console.print(
-        f"{model} → {output}: {bytes_text(size)}, {len(engine.kernels)} kernels, {seconds:.1f} s",
+        f"{model} → {output}: {bytes_text(size)}, {counted(len(engine.kernels), 'kernel')}, {seconds:.1f} s",
         markup=False,
     )
     for one, memory in zip(engine.variants, engine.memories, strict=True):
         console.print(f"{target_name(one)}: {memory_text(memory)}", markup=False)
     if engine.notes:
-        console.print(f"{len(engine.notes)} operators run in float: `qnn-ext inspect {output}` says why", markup=False)
+        many = f"{counted(len(engine.notes), 'operator')} in float"
+        console.print(f"{many}: `qnn-ext inspect {output}` says which, and why", markup=False)
 
 
 def _tuned(log: Path | None) -> AbstractContextManager:

@@ -25,6 +25,7 @@ from .common import (
     bytes_text,
     compile_model,
     count_text,
+    counted,
     import_options,
     json_option,
     memory_text,
@@ -249,7 +250,7 @@ def _print_kernels(console: Console, variant: dict[str, Any]) -> None:
     ]
     macs = sum(kernel.macs for kernel in kernels)
     weights = sum(kernel.weight_bytes for kernel in kernels)
-    total = f"{len(kernels)} kernels: {count_text(macs)} MAC, {bytes_text(weights)} of constants"
+    total = f"{counted(len(kernels), 'kernel')}: {count_text(macs)} MAC, {bytes_text(weights)} of constants"
     console.print(total, markup=False)
     print_reasons(console, variant["fallback"], kernels)
     print_table(console, _KERNELS, rows, f"kernels for {target_name(variant['target'])}")

@@ -1,10 +1,9 @@
-"""Tables that fit the terminal: columns that matter least are left out, and long texts are shortened in the middle."""
+"""Tables that fit the terminal: columns that matter least are left out, names lose what they have in common, and long
+texts are shortened in the middle."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..running.kernels import Kernel
+from ..running.names import short_names
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Column:
 
 
 _READABLE = 20  # columns are left out until texts have this many characters
-_MOST = 0.5  # the share of texts that must begin with a word for it to be left out
+_AND = " + "
 _FRAME = 3  # what a column's border and padding take
 
 
@@ -33,12 +33,12 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
     """Print rows of plain text, each on one line. Where the output is no terminal and COLUMNS is not set, everything is
     printed in full, so that programs find it."""
     limited = console.is_terminal or "COLUMNS" in os.environ
-    full = [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *rows, strict=True)]
-    widths = _fitted(columns, full, console.width) if limited else full
-    if 0 < widths[0] < full[0]:
-        rows = [
-            (first, *others) for first, (_, *others) in zip(without_beginning([r[0] for r in rows]), rows, strict=True)
-        ]
+    widths = full = _widths(columns, rows)
+    if limited:
+        widths = _fitted(columns, full, console.width)
+        if 0 < widths[0] < full[0]:
+            rows = _briefer(rows)
+            widths = _fitted(columns, _widths(columns, rows), console.width)
     table = Table(title=title or None, title_justify="left")
     for column, width in zip(columns, widths, strict=True):
         if width:
@@ -47,6 +47,10 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
         table.add_row(*(escape(shortened(text, width)) for text, width in zip(row, widths, strict=True) if width))
     wide = console if limited else Console(highlight=False, width=sum(widths) + _FRAME * len(widths) + 1)
     wide.print(table)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *rows, strict=True)]
 
 
 def _fitted(columns: Sequence[Column], widths: Sequence[int], limit: int) -> list[int]:
@@ -66,15 +70,10 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], limit: int) -> lis
     return found
 
 
-def without_beginning(texts: Sequence[str]) -> Sequence[str]:
-    """Texts without the word that most of them begin with, such as the name of the network: it distinguishes none."""
-    words = Counter(found[0] for text in texts if (found := re.match(r"[^_/.]{2,}[_/.]", text)))
-    if not words:
-        return texts
-    word, count = words.most_common(1)[0]
-    if count < max(3, _MOST * len(texts)):
-        return texts
-    return [f"…{text.removeprefix(word)}" if text.startswith(word) else text for text in texts]
+def _briefer(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Rows whose first texts, names with " + " between, are only as long as it takes to tell the names apart."""
+    short = short_names(name for first, *_ in rows for name in first.split(_AND))
+    return [(_AND.join(short[name] for name in first.split(_AND)), *others) for first, *others in rows]
 
 
 def shortened(text: str, width: int) -> str:
@@ -87,4 +86,4 @@ def shortened(text: str, width: int) -> str:
 
 def layers_text(kernel: Kernel) -> str:
     """The model's names for all that a kernel computes; the kernel's own if it computes nothing of the model."""
-    return " + ".join(kernel.sources or [kernel.layer])
+    return _AND.join(kernel.sources or [kernel.layer])

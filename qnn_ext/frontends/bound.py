@@ -16,7 +16,7 @@ def check_bound(constants: Mapping[str, Any], inputs: Sequence[str], source: str
     unknown = [name for name in constants if name not in inputs]
     if unknown:
         names = ", ".join(map(repr, inputs))
-        raise ShapeError(f"constants has an entry {unknown[0]!r}, but the inputs of {source} are {names}")
+        raise ShapeError(f"a constant is given for {unknown[0]!r}, but the inputs of {source} are {names}")
     if constants and set(inputs) <= set(constants):
         raise ShapeError(f"constants binds every input of {source}: at least one must stay an input")
 

@@ -26,11 +26,11 @@ from ..quantize.dataset import ImageFolder
 from ..quantize.stages import Stages, is_quantized, stages
 from ..running.engine import Engine
 from ..running.model import Variant, target_name
+from ..running.names import short_names
 from ..targets.families import backend_described
 from .graph import Json, compiled_graph, imported_graph, sanitized
 from .layers import layer_rows, peak_tensors, totals
 from .machine import Machine, measure
-from .names import short_names
 
 
 @dataclass(frozen=True)

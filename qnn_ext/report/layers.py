@@ -12,9 +12,10 @@ import numpy as np
 
 from ..running.engine import LayerProfile
 from ..running.kernels import Kernel
-from .graph import FLOAT, INTEGER, Json, computes_floats, kind_of, label_of, names_of
+from .graph import FLOAT, INTEGER, MOVED, Json, computes_floats, kind_of, label_of, names_of
 from .machine import Machine
 
+_CACHED = 20  # the most that caches are faster than memory
 _NARROWER = 0.25  # int8 against float32: bytes of each value
 
 
@@ -66,15 +67,23 @@ def _row(kernel: Kernel, seconds: float | None, machine: Machine | None) -> Json
         if seconds:
             row["of_bound"] = max(compute, memory) / seconds
             row["of_peak"] = compute / seconds if kernel.macs and compute else None
-    if seconds:
+    if seconds and not _in_place(row):
         row["gops"] = 2 * kernel.macs / seconds / 1e9 if kernel.macs else None
         row["gbps"] = moved / seconds / 1e9
     return row
 
 
+def _in_place(row: Json) -> bool:
+    """Whether a kernel that only moves values leaves them where they are, as a slice that is read in place does: the
+    machine could not have moved them so fast, not even from its caches."""
+    return bool(row["kind"] == MOVED and row.get("of_bound", 0.0) > _CACHED)
+
+
 def _why(kernel: Kernel, reasons: Mapping[str, str]) -> str:
     found = next((reasons[name] for name in (kernel.layer, *kernel.sources) if name in reasons), "")
-    return found or "it is float in the model"
+    if found or "quantize" not in kernel.operators.split("+"):
+        return found or "it is float in the model"
+    return "a float function, whose result is quantized"
 
 
 def _gain(row: Json, kernel: Kernel, rates: Sequence[float], machine: Machine | None) -> float:

@@ -1,12 +1,14 @@
 """Tables of any width: `inspect` and `bench --profile` fit COLUMNS, and print everything where programs read."""
 
+import io
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import qnn_ext
-from qnn_ext.cli.tables import shortened, without_beginning
+from qnn_ext.cli.tables import Column, print_table, shortened
 from qnn_ext.running.engine import time_text
 
 MODEL = Path(qnn_ext.__file__).parent / "data" / "digits_cnn_int8.tflite"
@@ -35,7 +37,8 @@ def test_width(cli, compiled, monkeypatch, command, columns):
         kernels = out[out.rindex("┏") :].splitlines()
         rows = [line for line in kernels if line.startswith("│")]
         assert len(rows) == len(qnn_ext.load(compiled).kernels)  # one line each
-        assert all(row.strip("│ ") for row in rows) and any("onv2D1" in row for row in rows)
+        assert all(row.strip("│ ") for row in rows) and any("cnn_stem" in row for row in rows)
+        assert columns < 80 or len({row.split("│")[1] for row in rows}) == len(rows)  # the layers are told apart
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench --profile --repeat 1"])
@@ -57,13 +60,16 @@ def test_shortened():
     assert [shortened("abcdefgh", width) for width in (7, 6, 2, 1)] == ["abcd…gh", "abc…gh", "a…", "…"]
 
 
-def test_a_common_beginning_is_left_out():
-    names = [f"MobilenetV2_conv_{index}_depthwise_bias" for index in range(5)]
-    found = without_beginning([*names, "Softmax"])
-    assert found == [*(f"…conv_{index}_depthwise_bias" for index in range(5)), "Softmax"]
-    assert len({shortened(text, 20) for text in found}) == 6
-    for texts in (["a_b", "a_c"], ["net_a", "b", "c", "d", "e", "f", "g"], ["one", "two", "three"], []):
-        assert list(without_beginning(texts)) == texts
+def test_names_of_fused_layers_are_told_apart(monkeypatch):
+    """Where names do not fit, they lose the network's, and all but the first layer that TFLite fused."""
+    names = [f"MobilenetV2_conv_{index}_depthwise_MobilenetV2_conv_{index}_BatchNorm_Fold_bias" for index in range(5)]
+    names.append("MobilenetV2_conv_5_project_MobilenetV2_conv_5_bias + MobilenetV2_conv_5_add")
+    console = Console(record=True, width=44, file=io.StringIO())
+    monkeypatch.setenv("COLUMNS", "44")
+    print_table(console, [Column("layer"), Column("time", number=True)], [(name, "1.00 µs") for name in names])
+    text = console.export_text()
+    assert all(f"│ conv_{index}_depthwise " in text for index in range(5))
+    assert "│ conv_5_project + conv_5_add" in text
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from qnn_ext.report.layers import layer_rows, peak_tensors, totals
 from qnn_ext.report.machine import Machine, measure
-from qnn_ext.report.names import short_names
 from qnn_ext.running.engine import LayerProfile
 from qnn_ext.running.kernels import Kernel
+from qnn_ext.running.names import short_names
 
 MACHINE = Machine(1, "dot", integer=1000e9, floating=250e9, bytes=1 << 20, bandwidth=10e9)
 

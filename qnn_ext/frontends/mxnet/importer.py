@@ -161,7 +161,7 @@ class Importer:
         unknown = [name for name in self.shapes if name not in names]
         if unknown:
             known = ", ".join(map(repr, names)) or "none"
-            raise ShapeError(f"shapes has an entry {unknown[0]!r}, but the inputs of {self.source} are {known}")
+            raise ShapeError(f"a shape is given for {unknown[0]!r}, but the inputs of {self.source} are {known}")
         return [TensorSpec(node.name, self._input_shape(node), _input_dtype(node)) for node in inputs]
 
     def _input_shape(self, node: Operator) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class InputShapes:
             if key not in inputs and key not in names:
                 dims = f"; its open dimensions are {', '.join(map(repr, sorted(names)))}" if names else ""
                 raise ShapeError(
-                    f"shapes has an entry {key!r}, but the inputs of the model are {', '.join(map(repr, inputs))}{dims}"
+                    f"a shape is given for {key!r}, but the inputs are {', '.join(map(repr, inputs))}{dims}"
                 )
 
     def _resolve(self, value: Value) -> tuple[Dimension, ...]:

@@ -256,9 +256,8 @@ class Importer:
         names = [tensor.name for tensor in tensors]
         unknown = [name for name in self.shapes if name not in names]
         if unknown:
-            raise ShapeError(
-                f"shapes has an entry {unknown[0]!r}, but the inputs of {self.source} are {', '.join(map(repr, names))}"
-            )
+            known = ", ".join(map(repr, names))
+            raise ShapeError(f"a shape is given for {unknown[0]!r}, but the inputs of {self.source} are {known}")
         specs = [self._input_spec(tensor) for tensor in tensors]
         return [replace(spec, name=name) for spec, name in zip(specs, distinct(names), strict=True)]
 

@@ -38,7 +38,10 @@ function scaled(value, units, text = number) {
 
 const bytes = (value) => (value || value === 0 ? scaled(value, ["B", "kB", "MB", "GB"]) : "");
 const count = (value) => (value ? scaled(value, ["", "k", "M", "G", "T"]) : "");
-const percent = (value) => (value === null || value === undefined ? "" : `${number(100 * value, value < 0.0995 ? 2 : 3)} %`);
+const percent = (value) => {
+  if (value === null || value === undefined) return "";
+  return value > 0 && value < 1e-4 ? "< 0.01 %" : `${number(100 * value, value < 0.0995 ? 2 : 3)} %`;
+};
 const decibel = (value) => (value === null || value === undefined ? "exact" : `${value.toFixed(1)} dB`);
 const clock = (value) => (value || value === 0 ? scaled(value * 1e9, ["ns", "µs", "ms", "s"], exact) : "");
 const compact = (text, most = 30) =>

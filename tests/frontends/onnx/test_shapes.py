@@ -51,7 +51,7 @@ def test_unknown_rank():
 @pytest.mark.parametrize(
     "shapes, message",
     [
-        ({"z": (1, 3, 8, 8)}, "shapes has an entry 'z'.*inputs of the model are 'x'.*open dimensions are 'H', 'W'"),
+        ({"z": (1, 3, 8, 8)}, "a shape is given for 'z'.*inputs are 'x'.*open dimensions are 'H', 'W'"),
         ({"x": (3, 8, 8)}, "has 4 dimensions"),
         ({"x": (1, 3, 0, 8)}, "at least 1"),
         ({"x": (1, 3, -1, 8)}, "at least 1"),

@@ -250,7 +250,7 @@ class ProgramImporter:
         unknown = [name for name in self.shapes if name not in (*self._bound, *taken)]
         if unknown:
             names = ", ".join(repr(spec.name) for spec in specs)
-            raise ShapeError(f"shapes has an entry {unknown[0]!r}, but the inputs of {self.source} are {names}")
+            raise ShapeError(f"a shape is given for {unknown[0]!r}, but the inputs of {self.source} are {names}")
         return tuple(specs)
 
     def _bind_user_input(self, node: fx.Node, spec: InputSpec, specs: list[TensorSpec]) -> None:
