@@ -67,7 +67,9 @@ def _row(kernel: Kernel, seconds: float | None, machine: Machine | None) -> Json
         if seconds:
             row["of_bound"] = max(compute, memory) / seconds
             row["of_peak"] = compute / seconds if kernel.macs and compute else None
-    if seconds and not _in_place(row):
+    if _in_place(row):
+        return row | {"bound": None, "of_bound": None}
+    if seconds:
         row["gops"] = 2 * kernel.macs / seconds / 1e9 if kernel.macs else None
         row["gbps"] = moved / seconds / 1e9
     return row
@@ -76,7 +78,7 @@ def _row(kernel: Kernel, seconds: float | None, machine: Machine | None) -> Json
 def _in_place(row: Json) -> bool:
     """Whether a kernel that only moves values leaves them where they are, as a slice that is read in place does: the
     machine could not have moved them so fast, not even from its caches."""
-    return bool(row["kind"] == MOVED and row.get("of_bound", 0.0) > _CACHED)
+    return row["kind"] == MOVED and row.get("of_bound", 0.0) > _CACHED
 
 
 def _why(kernel: Kernel, reasons: Mapping[str, str]) -> str:

@@ -28,6 +28,24 @@ def test_a_row_has_rates_and_what_bounds_it():
     assert move["bound"] == "memory" and move["of_bound"] == pytest.approx(0.25) and move["of_peak"] is None
 
 
+def test_a_slice_that_is_read_in_place_has_no_rates():
+    """A megabyte takes 100 µs at 10 GB/s: in 10 µs it was copied within a cache, in 0.1 µs it was not copied."""
+    slices = [Kernel("f", "a", "strided_slice", "relax", 0, 0, 10**6) for _ in range(2)]
+    profile = [LayerProfile(kernel, seconds) for kernel, seconds in zip(slices, (1e-5, 1e-7), strict=True)]
+    copied, in_place = layer_rows(slices, {}, profile, MACHINE)
+    assert copied["of_bound"] == pytest.approx(10) and copied["gbps"] == pytest.approx(100)
+    assert in_place["of_bound"] is None and in_place["bound"] is None and "gbps" not in in_place
+
+
+def test_a_function_whose_result_is_quantized_is_float():
+    """Of 5000 bytes, the 1000 of the result are integers already: 4000 could be 1000."""
+    results = [{"shape": [1000], "dtype": "uint8"}]
+    kernel = Kernel("f", "a", "nn.softmax+quantize", "generic", 0, 0, 5000, results=results)
+    (row,) = layer_rows([kernel], {}, [LayerProfile(kernel, 1e-5)], MACHINE)
+    assert row["kind"] == "float" and row["gain"] == pytest.approx(0.6e-5)
+    assert row["why"] == "a float function, whose result is quantized"
+
+
 def test_what_floats_would_gain():
     """At the rate of the integer products, 100 GOP/s, a product of 2 MOP takes 20 µs; other floats a quarter."""
     kernels = [_kernel(10**6, "uint8"), _kernel(10**6, "float32", name="b"), _kernel(0, "float32", name="c")]

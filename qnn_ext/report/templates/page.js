@@ -62,7 +62,7 @@ function figures(one, which) {
     ["latency, best", which.latency?.best, clock, -1],
     ["GOP/s", gops, number, 1],
     ["of this machine's peak", gops && which.machine?.integer ? (gops * 1e9) / which.machine.integer : null, percent, 1],
-    ["of MACs in integers", total.integer_share, percent, 1],
+    ["MACs in integers", total.integer_share, percent, 1],
     ["multiply-accumulates", total.macs, count, 0],
     ["weights", which.memory.weights, bytes, -1],
     ["feature maps, at most", which.memory.feature_maps, bytes, -1],
