@@ -44,8 +44,8 @@ TEST = [
     *DOCS,
 ]
 
-PACKAGE = Path(__file__).with_name("qnn_ext") / "__init__.py"
-VERSION = PACKAGE.read_text(encoding="utf-8").partition('__version__ = "')[2].partition('"')[0]
+SOURCE = Path(__file__).with_name("qnn_ext") / "version.py"
+VERSION = SOURCE.read_text(encoding="utf-8").partition('VERSION = "')[2].partition('"')[0]
 
 setup(
     name="qnn-ext",
@@ -76,7 +76,7 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["qnn_ext", "qnn_ext.*"]),
     py_modules=["qnn_ext_program"],
-    package_data={"qnn_ext": ["py.typed", "data/*", "report/templates/*"]},
+    package_data={"qnn_ext": ["py.typed", "data/*", "report/templates/*", "export_c/templates/*"]},
     install_requires=[
         "apache-tvm==0.27.0.post1",
         # 0.1.15 segfaults in Schedule.tensorize, tvm.ir.save_json and MetaSchedule

@@ -23,6 +23,7 @@ from .errors import (
     UnsupportedOperatorError,
 )
 from .targets.host import ask_where_unknown
+from .version import VERSION
 
 if TYPE_CHECKING:
     from . import autotune, cluster, evaluation, qat, quantize, report
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .running.engine import Engine, load
     from .running.pool import Pool
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 __all__ = [
     "AccuracyError",

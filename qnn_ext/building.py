@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from tvm.target import Target
 from .compiling.build import TargetLike, compile_module
 from .entry_points import load_plugins
 from .errors import QnnError
+from .export_c import export_c
 from .files.cache import Cache, default_folder
 from .limits import Limits, current, using
 from .module import QnnModule
@@ -41,6 +43,7 @@ def build(
     jobs: int | None = None,
     precision: str = "float32",
     io: str = "model",
+    code: bool = True,
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
     given.
@@ -82,6 +85,7 @@ def build(
                  rounded operands in float32. Single layers: the field `precision` of a QConfig's `overrides`
     io:          "float32" makes quantized inputs and outputs float32: the engine takes and returns real values, as with
                  `run(x, quantize=True, dequantize=True)`; "model" leaves them as they are
+    code:        False leaves out machine code: for an engine that only `export_c` will use, which generates its own
 
     Raises TargetError, QuantizationError, LimitError, and QnnError for a folder given as `cache` to which other users
     can write. Without `measure`, compiling runs nothing: a module can be built for a CPU other than this one and saved.
@@ -101,13 +105,26 @@ def build(
             module = bind_parameters(module, params)
         module = float_ports(replace(module, ir=at_precision(module.ir, precision)), io)
         kept = _cache(cache)
-        if not measure:
-            return compile_module(module, target, num_threads, cuda_graph, kept, jobs)
-        from .autotune.measured import Measure, measured_tiles
+        with _measuring(module, target, num_threads, measure, kept):
+            engine = compile_module(module, target, num_threads, cuda_graph, kept, jobs, code)
+        engine.exporter = export_c
+        return engine
 
-        how = Measure() if measure is True else measure
-        with measured_tiles(module, target, num_threads, how, None if kept is None else kept.folder):
-            return compile_module(module, target, num_threads, cuda_graph, kept, jobs)
+
+def _measuring(
+    module: QnnModule,
+    target: TargetLike | Sequence[TargetLike],
+    num_threads: int | None,
+    measure: bool | Measure,
+    kept: Cache | None,
+) -> AbstractContextManager[Any]:
+    """A context in which kernels have the tiles that are measured to be fastest, if that is wanted."""
+    if not measure:
+        return nullcontext()
+    from .autotune.measured import Measure, measured_tiles
+
+    how = Measure() if measure is True else measure
+    return measured_tiles(module, target, num_threads, how, None if kept is None else kept.folder)
 
 
 def _cache(given: bool | str | os.PathLike) -> Cache | None:

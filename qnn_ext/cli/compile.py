@@ -17,6 +17,7 @@ from ..files.signing import PASSPHRASE, private_key
 from ..qparams import PRECISIONS
 from ..running.engine import Engine
 from ..running.model import target_name
+from .c_library import WEIGHTS, CNames, c_library
 from .common import (
     FILE,
     build_options,
@@ -45,8 +46,23 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Default: MODEL's name with .qnn, in the current folder. - is the standard output.",
+    help="Default: MODEL's name with .qnn, in the current folder; - is the standard output. With --emit c, the folder "
+    "of the C library.",
 )
+@click.option(
+    "--emit",
+    type=click.Choice(("qnn", "c")),
+    default="qnn",
+    show_default=True,
+    help="A .qnn file, or a C library: sources, object files and weights for programs without Python and TVM.",
+)
+@click.option("--name", help="What the C library's files and functions are named after. Default: MODEL's name.")
+@click.option(
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    help="Where the C library's weights are: embedded in it, or in a file to map into memory. Default: embedded.",
+)
+@click.option("--shared", is_flag=True, help="Link the C library as a shared one, too.")
 @click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations recorded for the target.")
 @click.option(
     "--measure",
@@ -84,6 +100,10 @@ if TYPE_CHECKING:
 def compile_(
     model: Path,
     output: Path | None,
+    emit: str,
+    name: str | None,
+    weights: str | None,
+    shared: bool,
     tuning: Path | None,
     measure: bool,
     workspace_limit: int | None,
@@ -98,7 +118,7 @@ def compile_(
     importing: ImportOptions,
     as_json: bool,
 ) -> None:
-    """Compile MODEL to one .qnn file, which runs without the frontend and its framework.
+    """Compile MODEL to one .qnn file, which runs without the frontend and its framework, or to a C library.
 
     MODEL: .tflite, .onnx, PyTorch .pt2, TorchScript .pt, or MXNet -symbol.json with its .params beside it.
 
@@ -113,6 +133,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --verbose --dump-ir modules/
       qnn-ext compile resnet50.onnx --precision bfloat16
       qnn-ext compile mobilenet.tflite --sign private.pem
+      qnn-ext compile mobilenet.tflite --emit c -o mobilenet/ --target rpi3,rpi5
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
       qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
@@ -122,8 +143,10 @@ def compile_(
         raise QnnError(f"{model} is already compiled")
     if measure and tuning:
         raise QnnError("--measure and --tuning both choose the kernels' configurations: give one of them")
+    library = c_library(emit, output, model, CNames(name, weights, shared), threads or 1, sign)
     output = output or Path(model.with_suffix(".qnn").name)
-    check_compiled(output, [model, tuning, sign, importing.params], as_json)
+    if library is None:
+        check_compiled(output, [model, tuning, sign, importing.params], as_json)
     if dump_ir is not None:
         check_new_folder("--dump-ir", dump_ir)
     detail = Detail(dump_ir) if verbose or dump_ir is not None else None
@@ -131,9 +154,14 @@ def compile_(
     started = time.perf_counter()
     module = import_model(model, form, importing)
     imported = {"pass": "import", "seconds": time.perf_counter() - started, "changed": None}
+    settings: dict[str, Any] = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision, "io": io}
+    settings["measure"] = _measuring(as_json) if measure else False
+    if library is not None:
+        with _tuned(tuning):
+            engine = compile_model(module, target, threads or 1, library.write, detail, code=False, **settings)
+        library.report(engine, model, time.perf_counter() - started, as_json)
+        return
     with destination(output) as place, _tuned(tuning):
-        settings: dict[str, Any] = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision, "io": io}
-        settings["measure"] = _measuring(as_json) if measure else False
         save = partial(Engine.save, path=place, sign=key)
         engine = compile_model(module, target, threads, save, detail, **settings)
         size = place.stat().st_size

@@ -81,15 +81,16 @@ def compile_module(
     cuda_graph: bool = False,
     cache: Cache | None = None,
     jobs: int | None = None,
+    code: bool = True,
 ) -> Engine:
     """`qnn_ext.build` for a module that needs no quantization, under the current limits."""
     if not isinstance(target, Sequence) or isinstance(target, str):
-        return _compile_one(module, _wanted(target, num_threads), cuda_graph, cache, jobs)
+        return _compile_one(module, _wanted(target, num_threads), cuda_graph, cache, jobs, code)
     resolved = sorted((_wanted(one, num_threads) for one in target), key=lambda one: _speed(one.target))
     if not resolved:
         raise TargetError("there is no target to build for: give at least one")
     return Engine.best_of(
-        [_compile_one(module, one, cuda_graph and backend_of(one.target).grid, cache, jobs) for one in resolved]
+        [_compile_one(module, one, cuda_graph and backend_of(one.target).grid, cache, jobs, code) for one in resolved]
     )
 
 
@@ -111,32 +112,38 @@ def _wanted(target: TargetLike, num_threads: int | None) -> _Wanted:
     return _Wanted(make_target(target, num_threads), bool(num_threads) or THREADS in attributes)
 
 
-def _compile_one(module: QnnModule, wanted: _Wanted, cuda_graph: bool, cache: Cache | None, jobs: int | None) -> Engine:
+def _compile_one(
+    module: QnnModule, wanted: _Wanted, cuda_graph: bool, cache: Cache | None, jobs: int | None, code: bool
+) -> Engine:
     target, asked = wanted.target, wanted.asked
     if cuda_graph and not backend_of(target).grid:
         raise TargetError(
             f"CUDA graphs run only on GPUs, not on {target.kind.name}: build for 'cuda' or an architecture such as "
             "'sm_80'"
         )
+    if not code:
+        return _compiled(module, target, asked, cuda_graph, None, code=False)
     return cached(cache, module, target, asked, lambda kept: _compiled(module, target, asked, cuda_graph, kept), jobs)
 
 
-def _compiled(module: QnnModule, target: Target, asked: bool, cuda_graph: bool, kept: Kept | None) -> Engine:
+def _compiled(
+    module: QnnModule, target: Target, asked: bool, cuda_graph: bool, kept: Kept | None, code: bool = True
+) -> Engine:
     backend = backend_of(target)
     with limited(None):
         original, checks = collect_checks(inlined(module.ir))
         begin_walk(_elements_of_constants(original))
         mod = lower_module(original, target, loops=not backend.grid)
         checkpoint()
-        program, fallback = timed("program", lambda: _program(mod, target, asked, kept))
+        program, fallback = timed("program", lambda: _program(mod, target, asked, kept, code))
         if program is None and has_loops(mod):
             mod = lower_module(original, target)
         if program is None:
             needed, largest = peak(mod)
             check("workspace", needed, f"the model, when it computes '{largest}',")
         kernels = kernels_of(mod, program.live if program else None)
-        if program:
-            executable = program.executable
+        if program or not code:
+            executable = program and program.executable
         elif backend.grid:
             executable = timed("machine code", lambda: generate_gpu_code(mod, target, cuda_graph))
         else:
@@ -154,12 +161,12 @@ def _compiled(module: QnnModule, target: Target, asked: bool, cuda_graph: bool, 
     return Engine.from_build(model, variant, executable, program.weights if program else None, mod)
 
 
-def _program(mod: IRModule, target: Target, asked: bool, kept: Kept | None) -> tuple[Program | None, str]:
+def _program(mod: IRModule, target: Target, asked: bool, kept: Kept | None, code: bool) -> tuple[Program | None, str]:
     """The model as one function, or the reason why TVM's virtual machine runs it, as it does all models on GPUs."""
     if backend_of(target).grid:
         return None, ""
     try:
-        return compile_program(mod, target, asked, kept), ""
+        return compile_program(mod, target, asked, kept, code), ""
     except NotStraightError as error:
         return None, str(error)
 

@@ -60,6 +60,13 @@ class Compiled:
     again: Callable[[], Compiled] | None = None
     module: tvm_ffi.Module | None = None
 
+    def _linkable(self) -> Any:
+        """The executable. Raises ArtifactError if the build left it out."""
+        executable = self.recalled().executable
+        if executable is None:
+            raise ArtifactError("this engine was built without machine code (code=False), only to be exported")
+        return executable
+
     def recalled(self) -> Compiled:
         """This, with executable and lowered module, which are compiled again if it is from a cache."""
         if self.again is not None:
@@ -75,7 +82,7 @@ class Compiled:
 
         with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
             library = Path(folder) / "model.so"
-            export_library(self.executable, str(library), self.variant.architecture)
+            export_library(self._linkable(), str(library), self.variant.architecture)
             return library.read_bytes()
 
     def code(self) -> tuple[tvm_ffi.Module, np.ndarray | None]:
@@ -87,7 +94,7 @@ class Compiled:
                 path.write_bytes(self.library)
                 self.module = _loaded(path, self.variant.program)
         if self.module is None:
-            self.module = self.recalled().executable.jit()
+            self.module = self._linkable().jit()
         return self.module, self.weights
 
 

@@ -116,6 +116,7 @@ class Engine(ByPosition):
         self._built: artifact.Compiled | None = None
         self._saved_with: list[artifact.Compiled] = []
         self._content: Callable[[], bytes] | None = None  # of the file that it was loaded from
+        self.exporter: Callable[..., Any] | None = None  # what `export_c` calls, set by what built it
         self.compiled = [variant]
         self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
         self._executor: Executor | None = None
@@ -179,6 +180,16 @@ class Engine(ByPosition):
     def tir(self) -> Any:
         """The lowered tvm.IRModule, if the engine was built in this process; None after `load`."""
         return self._built and self._built.recalled().lowered
+
+    @property
+    def model(self) -> Model:
+        """What is the same on every target."""
+        return self._model
+
+    @property
+    def lowered_variants(self) -> list[tuple[Variant, Any]]:
+        """Each of `compiled` with its lowered tvm.IRModule; empty after `load`."""
+        return [(built.variant, built.recalled().lowered) for built in self._saved_with]
 
     @property
     def variants(self) -> list[dict[str, Any]]:
@@ -285,7 +296,7 @@ class Engine(ByPosition):
         """
         clone = Engine(self._model, self._variant, self._load_code, num_threads or self.num_threads)
         clone._built, clone._saved_with, clone.compiled = self._built, self._saved_with, self.compiled
-        clone._content = self._content
+        clone._content, clone.exporter = self._content, self.exporter
         return clone
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -404,6 +415,23 @@ class Engine(ByPosition):
                 "was built"
             )
         artifact.write(path, self._model, self._saved_with, sign)
+
+    def export_c(self, folder: str | os.PathLike, name: str | None = None, **options: Any) -> Any:
+        """Write the model as a C library into a folder: sources, object files and weights, for programs without Python
+        and TVM. Returns a `qnn_ext.export_c.Exported`.
+
+        name:    what the names of files and functions start with; by default the name of the model's file
+        options: `weights`, `shared` and `threads` of `qnn_ext.export_c.export_c`
+
+        Raises ArtifactError for an engine that was loaded, and TargetError for a model that cannot be one function or
+        targets that a C library cannot be for.
+        """
+        if self.exporter is None:
+            raise ArtifactError(
+                "this engine was loaded, and a .qnn file holds no code that a C library can be made of: build the "
+                "model again from its original file"
+            )
+        return self.exporter(self, folder, name, **options)
 
     def __repr__(self) -> str:
         return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {target_name(self.target)})"

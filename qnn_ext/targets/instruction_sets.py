@@ -101,3 +101,45 @@ AARCH64_BITS: dict[str, int] = {
     "mops": 107,
 }
 """Flag -> where the kernel reports it to a process: bits 0 to 63 are AT_HWCAP's, those from 64 on AT_HWCAP2's."""
+
+X86_64_BITS: dict[str, tuple[int, int, int, int]] = {
+    "sse3": (1, 0, 2, 0),
+    "ssse3": (1, 0, 2, 9),
+    "fma": (1, 0, 2, 12),
+    "sse4.1": (1, 0, 2, 19),
+    "sse4.2": (1, 0, 2, 20),
+    "movbe": (1, 0, 2, 22),
+    "popcnt": (1, 0, 2, 23),
+    "avx": (1, 0, 2, 28),
+    "f16c": (1, 0, 2, 29),
+    "bmi": (7, 0, 1, 3),
+    "avx2": (7, 0, 1, 5),
+    "bmi2": (7, 0, 1, 8),
+    "avx512f": (7, 0, 1, 16),
+    "avx512dq": (7, 0, 1, 17),
+    "adx": (7, 0, 1, 19),
+    "avx512ifma": (7, 0, 1, 21),
+    "avx512cd": (7, 0, 1, 28),
+    "avx512bw": (7, 0, 1, 30),
+    "avx512vl": (7, 0, 1, 31),
+    "avx512vbmi": (7, 0, 2, 1),
+    "avx512vbmi2": (7, 0, 2, 6),
+    "gfni": (7, 0, 2, 8),
+    "vaes": (7, 0, 2, 9),
+    "vpclmulqdq": (7, 0, 2, 10),
+    "avx512vnni": (7, 0, 2, 11),
+    "avx512bitalg": (7, 0, 2, 12),
+    "avx512vpopcntdq": (7, 0, 2, 14),
+    "avx512fp16": (7, 0, 3, 23),
+    "avxvnni": (7, 1, 0, 4),
+    "avx512bf16": (7, 1, 0, 5),
+    "avxifma": (7, 1, 0, 23),
+    "avxvnniint8": (7, 1, 3, 4),
+    "lzcnt": (0x80000001, 0, 2, 5),
+}
+"""LLVM's name -> where cpuid reports it: leaf, subleaf, word (of eax, ebx, ecx, edx), bit (Intel, Software Developer's
+Manual, volume 2, CPUID)."""
+
+X86_64_KEPT = {"avx": 0x6, "avx512": 0xE6}
+"""How LLVM's name of a feature starts -> the bits of XCR0 that the system must have set for it: it keeps these parts of
+the registers (ibid., volume 1, 13.3)."""

@@ -79,6 +79,14 @@ def emit(
     target: Target,
 ) -> IRModule:
     """The program of a planned graph as flat functions, `program` and what it calls."""
+    calls, functions = calls_of(graph, kernels, scratch)
+    return Emitter(calls, workspace, weights, target).module(functions)
+
+
+def calls_of(
+    graph: Graph, kernels: Mapping[ir.GlobalVar, Kernel], scratch: Sequence[Sequence[Storage]]
+) -> tuple[list[Call], dict[ir.GlobalVar, tirx.PrimFunc]]:
+    """The calls of a planned graph, in order, and the functions that they call."""
     functions: dict[ir.GlobalVar, tirx.PrimFunc] = {}
     symbols: dict[tuple[ir.GlobalVar, int], ir.GlobalVar] = {}
     for var, kernel in kernels.items():
@@ -89,7 +97,7 @@ def emit(
     calls = [
         call for step, extra in zip(graph.steps, scratch, strict=True) for call in _calls(step, extra, kernels, symbols)
     ]
-    return _Emitter(calls, workspace, weights, target).module(functions)
+    return calls, functions
 
 
 def _calls(
@@ -117,21 +125,21 @@ def _range(storage: Storage) -> Range:
     return storage.offset, storage.offset + storage.size
 
 
-def _int32(value: int) -> tirx.IntImm:
+def int32(value: int) -> tirx.IntImm:
     return tirx.IntImm("int32", value)
 
 
-def _int64(value: int) -> tirx.IntImm:
+def int64(value: int) -> tirx.IntImm:
     return tirx.IntImm("int64", value)
 
 
-def _below(loop: Loop | None, outer: Loop | None) -> Loop | None:
+def below(loop: Loop | None, outer: Loop | None) -> Loop | None:
     """The loop directly in `outer` that a call in `loop` is in; None if it is in none."""
     path = path_of(loop)[len(path_of(outer)) :]
     return path[0] if path else None
 
 
-def _is_parallel(calls: Iterable[Call]) -> bool:
+def is_parallel(calls: Iterable[Call]) -> bool:
     return any(call.access.parallel for call in calls)
 
 
@@ -139,20 +147,23 @@ def _access(calls: Sequence[Call]) -> Access:
     """How calls access memory together."""
     reads = dict.fromkeys(one for call in calls for one in call.access.reads)
     writes = dict.fromkeys(one for call in calls for one in call.access.writes)
-    return Access(_is_parallel(calls), tuple(reads), tuple(writes))
+    return Access(is_parallel(calls), tuple(reads), tuple(writes))
 
 
-def _in_a_row(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+def in_a_row(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
 
 
-class _Emitter:
+class Emitter:
+    """Writes a list of calls as functions."""
+
     def __init__(self, calls: Sequence[Call], workspace: int, weights: int, target: Target) -> None:
         self._calls = calls
         self._threaded = any(call.phase is not None and call.phase.parallel for call in calls)
         self._sizes = workspace, weights
         self._target = target
         self._most_tasks = threads_of(target.attrs)
+        self._task, self._tasks, self._profile = (tirx.Var(name, "int32") for name in ("task", "tasks", "profile"))
         self._counters: dict[Loop, tirx.Var] = {}
         self._numbers: dict[Loop, Any] = {}
 
@@ -168,21 +179,24 @@ class _Emitter:
 
     def _share(self) -> tirx.PrimFunc:
         """All statements; those of a long program are divided into consecutive functions."""
-        pointers = [pointer_var(name, "uint8") for name in ("workspace_p", "weights_p")]
-        names = zip(("workspace", "weights"), self._sizes, strict=True)
-        self._bytes = [tirx.decl_buffer((size,), "uint8", name, layout=None) for name, size in names]
-        self._stamps = tirx.decl_buffer((HEADER // 8 + 2 * self._steps + 2,), "int64", "stamps", layout=None)
-        self._task, self._tasks, self._profile = (tirx.Var(name, "int32") for name in ("task", "tasks", "profile"))
-        declared = [tirx.DeclBuffer(buffer, data=p) for buffer, p in zip(self._bytes, pointers, strict=True)]
-        declared.append(tirx.DeclBuffer(self._stamps, data=pointers[0]))
+        pointers, declared = self._memory_of()
         self._divided = False
         statements = self._divide(self._statements())
         # without it LLVM would merge the parts again
         attributes: dict[str, Any] = {"tirx.noalias": True} if self._divided else {}
         counters = [tirx.AllocBuffer(counter) for counter in self._counters.values()]
-        body = tirx.SeqStmt([*declared, *counters, *statements, tirx.Return(_int32(0))])
+        body = tirx.SeqStmt([*declared, *counters, *statements, tirx.Return(int32(0))])
         params = [*pointers, self._task, self._tasks, self._profile]
         return tirx.PrimFunc(params, body, INT, attrs=ir.make_node("ir.DictAttrs", **attributes))
+
+    def _memory_of(self) -> tuple[list[tirx.Var], list[tirx.Stmt]]:
+        """The parameters that a function starts with, addresses of workspace and weights, and their declarations."""
+        pointers = [pointer_var(name, "uint8") for name in ("workspace_p", "weights_p")]
+        names = zip(("workspace", "weights"), self._sizes, strict=True)
+        self._bytes = [tirx.decl_buffer((size,), "uint8", name, layout=None) for name, size in names]
+        self._stamps = tirx.decl_buffer((HEADER // 8 + 2 * self._steps + 2,), "int64", "stamps", layout=None)
+        declared = [tirx.DeclBuffer(buffer, data=p) for buffer, p in zip(self._bytes, pointers, strict=True)]
+        return pointers, [*declared, tirx.DeclBuffer(self._stamps, data=pointers[0])]
 
     @property
     def _steps(self) -> int:
@@ -200,7 +214,7 @@ class _Emitter:
                 result += run
                 continue
             parts = (run[start : start + TOGETHER] for start in range(0, len(run), TOGETHER))
-            result += [tirx.AttrStmt(0, "compute_scope", "share_part", _in_a_row(part)) for part in parts]
+            result += [tirx.AttrStmt(0, "compute_scope", "share_part", in_a_row(part)) for part in parts]
         return result
 
     def _statements(self) -> list[tirx.Stmt]:
@@ -208,15 +222,15 @@ class _Emitter:
         statements = list(self._run(self._calls, None))
         if self._threaded:  # TVM, which waits for all tasks too, yields without end
             statements.append(self._meet())
-        return [*statements, tirx.IfThenElse(self._profile > 0, self._stamp(self._step), None)]
+        return [*statements, *self._measuring(self._stamp(self._step))]
 
     def _run(self, calls: Sequence[Call], loop: Loop | None) -> Iterator[tirx.Stmt]:
         """Calls within `loop`, those in loops inside of it as well. A loop with parallel phases starts and ends every
         round with all tasks together."""
-        units = [(inner, list(group)) for inner, group in groupby(calls, lambda call: _below(call.loop, loop))]
+        units = [(inner, list(group)) for inner, group in groupby(calls, lambda call: below(call.loop, loop))]
         straight: list[tuple[Loop | None, list[Call]]] = []
         for inner, group in units:
-            if inner is not None and _is_parallel(group):
+            if inner is not None and is_parallel(group):
                 yield from self._straight(straight)
                 straight = []
                 yield self._meet()
@@ -235,7 +249,7 @@ class _Emitter:
                 continue
             (call,) = calls
             if call.first:
-                yield tirx.IfThenElse(self._profile > 0, self._begin(call.loop), None)
+                yield from self._measuring(self._begin(call.loop))
                 self._step += 1
             if call.phase is not None:
                 yield self._call(call, call.phase)
@@ -247,45 +261,49 @@ class _Emitter:
         first = self._step
         count = sum(call.first for call in calls)
         if loop.outer is None and count:
-            yield tirx.IfThenElse(self._profile > 0, self._alone(self._clear_sums(first, count)), None)
+            yield from self._measuring(self._alone(self._clear_sums(first, count)))
         body: list[tirx.Stmt] = []
         number: Any = tirx.Var("round", "int64")
         if loop.condition is not None:
             self._counters[loop] = tirx.decl_buffer((1,), "int64", "rounds", layout=None)
-            number = self._counters[loop][_int32(0)]
-            yield tirx.BufferStore(self._counters[loop], _int64(0), [_int32(0)])
+            number = self._counters[loop][int32(0)]
+            yield tirx.BufferStore(self._counters[loop], int64(0), [int32(0)])
         self._numbers[loop] = number
         body += self._run(calls, loop)
         if count:
-            body.append(tirx.IfThenElse(self._profile > 0, self._alone(self._add_time(self._step - 1)), None))
+            body += self._measuring(self._alone(self._add_time(self._step - 1)))
         if loop.condition is not None:
-            body.append(tirx.BufferStore(self._counters[loop], number + _int64(1), [_int32(0)]))
+            body.append(tirx.BufferStore(self._counters[loop], number + int64(1), [int32(0)]))
         if parallel:
             body.append(self._meet())
-        stmt = _in_a_row(self._divide(body))
+        stmt = in_a_row(self._divide(body))
         if loop.condition is None:
-            stmt = tirx.For(number, _int64(0), _int64(loop.trips), tirx.ForKind.SERIAL, stmt)
+            stmt = tirx.For(number, int64(0), int64(loop.trips), tirx.ForKind.SERIAL, stmt)
         else:
-            going = self._bytes[0][_int64(loop.condition.offset) + self._moved(loop, Where.OLD, aligned(1))]
-            stmt = tirx.While(tirx.all(number < _int64(loop.trips), going != tirx.IntImm("uint8", 0)), stmt)
+            going = self._bytes[0][int64(loop.condition.offset) + self._moved(loop, Where.OLD, aligned(1))]
+            stmt = tirx.While(tirx.all(number < int64(loop.trips), going != tirx.IntImm("uint8", 0)), stmt)
         yield stmt if parallel else self._alone(stmt)
         if loop.outer is None and count:
-            yield tirx.IfThenElse(self._profile > 0, self._alone(self._stamps_from_sums(first, count)), None)
+            yield from self._measuring(self._alone(self._stamps_from_sums(first, count)))
 
     def _moved(self, loop: Loop, where: Where, stride: int) -> ir.Expr:
         """The bytes by which something moves after the rounds of a loop that were completed."""
         number = self._numbers[loop]
         if where in (Where.FORWARDS, Where.BACKWARDS):
-            return (number if where is Where.FORWARDS else _int64(loop.trips - 1) - number) * _int64(stride)
+            return (number if where is Where.FORWARDS else int64(loop.trips - 1) - number) * int64(stride)
         if where is Where.NEW:
-            number = number + _int64(1)
-        return tirx.bitwise_and(number, _int64(1)) * _int64(stride)
+            number = number + int64(1)
+        return tirx.bitwise_and(number, int64(1)) * int64(stride)
 
     def _alone(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """What only the first task does."""
-        return tirx.IfThenElse(tirx.EQ(self._task, _int32(0)), stmt, None) if self._threaded else stmt
+        return tirx.IfThenElse(tirx.EQ(self._task, int32(0)), stmt, None) if self._threaded else stmt
 
-    # ---- the time that kernels take in a loop --------------------------------------------------------------------
+    # ---- the time that kernels take ------------------------------------------------------------------------------
+
+    def _measuring(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:
+        """What is done only where times are wanted."""
+        return [tirx.IfThenElse(self._profile > 0, stmt, None)]
 
     def _begin(self, loop: Loop | None) -> tirx.Stmt:
         """The time stamp before a kernel; in a loop, the time since the last one goes to the kernel before."""
@@ -298,14 +316,14 @@ class _Emitter:
         return HEADER // 8 + self._steps + 1 + index
 
     def _clear_sums(self, first: int, count: int) -> tirx.Stmt:
-        sums = [tirx.BufferStore(self._stamps, _int64(0), [_int32(self._sum(first + i))]) for i in range(count)]
+        sums = [tirx.BufferStore(self._stamps, int64(0), [int32(self._sum(first + i))]) for i in range(count)]
         now = tirx.Var("now", "int64")
         places = (HEADER // 8 + first, self._sum(self._steps))
-        stores = [tirx.BufferStore(self._stamps, now, [_int32(place)]) for place in places]
+        stores = [tirx.BufferStore(self._stamps, now, [int32(place)]) for place in places]
         return tirx.SeqStmt([*sums, tirx.Bind(now, tirx.call_extern("int64", CLOCK)), *stores])
 
     def _add_time(self, kernel: int) -> tirx.Stmt:
-        now, place, last = tirx.Var("now", "int64"), _int32(self._sum(kernel)), _int32(self._sum(self._steps))
+        now, place, last = tirx.Var("now", "int64"), int32(self._sum(kernel)), int32(self._sum(self._steps))
         passed = self._stamps[place] + (now - self._stamps[last])
         return tirx.SeqStmt(
             [
@@ -317,12 +335,12 @@ class _Emitter:
 
     def _stamps_from_sums(self, first: int, count: int) -> tirx.Stmt:
         """Time stamps as if each kernel had run once, for as long as it took in all rounds."""
-        return _in_a_row(
+        return in_a_row(
             [
                 tirx.BufferStore(
                     self._stamps,
-                    self._stamps[_int32(HEADER // 8 + kernel)] + self._stamps[_int32(self._sum(kernel))],
-                    [_int32(HEADER // 8 + kernel + 1)],
+                    self._stamps[int32(HEADER // 8 + kernel)] + self._stamps[int32(self._sum(kernel))],
+                    [int32(HEADER // 8 + kernel + 1)],
                 )
                 for kernel in range(first, first + count)
             ]
@@ -338,7 +356,7 @@ class _Emitter:
 
     def _address(self, storage: Storage) -> ir.Expr:
         buffer = self._bytes[0 if storage.array is None else 1]
-        place: ir.Expr = _int64(storage.offset)
+        place: ir.Expr = int64(storage.offset)
         for move in storage.moves:
             place = place + self._moved(move.loop, move.where, move.stride)
         return tirx.address_of(buffer[place])
@@ -349,8 +367,8 @@ class _Emitter:
 
     def _stamp(self, index: int) -> tirx.Stmt:
         now = tirx.call_extern("int64", CLOCK)
-        store = tirx.BufferStore(self._stamps, now, [_int32(HEADER // 8 + index)])
-        return tirx.IfThenElse(tirx.EQ(self._task, _int32(0)), store, None)
+        store = tirx.BufferStore(self._stamps, now, [int32(HEADER // 8 + index)])
+        return tirx.IfThenElse(tirx.EQ(self._task, int32(0)), store, None)
 
     # ---- all tasks -----------------------------------------------------------------------------------------------
 
@@ -362,14 +380,14 @@ class _Emitter:
         def run(task: Any, count: Any) -> tirx.Stmt:
             return tirx.Evaluate(ir.Call(share, [workspace, weights, task, count, profile], ret_ty=INT))
 
-        alone = run(_int32(0), _int32(1))
+        alone = run(int32(0), int32(1))
         body: tirx.Stmt = alone
         if self._threaded:
             body = tirx.SeqStmt(
                 [
                     tirx.DeclBuffer(counter, data=workspace),
-                    *(tirx.BufferStore(counter, _int32(0), [_int32(index)]) for index in range(2)),
-                    tirx.IfThenElse(tirx.EQ(tasks, _int32(1)), alone, self._launch(run)),
+                    *(tirx.BufferStore(counter, int32(0), [int32(index)]) for index in range(2)),
+                    tirx.IfThenElse(tirx.EQ(tasks, int32(1)), alone, self._launch(run)),
                 ]
             )
         body = tirx.AttrStmt(0, "pragma_import_llvm", self._support(), body)
@@ -380,7 +398,7 @@ class _Emitter:
         result = tirx.Var("result", "handle")
         sizes = tirx.decl_buffer((2,), "int64", "sizes", layout=None)
         stores = [
-            tirx.BufferStore(sizes, tirx.IntImm("int64", size), [_int32(index)])
+            tirx.BufferStore(sizes, tirx.IntImm("int64", size), [int32(index)])
             for index, size in enumerate(self._sizes)
         ]
         body = tirx.SeqStmt([tirx.DeclBuffer(sizes, data=result), *stores])
@@ -396,23 +414,23 @@ class _Emitter:
         """
         seen = tirx.decl_buffer((4,), "int32", "seen", layout=None)
         body: list[tirx.Stmt] = [tirx.AllocBuffer(seen)]
-        body += [tirx.BufferStore(seen, _int32(0), [_int32(i)]) for i in range(4)]
+        body += [tirx.BufferStore(seen, int32(0), [int32(i)]) for i in range(4)]
         for last, extent in ((0, MANY), (2, 2 * MANY)):
             index, count = tirx.Var("index", "int32"), last + 1
             note = [
-                tirx.BufferStore(seen, index, [_int32(last)]),
-                tirx.BufferStore(seen, seen[_int32(count)] + 1, [_int32(count)]),
+                tirx.BufferStore(seen, index, [int32(last)]),
+                tirx.BufferStore(seen, seen[int32(count)] + 1, [int32(count)]),
             ]
-            body.append(tirx.For(index, _int32(0), _int32(extent), tirx.ForKind.PARALLEL, tirx.SeqStmt(note)))
+            body.append(tirx.For(index, int32(0), int32(extent), tirx.ForKind.PARALLEL, tirx.SeqStmt(note)))
         launched, task = tirx.Var("launched", "int32"), tirx.Var("task", "int32")
-        last, count, last2, count2 = (seen[_int32(i)] for i in range(4))
+        last, count, last2, count2 = (seen[int32(i)] for i in range(4))
         body.append(tirx.Bind(launched, tirx.truncdiv(last2 - last, count2 - count)))
         body.append(tirx.Bind(task, last - launched * (count - 1)))
-        most = _int32(self._most_tasks)
+        most = int32(self._most_tasks)
         body.append(tirx.IfThenElse(task < most, run(task, tirx.min(launched, most)), None))
         stmt: tirx.Stmt = tirx.SeqStmt(body)
         for pragma in ("pragma_parallel_stride_pattern", "pragma_parallel_launch_point"):
-            stmt = tirx.AttrStmt(0, pragma, _int32(1), stmt)
+            stmt = tirx.AttrStmt(0, pragma, int32(1), stmt)
         return stmt
 
     def _support(self) -> str:

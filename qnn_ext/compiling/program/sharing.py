@@ -29,15 +29,19 @@ def least_saving(target: Target, asked: bool) -> float:
 
 
 def share_out(
-    graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target, asked: bool
+    graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target, least: float, meeting: float
 ) -> tuple[dict[ir.GlobalVar, Kernel], int]:
-    """The phases of the graph's kernels and the number of tasks: 1 if multithreading would save less than it must."""
-    tasks, sharing = threads_of(target.attrs), sharing_of(target)
-    kernels = {var: split(function, tasks, sharing.meeting) for var, function in functions.items()}
-    saved = sum(kernels[step.kernel].saved(tasks, sharing.meeting) * _rounds(step) for step in graph.steps)
-    if tasks == 1 or saved > least_saving(target, asked):
+    """The phases of the graph's kernels and the number of tasks: 1 if multithreading would save less than it must.
+
+    least:   the nanoseconds that it must save
+    meeting: the nanoseconds that tasks take to wait for each other
+    """
+    tasks = threads_of(target.attrs)
+    kernels = {var: split(function, tasks, meeting) for var, function in functions.items()}
+    saved = sum(kernels[step.kernel].saved(tasks, meeting) * _rounds(step) for step in graph.steps)
+    if tasks == 1 or saved > least:
         return kernels, tasks
-    return {var: split(function, 1, sharing.meeting) for var, function in functions.items()}, 1
+    return {var: split(function, 1, meeting) for var, function in functions.items()}, 1
 
 
 def _rounds(step: Step) -> int:

@@ -55,7 +55,7 @@ def _check(module: QnnModule, parts_found: int, monkeypatch: pytest.MonkeyPatch,
         return without_copies(graph, functions, target)
 
     without_copies = parts.without_copies
-    monkeypatch.setattr("qnn_ext.compiling.program.without_copies", noted)
+    monkeypatch.setattr("qnn_ext.compiling.program.planning.without_copies", noted)
     engine = qnn_ext.build(module, num_threads=threads)
     rng = np.random.default_rng(0)
     oracle = qnn_ext.Interpreter(module)

@@ -1,0 +1,91 @@
+"""`qnn-ext compile --emit c`: its options, and what it says about the folder that it wrote."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import QnnError
+from ..running.engine import Engine
+from .common import bytes_text, note_data, out, print_json, spec_data
+
+if TYPE_CHECKING:
+    from ..export_c import Exported
+
+WEIGHTS = ("embedded", "file")
+
+
+@dataclass(frozen=True)
+class CNames:
+    """The options that only --emit c has; None and False where they were not given."""
+
+    name: str | None
+    weights: str | None
+    shared: bool
+
+
+@dataclass
+class CLibrary:
+    """What to write, and what was written."""
+
+    folder: Path
+    names: CNames
+    threads: int
+    exported: Exported | None = None
+
+    def write(self, engine: Engine) -> None:
+        """Write the folder."""
+        options = {"weights": self.names.weights or "embedded", "shared": self.names.shared, "threads": self.threads}
+        self.exported = engine.export_c(self.folder, self.names.name, **options)
+
+    def report(self, engine: Engine, model: Path, seconds: float, as_json: bool) -> None:
+        """Print what was written."""
+        assert self.exported is not None
+        exported, library = self.exported, self.exported.library
+        if as_json:
+            print_json(_summary(exported, engine, model, seconds))
+            return
+        console = out()
+        console.print(f"{model} → {self.folder}/: C library {exported.name}, {seconds:.1f} s", markup=False)
+        for one in library.compiled:
+            parts = f"code {bytes_text(one.object.code_bytes)}, weights {bytes_text(len(one.data))}"
+            console.print(f"{one.target}: {parts}, workspace {bytes_text(one.workspace)}", markup=False)
+        if exported.missing:
+            console.print(f"not archived, `make` will do so: {exported.missing}", markup=False)
+        if engine.notes:
+            console.print(
+                f"{len(engine.notes)} operators run in float: `qnn-ext inspect {model}` says why", markup=False
+            )
+
+
+def c_library(
+    emit: str, output: Path | None, model: Path, names: CNames, threads: int, sign: Path | None
+) -> CLibrary | None:
+    """What --emit c is to write; None for a .qnn file. Raises QnnError for options that do not go together."""
+    if emit != "c":
+        given = [option for option, value in asdict(names).items() if value]
+        if given:
+            raise QnnError(f"--{given[0]} is for C libraries: add --emit c")
+        return None
+    if sign is not None:
+        raise QnnError("--sign signs .qnn files: a C library is signed with the program that it becomes a part of")
+    if output is None or str(output) == "-":
+        raise QnnError("--emit c writes a folder: name it with -o DIR")
+    if output.exists() and not output.is_dir():
+        raise QnnError(f"{output}: is a file, and --emit c writes a folder")
+    return CLibrary(output, names, threads)
+
+
+def _summary(exported: Exported, engine: Engine, model: Path, seconds: float) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "output": str(exported.folder),
+        "name": exported.name,
+        "files": list(exported.files),
+        "seconds": round(seconds, 3),
+        **exported.library.summary(),
+        "inputs": [spec_data(spec) for spec in engine.inputs],
+        "outputs": [spec_data(spec) for spec in engine.outputs],
+        "notes": [note_data(note) for note in engine.notes],
+    }

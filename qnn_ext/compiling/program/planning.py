@@ -1,0 +1,117 @@
+"""The plan of a program: which kernels it calls, and where in the workspace or the weights each of its tensors is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+from tvm.target import Target
+
+from ...errors import LimitError
+from ...limits import current, exceeded
+from ...numerics.annotations import without_names
+from ...running.model import Layout
+from .emit import HEADER, scratch_storages
+from .graph import Graph, read_graph
+from .memory import pack, place
+from .parts import without_copies
+from .phases import Kernel, lower_kernels
+from .sharing import share_out
+from .storage import Storage
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a program calls, and where all of its tensors are."""
+
+    graph: Graph
+    kernels: Mapping[ir.GlobalVar, Kernel]
+    scratch: Sequence[Sequence[Storage]]
+    weights: np.ndarray
+    layout: Layout
+    live: list[int]
+
+
+def plan(mod: IRModule, target: Target, header: Callable[[Graph], int], least_saving: float, meeting: float) -> Plan:
+    """The graph of a lowered module with a place for each of its tensors. Raises NotStraightError, and LimitError.
+
+    header:       bytes at the start of the workspace that no tensor gets
+    least_saving: nanoseconds that several threads must save for the kernels to be shared out
+    meeting:      nanoseconds that it takes to wait for all of them
+    """
+    graph = read_graph(mod)
+    functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
+    functions = without_copies(graph, functions, target)
+    same = _distinct(functions)
+    graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
+    functions = {step.kernel: functions[step.kernel] for step in graph.steps}
+    kernels, tasks = share_out(graph, lower_kernels(functions, target), target, least_saving, meeting)
+    scratch = scratch_storages(graph, kernels)
+    storages = graph.storages()
+    weights = pack(storage for storage in storages if storage.array is not None)
+    for storage in graph.inputs:
+        storage.used_at(len(graph.steps))  # a later call may reuse the same values
+    tensors = [storage for storage in storages if storage.array is None]
+    buffers = [item for items in scratch for item in items]
+    workspace = place([*tensors, *buffers], header(graph), tasks)
+    if workspace > current().workspace and tasks > 1:
+        workspace = place([*tensors, *buffers], header(graph))  # as for one task: slower, but smaller
+    if workspace > current().workspace:
+        raise LimitError(f"{exceeded('workspace', workspace, _needs(graph, scratch))}; a smaller batch takes less")
+    layout = Layout(
+        workspace=workspace,
+        weights=weights.size,
+        tasks=tasks,
+        steps=len(graph.kernels),
+        stamps=HEADER,
+        inputs=tuple(storage.offset for storage in graph.inputs),
+        outputs=tuple((int(storage.array is not None), storage.offset) for storage in graph.outputs),
+    )
+    return Plan(graph, kernels, scratch, weights, layout, _live(graph, tensors, scratch))
+
+
+def _live(graph: Graph, tensors: Sequence[Storage], scratch: Sequence[Sequence[Storage]]) -> list[int]:
+    """Bytes in use at each step that is a kernel of the model."""
+    steps = len(graph.steps)
+    change = np.zeros(steps + 1, np.int64)
+    for storage in tensors:
+        if storage.whole is None and storage.first <= storage.last:
+            change[min(max(storage.first, 0), steps)] += storage.size
+            change[min(storage.last + 1, steps)] -= storage.size
+    alive = np.cumsum(change[:-1])
+    return [
+        int(alive[index]) + sum(one.size for one in scratch[index])
+        for index, step in enumerate(graph.steps)
+        if not step.own
+    ]
+
+
+def _needs(graph: Graph, scratch: Sequence[Sequence[Storage]]) -> str:
+    """The step with most bytes in use and the largest tensors then, by the kernels that write them, for a message."""
+    writers = {storage.root[0]: step.kernel.name_hint for step in reversed(graph.steps) for storage in step.writes}
+    tensors = dict.fromkeys(storage.root[0] for storage in graph.storages() if storage.array is None)
+    used = [
+        [*(one for one in tensors if one.first <= index <= one.last), *buffers] for index, buffers in enumerate(scratch)
+    ]
+    most = max(range(len(used)), key=lambda index: sum(one.size for one in used[index]))
+    largest = sorted(used[most], key=lambda one: -one.size)[:3]
+    texts = [
+        f"{one.size:,} " + ("of scratch" if one in scratch[most] else f"for '{writers.get(one, 'an input')}'")
+        for one in largest
+    ]
+    total = sum(one.size for one in used[most])
+    step = graph.steps[most].kernel.name_hint
+    return f"the model, with {total:,} bytes in use when '{step}' runs ({', '.join(texts)}, …),"
+
+
+def _distinct(functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, ir.GlobalVar]:
+    """For each kernel, the first with the same computation: repeated layers and steps of recurrent ones share code."""
+    first: dict[tvm_ffi.StructuralKey, ir.GlobalVar] = {}
+    return {var: first.setdefault(_computation(function), var) for var, function in functions.items()}
+
+
+def _computation(function: tirx.PrimFunc) -> tvm_ffi.StructuralKey:
+    return tvm_ffi.StructuralKey(without_names(function))  # type: ignore[call-arg]

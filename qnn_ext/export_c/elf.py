@@ -1,0 +1,116 @@
+"""Reads what our own object files hold: sections and symbols of relocatable ELF files, 32 and 64 bits wide."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+_ALLOCATED, _EXECUTABLE, _WRITABLE = 2, 4, 1
+_SYMBOLS, _NO_BITS = 2, 8  # types of sections
+_FUNCTION = 2  # type of a symbol
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section; flags as in ELF."""
+
+    name: str
+    kind: int
+    flags: int
+    content: bytes
+    size: int
+    link: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One symbol; section 0: defined elsewhere."""
+
+    name: str
+    value: int
+    size: int
+    section: int
+    is_function: bool
+    is_local: bool
+    is_weak: bool
+
+
+class Object:
+    """A relocatable ELF file."""
+
+    def __init__(self, content: bytes) -> None:
+        assert content[:4] == b"\x7fELF" and content[5] == 1, "an object file of ours is little-endian ELF"
+        self._content, self._wide = content, content[4] == 2
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """All sections, the empty first one too."""
+        start, size, count, names = (
+            (*struct.unpack_from("<Q", self._content, 40), *struct.unpack_from("<HHH", self._content, 58))
+            if self._wide
+            else (*struct.unpack_from("<I", self._content, 32), *struct.unpack_from("<HHH", self._content, 46))
+        )
+        form = "<IIQQQQIIQQ" if self._wide else "<IIIIIIIIII"
+        headers = [struct.unpack_from(form, self._content, start + index * size) for index in range(count)]
+        strings = self._bytes(headers[names])
+        return [
+            Section(_name(strings, header[0]), header[1], header[2], self._bytes(header), header[5], header[6])
+            for header in headers
+        ]
+
+    def _bytes(self, header: tuple[int, ...]) -> bytes:
+        return b"" if header[1] == _NO_BITS else self._content[header[4] : header[4] + header[5]]
+
+    @cached_property
+    def symbols(self) -> list[Symbol]:
+        """All symbols."""
+        table = next((section for section in self.sections if section.kind == _SYMBOLS), None)
+        if table is None:
+            return []
+        strings = self.sections[table.link].content
+        rows = struct.iter_unpack("<IBBHQQ" if self._wide else "<IIIBBH", table.content)
+        found = []
+        for row in rows:
+            name, info, section, value, size = (
+                (row[0], row[1], row[3], row[4], row[5]) if self._wide else (row[0], row[3], row[5], row[1], row[2])
+            )
+            bind = info >> 4
+            found.append(
+                Symbol(_name(strings, name), value, size, section, info & 15 == _FUNCTION, bind == 0, bind == 2)
+            )
+        return found
+
+    @property
+    def undefined(self) -> list[str]:
+        """The names that it needs from elsewhere."""
+        return sorted({symbol.name for symbol in self.symbols if symbol.section == 0 and symbol.name})
+
+    @property
+    def code_bytes(self) -> int:
+        """What the program takes where it is stored: code and constants, without what linkers leave out."""
+        return sum(
+            section.size
+            for section in self.sections
+            if section.flags & _ALLOCATED and section.name != ".eh_frame" and ".fp16.conv" not in section.name
+        )
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether it has memory of its own that changes."""
+        return any(
+            s.size and s.flags & _ALLOCATED and s.flags & _WRITABLE and "rel.ro" not in s.name for s in self.sections
+        )
+
+    @property
+    def functions(self) -> dict[str, int]:
+        """The bytes of every function."""
+        return {
+            symbol.name: symbol.size
+            for symbol in self.symbols
+            if symbol.is_function and symbol.section and not symbol.is_weak
+        }
+
+
+def _name(strings: bytes, start: int) -> str:
+    return strings[start : strings.index(b"\0", start)].decode()
