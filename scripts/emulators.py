@@ -1,4 +1,4 @@
-"""Sets up what the tests of ARM code need: emulators, cross compilers, and Python with TVM's wheels for aarch64.
+"""Sets up what the tests of ARM and RISC-V code need: emulators, compilers, and Python with TVM's wheels for aarch64.
 
     python -m scripts.emulators
 
@@ -28,6 +28,7 @@ PROGRAMS = {
     "qemu-aarch64": "qemu-user",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
     "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
+    "riscv64-linux-gnu-g++": "g++-riscv64-linux-gnu",
 }
 PINNED = ("apache-tvm", "apache-tvm-ffi")  # the versions installed here
 PACKAGES = ("numpy", "ml_dtypes", "typing_extensions", "click", "rich", "pillow")

@@ -1,4 +1,4 @@
-"""`qnn-ext compile --emit c`: its options, and what it says about the folder that it wrote."""
+"""`qnn-ext compile --emit c`: its options, and what the commands say about the folder that it wrote."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import QnnError
+from ..errors import ArtifactError, QnnError
+from ..files.container import parse_json
 from ..running.engine import Engine
-from .common import bytes_text, note_data, out, print_json, spec_data
+from ..running.model import Memory, target_name
+from .common import code_text, note_data, out, print_json, spec_data
 
 if TYPE_CHECKING:
     from ..export_c import Exported
@@ -49,8 +51,8 @@ class CLibrary:
         console = out()
         console.print(f"{model} → {self.folder}/: C library {exported.name}, {seconds:.1f} s", markup=False)
         for one in library.compiled:
-            parts = f"code {bytes_text(one.object.code_bytes)}, weights {bytes_text(len(one.data))}"
-            console.print(f"{one.target}: {parts}, workspace {bytes_text(one.workspace)}", markup=False)
+            size = code_text(asdict(one.size), Memory(len(one.data), one.workspace))
+            console.print(f"{one.target}: {size}", markup=False)
         if exported.missing:
             console.print(f"not archived, `make` will do so: {exported.missing}", markup=False)
         if engine.notes:
@@ -89,3 +91,38 @@ def _summary(exported: Exported, engine: Engine, model: Path, seconds: float) ->
         "outputs": [spec_data(spec) for spec in engine.outputs],
         "notes": [note_data(note) for note in engine.notes],
     }
+
+
+# ---- inspect -----------------------------------------------------------------------------------------------------
+
+
+def c_manifest(path: Path) -> Path | None:
+    """The manifest of a C library's folder; None for anything else."""
+    if not path.is_dir():
+        return None
+    found = [file for file in sorted(path.glob("*.json")) if file.with_suffix(".h").is_file()]
+    return found[0] if found else None
+
+
+def describe_c_library(folder: Path, as_json: bool) -> None:
+    """Print what a C library takes, on each of its targets. Raises QnnError for a damaged manifest."""
+    manifest = c_manifest(folder)
+    assert manifest is not None
+    try:
+        data = parse_json(manifest.read_bytes(), manifest.name)
+        rows = [
+            (target_name(one["target"]), code_text(one["code"], Memory(**one["memory"])), ", ".join(one["features"]))
+            for one in data["variants"]
+        ]
+        title = f"{folder}: C library {data['name']}, compiled from {data['source']} by qnn_ext {data['version']}"
+        lines = [title, f"format {data['format']}, checksum {data['checksum']}"]
+    except (OSError, LookupError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{manifest}: is damaged: {error!r}") from error
+    if as_json:
+        print_json({"model": str(folder), **data})
+        return
+    console = out()
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+    for target, size, features in rows:
+        console.print(f"{target}: {size}; instruction sets: {features or 'baseline'}", markup=False)

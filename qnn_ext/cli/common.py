@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -141,9 +141,9 @@ def build_options(command: Command) -> Command:
         default="native",
         show_default=True,
         help="native, a family of x86 CPUs (avx512_vnni, avx_vnni, avx512, avx2, x86-64), an ARM board or CPU (rpi3, "
-        "rpi4, rpi5, graviton2, graviton3, graviton4, aarch64, armv7), an LLVM CPU name (cortex-a72), cuda or a "
-        "GPU's architecture (sm_80). Several, separated by commas, go into one file, which uses the fastest that its "
-        "machine supports.",
+        "rpi4, rpi5, graviton2, graviton3, graviton4, aarch64, armv7), riscv64, an LLVM CPU name (cortex-a72), "
+        "cuda or a GPU's architecture (sm_80). Several, separated by commas, go into one file, which uses the fastest "
+        "that its machine supports.",
     )
     return target(threads_option(import_options(command)))
 
@@ -184,6 +184,22 @@ def bytes_text(count: int) -> str:
 def memory_text(memory: Memory) -> str:
     """weights 3.4 MB, feature maps 1.2 MB."""
     return f"weights {bytes_text(memory.weights)}, feature maps {bytes_text(memory.feature_maps)}"
+
+
+def code_text(code: Mapping[str, Any], memory: Memory) -> str:
+    """flash 21 kB (code 12 kB, weights 9 kB), RAM 4 kB, stack about 300 B (run → dense); largest kernel 4 kB, dense."""
+    flash = code["flash"] + memory.weights
+    parts = f"code {bytes_text(code['flash'])}, weights {bytes_text(memory.weights)}"
+    chain = " → ".join(map(_shortened, code["chain"]))
+    stack = f", stack about {bytes_text(code['stack'])} ({chain})" if code["stack"] else ""
+    ram = f"RAM {bytes_text(memory.feature_maps)}{stack}"
+    largest = f"; largest kernel {bytes_text(code['largest'])}, {_shortened(code['kernel'])}" if code["kernel"] else ""
+    return f"flash {bytes_text(flash)} ({parts}), {ram}{largest}"
+
+
+def _shortened(name: str) -> str:
+    """A layer's name, of which converters make long ones."""
+    return name if len(name) <= 40 else f"{name[:20]}…{name[-19:]}"
 
 
 def count_text(count: int) -> str:

@@ -7,22 +7,28 @@ loading its code.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from ..errors import QnnError
+from ..errors import ArtifactError, QnnError
+from ..files.container import FORMAT
 from ..module import QnnModule
 from ..running import artifact
+from ..running.engine import Engine
 from ..running.kernels import Kernel
 from ..running.model import Memory, Variant, target_name
+from .c_library import c_manifest, describe_c_library
 from .common import (
     FILE,
     bytes_text,
+    code_text,
     compile_model,
     count_text,
     counted,
@@ -67,9 +73,9 @@ def inspect(
 ) -> None:
     """Show what MODEL holds: inputs, outputs, operators, dtypes, weights, what stays float and why.
 
-    MODEL is a .qnn file, or a model file of any format. A TFLite model with unsupported operators is shown too, with
-    the reason why it cannot be imported. Integer coverage: the share of multiply-accumulates (MAC) that run as
-    integers.
+    MODEL is a .qnn file, the folder of a C library, or a model file of any format. A TFLite model with unsupported
+    operators is shown too, with the reason why it cannot be imported. Integer coverage: the share of
+    multiply-accumulates (MAC) that run as integers.
 
     \b
     Examples:
@@ -79,6 +85,12 @@ def inspect(
       qnn-ext inspect mobilenet.qnn --layer expanded_conv_9
       qnn-ext inspect mobilenet.qnn --json
     """
+    if c_manifest(model) is not None:
+        refuse_import_options(model, importing)
+        refuse_target(model, target)
+        refuse_verify(model, verify)
+        describe_c_library(model, as_json)
+        return
     form = recognize(model)
     if form == "qnn":
         refuse_import_options(model, importing)
@@ -123,7 +135,13 @@ def _target_data(module: QnnModule | None, target: str | None) -> dict[str, Any]
     """What the module compiles to, as of a compiled file. Empty without a target, or if the import failed."""
     if module is None or target is None:
         return {}
-    return {"variants": _variants_data(compile_model(module, target, None).compiled)}
+    return {"variants": _variants_data(compile_model(module, target, None, _linked).compiled)}
+
+
+def _linked(engine: Engine) -> None:
+    """Have an engine know what its code takes, where there is a linker for it."""
+    with suppress(ArtifactError):
+        engine.link()
 
 
 def _print_model(console: Console, data: dict[str, Any]) -> None:
@@ -161,6 +179,8 @@ def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
         "format": "qnn",
         "bytes": path.stat().st_size,
         "source": description["source"],
+        "container_format": FORMAT,
+        "checksum": sha256(file.manifest).hexdigest(),
         "signed": file.is_signed,
         "verified": verify is not None,
         "inputs": [spec_data(spec) for spec in model.inputs],
@@ -175,6 +195,7 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     targets = ", ".join(target_name(variant["target"]) for variant in data["variants"])
     title = f"{data['model']}: compiled from {data['source']} for {targets}, {bytes_text(data['bytes'])}"
     console.print(title, markup=False, soft_wrap=True)  # unwrapped, however long the paths are
+    console.print(f"format {data['container_format']}, checksum {data['checksum']}", markup=False)
     console.print(_signature(data), markup=False)
     _print_ports(console, data)
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
@@ -222,6 +243,7 @@ def _variants_data(variants: Iterable[Variant]) -> list[dict[str, Any]]:
             "features": variant.features,
             "runs_here": variant.runs_here(),
             "memory": asdict(variant.memory),
+            "code": variant.code and asdict(variant.code),
             "fallback": variant.fallback,
             "kernels": [asdict(kernel) for kernel in variant.kernels],
         }
@@ -233,6 +255,8 @@ def _print_variant(console: Console, variant: dict[str, Any], here: str) -> None
     sets = ", ".join(variant["features"]) or "baseline"
     memory = memory_text(Memory(**variant["memory"]))
     console.print(f"{target_name(variant['target'])}: {here}; {memory}; instruction sets: {sets}", markup=False)
+    if variant["code"] is not None:
+        console.print(f"  {code_text(variant['code'], Memory(**variant['memory']))}", markup=False)
 
 
 def _print_kernels(console: Console, variant: dict[str, Any]) -> None:

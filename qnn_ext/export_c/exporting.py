@@ -108,6 +108,8 @@ def _files(library: Library, apart: bool) -> dict[str, bytes]:
         f"{name}.h": "library.h",
         f"{name}.c": "library.c",
         f"{name}.map": "library.map",
+        f"{name}.hpp": "library.hpp",
+        f"{name}.py": "library.py",
         "example.c": "example.c",
         "Makefile": "Makefile",
         "CMakeLists.txt": "CMakeLists.txt",

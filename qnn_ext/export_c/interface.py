@@ -36,12 +36,14 @@ _WORDS = frozenset((*_KEYWORDS.split(), *map(str.lower, keyword.kwlist)))
 
 @dataclass(frozen=True)
 class Port:
-    """An input or an output. kind: "input" or "output"; field: of the struct; macro: how its constants' names start."""
+    """An input or an output. kind: "input" or "output"; field: of the struct; method: of C++'s class; macro: how its
+    constants' names start."""
 
     spec: TensorSpec
     kind: str
     index: int
     field: str
+    method: str
     macro: str
 
     @property
@@ -89,31 +91,45 @@ class Port:
         return None if self._qparams is None else self._qparams.axis
 
     @property
+    def python(self) -> str:
+        """Name, shape, dtype and quantization as Python writes them."""
+        dtype = "uint16" if self.dtype == "bfloat16" else self.dtype
+        values: list[Any] = [self.name, self.shape, dtype]
+        if self._qparams is not None:
+            values += [self._qparams.scale.astype(np.float64).tolist(), self._qparams.zero_point.tolist(), self.axis]
+        return ", ".join(map(repr, values))
+
+    @property
     def _qparams(self) -> QParams | None:
         return self.spec.qparams
 
 
 def ports_of(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], name: str) -> tuple[list[Port], list[Port]]:
     """The inputs and the outputs. Raises QnnError for a dtype that C has no type for."""
-    found = []
+    found: dict[str, list[Port]] = {"input": [], "output": []}
+    methods: list[str] = list(_METHODS)
     for kind, specs in (("input", inputs), ("output", outputs)):
-        fields = fields_of([spec.name for spec in specs], kind)
-        ports = []
-        for index, (spec, field) in enumerate(zip(specs, fields, strict=True)):
+        fields = fields_of([spec.name for spec in specs], kind, ())
+        names = fields_of([spec.name for spec in specs], kind, methods)
+        methods += names
+        for index, (spec, field, method) in enumerate(zip(specs, fields, names, strict=True)):
             if spec.dtype not in TYPES:
                 raise QnnError(f"{kind} {spec.name!r}: C has no type for {spec.dtype}")
-            ports.append(Port(spec, kind, index, field, f"{name.upper()}_{kind.upper()}{index}"))
-        found.append(ports)
-    return found[0], found[1]
+            found[kind].append(Port(spec, kind, index, field, method, f"{name.upper()}_{kind.upper()}{index}"))
+    return found["input"], found["output"]
 
 
-def fields_of(names: Iterable[str], kind: str) -> list[str]:
-    """A different C identifier for each name, as similar as can be."""
+_METHODS = ("run", "reset", "target", "model", "error", "memory", "allocate", "check", "release", "memory_")
+"""What C++'s class has already."""
+
+
+def fields_of(names: Iterable[str], kind: str, taken: Sequence[str]) -> list[str]:
+    """A C identifier for each name, as similar as can be: all different, and none of those that are taken."""
     fields: list[str] = []
     for index, name in enumerate(names):
         stem = re.sub(r"\W+", "_", re.sub(r":0$", "", name), flags=re.ASCII).strip("_").lower()
         field = stem if stem and not stem[0].isdigit() and stem not in _WORDS else f"{kind}{index}"
-        while field in fields:
+        while field in fields or field in taken:
             field += "_"
         fields.append(field)
     return fields

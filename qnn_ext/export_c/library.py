@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +20,10 @@ from ..compiling.program.storage import ALIGNMENT, aligned
 from ..compiling.watch import timed
 from ..errors import QnnError, TargetError
 from ..running.model import Model, Variant, target_name
+from ..targets.elf import Object
 from ..targets.families import backend_of_architecture
+from ..targets.frames import CodeSize, code_size
 from ..targets.instruction_sets import X86_64_BITS, X86_64_KEPT
-from .elf import Object
 from .interface import state_bytes
 
 FORMAT = 1
@@ -45,11 +47,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model compiled for one target. data: the weights, then the states' first values."""
+    """A model compiled for one target, for the library called `name`."""
 
     variant: Variant
     model: Model
     program: PlainProgram
+    name: str
     prefix: str
 
     @property
@@ -60,6 +63,20 @@ class Compiled:
     def object(self) -> Object:
         """The object file with the code."""
         return Object(self.program.code)
+
+    @cached_property
+    def size(self) -> CodeSize:
+        """What the code takes; kernels by the names of their layers."""
+        layers = {kernel.symbol: kernel.layer for kernel in self.variant.kernels}
+
+        def layer(function: str) -> str:
+            name = re.sub(r"(_part\d+)?(_compute_)?(\.\d+)?$", "", function)
+            return layers.get(name, function)
+
+        size = code_size([self.object], [f"{self.prefix}_run"])
+        *callers, kernel = (*size.chain,) if len(size.chain) > 1 else (*size.chain, "")
+        chain = (*callers, *([layer(kernel)] if kernel else []))
+        return replace(size, kernel=layer(size.kernel), chain=(f"{self.name}_run", *chain))
 
     @property
     def workspace(self) -> int:
@@ -75,6 +92,7 @@ class Compiled:
 
     @cached_property
     def data(self) -> bytes:
+        """The weights, then the states' first values."""
         parts = [self.program.weights.tobytes()]
         parts += [np.ascontiguousarray(state.initial).tobytes() for state in self.model.states]
         return b"".join(part + bytes(aligned(len(part)) - len(part)) for part in parts)
@@ -228,9 +246,8 @@ class Library:
                     "target": one.variant.target,
                     "architecture": one.variant.architecture,
                     "features": one.variant.features,
-                    "workspace": one.workspace,
-                    "weights": len(one.data),
-                    "code": one.object.code_bytes,
+                    "memory": {"weights": len(one.data), "feature_maps": one.workspace},
+                    "code": asdict(one.size),
                 }
                 for one in self.compiled
             ],
@@ -271,7 +288,7 @@ def library_of(model: Model, lowered: Sequence[tuple[Variant, Any]], name: str, 
             program = timed("machine code", lambda: compile_plain(module, target, prefix, launch, threads))  # noqa: B023
         except NotStraightError as error:
             raise TargetError(_not_one_function(str(error))) from None
-        compiled.append(Compiled(variant, model, program, prefix))
+        compiled.append(Compiled(variant, model, program, name, prefix))
         _check_needs(compiled[-1], launch)
     return Library(name, model, tuple(compiled))
 

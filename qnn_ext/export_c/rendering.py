@@ -23,5 +23,6 @@ def render(template: str, context: Mapping[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["c"] = c_string
+    environment.filters["py"] = repr
     environment.filters["place"] = lambda where: where.place
-    return environment.get_template(template).render(context)
+    return environment.get_template(f"{template}.jinja").render(context)

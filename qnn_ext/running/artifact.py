@@ -16,7 +16,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,9 @@ class Compiled:
 
         with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
             library = Path(folder) / "model.so"
-            export_library(self._linkable(), str(library), self.variant.architecture)
+            code = export_library(self._linkable(), str(library), self.variant.architecture)
+            if self.variant.program is not None:
+                self.variant = replace(self.variant, code=code)
             return library.read_bytes()
 
     def code(self) -> tuple[tvm_ffi.Module, np.ndarray | None]:
@@ -117,6 +119,8 @@ def write(
     """
     from ..files.storage import replacing  # never needed to load
 
+    check({**model.to_json(), "variants": [compiled.variant.to_json() for compiled in variants]})  # before linking
+    libraries = [compiled.linked() for compiled in variants]
     description = _description(model, variants)  # before there is a file
     signer = None
     if sign is not None:
@@ -124,29 +128,32 @@ def write(
 
         signer = signer_with(sign)
     with replacing(path, ArtifactError) as file, Writer(file) as writer:
-        _fill(writer, description, model, variants)
+        _fill(writer, description, model, variants, libraries)
         writer.finish(signer)
 
 
 def to_bytes(model: Model, variants: Sequence[Compiled]) -> bytes:
     """The content of a `.qnn` file, without packing. The libraries for CPUs are kept: an engine that has run none yet
     runs these, and machine code is generated only once. Raises ArtifactError as `write` does."""
-    for compiled in variants:
+    libraries = [compiled.linked() for compiled in variants]
+    for compiled, library in zip(variants, libraries, strict=True):
         if not backend_described(compiled.variant.target).grid:
-            compiled.library = compiled.linked()
+            compiled.library = library
     content = io.BytesIO()
     with Writer(content, packs=False) as writer:
-        _fill(writer, _description(model, variants), model, variants)
+        _fill(writer, _description(model, variants), model, variants, libraries)
         writer.finish(None)
     return content.getvalue()
 
 
-def _fill(writer: Writer, description: bytes, model: Model, variants: Sequence[Compiled]) -> None:
+def _fill(
+    writer: Writer, description: bytes, model: Model, variants: Sequence[Compiled], libraries: Sequence[bytes]
+) -> None:
     """Write all members."""
     writer.add_small(_DESCRIPTION, description)
     writer.add_large(_STATES, _states_of(model))
-    for index, compiled in enumerate(variants):
-        _add(writer, _library_name(index), compiled.linked())
+    for index, (compiled, library) in enumerate(zip(variants, libraries, strict=True)):
+        _add(writer, _library_name(index), library)
         if backend_described(compiled.variant.target).grid:
             _add_kernels(writer, index, compiled)
         if compiled.weights is not None:

@@ -266,7 +266,7 @@ def _variant(value: Any, where: str) -> None:
         architecture=_text,
         kernels=_many(_kernel),
         program=_none_or(_program),
-        optional={"fallback": _text},
+        optional={"fallback": _text, "code": _code},
     )(value, where)
     if value["program"] is not None:
         _require(not value.get("fallback"), f"{where}.fallback", "empty, as there is a program", value.get("fallback"))
@@ -287,6 +287,14 @@ def _target(value: Any, where: str) -> None:
         known = isinstance(arch, str) and re.fullmatch(r"sm_\d{2,3}[af]?", arch) is not None
         _require(known, f"{where}.arch", "a GPU architecture such as sm_80", arch)
 
+
+_code = _fields(
+    flash=_whole(0, MOST_BYTES),
+    largest=_whole(0, MOST_BYTES),
+    kernel=_text,
+    stack=_whole(0, MOST_BYTES),
+    chain=_many(_text),
+)
 
 _kernel = _fields(
     symbol=_text,

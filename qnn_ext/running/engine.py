@@ -401,6 +401,13 @@ class Engine(ByPosition):
             return str(built.lowered.script())
         return self._device.source(kind, built.executable.mod, self.target)
 
+    def link(self) -> None:
+        """Link the code of every target now, after which `compiled` says what it takes. Raises ArtifactError where
+        there is no linker for one."""
+        for built in self._saved_with:
+            built.linked()
+        self.compiled = [built.variant for built in self._saved_with] or self.compiled
+
     def save(self, path: str | os.PathLike, sign: PrivateKey | None = None) -> None:
         """Write everything into one `.qnn` file, signed if a key is given.
 

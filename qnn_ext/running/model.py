@@ -16,6 +16,7 @@ from ..qparams import QParams
 from ..targets import gpus, host
 from ..targets.architectures import architecture_name
 from ..targets.families import backend_described, backend_of_architecture
+from ..targets.frames import CodeSize
 from .kernels import Kernel
 
 
@@ -116,6 +117,7 @@ class Variant:
     kernels:      in execution order
     program:      where its one function finds its tensors; None for a model that runs on TVM's virtual machine
     fallback:     why it runs there; empty if that is as intended
+    code:         what the code takes; None before it is linked, and where that is not known
     """
 
     target: dict[str, Any]
@@ -124,6 +126,7 @@ class Variant:
     kernels: list[Kernel]
     program: Layout | None
     fallback: str = ""
+    code: CodeSize | None = None
 
     @property
     def memory(self) -> Memory:
@@ -145,7 +148,11 @@ class Variant:
     def to_json(self) -> dict[str, Any]:
         """Empty values are left out where files from before they were recorded have none."""
         data = asdict(self)
-        optional = [(data, "fallback"), *((kernel, name) for kernel in data["kernels"] for name in LATER)]
+        optional = [
+            (data, "fallback"),
+            (data, "code"),
+            *((kernel, name) for kernel in data["kernels"] for name in LATER),
+        ]
         for item, name in optional:
             if not item[name]:
                 del item[name]
@@ -158,7 +165,10 @@ class Variant:
         if program is not None:
             program = Layout(**{**program, "inputs": tuple(program["inputs"]), "outputs": _pairs(program["outputs"])})
         kernels = [Kernel(**kernel) for kernel in data["kernels"]]
-        return cls(**{**data, "kernels": kernels, "program": program})
+        code = data.get("code")
+        if code is not None:
+            code = CodeSize(**{**code, "chain": tuple(code["chain"])})
+        return cls(**{**data, "kernels": kernels, "program": program, "code": code})
 
 
 LATER = ("reason", "sources", "reads", "results", "live_bytes")
@@ -171,7 +181,7 @@ def target_name(target: Mapping[str, Any]) -> str:
         return str(target.get("arch", target["kind"]))
     cpu = str(target.get("mcpu", "generic"))
     architecture = architecture_name(str(target.get("mtriple", "")).split("-")[0])
-    return (backend_of_architecture(architecture).baseline or cpu) if cpu == "generic" else cpu
+    return (backend_of_architecture(architecture).baseline or cpu) if cpu.startswith("generic") else cpu
 
 
 def _pairs(values: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:

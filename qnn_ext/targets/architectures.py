@@ -9,7 +9,7 @@ import struct
 
 def architecture_name(name: str) -> str:
     """The canonical name for any of an architecture's names in LLVM and on machines: x86_64, i686, aarch64, arm (32
-    bits), each little endian. Any other name is returned in lower case."""
+    bits), each little endian. Any other name, such as riscv64, is returned in lower case."""
     name = name.lower()
     if name in ("x86_64", "amd64"):
         return "x86_64"

@@ -18,7 +18,7 @@ from ..errors import TargetError
 from ..tvm_runtime import quiet
 from .architectures import architecture_name, host_architecture
 from .backend import THREADS, Backend
-from .families import AARCH64, ARM32, CPUS, X86, backend_of_architecture
+from .families import AARCH64, ARM32, CPUS, RISCV64, X86, backend_of_architecture
 
 # Families of x86 CPUs by the instructions that matter to the kernels -> LLVM's name of the family's oldest CPU
 CPU_FAMILIES = {
@@ -31,41 +31,48 @@ CPU_FAMILIES = {
 
 
 @dataclass(frozen=True)
-class ArmCpu:
-    """mcpu: LLVM's name; cores: of the board or chip, None if the name covers several; backend: its family."""
+class NamedCpu:
+    """mcpu: LLVM's name; cores: of the board or chip, None if the name covers several; backend: its family; features:
+    LLVM's names of those that are added to the CPU's."""
 
     mcpu: str
     cores: int | None = None
     backend: Backend = AARCH64
+    features: tuple[str, ...] = ()
 
 
 ARM_CPUS = {
-    "rpi3": ArmCpu("cortex-a53", 4),  # smlal; also the Zero 2 W
-    "rpi4": ArmCpu("cortex-a72", 4),  # smlal
-    "rpi5": ArmCpu("cortex-a76", 4),  # sdot
-    "graviton2": ArmCpu("neoverse-n1", 64),  # sdot
-    "graviton3": ArmCpu("neoverse-v1", 64),  # smmla
-    "graviton4": ArmCpu("neoverse-v2", 96),  # smmla
-    "aarch64": ArmCpu("generic"),  # every 64-bit ARM CPU: smlal
-    "armv7": ArmCpu("generic", backend=ARM32),  # 32-bit ARM with NEON and hard float: vmlal
+    "rpi3": NamedCpu("cortex-a53", 4),  # smlal; also the Zero 2 W
+    "rpi4": NamedCpu("cortex-a72", 4),  # smlal
+    "rpi5": NamedCpu("cortex-a76", 4),  # sdot
+    "graviton2": NamedCpu("neoverse-n1", 64),  # sdot
+    "graviton3": NamedCpu("neoverse-v1", 64),  # smmla
+    "graviton4": NamedCpu("neoverse-v2", 96),  # smmla
+    "aarch64": NamedCpu("generic"),  # every 64-bit ARM CPU: smlal
+    "armv7": NamedCpu("generic", backend=ARM32),  # 32-bit ARM with NEON and hard float: vmlal
+}
+
+RISCV_CPUS = {
+    "riscv64": NamedCpu("generic-rv64", backend=RISCV64, features=("+m", "+a", "+f", "+d", "+c")),  # RV64GC
 }
 
 _NAMED = tuple(backend for backend in CPUS if backend.triple)  # the families whose CPUs can be named
 
 
 def attributes_of(name: str) -> dict[str, Any]:
-    """The TVM target attributes for a name of CPU_FAMILIES, ARM_CPUS or LLVM. Raises TargetError."""
+    """The TVM target attributes for a name of CPU_FAMILIES, ARM_CPUS, RISCV_CPUS or LLVM. Raises TargetError."""
     if name in CPU_FAMILIES:
         return {"kind": "llvm", **_triple(X86), "mcpu": CPU_FAMILIES[name]}
-    if name in ARM_CPUS:
-        cpu = ARM_CPUS[name]
-        attributes = {"kind": "llvm", "mtriple": cpu.backend.triple, "mcpu": cpu.mcpu}
+    if cpu := {**ARM_CPUS, **RISCV_CPUS}.get(name):
+        attributes: dict[str, Any] = {"kind": "llvm", "mtriple": cpu.backend.triple, "mcpu": cpu.mcpu}
+        if cpu.features:
+            attributes["mattr"] = list(cpu.features)
         return attributes if cpu.cores is None else {**attributes, THREADS: cpu.cores}
     for backend in sorted(_NAMED, key=lambda known: known.architecture != host_architecture()):
         if name and name in _llvm_cpus(backend.triple):
             return {"kind": "llvm", **_triple(backend), "mcpu": name}
     every = sorted({cpu for backend in _NAMED for cpu in _llvm_cpus(backend.triple)})
-    names = ", ".join(map(repr, (*CPU_FAMILIES, *ARM_CPUS)))
+    names = ", ".join(map(repr, (*CPU_FAMILIES, *ARM_CPUS, *RISCV_CPUS)))
     raise TargetError(
         f"unknown CPU {name!r}: use 'native', {names}, or a CPU name that LLVM knows{_similar(name, every)}"
     )

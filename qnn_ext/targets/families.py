@@ -1,4 +1,4 @@
-"""The backends: x86, 64-bit and 32-bit ARM, NVIDIA's GPUs, and any other CPU that LLVM compiles for."""
+"""The backends: x86, 64-bit and 32-bit ARM, 64-bit RISC-V, NVIDIA's GPUs, and any other CPU that LLVM compiles for."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ ARM32 = replace(
     fullest="cortex-a78",
     needs=(),
     instruction_sets=instruction_sets.ARM,
-    hardware_bits={},
+    hardware_bits=instruction_sets.ARM_BITS,
     products=_arm_products(Q32),
     float_products=(),
     float16_products=(),
@@ -153,6 +153,25 @@ ARM32 = replace(
     futex=("i32", 240),
     pause=("", ""),
 )
+
+# ---- RISC-V --------------------------------------------------------------------------------------------------------
+
+RISCV64 = Backend(
+    name="riscv64",
+    architecture="riscv64",
+    triple="riscv64-unknown-linux-gnu",
+    gnu="riscv64-linux-gnu",
+    baseline="riscv64",
+    fullest="sifive-x280",
+    needs=("64bit", "m", "a", "f", "d", "c"),  # RV64GC, what distributions are built for
+    instruction_sets=instruction_sets.RISCV64,
+    products=(Product("loops", ALWAYS, None, RegisterFile(32, 16)),),
+    registers=((ALWAYS, RegisterFile(32, 16)),),
+    caches=Caches(32 * KIB, 512 * KIB),
+    contracts=ALWAYS,
+    futex=("i64", 98),
+)
+"""64-bit RISC-V, whose integer kernels are plain loops."""
 
 # ---- others --------------------------------------------------------------------------------------------------------
 
@@ -179,7 +198,7 @@ ANY_CPU = Backend(
 )
 """A CPU of any other family: its kernels are plain loops."""
 
-CPUS = (X86, I686, AARCH64, ARM32)
+CPUS = (X86, I686, AARCH64, ARM32, RISCV64)
 """The families of CPUs that have kernels of their own."""
 
 _BY_ARCHITECTURE = {backend.architecture: backend for backend in CPUS}

@@ -77,6 +77,9 @@ ARM: dict[str, str] = {
     "i8mm": "i8mm",
 }
 
+RISCV64: dict[str, str] = {}
+"""Linux lists the letters of its base as one word, which every CPU that runs a distribution has."""
+
 AARCH64_BITS: dict[str, int] = {
     "asimd": 1,
     "atomics": 8,
@@ -101,6 +104,19 @@ AARCH64_BITS: dict[str, int] = {
     "mops": 107,
 }
 """Flag -> where the kernel reports it to a process: bits 0 to 63 are AT_HWCAP's, those from 64 on AT_HWCAP2's."""
+
+ARM_BITS: dict[str, int] = {
+    "neon": 12,
+    "vfpv3": 13,
+    "vfpv4": 16,
+    "idiva": 17,
+    "asimdhp": 23,
+    "asimddp": 24,
+    "asimdfhm": 25,
+    "asimdbf16": 26,
+    "i8mm": 27,
+}
+"""The same for 32-bit programs, all of them AT_HWCAP's."""
 
 X86_64_BITS: dict[str, tuple[int, int, int, int]] = {
     "sse3": (1, 0, 2, 0),

@@ -11,23 +11,28 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import ArtifactError
 from ..processes.children import run
 from ..tvm_runtime import quiet
 from .architectures import host_architecture
+from .elf import Object, is_object
 from .families import backend_of_architecture
+from .frames import CodeSize, code_size
 
 
-def export_library(executable: Any, path: str, architecture: str) -> None:
+def export_library(executable: Any, path: str, architecture: str) -> CodeSize | None:
     """Link a TVM executable, built for `architecture`, into a shared library without symbols and debug information.
+    Returns what its code takes; None if TVM links it, or objects are not ELF.
 
     Raises ArtifactError if there is no linker for it, or the linker fails.
     """
     command = cross_compiler(architecture)
     linker = command or _own_compiler()
-    compiler = {} if linker is None else {"fcompile": _Linker(linker)}
+    ours = None if linker is None else _Linker(linker)
+    compiler = {} if ours is None else {"fcompile": ours}
     try:
         with quiet():
             executable.export_library(path, options=["-s"], **compiler)
@@ -38,6 +43,7 @@ def export_library(executable: Any, path: str, architecture: str) -> None:
         raise ArtifactError(
             f"linking for {architecture} with {shlex.join(command)!r} failed: {reason}; {_advice(architecture)}"
         ) from error
+    return None if ours is None else ours.size
 
 
 def _own_compiler() -> list[str] | None:
@@ -97,6 +103,7 @@ class _Linker:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
+        self.size: CodeSize | None = None
 
     def __call__(self, output: str, objects: Sequence[str], options: Sequence[str] = (), **_: Any) -> None:
         command = [*self._command, "-shared", "-fPIC", "-o", output, *options, *objects]
@@ -106,3 +113,10 @@ class _Linker:
             raise RuntimeError(error.strerror or str(error)) from error
         if done.returncode:
             raise RuntimeError(done.stderr or f"exit code {done.returncode}")
+        contents = [Path(file).read_bytes() for file in objects if file.endswith(".o")]
+        if contents and all(is_object(content) for content in contents):
+            self.size = code_size([Object(content) for content in contents], _ENTRIES)
+
+
+_ENTRIES = ("__tvm_ffi_program", "share")
+"""The functions of a model that is one, outside of its kernels."""

@@ -40,9 +40,9 @@ def make_target(target: str | Mapping[str, Any] | Target = "native", num_threads
     """The TVM target for `build`.
 
     target:      "native" (this machine's CPU), a family of x86 CPUs ("avx512_vnni", "avx2", "x86-64": CPU_FAMILIES), an
-                 ARM board or CPU ("rpi4", "rpi5", "graviton3", "aarch64", "armv7": ARM_CPUS), an LLVM CPU name of x86
-                 or ARM ("znver4", "cortex-a72"), "cuda" (this machine's GPU), a GPU architecture ("sm_80";
-                 `qnn_ext.targets.gpus.ARCHITECTURES`), a dict as `tvm.target.Target` takes it, or a Target
+                 ARM board or CPU ("rpi4", "rpi5", "graviton3", "aarch64", "armv7": ARM_CPUS), "riscv64", an LLVM CPU
+                 name of x86, ARM or RISC-V ("znver4", "cortex-a72"), "cuda" (this machine's GPU), a GPU architecture
+                 ("sm_80"; `qnn_ext.targets.gpus.ARCHITECTURES`), a dict as `tvm.target.Target` takes it, or a Target
     num_threads: how many threads the kernels may use; default: all cores of the board or chip if the name means one,
                  otherwise those of this machine
 

@@ -19,9 +19,9 @@ ROOMS = [
 ]
 OWN = re.compile(r"gpu|cuda")  # in a module's name: it is a target's own
 
-ARCHITECTURES = {"x86", "x86_64", "i686", "aarch64", "arm64", "arm", "armv7", "nvptx"}
+ARCHITECTURES = {"x86", "x86_64", "i686", "aarch64", "arm64", "arm", "armv7", "riscv64", "nvptx"}
 NAMES = {*KINDS, *ARM_CPUS, *CPU_FAMILIES, *ARCHITECTURES} - {"llvm"}
-FAMILIES = {"X86", "I686", "AARCH64", "ARM32", "CUDA"}
+FAMILIES = {"X86", "I686", "AARCH64", "ARM32", "RISCV64", "CUDA"}
 QUESTION = re.compile(r"(is|on)_(x86|arm|arm32|aarch64|cuda|gpu)")
 
 

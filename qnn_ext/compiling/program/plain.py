@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 from tvm.tirx.build import codegen_build
@@ -113,6 +114,15 @@ def _exposed_function(params: Sequence[tirx.Var], body: Sequence[tirx.Stmt], sym
     return tirx.PrimFunc([*params], tirx.SeqStmt([*body, tirx.Return(int32(0))]), INT, attrs=attrs)
 
 
+def _with_name(kernel: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """A kernel whose function in the object file has a name that tells it from others."""
+
+    def named(stmt: tirx.AttrStmt) -> tirx.AttrStmt:
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, name, stmt.body) if stmt.attr_key == "compute_scope" else stmt
+
+    return kernel.with_body(tvm_ffi.structural_map(kernel.body, (tirx.AttrStmt, named)))
+
+
 class _PlainEmitter(Emitter):
     """Writes what the calling thread does into one function, and the segments that it shares out into another."""
 
@@ -122,6 +132,7 @@ class _PlainEmitter(Emitter):
         self._launch_symbol, self._launcher = launch, tirx.Var("launcher", "handle")
         self._segments: list[list[Call]] = []
         self._places: dict[Loop, int] = {}  # of the rounds of loops, among the words of the header
+        functions = {var: _with_name(function, var.name_hint) for var, function in functions.items()}
         added = {ir.GlobalVar("plain_run"): self._run_function(f"{prefix}_run")}
         if self.shared:
             added[ir.GlobalVar("plain_segment")] = self._segment_function(f"{prefix}_segment")

@@ -6,7 +6,10 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 
-_ALLOCATED, _EXECUTABLE, _WRITABLE = 2, 4, 1
+X86_64, ARM, AARCH64, RISCV = 62, 40, 183, 243
+"""ELF's numbers of architectures."""
+
+_ALLOCATED, _WRITABLE = 2, 1
 _SYMBOLS, _NO_BITS = 2, 8  # types of sections
 _FUNCTION = 2  # type of a symbol
 
@@ -36,11 +39,16 @@ class Symbol:
     is_weak: bool
 
 
+def is_object(content: bytes) -> bool:
+    """Whether this is a file that `Object` reads."""
+    return content[:4] == b"\x7fELF" and content[5] == 1
+
+
 class Object:
     """A relocatable ELF file."""
 
     def __init__(self, content: bytes) -> None:
-        assert content[:4] == b"\x7fELF" and content[5] == 1, "an object file of ours is little-endian ELF"
+        assert is_object(content), "an object file of ours is little-endian ELF"
         self._content, self._wide = content, content[4] == 2
 
     @cached_property
@@ -102,14 +110,25 @@ class Object:
             s.size and s.flags & _ALLOCATED and s.flags & _WRITABLE and "rel.ro" not in s.name for s in self.sections
         )
 
+    @cached_property
+    def functions(self) -> dict[str, bytes]:
+        """The instructions of every function."""
+        found = {}
+        for symbol in self.symbols:
+            if symbol.is_function and symbol.section and not symbol.is_weak:
+                start = symbol.value & ~1 if self.machine == ARM else symbol.value  # Thumb code has odd addresses
+                found[symbol.name] = self.sections[symbol.section].content[start : start + symbol.size]
+        return found
+
     @property
-    def functions(self) -> dict[str, int]:
-        """The bytes of every function."""
-        return {
-            symbol.name: symbol.size
-            for symbol in self.symbols
-            if symbol.is_function and symbol.section and not symbol.is_weak
-        }
+    def machine(self) -> int:
+        """ELF's number of the architecture."""
+        return int.from_bytes(self._content[18:20], "little")
+
+    @property
+    def is_thumb(self) -> bool:
+        """Whether the functions are Thumb code."""
+        return self.machine == ARM and any(symbol.is_function and symbol.value & 1 for symbol in self.symbols)
 
 
 def _name(strings: bytes, start: int) -> str:
