@@ -13,6 +13,7 @@ import qnn_ext
 from qnn_ext import ArtifactError, Interpreter, QnnError, TargetError, op
 from qnn_ext.export_c.interface import c_float, c_string, fields_of, identifier
 from qnn_ext.interpreter import interpret
+from qnn_ext.module import State
 from qnn_ext.op.base import constant
 from qnn_ext.targets.architectures import host_architecture
 from qnn_ext.targets.elf import Object
@@ -156,12 +157,12 @@ def test_cpp_wrapper_on_two_threads(every_level, tmp_path):
     checked(compiler("x86_64", "c++"), *options, source, library, "-lm", "-o", program)
     found = np.asarray(checked(program).split(), np.int8).reshape(2, -1)
     oracle = Interpreter(module_of(FILE))
-    for values, seed in zip(found, (3, 5), strict=True):
+    for outputs, seed in zip(found, (3, 5), strict=True):
         image, value = [], seed
         for _ in range(64):
             value = value * 31 % 127
             image.append(value)
-        np.testing.assert_array_equal(values, oracle(np.asarray(image, np.int8).reshape(1, 8, 8, 1)).ravel())
+        np.testing.assert_array_equal(outputs, oracle(np.asarray(image, np.int8).reshape(1, 8, 8, 1)).ravel())
 
 
 def test_threads_of_the_caller(tmp_path, rng):
@@ -188,7 +189,7 @@ def test_states_may_change_places(tmp_path, rng):
         return [relax.op.add(x, first), second, first]
 
     state = ((4, 5), "int32")
-    initial = [rng.integers(-9, 9, (4, 5)).astype(np.int32) for _ in range(2)]
+    initial = [State(name, rng.integers(-9, 9, (4, 5)).astype(np.int32)) for name in "ab"]
     module = small_module(walk, [state, state, state], initial)
     engine = qnn_ext.build(module, num_threads=1)
     harness = Harness(engine.export_c(tmp_path, "swap"), "-fsanitize=address,undefined")
@@ -258,9 +259,14 @@ def test_manifest_and_header_agree(every_level):
         assert one["code"]["flash"] > one["code"]["largest"] > 0 and one["code"]["stack"] > 0
 
 
-def test_the_same_export_twice(tmp_path):
+@pytest.fixture(scope="module")
+def engine():
+    """Built without machine code, as the command line does."""
+    return qnn_ext.build(module_of(FILE), "x86-64", num_threads=1, code=False)
+
+
+def test_the_same_export_twice(engine, tmp_path):
     """Equal bytes: exports can be compared, and kept in a repository."""
-    engine = qnn_ext.build(module_of(FILE), "x86-64", num_threads=1, code=False)
     first, second = (engine.export_c(tmp_path / name, "digits") for name in "ab")
     for file in first.files:
         if not file.endswith((".a", ".o")):
@@ -277,8 +283,7 @@ def test_loaded_engine_is_refused(tmp_path):
         qnn_ext.load(tmp_path / "digits.qnn").export_c(tmp_path / "c")
 
 
-def test_engine_without_code_does_not_run():
-    engine = qnn_ext.build(module_of(FILE), num_threads=1, code=False)
+def test_engine_without_code_does_not_run(engine):
     with pytest.raises(ArtifactError, match="code=False"):
         engine(*digits(module_of(FILE), 1))
 
@@ -292,8 +297,7 @@ def test_targets_of_two_architectures_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "problem"), [({"weights": "flash"}, "weights"), ({"threads": 0}, "threads"), ({"name": "9 ?"}, None)]
 )
-def test_options_are_checked(options, problem, tmp_path):
-    engine = qnn_ext.build(module_of(FILE), "x86-64", num_threads=1, code=False)
+def test_options_are_checked(engine, options, problem, tmp_path):
     if problem is None:
         assert engine.export_c(tmp_path, **options).name == "model_9"
         return
@@ -315,14 +319,12 @@ def test_names_become_identifiers():
 
 def test_literals_survive_the_compiler(tmp_path):
     texts = ['"\\?', "a\nb", "??/", "ü12", "\x001"]
-    values = np.asarray([1e-40, 0.1, 3.4028235e38, 1 / 255], np.float32)
+    numbers = np.asarray([1e-40, 0.1, 3.4028235e38, 1 / 255], np.float32)
     prints = "".join(f"fwrite({c_string(t)}, 1, sizeof {c_string(t)} - 1, stdout);" for t in texts)
-    floats = ", ".join(c_float(value) for value in values)
+    floats = ", ".join(c_float(number) for number in numbers)
     source, program = tmp_path / "main.c", tmp_path / "main"
-    source.write_text(
-        f"#include <stdio.h>\nint main(void) {{ float f[] = {{{floats}}}; {prints} fwrite(f, 4, {len(values)}, stdout); "
-        "return 0; }\n"
-    )
+    prints += "fwrite(f, 1, sizeof f, stdout);"
+    source.write_text(f"#include <stdio.h>\nint main(void) {{ float f[] = {{{floats}}}; {prints} return 0; }}\n")
     checked(compiler("x86_64"), "-Wall", "-Werror", source, "-o", program)
     found = subprocess.run([program], capture_output=True, check=True).stdout
-    assert found == "".join(texts).encode() + values.tobytes()
+    assert found == "".join(texts).encode() + numbers.tobytes()

@@ -27,7 +27,7 @@ from ...targets.features import sharing_of
 from ...targets.names import description_of
 from ..workers import SYMBOL, exposed
 from .barriers import barriers
-from .emit import HEADER, INT, Call, Emitter, below, calls_of, int32, is_parallel
+from .emit import HEADER, INT, Call, Emitter, below, calls_of, in_a_row, int32, is_parallel
 from .graph import Graph
 from .planning import Plan, plan
 from .storage import Loop, aligned
@@ -150,9 +150,7 @@ class _PlainEmitter(Emitter):
         index = tirx.Var("segment", "int32")
         self._numbers = {loop: self._stamps[int32(place)] for loop, place in self._places.items()}
         cases = [
-            tirx.IfThenElse(
-                tirx.EQ(index, int32(number)), tirx.SeqStmt([self._own_share(call) for call in calls]), None
-            )
+            tirx.IfThenElse(tirx.EQ(index, int32(number)), in_a_row([self._own_share(call) for call in calls]), None)
             for number, calls in enumerate(self._segments)
         ]
         return _exposed_function([*pointers, index, self._task, self._tasks], [*declared, *cases], symbol)
