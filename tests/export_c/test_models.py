@@ -8,7 +8,7 @@ import pytest
 import qnn_ext
 from qnn_ext import Interpreter
 from qnn_ext.targets.architectures import host_architecture
-from tests.arm.test_models import BUNDLED, FLOAT, digits
+from tests.arm.test_models import BUNDLED, FLOAT, REAL, digits
 from tests.cases.bundled import module_of
 from tests.export_c.libraries import Harness, compiler, emulated, example_outputs
 
@@ -77,3 +77,17 @@ def test_hwcap_chooses(cpus, cpu, chosen, tmp_path):
     harness = Harness(qnn_ext.build(module, cpus, num_threads=1, code=False).export_c(tmp_path))
     np.testing.assert_array_equal(harness([[image]], cpu=cpu)[0][0], Interpreter(module)(image), strict=True)
     assert harness.said.startswith(chosen)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", REAL)
+def test_real_models(models, name, tmp_path):
+    """XNNPACK's outputs, in two calls from the initial state each."""
+    path = models / "tflite" / f"{name}.tflite"
+    module = qnn_ext.from_tflite(path)
+    harness = Harness(qnn_ext.build(module, num_threads=1, code=False).export_c(tmp_path, "real"))
+    with np.load(path.with_suffix(".npz")) as arrays:
+        for trial in range(2):
+            inputs = [arrays[f"input{trial}_{i}"] for i in range(len(module.inputs))]
+            for i, output in enumerate(harness([inputs])[0]):
+                np.testing.assert_array_equal(output, arrays[f"xnnpack{trial}_{i}"], strict=True)
