@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ from tests.cases.loops import as_model, assembled
 from tests.compiling.program.small import small_module
 from tests.compiling.program.test_loops import case as loop_case
 from tests.compiling.program.test_loops import values
-from tests.export_c.libraries import Harness, checked, compiler, emulated
+from tests.export_c.libraries import Harness, checked, compiler, emulated, run
 
 pytestmark = pytest.mark.skipif(host_architecture() != "x86_64", reason="the libraries are for x86-64")
 FILE = "digits_cnn_int8.tflite"
@@ -93,6 +94,22 @@ def test_statuses_instead_of_crashes(every_level, tmp_path):
     library = every_level.folder / "libdigits.a"
     checked(compiler("x86_64"), *options, source, library, "-lm", "-o", program)
     assert checked(program) == "-1 -2 -3 -4 -1 -2 0 0 -1 -1 0 0"
+
+
+def test_example_refuses_odd_files(every_level, tmp_path):
+    """Files that are missing, too short, too long or folders, and a wrong number of them, under sanitizers."""
+    folder = tmp_path / "copy"
+    shutil.copytree(every_level.folder, folder)
+    checked("make", "-B", "CFLAGS=-O1 -fsanitize=address,undefined", "example", folder=folder)
+    for size in (0, 63, 64, 65, 4096):
+        (tmp_path / "input.bin").write_bytes(bytes(size))
+        done = run(folder / "example", tmp_path / "input.bin", tmp_path / "output.bin")
+        assert (done.returncode, done.stderr.endswith("must have 64 bytes\n")) == (int(size != 64), size != 64)
+    for inputs in ([tmp_path / "absent"], [tmp_path], [], [tmp_path / "input.bin"] * 2):
+        done = run(folder / "example", *inputs, tmp_path / "output.bin")
+        assert done.returncode in (1, 2) and "Sanitizer" not in done.stderr
+    done = run(folder / "example", tmp_path / "input.bin", tmp_path / "absent" / "output.bin")
+    assert done.returncode == 1 and "Sanitizer" not in done.stderr
 
 
 def test_python_wrapper_needs_no_tvm(every_level, tmp_path):
@@ -269,7 +286,7 @@ def test_the_same_export_twice(engine, tmp_path):
     """Equal bytes: exports can be compared, and kept in a repository."""
     first, second = (engine.export_c(tmp_path / name, "digits") for name in "ab")
     for file in first.files:
-        if not file.endswith((".a", ".o")):
+        if not file.endswith(".a"):
             assert (first.folder / file).read_bytes() == (second.folder / file).read_bytes(), file
     assert first.library.checksum == second.library.checksum
 
@@ -286,6 +303,14 @@ def test_loaded_engine_is_refused(tmp_path):
 def test_engine_without_code_does_not_run(engine):
     with pytest.raises(ArtifactError, match="code=False"):
         engine(*digits(module_of(FILE), 1))
+
+
+def test_what_sorts_is_refused_by_name(tmp_path):
+    module = small_module(lambda builder, params: [relax.op.sort(params[0])], [((16,), "float32")])
+    for code in (True, False):
+        with pytest.raises(TargetError, match=r"cannot be one C function: .*sort"):
+            qnn_ext.build(module, num_threads=1, code=code).export_c(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_targets_of_two_architectures_are_refused(tmp_path):
