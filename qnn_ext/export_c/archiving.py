@@ -20,6 +20,8 @@ def archive(
 
     Raises ArtifactError if a shared library is wanted and cannot be made, or if the compiler refuses the sources.
     """
+    for suffix in (".a", ".so"):
+        (folder / f"lib{name}{suffix}").unlink(missing_ok=True)  # of an earlier export
     try:
         compiler = compiler_for(architecture)
         archiver = _archiver(compiler)
@@ -28,10 +30,8 @@ def archive(
             raise
         return [], str(error)
     _run([*compiler, "-std=gnu11", "-O2", "-fPIC", "-c", "-o", f"{name}.o", f"{name}.c"], folder)
-    library = folder / f"lib{name}.a"
-    library.unlink(missing_ok=True)
-    _run([*archiver, "rcs", library.name, f"{name}.o", *objects], folder)
-    made = [f"{name}.o", library.name]
+    _run([*archiver, "rcs", f"lib{name}.a", f"{name}.o", *objects], folder)
+    made = [f"{name}.o", f"lib{name}.a"]
     if shared:
         options = [f"-Wl,--version-script={name}.map", "-Wl,--gc-sections", "-s", *(["-lm"] if math else [])]
         _run([*compiler, "-shared", "-o", f"lib{name}.so", f"{name}.o", *objects, *options], folder)

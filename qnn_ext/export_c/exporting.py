@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ def _context(library: Library, weights_file: str, symbols: Sequence[str], object
     return {
         "name": name,
         "U": name.upper(),
-        "source": Path(model.source).name,
+        "source": re.sub(r"[^\w .+-]", "_", Path(model.source).name),  # it stands in comments
         "version": VERSION,
         "format": FORMAT,
         "checksum": library.checksum,

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -328,6 +329,22 @@ def test_options_are_checked(engine, options, problem, tmp_path):
         return
     with pytest.raises(QnnError, match=problem):
         engine.export_c(tmp_path, **options)
+
+
+def test_hostile_names_stay_text(tmp_path):
+    """Names are the file's, and stand in comments, strings and docstrings; a model may have no weights."""
+    module = small_module(lambda builder, params: [relax.op.add(params[0], params[1])], [((4,), "int32")] * 2)
+    names = ('*/ #error "x" /*', '"""\n\';?' + chr(92)), ("*/#error",)
+    inputs = tuple(replace(spec, name=name) for spec, name in zip(module.inputs, names[0], strict=True))
+    outputs = tuple(replace(spec, name=name) for spec, name in zip(module.outputs, names[1], strict=True))
+    module = replace(module, inputs=inputs, outputs=outputs, source='a*/"""b\n.tflite')
+    exported = qnn_ext.build(module, num_threads=1, code=False).export_c(tmp_path, shared=True)
+    given = [np.arange(4, dtype=np.int32), np.full(4, 7, np.int32)]
+    np.testing.assert_array_equal(Harness(exported)([given])[0][0], sum(given))
+    python = (tmp_path / f"{exported.name}.py").read_text()
+    scope: dict = {"__file__": str(tmp_path / "x.py"), "__name__": "x"}
+    exec(compile(python, "x.py", "exec"), scope)
+    assert [spec.name for spec in scope["INPUTS"] + scope["OUTPUTS"]] == [*names[0], *names[1]]
 
 
 # ---- names and literals ------------------------------------------------------------------------------------------

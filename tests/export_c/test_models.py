@@ -21,7 +21,7 @@ def engine_of(file: str) -> qnn_ext.Engine:
     return qnn_ext.build(module_of(file), num_threads=1)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("weights", ["embedded", "file"])
 @pytest.mark.parametrize("file", [*BUNDLED, *FLOAT])
 def test_the_engines_bits(file, weights, tmp_path):
@@ -34,7 +34,7 @@ def test_the_engines_bits(file, weights, tmp_path):
         np.testing.assert_array_equal(outputs[0], engine(*inputs), strict=True)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.sampled("target")
 @pytest.mark.parametrize("target", CROSS)
 @pytest.mark.parametrize("file", [*BUNDLED, *FLOAT])

@@ -29,7 +29,7 @@ from ..workers import SYMBOL, exposed
 from .barriers import barriers
 from .emit import HEADER, INT, Call, Emitter, below, calls_of, in_a_row, int32, is_parallel
 from .graph import Graph
-from .planning import Plan, plan
+from .planning import plan
 from .storage import Loop, aligned
 
 
@@ -59,12 +59,6 @@ def compile_plain(mod: IRModule, target: Target, prefix: str, launch: str, threa
     emitter = _PlainEmitter(calls, layout.workspace, layout.weights, target)
     module = emitter.plain_module(functions, prefix, launch)
     return PlainProgram(object_of(module, target), planned.weights, layout, emitter.shared)
-
-
-def plan_of(mod: IRModule, target: Target) -> Plan:
-    """The plan of `compile_plain` for a single thread."""
-    started = sharing_of(target).launch
-    return plan(mod, Target({**description_of(target), THREADS: 1}), plain_header_bytes, started, started)
 
 
 def plain_header_bytes(graph: Graph) -> int:
