@@ -113,6 +113,24 @@ def test_example_refuses_odd_files(every_level, tmp_path):
     assert done.returncode == 1 and "Sanitizer" not in done.stderr
 
 
+def test_cmake_builds_it(every_level, tmp_path):
+    """On its own, and as a part of somebody's project."""
+    if not shutil.which("cmake"):
+        pytest.skip("cmake is not installed")
+    (tmp_path / "main.c").write_text('#include "digits.h"\nint main(void) { return digits_workspace_bytes() == 0; }\n')
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(mine C)\n"
+        f"add_subdirectory({every_level.folder} digits)\nadd_executable(mine main.c)\n"
+        "target_link_libraries(mine digits)\n"
+    )
+    for source, program in ((every_level.folder, "example"), (tmp_path, "mine")):
+        build = tmp_path / program
+        checked("cmake", "-S", source, "-B", build)
+        checked("cmake", "--build", build)
+        assert (build / program).is_file()
+    checked(tmp_path / "mine" / "mine")
+
+
 def test_python_wrapper_needs_no_tvm(every_level, tmp_path):
     """Two models on two threads of a Python that can import neither TVM nor qnn_ext."""
     images = digits(module_of(FILE), 8)
