@@ -105,11 +105,9 @@ def _reduction(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]
 
 
 def _extreme_position(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """The first position of the extreme; floats are compared as in TVM, because NaN has no order."""
+    """The first position of the extreme; the first NaN is beyond all numbers, as in NumPy and PyTorch."""
 
     def evaluate(call: relax.Call, data: np.ndarray) -> np.ndarray:
-        if data.dtype.kind == "f":
-            return np.maximum(evaluate_with_tvm(call, [data]), 0)  # −1 if all are infinite
         axis = None if call.attrs.axis is None else int(call.attrs.axis)
         return np.asarray(function(data, axis=axis, keepdims=bool(call.attrs.keepdims)))
 

@@ -83,3 +83,10 @@ def cases() -> Iterator[Case]:
         yield case(name, getattr(torch, name), [[FLOATS, FLOATS[::-1].copy()]])
     for name in ("amax", "amin"):
         yield case(name, lambda x, name=name: getattr(torch, name)(x, 1), [[np.resize(FLOATS, (3, 19))]])
+    late = np.where(np.isnan(FLOATS), np.inf, FLOATS)
+    late[[7, 11]] = np.nan
+    rows = np.stack([np.resize(FLOATS, 19), late, np.full(19, -np.inf, np.float32)])
+    for name, script in ((name, script) for name in ("argmax", "argmin") for script in (False, True)):
+        yield case(
+            name, lambda x, name=name: getattr(torch, name)(x, 1), [[np.resize(FLOATS, (3, 19))], [rows]], script
+        )

@@ -1,20 +1,22 @@
 """The first position of the largest or smallest value: argmax and argmin.
 
 In a row of 8-bit values, value and position form one 16-bit key, with the position in the low byte, so that the
-smallest key of a row decides both; x86 finds the smallest of eight in one instruction. Other cases use TVM's reduction.
+smallest key of a row decides both; x86 finds the smallest of eight in one instruction. Other cases compare one value
+after another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ...numerics.tir import is_number
 from ...targets.features import current_backend
 from .nest import nest
 from .rows import unravel
@@ -40,10 +42,42 @@ def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
 
 
 def searched_position(x: te.Tensor, axis: int | None, largest: bool, keepdims: bool) -> te.Tensor:
-    """int64 positions along any axis or, for None, in the whole tensor. TVM finds no position, −1, if all values equal
-    its search's initial value, the least or greatest of their dtype; the first position is used then."""
-    found = (topi.argmax if largest else topi.argmin)(x, axis, keepdims)
-    return te.compute(found.shape, lambda *i: tirx.max(found(*i), tirx.const(0, found.dtype)), name="position")
+    """int64 positions along any axis or, for None, in the whole tensor; the first NaN is beyond all numbers."""
+    shape = [int(size) for size in x.shape]
+    if axis is None:
+        x, axis, kept = topi.reshape(x, [prod(shape)]), 0, [1] * len(shape)
+    else:
+        axis %= len(shape)
+        kept = [1 if place == axis else size for place, size in enumerate(shape)]
+    position = te.reduce_axis((0, int(x.shape[axis])), name="position")
+    others = [*x.shape[:axis], *x.shape[axis + 1 :]]
+
+    def found(*indices: Expr) -> Expr:
+        place = [*indices[:axis], position.var, *indices[axis:]]
+        return _first_beyond(largest)((position.var.astype("int64"), x(*place)), axis=position)
+
+    positions = te.compute(others, found, name="extreme")[0]
+    return topi.reshape(positions, kept) if keepdims else positions
+
+
+def _first_beyond(largest: bool) -> Any:
+    """A reducer to position and value of the first extreme, given in their order."""
+
+    def combine(best: tuple[Expr, Expr], new: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
+        (place, value), (other_place, other) = best, new
+        beyond = other > value if largest else other < value
+        if "float" in str(value.ty.dtype):
+            # a conjunction would negate the comparison that tells NaN, which turns it around
+            beyond = tirx.Select(is_number(other), beyond, is_number(value))
+        return tirx.Select(beyond, other_place, place), tirx.Select(beyond, other, value)
+
+    def identity(place_dtype: str, dtype: str) -> tuple[Expr, Expr]:
+        first = tirx.const(0, place_dtype)
+        if "float" in dtype:
+            return first, tirx.const(-inf if largest else inf, dtype)
+        return first, (tirx.min_value if largest else tirx.max_value)(dtype)
+
+    return te.comm_reducer(combine, identity, name="first_beyond")
 
 
 def _nest(ins: list[Any], outs: list[Any], shape: list[int], keepdims: bool, largest: bool) -> Any:
