@@ -75,6 +75,13 @@ def convert_composite(node: Node) -> list[relax.Expr]:
     return _run(node, graph, values)
 
 
+@converter("CALL", max_version=1)
+def convert_call(node: Node) -> list[relax.Expr]:
+    """What a subgraph computes."""
+    values = [node.input(index) for index in range(node.input_count)]
+    return _run(node, _subgraph(node, "subgraph", len(values), len(node.operator.outputs)), values)
+
+
 def _run(node: Node, graph: Subgraph, values: Sequence[relax.Expr]) -> list[relax.Expr]:
     """A subgraph's results, run once by a node."""
     with node.assembly.variables.owned(graph.index):

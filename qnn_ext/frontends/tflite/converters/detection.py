@@ -1,4 +1,5 @@
-"""TFLite_Detection_PostProcess: from box encodings and class scores to a fixed number of detections, in float32."""
+"""TFLite_Detection_PostProcess, from box encodings and class scores to a fixed number of detections, and
+NON_MAX_SUPPRESSION_V4 and _V5, in float32."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from tvm import relax
 from .... import op as qnn
 from ....module import FloatNote
 from ....op.base import constant
+from ..integers import require_dtype
 from ..node import Node
 from ..registry import converter
 from .shape import block, check_elements, reshape
@@ -215,3 +217,52 @@ def _regular(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options
         reshape(node, _zero_unless(node, valid, points), [1, total]),
         _count(node, valid),
     ]
+
+
+# ---- NON_MAX_SUPPRESSION -----------------------------------------------------------------------------------------
+
+
+@converter("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", max_version=1)
+def convert_non_max_suppression(node: Node) -> list[relax.Expr]:
+    """(indices, number of them), of V5 (indices, scores, number of them); what follows the last one is 0.
+
+    Boxes of equal scores come in their order; LiteRT leaves that order to a heap."""
+    emit, boxes = node.emit, node.shape(0)
+    if len(boxes) != 2 or boxes[1] != 4 or not boxes[0] or node.shape(1) != boxes[:1]:
+        raise node.malformed(f"boxes of shape {boxes} and scores of shape {node.shape(1)} must be (N, 4) and (N)")
+    for index in (0, 1):
+        require_dtype(node, node.dtype(index), "float32")
+    iou, least = (_threshold(node, index) for index in (3, 4))
+    has_scores = node.operator.name.endswith("V5")
+    if has_scores and _threshold(node, 5) != 0:
+        raise node.unsupported("scores that overlapping boxes lower (a sigma other than 0)")
+    if not 0 < iou <= 1:
+        raise node.unsupported(f"an overlap threshold of {iou}; it must be above 0 and at most 1")
+    most = node.integer(2)
+    check_elements(node, (most,), "folded")
+    if most < 1:
+        raise node.unsupported(f"at most {most} boxes; it must be at least one")
+    by_class = reshape(node, node.input(1), [1, boxes[0]])
+    # `non_max_suppression` takes scores of at least the threshold, this operator those above it
+    above = float(np.nextafter(np.float32(least), np.float32(np.inf)))
+    chosen = reshape(node, emit(qnn.non_max_suppression(_sorted_corners(node), by_class, most, above, iou)), [most])
+    valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
+    count = emit(relax.op.sum(emit(relax.op.astype(valid, "int32"))))
+    indices = emit(relax.op.where(valid, chosen, constant(np.int32(0))))
+    if not has_scores:
+        return [indices, count]
+    return [indices, _zero_unless(node, valid, _take(node, node.input(1), chosen)), count]
+
+
+def _threshold(node: Node, index: int) -> float:
+    value = node.constant(index)
+    if value.size != 1 or value.dtype != np.float32:
+        raise node.malformed(f"input {index} must be one float32, found {value.dtype} {value.shape}")
+    return float(value.reshape(()))
+
+
+def _sorted_corners(node: Node) -> relax.Expr:
+    """ymin, xmin, ymax, xmax from any two opposite corners."""
+    first, second = (block(node, node.input(0), [1], [begin], [begin + 2], [1]) for begin in (0, 2))
+    ends = [node.emit(function(first, second)) for function in (relax.op.minimum, relax.op.maximum)]
+    return node.emit(relax.op.concat(ends, axis=1))

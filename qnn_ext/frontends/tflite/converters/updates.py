@@ -1,0 +1,172 @@
+"""DYNAMIC_UPDATE_SLICE, SCATTER_ND, EMBEDDING_LOOKUP, REVERSE_SEQUENCE, MATRIX_DIAG, MATRIX_SET_DIAG: elements written
+to, or read from, places that other tensors name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from ....op.base import constant, constant_value, shape_of
+from ...run_time import checked_indices
+from ..integers import require_dtype, same_dtype
+from ..node import Node
+from ..registry import converter
+from .shape import block, check_elements, reshape
+
+_INDICES = ("int32", "int64")
+
+
+# ---- DYNAMIC_UPDATE_SLICE ----------------------------------------------------------------------------------------
+
+
+@converter("DYNAMIC_UPDATE_SLICE", max_version=4)
+def convert_dynamic_update_slice(node: Node) -> relax.Expr:
+    """x with x[s₀:s₀+u₀, s₁:s₁+u₁, …] replaced by an update of shape (u₀, u₁, …). A start is moved so that the update
+    stays inside."""
+    shape, size, starts = node.shape(0), node.shape(1), node.shape(2)
+    same_dtype(node, 0, 1)
+    if len(size) != len(shape) or starts != (len(shape),) or any(u > n for u, n in zip(size, shape, strict=True)):
+        raise node.malformed(f"an update of shape {size} at {starts} positions of data of shape {shape}")
+    require_dtype(node, node.dtype(2), *_INDICES)
+    room = np.array(shape, np.int64) - size
+    start = node.emit(relax.op.clip(node.emit(relax.op.astype(node.input(2), "int64")), 0, int(room.max(initial=0))))
+    start = node.emit(relax.op.minimum(start, constant(room)))
+    known = constant_value(node.input(2))
+    if known is not None:
+        start = constant(np.clip(known.astype(np.int64), 0, room))
+    update, mask = node.input(1), None
+    for axis in np.flatnonzero(room):
+        update, inside = _spread(node, update, start, int(axis), shape[axis])
+        mask = inside if mask is None else node.emit(relax.op.logical_and(mask, inside))
+    return update if mask is None else relax.op.where(mask, update, node.input(0))
+
+
+def _spread(node: Node, update: relax.Expr, start: relax.Expr, axis: int, size: int) -> tuple[relax.Expr, relax.Expr]:
+    """The update along an axis of the data: for each place the element of the update that lands there, or any other
+    one; and, as a tensor that broadcasts, whether one does."""
+    rank, length = len(shape_of(update)), shape_of(update)[axis]
+    check_elements(node, (size,), "folded")
+    first = block(node, start, [0], [axis], [axis + 1], [1])
+    place = node.emit(relax.op.subtract(constant(np.arange(size, dtype=np.int64)), first))
+    taken = node.emit(relax.op.take(update, place, axis=axis, mode="clip"))
+    inside = node.emit(
+        relax.op.logical_and(
+            node.emit(relax.op.greater_equal(place, constant(np.int64(0)))),
+            node.emit(relax.op.less(place, constant(np.int64(length)))),
+        )
+    )
+    return taken, reshape(node, inside, [size if number == axis else 1 for number in range(rank)])
+
+
+# ---- SCATTER_ND, EMBEDDING_LOOKUP --------------------------------------------------------------------------------
+
+
+@converter("SCATTER_ND", max_version=1)
+def convert_scatter_nd(node: Node) -> relax.Expr:
+    """out[indices[i…, 0], …, indices[i…, k − 1], q…] = Σ updates[i…, q…], and 0 elsewhere: stored values, whatever
+    their zero point is."""
+    indices, updates = node.shape(0), node.shape(1)
+    shape = check_elements(node, node.integers(2), "folded")
+    depth = indices[-1] if indices else 0
+    if not 1 <= depth <= len(shape) or updates != (*indices[:-1], *shape[depth:]):
+        raise node.malformed(f"indices of shape {indices} and updates of shape {updates} do not match a shape {shape}")
+    dtype = node.dtype(1)
+    require_dtype(node, node.dtype(0), "int32")
+    require_dtype(node, dtype, "float32", "int8", "uint8", "int32", "int64", "bool")
+    places = node.emit(relax.op.astype(checked_indices(node.emit, node.input(0), shape[:depth], node.label), "int64"))
+    wide = "int32" if dtype in ("int8", "uint8", "bool") else dtype
+    zeros = node.emit(relax.op.zeros(shape, wide))
+    terms = node.emit(relax.op.astype(node.input(1), wide)) if wide != dtype else node.input(1)
+    sums = node.emit(relax.op.scatter_nd(zeros, places, terms, "add"))
+    return sums if wide == dtype else relax.op.astype(sums, dtype)
+
+
+@converter("EMBEDDING_LOOKUP", max_version=4)
+def convert_embedding_lookup(node: Node) -> relax.Expr:
+    """The rows of a table; those of a quantized table become real values where the result is float."""
+    shape = node.shape(1)
+    if len(node.shape(0)) != 1 or not shape or not shape[0]:
+        raise node.malformed(f"row numbers of shape {node.shape(0)} for a table of shape {shape}")
+    require_dtype(node, node.dtype(0), *_INDICES)
+    rows = checked_indices(node.emit, node.input(0), shape[0], node.label)
+    taken = node.emit(relax.op.take(node.input(1), rows, axis=0, mode="clip"))
+    if node.dtype(1) == node.output_tensor().dtype:
+        return taken
+    if node.output_tensor().dtype != "float32" or not node.is_quantized(1) or node.qparams(1).zero_point.any():
+        raise node.unsupported(f"a table of {node.dtype(1)} and a result of {node.output_tensor().dtype}")
+    qparams = node.qparams(1)
+    scale = constant(qparams.scale.astype(np.float32))
+    if qparams.per_channel:
+        if qparams.axis != 0:
+            raise node.unsupported(f"scales along axis {qparams.axis} of the table; they must be one for each row")
+        scale = node.emit(relax.op.take(scale, rows, axis=0, mode="clip"))
+        scale = reshape(node, scale, [shape_of(rows)[0], *[1] * (len(shape) - 1)])
+    return relax.op.multiply(node.emit(relax.op.astype(taken, "float32")), scale)
+
+
+# ---- REVERSE_SEQUENCE --------------------------------------------------------------------------------------------
+
+
+@converter("REVERSE_SEQUENCE", max_version=1)
+def convert_reverse_sequence(node: Node) -> relax.Expr:
+    """For each sample b, its first lengths[b] steps in reverse order, the others as they are."""
+    shape, rank = node.shape(0), len(node.shape(0))
+    steps, batch = int(node.options["seq_dim"]), int(node.options["batch_dim"])
+    if not (0 <= steps < rank and 0 <= batch < rank and steps != batch) or node.shape(1) != (shape[batch],):
+        raise node.malformed(f"sequences along axis {steps}, samples along axis {batch} of data of shape {shape}")
+    require_dtype(node, node.dtype(0), "float32", "uint8", "int16", "int32", "int64")
+    require_dtype(node, node.dtype(1), *_INDICES)
+    lengths = checked_indices(node.emit, node.input(1), shape[steps] + 1, node.label)
+    return reversed_sequences(node, node.input(0), lengths, steps, batch)
+
+
+def reversed_sequences(node: Node, x: relax.Expr, lengths: relax.Expr, steps: int, batch: int) -> relax.Expr:
+    """x[…, b, …, lengths[b] − 1 − t, …] where t < lengths[b], and x elsewhere."""
+    shape = shape_of(x)
+    count, length = shape[batch], shape[steps]
+    check_elements(node, (count, length), "folded")
+    column = reshape(node, node.emit(relax.op.astype(lengths, "int64")), [count, 1])
+    times = constant(np.arange(length, dtype=np.int64))
+    mirrored = node.emit(relax.op.subtract(node.emit(relax.op.subtract(column, constant(np.int64(1)))), times))
+    places = node.emit(relax.op.where(node.emit(relax.op.less(times, column)), mirrored, times))
+    first_rows = constant((np.arange(count, dtype=np.int64) * length).reshape(-1, 1))
+    places = reshape(node, node.emit(relax.op.add(places, first_rows)), [count * length])
+    order = [batch, steps, *(axis for axis in range(len(shape)) if axis not in (batch, steps))]
+    moved = node.emit(relax.op.permute_dims(x, order))
+    rows = reshape(node, moved, [count * length, math.prod(shape) // max(count * length, 1)])
+    taken = node.emit(relax.op.take(rows, places, axis=0, mode="clip"))
+    return relax.op.permute_dims(reshape(node, taken, shape_of(moved)), [int(axis) for axis in np.argsort(order)])
+
+
+# ---- MATRIX_DIAG, MATRIX_SET_DIAG --------------------------------------------------------------------------------
+
+
+def _with_diagonal(node: Node, matrices: relax.Expr, diagonals: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    """Matrices of a shape with other elements on their main diagonals, a vector for each."""
+    *batch, rows, columns = check_elements(node, shape, "folded")
+    vector = reshape(node, diagonals, [*batch, min(rows, columns), 1])
+    if rows > columns:
+        vector = node.emit(relax.op.nn.pad(vector, [*[0] * (2 * len(batch)), 0, rows - columns, 0, 0]))
+    return relax.op.where(constant(np.eye(rows, columns, dtype=bool)), vector, matrices)
+
+
+@converter("MATRIX_DIAG", max_version=1)
+def convert_matrix_diag(node: Node) -> relax.Expr:
+    """Square matrices with these diagonals and zeros elsewhere."""
+    shape, dtype = node.shape(0), node.dtype()
+    if not shape:
+        raise node.malformed("a diagonal without dimensions")
+    return _with_diagonal(node, constant(np.zeros((), dtype)), node.input(0), [*shape, shape[-1]])
+
+
+@converter("MATRIX_SET_DIAG", max_version=1)
+def convert_matrix_set_diag(node: Node) -> relax.Expr:
+    """Matrices with these main diagonals."""
+    shape, diagonal = node.shape(0), node.shape(1)
+    same_dtype(node, 0, 1)
+    if len(shape) < 2 or diagonal != (*shape[:-2], min(shape[-2:])):
+        raise node.malformed(f"diagonals of shape {diagonal} for matrices of shape {shape}")
+    return _with_diagonal(node, node.input(0), node.input(1), shape)
