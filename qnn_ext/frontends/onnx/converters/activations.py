@@ -52,6 +52,15 @@ def activation_functions(node: Node, usual: Sequence[str]) -> list[Function]:
     return functions
 
 
+def activation(node: Node, name: str, parameters: Sequence[float]) -> Function:
+    """The function of this name with its alpha and beta. Raises ModelFormatError for unknown names."""
+    found = _ACTIVATIONS.get(name.lower())
+    if found is None:
+        raise node.malformed(f"unknown activation {name!r}; known are {', '.join(sorted(_ACTIVATIONS))}")
+    alpha, beta = (float(value or 0) for value in (*parameters, *found.defaults[len(parameters) :], 0.0, 0.0)[:2])
+    return partial(found.compute, node.emit, alpha=alpha, beta=beta)
+
+
 # ---- formulas ----------------------------------------------------------------------------------------------------
 
 

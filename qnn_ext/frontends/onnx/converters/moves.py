@@ -8,6 +8,8 @@ from tvm import relax
 from ....limits import check_elements
 from ....op.base import constant, constant_value, normalize_axis
 from ...building import padded
+from ...reversal import reversed_sequences
+from ...run_time import checked_indices
 from ..fallback import convert_with_tvm
 from ..indices import index_input
 from ..node import Node
@@ -160,6 +162,17 @@ def cumsum(node: Node) -> relax.Expr:
         data = node.emit(relax.op.flip(data, axis))
     total = node.emit(relax.op.cumsum(data, axis, exclusive=bool(node.attribute("exclusive", 0))))
     return relax.op.flip(total, axis) if node.attribute("reverse", 0) else total
+
+
+@converter("ReverseSequence", since=10)
+def reverse_sequence(node: Node) -> relax.Expr:
+    """For each sample, its first steps in reverse order, as many as its length says, the others as they are."""
+    shape = node.shape(0)
+    steps, batch = int(node.attribute("time_axis", 0)), int(node.attribute("batch_axis", 1))
+    if {steps, batch} != {0, 1} or len(shape) < 2 or node.shape(1) != (shape[batch],):
+        raise node.malformed(f"lengths of shape {node.shape(1)}, time axis {steps} and batch axis {batch} of {shape}")
+    lengths = checked_indices(node.emit, node.input(1), shape[steps] + 1, node.label)
+    return reversed_sequences(node.emit, node.input(0), lengths, steps, batch)
 
 
 @converter("DepthToSpace", since=1)

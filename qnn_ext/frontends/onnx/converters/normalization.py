@@ -129,3 +129,18 @@ def rms_normalization(node: Node) -> relax.Expr:
     if dtype != "float32":
         unit = node.emit(relax.op.astype(unit, dtype))
     return relax.op.multiply(unit, node.input(1))
+
+
+@converter("LpNormalization")
+def lp_normalization(node: Node) -> relax.Expr:
+    """x / ‖x‖ₚ along an axis, p = 1 or 2; zeros stay zeros."""
+    p, axis = int(node.attribute("p", 2)), normalize_axis(node.attribute("axis", -1), len(node.shape(0)))
+    if p not in (1, 2):
+        raise node.malformed(f"p must be 1 or 2, found {p}")
+    x, zero = node.input(0), constant(np.zeros((), node.dtype(0)))
+    terms = node.emit(relax.op.abs(x) if p == 1 else relax.op.multiply(x, x))
+    norm = node.emit(relax.op.sum(terms, [axis], keepdims=True))
+    if p == 2:
+        norm = node.emit(relax.op.sqrt(norm))
+    quotient = node.emit(relax.op.divide(x, norm))
+    return relax.op.where(node.emit(relax.op.equal(norm, zero)), zero, quotient)

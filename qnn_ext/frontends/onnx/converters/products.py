@@ -1,4 +1,4 @@
-"""Float convolutions and products: Conv, ConvTranspose, Gemm, Einsum. Integer arithmetic is derived by later passes."""
+"""Float convolutions and products: Conv, ConvTranspose, Gemm, Einsum, Col2Im. Passes make integers of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import math
 import numpy as np
 from tvm import relax
 
+from ....limits import charge
 from ....op.base import constant, shape_of
 from ..node import Node
-from ..registry import converter
+from ..registry import MICROSOFT, converter
+from .activations import activation
 from .geometry import window
 
 _LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "OIHW", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
@@ -52,6 +54,31 @@ def conv(node: Node) -> relax.Expr:
         kernel_layout=kernel_layout,
     )
     return _with_bias(node, node.emit(product), rank)
+
+
+@converter("FusedConv", domain=MICROSOFT)
+def fused_conv(node: Node) -> relax.Expr:
+    """A convolution plus its bias, plus a tensor of its shape if there is one, through an activation."""
+    result = node.emit(conv(node))
+    if node.has_input(3):
+        result = node.emit(relax.op.add(result, node.input(3)))
+    return _activated(node, result, node.attribute("activation_params", []))
+
+
+@converter("FusedGemm", domain=MICROSOFT)
+def fused_gemm(node: Node) -> relax.Expr:
+    """Gemm through an activation."""
+    names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
+    return _activated(node, node.emit(gemm(node)), [node.attribute(name) for name in names if name in node.attributes])
+
+
+def _activated(node: Node, x: relax.Expr, parameters: list[float]) -> relax.Expr:
+    name = str(node.attribute("activation", ""))
+    if name.lower() == "clip":
+        if len(parameters) != 2:
+            raise node.malformed(f"the activation Clip needs its two bounds, found {parameters}")
+        return relax.op.clip(x, *map(float, parameters))
+    return activation(node, name, parameters)(x) if name else x
 
 
 @converter("ConvTranspose")
@@ -134,6 +161,39 @@ def gemm(node: Node) -> relax.Expr:
     if beta != 1.0:
         summand = node.emit(relax.op.multiply(summand, constant(np.asarray(beta, dtype))))
     return relax.op.add(product, summand)
+
+
+@converter("Col2Im", since=18)
+def col2im(node: Node) -> relax.Expr:
+    """Windows, added up where they lie in the image: a transposed convolution of each channel with ones at the places
+    of its window."""
+    image, kernel = node.integers(1), node.integers(2)
+    shape, size = node.shape(0), math.prod(kernel)
+    if len(image) != 2 or len(kernel) != 2:
+        raise node.unsupported(f"an image of shape {image} and a window of shape {kernel}; supported: two dimensions")
+    if len(shape) != 3 or min(*image, *kernel) < 1 or shape[1] % size:
+        raise node.malformed(f"data of shape {shape} for windows of shape {kernel}")
+    geometry = window(node, image, kernel)
+    low, high = geometry.padding[:2], geometry.padding[2:]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, geometry.dilation, strict=True)]
+    room = [n + a + b - r for n, a, b, r in zip(image, low, high, reach, strict=True)]
+    blocks = [free // stride + 1 for free, stride in zip(room, geometry.strides, strict=True)]
+    if min(room) < 0 or math.prod(blocks) != shape[2]:
+        raise node.malformed(f"{shape[2]} windows of shape {kernel} do not match an image of shape {image}")
+    channels = shape[1] // size
+    charge((shape[1], size), node.label)
+    places = np.tile(np.eye(size, dtype=node.dtype(0)), (channels, 1)).reshape(shape[1], 1, *kernel)
+    return relax.op.nn.conv2d_transpose(
+        node.emit(relax.op.reshape(node.input(0), (shape[0], shape[1], *blocks))),
+        constant(places),
+        strides=geometry.strides,
+        padding=geometry.padding,
+        output_padding=[free % stride for free, stride in zip(room, geometry.strides, strict=True)],
+        dilation=geometry.dilation,
+        groups=channels,
+        data_layout="NCHW",
+        kernel_layout="IOHW",
+    )
 
 
 @converter("Einsum")

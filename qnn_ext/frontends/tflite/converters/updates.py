@@ -3,13 +3,13 @@ to, or read from, places that other tensors name."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from tvm import relax
 
 from ....op.base import constant, constant_value, shape_of
+from ...reversal import reversed_sequences
 from ...run_time import checked_indices
 from ..integers import require_dtype, same_dtype
 from ..node import Node
@@ -120,25 +120,7 @@ def convert_reverse_sequence(node: Node) -> relax.Expr:
     require_dtype(node, node.dtype(0), "float32", "uint8", "int16", "int32", "int64")
     require_dtype(node, node.dtype(1), *_INDICES)
     lengths = checked_indices(node.emit, node.input(1), shape[steps] + 1, node.label)
-    return reversed_sequences(node, node.input(0), lengths, steps, batch)
-
-
-def reversed_sequences(node: Node, x: relax.Expr, lengths: relax.Expr, steps: int, batch: int) -> relax.Expr:
-    """x[…, b, …, lengths[b] − 1 − t, …] where t < lengths[b], and x elsewhere."""
-    shape = shape_of(x)
-    count, length = shape[batch], shape[steps]
-    check_elements(node, (count, length), "folded")
-    column = reshape(node, node.emit(relax.op.astype(lengths, "int64")), [count, 1])
-    times = constant(np.arange(length, dtype=np.int64))
-    mirrored = node.emit(relax.op.subtract(node.emit(relax.op.subtract(column, constant(np.int64(1)))), times))
-    places = node.emit(relax.op.where(node.emit(relax.op.less(times, column)), mirrored, times))
-    first_rows = constant((np.arange(count, dtype=np.int64) * length).reshape(-1, 1))
-    places = reshape(node, node.emit(relax.op.add(places, first_rows)), [count * length])
-    order = [batch, steps, *(axis for axis in range(len(shape)) if axis not in (batch, steps))]
-    moved = node.emit(relax.op.permute_dims(x, order))
-    rows = reshape(node, moved, [count * length, math.prod(shape) // max(count * length, 1)])
-    taken = node.emit(relax.op.take(rows, places, axis=0, mode="clip"))
-    return relax.op.permute_dims(reshape(node, taken, shape_of(moved)), [int(axis) for axis in np.argsort(order)])
+    return reversed_sequences(node.emit, node.input(0), lengths, steps, batch)
 
 
 # ---- MATRIX_DIAG, MATRIX_SET_DIAG --------------------------------------------------------------------------------

@@ -1,0 +1,149 @@
+"""STFT, DFT, the windows of HannWindow and its kin, and MelWeightMatrix.
+
+A transform is a product with the matrix of the complex exponentials, which is made in float64 and rounded once; complex
+tensors have their real and imaginary parts along the last axis, as ONNX stores them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ....limits import charge, check_elements
+from ....op.base import constant, normalize_axis, shape_of
+from ..node import Node
+from ..registry import converter
+from ..tensors import dtype_name
+
+_FLOATS = ("float32", "float64")
+
+
+def _exponentials(node: Node, length: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """cos and −sin of 2π k n / length, each (n < length, k < bins)."""
+    charge((2, length, bins), node.label)
+    turns = np.arange(length)
+    angles = (2 * np.pi / max(length, 1)) * (np.outer(turns, turns[:bins]) % max(length, 1))
+    return np.cos(angles), -np.sin(angles)
+
+
+def _one(node: Node, index: int) -> int:
+    """A constant input that is one integer."""
+    values = node.integers(index)
+    if len(values) != 1:
+        raise node.malformed(f"input {index} ('{node.input_name(index)}') must be one integer, found {values}")
+    return values[0]
+
+
+# ---- STFT --------------------------------------------------------------------------------------------------------
+
+
+@converter("STFT", since=17)
+def stft(node: Node) -> relax.Expr:
+    """y[b, t, k] = Σ window[n] · x[b, t · step + n] · exp(−2πi k n / length): a convolution with the exponentials,
+    which have the window's factors. (batch, frames, bins, 2)"""
+    shape, dtype = node.shape(0), node.dtype(0)
+    if len(shape) not in (2, 3) or dtype not in _FLOATS:
+        raise node.malformed(f"a signal of {dtype} {shape}; it must have shape (batch, length, 1)")
+    if shape[2:] not in ((), (1,)):
+        raise node.unsupported(f"a complex signal of shape {shape}")
+    step = _one(node, 1)
+    window = node.constant(2).astype(np.float64).reshape(-1) if node.has_input(2) else None
+    length = _one(node, 3) if node.has_input(3) else len(window) if window is not None else 0
+    window = np.ones(length) if window is None else window
+    if step < 1 or not 0 < length <= shape[1] or len(window) > length:
+        raise node.malformed(f"frames of {length}, every {step}, and {len(window)} factors for a signal of {shape[1]}")
+    window = np.pad(window, [(length - len(window)) // 2, -(-(length - len(window)) // 2)])
+    bins = length // 2 + 1 if node.attribute("onesided", 1) else length
+    tables = _exponentials(node, length, bins)
+    kernel = np.concatenate([(table * window[:, None]).T for table in tables]).astype(dtype)
+    data = node.emit(relax.op.reshape(node.input(0), (shape[0], 1, shape[1])))
+    product = node.emit(relax.op.nn.conv1d(data, constant(kernel[:, None, :]), strides=step))
+    frames = shape_of(product)[2]
+    parts = node.emit(relax.op.reshape(product, (shape[0], 2, bins, frames)))
+    return relax.op.permute_dims(parts, [0, 3, 2, 1])
+
+
+# ---- DFT ---------------------------------------------------------------------------------------------------------
+
+
+@converter("DFT", since=17)
+def dft(node: Node) -> relax.Expr:
+    """The transform along the axis that an attribute names."""
+    return _transformed(node, int(node.attribute("axis", 1)))
+
+
+@converter("DFT", since=20)
+def dft_by_inputs(node: Node) -> relax.Expr:
+    """The transform along the axis of an input, the last but one without it."""
+    return _transformed(node, _one(node, 2) if node.has_input(2) else -2)
+
+
+def _transformed(node: Node, axis: int) -> relax.Expr:
+    """y[k] = Σ x[n] exp(∓2πi k n / length), divided by the length if inverse; x is cut or padded with zeros to it."""
+    shape, dtype = node.shape(0), node.dtype(0)
+    if len(shape) < 2 or dtype not in _FLOATS or shape[-1] not in (1, 2) or 0 in shape:
+        raise node.malformed(f"a signal of {dtype} {shape}; it must have one or two parts along its last axis")
+    axis = normalize_axis(axis, len(shape))
+    if axis == len(shape) - 1:
+        raise node.malformed("its axis is that of real and imaginary parts")
+    inverse, half = bool(node.attribute("inverse", 0)), bool(node.attribute("onesided", 0))
+    if half and (inverse or shape[-1] == 2):
+        raise node.unsupported("one side of the transform of complex numbers, or an inverse of one side")
+    length = _one(node, 1) if node.has_input(1) else shape[axis]
+    if length < 1:
+        raise node.malformed(f"a length of {length}")
+    used = min(length, shape[axis])
+    cosines, sines = (table[:used] for table in _exponentials(node, length, length // 2 + 1 if half else length))
+    if inverse:
+        cosines, sines = cosines / length, -sines / length
+    real, imaginary = cosines.astype(dtype), sines.astype(dtype)
+    # the parts of y side by side: (Re x, Im x) · [[cos, sin], [−sin, cos]]
+    rows = [np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)][: shape[-1]]
+    matrix = np.stack(rows, 1).reshape(used * shape[-1], -1)
+    others = [number for number in range(len(shape) - 1) if number != axis]
+    cut = node.input(0)
+    if used < shape[axis]:
+        cut = node.emit(relax.op.strided_slice(cut, axes=[axis], begin=[0], end=[used]))
+    moved = node.emit(relax.op.permute_dims(cut, [*others, axis, len(shape) - 1]))
+    sizes = [shape[number] for number in others]
+    flat = node.emit(relax.op.reshape(moved, (*sizes, used * shape[-1])))
+    product = node.emit(relax.op.matmul(flat, constant(matrix)))
+    parts = node.emit(relax.op.reshape(product, (*sizes, matrix.shape[1] // 2, 2)))
+    return relax.op.permute_dims(parts, [int(place) for place in np.argsort([*others, axis, len(shape) - 1])])
+
+
+# ---- constants ---------------------------------------------------------------------------------------------------
+
+_COSINES = {"HannWindow": (0.5, -0.5), "HammingWindow": (25 / 46, -21 / 46), "BlackmanWindow": (0.42, -0.5, 0.08)}
+
+
+@converter(*_COSINES, since=17)
+def window(node: Node) -> relax.Expr:
+    """Σ cₘ cos(2π m n / N), where N is the size, or one less unless `periodic`."""
+    size = _one(node, 0)
+    check_elements((size,), node.label, "folded")
+    turns = 2 * np.pi * np.arange(size) / max(size if node.attribute("periodic", 1) else size - 1, 1)
+    values = sum(factor * np.cos(number * turns) for number, factor in enumerate(_COSINES[node.op_type]))
+    return constant(np.asarray(values, dtype_name(node.attribute("output_datatype", 1))))
+
+
+@converter("MelWeightMatrix", since=17)
+def mel_weight_matrix(node: Node) -> relax.Expr:
+    """Triangles over the bins of a spectrum, evenly spaced in mel: (bins, triangles). Edges are whole bins, as in
+    ONNX's definition."""
+    count, length, rate = (_one(node, index) for index in range(3))
+    low, high = (float(node.constant(index).reshape(-1)[0]) for index in (3, 4))
+    bins = length // 2 + 1
+    check_elements((bins, count), node.label, "folded")
+    if min(count, length, rate) < 1 or not 0 <= low < high:
+        raise node.malformed(f"{count} triangles over {length} values at {rate} Hz, from {low} to {high} Hz")
+    mels = 2595 * np.log10(1 + np.array([low, high]) / 700)
+    centres = 700 * (10 ** ((np.arange(count + 2) * (mels[1] - mels[0]) / (count + 2) + mels[0]) / 2595) - 1)
+    edges = np.floor((length + 1) * centres / rate).astype(np.int64)
+    weights = np.zeros((bins, count))
+    for number in range(count):
+        left, centre, right = edges[number : number + 3]
+        rising, falling = np.arange(left, min(centre + 1, bins)), np.arange(centre, min(right, bins))
+        weights[rising, number] = (rising - left) / (centre - left) if centre > left else 1.0
+        weights[falling, number] = (right - falling) / max(right - centre, 1)
+    return constant(weights.astype(dtype_name(node.attribute("output_datatype", 1))))
