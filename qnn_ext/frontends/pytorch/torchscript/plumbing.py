@@ -25,14 +25,15 @@ ARITHMETIC = frozenset((
     "aten::as_tensor", "aten::broadcast_tensors", "aten::ceil", "aten::clamp", "aten::clone", "aten::cos",
     "aten::cumsum", "aten::detach", "aten::div", "aten::eq", "aten::exp", "aten::eye", "aten::floor",
     "aten::floor_divide", "aten::floordiv", "aten::fmod", "aten::format", "aten::full", "aten::full_like", "aten::ge",
-    "aten::gt", "aten::index", "aten::item", "aten::join", "aten::le", "aten::lift_fresh", "aten::linspace",
-    "aten::list", "aten::log", "aten::logical_and", "aten::logical_not", "aten::logical_or", "aten::lower",
-    "aten::lt", "aten::masked_fill", "aten::max", "aten::min", "aten::mul", "aten::ne", "aten::neg", "aten::new_full",
-    "aten::new_ones", "aten::new_zeros", "aten::ones", "aten::ones_like", "aten::outer", "aten::pow", "aten::range",
-    "aten::reciprocal", "aten::remainder", "aten::round", "aten::rsqrt", "aten::rsub", "aten::scalar_tensor",
-    "aten::select", "aten::sin", "aten::slice", "aten::sorted", "aten::sqrt", "aten::sub", "aten::sum",
-    "aten::tensor", "aten::to", "aten::tril", "aten::triu", "aten::type_as", "aten::upper", "aten::warn",
-    "aten::where", "aten::zeros", "aten::zeros_like", "prim::NumToTensor", "prim::max", "prim::min",
+    "aten::gt", "aten::hamming_window", "aten::hann_window", "aten::index", "aten::item", "aten::join", "aten::le",
+    "aten::lift_fresh", "aten::linspace", "aten::list", "aten::log", "aten::logical_and", "aten::logical_not",
+    "aten::logical_or", "aten::lower", "aten::lt", "aten::masked_fill", "aten::max", "aten::meshgrid", "aten::min",
+    "aten::mul", "aten::ne", "aten::neg", "aten::new_full", "aten::new_ones", "aten::new_zeros", "aten::ones",
+    "aten::ones_like", "aten::outer", "aten::pow", "aten::range", "aten::reciprocal", "aten::remainder",
+    "aten::round", "aten::rsqrt", "aten::rsub", "aten::scalar_tensor", "aten::select", "aten::sin", "aten::slice",
+    "aten::sorted", "aten::sqrt", "aten::sub", "aten::sum", "aten::tensor", "aten::to", "aten::tril", "aten::triu",
+    "aten::type_as", "aten::upper", "aten::warn", "aten::where", "aten::zeros", "aten::zeros_like",
+    "prim::NumToTensor", "prim::max", "prim::min",
 ))  # fmt: skip
 
 

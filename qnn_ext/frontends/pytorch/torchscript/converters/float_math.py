@@ -10,7 +10,7 @@ from tvm import relax
 
 from .....op.base import constant, shape_of
 from ....building import group_norm
-from ....run_time import checked_indices
+from ....run_time import checked_divisor, checked_indices
 from ...norms import order_of, vector_norm
 from ..formulas import f32, scalar
 from ..node import Node
@@ -18,7 +18,7 @@ from ..registry import converter
 from ..values import array_of, dtype_name
 
 
-def _operand(node: Node, name: str) -> relax.Expr:
+def operand(node: Node, name: str) -> relax.Expr:
     """An argument in the dtype of the result; quantized tensors are refused, as PyTorch has no such kernel."""
     if node.qparams(name) is not None:
         raise node.unsupported("arithmetic on a quantized tensor outside torch.ops.quantized; use FloatFunctional")
@@ -31,7 +31,7 @@ def _operand(node: Node, name: str) -> relax.Expr:
 
 def _binary(function: Callable[..., Any], swap: bool = False) -> Callable[[Node], relax.Expr]:
     def convert(node: Node) -> relax.Expr:
-        lhs, rhs = _operand(node, "self"), _operand(node, "other")
+        lhs, rhs = operand(node, "self"), operand(node, "other")
         alpha = node.get("alpha", 1)
         if alpha != 1:
             factor = constant(np.asarray(alpha).astype(dtype_name(node.examples[0])))
@@ -53,20 +53,36 @@ converter("aten::minimum")(_binary(relax.op.minimum))
 
 @converter("aten::div", "aten::div_")
 def _div(node: Node) -> relax.Expr:
-    if node.get("rounding_mode") is not None:
-        raise node.unsupported("division with a rounding mode")
+    """a / b, also rounded down or towards zero."""
     node.note("float arithmetic between quantized layers")
-    return relax.op.divide(_operand(node, "self"), _operand(node, "other"))
+    mode, a, b = node.get("rounding_mode"), operand(node, "self"), operand(node, "other")
+    if mode == "floor":
+        return _floored(node, a, b)
+    if mode is not None and not str(a.ty.dtype).startswith("float"):
+        raise node.unsupported("truncating division of integers")
+    quotient = relax.op.divide(a, b)
+    return quotient if mode is None else relax.op.trunc(node.emit(quotient))
+
+
+@converter("aten::floor_divide")
+def _floor_divide(node: Node) -> relax.Expr:
+    node.note("float arithmetic between quantized layers")
+    return _floored(node, operand(node, "self"), operand(node, "other"))
+
+
+def _floored(node: Node, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    """⌊a / b⌋; integer divisors must not be zero."""
+    return relax.op.floor_divide(a, checked_divisor(node.emit, b, node.kind))
 
 
 @converter("aten::pow")
 def _pow(node: Node) -> relax.Expr:
     exponent = node["exponent"]
-    base = _operand(node, "self")
+    base = operand(node, "self")
     node.note("float arithmetic between quantized layers")
     if exponent == 2:
         return relax.op.multiply(base, base)
-    return relax.op.power(base, _operand(node, "exponent"))
+    return relax.op.power(base, operand(node, "exponent"))
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[[Node], relax.Expr]:
@@ -89,7 +105,7 @@ for _name, _function in (
 
 @converter("aten::where")
 def _where(node: Node) -> relax.Expr:
-    return relax.op.where(node.expr("condition"), _operand(node, "self"), _operand(node, "other"))
+    return relax.op.where(node.expr("condition"), operand(node, "self"), operand(node, "other"))
 
 
 @converter("aten::masked_fill", "aten::masked_fill_")
@@ -106,13 +122,13 @@ def _masked_fill(node: Node) -> relax.Expr:
 def _matmul(node: Node) -> relax.Expr:
     node.note("a matrix product that the model does not quantize")
     other = "mat2" if "mat2" in node.arguments else "other"
-    return node.move(relax.op.matmul(_operand(node, "self"), _operand(node, other)))
+    return node.move(relax.op.matmul(operand(node, "self"), operand(node, other)))
 
 
 @converter("aten::linear")
 def _linear(node: Node) -> relax.Expr:
     node.note("a linear layer that the model does not quantize")
-    return linear(node, _operand(node, "input"), node["weight"], node["bias"])
+    return linear(node, operand(node, "input"), node["weight"], node["bias"])
 
 
 def linear(node: Node, value: relax.Expr, weight: Any, bias: Any) -> relax.Expr:
@@ -127,8 +143,8 @@ def _addmm(node: Node) -> relax.Expr:
     if node.get("beta", 1) != 1 or node.get("alpha", 1) != 1:
         raise node.unsupported("addmm with alpha or beta")
     node.note("a linear layer that the model does not quantize")
-    product = node.emit(relax.op.matmul(_operand(node, "mat1"), _operand(node, "mat2")))
-    return relax.op.add(product, _operand(node, "self"))
+    product = node.emit(relax.op.matmul(operand(node, "mat1"), operand(node, "mat2")))
+    return relax.op.add(product, operand(node, "self"))
 
 
 @converter("aten::scaled_dot_product_attention")
@@ -167,7 +183,7 @@ def _softmax(node: Node) -> relax.Expr:
         raise node.unsupported("softmax of a quantized tensor by an aten operator; use torch.ao.nn.quantized.Softmax")
     node.note("softmax in float")
     function = relax.op.nn.log_softmax if "log" in node.kind else relax.op.nn.softmax
-    return function(_operand(node, "self"), axis=int(node["dim"]))
+    return function(operand(node, "self"), axis=int(node["dim"]))
 
 
 @converter("aten::layer_norm")
@@ -178,7 +194,7 @@ def _layer_norm(node: Node) -> relax.Expr:
     gamma = np.ones(shape, f32) if node["weight"] is None else array_of(node["weight"])
     beta = np.zeros(shape, f32) if node["bias"] is None else array_of(node["bias"])
     return relax.op.nn.layer_norm(
-        _operand(node, "input"), constant(gamma), constant(beta), list(range(rank - dims, rank)), float(node["eps"])
+        operand(node, "input"), constant(gamma), constant(beta), list(range(rank - dims, rank)), float(node["eps"])
     )
 
 
@@ -192,7 +208,7 @@ def _group_norm(node: Node) -> relax.Expr:
     groups = int(node["num_groups"]) if node.kind == "aten::group_norm" else channels
     gamma = np.ones(channels, f32) if node["weight"] is None else array_of(node["weight"])
     beta = np.zeros(channels, f32) if node["bias"] is None else array_of(node["bias"])
-    data = _operand(node, "input")
+    data = operand(node, "input")
     return group_norm(node.emit, data, constant(gamma), constant(beta), groups, float(node["eps"]))
 
 
@@ -227,7 +243,7 @@ def _extreme_position(node: Node) -> relax.Expr:
 def _glu(node: Node) -> relax.Expr:
     """The first half times the sigmoid of the second."""
     node.note("a gated unit in float")
-    data, axis = _operand(node, "self"), int(node["dim"]) % len(node.shape_of("self"))
+    data, axis = operand(node, "self"), int(node["dim"]) % len(node.shape_of("self"))
     size = node.shape[axis]
     value, gate = (
         node.emit(relax.op.strided_slice(data, axes=[axis], begin=[begin], end=[begin + size])) for begin in (0, size)
@@ -240,7 +256,7 @@ def _sum(node: Node) -> relax.Expr:
     node.note("a sum in float")
     rank = max(len(node.shape_of("self")), 1)
     axes = [int(axis) % rank for axis in node.get("dim") or range(rank)]
-    return relax.op.sum(_operand(node, "self"), axes, bool(node.get("keepdim", False)))
+    return relax.op.sum(operand(node, "self"), axes, bool(node.get("keepdim", False)))
 
 
 @converter("aten::linalg_vector_norm")
@@ -263,7 +279,7 @@ def _vector_norm_of(node: Node, order: float) -> relax.Expr:
     node.note("a norm in float")
     rank = len(node.shape_of("self"))
     axes = [int(axis) % max(rank, 1) for axis in node.get("dim") or range(rank)]
-    return vector_norm(node.emit, _operand(node, "self"), order, axes, bool(node.get("keepdim", False)))
+    return vector_norm(node.emit, operand(node, "self"), order, axes, bool(node.get("keepdim", False)))
 
 
 # ---- convolution and embedding -----------------------------------------------------------------------------------

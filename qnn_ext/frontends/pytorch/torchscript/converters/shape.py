@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -254,7 +255,7 @@ def _pad(node: Node) -> relax.Expr:
     mode = str(node.get("mode", "constant"))
     value = float(node.get("value", 0.0) or 0.0)
     if mode != "constant":
-        raise node.unsupported(f"padding of mode {mode}; only constant padding is supported")
+        return _mirrored(node, mode, node["pad"])
     rank = len(node.shape)
     widths = [0] * (2 * rank)
     for index, width in enumerate(node["pad"]):
@@ -269,6 +270,26 @@ def _pad(node: Node) -> relax.Expr:
         return data
     fill = value if out is None else int(out.quantize(value))
     return relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=fill)
+
+
+@converter("aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d",
+           "aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d")  # fmt: skip
+def _mirrored_pad(node: Node) -> relax.Expr:
+    return _mirrored(node, "reflect" if "reflection" in node.kind else "replicate", node["padding"])
+
+
+def _mirrored(node: Node, mode: str, widths: Sequence[int]) -> relax.Expr:
+    """Padding with elements of the tensor itself, the last axis first."""
+    modes = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    if mode not in modes or min(widths, default=0) < 0:
+        raise node.unsupported(f"padding of mode {mode} by {list(widths)}")
+    data, rank = node.expr("self"), len(node.shape)
+    for index in range(0, len(widths), 2):
+        axis, pair = rank - 1 - index // 2, (int(widths[index]), int(widths[index + 1]))
+        if any(pair):
+            places = np.pad(np.arange(shape_of(data)[axis]), pair, mode=modes[mode])  # type: ignore[call-overload]
+            data = node.emit(relax.op.take(data, constant(places), axis, mode="clip"))
+    return data
 
 
 # ---- types -------------------------------------------------------------------------------------------------------

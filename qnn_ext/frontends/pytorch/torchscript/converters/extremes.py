@@ -1,0 +1,73 @@
+"""Extremes along axes, the largest values of rows, and running sums, of float tensors and plain integers."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from .....op.base import normalize_axis, shape_of
+from ....run_time import check_count
+from ..node import Node
+from ..registry import converter
+from .float_math import operand
+
+
+def _extreme(node: Node, data: relax.Expr, largest: bool, axes: list[int], keep: bool) -> relax.Expr:
+    if not shape_of(data):
+        return data
+    return (relax.op.max if largest else relax.op.min)(data, axes, keep)
+
+
+def _is_largest(node: Node) -> bool:
+    return "max" in node.kind
+
+
+@converter("aten::amax", "aten::amin")
+def _along_axes(node: Node) -> relax.Expr:
+    """Over all axes if none are given. NaN is beyond all numbers, as everywhere in PyTorch."""
+    node.note("an extreme in float")
+    rank = len(node.shape_of("self"))
+    axes = [normalize_axis(int(axis), rank) for axis in node["dim"]] or list(range(rank))
+    return _extreme(node, operand(node, "self"), _is_largest(node), axes, bool(node["keepdim"]))
+
+
+@converter("aten::max", "aten::min")
+def _extreme_of(node: Node) -> relax.Expr | list[relax.Expr]:
+    """Of two tensors, of all elements, or along one axis, with the positions."""
+    node.note("an extreme in float")
+    data, largest = operand(node, "self"), _is_largest(node)
+    if node.get("other") is not None:
+        return (relax.op.maximum if largest else relax.op.minimum)(data, operand(node, "other"))
+    if node.get("dim") is None:
+        return _extreme(node, data, largest, list(range(len(shape_of(data)))), False)
+    if not shape_of(data):
+        raise node.unsupported("an axis of a scalar")
+    axis, keep = normalize_axis(int(node["dim"]), len(shape_of(data))), bool(node["keepdim"])
+    positions = (relax.op.argmax if largest else relax.op.argmin)(data, axis, keep)
+    return [_extreme(node, data, largest, [axis], keep), positions]
+
+
+@converter("aten::topk")
+def _topk(node: Node) -> list[relax.Expr]:
+    """The k largest or smallest values along an axis, in order, and where they were; equal ones in their order."""
+    node.note("a search in float")
+    data, count = operand(node, "self"), int(node["k"])
+    if not shape_of(data):
+        raise node.unsupported("an axis of a scalar")
+    axis = normalize_axis(int(node["dim"]), len(shape_of(data)))
+    check_count(count, shape_of(data)[axis], node.kind)
+    both = node.emit(relax.op.topk(data, count, axis, "both", bool(node["largest"]), "int64"))
+    return [relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1)]
+
+
+@converter("aten::cumsum")
+def _cumsum(node: Node) -> relax.Expr:
+    """Running sums along an axis; those of floats are float64 until they are stored, as in PyTorch."""
+    node.note("a sum in float")
+    data = operand(node, "self")
+    if not shape_of(data):
+        return data
+    axis, dtype = normalize_axis(int(node["dim"]), len(shape_of(data))), str(data.ty.dtype)
+    if dtype != "float32":
+        return relax.op.cumsum(data, axis)
+    sums = node.emit(relax.op.cumsum(node.emit(relax.op.astype(data, "float64")), axis))
+    return relax.op.astype(sums, dtype)
