@@ -1,8 +1,8 @@
 """Operators that stay ordinary Relax, legalized to our own formulas instead of TVM's.
 
 The formulas are those of the interpreter and of the float epilogues of integer kernels, as vector code: exp and
-functions built on it, softmax, and layer normalization along the last axis; argmax and argmin; casts of floats to
-integers; maximum pooling; and products, in legalize_float_products.py.
+functions built on it, softmax, and layer normalization along the last axis; argmax and argmin; running sums; casts of
+floats to integers; maximum pooling; and products, in legalize_float_products.py.
 Everything else keeps TVM's legalization; legalize_moves.py annotates some of the moves.
 """
 
@@ -19,6 +19,7 @@ from ..op.base import constant_value, has_float_rows, shape_of
 from ..topi_int8.generic import float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
 from ..topi_int8.generic.reduce import reduced
+from ..topi_int8.generic.running_sum import running_sum
 from . import legalize_float_products as products
 from . import legalize_moves as moves
 
@@ -33,6 +34,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.softmax"] = _guarded(_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
     rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
+    rules["relax.cumsum"] = _guarded(_running_sum, _has_elements)
     of_integers = _guarded(_max_pool2d, _has_few_cells)
     rules["relax.nn.max_pool2d"] = _guarded(_float_max_pool, _is_float_pool, of_integers)
     rules["relax.nn.max_pool1d"] = rules["relax.nn.max_pool3d"] = _guarded(_float_max_pool, _is_float_pool)
@@ -188,6 +190,16 @@ def _has_keys(call: relax.Call) -> bool:
     shape = shape_of(data)
     along_last = call.attrs.axis is not None and int(call.attrs.axis) in (-1, len(shape) - 1)
     return along_last and has_keys(str(data.ty.dtype), shape)
+
+
+def _has_elements(call: relax.Call) -> bool:
+    return 0 not in shape_of(data_of(call)) and bool(shape_of(data_of(call)))
+
+
+def _running_sum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    sizes = axis, str(call.ty.dtype), bool(call.attrs.exclusive)
+    return builder.call_te(running_sum, data_of(call), *sizes, primfunc_name_hint="cumsum")
 
 
 def _extreme_position(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

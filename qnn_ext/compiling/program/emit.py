@@ -276,7 +276,8 @@ class Emitter:
             body.append(tirx.BufferStore(self._counters[loop], number + int64(1), [int32(0)]))
         if parallel:
             body.append(self._meet())
-        stmt = in_a_row(self._divide(body))
+        # The last one stays in this function: the loop's own end, which follows it, takes its debug location.
+        stmt = in_a_row([*self._divide(body[:-1]), *body[-1:]])
         if loop.condition is None:
             stmt = tirx.For(number, int64(0), int64(loop.trips), tirx.ForKind.SERIAL, stmt)
         else:

@@ -1,4 +1,4 @@
-"""Norms of vectors, which both halves of the PyTorch frontend import."""
+"""Norms of vectors, and running sums, which both halves of the PyTorch frontend import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...op.base import constant
+from ...op.base import constant, normalize_axis, shape_of
 
 
 def vector_norm(
@@ -48,3 +48,14 @@ def order_of(order: Any, dims: int | None, rank: int) -> float | None:
         return 2.0
     is_vector = dims == 1 or (dims is None and rank == 1)
     return float(order) if is_vector and not isinstance(order, str) else None
+
+
+def cumulative_sum(emit: Callable[[relax.Expr], relax.Expr], x: relax.Expr, axis: int) -> relax.Expr:
+    """Σ of the elements up to each along an axis; sums of float32 are float64 until they are stored."""
+    if not shape_of(x):
+        return x
+    axis = normalize_axis(axis, len(shape_of(x)))
+    if str(x.ty.dtype) != "float32":
+        return emit(relax.op.cumsum(x, axis))
+    sums = emit(relax.op.cumsum(emit(relax.op.astype(x, "float64")), axis))
+    return emit(relax.op.astype(sums, "float32"))

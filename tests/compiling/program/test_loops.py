@@ -247,6 +247,7 @@ def test_a_body_of_many_operators(threads, rng, monkeypatch):
     mod = assembled([("x", (3,), "int32")], walk)
     given = [int32(rng, (3,))]
     engine = qnn_ext.build(as_model(mod), num_threads=threads)
+    assert not engine.fallback  # a loop of a program, and not its rounds one after another
     for found, expected in zip(engine.run(given).values(), interpret(mod, given), strict=True):
         np.testing.assert_array_equal(found, expected)
 

@@ -30,12 +30,18 @@ PLAIN = "an operator of Relax: tests/frontends/onnx/test_plain.py and test_float
 PLAINS = """
 And Ceil Div Equal Greater GreaterOrEqual Less LessOrEqual Log Max Mean Min Not Or Sqrt Squeeze Unsqueeze Xor
 """
+SIGNAL = "tests/frontends/onnx/test_signal.py compares it with ONNX Runtime"
+SIGNALS = """
+BlackmanWindow Col2Im DFT FusedConv FusedGemm HammingWindow HannWindow LpNormalization MelWeightMatrix ReverseSequence
+STFT
+"""
 RECURRENT = "tests/frontends/onnx/test_recurrent.py draws its options and compares it with ONNX Runtime, with bounds"
 EXCLUDED = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),
     **dict.fromkeys(FLOATS.split(), FLOAT),
     **dict.fromkeys(OLDS.split(), OLD),
     **dict.fromkeys(PLAINS.split(), PLAIN),
+    **dict.fromkeys(SIGNALS.split(), SIGNAL),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), GROUPS),
     **dict.fromkeys(("BipolarQuant", "IntQuant", "Quant", "Trunc"), QONNX),
 }

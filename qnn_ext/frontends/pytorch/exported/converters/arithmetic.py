@@ -9,6 +9,7 @@ from tvm import relax
 
 from .....errors import UnsupportedOperatorError
 from ....run_time import checked_divisor
+from ...norms import cumulative_sum
 from ..registry import converter
 from ..values import cast, dtype_of, scalar
 
@@ -119,3 +120,8 @@ for _name, _function in {
     "ge": relax.op.greater_equal,
 }.items():
     _comparison(_name, _function)
+
+
+@converter("aten.cumsum.default")
+def _cumsum(importer: Any, x: relax.Expr, axis: int, _dtype: Any) -> relax.Expr:
+    return cumulative_sum(importer.emit, cast(importer, x, importer.dtype), int(axis))

@@ -6,6 +6,7 @@ from tvm import relax
 
 from .....op.base import normalize_axis, shape_of
 from ....run_time import check_count
+from ...norms import cumulative_sum
 from ..node import Node
 from ..registry import converter
 from .float_math import operand
@@ -61,13 +62,6 @@ def _topk(node: Node) -> list[relax.Expr]:
 
 @converter("aten::cumsum")
 def _cumsum(node: Node) -> relax.Expr:
-    """Running sums along an axis; those of floats are float64 until they are stored, as in PyTorch."""
+    """Running sums along an axis."""
     node.note("a sum in float")
-    data = operand(node, "self")
-    if not shape_of(data):
-        return data
-    axis, dtype = normalize_axis(int(node["dim"]), len(shape_of(data))), str(data.ty.dtype)
-    if dtype != "float32":
-        return relax.op.cumsum(data, axis)
-    sums = node.emit(relax.op.cumsum(node.emit(relax.op.astype(data, "float64")), axis))
-    return relax.op.astype(sums, dtype)
+    return cumulative_sum(node.emit, operand(node, "self"), int(node["dim"]))
