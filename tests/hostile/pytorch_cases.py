@@ -60,7 +60,8 @@ def cases() -> Iterator[Case]:
             else case("clamp", lambda x: torch.clamp(x, -1, 6), [[FLOATS]])
         )
     gathered = [[DATA, square], *([DATA, hostile] for hostile in with_each(square))]
-    yield case("gather", lambda x, i: torch.gather(x, 0, i), gathered)
+    for script in (False, True):
+        yield case("gather", lambda x, i: torch.gather(x, 0, i), gathered, script)
     yield case("index", lambda x, i: x[i], rows)
     yield case(
         "index of two axes", lambda x, i, j: x[i, j], [[DATA, ROWS, ROWS], *([DATA, h, ROWS] for h in with_each(ROWS))]

@@ -60,6 +60,8 @@ FLOAT_ONLY = {
     "floor_divide": lambda x: x // 0.25,
     "div_positions": lambda x: torch.div(x.argmax(-1), 3, rounding_mode="floor"),
     "meshgrid": lambda x: x + torch.meshgrid(torch.arange(6), torch.arange(4), indexing="ij")[0],
+    "gather": lambda x: x.gather(2, torch.ones(2, 5, 3, 4).long()),
+    "gather_at_maxima": lambda x: x.gather(1, x.argmax(1, keepdim=True)),
     "movedim": lambda x: x.movedim(1, -1),
     "channel_shuffle": lambda x: torch.channel_shuffle(x, 2),
     "index_select": lambda x: x.index_select(1, torch.tensor([3, 1, 1])),

@@ -152,6 +152,14 @@ def _index(node: Node) -> relax.Expr:
     return relax.op.gather_nd(node.expr("self"), node.emit(relax.op.stack(wide, -1)))
 
 
+@converter("aten::gather")
+def _gather(node: Node) -> relax.Expr:
+    """The element of each row along an axis that an index of the result's shape names."""
+    axis = _axis(node)
+    indices = checked_indices(node.emit, node.expr("index"), node.shape_of("self")[axis], node.label)
+    return relax.op.gather_elements(node.expr("self"), indices, axis)
+
+
 @converter("aten::flip")
 def _flip(node: Node) -> relax.Expr:
     value = node.expr("self")
