@@ -135,7 +135,7 @@ def _compiled(
         begin_walk(_elements_of_constants(original))
         mod = lower_module(original, target, loops=not backend.grid)
         checkpoint()
-        program, fallback = timed("program", lambda: _program(mod, target, asked, kept, code))
+        program, fallback = timed("program", lambda: _program(mod, target, asked, kept, code, len(module.states)))
         if program is None and has_loops(mod):
             mod = lower_module(original, target)
         if program is None:
@@ -161,12 +161,14 @@ def _compiled(
     return Engine.from_build(model, variant, executable, program.weights if program else None, mod)
 
 
-def _program(mod: IRModule, target: Target, asked: bool, kept: Kept | None, code: bool) -> tuple[Program | None, str]:
+def _program(
+    mod: IRModule, target: Target, asked: bool, kept: Kept | None, code: bool, states: int
+) -> tuple[Program | None, str]:
     """The model as one function, or the reason why TVM's virtual machine runs it, as it does all models on GPUs."""
     if backend_of(target).grid:
         return None, ""
     try:
-        return compile_program(mod, target, asked, kept, code), ""
+        return compile_program(mod, target, asked, kept, code, states), ""
     except NotStraightError as error:
         return None, str(error)
 

@@ -38,6 +38,10 @@ SLICE = "qnn_slice"
 """A kernel copies equally long runs of memory from its operand: the first element, the number of runs, and the elements
 from the start of one to that of the next. Written and read like JOIN."""
 
+WRITES = "qnn_writes"
+"""A kernel copies its first operand and replaces rows along this axis. Written by legalize_moves, read by
+program.in_place, which lets it write into the operand's own memory where nothing reads that any more."""
+
 UNALIGNED = "qnn_unaligned"
 """Operands and results may be unaligned: they are parts of others. Written by program.parts, read by program.phases."""
 

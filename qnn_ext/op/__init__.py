@@ -47,6 +47,7 @@ from .unary import (
 )
 from .value_range import value_range
 from .winograd import winograd_data, winograd_results
+from .write_rows import write_rows
 
 __all__ = [
     "OPS",
@@ -114,4 +115,5 @@ __all__ = [
     "window_sum",
     "winograd_data",
     "winograd_results",
+    "write_rows",
 ]

@@ -127,7 +127,7 @@ class _Graph(Regions):
         name = self.names[index]
         if name in STAGES and not name.startswith("qnn."):  # in float; a quantize after it can end the kernel
             return has_float_rows(self.bindings[index].value)
-        return self._elementwise[index] or (name.startswith("qnn.") and self.traits[index].kind is not Kind.LOOP)
+        return self._elementwise[index] or name in STAGES or self.is_product(index)
 
     def tail(self, head: int) -> list[int]:
         closed = super().tail(head)

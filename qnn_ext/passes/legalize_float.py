@@ -43,6 +43,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.concat"], rules["relax.stack"] = moves.concat, moves.stack
     rules["relax.strided_slice"], rules["relax.take"] = moves.strided_slice, moves.take
     rules["relax.scatter_elements"], rules["relax.scatter_nd"] = moves.scatter_elements, moves.scatter_nd
+    rules["relax.qnn.write_rows"] = moves.write_rows
     rules["relax.max"] = rules["relax.min"] = _guarded(_along_axes, _is_float)
     rules["relax.matmul"] = _guarded(products.matmul, products.is_by_lanes)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)

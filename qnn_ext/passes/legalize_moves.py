@@ -13,10 +13,10 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, tirx, topi
 
-from ..numerics.annotations import JOIN, SLICE
+from ..numerics.annotations import JOIN, SLICE, WRITES
 from ..op.arguments import data_of
-from ..op.base import shape_of
-from ..topi_int8.generic import scatter
+from ..op.base import call_attributes, shape_of
+from ..topi_int8.generic import row_writes, scatter
 from .rewrite import bindings_of, op_name
 
 _MOST_JOINED = 64  # operands of one kernel: it selects among them one by one, and TVM's passes recurse that deep
@@ -113,6 +113,16 @@ def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(scatter.scatter_nd, *call.args, reduction, primfunc_name_hint="scatter_nd")
 
 
+def write_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """R.qnn.write_rows, with the note WRITES if its data may be overwritten."""
+    attributes = call_attributes(call)
+    axis = attributes["axis"]
+    result = builder.call_te(row_writes.write_rows, *call.args, axis, primfunc_name_hint="qnn_write_rows")
+    if not attributes["copies"]:
+        _note(builder, result, {WRITES: axis})
+    return result
+
+
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return call.op.get_attr("FLegalize")(builder, call)
 
@@ -120,9 +130,13 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _noted(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, Any]) -> relax.Expr:
     result = _legalized(builder, call)
     if op_name(result) == "call_tir":
-        kernel = result.args[0]
-        builder.update_func(kernel, builder.get()[kernel].with_attrs(notes))
+        _note(builder, result, notes)
     return result
+
+
+def _note(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, Any]) -> None:
+    kernel = call.args[0]
+    builder.update_func(kernel, builder.get()[kernel].with_attrs(notes))
 
 
 def _rows(call: relax.Call) -> tuple[int, int, int] | None:

@@ -333,6 +333,26 @@ class Engine(ByPosition):
             if self._executor is not None:  # a new executor starts with the initial values
                 self._executor.reset_state()
 
+    def state_values(self) -> list[np.ndarray]:
+        """Copies of the present values of `states`, in their order: to go on from here again with `set_states`, as a
+        beam search does, or every prompt with the same beginning. For a copy in another engine, use `clone`."""
+        with self._lock:
+            return self._ready().state_values()
+
+    def set_states(self, values: Sequence[np.ndarray]) -> None:
+        """Set the states to values as `state_values` returns them, from this engine or another one of the same model.
+
+        Raises InputError for another number of values, another shape or dtype.
+        """
+        arrays = [np.asarray(value) for value in values]
+        wanted = [(state.initial.shape, state.initial.dtype) for state in self.states]
+        if [(array.shape, array.dtype) for array in arrays] != wanted:
+            shown = ", ".join(f"{state.name}: {state.initial.dtype} {state.initial.shape}" for state in self.states)
+            found = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
+            raise InputError(f"this model keeps the states ({shown}), found the values ({found})")
+        with self._lock:
+            self._ready().set_states(arrays)
+
     def _ready(self) -> Executor:
         """The executor, made at first use: only then must this machine be able to run the code."""
         self._device.check()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +33,12 @@ class Executor(Protocol):
 
     def reset_state(self) -> None:
         """Set every state back to its initial value."""
+
+    def state_values(self) -> list[np.ndarray]:
+        """Copies of the states."""
+
+    def set_states(self, values: Sequence[np.ndarray]) -> None:
+        """Copy values, of the states' shapes and dtypes, into the states."""
 
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
         """Mean seconds of `number` runs, `repeat` times, without Python in between and without advancing the states."""
@@ -96,8 +102,10 @@ class ProgramExecutor:
         self._inputs, self._before = views[: len(inputs)], views[len(inputs) :]
         places = zip(layout.outputs, given, strict=True)
         views = [self._view(region, offset, *value) for (region, offset), value in places]
-        self._outputs, self._after = views[: len(outputs)], views[len(outputs) :][: len(states)]
+        self._outputs, after = views[: len(outputs)], views[len(outputs) :][: len(states)]
         self._status = views[-1] if checks else None
+        # those that the program does not update in place
+        self._moved = [pair for pair in zip(self._before, after, strict=True) if _address(pair[0]) != _address(pair[1])]
         addresses = [ctypes.c_void_p(region.ctypes.data) for region in self._regions]
         self._addresses, self._args = addresses, [*addresses, self._tasks, 0]
         self.reset_state()
@@ -118,9 +126,9 @@ class ProgramExecutor:
         if self._status is not None:
             raise_for(self._status, self._checks)
         results = [view.copy() for view in self._outputs]
-        if self._after:
-            values = [view.copy() for view in self._after]  # all before any is written: one state may become another
-            for view, value in zip(self._before, values, strict=True):
+        if self._moved:
+            values = [new.copy() for _, new in self._moved]  # all before any is written: one state may become another
+            for (view, _), value in zip(self._moved, values, strict=True):
                 view[...] = value
         return results
 
@@ -132,18 +140,34 @@ class ProgramExecutor:
         return on_threads(self._threads, self._tasks) if self._tasks > 1 else nullcontext()
 
     def reset_state(self) -> None:
-        for view, state in zip(self._before, self._states, strict=True):
-            view[...] = state.initial
+        self.set_states([state.initial for state in self._states])
+
+    def state_values(self) -> list[np.ndarray]:
+        return [view.copy() for view in self._before]
+
+    def set_states(self, values: Sequence[np.ndarray]) -> None:
+        for view, value in zip(self._before, values, strict=True):
+            view[...] = value
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """A context for calls on all threads, after which the states are what they were: some are updated in place."""
+        before = self.state_values()
+        try:
+            with self._on_all():
+                yield
+        finally:
+            self.set_states(before)
 
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
-        with self._on_all():
+        with self._measuring():
             self._function(*self._args)
             return tvm_runtime.seconds_per_call(self._module, "program", self._args, number, repeat)
 
     def spans(self, repeat: int) -> np.ndarray:
         *args, _ = self._args
         rows = []
-        with self._on_all():
+        with self._measuring():
             begin = self._profiled(args)
             time.sleep(_CALIBRATION)
             for _ in range(repeat):
@@ -158,6 +182,10 @@ class ProgramExecutor:
         """Run with time stamps; returns the time at the end, in seconds and in ticks."""
         self._function(*args, 1)
         return time.perf_counter(), int(self._stamps[-1])
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
 
 
 _CALIBRATION = 0.005  # seconds over which the ticks of the CPU's clock are counted
@@ -226,7 +254,13 @@ class MachineExecutor:
         ]
 
     def reset_state(self) -> None:
-        self._values = [tvm_runtime.tensor(state.initial)[0] for state in self._states]
+        self.set_states([state.initial for state in self._states])
+
+    def state_values(self) -> list[np.ndarray]:
+        return [np.array(np.from_dlpack(value)) for value in self._values]
+
+    def set_states(self, values: Sequence[np.ndarray]) -> None:
+        self._values = [tvm_runtime.tensor(value)[0] for value in values]
 
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
         with on_threads(self._threads, self._tasks):

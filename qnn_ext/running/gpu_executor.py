@@ -132,7 +132,15 @@ class DeviceExecutor:
         gpu_runtime.synchronize(self._device, self._stream)
 
     def reset_state(self) -> None:
-        self._values = [gpu_runtime.upload(np.asarray(state.initial), self._device) for state in self._states]
+        self.set_states([state.initial for state in self._states])
+
+    def state_values(self) -> list[np.ndarray]:
+        arrays = [self._array(value) for value in self._values]
+        self._wait()
+        return arrays
+
+    def set_states(self, values: Sequence[np.ndarray]) -> None:
+        self._values = [gpu_runtime.upload(np.asarray(value), self._device) for value in values]
 
     def seconds(self, number: int, repeat: int) -> tuple[float, ...]:
         """Measured by the device's own clock."""

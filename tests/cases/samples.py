@@ -162,6 +162,10 @@ SAMPLES = {
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],
         lambda a, b, c: op.fma(a, b, c),
     ),
+    "write_rows": (
+        [("data", (2, 3, 6, 4), "int8"), ("rows", (2, 3, 5, 4), "int8"), ("positions", (2, 5), "int64")],
+        lambda x, rows, positions: op.write_rows(x, rows, positions, 2),
+    ),
     "piecewise": (
         [("data", (2, 6, 6, 4), "float32")],
         lambda x: op.piecewise(x, COEFFICIENTS, *ARGUMENTS),

@@ -71,6 +71,12 @@ def cases() -> Iterator[Case]:
     updates = np.ones((4, 6), np.float32)
     scattered = [[DATA, square, updates], *([DATA, hostile, updates] for hostile in with_each(square))]
     yield case("scatter", lambda x, i, u: torch.scatter(x, 0, i, u), scattered)
+    for name, write in (
+        ("index_copy", lambda x, i, u: x.index_copy(0, i, u)),
+        ("index_put", lambda x, i, u: x.index_put((i,), u)),
+    ):
+        new = np.ones((len(ROWS), 6), np.float32)
+        yield case(name, write, [[DATA, ROWS, new], *([DATA, hostile, new] for hostile in with_each(ROWS))])
     for dtype in ("int32", "int64"):
         trials = [(a, b) for a, b in divisors(dtype) if not (a[0] == np.iinfo(dtype).min and (b == -1).any())]
         for name, function in (

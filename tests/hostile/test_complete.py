@@ -31,6 +31,9 @@ WITHOUT = {
             "cast",
         ),
     },
+    "positions known at import, which PyTorch checks at export": {
+        *("aten.select_scatter.default", "aten.slice_scatter.default"),
+    },
     "R.nn.softmax of floats, like Softmax": {
         *("aten::softmax", "aten::_softmax", "aten::log_softmax", "aten::_log_softmax", "softmax", "log_softmax"),
         *("Softmax", "SoftmaxActivation", "SoftmaxOutput"),

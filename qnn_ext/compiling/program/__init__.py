@@ -39,14 +39,17 @@ class Program:
     live: list[int]
 
 
-def compile_program(mod: IRModule, target: Target, asked: bool, kept: Kept | None = None, code: bool = True) -> Program:
+def compile_program(
+    mod: IRModule, target: Target, asked: bool, kept: Kept | None = None, code: bool = True, states: int = 0
+) -> Program:
     """A lowered module as one program. Raises NotStraightError if its graph does not allow that.
 
     asked: whether the target's number of threads was asked for, see `sharing`
     kept: where the kernels' code is kept if the program is linked at once
     code: whether machine code is generated; otherwise the program has no executable
+    states: how many of the last inputs are states
     """
-    planned = plan(mod, target, header_bytes, least_saving(target, asked), sharing_of(target).meeting)
+    planned = plan(mod, target, header_bytes, least_saving(target, asked), sharing_of(target).meeting, states)
     executable = None
     if code:
         graph, kernels, scratch = planned.graph, planned.kernels, planned.scratch

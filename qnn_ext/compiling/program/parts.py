@@ -148,7 +148,7 @@ class _Parts:
         (source,), (result,) = self._steps[index].reads, self._steps[index].writes
         size = _itemsize(self._function(index).params[0])
         start, layout = first * size, _Rows(rows, result.size // rows, pitch * size)
-        if source.array is not None or result.whole is not None:
+        if source.array is not None or result.whole is not None or source.root[0].is_updated:
             return
         if source in self._apart:
             around = self._apart[source]

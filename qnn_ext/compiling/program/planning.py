@@ -16,6 +16,7 @@ from ...numerics.annotations import without_names
 from ...running.model import Layout
 from .emit import HEADER, scratch_storages
 from .graph import Graph, read_graph
+from .in_place import update_in_place
 from .memory import pack, place
 from .parts import without_copies
 from .phases import Kernel, lower_kernels
@@ -35,15 +36,24 @@ class Plan:
     live: list[int]
 
 
-def plan(mod: IRModule, target: Target, header: Callable[[Graph], int], least_saving: float, meeting: float) -> Plan:
+def plan(
+    mod: IRModule,
+    target: Target,
+    header: Callable[[Graph], int],
+    least_saving: float,
+    meeting: float,
+    states: int = 0,
+) -> Plan:
     """The graph of a lowered module with a place for each of its tensors. Raises NotStraightError, and LimitError.
 
     header:       bytes at the start of the workspace that no tensor gets
     least_saving: nanoseconds that several threads must save for the kernels to be shared out
     meeting:      nanoseconds that it takes to wait for all of them
+    states:       how many of the last inputs are states that may be updated in their own memory
     """
     graph = read_graph(mod)
     functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
+    functions = update_in_place(graph, functions, states)
     functions = without_copies(graph, functions, target)
     same = _distinct(functions)
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]

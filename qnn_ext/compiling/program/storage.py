@@ -70,6 +70,7 @@ class Storage:
     whole:       the storage that it is a part of, from byte `start` on, or from where `move` says
     loop:        the innermost loop whose every round makes it anew
     first, last: the first and last step that uses it; inputs live from step -1, outputs until the number of steps
+    is_updated:  whether later values of it are written into it while others may still be parts of it
     offset:      bytes from the start of its region, without moves, set by planning
     """
 
@@ -81,6 +82,7 @@ class Storage:
     loop: Loop | None = None
     first: int = 1 << 30
     last: int = -1
+    is_updated: bool = False
     offset: int = -1
 
     def used_at(self, step: int) -> None:

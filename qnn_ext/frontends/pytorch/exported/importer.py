@@ -20,8 +20,8 @@ from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
-from ....limits import begin_walk, check
-from ....module import QnnModule, TensorSpec
+from ....limits import begin_walk, charge, check
+from ....module import QnnModule, State, TensorSpec
 from ....op.base import shape_of
 from ....passes.qdq_to_integer import qdq_to_integer
 from ...assembly import Assembly
@@ -71,6 +71,11 @@ class ProgramImporter:
         """Bind an expression under the current layer's name."""
         return self.assembly.emit(expr)
 
+    def by_tvm(self) -> Any:
+        """The node's result by TVM's own importer, which then reads indices and divisors with checks."""
+        with checked_arguments(self, self._values, self.node):
+            return self._tvm.convert_map[_short_name(self.node, self._tvm.convert_map)](self.node)
+
     @property
     def meta(self) -> torch.Tensor:
         """The declared shape and dtype of the node's result."""
@@ -97,16 +102,16 @@ class ProgramImporter:
         outputs: list[tuple[str, relax.Expr]] = []
 
         def walk() -> list[relax.Expr]:
-            outputs.extend(self._user_outputs(self._walk(graph, _live_nodes(graph.graph))))
+            outputs.extend(self._results(self._walk(graph, _live_nodes(graph.graph))))
             return [value for _, value in outputs]
 
         mod, notes = qdq_to_integer(self.assembly.module(walk))
-        names = distinct([name for name, _ in outputs])
+        names = distinct([name for name, _ in outputs[: len(outputs) - len(self._states)]])
         output_specs = tuple(
             TensorSpec(name, shape_of(value), str(value.ty.dtype))
-            for name, (_, value) in zip(names, outputs, strict=True)
+            for name, (_, value) in zip(names, outputs, strict=False)
         )
-        return QnnModule(ir=mod, inputs=specs, outputs=output_specs, notes=tuple(notes), source=self.source)
+        return QnnModule(mod, specs, output_specs, tuple(self._states.values()), tuple(notes), self.source)
 
     def _walk(self, module: fx.GraphModule, live: set[fx.Node]) -> Any:
         """Convert the live nodes of a graph; returns the resolved arguments of its output node."""
@@ -160,8 +165,7 @@ class ProgramImporter:
         elif name == "getitem":
             self._values[node] = self._getitem(*node.args)
         elif self._is_left_to_tvm(node):
-            with checked_arguments(self, self._values, node):
-                self._bind(node, self._tvm.convert_map[_short_name(node, self._tvm.convert_map)](node))
+            self._bind(node, self.by_tvm())
         else:
             raise UnsupportedOperatorError(f"operator {name} is not supported")
 
@@ -233,6 +237,8 @@ class ProgramImporter:
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
         specs: list[TensorSpec] = []
         self._bound: list[str] = []
+        mutated = self.program.graph_signature.buffers_to_mutate.values()
+        self._states: dict[str, State] = {}
         state = {**self.program.state_dict, **self.program.constants}
         for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
             if spec.kind == InputKind.USER_INPUT:
@@ -240,7 +246,10 @@ class ProgramImporter:
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 if spec.target not in state:
                     raise ModelFormatError(f"{self.source}: the program lacks the value of '{spec.target}'")
-                self._values.tensors[node] = state[spec.target]
+                if spec.target in mutated:
+                    self._bind_state(node, spec.target, state[spec.target])
+                else:
+                    self._values.tensors[node] = state[spec.target]
             else:
                 raise UnsupportedOperatorError(
                     f"{self.source}: '{node.name}' is {spec.kind.name}; only tensors are supported"
@@ -252,6 +261,12 @@ class ProgramImporter:
             names = ", ".join(repr(spec.name) for spec in specs)
             raise ShapeError(f"a shape is given for {unknown[0]!r}, but the inputs of {self.source} are {names}")
         return tuple(specs)
+
+    def _bind_state(self, node: fx.Node, name: str, initial: torch.Tensor) -> None:
+        """A buffer that the program changes is a state, which begins with the buffer's value."""
+        charge(initial.shape, f"state '{name}'")
+        self._states[name] = State(name, initial.detach().numpy().copy())
+        self._values[node] = self.assembly.state(initial.shape, dtype_name(initial.dtype))
 
     def _bind_user_input(self, node: fx.Node, spec: InputSpec, specs: list[TensorSpec]) -> None:
         if isinstance(spec.arg, ConstantArgument):
@@ -297,14 +312,19 @@ class ProgramImporter:
             )
         return shape
 
-    def _user_outputs(self, results: list[Any]) -> list[tuple[str, relax.Expr]]:
-        outputs = []
+    def _results(self, results: list[Any]) -> list[tuple[str, relax.Expr]]:
+        """The outputs, then the new values of the states, with their names."""
+        outputs: list[tuple[str, relax.Expr]] = []
+        new = {}
         for value, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
-            if spec.kind == OutputKind.BUFFER_MUTATION or spec.kind == OutputKind.USER_INPUT_MUTATION:
+            if spec.kind == OutputKind.USER_INPUT_MUTATION:
                 raise UnsupportedOperatorError(
-                    f"{self.source}: the program changes '{spec.target}' in place; export the model in eval mode"
+                    f"{self.source}: the program changes its input '{spec.target}' in place; keep what it changes in a "
+                    "buffer of the module (register_buffer), which becomes a state, or return it as an output"
                 )
-            if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
+            if spec.kind == OutputKind.BUFFER_MUTATION:
+                new[spec.target] = value
+            elif spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
                 if not isinstance(getattr(value, "ty", None), relax.TensorType):  # the signature says it is a tensor
                     raise ModelFormatError(
                         f"{self.source}: output '{spec.arg.name}' is not a tensor; export the program again"
@@ -312,7 +332,7 @@ class ProgramImporter:
                 outputs.append((spec.arg.name, value))
         if not outputs:
             raise ModelFormatError(f"{self.source}: none of the program's outputs is a tensor")
-        return outputs
+        return outputs + [(name, new[name]) for name in self._states]
 
 
 def _unconverted(label: str, error: Exception) -> QnnError:

@@ -1,0 +1,82 @@
+"""Parts of a tensor replaced: what is left of in-place updates, such as those of a key-value cache, once the program is
+functional."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..... import op as qnn
+from .....errors import UnsupportedOperatorError
+from .....limits import check_elements
+from .....op.base import constant, shape_of
+from ....run_time import checked_indices
+from ..registry import converter
+from ..values import cast, reshape
+
+
+def _written(
+    importer: Any, data: relax.Expr, rows: relax.Expr, positions: relax.Expr, axis: int, negative: bool
+) -> relax.Expr:
+    length = shape_of(data)[axis]
+    checked = checked_indices(importer.emit, positions, length, importer.label, negative)
+    return qnn.write_rows(data, rows, cast(importer, checked, "int64"), axis)
+
+
+@converter("aten.index_copy.default")
+def _index_copy(importer: Any, x: relax.Expr, dim: int, index: relax.Expr, source: relax.Expr) -> relax.Expr:
+    """x[…, index[i], …] = source[…, i, …]"""
+    shape = shape_of(x)
+    if not shape:
+        raise UnsupportedOperatorError("index_copy of a scalar")
+    axis = dim % len(shape)
+    count = shape_of(index)[0] if shape_of(index) else 1
+    positions = reshape(importer, index, (count,))
+    rows = reshape(importer, source, (*shape[:axis], count, *shape[axis + 1 :]))
+    return _written(importer, x, rows, positions, axis, negative=False)
+
+
+@converter("aten.index_put.default")
+def _index_put(importer: Any, x: relax.Expr, indices: Any, values: relax.Expr, accumulate: bool) -> relax.Expr:
+    """x[:, …, index] = values for one vector of integers; TVM converts other forms."""
+    shape = shape_of(x)
+    given = [axis for axis, index in enumerate(indices) if index is not None]
+    if accumulate or len(given) != 1 or not _is_vector(indices[given[0]]):
+        return importer.by_tvm()
+    (axis,) = given
+    index = indices[axis]
+    wanted = (*shape[:axis], shape_of(index)[0], *shape[axis + 1 :])
+    rows = values if shape_of(values) == wanted else importer.emit(relax.op.broadcast_to(values, wanted))
+    return _written(importer, x, rows, index, axis, negative=True)
+
+
+def _is_vector(index: relax.Expr) -> bool:
+    return len(shape_of(index)) == 1 and str(index.ty.dtype).startswith(("int", "uint"))
+
+
+@converter("aten.slice_scatter.default")
+def _slice_scatter(
+    importer: Any, x: relax.Expr, source: relax.Expr, dim: int, start: Any, end: Any, step: Any
+) -> relax.Expr:
+    """x[…, start:end:step, …] = source"""
+    shape = shape_of(x)
+    axis = dim % len(shape)
+    if any(isinstance(value, relax.Expr) for value in (start, end, step)):
+        raise UnsupportedOperatorError("slice_scatter at positions computed from data; use index_copy instead")
+    places = range(*slice(start, sys.maxsize if end is None else end, step).indices(shape[axis]))
+    if len(places) == shape[axis]:
+        return source
+    check_elements((len(places),), "the positions", "folded")
+    return qnn.write_rows(x, source, constant(np.asarray(places, np.int64)), axis)
+
+
+@converter("aten.select_scatter.default")
+def _select_scatter(importer: Any, x: relax.Expr, source: relax.Expr, dim: int, index: int) -> relax.Expr:
+    """x[…, index, …] = source"""
+    shape = shape_of(x)
+    axis = dim % len(shape)
+    row = reshape(importer, source, (*shape[:axis], 1, *shape[axis + 1 :]))
+    return qnn.write_rows(x, row, constant(np.asarray([index % shape[axis]], np.int64)), axis)
