@@ -34,6 +34,9 @@ WITHOUT = {
     "positions known at import, which PyTorch checks at export": {
         *("aten.select_scatter.default", "aten.slice_scatter.default"),
     },
+    "positions are checked with run_time.checked_indices: tests/frontends/onnx/test_cached_attention.py": {
+        *("RotaryEmbedding", "TensorScatter"),
+    },
     "R.nn.softmax of floats, like Softmax": {
         *("aten::softmax", "aten::_softmax", "aten::log_softmax", "aten::_log_softmax", "softmax", "log_softmax"),
         *("Softmax", "SoftmaxActivation", "SoftmaxOutput"),

@@ -110,7 +110,7 @@ def _mask(node: Node, index: int, batch: int, length: int, before: int) -> relax
     """What is added to the scores (B, heads, S, T): mask_filter_value where the mask is 0, and the lowest float above
     the diagonal of a unidirectional attention. None when nothing is masked."""
     total = before + length
-    mask = _padding_mask(node, index, batch, length, total) if node.has_input(index) else None
+    mask = padding_mask(node, index, batch, length, total) if node.has_input(index) else None
     if not node.attribute("unidirectional", 0) or length == 1:
         return mask
     check_elements((length, total), "the mask", "folded")
@@ -121,7 +121,7 @@ def _mask(node: Node, index: int, batch: int, length: int, before: int) -> relax
     return node.emit(relax.op.where(constant(future), number(lowest), mask))
 
 
-def _padding_mask(node: Node, index: int, batch: int, length: int, total: int) -> relax.Expr | None:
+def padding_mask(node: Node, index: int, batch: int, length: int, total: int) -> relax.Expr | None:
     """mask_index in any of its forms, as floats that broadcast against (B, 1, S, T).
 
     (B): valid lengths; (2B): ends, then starts; (B, T) or (B, S, T): 1 for valid; (B, 1), (1, 1): no mask

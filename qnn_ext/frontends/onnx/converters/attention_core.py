@@ -1,0 +1,99 @@
+"""What all attention operators share: heads, grouped keys and values, masks, softmax with a cap or a sink."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ....op import compound
+from ....op.base import constant, shape_of
+from ..node import Node
+from .arithmetic import cast, number, over, plus, times
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def split_heads(node: Node, rows: relax.Expr, heads: int) -> relax.Expr:
+    """(B, S, heads · size) → (B, heads, S, size)"""
+    batch, length, width = shape_of(rows)
+    if heads < 1 or width % heads:
+        raise node.malformed(f"{width} columns cannot be divided among {heads} heads")
+    return compound.permute(
+        compound.reshape(rows, (batch, length, heads, width // heads), node.emit), [0, 2, 1, 3], node.emit
+    )
+
+
+def join_heads(node: Node, heads: relax.Expr) -> relax.Expr:
+    """(B, heads, S, size) → (B, S, heads · size)"""
+    batch, count, length, size = shape_of(heads)
+    return compound.reshape(compound.permute(heads, [0, 2, 1, 3], node.emit), (batch, length, count * size), node.emit)
+
+
+def part(node: Node, data: relax.Expr, axis: int, begin: int, end: int) -> relax.Expr:
+    """data[…, begin:end, …]"""
+    whole = begin == 0 and end == shape_of(data)[axis]
+    return data if whole else node.emit(relax.op.strided_slice(data, [axis], [begin], [end]))
+
+
+def attend(
+    node: Node,
+    query: relax.Expr,
+    key: relax.Expr,
+    value: relax.Expr,
+    scale: float,
+    masks: list[relax.Expr],
+    softcap: float = 0.0,
+    sink: relax.Expr | None = None,
+) -> relax.Expr:
+    """softmax(cap(scale · Q·Kᵀ) + masks)·V with cap(x) = softcap · tanh(x / softcap).
+
+    query: (B, heads, S, size); key, value: (B, groups, T, size): heads // groups heads share one, without copies of it
+    masks: bool, true where a key counts, or floats to add; they broadcast against (B, heads, S, T)
+    sink:  a score for each head that takes its share of the softmax and of nothing else, (1, heads, 1, 1)
+    """
+    batch, heads, length, size = shape_of(query)
+    _, groups, total, _ = shape_of(key)
+    if groups < 1 or heads % groups or shape_of(value)[:3] != (batch, groups, total) or shape_of(key)[3] != size:
+        raise node.malformed(
+            f"queries {shape_of(query)}, keys {shape_of(key)} and values {shape_of(value)} do not belong together"
+        )
+    rows = compound.reshape(query, (batch, groups, heads // groups * length, size), node.emit)
+    turned = compound.permute(key, [0, 1, 3, 2], node.emit)
+    scores = node.emit(relax.op.matmul(rows, turned))
+    scores = times(node, compound.reshape(scores, (batch, heads, length, total), node.emit), number(scale))
+    if softcap:
+        capped = node.emit(relax.op.tanh(over(node, scores, number(softcap))))
+        scores = times(node, capped, number(softcap))
+    for mask in masks:
+        if str(mask.ty.dtype) == "bool":
+            scores = node.emit(relax.op.where(mask, scores, number(LOWEST)))
+        else:
+            scores = plus(node, scores, cast(node, mask, "float32"))
+    if sink is not None:
+        column = node.emit(relax.op.broadcast_to(sink, (batch, heads, length, 1)))
+        scores = node.emit(relax.op.concat([scores, column], axis=3))
+    shares = part(node, node.emit(relax.op.nn.softmax(scores, axis=-1)), 3, 0, total)
+    rows = compound.reshape(shares, (batch, groups, heads // groups * length, total), node.emit)
+    mixed = node.emit(relax.op.matmul(rows, value))
+    return compound.reshape(mixed, (batch, heads, length, shape_of(value)[3]), node.emit)
+
+
+def causal(node: Node, before: relax.Expr | int, length: int, total: int, window: int = 0) -> relax.Expr:
+    """Which keys count for each query: those up to its own position, and of them the last `window` unless it is 0.
+
+    before: the number of keys in front of the first query, or one for each sample, (B)
+
+    Returns bool of shape (S, T), or (B, 1, S, T).
+    """
+    keys = np.arange(total, dtype=np.int32)
+    own = np.arange(length, dtype=np.int32)[:, None]
+    if isinstance(before, int):
+        places = before + own
+        return constant((keys <= places) & ((keys > places - window) if window else True))
+    offset = compound.reshape(before, (shape_of(before)[0], 1, 1, 1), node.emit)
+    positions = plus(node, offset, constant(own))
+    valid = node.emit(relax.op.less_equal(constant(keys), positions))
+    if not window:
+        return valid
+    oldest = node.emit(relax.op.subtract(positions, number(window, "int32")))
+    return node.emit(relax.op.logical_and(valid, node.emit(relax.op.greater(constant(keys), oldest))))
