@@ -93,6 +93,11 @@ class _Graph:
         try:
             program = self._export(values, inputs)
             module = from_pytorch(program)
+            if module.states:
+                raise UnsupportedOperatorError(
+                    f"the graph changes '{module.states[0].name}' in place, which PyTorch would not see: export the "
+                    "module with torch.export and give it to from_pytorch, whose engine keeps it as a state"
+                )
         except QnnError as error:
             if not self._fallback:
                 raise

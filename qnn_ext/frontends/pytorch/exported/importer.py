@@ -63,6 +63,7 @@ class ProgramImporter:
         self._tvm = ExportedProgramImporter()
         self._tvm.env = self._values
         self._tvm.block_builder = self.assembly.builder
+        _refuse_training(program, source)
         self.program = prepared(program, source, self._is_supported)
 
     # ---- what converters use -------------------------------------------------------------------------------------
@@ -338,6 +339,21 @@ class ProgramImporter:
 def _unconverted(label: str, error: Exception) -> QnnError:
     """The message of an error in a converter, which is often TVM's."""
     return UnsupportedOperatorError(f"{label}: cannot be converted: {reason(error)}")
+
+
+_NORMALIZATIONS = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
+_TRAINING = 5  # the argument that says so, of all of them
+
+
+def _refuse_training(program: Any, source: str) -> None:
+    """Raises UnsupportedOperatorError for batch normalizations that use, and update, the statistics of each batch."""
+    for node in program.graph.nodes:
+        name = target_name(node).removeprefix("aten.").split(".")[0]
+        if node.op == "call_function" and name in _NORMALIZATIONS and bound_arguments(node)[_TRAINING] is True:
+            raise UnsupportedOperatorError(
+                f"{source}: node '{node.name}' ({node.target}) is in training mode and would go on learning from each "
+                "input; export the model in eval mode"
+            )
 
 
 # ---- helpers -----------------------------------------------------------------------------------------------------

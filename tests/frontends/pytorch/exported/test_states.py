@@ -98,6 +98,21 @@ def test_accumulating_is_refused():
         qnn_ext.from_pytorch(exported(added)[1])
 
 
+def test_training_mode_is_refused():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).train()
+    program = torch.export.export(model, (torch.zeros(2, 1, 8, 8),))
+    for one in (program, program.run_decompositions({})):
+        with pytest.raises(UnsupportedOperatorError, match=r"in training mode .* export the model in eval mode"):
+            qnn_ext.from_pytorch(one)
+
+
+def test_torch_compile_does_not_hide_changes():
+    """A module goes on seeing its own buffers."""
+    compiled = torch.compile(Cache(index_copy), backend="qnn_ext")
+    with torch.no_grad(), pytest.raises(Exception, match=r"changes .* in place, which PyTorch would not see"):
+        compiled(torch.ones(1, 2, 2, 4), torch.arange(2))
+
+
 def test_an_input_changed_in_place():
     class Model(torch.nn.Module):
         def forward(self, x):
