@@ -16,6 +16,7 @@ KSERVE = ["kserve>=0.15"]  # brings 200 MB and protobuf below 7: neither in `tes
 CLUSTER = ["ray>=2.40"]  # 80 MB: neither in `test` nor in `all`
 # Compiling CUDA source to PTX and showing its machine code without the CUDA toolkit; NVIDIA has no wheels for macOS
 CUDA = [f"{name}>=13; sys_platform != 'darwin'" for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")]
+LLM = ["sentencepiece>=0.2", "tokenizers>=0.21"]
 SIGN = ["cryptography>=42"]
 PASCAL = ["nvidia-cuda-nvrtc-cu12; sys_platform != 'darwin'"]  # GPUs before sm_75, which CUDA 13 dropped
 DOCS = [
@@ -37,6 +38,7 @@ TEST = [
     "ruff",
     "mypy",
     *SIGN,
+    *LLM,
     *BENCH,
     *SERVE,
     *CUDA,
@@ -94,13 +96,14 @@ setup(
         "tune": TUNE,
         "cuda": CUDA,
         "sign": SIGN,
+        "llm": LLM,
         "bench": BENCH,
         "serve": SERVE,
         "kserve": KSERVE,
         "cluster": CLUSTER,
         "docs": DOCS,
         "test": TEST,
-        "all": TFLITE + ONNX + TORCH + TUNE + CUDA + SIGN + BENCH + SERVE,
+        "all": TFLITE + ONNX + TORCH + TUNE + CUDA + SIGN + LLM + BENCH + SERVE,
     },
     entry_points={
         "console_scripts": ["qnn-ext = qnn_ext_program:main"],

@@ -24,6 +24,7 @@ COMMANDS = {  # name -> module, function, and what `qnn-ext --help` says, as imp
     "compile": ("compile", "compile_", "Compile a model to one .qnn file."),
     "completion": ("completion", "completion", "Print a shell's completion script."),
     "doctor": ("doctor", "doctor", "Show what this machine can run, and what is missing."),
+    "generate": ("generate", "generate_", "Continue a text with a language model."),
     "inspect": ("inspect", "inspect", "Show what a model holds, and what stays float and why."),
     "memory": ("memory", "memory_", "Show what weights and feature maps take in float32 and in 8 bits."),
     "quantize": ("quantize", "quantize", "Quantize a float model and compile it."),

@@ -39,6 +39,7 @@ EXTRAS = dict(
     tune=Extra("tune with boosted trees, tune over RPC", ("cloudpickle", "psutil", "tornado", "xgboost")),
     cuda=Extra("compile for GPUs without the CUDA toolkit", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm")),
     sign=Extra("sign and verify .qnn files", ("cryptography",)),
+    llm=Extra("read the tokenizers of language models", ("sentencepiece", "tokenizers")),
     serve=Extra("serve models over HTTP", ("fastapi", "httpx", "uvicorn")),
     kserve=Extra("serve models behind the Open Inference Protocol", ("kserve",)),
     cluster=Extra("calibrate on many machines", ("ray",)),

@@ -1,0 +1,206 @@
+"""A small Llama with random weights, from PyTorch to text: tokens equal to PyTorch's, states, errors, the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.errors import InputError, QnnError
+from qnn_ext.generation import Generated, LanguageModel, Sampling, generate, load_tokenizer
+
+torch = pytest.importorskip("torch")
+
+TUTORIALS = Path(__file__).parents[2] / "tutorials"
+LENGTH = 24
+PROMPT = [3, 7, 1, 30, 12, 5]
+
+
+@pytest.fixture(scope="module")
+def llama():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TUTORIALS))
+        import llama
+
+        yield llama
+
+
+@pytest.fixture(scope="module")
+def model(llama):
+    config = llama.Config(width=16, hidden=24, layers=2, heads=4, kv_heads=2, vocabulary=32, length=LENGTH)
+    return llama.random_llama(config)
+
+
+@pytest.fixture(scope="module")
+def engines(model, tmp_path_factory):
+    """The model for one token at a time, and for four, both loaded from files."""
+    folder, loaded = tmp_path_factory.mktemp("llama"), []
+    for count in (1, 4):
+        program = torch.export.export(model, (torch.ones(1, count, dtype=torch.int64), torch.arange(count)))
+        qnn_ext.build(qnn_ext.from_pytorch(program), num_threads=1).save(folder / f"llama{count}.qnn")
+        loaded.append(qnn_ext.load(folder / f"llama{count}.qnn"))
+    return folder, loaded
+
+
+@torch.no_grad()
+def by_pytorch(model, prompt, count):
+    """Greedy, in one call for all tokens each time: without the cache's help."""
+    tokens = list(prompt)
+    for _ in range(count):
+        logits = model(torch.tensor([tokens]), torch.arange(len(tokens)))
+        tokens.append(int(logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.fixture
+def language_model(engines):
+    found = LanguageModel([engine.clone() for engine in engines[1]])
+    found.reset()
+    return found
+
+
+def test_greedy_equals_pytorch(model, engines, language_model):
+    expected = by_pytorch(model, PROMPT, 16)
+    assert list(generate(language_model, PROMPT, 16)) == expected
+    assert language_model.position == len(PROMPT) + 15
+    alone = LanguageModel(engines[1][0].clone())
+    progress = Generated()
+    assert list(generate(alone, PROMPT, 16, progress=progress)) == expected == progress.tokens
+    assert progress.prompt == 6 and progress.prefill > 0 and progress.first >= progress.prefill and progress.decode > 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
+def test_prompts_of_all_lengths(count, model, language_model):
+    """Whole chunks, padded ones and single tokens leave the same logits, and the same cache behind."""
+    prompt = [*PROMPT, 9][:count]
+    found = language_model.logits(prompt)
+    with torch.no_grad():
+        expected = model(torch.tensor([prompt]), torch.arange(count))[0, -1].numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    keys = language_model.state()[1][0]
+    assert keys[:, :, :count].any(axis=(0, 1, 3)).all() and not keys[:, :, count:].any()
+
+
+def test_the_cache_moves_with_the_text(language_model):
+    """A state is a prefix that several texts go on from."""
+    language_model.logits(PROMPT)
+    prefix = language_model.state()
+    one = [language_model.logits([4]), language_model.logits([5])]
+    language_model.restore(prefix)
+    language_model.logits([8])
+    language_model.restore(prefix)
+    np.testing.assert_array_equal([language_model.logits([4]), language_model.logits([5])], one)
+    language_model.reset()
+    assert language_model.position == 0 and not any(value.any() for value in language_model.state()[1])
+
+
+def test_the_end_of_a_text(language_model):
+    expected = list(generate(language_model, PROMPT, 8))
+    language_model.reset()
+    found = list(generate(language_model, PROMPT, 8, Sampling(), ends={expected[3]}))
+    assert found == expected[: expected.index(expected[3])]
+
+
+def test_beyond_the_cache(language_model):
+    for token in generate(language_model, PROMPT, LENGTH - len(PROMPT) + 1):
+        assert 0 <= token < 32
+    before = language_model.state()
+    with pytest.raises(InputError, match=r"at positions 24 … 24 cannot be computed: .*index 24 is out of range"):
+        language_model.logits([1])
+    np.testing.assert_array_equal(language_model.state()[1], before[1])
+
+
+@pytest.mark.parametrize("tokens, message", [([32], "token 32 is beyond the vocabulary of 32"), ([], "no tokens")])
+def test_tokens_that_do_not_exist(tokens, message, language_model):
+    with pytest.raises(InputError, match=message):
+        language_model.logits(tokens)
+
+
+def test_an_engine_refuses_tokens_beyond_the_vocabulary(engines):
+    engine = engines[1][0].clone()
+    for token in (32, -1, 2**40):
+        with pytest.raises(InputError, match=f"index {token} is out of range 0 … 31"):
+            engine(np.array([[token]]), np.array([0]))
+
+
+def test_other_models():
+    digits = qnn_ext.build(qnn_ext.from_tflite(TUTORIALS.parent / "qnn_ext" / "data" / "digits_cnn_int8.tflite"))
+    with pytest.raises(QnnError, match="no language model that can be run token by token"):
+        LanguageModel(digits)
+
+
+# ---- tokenizers and the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A tokenizer of bytes and a few merges."""
+    tokenizers = pytest.importorskip("tokenizers")
+    found = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True))
+    found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), special_tokens=["</s>"]
+    )
+    found.train_from_iterator(["once upon a time there was a time once"], trainer)
+    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
+    found.save(str(path))
+    return path
+
+
+def test_text_comes_in_whole_characters(words):
+    tokenizer = load_tokenizer(words)
+    tokens = tokenizer.encode("a time, größer 🙂 once")
+    stream = tokenizer.stream(tokens[:1])
+    pieces = [stream.add(token) for token in tokens[1:]]
+    assert "".join(pieces) == " time, größer 🙂 once"
+    assert "" in pieces and not any("\ufffd" in piece for piece in pieces)
+    assert len(tokenizer.ends) == 1
+
+
+def test_sentencepiece(llama, tmp_path):
+    """A file in llama2.c's form: pairs merge by their scores, and spaces stay."""
+    pytest.importorskip("sentencepiece")
+    import struct
+
+    pieces = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{byte:02X}>" for byte in range(256)), " a", " t", " to", "to"]
+    scores = [0.0] * 259 + [-1.0, -2.0, -4.0, -3.0]
+    letters = [" ", "a", "t", "o", "b"]
+    content = struct.pack("i", 7)
+    for piece, score in [*zip(pieces, scores, strict=True), *((letter, -100.0) for letter in letters)]:
+        content += struct.pack("fi", score, len(piece.encode())) + piece.encode()
+    (tmp_path / "tok.bin").write_bytes(content)
+    llama.write_tokenizer(tmp_path / "tok.bin", tmp_path / "tok.model")
+    tokenizer = load_tokenizer(tmp_path / "tok.model")
+    assert tokenizer.encode("a to é") == [1, 259, 261, 263, 3 + 0xC3, 3 + 0xA9]
+    stream = tokenizer.stream([1])
+    assert "".join(stream.add(token) for token in tokenizer.encode("a to é")[1:]).strip() == "a to é"
+    assert tokenizer.ends == {1, 2}
+
+
+@pytest.mark.parametrize("content", [b"{}", b"no tokenizer", b""])
+def test_files_that_are_no_tokenizers(content, tmp_path):
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("sentencepiece")
+    (tmp_path / "tokenizer").write_bytes(content)
+    with pytest.raises(QnnError, match="tokenizer"):
+        load_tokenizer(tmp_path / "tokenizer")
+
+
+def test_command(cli, engines, model):
+    folder, _ = engines
+    expected = by_pytorch(model, PROMPT, 5)
+    prompt = " ".join(map(str, PROMPT))
+    code, out, err = cli("generate", folder / "llama1.qnn", "--prompt", prompt, "-n", "5")
+    assert code == 0 and out.strip() == " ".join(map(str, [*PROMPT, *expected]))
+    assert "prefill 6 tokens" in err and "decode 5 tokens" in err and "of them states" in err
+    code, out, _ = cli(
+        "generate", folder / "llama1.qnn", "--prefill", folder / "llama4.qnn", "-p", prompt, "-n", "5", "--json"
+    )
+    found = json.loads(out)
+    assert code == 0 and found["tokens"] == expected and len(found["memory"]) == 2
+    code, _, err = cli("generate", folder / "llama1.qnn", "-p", "Once upon", "-n", "5")
+    assert code == 1 and "give --tokenizer FILE" in err
