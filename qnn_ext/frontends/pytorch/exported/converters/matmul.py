@@ -13,7 +13,7 @@ from .....limits import check_elements
 from .....op import compound
 from .....op.base import constant, constant_value, shape_of
 from ..registry import converter
-from ..values import cast, dtype_of, scalar
+from ..values import cast, dtype_of, reshape, scalar
 
 
 @converter("aten.linear.default")
@@ -64,11 +64,10 @@ def _attention(
     """softmax(Q Kᵀ · scale + mask) V."""
     if dropout:
         raise UnsupportedOperatorError("attention with dropout is not supported; export the model in eval mode")
-    if enable_gqa:
-        key, value = (_repeated(importer, x, shape_of(query)[-3]) for x in (key, value))
+    product = _by_groups if enable_gqa else _matmul
     ndim, dtype = len(shape_of(key)), dtype_of(query)
     axes = [*range(ndim - 2), ndim - 1, ndim - 2]
-    scores = importer.emit(relax.op.matmul(query, importer.emit(relax.op.permute_dims(key, axes))))
+    scores = product(importer, query, importer.emit(relax.op.permute_dims(key, axes)))
     factor = 1 / math.sqrt(shape_of(query)[-1]) if scale is None else scale
     scores = importer.emit(relax.op.multiply(scores, scalar(factor, dtype)))
     if causal:
@@ -76,7 +75,7 @@ def _attention(
         mask = constant(np.tril(np.ones((rows, columns), bool)))
     if mask is not None:
         scores = _masked(importer, scores, mask, dtype)
-    return importer.emit(relax.op.matmul(importer.emit(relax.op.nn.softmax(scores, -1)), value))
+    return product(importer, importer.emit(relax.op.nn.softmax(scores, -1)), value)
 
 
 def _masked(importer: Any, scores: relax.Expr, mask: relax.Expr, dtype: str) -> relax.Expr:
@@ -89,5 +88,12 @@ def _masked(importer: Any, scores: relax.Expr, mask: relax.Expr, dtype: str) -> 
     return importer.emit(relax.op.where(mask, scores, scalar(-np.inf, dtype)))
 
 
-def _repeated(importer: Any, x: relax.Expr, heads: int) -> relax.Expr:
-    return importer.emit(relax.op.repeat(x, heads // shape_of(x)[-3], axis=len(shape_of(x)) - 3))
+def _by_groups(importer: Any, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    """a · b of (…, heads, S, n) and (…, groups, n, m): heads // groups of a share one of b. They are rows of one
+    matrix, so that b, which may be a long cache, is not repeated for them."""
+    shape, groups = shape_of(a), shape_of(b)[-3]
+    if shape[-3] == groups:
+        return _matmul(importer, a, b)
+    rows = (*shape[:-3], groups, shape[-3] // groups * shape[-2])
+    result = _matmul(importer, reshape(importer, a, (*rows, shape[-1])), b)
+    return reshape(importer, result, (*shape[:-1], shape_of(b)[-1]))
