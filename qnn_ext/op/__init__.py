@@ -5,6 +5,7 @@ from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
 from .bfloat16 import bfloat16
+from .blockwise import blockwise_dense, blockwise_dense_int8, blockwise_dequantize
 from .check import check_bounds, check_divisor, first_violation
 from .concatenate import concatenate
 from .conv2d import conv2d
@@ -58,6 +59,9 @@ __all__ = [
     "batch_matmul",
     "batch_matmul_accumulate",
     "bfloat16",
+    "blockwise_dense",
+    "blockwise_dense_int8",
+    "blockwise_dequantize",
     "check_bounds",
     "check_divisor",
     "concatenate",

@@ -27,7 +27,14 @@ from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from ..targets.features import backend_of
-from ..topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, Workload, candidates
+from ..topi_int8 import (
+    BatchMatmulWorkload,
+    BlockwiseWorkload,
+    Conv2dWorkload,
+    DenseWorkload,
+    Implementation,
+    candidates,
+)
 from ..topi_int8.cuda.generic import schedule_generic as schedule_for_gpu
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.bounds import bound_of
@@ -38,6 +45,7 @@ from ..topi_int8.generic.stages import BOUNDED, STAGES
 from ..topi_int8.initial import with_initial
 from ..topi_int8.schedule_util import Unchecked, in_order_of_channels
 from ..topi_int8.strategy import why_generic
+from ..topi_int8.workload import AnyWorkload
 from .matrix_moves import axes_of
 from .rewrite import Rebuild, bindings_of, op_name
 from .shuffles import shuffle_of
@@ -46,6 +54,9 @@ _log = logging.getLogger(__name__)
 
 
 OPAQUE = 8  # TVM's kOpaque: an operator that is not fused
+
+WEIGHT_PARTS = 3
+"""The last operands of a product with a block-wise quantized weight: its integers, scales and zero points."""
 
 GENERIC = "generic"
 """The implementation of kernels without a product."""
@@ -108,7 +119,7 @@ class _Product:
     unusual: why no other implementation is asked; empty: they all were
     """
 
-    workload: Workload
+    workload: AnyWorkload
     implementation: Implementation
     unusual: str
 
@@ -123,12 +134,20 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     if (integers := dequantized_data(function, call)) is not None:
         workload = replace(workload, data_dtype=str(integers.ty.dtype))
     accepting, unusual = candidates(workload, target), ""
-    if isinstance(workload, Conv2dWorkload) and constant_value(factors_of(call)[1]) is None:
+    if isinstance(workload, (Conv2dWorkload, BlockwiseWorkload)) and not _has_known_weights(call):
         accepting, unusual = (
             accepting[-1:],
             "its weights are only known at run time, so they cannot be packed beforehand",
         )
     return [_Product(workload, implementation, unusual) for implementation in accepting]
+
+
+def _has_known_weights(call: relax.Call) -> bool:
+    """Whether the weight of a product is constant, with all that belongs to it."""
+    traits = traits_of(call)
+    weight = traits.data[1]
+    names = [name for name in (weight.name, weight.scale, weight.zero_point) if name]
+    return all(constant_value(traits.argument(call, name)) is not None for name in names)
 
 
 def dequantized_data(function: relax.Function, product: relax.Call) -> relax.Expr | None:
@@ -220,8 +239,10 @@ class _Kernel:
         return Operand(None, value)
 
     def _anchor(self, name: str, call: relax.Call, product: _Product) -> te.Tensor:
-        data, weight = (self._operand(arg) for arg in call.args)
         workload, implementation = product.workload, product.implementation
+        if isinstance(workload, BlockwiseWorkload):
+            return self._blockwise(call, workload, implementation)
+        data, weight = (self._operand(arg) for arg in call.args)
         tensor = _tensor(data, self.constants)
         if name == "qnn.dense_accumulate" and isinstance(workload, BatchMatmulWorkload):
             acc = implementation.compute(workload, _lead(tensor), _lead(_tensor(weight, self.constants)), 0)
@@ -233,6 +254,17 @@ class _Kernel:
             if name == "qnn.conv2d_accumulate":  # the generic fallback takes HWIO
                 packed = _permute(packed, (1, 2, 3, 0))
         return implementation.compute(workload, tensor, packed, call_attributes(call).get("pad_value", 0))
+
+    def _blockwise(self, call: relax.Call, workload: BlockwiseWorkload, implementation: Implementation) -> te.Tensor:
+        data, *others = (self._operand(arg) for arg in call.args)
+        tensors = [_tensor(operand, self.constants) for operand in others[:-WEIGHT_PARTS]]
+        weight = others[-WEIGHT_PARTS:]
+        if implementation.pack_weight is None:
+            tensors += [_tensor(operand, self.constants) for operand in weight]
+        else:
+            packed = implementation.pack_weight(workload, *(operand.value for operand in weight))
+            tensors += [self.constants.add(array) for array in packed]
+        return implementation.compute(workload, _tensor(data, self.constants), tensors, 0)
 
     def _starts_at_bias(self, name: str, expr: Any, operands: list[Operand]) -> bool:
         """Whether `expr` adds a per-channel constant to the product; if so, the accumulators now start at it."""
@@ -310,11 +342,13 @@ class _Kernel:
         return sch.mod["main"]
 
 
-def workload_of(call: relax.Call, target: Target) -> Workload:
+def workload_of(call: relax.Call, target: Target) -> Any:
     """What the product computes. A dense layer with run-time weights is a batch_matmul with a batch of one."""
     name, attributes = op_name(call), call_attributes(call)
     first, second = factors_of(call)
     data, weight, values = shape_of(first), shape_of(second), constant_value(second)
+    if "group_size" in attributes:
+        return _blockwise_workload(call, attributes)
     dtypes = str(first.ty.dtype), str(second.ty.dtype), attributes["out_dtype"]
     pairable = backend_of(target).pairs and _pairable(values)
     if name == "qnn.dense_accumulate":
@@ -329,6 +363,24 @@ def workload_of(call: relax.Call, target: Target) -> Workload:
     o, kh, kw, _ = weight
     geometry = (attributes["strides"], attributes["padding"], attributes["dilation"], attributes["groups"])
     return Conv2dWorkload(n, h, w, c, o, (kh, kw), *geometry, *dtypes, _nine_bits(values), pairable)
+
+
+def _blockwise_workload(call: relax.Call, attributes: dict[str, Any]) -> BlockwiseWorkload:
+    (data, weight), traits = factors_of(call), traits_of(call)
+    zero_point = traits.argument(call, str(traits.data[1].zero_point))
+    shared = constant_value(zero_point) if str(zero_point.ty.dtype) == "int32" else None
+    scale, (rows, depth) = traits.data[0].scale, shape_of(data)
+    return BlockwiseWorkload(
+        m=rows,
+        k=depth,
+        n=shape_of(weight)[0],
+        group=min(attributes["group_size"], depth),
+        data_dtype=str(data.ty.dtype),
+        weight_dtype=attributes["weight_dtype"],
+        zero_point=None if shared is None else int(shared),
+        float_zeros=str(zero_point.ty.dtype) not in ("int32", "uint8"),
+        row_scales=scale is not None and shape_of(traits.argument(call, scale))[1] == 1,
+    )
 
 
 def _nine_bits(weight: np.ndarray | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from .strategy import Implementation, candidates, register, select
-from .workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from .workload import BatchMatmulWorkload, BlockwiseWorkload, Conv2dWorkload, DenseWorkload, Workload
 
 for _name in (
     "generic.arithmetic",
@@ -27,6 +27,7 @@ for _name in (
     "generic.conv2d",
     "generic.dense",
     "generic.batch_matmul",
+    "generic.blockwise",
     "cuda.lowering",
     "cuda.fallback",
     "cuda.dp4a",
@@ -38,6 +39,7 @@ for _name in (
     "cpu.depthwise_float",
     "x86.steps",
     "x86.registration",
+    "x86.blockwise",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",
     "arm_cpu.steps",
@@ -51,6 +53,7 @@ for _name in (
 
 __all__ = [
     "BatchMatmulWorkload",
+    "BlockwiseWorkload",
     "Conv2dWorkload",
     "DenseWorkload",
     "Implementation",

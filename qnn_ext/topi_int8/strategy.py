@@ -23,7 +23,7 @@ from tvm.target import Target
 from ..errors import TargetError
 from ..targets.backend import Backend
 from ..targets.features import backend_of
-from .workload import Conv2dWorkload, Workload, is_float
+from .workload import AnyWorkload, BlockwiseWorkload, Conv2dWorkload, Workload, is_float
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,14 @@ def current_choice() -> Choice | None:
     return _choice.get()
 
 
-def candidates(workload: Workload, target: Target) -> list[Implementation]:
+def candidates(workload: AnyWorkload, target: Target) -> list[Implementation]:
     """All implementations that take the workload on the target, best first."""
     found = [item for item in _made_for(workload, target) if item.refuses(workload, target) is None]
     choice = _choice.get()
     return [_chosen(item, workload, target, choice) for item in found] if choice else found
 
 
-def _made_for(workload: Workload, target: Target) -> list[Implementation]:
+def _made_for(workload: AnyWorkload, target: Target) -> list[Implementation]:
     """The implementations for such workloads on the target's family of processors, best first."""
     backend = backend_of(target)
     depthwise = isinstance(workload, Conv2dWorkload) and workload.depthwise
@@ -151,12 +151,14 @@ def _made_for(workload: Workload, target: Target) -> list[Implementation]:
     return [item for item in every if item.depthwise in (None, depthwise) and item.floats in (None, is_float(workload))]
 
 
-def _chosen(item: Implementation, workload: Workload, target: Target, choice: Choice) -> Implementation:
-    tile = choice(item, workload, target) if item.tiles is not None else None
+def _chosen(item: Implementation, workload: AnyWorkload, target: Target, choice: Choice) -> Implementation:
+    if item.tiles is None or isinstance(workload, BlockwiseWorkload):
+        return item
+    tile = choice(item, workload, target)
     return item if tile is None else item.with_tile(tile)
 
 
-def select(workload: Workload, target: Target) -> Implementation:
+def select(workload: AnyWorkload, target: Target) -> Implementation:
     """The implementation to use. Raises TargetError when all refuse, which generic fallbacks should prevent."""
     found = candidates(workload, target)
     if not found:
@@ -168,7 +170,7 @@ REASONS = 3
 """The most reasons that `why_generic` gives."""
 
 
-def why_generic(workload: Workload, target: Target) -> str:
+def why_generic(workload: AnyWorkload, target: Target) -> str:
     """Why the generic implementation computes a workload: the reasons of those that refuse it, the best ones' first,
     each with the best implementation that gives it unless all give the same."""
     reasons: dict[str, str] = {}

@@ -131,12 +131,59 @@ class BatchMatmulWorkload:
         return self.batch * self.m * self.k * self.n
 
 
+@dataclass(frozen=True)
+class BlockwiseWorkload:
+    """A product with block-wise quantized weights, as `op.blockwise` defines it: of floats, `blockwise_dense`, or of
+    int8 activations, `blockwise_dense_int8`.
+
+    group:        values of K that share a scale
+    weight_dtype: of the packed weights: int2 to uint8
+    zero_point:   that of all groups; None if each has its own
+    float_zeros:  whether zero points are floats
+    row_scales:   whether int8 activations have a scale for each row instead of one for each group
+    """
+
+    m: int
+    k: int
+    n: int
+    group: int
+    data_dtype: str
+    weight_dtype: str
+    zero_point: int | None = 0
+    float_zeros: bool = False
+    row_scales: bool = False
+    out_dtype: str = "float32"
+
+    @property
+    def groups(self) -> int:
+        """How many groups K has, of which the last may be shorter."""
+        return -(-self.k // self.group)
+
+    @property
+    def integers(self) -> bool:
+        """Whether activations are int8."""
+        return self.data_dtype == "int8"
+
+    @property
+    def summary(self) -> str:
+        """What it is, for users."""
+        weights = f"{self.weight_dtype} weights in groups of {self.group}"
+        return f"a dense layer of {self.data_dtype} × {weights}, {self.m} rows of {self.k} → {self.n}"
+
+    @property
+    def macs(self) -> int:
+        return self.m * self.k * self.n
+
+
 Workload = Conv2dWorkload | DenseWorkload | BatchMatmulWorkload
+AnyWorkload = Workload | BlockwiseWorkload
 
-_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (Conv2dWorkload, DenseWorkload, BatchMatmulWorkload)}
+_TYPES: dict[str, Any] = {
+    kind.__name__: kind for kind in (Conv2dWorkload, DenseWorkload, BatchMatmulWorkload, BlockwiseWorkload)
+}
 
 
-def workload_from(fields: Mapping[str, Any]) -> Workload:
+def workload_from(fields: Mapping[str, Any]) -> Any:
     """A workload from its JSON form: "type" and the fields, lists for tuples. Raises KeyError, TypeError."""
     values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in fields.items()}
     return _TYPES[values.pop("type")](**values)
@@ -147,7 +194,7 @@ def workload_to(workload: Workload) -> dict[str, Any]:
     return {"type": type(workload).__name__, **asdict(workload)}
 
 
-def is_float(workload: Workload) -> bool:
+def is_float(workload: AnyWorkload) -> bool:
     """Whether it multiplies floats."""
     return workload.out_dtype.startswith("float")
 

@@ -155,6 +155,18 @@ SAMPLES = {
         ),
     ),
     "value_range": ([("data", (3, 5), "float32")], op.value_range),
+    "blockwise_dequantize": (
+        [("weight", (4, 9), "uint8"), ("scale", (4, 3), "float16"), ("zero_point", (4, 2), "uint8")],
+        lambda w, s, z: op.blockwise_dequantize(w, s, z, 17, "int4", 8),
+    ),
+    "blockwise_dense": (
+        [("data", (2, 17), "float32"), ("weight", (4, 9), "uint8"), ("scale", (4, 3), "uint16")],
+        lambda x, w, s: op.blockwise_dense(x, w, s, np.float32([[0.5, 1, 2]] * 4), "uint4", 8),
+    ),
+    "blockwise_dense_int8": (
+        [("data", (2, 17), "int8"), ("data_scale", (2, 1), "float32"), ("weight", (4, 5), "uint8")],
+        lambda x, s, w: op.blockwise_dense_int8(x, s, w, np.float32([[0.5]] * 4), 1, "int2", 17),
+    ),
     "winograd_data": ([("data", (2, 7, 9, 4), "float32")], lambda x: op.winograd_data(x, (1, 0, 1, 2))),
     "winograd_results": ([("data", (2, 2, 3, 144), "float32")], lambda x: op.winograd_results(x, (7, 9))),
     "bfloat16": ([("data", (4, 6), "float32")], lambda x: op.bfloat16(x, "uint16")),

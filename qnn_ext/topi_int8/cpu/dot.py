@@ -186,9 +186,25 @@ class DotInstruction:
         ki = te.reduce_axis((0, self.depth), "ki")
         return Reduction([ko, ks, ki], ko * self.span + ks * self.depth + ki, step, ki.var)
 
+    @property
+    def weight_form(self) -> tuple[str, tuple[int, ...]]:
+        """dtype and shape of the weights that one instruction reads."""
+        steps = () if self.chain == 1 else (self.chain,)
+        if self.words:
+            return self.word_dtype, (*steps, self.lanes)
+        return self.weight_dtype, (*steps, self.lanes, self.depth)
+
+    def term(self, A: Any, B: Any, *place: Any) -> Any:
+        """The product that is added to a lane, at a place (lane, k) or (step, lane, k)."""
+        *step, lane, k = place
+        if self.depth == 1:
+            return self.value(A[k]) * weight_value(self, B, (k, lane), 0)
+        index = step[0] * self.depth + k if step else k
+        return self.value(A[self.source(lane, index)]) * weight_value(self, B, (*step, lane), k)
+
     def weights(self, B: Any, first: int = 0, steps: int = 1) -> Any:
         """The weights of some steps as one vector of `weight_dtype`, in the order (step, lane, k)."""
-        dtype, shape = _weight_form(self)
+        dtype, shape = self.weight_form
         place = [0] * len(shape) if self.chain == 1 else [first] + [0] * (len(shape) - 1)
         size = steps * self.lanes * self.depth
         lanes = size if not self.words else steps * self.lanes
@@ -231,14 +247,6 @@ def implementation_with(
     )
 
 
-def _weight_form(instruction: DotInstruction) -> tuple[str, tuple[int, ...]]:
-    """dtype and shape of the weights that one instruction reads."""
-    steps = () if instruction.chain == 1 else (instruction.chain,)
-    if instruction.words:
-        return instruction.word_dtype, (*steps, instruction.lanes)
-    return instruction.weight_dtype, (*steps, instruction.lanes, instruction.depth)
-
-
 def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], position: Any) -> Any:
     """A weight in the dtype of sums: B[place, position], or the sign-extended part at `position` of a word B[place].
 
@@ -254,15 +262,8 @@ def weight_value(instruction: DotInstruction, B: Any, place: tuple[Any, ...], po
 def _describe(instruction: DotInstruction):
     lanes, depth, chain, span = instruction.lanes, instruction.depth, instruction.chain, instruction.span
     data_dtype, sum_dtype, activations = instruction.data_dtype, instruction.sum_dtype, instruction.activations
-    weight_dtype, weight_shape = _weight_form(instruction)
+    weight_dtype, weight_shape = instruction.weight_form
     weights = tuple(slice(0, size) for size in weight_shape)
-
-    def product(A, B, *place):
-        *step, lane, k = place
-        if depth == 1:
-            return instruction.value(A[k]) * weight_value(instruction, B, (k, lane), 0)
-        index = step[0] * depth + k if step else k
-        return instruction.value(A[instruction.source(lane, index)]) * weight_value(instruction, B, (*step, lane), k)
 
     if instruction.reduction_axes == 1:
 
@@ -279,7 +280,7 @@ def _describe(instruction: DotInstruction):
                     for k in T.serial(0, span):
                         with T.sblock("update"):
                             vi, vk = T.axis.remap("SR", [i, k])
-                            C[vi] = C[vi] + product(A, B, vi, vk)
+                            C[vi] = C[vi] + instruction.term(A, B, vi, vk)
 
         return meaning
 
@@ -297,7 +298,7 @@ def _describe(instruction: DotInstruction):
                     for k in T.serial(0, depth):
                         with T.sblock("update"):
                             vi, vs, vk = T.axis.remap("SRR", [i, s, k])
-                            C[vi] = C[vi] + product(A, B, vs, vi, vk)
+                            C[vi] = C[vi] + instruction.term(A, B, vs, vi, vk)
 
     return chained
 
@@ -310,7 +311,7 @@ def _implement(instruction: DotInstruction):
         instruction.data_dtype,
         instruction.sum_dtype,
     )
-    weight_dtype, weight_shape = _weight_form(instruction)
+    weight_dtype, weight_shape = instruction.weight_form
     weights = tuple(slice(0, size) for size in weight_shape)
 
     def update(A, B, C):

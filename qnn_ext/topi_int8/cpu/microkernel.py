@@ -9,7 +9,7 @@ is written to memory. Convolution, dense and batch_matmul differ only in how A i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -297,6 +297,7 @@ def schedule_microkernel(
     prefetch: int = 0,
     grouped: bool = False,
     unrolled: int = 0,
+    compute_tile: Callable[[], list[LoopRV]] | None = None,
 ) -> None:
     """Tile `output`, the elementwise consumer of `accumulator`, and compute the accumulator tile by tile, tensorized.
 
@@ -308,7 +309,8 @@ def schedule_microkernel(
     predicates, which tensorize would refuse; the output has them where the tile does not divide it. `strip` divides the
     number of tiles along the first pixel axis; `stages` are the blocks that copy the activations strip by strip, last
     one first. `prefetch`: how many bytes of weights ahead, see `panel_ahead`. `unrolled`: how many of the innermost
-    loops over the reduction are.
+    loops over the reduction are. `compute_tile`: schedules the accumulators inside a tile, instead of `tensorize_tile`,
+    and returns the loops over the reduction.
     """
     *outer, channel = sch.get_loops(output)
     groups = [outer.pop()] if grouped else []
@@ -340,11 +342,11 @@ def schedule_microkernel(
         sch.annotate(innermost, PARTITION, 1)
     for stage in stages:
         sch.compute_at(stage, task, preserve_unit_loops=True)
-    reduction = _tensorize(sch, accumulator, instruction, pixel_axes)
+    reduction = compute_tile() if compute_tile else tensorize_tile(sch, accumulator, instruction, pixel_axes)
     _unroll(sch, reduction[len(reduction) - unrolled :])
     if prefetch and instruction.prefetches:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
-    steps = _single(sch, reduction) if instruction.backend.weaves else 0
+    steps = _single(sch, reduction) if instruction.backend.weaves and not compute_tile else 0
     move_apart(sch, output, innermost)
     _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, steps, bool(split_off))
 
@@ -356,7 +358,7 @@ def _ends_within_a_block(sch: Schedule, output: SBlockRV, panel: int, instructio
     return instruction.accumulator_axes > 1 and channels > panel and channels % instruction.lanes != 0
 
 
-def _tensorize(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> list[LoopRV]:
+def tensorize_tile(sch: Schedule, accumulator: SBlockRV, instruction: DotInstruction, pixel_axes: int) -> list[LoopRV]:
     """Tensorize the accumulator; returns the loops over k."""
     kinds = [iter_var.iter_type for iter_var in sch.get(accumulator).iter_vars]
     loops = sch.get_loops(accumulator)[-len(kinds) :]

@@ -1,6 +1,7 @@
 """Products of any integer dtypes on a GPU: the plain computes of `generic`, a thread for each element of the result.
 
-The fallback (priority 0) below the kernels with DP4A and tensor cores, mainly for int16 activations.
+The fallback (priority 0) below the kernels with DP4A and tensor cores, mainly for int16 activations
+and for block-wise quantized weights.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from tvm.target import Target
 
 from ...numerics.annotations import OPERAND, has
 from ...targets.families import CUDA
-from ..generic import batch_matmul, conv2d, dense
+from ..generic import batch_matmul, blockwise, conv2d, dense
 from ..schedule_util import inline_epilogue
 from ..strategy import Implementation, register
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload
+from ..workload import BatchMatmulWorkload, BlockwiseWorkload, Conv2dWorkload, DenseWorkload
 from .generic import bind_blocks
 
 
@@ -36,6 +37,7 @@ for _type, _module, _name, _accumulator in (
     (Conv2dWorkload, conv2d, "conv2d_nhwc.cuda", "conv2d"),
     (DenseWorkload, dense, "dense.cuda", "dense"),
     (BatchMatmulWorkload, batch_matmul, "batch_matmul.cuda", "batch_matmul"),
+    (BlockwiseWorkload, blockwise, "blockwise.cuda", "blockwise"),
 ):
     register(
         _type,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
+from qnn_ext.errors import ModelFormatError
 
 from .single_op import MICROSOFT, compare, const, ends, full_range, single_op
 
@@ -101,20 +101,3 @@ def test_fused_matmul(attributes, rng):
     shapes = ((3, 16, 5), (3, 7, 16)) if attributes else ((3, 5, 16), (16, 7))
     operands = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     compare("FusedMatMul", operands, [np.float32], 1e-6, domain=MICROSOFT, **attributes)
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("zeros", [True, False])
-def test_matmul_nbits(zeros, bits, rng):
-    columns, depth, block = 7, 50, 16
-    blocks = -(-depth // block)
-    packed = full_range(rng, np.uint8, columns, blocks, block * bits // 8)
-    scales = rng.random((columns, blocks))
-    points = const(full_range(rng, np.uint8, columns, -(-blocks * bits // 8)), np.uint8) if zeros else None
-    inputs = [rng.standard_normal((3, depth)).astype(np.float32), const(packed, np.uint8), const(scales), points]
-    attributes = {"N": columns, "K": depth, "bits": bits, "block_size": block}
-    module = compare("MatMulNBits", inputs, [np.float32], 2e-6, domain=MICROSOFT, **attributes)
-    assert [note.operator for note in module.notes] == ["MatMulNBits"]
-    model, _ = single_op("MatMulNBits", inputs, [np.float32], domain=MICROSOFT, **{**attributes, "bits": 3})
-    with pytest.raises(UnsupportedOperatorError, match="3 bits"):
-        qnn_ext.from_onnx(model)

@@ -1,13 +1,12 @@
-"""Matrix products of com.microsoft: QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul, MatMulNBits, FusedMatMul."""
+"""Matrix products of com.microsoft: QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul, FusedMatMul."""
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import relax
 
 from .... import op as qnn
 from ....op import compound
-from ....op.base import constant, shape_of
+from ....op.base import shape_of
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, matmul, number, plus, requantize, times
@@ -77,40 +76,3 @@ def fused_matmul(node: Node) -> relax.Expr:
     product = node.emit(relax.op.matmul(*operands))
     alpha = node.attribute("alpha", 1.0)
     return product if alpha == 1 else relax.op.multiply(product, number(alpha, str(product.ty.dtype)))
-
-
-# ---- 2- to 8-bit weights -----------------------------------------------------------------------------------------
-
-
-@converter("MatMulNBits", domain=MICROSOFT)
-def matmul_nbits(node: Node) -> relax.Expr:
-    """A · dequantized(B)ᵀ in float: 2-, 4- or 8-bit weights in blocks along K, unpacked at import.
-
-    With accuracy_level 4 ONNX Runtime quantizes A as well, which is less exact than this.
-    """
-    bits, block = node.attribute("bits", 4), node.attribute("block_size", 32)
-    columns, depth = node.attribute("N"), node.attribute("K")
-    if bits not in (2, 4, 8) or (node.has_input(4) and node.shape(4) != (0,)):
-        raise node.unsupported(f"weights of {bits} bits" if bits not in (2, 4, 8) else "the input g_idx")
-    blocks = -(-depth // block)
-    packed, scales = node.constant(1), node.constant(2)
-    values = _unpacked(packed.reshape(columns, blocks, -1), bits)
-    if node.has_input(3):
-        zeros = node.constant(3)
-        if zeros.dtype == np.uint8:
-            zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks]
-        zeros = zeros.reshape(columns, blocks, 1).astype(np.float32)
-    else:
-        zeros = np.full(1, 1 << (bits - 1), np.float32)
-    real = (values.astype(np.float32) - zeros) * scales.reshape(columns, blocks, 1).astype(np.float32)
-    weight = real.reshape(columns, blocks * block)[:, :depth].T.astype(node.dtype(0))
-    node.note(f"its {bits}-bit weights have a scale per block: they are dequantized at import and multiplied in float")
-    product = node.emit(relax.op.matmul(node.input(0), constant(np.ascontiguousarray(weight))))
-    return relax.op.add(product, node.input(5)) if node.has_input(5) else product
-
-
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The values packed in each byte, lowest bits first, along the last axis."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    values = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return values.reshape(*packed.shape[:-1], -1)

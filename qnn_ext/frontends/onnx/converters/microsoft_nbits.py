@@ -1,0 +1,170 @@
+"""Weights of 2, 4 and 8 bits in blocks, of com.microsoft: MatMulNBits; QMoE is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from .... import op as qnn
+from ....numerics.packed import WIDTHS, pack, packed_bytes, unpack
+from ....op import compound
+from ....op.base import constant, shape_of
+from ....op.blockwise import LONGEST_GROUP
+from ..node import Node
+from ..registry import MICROSOFT, converter
+from .arithmetic import cast, number, over, plus, times
+
+DTYPES = {WIDTHS[dtype]: dtype for dtype in ("uint2", "uint4", "uint8")}
+INT8_ACTIVATIONS = 4
+"""The accuracy_level at which activations are quantized."""
+LEAST_INT8_BLOCK = {2: 32, 4: 16, 8: 16}
+"""The smallest block for which ONNX Runtime does so, by bits."""
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """B of MatMulNBits: (N, K) integers of `dtype`, packed, and the scales and zero points (N, blocks) of its blocks.
+
+    order: the column of A that each column of the weight belongs to; None if they are in order
+    """
+
+    packed: np.ndarray
+    scale: np.ndarray
+    zero_point: np.ndarray
+    dtype: str
+    block: int
+    order: np.ndarray | None = None
+
+    @property
+    def parts(self) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+        """The three tensors as constants."""
+        return constant(self.packed), constant(self.scale), constant(self.zero_point)
+
+
+@converter("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(node: Node) -> relax.Expr:
+    """A · Bᵀ + bias, with 2-, 4- or 8-bit weights B in blocks along K, which stay packed.
+
+    With accuracy_level 4, ONNX Runtime's CPU kernels quantize each row of A block by block, symmetrically to int8, and
+    add products within a block as integers; so does this, and differs from it only where sums of floats are rounded. At
+    the other levels it multiplies in float32, also if zero points are floats, if there is a g_idx, or if 2-bit weights
+    are in blocks of 16.
+    """
+    bits, block = node.attribute("bits", 4), node.attribute("block_size", 32)
+    columns, depth = node.attribute("N"), node.attribute("K")
+    if bits not in DTYPES:
+        raise node.unsupported(f"weights of {bits} bits")
+    if not isinstance(block, int) or not 16 <= block <= LONGEST_GROUP or block & (block - 1):
+        raise node.malformed(f"block_size must be a power of two from 16 on, found {block}")
+    if not all(isinstance(size, int) and size > 0 for size in (columns, depth)):
+        raise node.malformed(f"N and K must be positive, found {columns} and {depth}")
+    shape, dtype = node.shape(0), node.dtype(0)
+    if not shape or shape[-1] != depth:
+        raise node.malformed(f"A must have {depth} columns (K), found shape {shape}")
+    weight = _weight(node, columns, depth, bits, block)
+    rows = cast(node, compound.reshape(node.input(0), (math.prod(shape[:-1]), depth), node.emit), "float32")
+    if weight.order is not None:
+        rows = node.emit(relax.op.take(rows, constant(weight.order), 1))
+    integers = weight.order is None and weight.zero_point.dtype.kind != "f"
+    if node.attribute("accuracy_level", 0) == INT8_ACTIVATIONS and integers and block >= LEAST_INT8_BLOCK[bits]:
+        product = _of_int8(node, rows, weight)
+    else:
+        node.note(f"its activations are floats: they are multiplied by {bits}-bit weights in float32")
+        product = node.emit(qnn.blockwise_dense(rows, *weight.parts, weight.dtype, weight.block))
+    if node.has_input(5):
+        product = plus(node, product, cast(node, node.input(5), "float32"))
+    return cast(node, compound.reshape(product, (*shape[:-1], columns), node.emit), dtype)
+
+
+@converter("QMoE", domain=MICROSOFT)
+def qmoe(node: Node) -> relax.Expr:
+    """Refused: which experts compute a token depends on values."""
+    raise node.unsupported("quantized mixtures of experts; export the experts as MatMulNBits operators")
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def _weight(node: Node, columns: int, depth: int, bits: int, block: int) -> _Weight:
+    dtype, blocks = DTYPES[bits], -(-depth // block)
+    packed = _sized(node, 1, "B", (columns, blocks * block * bits // 8))
+    if packed.dtype != np.uint8:
+        raise node.malformed(f"B must be uint8, found {packed.dtype}")
+    scale = _finite(node, _sized(node, 2, "scales", (columns, blocks)), "scales")
+    zero_point = np.asarray(1 << (bits - 1), np.int32)
+    if node.has_input(3):
+        if node.dtype(3) == "uint8":
+            zero_point = _sized(node, 3, "zero_points", (columns, packed_bytes(blocks, dtype)))
+        else:
+            zero_point = _finite(node, _sized(node, 3, "zero_points", (columns, blocks)), "zero_points")
+    order = None
+    if node.has_input(4) and node.shape(4) != (0,):
+        order = _order(node, blocks, block)
+    if order is not None:
+        packed = pack(unpack(packed, dtype, depth)[:, order], dtype)
+    return _Weight(packed[:, : packed_bytes(depth, dtype)], scale, zero_point, dtype, block, order)
+
+
+def _sized(node: Node, index: int, name: str, shape: tuple[int, int]) -> np.ndarray:
+    """A constant input with as many elements as a matrix of `shape`, as that matrix."""
+    value = node.constant(index)
+    if value.size != math.prod(shape):
+        raise node.malformed(
+            f"{name} must have {shape[0]} × {shape[1]} elements for N = {node.attribute('N')}, K = "
+            f"{node.attribute('K')}, {node.attribute('bits', 4)} bits and blocks of "
+            f"{node.attribute('block_size', 32)}, found shape {value.shape}"
+        )
+    return value.reshape(shape)
+
+
+def _finite(node: Node, values: np.ndarray, name: str) -> np.ndarray:
+    """Floats, in float32 unless they are float16."""
+    if values.dtype != np.float16:
+        values = values.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise node.malformed(f"{name} must be finite")
+    return values
+
+
+def _order(node: Node, blocks: int, block: int) -> np.ndarray | None:
+    """The columns of A block by block, as g_idx assigns them; None if that is their order."""
+    groups = np.asarray(node.integers(4))
+    depth = node.attribute("K")
+    if groups.shape != (depth,) or groups.min() < 0 or groups.max() >= blocks:
+        raise node.malformed(f"g_idx must have K = {depth} elements between 0 and {blocks - 1}")
+    order = np.argsort(groups, kind="stable")
+    expected = np.arange(depth) // block
+    if not np.array_equal(groups[order], expected):
+        sizes = np.bincount(groups, minlength=blocks)
+        raise node.unsupported(f"a g_idx with {sizes.max()} columns in a block of {block}; each must be full")
+    return None if np.array_equal(groups, expected) else order.astype(np.int32)
+
+
+# ---- activations -------------------------------------------------------------------------------------------------
+
+
+def _of_int8(node: Node, rows: relax.Expr, weight: _Weight) -> relax.Expr:
+    data, data_scale = _quantized(node, rows, weight.block)
+    return node.emit(qnn.blockwise_dense_int8(data, data_scale, *weight.parts, weight.dtype, weight.block))
+
+
+def _quantized(node: Node, rows: relax.Expr, block: int) -> tuple[relax.Expr, relax.Expr]:
+    """Each block of a row as int8, and its scale: s = max |x| / 127, q = rint(x · (127 / max |x|)), zeros as zeros."""
+    count, depth = shape_of(rows)
+    blocks = -(-depth // block)
+    if blocks * block != depth:
+        rows = node.emit(relax.op.nn.pad(rows, [0, 0, 0, blocks * block - depth]))
+    parts = compound.reshape(rows, (count, blocks, block), node.emit)
+    extent = node.emit(relax.op.max(node.emit(relax.op.abs(parts)), -1, True))
+    zero = number(0)
+    inverse = node.emit(
+        relax.op.where(node.emit(relax.op.greater(extent, zero)), over(node, number(127), extent), zero)
+    )
+    steps = node.emit(qnn.quantize(times(node, parts, inverse), 1.0, 0, out_dtype="int8"))
+    data = compound.reshape(steps, (count, blocks * block), node.emit)
+    if blocks * block != depth:
+        data = node.emit(relax.op.strided_slice(data, [1], [0], [depth]))
+    return data, compound.reshape(over(node, extent, number(127)), (count, blocks), node.emit)

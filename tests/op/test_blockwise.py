@@ -1,0 +1,89 @@
+"""Block-wise quantized weights: known values, and what the type rules refuse."""
+
+import numpy as np
+import pytest
+
+from qnn_ext import ShapeError
+from qnn_ext import op as qnn
+from qnn_ext.numerics.packed import pack
+from qnn_ext.op import OPS
+
+from .helpers import var
+
+WEIGHT = pack(np.array([[1, -2, 7, -8, 3], [0, 1, 2, 3, 4]]), "int4")
+SCALE = np.float32([[0.5, 0.25, 2], [1, 2, 4]])
+ZEROS = pack(np.array([[1, 0, -1], [2, 2, 2]]), "int4")
+REAL = np.float32([[0, -1.5, 1.75, -2, 8], [-2, -1, 0, 2, 8]])
+GROUPS = {"weight_dtype": "int4", "group_size": 2}
+
+
+def test_dequantize():
+    reference = OPS["blockwise_dequantize"].reference
+    np.testing.assert_array_equal(reference(WEIGHT, SCALE, ZEROS, depth=5, **GROUPS), REAL)
+    floats = np.float16([[1, 0, -1], [2, 2, 2]])
+    np.testing.assert_array_equal(reference(WEIGHT, SCALE.astype(np.float16), floats, depth=5, **GROUPS), REAL)
+    bits = (SCALE.view(np.uint32) >> 16).astype(np.uint16)
+    np.testing.assert_array_equal(reference(WEIGHT, bits, ZEROS, depth=5, **GROUPS), REAL)
+
+
+def test_dense(rng):
+    data = rng.integers(-4, 5, (3, 5)).astype(np.float32)
+    result = OPS["blockwise_dense"].reference(data, WEIGHT, SCALE, ZEROS, **GROUPS)
+    np.testing.assert_array_equal(result, data @ REAL.T)
+
+
+def test_dense_int8(rng):
+    data = rng.integers(-128, 128, (3, 5)).astype(np.int8)
+    reference = OPS["blockwise_dense_int8"].reference
+    by_row, by_group = np.float32([[0.5], [0.25], [2]]), np.float32([[0.5, 1, 2]] * 3)
+    result = reference(data, by_row, WEIGHT, SCALE, ZEROS, **GROUPS)
+    np.testing.assert_array_equal(result, (data * by_row) @ REAL.T)
+    result = reference(data, by_group, WEIGHT, SCALE, ZEROS, **GROUPS)
+    np.testing.assert_array_equal(result, (data * np.repeat(by_group, 2, 1)[:, :5]) @ REAL.T)
+
+
+def test_sums_are_rounded_group_by_group():
+    """2²⁴ + 1 + 1: each addition of 1 is lost, as float32 in order has it."""
+    weight, scale = pack(np.ones((1, 3), int), "int8"), np.float32([[1 << 24, 1, 1]])
+    data, unit = np.ones((1, 3), np.int8), np.ones((1, 3), np.float32)
+    groups = {"weight_dtype": "int8", "group_size": 1}
+    result = OPS["blockwise_dense_int8"].reference(data, unit, weight, scale, np.int32(0), **groups)
+    assert result == 1 << 24
+
+
+BAD = {
+    "truncated": ({"weight": ((2, 2), "uint8")}, "weight must have 3 bytes a row for 5 values of int4"),
+    "not packed": ({"weight": ((2, 3), "int8")}, "weight must be uint8"),
+    "scales": ({"scale": ((2, 2), "float32")}, r"scale must have shape \(2, 3\) for 2 rows of 5 values in groups of 2"),
+    "zero points": ({"zero_point": ((2, 3), "uint8")}, r"zero_point of uint8 must have shape \(2, 2\)"),
+    "dtype": ({"weight_dtype": "int3"}, "weight_dtype must be one of"),
+    "no group": ({"group_size": 0}, "group_size must be between 1 and 65536"),
+    "long group": ({"group_size": 1 << 17}, "group_size must be between 1 and 65536"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused(name):
+    changes, message = BAD[name]
+    operands = {"weight": ((2, 3), "uint8"), "scale": ((2, 3), "float32"), "zero_point": ((2, 2), "uint8"), **changes}
+    attributes = {key: operands.pop(key, default) for key, default in GROUPS.items()}
+    with pytest.raises(ShapeError, match=message):
+        qnn.blockwise_dense(
+            var("x", (4, 5), "float32"), *(var(key, *value) for key, value in operands.items()), **attributes
+        )
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_values_that_are_not_finite(value):
+    scale = SCALE.copy()
+    scale[1, 2] = value
+    with pytest.raises(ShapeError, match="scale must be finite"):
+        qnn.blockwise_dequantize(WEIGHT, scale, ZEROS, 5, "int4", 2)
+    with pytest.raises(ShapeError, match="zero_point must be finite"):
+        qnn.blockwise_dequantize(WEIGHT, SCALE, scale, 5, "int4", 2)
+
+
+def test_scales_of_activations():
+    parts = (var("w", (2, 3), "uint8"), var("s", (2, 3), "float32"), 0)
+    with pytest.raises(ShapeError, match=r"data_scale must have shape \(4, 1\) or, with one for each group, \(4, 3\)"):
+        qnn.blockwise_dense_int8(var("x", (4, 5), "int8"), var("a", (4, 2), "float32"), *parts, "int4", 2)

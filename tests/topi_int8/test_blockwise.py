@@ -1,0 +1,98 @@
+"""Kernels of products with block-wise quantized weights against the interpreter: equal where integers are summed,
+within the stated bound where floats are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qnn_ext.compiling.build import lower_module
+from qnn_ext.interpreter import interpret
+from qnn_ext.numerics.packed import WIDTHS
+from qnn_ext.passes.fuse import fuse
+from qnn_ext.passes.lower import lower
+from qnn_ext.targets.names import make_target
+from tests.cases.blockwise import ZEROS, bound_of, float_product, int8_product, weight_of
+from tests.cpus import cpu_target
+from tests.passes.modules import run_lowered
+
+from .kernels import CPUS
+
+# rows, depth, units, group: one row and several, whole groups and a shorter last one, one group, units within a vector
+SHAPES = [(1, 64, 40, 32), (5, 96, 17, 16), (3, 50, 8, 16), (2, 70, 33, 70), (1, 256, 16, 128)]
+
+
+def run(mod, inputs, target):
+    return run_lowered(lower_module(mod, target), inputs, target)[0]
+
+
+@pytest.mark.sampled("cpu", whole="native")
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("zeros", ZEROS[:2])
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_int8(shape, by_row, zeros, dtype, cpu):
+    rng, (rows, depth, units, group) = np.random.default_rng(1), shape
+    mod, inputs = int8_product(rng, rows, weight_of(rng, units, depth, group, dtype, zeros), by_row)
+    np.testing.assert_array_equal(run(mod, inputs, cpu_target(cpu, 1)), interpret(mod, inputs)[0])
+
+
+@pytest.mark.sampled("cpu", whole="native")
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_floats(shape, zeros, dtype, cpu):
+    rng, (rows, depth, units, group) = np.random.default_rng(2), shape
+    weight = weight_of(rng, units, depth, group, dtype, zeros)
+    mod, inputs = float_product(rng, rows, weight)
+    distance = np.abs(run(mod, inputs, cpu_target(cpu, 1)).astype(np.float64) - interpret(mod, inputs)[0])
+    assert (distance <= bound_of(inputs[0], weight)).all()
+
+
+@pytest.mark.parametrize("fill", [-128, 127])
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_ends(dtype, fill):
+    """No sum saturates."""
+    rng = np.random.default_rng(3)
+    weight = weight_of(rng, 16, 128, 128, dtype, "integers")
+    for ends in (0, 255):
+        weight.packed[:] = ends
+        mod, inputs = int8_product(rng, 2, weight, False, fill)
+        np.testing.assert_array_equal(run(mod, inputs, cpu_target("native", 1)), interpret(mod, inputs)[0])
+
+
+@pytest.mark.parametrize("scales", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype, group", [("int4", 32), ("uint8", 18)])
+def test_scales_of_16_bits(dtype, group, scales):
+    """Also groups that no instruction takes."""
+    rng = np.random.default_rng(4)
+    mod, inputs = int8_product(rng, 3, weight_of(rng, 9, 54, group, dtype, "integers", scales), False)
+    np.testing.assert_array_equal(run(mod, inputs, cpu_target("native", 2)), interpret(mod, inputs)[0])
+
+
+EXPECTED = {
+    "sapphirerapids": ("vpdpbusd_512", "vpdpbusd_512", "fma_512"),
+    "alderlake": ("vpdpbusd_256", "vpdpbusd_256", "fma_256"),
+    "skylake-avx512": ("vpmaddubsw_512", "vpmaddwd_512", "fma_512"),
+    "haswell": ("vpmaddubsw_256", "vpmaddwd_256", "fma_256"),
+    "x86-64": ("pmaddwd_128", "pmaddwd_128", "blockwise.generic"),
+    "rpi4": ("blockwise.generic",) * 3,
+}
+
+
+@pytest.mark.parametrize("cpu", EXPECTED)
+def test_the_instruction(cpu):
+    """int4 and int8 weights with int8 activations, int4 weights with floats."""
+    rng, target = np.random.default_rng(5), make_target(cpu, 1)
+    int4, int8 = (weight_of(rng, 32, 64, 32, dtype) for dtype in ("int4", "int8"))
+    modules = [int8_product(rng, 1, int4, True)[0], int8_product(rng, 1, int8, True)[0], float_product(rng, 1, int4)[0]]
+    for mod, expected in zip(modules, EXPECTED[cpu], strict=True):
+        lowered = lower(fuse(mod), target)
+        (name,) = (
+            str(function.attrs["qnn_implementation"])
+            for function in lowered.functions.values()
+            if function.attrs and "qnn_implementation" in function.attrs
+        )
+        assert expected in name
