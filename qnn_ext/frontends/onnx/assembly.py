@@ -14,14 +14,14 @@ from .reader import Model
 
 
 class OnnxAssembly(Assembly):
-    """The assembly of a model. Constant weights stay integers: their `qnn.dequantize` is not computed.
+    """The assembly of a model. Constant weights stay integers: their dequantization is not computed.
 
     constants:     name -> value
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
     """
 
     def __init__(self, model: Model) -> None:
-        super().__init__(unfolded=("dequantize",))
+        super().__init__(unfolded=("dequantize", "blockwise_dequantize"))
         self.model = model
         self.constants = dict(model.constants)
         self.narrow_dtypes = dict(model.narrow_dtypes)

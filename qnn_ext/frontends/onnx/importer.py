@@ -16,6 +16,7 @@ from ...errors import LimitError, ModelFormatError, ShapeError, UnsupportedOpera
 from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, limited
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
+from ...passes.blockwise import keep_packed
 from ...passes.float_weights import round_float_weights
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
@@ -82,7 +83,7 @@ def _import(source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[st
         module = with_open_batch(imported, fixing_hint(model))
     else:
         module = _with_batch_elsewhere(imported, dims)
-    ir, notes = qdq_to_integer(round_float_weights(module.ir))
+    ir, notes = qdq_to_integer(round_float_weights(keep_packed(module.ir)))
     return replace(module, ir=ir, notes=(*module.notes, *notes))
 
 

@@ -7,6 +7,8 @@ import pytest
 import qnn_ext
 from qnn_ext import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from qnn_ext.frontends.onnx import from_onnx
+from qnn_ext.frontends.onnx.converters.qdq import NARROW_RANGES
+from qnn_ext.numerics.packed import WIDTHS
 
 from .graphs import interpret, model, node, one_node, onnx, operators, run_ort, value
 
@@ -185,6 +187,54 @@ def test_blocks_of_scales(length, size, axis, constant, rng):
     real, back = both(proto, {"x": x} if constant else {"x": x, "q": q})
     np.testing.assert_array_equal(real, x + expected)
     np.testing.assert_array_equal(back, q)
+
+
+def blocked_weight(rng, dtype, shape, axis, size):
+    """DequantizeLinear's inputs by name, as TensorProtos, and the real values."""
+    low, high = NARROW_RANGES.get(dtype) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    blocks = tuple(-(-n // size) if i == axis else n for i, n in enumerate(shape))
+    q, z = (rng.integers(low, high + 1, dims) for dims in (shape, blocks))
+    s = rng.uniform(0.1, 1, blocks).astype(np.float32)
+    code = getattr(Proto, dtype.upper())
+    tensors = [onnx.helper.make_tensor(name, code, a.shape, a.reshape(-1)) for name, a in (("q", q), ("z", z))]
+    spread = [np.repeat(a, size, axis).take(range(shape[axis]), axis) for a in (s, z)]
+    return [*tensors, onnx.numpy_helper.from_array(s, "s")], (q - spread[1]).astype(np.float32) * spread[0]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "int2", "uint2"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_product_with_blocks_stays_packed(axis, dtype, rng):
+    """Along K of (K, N), or of (N, K) before a transpose; the operator computes in float, as the specification says."""
+    depth, units, size = 70, 9, 32
+    tensors, real = blocked_weight(rng, dtype, (depth, units) if axis == 0 else (units, depth), axis, size)
+    nodes = [node("DequantizeLinear", ["q", "s", "z"], ["d"], axis=axis, block_size=size)]
+    nodes += [node("Transpose", ["d"], ["t"], perm=[1, 0])] if axis else []
+    nodes += [node("MatMul", ["x", "t" if axis else "d"], ["y"])]
+    proto = model(nodes, [value("x", (2, 3, depth))], [value("y", (2, 3, units))], {}, opset=25 if "2" in dtype else 21)
+    proto.graph.initializer.extend(tensors)
+    x = rng.standard_normal((2, 3, depth)).astype(np.float32)
+    module = qnn_ext.from_onnx(proto)
+    text = module.ir.script()
+    assert "blockwise_dense" in text and "blockwise_dequantize" not in text and "permute" not in text
+    expected = x.astype(np.float64) @ (real if axis == 0 else real.T)
+    bound = (size + 3 + 8) * 2.0**-24 * (np.abs(x) @ np.full((depth, 1), 2.0 ** WIDTHS[dtype]))
+    for run in (qnn_ext.Interpreter(module).run, qnn_ext.build(module, num_threads=1).run):
+        (result,) = run({"x": x}).values()
+        assert (np.abs(result - expected) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint8"])
+def test_an_embedding_with_blocks_stays_packed(dtype, rng):
+    tensors, real = blocked_weight(rng, dtype, (11, 20), 1, 16)
+    nodes = [
+        node("DequantizeLinear", ["q", "s", "z"], ["d"], axis=1, block_size=16),
+        node("Gather", ["d", "ids"], ["y"], axis=0),
+    ]
+    proto = model(nodes, [value("ids", (2, 3), np.int64)], [value("y", (2, 3, 20))], {})
+    proto.graph.initializer.extend(tensors)
+    ids = rng.integers(0, 11, (2, 3))
+    np.testing.assert_array_equal(both(proto, {"ids": ids})[0], real[ids])
+    assert "(11, 20)" not in qnn_ext.from_onnx(proto).ir.script()
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Weights of 2, 4 and 8 bits in blocks, of com.microsoft: MatMulNBits; QMoE is refused."""
+"""Weights of 2, 4 and 8 bits in blocks, of com.microsoft: MatMulNBits."""
 
 from __future__ import annotations
 
@@ -77,12 +77,6 @@ def matmul_nbits(node: Node) -> relax.Expr:
     if node.has_input(5):
         product = plus(node, product, cast(node, node.input(5), "float32"))
     return cast(node, compound.reshape(product, (*shape[:-1], columns), node.emit), dtype)
-
-
-@converter("QMoE", domain=MICROSOFT)
-def qmoe(node: Node) -> relax.Expr:
-    """Refused: which experts compute a token depends on values."""
-    raise node.unsupported("quantized mixtures of experts; export the experts as MatMulNBits operators")
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------

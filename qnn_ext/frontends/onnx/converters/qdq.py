@@ -6,7 +6,9 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
+from ....numerics.packed import WIDTHS, pack
 from ....op.base import constant, normalize_axis, shape_of
+from ....op.blockwise import LONGEST_GROUP
 from ....qparams import dtype_range
 from ..node import Node
 from ..registry import converter
@@ -54,7 +56,9 @@ def dequantize_linear(node: Node) -> relax.Expr:
     if out_dtype not in ("float32", "float16", "bfloat16"):
         raise node.malformed(f"cannot dequantize to {out_dtype}")
     if _blocked(node):
-        return relax.op.astype(_dequantize_blocked(node), out_dtype)
+        real = _packed_matrix(node)
+        real = _dequantize_blocked(node) if real is None else real
+        return real if out_dtype == "float32" else relax.op.astype(real, out_dtype)
     direct = out_dtype if out_dtype != "bfloat16" else "float32"
     real = qnn.dequantize(node.input(0), node.scale(1), node.zero_point(2), axis=_axis(node), out_dtype=direct)
     return real if direct == out_dtype else relax.op.astype(node.emit(real), out_dtype)
@@ -101,15 +105,44 @@ def _expanded(node: Node, expr: relax.Expr) -> relax.Expr:
     """Scales or zero points of blocks, repeated to the shape of the data."""
     shape, blocks, size = node.shape(0), shape_of(expr), node.attribute("block_size", 0)
     axis = normalize_axis(node.attribute("axis", 1), len(shape))
+    _check_blocks(node, blocks)
+    repeated = node.emit(relax.op.repeat(expr, size, axis))
+    if blocks[axis] * size == shape[axis]:
+        return repeated
+    return node.emit(relax.op.strided_slice(repeated, [axis], [0], [shape[axis]]))
+
+
+def _packed_matrix(node: Node) -> relax.Expr | None:
+    """A constant matrix of 2 to 8 bits with groups along either axis, whose integers stay packed, see
+    `passes.blockwise`; None for anything else."""
+    shape, size, dtype = node.shape(0), node.attribute("block_size", 0), node.onnx_dtype(0)
+    known = all(node.is_constant(index) for index in (0, 1)) and (not node.has_input(2) or node.is_constant(2))
+    if not known or len(shape) != 2 or 0 in shape or dtype not in WIDTHS or not 0 < size <= LONGEST_GROUP:
+        return None
+    axis = normalize_axis(node.attribute("axis", 1), 2)
+    for index in range(1, 2 + node.has_input(2)):
+        _check_blocks(node, node.shape(index))
+    rows = [node.constant(index) for index in range(3) if node.has_input(index)]
+    values, scale, *zeros = rows if axis else [array.T for array in rows]
+    if not np.isfinite(scale.astype(np.float32)).all():
+        raise node.malformed("its scales must be finite")
+    zero_point = pack(zeros[0], dtype) if zeros else np.zeros((), np.int32)
+    stored = scale if scale.dtype == np.float16 else scale.astype(np.float32)
+    node.note(f"its {dtype} weights have a scale per block: floats are multiplied by them")
+    parts = pack(values, dtype), np.ascontiguousarray(stored), zero_point
+    real = node.emit(qnn.blockwise_dequantize(*map(constant, parts), values.shape[1], dtype, size))
+    return real if axis else node.emit(relax.op.permute_dims(real, [1, 0]))
+
+
+def _check_blocks(node: Node, blocks: tuple[int, ...]) -> None:
+    """Raise ModelFormatError unless the scales of blocks, or their zero points, match the data."""
+    shape, size = node.shape(0), node.attribute("block_size", 0)
+    axis = normalize_axis(node.attribute("axis", 1), len(shape))
     fits = len(blocks) == len(shape) and size > 0 and blocks[axis] == -(-shape[axis] // size)
     if not fits or any(b != d for i, (b, d) in enumerate(zip(blocks, shape, strict=True)) if i != axis):
         raise node.malformed(
             f"blocks of {size} along axis {axis} of shape {shape} do not match scales of shape {blocks}"
         )
-    repeated = node.emit(relax.op.repeat(expr, size, axis))
-    if blocks[axis] * size == shape[axis]:
-        return repeated
-    return node.emit(relax.op.strided_slice(repeated, [axis], [0], [shape[axis]]))
 
 
 def _dequantize_blocked(node: Node) -> relax.Expr:
