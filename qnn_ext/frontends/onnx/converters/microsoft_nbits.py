@@ -1,4 +1,4 @@
-"""Weights of 2, 4 and 8 bits in blocks, of com.microsoft: MatMulNBits."""
+"""Weights of 2, 4 and 8 bits in blocks, of com.microsoft: MatMulNBits, GatherBlockQuantized."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ....numerics.packed import WIDTHS, pack, packed_bytes, unpack
 from ....op import compound
 from ....op.base import constant, shape_of
 from ....op.blockwise import LONGEST_GROUP
+from ..indices import index_input
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, number, over, plus, times
@@ -79,6 +80,38 @@ def matmul_nbits(node: Node) -> relax.Expr:
     return cast(node, compound.reshape(product, (*shape[:-1], columns), node.emit), dtype)
 
 
+@converter("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(node: Node) -> relax.Expr:
+    """Rows of a matrix with blocks along its rows, as of an embedding: they are taken packed, and then dequantized."""
+    axes = node.attribute("gather_axis", 0), node.attribute("quantize_axis", 1)
+    bits, block, dtype = node.attribute("bits", 4), node.attribute("block_size", 128), node.onnx_dtype(0)
+    packed = node.constant(0)
+    if packed.ndim != 2 or axes not in ((0, 1), (0, -1), (-2, 1), (-2, -1)):
+        raise node.unsupported(f"axes other than rows and columns of a matrix, found {axes} and shape {packed.shape}")
+    if not isinstance(block, int) or not 16 <= block <= LONGEST_GROUP or block & (block - 1):
+        raise node.malformed(f"block_size must be a power of two from 16 on, found {block}")
+    shared = 0
+    if dtype == "uint8":
+        if bits not in DTYPES:
+            raise node.unsupported(f"data of {bits} bits")
+        dtype, shared, depth = DTYPES[bits], 1 << (bits - 1), packed.shape[1] * 8 // bits
+    elif dtype in ("int4", "uint4"):
+        packed, depth = pack(packed, dtype), packed.shape[1]
+    else:
+        raise node.unsupported(f"data of {dtype}")
+    rows, blocks = len(packed), -(-depth // block)
+    scale = _finite(node, _sized(node, 2, "scales", (rows, blocks)), "scales")
+    zero_point = np.asarray(shared, np.int32)
+    if node.has_input(3):
+        held = node.onnx_dtype(3) == "uint8"
+        zero_point = _sized(node, 3, "zero_points", (rows, packed_bytes(blocks, dtype) if held else blocks))
+        zero_point = zero_point if held else pack(zero_point, dtype)
+    parts = (constant(array) for array in (packed, scale, zero_point))
+    table = node.emit(qnn.blockwise_dequantize(*parts, depth=depth, weight_dtype=dtype, group_size=block))
+    taken = node.emit(relax.op.take(table, index_input(node, 1, rows, negative=True), 0, mode="clip"))
+    return cast(node, taken, node.dtype(2))
+
+
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
@@ -107,9 +140,8 @@ def _sized(node: Node, index: int, name: str, shape: tuple[int, int]) -> np.ndar
     value = node.constant(index)
     if value.size != math.prod(shape):
         raise node.malformed(
-            f"{name} must have {shape[0]} × {shape[1]} elements for N = {node.attribute('N')}, K = "
-            f"{node.attribute('K')}, {node.attribute('bits', 4)} bits and blocks of "
-            f"{node.attribute('block_size', 32)}, found shape {value.shape}"
+            f"{name} must have {shape[0]} × {shape[1]} elements to fit the other inputs and attributes "
+            f"({node.attribute('bits', 4)} bits, blocks of {node.attribute('block_size')}), found shape {value.shape}"
         )
     return value.reshape(shape)
 
