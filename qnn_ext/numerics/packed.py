@@ -28,6 +28,17 @@ def narrow_range(dtype: str) -> tuple[int, int]:
     return (0, (1 << bits) - 1) if dtype.startswith("u") else (-1 << (bits - 1), (1 << (bits - 1)) - 1)
 
 
+def narrowest(*values: np.ndarray) -> str | None:
+    """The signed dtype with the fewest bits that holds all values; None if none does."""
+    ends = [int(end) for array in values if array.size for end in (array.min(), array.max())]
+    low, high = min(ends, default=0), max(ends, default=0)
+    for dtype in ("int2", "int4", "int8"):
+        least, greatest = narrow_range(dtype)
+        if least <= low and high <= greatest:
+            return dtype
+    return None
+
+
 def pack(values: np.ndarray, dtype: str) -> np.ndarray:
     """Integers within `dtype`, (…, count), as bytes (…, packed_bytes): uint8."""
     bits = WIDTHS[dtype]

@@ -1,6 +1,7 @@
 """Block-wise quantized weights stay packed where a kernel reads them so; elsewhere their floats are computed.
 
     matmul(x, transpose(blockwise_dequantize(w)))   → blockwise_dense(x, w)
+    the same with x = dequantize(q) row by row      → blockwise_dense_int8(q, w), and a term for the zero points of q
     take(blockwise_dequantize(w), rows)             → blockwise_dequantize(take(w, rows))      an embedding
     blockwise_dequantize(w), read by anything else  → a constant
 
@@ -12,10 +13,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from tvm import IRModule, relax
 
 from .. import op as qnn
-from ..op.arguments import data_of, factors_of
+from ..op.arguments import argument, data_of, factors_of
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..op.blockwise import dequantized
 from ..op.compound import reshape
@@ -36,6 +38,7 @@ def keep_packed(mod: IRModule) -> IRModule:
 def _kept(mod: IRModule) -> IRModule:
     weights: dict[Any, relax.Call] = {}  # variable -> the dequantization that it is the result of
     transposed: dict[Any, relax.Call] = {}  # variable -> the one whose transposed result it is
+    rows: dict[Any, relax.Call] = {}  # variable -> the dequantization of int8 rows that it is a reshape of
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         name = op_name(expr)
@@ -45,8 +48,13 @@ def _kept(mod: IRModule) -> IRModule:
             return var
         if traits_of(expr).permutes and axes_of(expr) == (1, 0):
             return _transposed(expr, emit, weights, transposed)
+        if _dequantizes_rows(expr) or (traits_of(expr).reshapes and data_of(expr) in rows):
+            var = emit(expr)
+            rows[var] = rows.get(data_of(expr), expr)
+            return var
         if name == "matmul" and factors_of(expr)[1] in transposed:
-            return _product(expr, transposed[factors_of(expr)[1]], emit)
+            data, weight = factors_of(expr)
+            return _product(expr, transposed[weight], rows.get(data), emit)
         if name == "take" and data_of(expr) in weights and int(expr.attrs.axis or 0) == 0:
             return _rows(expr, weights[data_of(expr)], emit)
         return None
@@ -76,16 +84,53 @@ def _computed(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
     return constant(dequantized(*values, **call_attributes(expr)))  # type: ignore[arg-type]
 
 
-def _product(call: relax.Call, weight: relax.Call, emit: Emit) -> relax.Expr | None:
-    """x · wᵀ for x of float32, all its rows as one matrix."""
+def _dequantizes_rows(call: relax.Call) -> bool:
+    """Whether it dequantizes an int8 matrix with a scale for each row."""
+    if op_name(call) != "qnn.dequantize" or str(data_of(call).ty.dtype) != "int8":
+        return False
+    shape = static_shape(data_of(call))
+    if shape is None or len(shape) != 2 or 0 in shape:
+        return False
+    count = math.prod(shape_of(argument(call, "scale")))
+    attributes = call_attributes(call)
+    return attributes["out_dtype"] == FLOAT and count == shape[0] and (count == 1 or attributes["axis"] == 0)
+
+
+def _product(call: relax.Call, weight: relax.Call, source: relax.Call | None, emit: Emit) -> relax.Expr | None:
+    """x · wᵀ for x of float32, all its rows as one matrix; `source`: what dequantizes them."""
     data, shape = factors_of(call)[0], static_shape(factors_of(call)[0])
     if shape is None or 0 in shape or str(data.ty.dtype) != FLOAT or (call.attrs.out_dtype or FLOAT) != FLOAT:
         return None
     attributes = call_attributes(weight)
     depth = attributes.pop("depth")
-    rows = reshape(data, (math.prod(shape[:-1]), depth), emit)
-    product = emit(qnn.blockwise_dense(rows, *weight.args, **attributes))
+    matrix = (math.prod(shape[:-1]), depth)
+    if source is not None and shape_of(data_of(source)) == matrix and _has_integer_zeros(weight):
+        product = _of_rows(source, weight, emit)
+    else:
+        product = emit(qnn.blockwise_dense(reshape(data, matrix, emit), *weight.args, **attributes))
     return reshape(product, (*shape[:-1], shape_of(product)[1]), emit)
+
+
+def _has_integer_zeros(weight: relax.Call) -> bool:
+    return str(argument(weight, "zero_point").ty.dtype) in ("uint8", "int32")
+
+
+def _of_rows(source: relax.Call, weight: relax.Call, emit: Emit) -> relax.Expr:
+    """Σ (q − z)·s · w = s · Σ q · w − (z · s) · Σ w, the last sum known at import."""
+    attributes = call_attributes(weight)
+    depth = attributes.pop("depth")
+    data, count = data_of(source), shape_of(data_of(source))[0]
+    scale = reshape(argument(source, "scale"), (count, 1), emit)
+    product = emit(qnn.blockwise_dense_int8(data, scale, *weight.args, **attributes))
+    zero_point = argument(source, "zero_point")
+    known = constant_value(zero_point)
+    if known is not None and not known.any():
+        return product
+    values = [constant_value(arg) for arg in weight.args]
+    total = dequantized(*values, depth=depth, **attributes).sum(axis=1, dtype=np.float64)  # type: ignore[arg-type]
+    zeros = emit(relax.op.astype(reshape(zero_point, (math.prod(shape_of(zero_point)), 1), emit), FLOAT))
+    offset = emit(relax.op.multiply(zeros, scale))
+    return emit(relax.op.subtract(product, emit(relax.op.multiply(offset, constant(total.astype(FLOAT))))))
 
 
 def _rows(call: relax.Call, weight: relax.Call, emit: Emit) -> relax.Expr | None:

@@ -106,8 +106,8 @@ def gather_block_quantized(node: Node) -> relax.Expr:
         held = node.onnx_dtype(3) == "uint8"
         zero_point = _sized(node, 3, "zero_points", (rows, packed_bytes(blocks, dtype) if held else blocks))
         zero_point = zero_point if held else pack(zero_point, dtype)
-    parts = (constant(array) for array in (packed, scale, zero_point))
-    table = node.emit(qnn.blockwise_dequantize(*parts, depth=depth, weight_dtype=dtype, group_size=block))
+    parts = constant(packed), constant(scale), constant(zero_point)
+    table = node.emit(qnn.blockwise_dequantize(*parts, depth, dtype, block))
     taken = node.emit(relax.op.take(table, index_input(node, 1, rows, negative=True), 0, mode="clip"))
     return cast(node, taken, node.dtype(2))
 

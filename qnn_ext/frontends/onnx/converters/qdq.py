@@ -129,8 +129,8 @@ def _packed_matrix(node: Node) -> relax.Expr | None:
     zero_point = pack(zeros[0], dtype) if zeros else np.zeros((), np.int32)
     stored = scale if scale.dtype == np.float16 else scale.astype(np.float32)
     node.note(f"its {dtype} weights have a scale per block: floats are multiplied by them")
-    parts = pack(values, dtype), np.ascontiguousarray(stored), zero_point
-    real = node.emit(qnn.blockwise_dequantize(*map(constant, parts), values.shape[1], dtype, size))
+    parts = constant(pack(values, dtype)), constant(stored), constant(zero_point)
+    real = node.emit(qnn.blockwise_dequantize(*parts, values.shape[1], dtype, size))
     return real if axis else node.emit(relax.op.permute_dims(real, [1, 0]))
 
 

@@ -79,7 +79,7 @@ def fold(values: Values, node: fx.Node, name: str) -> Any:
     integer weights into floats. Raises LimitError when it would be too big."""
     if any(values.known(arg) is NOT_CONSTANT for arg in node.all_input_nodes):
         return NOT_CONSTANT
-    if is_any_of(name, _NEVER_FOLDED) or _loses_integers(values, node, name):
+    if is_any_of(name, _NEVER_FOLDED) or loses_integers(values, node, name):
         return NOT_CONSTANT
     args, kwargs = fx.map_arg((node.args, node.kwargs), values.known)
     if is_mutable(node):
@@ -96,7 +96,7 @@ def fold(values: Values, node: fx.Node, name: str) -> Any:
         return target(*args, **kwargs)
 
 
-def _loses_integers(values: Values, node: fx.Node, name: str) -> bool:
+def loses_integers(values: Values, node: fx.Node, name: str) -> bool:
     """A cast of integer weights to float."""
     if not name.startswith(("aten.to.", "aten._to_copy.")) or not isinstance(node.args[0], fx.Node):
         return False

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from operator import index as operator_index
 from typing import Any
 
+import numpy as np
 import torch
 import torch.ao.quantization.fx._decomposed
 from torch import fx
@@ -23,6 +24,7 @@ from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperat
 from ....limits import begin_walk, charge, check
 from ....module import QnnModule, State, TensorSpec
 from ....op.base import shape_of
+from ....passes.blockwise import keep_packed
 from ....passes.qdq_to_integer import qdq_to_integer
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
@@ -30,7 +32,7 @@ from ...building import blaming, distinct, identifier, reason
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments
-from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor
+from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor, loses_integers
 from .functional import prepared
 from .registry import CONVERTERS
 from .values import dtype_name, is_any_of
@@ -59,7 +61,7 @@ class ProgramImporter:
         self.constants = constants or {}
         self.node: Any = None
         self._values = Values()
-        self.assembly = Assembly(unfolded=("dequantize",))
+        self.assembly = Assembly(unfolded=("dequantize", "blockwise_dequantize"))
         self._tvm = ExportedProgramImporter()
         self._tvm.env = self._values
         self._tvm.block_builder = self.assembly.builder
@@ -81,6 +83,15 @@ class ProgramImporter:
     def meta(self) -> torch.Tensor:
         """The declared shape and dtype of the node's result."""
         return self.node.meta["val"]
+
+    def cast_weight(self, position: int) -> np.ndarray | None:
+        """The 8-bit integers that an argument of the node is cast from, if they are a constant matrix."""
+        cast: Any = self.node.args[position]
+        if not isinstance(cast, fx.Node) or not loses_integers(self._values, cast, target_name(cast)):
+            return None
+        source: Any = cast.args[0]
+        tensor = self._values.known(source)
+        return tensor.detach().cpu().contiguous().numpy() if tensor.ndim == 2 else None
 
     @property
     def dtype(self) -> str:
@@ -106,7 +117,7 @@ class ProgramImporter:
             outputs.extend(self._results(self._walk(graph, _live_nodes(graph.graph))))
             return [value for _, value in outputs]
 
-        mod, notes = qdq_to_integer(self.assembly.module(walk))
+        mod, notes = qdq_to_integer(keep_packed(self.assembly.module(walk)))
         names = distinct([name for name, _ in outputs[: len(outputs) - len(self._states)]])
         output_specs = tuple(
             TensorSpec(name, shape_of(value), str(value.ty.dtype))

@@ -263,9 +263,12 @@ def test_torchao_dynamic_linear_is_integer_and_exact(config):
 
 
 @pytest.mark.parametrize("config", FLOAT)
-def test_torchao_weights_for_float_activations(config):
+def test_torchao_weights_stay_packed(config):
+    """Also for activations that torchao quantizes row by row, but multiplies as floats."""
     program, x = torchao_program(FLOAT[config]())
     module = from_exported_program(program)
+    operator = "blockwise_dense_int8" if "dynamic" in config else "blockwise_dense"
+    assert module.script().count(f"R.qnn.{operator}(") == 2 and "R.matmul" not in module.script()
     np.testing.assert_allclose(Interpreter(module)(x.numpy()), run_torch(program, x)[0], rtol=0, atol=1e-6)
     np.testing.assert_allclose(qnn_ext.build(module)(x.numpy()), run_torch(program, x)[0], rtol=0, atol=1e-6)
 

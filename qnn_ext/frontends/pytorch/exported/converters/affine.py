@@ -16,8 +16,11 @@ import numpy as np
 import torch
 from tvm import relax
 
-from .....errors import UnsupportedOperatorError
-from .....op.base import constant, shape_of
+from ..... import op as qnn
+from .....errors import ModelFormatError, UnsupportedOperatorError
+from .....numerics.packed import narrowest, pack
+from .....op.base import as_expr, constant, constant_value, shape_of
+from .....op.blockwise import LONGEST_GROUP
 from ..registry import converter
 from ..values import cast, dtype_name, dtype_of, reshape, scalar
 from .dynamic import affine_qparams, range_with_zero, symmetric_scale
@@ -90,6 +93,9 @@ def _dequantize_affine(
     high: Any,
     out_dtype: torch.dtype,
 ) -> relax.Expr:
+    packed = _packed(importer, q, block, scale, zero_point) if importer.dtype == "float32" else None
+    if packed is not None:
+        return packed
     return _on_blocks(
         importer, q, block, lambda data, axis: dequantize(importer, data, scale, _or_zero(zero_point), axis)
     )
@@ -140,6 +146,53 @@ def _quantize_per_token(
     real = importer.emit(relax.op.multiply(cast(importer, x, name), inverse))
     rounded = importer.emit(relax.op.round(importer.emit(relax.op.add(real, offset))))
     return cast(importer, importer.emit(relax.op.clip(rounded, low, high)), dtype_name(dtype))
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def _packed(importer: Any, q: relax.Expr, block: list[int], scale: Any, zero_point: Any) -> relax.Call | None:
+    """A constant matrix with groups along its rows, whose integers stay packed, see `passes.blockwise`; None for
+    anything else, and for a single group if 8-bit activations are multiplied by it, which other operators do."""
+    shape, values, scales = shape_of(q), constant_value(q), _known(scale)
+    if values is None or scales is None or len(shape) != 2 or len(block) != 2 or block[0] != 1:
+        return None
+    (rows, depth), group = shape, block[1]
+    if not 1 < group <= LONGEST_GROUP or depth % group or scales.size != rows * depth // group:
+        return None
+    if group == depth and any(_reads_integers(user) for user in importer.node.users):
+        return None
+    zeros = np.zeros(scales.shape, np.int32)
+    if zero_point is not None and shape_of(as_expr(zero_point)) != (0,):
+        known = _known(zero_point)
+        if known is None or known.size != scales.size:
+            return None
+        zeros = known
+    matrix = scales.reshape(rows, -1).astype(np.float32), zeros.reshape(rows, -1)
+    if not all(np.isfinite(part).all() for part in matrix):
+        raise ModelFormatError("the scales and zero points of a weight must be finite")
+    whole = np.array_equal(zeros, np.trunc(zeros))
+    dtype = narrowest(values, zeros) if whole else narrowest(values)
+    if dtype is None:
+        return None
+    stored: np.ndarray = matrix[1].astype(np.float32)
+    if whole:
+        stored = pack(matrix[1].astype(np.int32), dtype) if zeros.any() else np.zeros((), np.int32)
+    weight, factors, offsets = (constant(part) for part in (pack(values, dtype), matrix[0], stored))
+    return qnn.blockwise_dequantize(weight, factors, offsets, depth, dtype, group)
+
+
+def _reads_integers(user: Any) -> bool:
+    """Whether a node's data are dequantized right before it, other than row by row."""
+    data: Any = user.args[0] if user.args else None
+    if data is None or "dequantize" not in (name := str(getattr(data, "target", ""))):
+        return False
+    block = data.args[1] if len(data.args) > 1 and isinstance(data.args[1], (list, tuple)) else None
+    return "per_token" not in name and (block is None or any(size != 1 for size in block[:-1]))
+
+
+def _known(value: Any) -> np.ndarray | None:
+    return constant_value(as_expr(value))
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------------

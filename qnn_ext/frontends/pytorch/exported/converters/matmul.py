@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
 from .....limits import check_elements
+from .....numerics.packed import pack
 from .....op import compound
 from .....op.base import constant, constant_value, shape_of
+from .....op.blockwise import LONGEST_GROUP
 from ..registry import converter
 from ..values import cast, dtype_of, reshape, scalar
 
@@ -27,7 +30,17 @@ def _linear(importer: Any, x: relax.Expr, weight: relax.Expr, bias: Any) -> rela
 
 @converter("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default")
 def _matmul(importer: Any, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    weight = importer.cast_weight(1)
+    if weight is not None and len(shape_of(a)) == 2 and dtype_of(a) == "float32" and len(weight) <= LONGEST_GROUP:
+        return importer.emit(_by_integers(a, weight))
     return importer.emit(relax.op.matmul(a, b))
+
+
+def _by_integers(a: relax.Expr, weight: np.ndarray) -> relax.Call:
+    """a · weight for 8-bit integers (K, N), which torchao's weight-only layers cast to float and scale afterwards."""
+    depth, units = weight.shape
+    dtype, ones, zero = str(weight.dtype), constant(np.ones((units, 1), np.float32)), constant(np.int32(0))
+    return qnn.blockwise_dense(a, constant(pack(weight.T, dtype)), ones, zero, dtype, depth)
 
 
 @converter("aten.addmm.default", "aten.baddbmm.default")
