@@ -20,7 +20,7 @@ from ..errors import ShapeError
 from ..numerics import bfloat16
 from ..numerics.packed import WIDTHS, floats_of, packed_bytes, unpack, zero_points
 from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
-from .traits import Data, Kind, Traits
+from .traits import Data, Kind, Product, Traits
 
 SCALE_DTYPES = ("float32", "float16", bfloat16.BITS)
 LONGEST_GROUP = 1 << 16
@@ -175,7 +175,7 @@ def _reference_dense(
         return (data.astype(np.float64) @ real.T).astype(np.float32)
 
 
-_PRODUCT = Traits(Kind.ACCUMULATOR, data=(Data("data"), WEIGHT), weight="weight")
+_PRODUCT = Traits(Kind.ACCUMULATOR, data=(Data("data"), WEIGHT), weight="weight", product=Product.MATRIX)
 BLOCKWISE_DENSE = define(
     "blockwise_dense",
     "data weight scale zero_point",
@@ -267,7 +267,7 @@ BLOCKWISE_DENSE_INT8 = define(
     "data data_scale weight scale zero_point",
     _infer_dense_int8,
     _reference_dense_int8,
-    Traits(Kind.ACCUMULATOR, data=(Data("data", "data_scale"), WEIGHT), weight="weight"),
+    Traits(Kind.ACCUMULATOR, data=(Data("data", "data_scale"), WEIGHT), weight="weight", product=Product.MATRIX),
     "8-bit activations times block-wise quantized weights",
 )
 

@@ -46,7 +46,7 @@ NEEDS = (
     Need(
         "legalize, coverage, fold",
         lambda traits: traits.product is not None,
-        lambda traits: len(traits.data) == 2 and traits.kind is Kind.PRODUCT,
+        lambda traits: len(traits.data) == 2 and traits.kind in (Kind.PRODUCT, Kind.ACCUMULATOR),
         "the two operands that are multiplied",
     ),
     Need(

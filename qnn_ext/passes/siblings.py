@@ -96,9 +96,10 @@ def join_siblings(mod: IRModule, target: Target) -> IRModule:
 
 
 def _branch(bindings: Sequence[relax.VarBinding], readers: dict[Any, list[int]], index: int) -> Branch | None:
-    """The branch that starts with a product; None if it has no 8-bit result, or depends on other tensors."""
+    """The branch that starts with a product of two tensors; None if it has no 8-bit result, or depends on others."""
     call = bindings[index].value
-    if traits_of(call).kind is not Kind.ACCUMULATOR or traits_of(call).weight is None:
+    traits = traits_of(call)
+    if traits.kind is not Kind.ACCUMULATOR or traits.weight is None or len(traits.arguments) > 2:
         return None
     if constant_value(factors_of(call)[1]) is None or call_attributes(call).get("groups", 1) != 1:
         return None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.numerics.packed import pack
 
@@ -48,6 +49,7 @@ def test_levels(zeros, bits, block, level, rng):
     assert [note.operator for note in module.notes] == ([] if integers else ["MatMulNBits"])
     name = "blockwise_dense_int8" if integers else "blockwise_dense("
     assert name in module.ir.script()
+    assert coverage(module).share == (1 if integers else 0)
 
 
 @pytest.mark.parametrize("level", [0, 4])
