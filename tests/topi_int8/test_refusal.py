@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 
+from qnn_ext.numerics.packed import WIDTHS
 from qnn_ext.targets.features import backend_of
 from qnn_ext.targets.names import make_target
-from qnn_ext.topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, select, strategy
+from qnn_ext.topi_int8 import BatchMatmulWorkload, BlockwiseWorkload, Conv2dWorkload, DenseWorkload, select, strategy
 from qnn_ext.topi_int8.strategy import why_generic
 from tests.cases.workloads import WORKLOADS
 
@@ -33,7 +34,13 @@ def awkward(workload):
     yield replace(workload, out_dtype="int64")
 
 
-EVERY = [item for workload in WORKLOADS.values() for item in awkward(workload)]
+BLOCKWISE = [
+    BlockwiseWorkload(1, 72, 40, group, data, weight)
+    for group in (24, 18)
+    for data in ("int8", "float32")
+    for weight in WIDTHS
+]
+EVERY = [*(item for workload in WORKLOADS.values() for item in awkward(workload)), *BLOCKWISE]
 IMPLEMENTATIONS = [(kind, item) for kind, items in strategy._registry.items() for item in items]
 NAMES = [f"{item.name}-{index}" for index, (_, item) in enumerate(IMPLEMENTATIONS)]
 

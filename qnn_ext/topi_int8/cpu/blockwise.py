@@ -85,7 +85,7 @@ class Unpacking(DotInstruction):
         part = tirx.shift_right(element, s * tirx.const(self.bits, "int32"))
         return tirx.bitwise_and(part, tirx.const((1 << self.bits) - 1, "int32"))
 
-    def refuses_workload(self, workload: BlockwiseWorkload, target: Target) -> str | None:
+    def lacks(self, workload: BlockwiseWorkload, target: Target) -> str | None:
         """Why it does not compute a workload."""
         if workload.integers == self.of_floats:
             return f"{workload.data_dtype} activations"
@@ -221,7 +221,7 @@ def compute(
     layout = plan(workload, instruction)
     scales = list(operands[:1]) if workload.integers else []
     weight, scale, *zeros = operands[len(scales) :]
-    groups, lanes, sums = workload.groups, instruction.lanes, instruction.sum_dtype
+    groups, lanes = workload.groups, instruction.lanes
     data = _stage(workload, layout, x, instruction)
     steps, axes, inner = _reduction(layout.group, instruction)
 
@@ -256,7 +256,6 @@ def compute(
         value = acc[m, n // lanes, lane_of(n, workload.n, lanes)]
         return tir.fence(value * scales[0](m, 0)) if workload.row_scales else value
 
-    assert sums in ("int32", "float32")
     return te.compute((workload.m, workload.n), logical, name="logical")
 
 
@@ -357,7 +356,7 @@ def _in_registers(sch: Schedule, row: LoopRV, block: LoopRV, lane: LoopRV) -> No
 
 def refuses(workload: BlockwiseWorkload, target: Target, instruction: Unpacking) -> str | None:
     """Why the instruction does not compute the product."""
-    return instruction.refuses_workload(workload, target)
+    return instruction.lacks(workload, target)
 
 
 def implementation(instruction: Unpacking, architecture: str, priority: int) -> Implementation:
