@@ -9,7 +9,8 @@ import struct
 
 def architecture_name(name: str) -> str:
     """The canonical name for any of an architecture's names in LLVM and on machines: x86_64, i686, aarch64, arm (32
-    bits), each little endian. Any other name, such as riscv64, is returned in lower case."""
+    bits), cortex-m (its profile for microcontrollers), each little endian. Any other name, such as riscv64, is returned
+    in lower case."""
     name = name.lower()
     if name in ("x86_64", "amd64"):
         return "x86_64"
@@ -17,6 +18,8 @@ def architecture_name(name: str) -> str:
         return "aarch64"
     if re.fullmatch(r"i[3-6]86", name):
         return "i686"
+    if re.fullmatch(r"(arm|thumb)v[678](\.\d)?e?m(\.base|\.main)?", name):
+        return "cortex-m"
     return "arm" if re.fullmatch(r"(arm|thumb)(hf|v\d\w*)?", name) and "eb" not in name else name
 
 

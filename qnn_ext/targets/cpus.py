@@ -17,8 +17,9 @@ from tvm.target import Target
 from ..errors import TargetError
 from ..tvm_runtime import quiet
 from .architectures import architecture_name, host_architecture
-from .backend import THREADS, Backend
-from .families import AARCH64, ARM32, CPUS, RISCV64, X86, backend_of_architecture
+from .backend import THREADS, Backend, threads_of
+from .families import AARCH64, ARM32, CORTEX_M, CPUS, RISCV64, X86, backend_of_architecture
+from .microcontrollers import CORES, attributes_of_core, is_core
 
 # Families of x86 CPUs by the instructions that matter to the kernels -> LLVM's name of the family's oldest CPU
 CPU_FAMILIES = {
@@ -56,7 +57,8 @@ RISCV_CPUS = {
     "riscv64": NamedCpu("generic-rv64", backend=RISCV64, features=("+m", "+a", "+f", "+d", "+c")),  # RV64GC
 }
 
-_NAMED = tuple(backend for backend in CPUS if backend.triple)  # the families whose CPUs can be named
+_NAMED = tuple(backend for backend in CPUS if backend.triple and backend is not CORTEX_M)
+"""The families whose CPUs LLVM lists; it lists microcontrollers among 32-bit ARM's."""
 
 
 def attributes_of(name: str) -> dict[str, Any]:
@@ -68,11 +70,13 @@ def attributes_of(name: str) -> dict[str, Any]:
         if cpu.features:
             attributes["mattr"] = list(cpu.features)
         return attributes if cpu.cores is None else {**attributes, THREADS: cpu.cores}
+    if is_core(name):
+        return attributes_of_core(name)
     for backend in sorted(_NAMED, key=lambda known: known.architecture != host_architecture()):
         if name and name in _llvm_cpus(backend.triple):
             return {"kind": "llvm", **_triple(backend), "mcpu": name}
     every = sorted({cpu for backend in _NAMED for cpu in _llvm_cpus(backend.triple)})
-    names = ", ".join(map(repr, (*CPU_FAMILIES, *ARM_CPUS, *RISCV_CPUS)))
+    names = ", ".join(map(repr, (*CPU_FAMILIES, *ARM_CPUS, *RISCV_CPUS, *CORES)))
     raise TargetError(
         f"unknown CPU {name!r}: use 'native', {names}, or a CPU name that LLVM knows{_similar(name, every)}"
     )
@@ -131,6 +135,8 @@ def checked(attributes: dict[str, Any]) -> dict[str, Any]:
     missing = [need for need in backend.needs if not _has(need, triple, cpu, features)]
     if attributes.get("mfloat-abi") == "hard" and not _has("fpregs", triple, cpu, features):
         missing.append("vfp2")  # otherwise floats would be passed in registers that do not exist
+    if not backend.concurrent and threads_of(attributes) > 1:
+        raise TargetError(f"{backend.name} has no threads: leave {THREADS} out")
     if missing:
         raise TargetError(
             f"code for {triple} needs {' and '.join(missing)}, which "
@@ -154,19 +160,19 @@ def _backend(triple: str) -> Backend:
     """The backend of a triple, checked to have kernels and to be one that this LLVM was built for."""
     first = triple.split("-")[0]
     architecture = architecture_name(first)
-    known = ", ".join(backend.architecture for backend in _NAMED)
+    known = ", ".join(backend.architecture for backend in CPUS if backend.triple)
     backend = backend_of_architecture(architecture)
     if backend not in CPUS:
         raise TargetError(f"there are no integer kernels for {first!r} (mtriple {triple!r}), only for {known}")
     built_for = {architecture_name(str(name)) for name in tvm.target.codegen.llvm_get_targets()} | {"i686"}
-    if architecture not in built_for:
+    if {CORTEX_M.architecture: "arm"}.get(architecture, architecture) not in built_for:
         raise TargetError(f"this build of TVM cannot compile for {architecture}: its LLVM does not include it")
     return backend
 
 
 def _float_abi(triple: str, architecture: str, given: str) -> dict[str, str]:
     """How 32-bit ARM passes floats, as the triple says. Code with another float ABI would link, and read garbage."""
-    if architecture != "arm":
+    if architecture not in (ARM32.architecture, CORTEX_M.architecture):
         return {}
     stated = "hard" if re.search(r"(eabihf|musleabihf)$", triple) else "soft"
     if given not in ("", stated):

@@ -1,4 +1,5 @@
-"""The backends: x86, 64-bit and 32-bit ARM, 64-bit RISC-V, NVIDIA's GPUs, and any other CPU that LLVM compiles for."""
+"""The backends: x86, 64-bit and 32-bit ARM, its microcontrollers, 64-bit RISC-V, NVIDIA's GPUs, and any other CPU that
+LLVM compiles for."""
 
 from __future__ import annotations
 
@@ -154,6 +155,37 @@ ARM32 = replace(
     pause=("", ""),
 )
 
+R32, Q8 = RegisterFile(13, 4), RegisterFile(8, 16)
+"""A microcontroller's general registers, besides stack pointer and program counter, less the one that branches take;
+those of Helium."""
+
+CORTEX_M = Backend(
+    name="cortex-m",
+    architecture="cortex-m",
+    triple="thumbv7em-unknown-none-eabi",
+    gnu="arm-none-eabi",
+    baseline="cortex-m0plus",
+    fullest="cortex-m55",
+    needs=("mclass",),
+    instruction_sets=instruction_sets.CORTEX_M,
+    products=(
+        Product("vmladav", (("mve",),), _SIGNED, Q8),
+        Product("smlad", (("dsp",),), _SIGNED, R32),
+        Product("loops", ALWAYS, _SIGNED, R32),
+    ),
+    registers=(((("mve",),), Q8), (ALWAYS, R32)),
+    # Most have no cache: weights come from flash, some wait states away, and feature maps from memory beside the core.
+    caches=Caches(16 * KIB, 256 * KIB),
+    contracts=(("vfp4d16sp",),),
+    byte_lanes=(4,),
+    chains=1,
+    counts=True,
+    doubles=True,
+    concurrent=False,
+    alignment=16,
+)
+"""ARM's profile for microcontrollers: Thumb code without an operating system."""
+
 # ---- RISC-V --------------------------------------------------------------------------------------------------------
 
 RISCV64 = Backend(
@@ -198,7 +230,7 @@ ANY_CPU = Backend(
 )
 """A CPU of any other family: its kernels are plain loops."""
 
-CPUS = (X86, I686, AARCH64, ARM32, RISCV64)
+CPUS = (X86, I686, AARCH64, ARM32, CORTEX_M, RISCV64)
 """The families of CPUs that have kernels of their own."""
 
 _BY_ARCHITECTURE = {backend.architecture: backend for backend in CPUS}

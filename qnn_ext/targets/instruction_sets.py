@@ -80,6 +80,9 @@ ARM: dict[str, str] = {
 RISCV64: dict[str, str] = {}
 """Linux lists the letters of its base as one word, which every CPU that runs a distribution has."""
 
+CORTEX_M: dict[str, str] = {name: name for name in ("dsp", "mve", "mve.fp", "fpregs", "fp64")}
+"""There is no Linux on microcontrollers, so the names are LLVM's."""
+
 AARCH64_BITS: dict[str, int] = {
     "asimd": 1,
     "atomics": 8,

@@ -15,7 +15,7 @@ from . import gpus as gpu
 from .architectures import architecture_name, host_architecture
 from .backend import THREADS
 from .cpus import ARM_CPUS, CPU_FAMILIES
-from .families import SHARED_BYTES
+from .families import SHARED_BYTES, backend_for
 from .features import backend_of, host_cpu
 from .host import host_features
 
@@ -65,8 +65,12 @@ def make_target(target: str | Mapping[str, Any] | Target = "native", num_threads
     _check_kind(attributes["kind"])
     if attributes["kind"] == "cuda":
         return _gpu_target(attributes)
-    attributes.setdefault(THREADS, num_threads or default_threads())
-    return _target(cpus.checked(attributes))
+    if num_threads:
+        attributes.setdefault(THREADS, num_threads)
+    attributes = cpus.checked(attributes)
+    concurrent = backend_for("llvm", attributes).concurrent
+    attributes.setdefault(THREADS, default_threads() if concurrent else 1)
+    return _target(attributes)
 
 
 def _check_kind(kind: str) -> None:

@@ -48,6 +48,7 @@ for _name in (
     "arm_cpu.depthwise_taps",
     "arm_cpu.smmla_conv2d",
     "arm_cpu.smmla_dense",
+    "cortex_m.steps",
 ):
     import_module(f"{__name__}.{_name}")
 

@@ -55,6 +55,10 @@ def lower_for_cpu(body: tirx.Stmt, target: Target) -> tirx.Stmt:
     return importing(propagate_nan(steps.finish(body, target)))
 
 
+def _begin(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    return steps_of(function.attrs["target"]).begin(function)
+
+
 def _rounded_product(node: tirx.Max) -> Expr:
     """A fenced product as fma(a, b, 0), which rounds once and cannot be contracted: one instruction on x86, two on ARM.
 
@@ -106,4 +110,4 @@ def _on_stack(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
 
 
 for _backend in CPU_BACKENDS:
-    register_lowering(_backend, Lowering(finish=lower_for_cpu))
+    register_lowering(_backend, Lowering(finish=lower_for_cpu, begin=_begin))

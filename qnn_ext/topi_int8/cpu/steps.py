@@ -1,6 +1,6 @@
 """The steps of the last pass on a kernel's TIR that depend on the family of CPUs and its instructions.
 
-`lowering` calls them in the order of the fields, between the steps common to all CPUs.
+`lowering` calls them in the order of the fields, all but the first between the steps common to all CPUs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ Expr = Any
 class Steps:
     """Steps on the body of a kernel; by default they change nothing.
 
+    begin:   changes a scheduled function before TVM's pipeline vectorizes its loops
     order:   reorders statements to suit the CPU
     look_up: turns loads from byte tables into instructions, on CPUs that have their backend's `lookups`
     look_up_floats: the same for loads from tables of 16 float32, with the backend's `segments`
@@ -30,6 +31,7 @@ class Steps:
     finish:  rewrites what LLVM must not see, or must see in another form
     """
 
+    begin: Callable[[tirx.PrimFunc], tirx.PrimFunc] = lambda function: function
     order: Callable[[tirx.Stmt], tirx.Stmt] = lambda body: body
     look_up: Callable[[TensorLoad], Expr] = lambda load: load
     look_up_floats: Callable[[TensorLoad, Target], Expr] = lambda load, target: load
