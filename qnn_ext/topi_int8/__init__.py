@@ -49,6 +49,7 @@ for _name in (
     "arm_cpu.smmla_conv2d",
     "arm_cpu.smmla_dense",
     "cortex_m.steps",
+    "cortex_m.smlad",
 ):
     import_module(f"{__name__}.{_name}")
 

@@ -27,11 +27,11 @@ def multiply(call: Expr, wide: bool) -> Expr:
     lanes = lanes_of(call)
     if lanes == 1:
         return in_64_bits(call)
-    names = [tirx.Var(name, arg.ty) for name, arg in zip(("x", "multiplier", "up", "down"), call.args, strict=True)]
-    shifts = [_is_zero(arg) for arg in call.args[2:]]
+    names = [tirx.Var(name, arg.ty) for name, arg in zip(("x", "multiplier", "up", "down"), call.args[:4], strict=True)]
+    shifts = [_is_zero(arg) for arg in call.args[2:4]]
     parts = zip(*(registers(name, lanes) for name in names), strict=True)
     result = joined([_register(part, shifts, wide) for part in parts], lanes)
-    for name, value in zip(reversed(names), reversed(list(call.args)), strict=True):
+    for name, value in zip(reversed(names), reversed(list(call.args[:4])), strict=True):
         result = tirx.Let(name, value, result)
     return result
 

@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
-from ...numerics.multiply import is_multiply
+from ...numerics.multiply import FITS, ROUNDS, facts_of, is_multiply
 from ...targets.families import CORTEX_M
+from ..cpu.chains import by_step
 from ..cpu.lets import stored
 from ..cpu.steps import Steps, register_steps
 
@@ -36,25 +37,36 @@ def _multiplied(call: Expr) -> Expr:
     """TFLite's multiplication of single values: a product of 64 bits, all else in 32; other operators are unchanged.
 
         ⌊x · 2^up · multiplier / 2³¹ + ½⌋, then ⌊that / 2^−down + ½⌋ with midpoints away from zero
+
+    If 2x fits, the first is ⌊2x · multiplier / 2³² + ½⌋, the upper half of a product: smmulr on cores with DSP.
     """
     if not is_multiply(call):
         return call
-    x, multiplier, up, down = call.args
-    shifted = x if _is_zero(up) else x << up
-    product = shifted.astype("int64") * multiplier.astype("int64") + tirx.const(1 << 30, "int64")
-    high = (product >> tirx.const(31, "int64")).astype("int32")
+    x, multiplier, up, down, _ = call.args
+    facts = facts_of(call)
+    fits = bool(facts & FITS)
+    bits, doubled = (32, 1) if fits else (31, 0)
+    shift = doubled if _is_zero(up) else up + doubled
+    shifted = x << shift if fits or not _is_zero(up) else x
+    product = shifted.astype("int64") * multiplier.astype("int64") + tirx.const(1 << (bits - 1), "int64")
+    high = (product >> tirx.const(bits, "int64")).astype("int32")
     if _is_zero(down):
         return high
     var = tirx.Var("high", high.ty)
     right = -down
     half = (tirx.const(1, "int32") << right) >> tirx.const(1, "int32")
-    # with no shift there is nothing to round: half is 0, and so is what is subtracted
-    away = tirx.max(var >> tirx.const(31, "int32"), -half)
-    return tirx.Let(var, high, (var + half + away) >> right)
+    sign = var >> tirx.const(31, "int32")
+    if not facts & ROUNDS:  # where nothing is shifted, half is 0, and nothing may be subtracted
+        sign = tirx.max(sign, -half)
+    return tirx.Let(var, high, (var + sign + half) >> right)
 
 
 def _is_zero(shift: Expr) -> bool:
     return isinstance(shift, tirx.IntImm) and int(shift) == 0
+
+
+def _order(body: tirx.Stmt) -> tirx.Stmt:
+    return tvm_ffi.structural_map(body, (tirx.SeqStmt, by_step))
 
 
 def _narrow(body: tirx.Stmt, target: Target) -> tirx.Stmt:
@@ -65,4 +77,4 @@ def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:
     return stored(body)
 
 
-register_steps(CORTEX_M, Steps(begin=_without_vectors, narrow=_narrow, finish=_finish))
+register_steps(CORTEX_M, Steps(begin=_without_vectors, order=_order, narrow=_narrow, finish=_finish))

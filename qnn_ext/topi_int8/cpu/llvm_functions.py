@@ -48,12 +48,26 @@ def define_instruction(name: str, result: str, assembly: str, constraints: str, 
     return symbol
 
 
+def define_routine(name: str, lines: Sequence[str], constraints: str, types: Sequence[str]) -> str:
+    """Define f(types…) as instructions with their constraints, which read and write memory at their operands; returns
+    its name. Each operand is tied to an output, so that its register may change."""
+    symbol = _PREFIX + name
+    parameters = ", ".join(f"{given} %a{index}" for index, given in enumerate(types))
+    code, results = "\\0A".join(lines), ", ".join(types)
+    _defined[symbol] = f"""define linkonce_odr hidden void @{symbol}({parameters}) alwaysinline nounwind {{
+  %changed = call {{ {results} }} asm sideeffect "{code}", "{constraints}"({parameters})
+  ret void
+}}
+"""
+    return symbol
+
+
 def importing(body: tirx.Stmt) -> tirx.Stmt:
     """The body of a kernel with the definitions of those functions that it calls."""
     called: set[str] = set()
 
     def note(call: ir.Call) -> None:
-        if isinstance(call.op, ir.Op) and call.op.name == "tirx.call_pure_extern":
+        if isinstance(call.op, ir.Op) and call.op.name in ("tirx.call_pure_extern", "tirx.call_extern"):
             called.add(str(call.args[0].value))
 
     tvm_ffi.structural_walk(body, (ir.Call, note))

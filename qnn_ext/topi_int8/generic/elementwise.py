@@ -17,7 +17,7 @@ from tvm import te, tirx
 from ...errors import UnsupportedOperatorError
 from ...numerics import bfloat16, fixed_point, float_multiplier, piecewise, tir
 from ...numerics.multiplier import FixedPoint
-from ...numerics.multiply import multiplied
+from ...numerics.multiply import FITS, ROUNDS, multiplied
 from ...numerics.quotient import BOUND, bounded_quotient
 from ...numerics.saturate import saturated
 from ...numerics.wrapping import KINDS, wrapped
@@ -326,7 +326,7 @@ def fixed(
     """
     doubled = rounding == "TFLITE" and tir.dtype_of(x) == "int32" and current_backend().doubles
     if doubled and isinstance(zero_point, tirx.IntImm):
-        product = multiplied_tflite(stage, x, fp, axis)
+        product = multiplied_tflite(stage, x, fp, axis, limit)
         if out_dtype in ("int8", "uint8"):
             return saturated(product, int(zero_point), out_dtype)
         return tir.saturate(product.astype("int64") + zero_point.astype("int64"), out_dtype)
@@ -337,15 +337,18 @@ def fixed(
     )
 
 
-def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int) -> Expr:
-    """x · fp of int32 x with TFLite's rounding, as int32 if the CPU has such a multiplication, else as int64."""
+def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int, limit: float = math.inf) -> Expr:
+    """x · fp of int32 x with TFLite's rounding, as int32 if the CPU has such a multiplication, else as int64.
+
+    limit: a bound on |x|, if known
+    """
     multiplier = stage.along(fp.multiplier, axis)
     if not current_backend().doubles:
         return tir.multiply_tflite(x, multiplier, stage.along(fp.shift, axis), bool((fp.shift > 0).any()))
     up, down = (limit(fp.shift, 0).astype(np.int32) for limit in (np.maximum, np.minimum))
-    return multiplied(
-        x, multiplier, *(stage.along(part if part.any() else np.zeros((), np.int32), axis) for part in (up, down))
-    )
+    facts = FITS * (limit * 2.0 ** int(up.max(initial=0)) < 2.0**30) + ROUNDS * bool((down < 0).all())
+    parts = (stage.along(part if part.any() else np.zeros((), np.int32), axis) for part in (up, down))
+    return multiplied(x, multiplier, *parts, facts)
 
 
 def _requantize_dynamic(

@@ -1,0 +1,205 @@
+"""Convolutions and dense layers with smlad, which adds two products of 16 bits: acc += x₀·w₀ + x₁·w₁.
+
+    for tile of pixels: widen the values under their windows to columns of 16 bits
+        for block of channels: the sums of both in general registers, then the epilogue
+
+Columns lie pair by pair, (k/2, pixel, 2), so that one address serves all pixels. Weights stay bytes in flash, in words
+of two values k of two channels o: o₀k₀ o₁k₀ o₀k₁ o₁k₁. sxtb16 widens every other byte of a word, here the values of
+one channel, and after a rotation that costs nothing those of the other. For two channels and four pixels, a pair of
+values takes 13 instructions: 16 products.
+
+sxtb16 also widens the activations, a word at a time: (k₀, k₂) and (k₁, k₃), so weights are packed in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ...targets.families import CORTEX_M
+from ..cpu.llvm_functions import define_routine
+from ..refusal import lacking, other_dtypes
+from ..strategy import Implementation, register
+from ..workload import Conv2dWorkload, DenseWorkload
+from .tiles import Code, Tiles, Workload, compute_tiles, schedule_tiles
+from .window import Window, const
+
+Expr = Any
+PRODUCT = CORTEX_M.product("smlad")
+DEPTH = 2
+WORD = 4  # bytes
+UNROLLED = 4  # pairs of values in a round of the loop
+
+COSTS = {(4, 2): 13, (3, 2): 11, (2, 2): 8, (1, 8): 19, (1, 4): 10, (1, 2): 6}
+"""Tiles of (pixels, channels) whose sums fit the registers -> instructions for a pair of values."""
+
+
+@lru_cache(maxsize=4096)
+def plan(workload: Workload) -> Tiles:
+    """The tiles that take the fewest instructions."""
+    window = Window.of(workload)
+    channels = workload.n if isinstance(workload, DenseWorkload) else workload.out_channels
+
+    def cost(tile: tuple[int, int]) -> int:
+        pixels, lanes = tile
+        return -(-window.pixels // pixels) * -(-channels // lanes) * COSTS[tile]
+
+    pixels, lanes = min((tile for tile in COSTS if tile[0] <= window.pixels), key=cost)
+    values = -(-window.values // (UNROLLED // 2 * DEPTH)) * UNROLLED // 2 * DEPTH
+    return Tiles(window, channels, pixels, lanes, values, (values // DEPTH, pixels, DEPTH), "int16")
+
+
+def pack_weight(workload: Workload, weight: np.ndarray) -> np.ndarray:
+    """OHWI or (N, K) weights to (blocks, K/2, lanes/2, 2 values · 2 channels), zero after the last value."""
+    tiles = plan(workload)
+    padded = np.zeros((tiles.channels, tiles.values), np.int8)
+    padded[:, : tiles.window.values] = weight.reshape(tiles.channels, -1)
+    if tiles.words:
+        padded = padded.reshape(tiles.channels, -1, 2, 2).swapaxes(2, 3).reshape(tiles.channels, -1)
+    blocks = padded[tiles.every_channel].reshape(tiles.blocks, tiles.lanes // 2, 2, -1, DEPTH)
+    return np.ascontiguousarray(blocks.transpose(0, 3, 1, 4, 2)).reshape(tiles.blocks, -1, tiles.lanes // 2, WORD)
+
+
+def initial(workload: Workload, bias: np.ndarray) -> np.ndarray:
+    """The bias as the sums' initial values."""
+    return bias.reshape(-1).astype(np.int32)
+
+
+def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int) -> te.Tensor:
+    """The accumulator in the workload's shape."""
+    return compute_tiles(plan(workload), workload, x, w, pad_value)
+
+
+def schedule(sch: Schedule, workload: Workload, target: Target) -> None:
+    """The nest of tiles with the code of this instruction."""
+    schedule_tiles(sch, plan(workload), target, Code(_copied, _filled, _sums))
+
+
+def _copied(tiles: Tiles, columns: Any, pixel: Expr, k: Expr, values: Any, run: int) -> tirx.Stmt:
+    j = tirx.Var("j", "int32")
+    if not tiles.words:
+        store = tirx.BufferStore(columns, values(j, 1).astype("int16"), _place(k + j, pixel))
+        return tirx.For(j, const(0), const(run), tirx.ForKind.SERIAL, store)
+    word = tirx.reinterpret("int32", values(j * WORD, WORD))
+    parts = (_call("llvm.arm.sxtb16", half) for half in (word, _rotated(word)))
+    stores = [_pair(columns, k + j * WORD + DEPTH * half, pixel, part) for half, part in enumerate(parts)]
+    return tirx.For(j, const(0), const(run // WORD), tirx.ForKind.SERIAL, tirx.SeqStmt(stores))
+
+
+def _filled(tiles: Tiles, columns: Any, pixel: Expr, k: Expr, value: int, run: int) -> tirx.Stmt:
+    j = tirx.Var("j", "int32")
+    if run % DEPTH:
+        store = tirx.BufferStore(columns, tirx.const(value, "int16"), _place(k + j, pixel))
+        return tirx.For(j, const(0), const(run), tirx.ForKind.SERIAL, store)
+    pair = tirx.const((value & 0xFFFF) * 0x10001 - (1 << 32 if value < 0 else 0), "int32")
+    store = _pair(columns, k + j * DEPTH, pixel, pair)
+    return tirx.For(j, const(0), const(run // DEPTH), tirx.ForKind.SERIAL, store)
+
+
+def _place(k: Expr, pixel: Expr) -> list[Expr]:
+    return [tirx.floordiv(k, const(DEPTH)), pixel, tirx.floormod(k, const(DEPTH))]
+
+
+def _pair(columns: Any, k: Expr, pixel: Expr, pair: Expr) -> tirx.Stmt:
+    """Stores two values as one word."""
+    place = [tirx.floordiv(k, const(DEPTH)), pixel, tirx.Ramp(const(0), const(1), DEPTH)]
+    return tirx.BufferStore(columns, tirx.reinterpret("int16x2", pair), place)
+
+
+def _sums(tiles: Tiles, columns: Any, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
+    routine = _ROUTINES[tiles.pixels, tiles.lanes]
+    zero = const(0)
+    addresses = [total(0, 0), columns[zero, zero, zero], weights[block, zero, zero, zero]]
+    size = const(tiles.values * tiles.lanes)
+    return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses), size))
+
+
+# ---- the loop over a window's values -----------------------------------------------------------------------------
+
+_SUMS = [f"r{number}" for number in range(4, 12)]
+
+
+def _pair_of_values(pixels: int, lanes: int) -> Iterator[str]:
+    """The instructions for a pair of values. r1: address of columns, r2: of weights."""
+    if pixels == 1:
+        yield "ldr lr, [r1], #4"
+        for half in range(0, lanes // 2, 2):
+            words = ["r0", "r3"][: lanes // 2 - half]
+            yield f"ldrd {', '.join(words)}, [r2], #8" if len(words) == 2 else f"ldr {words[0]}, [r2], #4"
+            for index, word in enumerate(words):
+                even, odd = _SUMS[2 * (half + index) :][:2]
+                yield f"sxtb16 r12, {word}"
+                yield f"sxtb16 {word}, {word}, ror #8"
+                yield f"smlad {even}, lr, r12, {even}"
+                yield f"smlad {odd}, lr, {word}, {odd}"
+        return
+    yield "ldr r12, [r2], #4"
+    yield "sxtb16 r0, r12"
+    yield "sxtb16 r12, r12, ror #8"
+    for first in range(0, pixels, 2):
+        values = ["lr", "r3"][: pixels - first]
+        yield f"ldrd {', '.join(values)}, [r1], #8" if len(values) == 2 else f"ldr {values[0]}, [r1], #4"
+        for index, value in enumerate(values):
+            even, odd = _SUMS[2 * (first + index) :][:2]
+            yield f"smlad {even}, {value}, r0, {even}"
+            yield f"smlad {odd}, {value}, r12, {odd}"
+
+
+def _routine(pixels: int, lanes: int) -> str:
+    """routine(int32 sums[pixels][lanes], columns, weights, bytes of weights): adds all products to the sums.
+
+    Sums are in registers from r4 on; r6 and r7, which may hold the frame's address, are put back. A round takes four
+    pairs of values; if only their half is whole, the first begins in the middle.
+    """
+    sums = ", ".join(_SUMS[: pixels * lanes])
+    half = [line for _ in range(UNROLLED // 2) for line in _pair_of_values(pixels, lanes)]
+    lines = [
+        *(f"tst r3, #{UNROLLED * lanes}", "add.w r3, r2, r3", "push {r0, r3, r6, r7}", f"ldm r0, {{{sums}}}"),
+        *("bne 2f", "1:", *half, "2:", *half, "ldr lr, [sp, #4]", "cmp r2, lr", "bne 1b"),
+        *("ldr r0, [sp]", f"stm r0, {{{sums}}}", "pop {r0, r3, r6, r7}"),
+    ]
+    changed = [f"={{r{number}}}" for number in range(4)] + [str(number) for number in range(4)]
+    lost = [f"~{{{name}}}" for name in ("r4", "r5", "r8", "r9", "r10", "r11", "r12", "lr", "cc", "memory")]
+    return define_routine(f"smlad_{pixels}x{lanes}", lines, ",".join(changed + lost), ("ptr", "ptr", "ptr", "i32"))
+
+
+def _call(name: str, *operands: Expr) -> Expr:
+    return tirx.call_llvm_pure_intrin("int32", name, *operands)
+
+
+def _rotated(word: Expr) -> Expr:
+    return _call("llvm.fshr", word, word, tirx.const(8, "int32"))
+
+
+def _refuses(workload: Workload, target: Target) -> str | None:
+    """Why it does not take a workload."""
+    if isinstance(workload, Conv2dWorkload) and workload.groups > 1:
+        return f"{workload.groups} groups"
+    return other_dtypes(workload, ("int8",), ("int8",)) or lacking(target, PRODUCT)
+
+
+_ROUTINES = {tile: _routine(*tile) for tile in COSTS}
+
+for _kind, _name in ((Conv2dWorkload, "conv2d_nhwc"), (DenseWorkload, "dense")):
+    register(
+        _kind,
+        Implementation(
+            name=f"{_name}_smlad.cortex_m",
+            priority=10,
+            backends=(CORTEX_M,),
+            compute=compute,
+            schedule=schedule,
+            depthwise=False,
+            floats=False,
+            refuses=_refuses,
+            pack_weight=pack_weight,
+            initial=initial,
+            accumulator="sums",
+        ),
+    )

@@ -1,0 +1,87 @@
+"""The columns of a matrix product: for each pixel of a tile, the values under its window, one after the other.
+
+A dense layer is a convolution of windows of one pixel. Columns are copied tile by tile, so that they take little
+memory; what is outside of the image is filled with the padding's value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from ..workload import Conv2dWorkload, DenseWorkload
+
+Expr = Any
+
+
+def const(value: int) -> tirx.IntImm:
+    """An index."""
+    return tirx.IntImm("int32", value)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where the windows of a workload read.
+
+    images:  independent images
+    pixels:  windows of each image, rows by rows of `across`
+    height, width, channels: of an image
+    kernel, strides, dilation, padding: of the convolution; padding before rows and columns
+    """
+
+    images: int
+    pixels: int
+    across: int
+    height: int
+    width: int
+    channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int]
+    padded: bool
+
+    @classmethod
+    def of(cls, workload: Conv2dWorkload | DenseWorkload) -> Window:
+        """The windows of a workload."""
+        if isinstance(workload, DenseWorkload):
+            return cls(1, workload.m, workload.m, 1, workload.m, workload.k, (1, 1), (1, 1), (1, 1), (0, 0), False)
+        height, width, before = workload.out_height, workload.out_width, workload.padding[:2]
+        return cls(
+            workload.batch,
+            height * width,
+            width,
+            workload.height,
+            workload.width,
+            workload.in_channels,
+            workload.kernel,
+            workload.strides,
+            workload.dilation,
+            before,
+            any(workload.padding),
+        )
+
+    @property
+    def values(self) -> int:
+        """Values under a window."""
+        return self.kernel[0] * self.kernel[1] * self.channels
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether a window's values are neighbours in memory, after those of the window before."""
+        pointwise = self.kernel == (1, 1) and self.strides == (1, 1) and not self.padded
+        return pointwise or (self.pixels == 1 and not self.padded and self.kernel == (self.height, self.width))
+
+    @property
+    def run(self) -> int:
+        """Values that are neighbours in memory in every window: of a row of it, or of one of its pixels."""
+        gapless = self.dilation[1] == 1 or self.kernel[1] == 1
+        return self.kernel[1] * self.channels if gapless and not self.padded else self.channels
+
+    def place(self, pixel: Expr, down: Expr, across: Expr) -> tuple[Expr, Expr]:
+        """Row and column of the value that a window reads at one of its taps."""
+        y, x = tirx.floordiv(pixel, const(self.across)), tirx.floormod(pixel, const(self.across))
+        row = y * self.strides[0] - self.padding[0] + down * self.dilation[0]
+        return row, x * self.strides[1] - self.padding[1] + across * self.dilation[1]
