@@ -1,0 +1,241 @@
+"""Depthwise convolutions on cores with DSP instructions: four channels of neighbouring pixels at a time.
+
+    for row of pixels: the rows of input under it, padded, in lines of memory
+        for two pixels, four channels: acc += x·w of all taps, then the epilogue
+
+A word of activations or of weights, four channels, becomes two of 16 bits with sxtb16: (c₀, c₂) and (c₁, c₃). smlabb
+and smlatt multiply their halves. Lines move up from row to row, so each row is copied once from the input, and may be
+overwritten by a row of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+from tvm.s_tir import Schedule
+from tvm.target import Target
+
+from ...targets.families import CORTEX_M
+from ..cpu.depthwise_conv2d import reach
+from ..cpu.llvm_functions import define_routine
+from ..refusal import lacking, other_dtypes
+from ..strategy import Implementation, register
+from ..workload import Conv2dWorkload
+from .nest import Nest, PAD, loop, schedule_nest, start
+from .window import const
+
+Expr = Any
+
+PRODUCT = CORTEX_M.product("smlad")
+QUAD = 4
+MOST_TAPS = 25
+MOST_OFFSET = 4095
+
+
+def pack_weight(workload: Conv2dWorkload, weight: np.ndarray) -> np.ndarray:
+    """OHWI weights (C, kh, kw, 1) to (C/4, kh·kw, 4): the last four channels overlap with those before."""
+    taps = weight.reshape(workload.out_channels, -1)
+    return np.ascontiguousarray(np.stack([taps[first : first + QUAD].T for first in _firsts(workload.out_channels)]))
+
+
+def _firsts(channels: int) -> list[int]:
+    return [min(first, channels - QUAD) for first in range(0, channels, QUAD)]
+
+
+def initial(workload: Conv2dWorkload, bias: np.ndarray) -> np.ndarray:
+    """The bias as the sums' initial values."""
+    return bias.reshape(-1).astype(np.int32)
+
+
+def compute(workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int) -> te.Tensor:
+    """The accumulator, (N, OH, OW, C). Its stages only say what is read; `schedule` writes their code."""
+    lines = te.compute((1,), lambda _: x(0, 0, 0, 0), name="columns", attrs={PAD: pad_value})
+    k = te.reduce_axis((0, 1), "k")
+    size = (workload.batch, workload.out_height, workload.out_width, workload.out_channels)
+
+    def product(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+        return te.sum(lines[k].astype("int32") * w[c // QUAD, 0, c % QUAD].astype("int32"), axis=k)
+
+    return te.compute(size, product, name="sums")
+
+
+def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
+    """The nest over rows, pixels and channels."""
+    schedule_nest(sch, target, lambda nest: _Rows(workload, nest).stmt())
+
+
+class _Rows:
+    """The loops of a depthwise convolution."""
+
+    def __init__(self, workload: Conv2dWorkload, nest: Nest) -> None:
+        self._workload, self._nest = workload, nest
+        self._height = reach(1, 1, workload.kernel[0], workload.dilation[0])
+        self._width = max(
+            reach(workload.out_width, workload.strides[1], workload.kernel[1], workload.dilation[1]),
+            workload.padding[1] + workload.width,
+        )
+        self._pixels = 2 if workload.out_width > 1 else 1
+        shape = (self._height, self._width, workload.in_channels)
+        self._lines = nest.buffer("lines", shape, "int8")
+        self._total = nest.buffer("total", (self._pixels * QUAD,), "int32")
+        self._n, self._y = (tirx.Var(name, "int32") for name in ("n", "y"))
+
+    def stmt(self) -> tirx.Stmt:
+        """All loops."""
+        workload = self._workload
+        tile, quad = tirx.Var("tile", "int32"), tirx.Var("quad", "int32")
+        first = start(tile, self._pixels, workload.out_width)
+        channel = start(quad, QUAD, workload.out_channels)
+        body = [*self._begin(channel), self._taps(first, channel, quad), *self._epilogue(first, channel)]
+        quads = loop(quad, -(-workload.out_channels // QUAD), body)
+        tiles = loop(tile, -(-workload.out_width // self._pixels), [quads])
+        rows = loop(self._y, workload.out_height, [*self._copy(), tiles])
+        return loop(self._n, workload.batch, [rows])
+
+    # ---- lines ---------------------------------------------------------------------------------------------------
+
+    def _copy(self) -> Iterator[tirx.Stmt]:
+        """Lines that stay move up, then the new rows follow; before the first row of pixels all of them."""
+        kept = max(0, self._height - self._workload.strides[0])
+        line = tirx.Var("line", "int32")
+        if kept:
+            beyond = self._moved(line + self._workload.strides[0], line)
+            move = tirx.For(line, const(0), const(kept), tirx.ForKind.SERIAL, beyond)
+            yield tirx.IfThenElse(self._y > 0, move, None)
+        begin = tirx.Select(tirx.EQ(self._y, const(0)), const(0), const(kept)) if kept else const(0)
+        new = tirx.Var("new", "int32")
+        yield tirx.For(new, const(0), const(self._height) - begin, tirx.ForKind.SERIAL, self._row(begin + new))
+
+    def _moved(self, source: Expr, target: Expr) -> tirx.Stmt:
+        def value(x: Expr, c: Expr) -> Expr:
+            return self._lines[source, x, c]
+
+        return self._each(target, 0, self._width, value)
+
+    def _row(self, line: Expr) -> tirx.Stmt:
+        """A row of input, with its padding, or a row of padding."""
+        workload = self._workload
+        row = self._y * workload.strides[0] - workload.padding[0] + line
+        left, right = workload.padding[1], self._width - workload.padding[1] - workload.width
+        padding = tirx.const(self._nest.pad, "int8")
+
+        def value(x: Expr, c: Expr) -> Expr:
+            return self._nest.data[self._n, row, x - left, c]
+
+        def filled(x: Expr, c: Expr) -> Expr:
+            return tirx.Broadcast(padding, int(c.lanes)) if isinstance(c, tirx.Ramp) else padding
+
+        parts = [self._each(line, 0, left, filled)] if left else []
+        parts.append(self._each(line, left, workload.width, value))
+        parts += [self._each(line, left + workload.width, right, filled)] if right > 0 else []
+        copied = tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
+        if not (workload.padding[0] or workload.padding[2]):
+            return copied
+        inside = tirx.all(row >= 0, row < workload.height)
+        return tirx.IfThenElse(inside, copied, self._each(line, 0, self._width, filled))
+
+    def _each(self, line: Expr, first: int, count: int, value: Any) -> tirx.Stmt:
+        """Stores value(x, channel) at `count` places of a line, four channels at a time where they are whole words."""
+        x, c = tirx.Var("x", "int32"), tirx.Var("c", "int32")
+        channels = self._workload.in_channels
+        width = QUAD if channels % QUAD == 0 else 1
+        at = tirx.Ramp(c * QUAD, const(1), QUAD) if width > 1 else c
+        store = tirx.BufferStore(self._lines, value(x + first, at), [line, x + first, at])
+        inner = tirx.For(c, const(0), const(channels // width), tirx.ForKind.SERIAL, store)
+        return tirx.For(x, const(0), const(count), tirx.ForKind.SERIAL, inner)
+
+    # ---- products ------------------------------------------------------------------------------------------------
+
+    def _begin(self, channel: Expr) -> Iterator[tirx.Stmt]:
+        for pixel in range(self._pixels):
+            for lane in range(QUAD):
+                value = self._nest.initial(channel + lane)
+                yield tirx.BufferStore(self._total, value, [const(pixel * QUAD + lane)])
+
+    def _taps(self, first: Expr, channel: Expr, quad: Expr) -> tirx.Stmt:
+        workload = self._workload
+        routine = _routine(
+            self._pixels,
+            *workload.kernel,
+            workload.dilation[0] * self._width * workload.in_channels,
+            workload.dilation[1] * workload.in_channels,
+            workload.strides[1] * workload.in_channels,
+        )
+        addresses = [
+            self._lines[const(0), first * workload.strides[1], channel],
+            self._nest.weights[quad, const(0), const(0)],
+            self._total[const(0)],
+        ]
+        return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses)))
+
+    def _epilogue(self, first: Expr, channel: Expr) -> Iterator[tirx.Stmt]:
+        for pixel in range(self._pixels):
+            for lane in range(QUAD):
+                place = [self._n, self._y, first + pixel, channel + lane]
+                yield self._nest.result(place, self._total[const(pixel * QUAD + lane)])
+
+
+@cache
+def _routine(pixels: int, height: int, width: int, down: int, across: int, beside: int) -> str:
+    """routine(lines, weights, int32 sums[pixels][4]): adds the products of all taps.
+
+    down, across, beside: bytes from one row of taps to the next, from tap to tap, from pixel to pixel. Sums are in
+    registers from r4 on; r6 and r7, which may hold the frame's address, are put back.
+    """
+    sums = [f"r{number}" for number in range(4, 4 + QUAD * pixels)]
+    lines = ["push {r2, r6, r7}", f"ldm r2, {{{', '.join(sums)}}}"]
+    for row in range(height):
+        for tap in range(width):
+            lines += ["ldr r12, [r1], #4", "sxtb16 r3, r12", "sxtb16 r12, r12, ror #8"]
+            for pixel in range(pixels):
+                c0, c1, c2, c3 = sums[QUAD * pixel :][:QUAD]
+                lines += [f"ldr r2, [r0, #{tap * across + pixel * beside}]"]
+                lines += ["sxtb16 lr, r2, ror #8", "sxtb16 r2, r2"]
+                lines += [f"smlabb {c0}, r2, r3, {c0}", f"smlatt {c2}, r2, r3, {c2}"]
+                lines += [f"smlabb {c1}, lr, r12, {c1}", f"smlatt {c3}, lr, r12, {c3}"]
+        left = down if row + 1 < height else 0
+        while left:
+            lines.append(f"addw r0, r0, #{min(left, MOST_OFFSET)}")
+            left -= min(left, MOST_OFFSET)
+    lines += ["ldr r2, [sp]", f"stm r2, {{{', '.join(sums)}}}", "pop {r2, r6, r7}"]
+    changed = [f"={{r{number}}}" for number in range(3)] + [str(number) for number in range(3)]
+    names = ("r3", "r4", "r5", "r8", "r9", "r10", "r11", "r12", "lr", "cc", "memory")
+    name = f"depthwise_{pixels}_{height}x{width}_{down}_{across}_{beside}"
+    return define_routine(name, lines, ",".join(changed + [f"~{{{lost}}}" for lost in names]), ("ptr",) * 3)
+
+
+def _refuses(workload: Conv2dWorkload, target: Target) -> str | None:
+    """Why it does not take a workload."""
+    refused = other_dtypes(workload, ("int8",), ("int8",)) or lacking(target, PRODUCT)
+    if refused:
+        return refused
+    if workload.multiplier > 1:
+        return f"{workload.multiplier} output channels per input channel"
+    if workload.in_channels < QUAD:
+        return f"{workload.in_channels} channels"
+    if workload.kernel[0] * workload.kernel[1] > MOST_TAPS:
+        return f"{workload.kernel[0] * workload.kernel[1]} taps"
+    last = (workload.kernel[1] - 1) * workload.dilation[1] + workload.strides[1]
+    return "channels too far apart" if last * workload.in_channels > MOST_OFFSET else None
+
+
+register(
+    Conv2dWorkload,
+    Implementation(
+        name="depthwise_conv2d_nhwc_smlad.cortex_m",
+        priority=10,
+        backends=(CORTEX_M,),
+        compute=compute,
+        schedule=schedule,
+        depthwise=True,
+        floats=False,
+        refuses=_refuses,
+        pack_weight=pack_weight,
+        initial=initial,
+        accumulator="sums",
+    ),
+)

@@ -1,0 +1,117 @@
+"""A product's kernel as a nest of loops that its module writes, in place of the stages that TE knows.
+
+The code for copies of the input and for sums is made of instructions and routines, where no schedule leads. TE still
+says what is read and what the epilogue computes from each sum; `schedule_nest` takes that, and puts the nest where the
+stages were. Kernels call the stages "columns", with the padding's value, and "sums".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.target import Target
+
+from ...errors import TargetError
+from ..schedule_util import APART, changed_block, inline_epilogue, schedule_root_blocks
+from .window import const
+
+Expr = Any
+
+PAD = "qnn_ext.pad"  # on the block of columns: the padding's value
+_STAGES = {"columns", "sums"}
+
+
+class Nest:
+    """What a kernel's stages say.
+
+    data, weights: the buffers that it reads
+    pad:           the padding's value
+    buffers:       of its own, for one tile
+    """
+
+    def __init__(self, columns: SBlock, sums: SBlock, output: SBlock) -> None:
+        self.pad = int(columns.annotations[PAD])
+        self.data = columns.reads[0].source
+        self.weights = next(read.source for read in sums.reads if len(read.source.shape) > 1)
+        self.buffers: list[Any] = []
+        self._bias = sums.init.value.source if isinstance(sums.init.value, ir.TensorLoad) else None
+        self._sums, self._output = sums.writes[0].source, output
+
+    def buffer(self, name: str, shape: Sequence[int], dtype: str) -> Any:
+        """A new buffer of the nest's own."""
+        self.buffers.append(tirx.decl_buffer(tuple(shape), dtype, name, layout=None))
+        return self.buffers[-1]
+
+    def initial(self, channel: Expr) -> Expr:
+        """The value that a channel's sums start at."""
+        return tirx.const(0, "int32") if self._bias is None else self._bias[channel]
+
+    def result(self, place: Sequence[Expr], total: Expr) -> tirx.Stmt:
+        """What becomes of a sum: the epilogue at a place of the product's result."""
+        variables = [iter_var.var for iter_var in self._output.iter_vars]
+        if self._output.writes[0].source.same_as(self._sums):
+            return tirx.BufferStore(self._sums, total, list(place))
+        known = dict(zip(variables, place, strict=True))
+
+        def load(node: ir.TensorLoad) -> Expr:
+            return total if node.source.same_as(self._sums) else node
+
+        def variable(var: tirx.Var) -> Expr:
+            return known.get(var, var)
+
+        body = tvm_ffi.structural_map(self._output.body, (ir.TensorLoad, load))
+        return tvm_ffi.structural_map(body, (tirx.Var, variable))
+
+    def block(self, nest: tirx.Stmt) -> tirx.Stmt:
+        """The nest as an opaque block."""
+        others = [region.source for region in self._output.reads if not region.source.same_as(self._sums)]
+        read = [self.data, self.weights, *([] if self._bias is None else [self._bias]), *others]
+        distinct = [one for index, one in enumerate(read) if not any(one.same_as(other) for other in read[:index])]
+        written = self._output.writes[0]
+        regions = [ir.TensorRegion(one, [ir.Range(0, size) for size in one.shape], written.ty) for one in distinct]
+        whole = ir.TensorRegion(written.source, [ir.Range(0, size) for size in written.source.shape], written.ty)
+        return SBlockRealize([], True, SBlock([], regions, [whole], "nest", nest, alloc_buffers=self.buffers))
+
+
+def schedule_nest(sch: Schedule, target: Target, write: Callable[[Nest], tirx.Stmt]) -> None:
+    """Put the nest that `write` makes in place of a product's stages. Raises TargetError for results that are moved."""
+    columns, sums = sch.get_sblock("columns"), sch.get_sblock("sums")
+    output = inline_epilogue(sch, sums)
+    if any(APART in sch.get(block).annotations for block in sch.get_consumers(output)):
+        raise TargetError("its results are moved apart")
+    schedule_root_blocks(sch, [columns, sums, output], target)
+    nest = Nest(sch.get(columns), sch.get(sums), sch.get(output))
+    stmt = nest.block(write(nest))
+    root, last = sch.get_sblock("root"), sch.get(output).name_hint
+    node = sch.get(root)
+    body = [stmt if last in _names(part) else part for part in _parts(node.body) if not _names(part) & (_STAGES - {last})]
+    buffers = [buffer for buffer in node.alloc_buffers if buffer.name not in _STAGES]
+    changed = changed_block(node, body=tirx.SeqStmt(body) if len(body) > 1 else body[0], alloc_buffers=buffers)
+    sch.state.replace(sch.get_sref(root), changed, {node: changed})
+
+
+def _parts(body: tirx.Stmt) -> list[tirx.Stmt]:
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def _names(part: tirx.Stmt) -> set[str]:
+    found: set[str] = set()
+    tvm_ffi.structural_walk(part, (SBlock, lambda block: found.add(block.name_hint)))
+    return found
+
+
+def start(index: Expr, size: int, total: int) -> Expr:
+    """Where a tile of `size` of `total` things starts; the last one earlier, where tiles do not divide them."""
+    return tirx.min(index * size, const(total - size)) if total % size else index * size
+
+
+def loop(var: tirx.Var, extent: int, body: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """A loop; of a single round, only its body."""
+    stmt = tirx.SeqStmt(list(body)) if len(body) > 1 else body[0]
+    if extent > 1:
+        return tirx.For(var, const(0), const(extent), tirx.ForKind.SERIAL, stmt)
+    return tvm_ffi.structural_map(stmt, (tirx.Var, lambda other: const(0) if other.same_as(var) else other))
