@@ -10,7 +10,7 @@ overwritten by a row of results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -111,42 +111,42 @@ class _Rows:
         yield tirx.For(new, const(0), const(self._height) - begin, tirx.ForKind.SERIAL, self._row(begin + new))
 
     def _moved(self, source: Expr, target: Expr) -> tirx.Stmt:
-        def value(x: Expr, c: Expr) -> Expr:
-            return self._lines[source, x, c]
-
-        return self._each(target, 0, self._width, value)
+        zero = const(0)
+        return self._copied(target, 0, self._width, lambda x, c: self._lines[source, x, c], self._lines[source, zero, zero])
 
     def _row(self, line: Expr) -> tirx.Stmt:
         """A row of input, with its padding, or a row of padding."""
-        workload = self._workload
+        workload, data = self._workload, self._nest.data
         row = self._y * workload.strides[0] - workload.padding[0] + line
         left, right = workload.padding[1], self._width - workload.padding[1] - workload.width
-        padding = tirx.const(self._nest.pad, "int8")
-
-        def value(x: Expr, c: Expr) -> Expr:
-            return self._nest.data[self._n, row, x - left, c]
-
-        def filled(x: Expr, c: Expr) -> Expr:
-            return tirx.Broadcast(padding, int(c.lanes)) if isinstance(c, tirx.Ramp) else padding
-
-        parts = [self._each(line, 0, left, filled)] if left else []
-        parts.append(self._each(line, left, workload.width, value))
-        parts += [self._each(line, left + workload.width, right, filled)] if right > 0 else []
+        first = data[self._n, row, const(0), const(0)]
+        copy = self._copied(line, left, workload.width, lambda x, c: data[self._n, row, x, c], first)
+        parts = [*self._filled(line, 0, left), copy, *self._filled(line, left + workload.width, right)]
         copied = tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
         if not (workload.padding[0] or workload.padding[2]):
             return copied
         inside = tirx.all(row >= 0, row < workload.height)
-        return tirx.IfThenElse(inside, copied, self._each(line, 0, self._width, filled))
+        (padding,) = self._filled(line, 0, self._width)
+        return tirx.IfThenElse(inside, copied, padding)
 
-    def _each(self, line: Expr, first: int, count: int, value: Any) -> tirx.Stmt:
-        """Stores value(x, channel) at `count` places of a line, four channels at a time where they are whole words."""
-        x, c = tirx.Var("x", "int32"), tirx.Var("c", "int32")
+    def _copied(self, line: Expr, first: int, count: int, value: Callable[..., Expr], source: Expr) -> tirx.Stmt:
+        """Copies `count` pixels, value(x, channel), to a line; whole words from the address of `source` on."""
         channels = self._workload.in_channels
-        width = QUAD if channels % QUAD == 0 else 1
-        at = tirx.Ramp(c * QUAD, const(1), QUAD) if width > 1 else c
-        store = tirx.BufferStore(self._lines, value(x + first, at), [line, x + first, at])
-        inner = tirx.For(c, const(0), const(channels // width), tirx.ForKind.SERIAL, store)
-        return tirx.For(x, const(0), const(count), tirx.ForKind.SERIAL, inner)
+        if channels % QUAD == 0:
+            target = self._lines[line, const(first), const(0)]
+            places = map(tirx.address_of, (target, source))
+            return tirx.Evaluate(tirx.call_extern("void", COPY, *places, const(count * channels)))
+        return self._each(line, first, count, value)
+
+    def _filled(self, line: Expr, first: int, count: int) -> list[tirx.Stmt]:
+        padding = tirx.const(self._nest.pad, "int8")
+        return [self._each(line, first, count, lambda x, c: padding)] if count > 0 else []
+
+    def _each(self, line: Expr, first: int, count: int, value: Callable[..., Expr]) -> tirx.Stmt:
+        """Stores value(x, channel) at `count` places of a line."""
+        x, c = tirx.Var("x", "int32"), tirx.Var("c", "int32")
+        store = tirx.BufferStore(self._lines, value(x, c), [line, x + first, c])
+        return loop(x, count, [loop(c, self._workload.in_channels, [store])])
 
     # ---- products ------------------------------------------------------------------------------------------------
 
@@ -177,6 +177,19 @@ class _Rows:
             for lane in range(QUAD):
                 place = [self._n, self._y, first + pixel, channel + lane]
                 yield self._nest.result(place, self._total[const(pixel * QUAD + lane)])
+
+
+COPY = define_routine(
+    "copy_words",
+    [
+        *("subs r2, r2, #16", "blt 2f", "1:", "ldm r1!, {r3, r4, r5, r12}", "stm r0!, {r3, r4, r5, r12}"),
+        *("subs r2, r2, #16", "bge 1b", "2:", "adds r2, r2, #16", "beq 4f", "3:", "ldr r3, [r1], #4"),
+        *("str r3, [r0], #4", "subs r2, r2, #4", "bne 3b", "4:"),
+    ],
+    "={r0},={r1},={r2},0,1,2,~{r3},~{r4},~{r5},~{r12},~{cc},~{memory}",
+    ("ptr", "ptr", "i32"),
+)
+"""copy(target, source, bytes): whole words."""
 
 
 @cache

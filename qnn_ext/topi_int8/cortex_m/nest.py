@@ -109,9 +109,10 @@ def start(index: Expr, size: int, total: int) -> Expr:
     return tirx.min(index * size, const(total - size)) if total % size else index * size
 
 
-def loop(var: tirx.Var, extent: int, body: Sequence[tirx.Stmt]) -> tirx.Stmt:
+def loop(var: tirx.Var, extent: int, body: Sequence[tirx.Stmt], unrolled: bool = False) -> tirx.Stmt:
     """A loop; of a single round, only its body."""
     stmt = tirx.SeqStmt(list(body)) if len(body) > 1 else body[0]
     if extent > 1:
-        return tirx.For(var, const(0), const(extent), tirx.ForKind.SERIAL, stmt)
+        kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
+        return tirx.For(var, const(0), const(extent), kind, stmt)
     return tvm_ffi.structural_map(stmt, (tirx.Var, lambda other: const(0) if other.same_as(var) else other))

@@ -27,6 +27,7 @@ from ..cpu.llvm_functions import define_routine
 from ..refusal import lacking, other_dtypes
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload, DenseWorkload
+from .nest import loop
 from .tiles import Code, Tiles, Workload, compute_tiles, schedule_tiles
 from .window import Window, const
 
@@ -81,25 +82,25 @@ def schedule(sch: Schedule, workload: Workload, target: Target) -> None:
     schedule_tiles(sch, plan(workload), target, Code(_copied, _filled, _sums))
 
 
-def _copied(tiles: Tiles, columns: Any, pixel: Expr, k: Expr, values: Any, run: int) -> tirx.Stmt:
+def _copied(
+    tiles: Tiles, columns: Any, pixel: Expr, k: Expr, values: Any, run: int, straight: bool = False
+) -> tirx.Stmt:
     j = tirx.Var("j", "int32")
     if not tiles.words:
         store = tirx.BufferStore(columns, values(j, 1).astype("int16"), _place(k + j, pixel))
-        return tirx.For(j, const(0), const(run), tirx.ForKind.SERIAL, store)
+        return loop(j, run, [store], straight)
     word = tirx.reinterpret("int32", values(j * WORD, WORD))
     parts = (_call("llvm.arm.sxtb16", half) for half in (word, _rotated(word)))
     stores = [_pair(columns, k + j * WORD + DEPTH * half, pixel, part) for half, part in enumerate(parts)]
-    return tirx.For(j, const(0), const(run // WORD), tirx.ForKind.SERIAL, tirx.SeqStmt(stores))
+    return loop(j, run // WORD, stores)
 
 
-def _filled(tiles: Tiles, columns: Any, pixel: Expr, k: Expr, value: int, run: int) -> tirx.Stmt:
+def _filled(tiles: Tiles, columns: Any, pixel: Expr, k: Expr, value: int, run: int, straight: bool = False) -> tirx.Stmt:
     j = tirx.Var("j", "int32")
-    if run % DEPTH:
-        store = tirx.BufferStore(columns, tirx.const(value, "int16"), _place(k + j, pixel))
-        return tirx.For(j, const(0), const(run), tirx.ForKind.SERIAL, store)
+    if not tiles.words:
+        return loop(j, run, [tirx.BufferStore(columns, tirx.const(value, "int16"), _place(k + j, pixel))], straight)
     pair = tirx.const((value & 0xFFFF) * 0x10001 - (1 << 32 if value < 0 else 0), "int32")
-    store = _pair(columns, k + j * DEPTH, pixel, pair)
-    return tirx.For(j, const(0), const(run // DEPTH), tirx.ForKind.SERIAL, store)
+    return loop(j, run // DEPTH, [_pair(columns, k + j * DEPTH, pixel, pair)])
 
 
 def _place(k: Expr, pixel: Expr) -> list[Expr]:

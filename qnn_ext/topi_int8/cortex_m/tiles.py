@@ -24,6 +24,9 @@ from .window import Window, const
 Expr = Any
 Workload = Conv2dWorkload | DenseWorkload
 
+MOST_STRAIGHT = 128
+"""Values of a window whose copy is written without loops, where they are no whole words: so their places are known."""
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -73,9 +76,9 @@ class Tiles:
 class Code:
     """What an instruction's module writes.
 
-    copied: (tiles, columns, pixel, k, values, run) -> copies `run` values to a column from place k on; values(j, count)
-            are `count` of them from the j-th on
-    filled: (tiles, columns, pixel, k, value, run) -> fills a column from place k on
+    copied: (tiles, columns, pixel, k, values, run, straight) -> copies `run` values to a column from place k on;
+            values(j, count) are `count` of them from the j-th on; straight: without a loop
+    filled: (tiles, columns, pixel, k, value, run, straight) -> fills a column from place k on
     sums:   (tiles, columns, weights, block, total) -> adds the products of a tile to total(pixel, lane)
     """
 
@@ -131,22 +134,33 @@ class _Loops:
 
     def _copy(self) -> tirx.Stmt:
         """The columns of a tile: window by window, run by run."""
-        window, code = self._tiles.window, self._code
-        pixel, down, across = (tirx.Var(name, "int32") for name in ("pixel", "down", "across"))
+        window, pixel = self._tiles.window, tirx.Var("pixel", "int32")
         place = start(self._tile, self._tiles.pixels, window.pixels) + pixel
-        taps = window.run // window.channels
-        k = (down * (window.kernel[1] // taps) + across) * window.run
-        row, column = window.place(place, down, across)
-        stmt = code.copied(self._tiles, self._columns, pixel, k, self._reader(row, column, place), window.run)
-        if window.padded:
-            filled = code.filled(self._tiles, self._columns, pixel, k, self._nest.pad, window.run)
-            inside = tirx.all(row >= 0, row < window.height, column >= 0, column < window.width)
-            stmt = tirx.IfThenElse(inside, stmt, filled)
-        body = [loop(down, window.kernel[0], [loop(across, window.kernel[1] // taps, [stmt])])]
+        stmt = self._rows(place, pixel, window.row)
+        if window.row > window.channels and window.pads_columns:
+            _, first = window.place(place, const(0), const(0))
+            _, last = window.place(place, const(0), const(window.kernel[1] - 1))
+            inside = tirx.all(first >= 0, last < window.width)
+            stmt = tirx.IfThenElse(inside, stmt, self._rows(place, pixel, window.channels))
         missing = self._tiles.values - window.values
-        if missing:
-            body.append(code.filled(self._tiles, self._columns, pixel, const(window.values), 0, missing))
-        return loop(pixel, self._tiles.pixels, body)
+        filled = self._code.filled(self._tiles, self._columns, pixel, const(window.values), 0, missing)
+        return loop(pixel, self._tiles.pixels, [stmt, filled] if missing else [stmt])
+
+    def _rows(self, place: Expr, pixel: Expr, run: int) -> tirx.Stmt:
+        """A window's column in runs of memory: whole rows of the window, or one value of each channel."""
+        window, code, tiles = self._tiles.window, self._code, self._tiles
+        whole = run == window.row
+        straight = whole and not tiles.words and window.values <= MOST_STRAIGHT
+        down, across = tirx.Var("down", "int32"), tirx.Var("across", "int32")
+        row, column = window.place(place, down, across)
+        k = down * window.row + across * run
+        stmt = code.copied(tiles, self._columns, pixel, k, self._reader(row, column, place), run, straight)
+        conditions = [row >= 0, row < window.height] if window.pads_rows else []
+        conditions += [column >= 0, column < window.width] if window.pads_columns and (not whole or run == window.channels) else []
+        if conditions:
+            filled = code.filled(tiles, self._columns, pixel, k, self._nest.pad, run, straight)
+            stmt = tirx.IfThenElse(tirx.all(*conditions), stmt, filled)
+        return loop(down, window.kernel[0], [loop(across, window.row // run, [stmt])], straight)
 
     def _reader(self, row: Expr, column: Expr, pixel: Expr) -> Callable[[Expr, int], Expr]:
         """`count` neighbouring values from the run's j-th on."""

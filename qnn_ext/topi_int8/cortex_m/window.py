@@ -29,6 +29,7 @@ class Window:
     pixels:  windows of each image, rows by rows of `across`
     height, width, channels: of an image
     kernel, strides, dilation, padding: of the convolution; padding before rows and columns
+    pads_rows, pads_columns: whether windows may reach beyond the image
     """
 
     images: int
@@ -41,13 +42,14 @@ class Window:
     strides: tuple[int, int]
     dilation: tuple[int, int]
     padding: tuple[int, int]
-    padded: bool
+    pads_rows: bool
+    pads_columns: bool
 
     @classmethod
     def of(cls, workload: Conv2dWorkload | DenseWorkload) -> Window:
         """The windows of a workload."""
         if isinstance(workload, DenseWorkload):
-            return cls(1, workload.m, workload.m, 1, workload.m, workload.k, (1, 1), (1, 1), (1, 1), (0, 0), False)
+            return cls(1, workload.m, workload.m, 1, workload.m, workload.k, (1, 1), (1, 1), (1, 1), (0, 0), False, False)
         height, width, before = workload.out_height, workload.out_width, workload.padding[:2]
         return cls(
             workload.batch,
@@ -60,7 +62,8 @@ class Window:
             workload.strides,
             workload.dilation,
             before,
-            any(workload.padding),
+            bool(workload.padding[0] or workload.padding[2]),
+            bool(workload.padding[1] or workload.padding[3]),
         )
 
     @property
@@ -69,16 +72,11 @@ class Window:
         return self.kernel[0] * self.kernel[1] * self.channels
 
     @property
-    def contiguous(self) -> bool:
-        """Whether a window's values are neighbours in memory, after those of the window before."""
-        pointwise = self.kernel == (1, 1) and self.strides == (1, 1) and not self.padded
-        return pointwise or (self.pixels == 1 and not self.padded and self.kernel == (self.height, self.width))
-
-    @property
-    def run(self) -> int:
-        """Values that are neighbours in memory in every window: of a row of it, or of one of its pixels."""
+    def row(self) -> int:
+        """Values of a row of the window, if it has no gaps: neighbours in memory, but for padding. Otherwise the values
+        of a pixel."""
         gapless = self.dilation[1] == 1 or self.kernel[1] == 1
-        return self.kernel[1] * self.channels if gapless and not self.padded else self.channels
+        return self.kernel[1] * self.channels if gapless else self.channels
 
     def place(self, pixel: Expr, down: Expr, across: Expr) -> tuple[Expr, Expr]:
         """Row and column of the value that a window reads at one of its taps."""
