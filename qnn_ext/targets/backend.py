@@ -118,6 +118,7 @@ class Backend:
     pairs:           whether two 8-bit products are added in 16 bits, which two weights of −128 would overflow
     doubles:         whether an instruction multiplies 32-bit integers as TFLite rounds: the high half, doubled
     widest_integer:  the widest integer dtype that its code may use
+    soft_float64:    whether float64 is computed by library functions
     concurrent:      whether it has threads, and an operating system that runs them
     alignment:       bytes at whose multiples tensors start
     grid:            whether each element gets its own thread and kernels are launched: a GPU, not a CPU
@@ -159,6 +160,7 @@ class Backend:
     pairs: bool = False
     doubles: bool = False
     widest_integer: str = "int128"
+    soft_float64: bool = False
     concurrent: bool = True
     alignment: int = 64
     grid: bool = False

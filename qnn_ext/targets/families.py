@@ -181,6 +181,7 @@ CORTEX_M = Backend(
     chains=1,
     counts=True,
     doubles=True,
+    soft_float64=True,
     concurrent=False,
     alignment=16,
 )

@@ -17,6 +17,7 @@ from tvm import te, tirx
 from ...errors import UnsupportedOperatorError
 from ...numerics import bfloat16, fixed_point, float_multiplier, piecewise, tir
 from ...numerics.multiplier import FixedPoint
+from ...numerics.without_floats import equal_fixed_point
 from ...numerics.multiply import FITS, ROUNDS, multiplied
 from ...numerics.quotient import BOUND, bounded_quotient
 from ...numerics.saturate import saturated
@@ -306,6 +307,10 @@ def rescaled(
     if compute_dtype == "int64":
         fp = fixed_point(ratio, tir.dtype_of(x), rounding)
         return fixed(stage, x, fp, zero_point, axis, rounding, out_dtype, limit)
+    if rounding == "TFLITE" and compute_dtype == "float64" and current_backend().soft_float64:
+        exact = _without_floats(stage, x, ratio, zero_point, axis, out_dtype)
+        if exact is not None:
+            return exact
     multiplier = stage.along(ratio.astype(compute_dtype), axis)
     return tir.requantize_float_relay(x, multiplier, zero_point, out_dtype, rounding)
 
@@ -335,6 +340,21 @@ def fixed(
     return tir.requantize_fixed(
         x, multiplier, shift, zero_point, out_dtype, rounding, bool((fp.shift > 0).any()), narrow
     )
+
+
+def _without_floats(
+    stage: Stage, x: Expr, ratio: np.ndarray, zero_point: Expr, axis: int, out_dtype: str
+) -> Expr | None:
+    """The same for a float64 multiplier, with integers alone; None where that is not possible."""
+    if tir.dtype_of(x) != "int32" or not isinstance(zero_point, tirx.IntImm) or out_dtype not in ("int8", "uint8"):
+        return None
+    found = equal_fixed_point(ratio, int(zero_point), out_dtype)
+    if found is None:
+        return None
+    multiplier, shift = (stage.along(part, axis).astype("int64") for part in found)
+    one = tirx.const(1, "int64")
+    product = (x.astype("int64") * multiplier + (one << (shift - one))) >> shift
+    return tir.saturate(product + zero_point.astype("int64"), out_dtype)
 
 
 def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int, limit: float = math.inf) -> Expr:
