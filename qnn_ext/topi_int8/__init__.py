@@ -50,6 +50,7 @@ for _name in (
     "arm_cpu.smmla_dense",
     "cortex_m.steps",
     "cortex_m.smlad",
+    "cortex_m.vmladav",
     "cortex_m.depthwise",
 ):
     import_module(f"{__name__}.{_name}")

@@ -28,7 +28,7 @@ from ..refusal import lacking, other_dtypes
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload, DenseWorkload
 from .nest import loop
-from .tiles import Code, Tiles, Workload, compute_tiles, schedule_tiles
+from .tiles import Code, Tiles, Workload, channels_of, compute_tiles, schedule_tiles
 from .window import Window, const
 
 Expr = Any
@@ -44,8 +44,7 @@ COSTS = {(4, 2): 13, (3, 2): 11, (2, 2): 8, (1, 8): 19, (1, 4): 10, (1, 2): 6}
 @lru_cache(maxsize=4096)
 def plan(workload: Workload) -> Tiles:
     """The tiles that take the fewest instructions."""
-    window = Window.of(workload)
-    channels = workload.n if isinstance(workload, DenseWorkload) else workload.out_channels
+    window, channels = Window.of(workload), channels_of(workload)
 
     def cost(tile: tuple[int, int]) -> int:
         pixels, lanes = tile
@@ -53,7 +52,8 @@ def plan(workload: Workload) -> Tiles:
 
     pixels, lanes = min((tile for tile in COSTS if tile[0] <= window.pixels), key=cost)
     values = -(-window.values // (UNROLLED // 2 * DEPTH)) * UNROLLED // 2 * DEPTH
-    return Tiles(window, channels, pixels, lanes, values, (values // DEPTH, pixels, DEPTH), "int16")
+    unit = WORD if window.channels % WORD == 0 else 1
+    return Tiles(window, channels, pixels, lanes, values, unit, (values // DEPTH, pixels, DEPTH), "int16")
 
 
 def pack_weight(workload: Workload, weight: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ def pack_weight(workload: Workload, weight: np.ndarray) -> np.ndarray:
     tiles = plan(workload)
     padded = np.zeros((tiles.channels, tiles.values), np.int8)
     padded[:, : tiles.window.values] = weight.reshape(tiles.channels, -1)
-    if tiles.words:
+    if tiles.unit == WORD:
         padded = padded.reshape(tiles.channels, -1, 2, 2).swapaxes(2, 3).reshape(tiles.channels, -1)
     blocks = padded[tiles.every_channel].reshape(tiles.blocks, tiles.lanes // 2, 2, -1, DEPTH)
     return np.ascontiguousarray(blocks.transpose(0, 3, 1, 4, 2)).reshape(tiles.blocks, -1, tiles.lanes // 2, WORD)
@@ -86,7 +86,7 @@ def _copied(
     tiles: Tiles, columns: Any, pixel: Expr, k: Expr, values: Any, run: int, straight: bool = False
 ) -> tirx.Stmt:
     j = tirx.Var("j", "int32")
-    if not tiles.words:
+    if tiles.unit == 1:
         store = tirx.BufferStore(columns, values(j, 1).astype("int16"), _place(k + j, pixel))
         return loop(j, run, [store], straight)
     word = tirx.reinterpret("int32", values(j * WORD, WORD))
@@ -97,7 +97,7 @@ def _copied(
 
 def _filled(tiles: Tiles, columns: Any, pixel: Expr, k: Expr, value: int, run: int, straight: bool = False) -> tirx.Stmt:
     j = tirx.Var("j", "int32")
-    if not tiles.words:
+    if tiles.unit == 1:
         return loop(j, run, [tirx.BufferStore(columns, tirx.const(value, "int16"), _place(k + j, pixel))], straight)
     pair = tirx.const((value & 0xFFFF) * 0x10001 - (1 << 32 if value < 0 else 0), "int32")
     return loop(j, run // DEPTH, [_pair(columns, k + j * DEPTH, pixel, pair)])

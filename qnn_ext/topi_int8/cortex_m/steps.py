@@ -1,7 +1,7 @@
 """The steps of microcontrollers around TVM's pipeline: vectors as the core has them, and TFLite's multiplication.
 
-Only Helium has vectors, of 16 bytes. Elsewhere loops stay loops: LLVM would unroll every vector into scalars, more of
-them than there are registers.
+Only Helium has vectors, of 16 bytes. Longer ones, and all on other cores, become loops: LLVM would unroll them into
+more values than there are registers.
 """
 
 from __future__ import annotations
@@ -15,22 +15,55 @@ from tvm.target import Target
 
 from ...numerics.multiply import FITS, ROUNDS, facts_of, is_multiply
 from ...targets.families import CORTEX_M
-from ..cpu.chains import by_step
+from ...targets.features import registers_of
+from ..arm_cpu.vectors import call_llvm, lanes_of
 from ..cpu.lets import stored
 from ..cpu.steps import Steps, register_steps
 
 Expr = Any
 
 
-def _without_vectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with every vectorized loop as a plain one."""
+LANES = 4  # int32 in a register of Helium
 
-    def loop(node: tirx.For) -> tirx.For:
-        if node.kind != tirx.ForKind.VECTORIZED:
+
+def _in_registers(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with every vectorized loop as one over whole registers, if the core has any, or as a plain one."""
+    helium = registers_of(function.attrs["target"]).bytes > 4
+
+    def split(node: tirx.For) -> tirx.For:
+        if node.kind != tirx.ForKind.VECTORIZED or not isinstance(node.extent, tirx.IntImm):
             return node
-        return tirx.For(node.loop_var, node.min, node.extent, tirx.ForKind.SERIAL, node.body, None, node.annotations)
+        size = int(node.extent)
+        if not helium or size % LANES:
+            return _loop(node.loop_var, node.extent, node.body)
+        if size == LANES:
+            return node
+        dtype = str(node.loop_var.ty.dtype)
+        outer, inner = (tirx.Var(f"{node.loop_var.name}_{part}", dtype) for part in ("o", "i"))
+        place = outer * tirx.const(LANES, dtype) + inner
+        body = tvm_ffi.structural_map(node.body, (tirx.Var, lambda var: place if var.same_as(node.loop_var) else var))
+        lanes = tirx.For(inner, tirx.const(0, dtype), tirx.const(LANES, dtype), tirx.ForKind.VECTORIZED, body)
+        return _loop(outer, tirx.const(size // LANES, dtype), lanes)
 
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, loop)))
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, split)))
+
+
+def _loop(var: tirx.Var, extent: Expr, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(var, tirx.const(0, str(var.ty.dtype)), extent, tirx.ForKind.SERIAL, body)
+
+
+def _multiplied_in_vectors(call: Expr) -> Expr:
+    """TFLite's multiplication of a register of values with Helium's instructions, as `arm_cpu.multiply` with NEON's."""
+    x, multiplier, up, down, _ = call.args
+    dtype = f"int32x{LANES}"
+    shifted = x if _is_zero(up) else x << up
+    high = call_llvm(dtype, "llvm.arm.mve.vqrdmulh", shifted, multiplier)
+    if _is_zero(down):
+        return high
+    var = tirx.Var("high", high.ty)
+    away = var + ((var & down) >> tirx.const(31, dtype))
+    flags = [tirx.const(flag, "int32") for flag in (0, 1, 0)]  # it does not saturate, rounds, and is signed
+    return tirx.Let(var, high, call_llvm(dtype, "llvm.arm.mve.vshl.vector", away, down, *flags))
 
 
 def _multiplied(call: Expr) -> Expr:
@@ -42,6 +75,8 @@ def _multiplied(call: Expr) -> Expr:
     """
     if not is_multiply(call):
         return call
+    if lanes_of(call) == LANES:
+        return _multiplied_in_vectors(call)
     x, multiplier, up, down, _ = call.args
     facts = facts_of(call)
     fits = bool(facts & FITS)
@@ -62,11 +97,8 @@ def _multiplied(call: Expr) -> Expr:
 
 
 def _is_zero(shift: Expr) -> bool:
-    return isinstance(shift, tirx.IntImm) and int(shift) == 0
-
-
-def _order(body: tirx.Stmt) -> tirx.Stmt:
-    return tvm_ffi.structural_map(body, (tirx.SeqStmt, by_step))
+    value = shift.value if isinstance(shift, tirx.Broadcast) else shift
+    return isinstance(value, tirx.IntImm) and int(value) == 0
 
 
 def _narrow(body: tirx.Stmt, target: Target) -> tirx.Stmt:
@@ -77,4 +109,4 @@ def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:
     return stored(body)
 
 
-register_steps(CORTEX_M, Steps(begin=_without_vectors, order=_order, narrow=_narrow, finish=_finish))
+register_steps(CORTEX_M, Steps(begin=_in_registers, narrow=_narrow, finish=_finish))

@@ -35,7 +35,9 @@ class Tiles:
     channels:      all output channels
     pixels, lanes: of a tile: windows, no more than there are, and channels
     values:        under a window, padded to whole steps of the instruction
+    unit:          values that are copied together: a divisor of the channels, so that runs of memory are whole units
     shape, dtype:  of the columns of a tile
+    vector:        channels that the epilogue takes together
     """
 
     window: Window
@@ -43,8 +45,10 @@ class Tiles:
     pixels: int
     lanes: int
     values: int
+    unit: int
     shape: tuple[int, ...]
     dtype: str
+    vector: int = 1
 
     @property
     def tiles(self) -> int:
@@ -57,19 +61,15 @@ class Tiles:
         return -(-self.channels // self.lanes)
 
     @property
-    def words(self) -> bool:
-        """Whether the values of a pixel are whole words, which can be copied as such."""
-        return self.window.channels % 4 == 0
-
-    def channels_of(self, block: int) -> Iterator[int]:
-        """The channels of a block, some beyond the last one if there are fewer than a block takes."""
-        first = min(block * self.lanes, max(0, self.channels - self.lanes))
-        yield from range(first, first + self.lanes)
-
-    @property
     def every_channel(self) -> list[int]:
-        """The channels of all blocks, in order; those beyond the last one as the last one."""
-        return [min(c, self.channels - 1) for block in range(self.blocks) for c in self.channels_of(block)]
+        """The channels of all blocks, in order; if there are fewer than a block takes, the last one again."""
+        firsts = [min(block * self.lanes, max(0, self.channels - self.lanes)) for block in range(self.blocks)]
+        return [min(first + lane, self.channels - 1) for first in firsts for lane in range(self.lanes)]
+
+
+def channels_of(workload: Workload) -> int:
+    """Output channels of a workload."""
+    return workload.n if isinstance(workload, DenseWorkload) else workload.out_channels
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class _Loops:
         """A window's column in runs of memory: whole rows of the window, or one value of each channel."""
         window, code, tiles = self._tiles.window, self._code, self._tiles
         whole = run == window.row
-        straight = whole and not tiles.words and window.values <= MOST_STRAIGHT
+        straight = whole and tiles.unit == 1 and window.values <= MOST_STRAIGHT
         down, across = tirx.Var("down", "int32"), tirx.Var("across", "int32")
         row, column = window.place(place, down, across)
         k = down * window.row + across * run
@@ -175,22 +175,31 @@ class _Loops:
 
     # ---- sums ----------------------------------------------------------------------------------------------------
 
-    def _place(self, pixel: int, lane: int) -> Expr:
-        return self._total[const(pixel * self._tiles.lanes + lane)]
+    def _place(self, pixel: int, lane: Expr) -> Expr:
+        return self._total[const(pixel * self._tiles.lanes) + lane]
 
-    def _each(self) -> Iterator[tuple[int, int]]:
+    def _each(self, stmt: Callable[[int, Expr], tirx.Stmt]) -> Iterator[tirx.Stmt]:
+        """stmt(pixel, lane) for every sum of the tile; for vectors of lanes where the channels allow it."""
+        lanes, vector = min(self._tiles.lanes, self._tiles.channels), self._tiles.vector
         for pixel in range(self._tiles.pixels):
-            for lane in range(min(self._tiles.lanes, self._tiles.channels)):
-                yield pixel, lane
+            if vector == 1 or lanes % vector:
+                yield from (stmt(pixel, const(lane)) for lane in range(lanes))
+                continue
+            for first in range(0, lanes, vector):
+                lane = tirx.Var("lane", "int32")
+                yield tirx.For(lane, const(0), const(vector), tirx.ForKind.VECTORIZED, stmt(pixel, const(first) + lane))
 
-    def _channel(self, lane: int) -> Expr:
+    def _channel(self, lane: Expr) -> Expr:
         return start(self._block, self._tiles.lanes, max(self._tiles.lanes, self._tiles.channels)) + lane
 
     def _begin(self) -> Iterator[tirx.Stmt]:
         """The sums' initial values."""
-        for pixel, lane in self._each():
+
+        def stmt(pixel: int, lane: Expr) -> tirx.Stmt:
             place = self._place(pixel, lane)
-            yield tirx.BufferStore(place.source, self._nest.initial(self._channel(lane)), place.indices)
+            return tirx.BufferStore(place.source, self._nest.initial(self._channel(lane)), place.indices)
+
+        return self._each(stmt)
 
     def _add(self) -> tirx.Stmt:
         return self._code.sums(self._tiles, self._columns, self._nest.weights, self._block, self._place)
@@ -198,9 +207,12 @@ class _Loops:
     def _epilogue(self) -> Iterator[tirx.Stmt]:
         """The epilogue of every sum in the tile."""
         window = self._tiles.window
-        for pixel, lane in self._each():
+        across = const(window.across)
+
+        def stmt(pixel: int, lane: Expr) -> tirx.Stmt:
             place = start(self._tile, self._tiles.pixels, window.pixels) + pixel
-            across = const(window.across)
             spatial = [self._image, tirx.floordiv(place, across), tirx.floormod(place, across)]
             index = [place] if len(self._nest.data.shape) == 2 else spatial
-            yield self._nest.result([*index, self._channel(lane)], self._place(pixel, lane))
+            return self._nest.result([*index, self._channel(lane)], self._place(pixel, lane))
+
+        return self._each(stmt)
