@@ -1,10 +1,10 @@
-"""Depthwise convolutions on cores with DSP instructions: four channels of neighbouring pixels at a time.
+"""Depthwise convolutions on cores with DSP instructions or Helium: four channels of neighbouring pixels at a time.
 
     for row of pixels: the rows of input under it, padded, in lines of memory
         for two pixels, four channels: acc += x·w of all taps, then the epilogue
 
 A word of activations or of weights, four channels, becomes two of 16 bits with sxtb16: (c₀, c₂) and (c₁, c₃). smlabb
-and smlatt multiply their halves. Lines move up from row to row, so each row is copied once from the input, and may be
+and smlatt multiply their halves. Helium takes the four channels as a vector of int32. Lines move up from row to row, so each row is copied once from the input, and may be
 overwritten by a row of results.
 """
 
@@ -20,6 +20,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from ...targets.families import CORTEX_M
+from ...targets.features import offers
 from ..cpu.depthwise_conv2d import reach
 from ..cpu.llvm_functions import define_routine
 from ..refusal import lacking, other_dtypes
@@ -30,7 +31,7 @@ from .window import const
 
 Expr = Any
 
-PRODUCT = CORTEX_M.product("smlad")
+PRODUCT, HELIUM = CORTEX_M.product("smlad"), CORTEX_M.product("vmladav")
 QUAD = 4
 MOST_TAPS = 25
 MOST_OFFSET = 4095
@@ -65,11 +66,14 @@ def compute(workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int
 
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
     """The nest over rows, pixels and channels."""
-    schedule_nest(sch, target, lambda nest: _Rows(workload, nest).stmt())
+    rows = _HeliumRows if offers(target, HELIUM) else _Rows
+    schedule_nest(sch, target, lambda nest: rows(workload, nest).stmt())
 
 
 class _Rows:
-    """The loops of a depthwise convolution."""
+    """The loops of a depthwise convolution. most: pixels whose sums fit the registers."""
+
+    most = 2
 
     def __init__(self, workload: Conv2dWorkload, nest: Nest) -> None:
         self._workload, self._nest = workload, nest
@@ -78,7 +82,7 @@ class _Rows:
             reach(workload.out_width, workload.strides[1], workload.kernel[1], workload.dilation[1]),
             workload.padding[1] + workload.width,
         )
-        self._pixels = 2 if workload.out_width > 1 else 1
+        self._pixels = min(self.most, workload.out_width)
         shape = (self._height, self._width, workload.in_channels)
         self._lines = nest.buffer("lines", shape, "int8")
         self._total = nest.buffer("total", (self._pixels * QUAD,), "int32")
@@ -90,7 +94,7 @@ class _Rows:
         tile, quad = tirx.Var("tile", "int32"), tirx.Var("quad", "int32")
         first = start(tile, self._pixels, workload.out_width)
         channel = start(quad, QUAD, workload.out_channels)
-        body = [*self._begin(channel), self._taps(first, channel, quad), *self._epilogue(first, channel)]
+        body = [*self._begin(channel), *self._taps(first, channel, quad), *self._epilogue(first, channel)]
         quads = loop(quad, -(-workload.out_channels // QUAD), body)
         tiles = loop(tile, -(-workload.out_width // self._pixels), [quads])
         rows = loop(self._y, workload.out_height, [*self._copy(), tiles])
@@ -156,7 +160,7 @@ class _Rows:
                 value = self._nest.initial(channel + lane)
                 yield tirx.BufferStore(self._total, value, [const(pixel * QUAD + lane)])
 
-    def _taps(self, first: Expr, channel: Expr, quad: Expr) -> tirx.Stmt:
+    def _taps(self, first: Expr, channel: Expr, quad: Expr) -> Iterator[tirx.Stmt]:
         workload = self._workload
         routine = _routine(
             self._pixels,
@@ -170,13 +174,49 @@ class _Rows:
             self._nest.weights[quad, const(0), const(0)],
             self._total[const(0)],
         ]
-        return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses)))
+        yield tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses)))
 
     def _epilogue(self, first: Expr, channel: Expr) -> Iterator[tirx.Stmt]:
         for pixel in range(self._pixels):
             for lane in range(QUAD):
                 place = [self._n, self._y, first + pixel, channel + lane]
                 yield self._nest.result(place, self._total[const(pixel * QUAD + lane)])
+
+
+class _HeliumRows(_Rows):
+    """The same with vectors of four channels."""
+
+    most = 4
+
+    def _begin(self, channel: Expr) -> Iterator[tirx.Stmt]:
+        for pixel in range(self._pixels):
+            yield self._vector(lambda lane: tirx.BufferStore(self._total, self._nest.initial(channel + lane), [pixel * QUAD + lane]))  # noqa: B023
+
+    def _taps(self, first: Expr, channel: Expr, quad: Expr) -> Iterator[tirx.Stmt]:
+        (height, width), (down, across), stride = self._workload.kernel, self._workload.dilation, self._workload.strides[1]
+        wide = f"int32x{QUAD}"
+        for row in range(height):
+            for tap in range(width):
+                lanes = tirx.Ramp(const(0), const(1), QUAD)
+                weight = self._nest.weights[quad, const(row * width + tap), lanes].astype(wide)
+                for pixel in range(self._pixels):
+                    column = (first + pixel) * stride + tap * across
+                    value = self._lines[const(row * down), column, tirx.Ramp(channel, const(1), QUAD)].astype(wide)
+                    place = tirx.Ramp(const(pixel * QUAD), const(1), QUAD)
+                    yield tirx.BufferStore(self._total, self._total[place] + value * weight, [place])
+
+    def _epilogue(self, first: Expr, channel: Expr) -> Iterator[tirx.Stmt]:
+        for pixel in range(self._pixels):
+
+            def stmt(lane: Expr, pixel: int = pixel) -> tirx.Stmt:
+                place = [self._n, self._y, first + pixel, channel + lane]
+                return self._nest.result(place, self._total[pixel * QUAD + lane])
+
+            yield self._vector(stmt)
+
+    def _vector(self, stmt: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+        lane = tirx.Var("lane", "int32")
+        return tirx.For(lane, const(0), const(QUAD), tirx.ForKind.VECTORIZED, stmt(lane))
 
 
 COPY = define_routine(
@@ -239,7 +279,7 @@ def _refuses(workload: Conv2dWorkload, target: Target) -> str | None:
 register(
     Conv2dWorkload,
     Implementation(
-        name="depthwise_conv2d_nhwc_smlad.cortex_m",
+        name="depthwise_conv2d_nhwc.cortex_m",
         priority=10,
         backends=(CORTEX_M,),
         compute=compute,
