@@ -155,6 +155,7 @@ def _context(library: Library, weights_file: str, symbols: Sequence[str], object
         "file": weights_file,
         "file_head": list(library.file_head[:48]),
         "weights_bytes": len(library.file_head) + sum(map(len, library.blobs)),
+        "lent": backend_of_architecture(library.architecture).tight,
         "inputs": inputs,
         "outputs": outputs,
         "states": [{"name": state.name, "bytes": state_bytes(state)} for state in model.states],

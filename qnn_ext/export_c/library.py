@@ -285,7 +285,8 @@ def library_of(model: Model, lowered: Sequence[tuple[Variant, Any]], name: str, 
             prefix += "_"
         target = Target(variant.target)
         try:
-            program = timed("machine code", lambda: compile_plain(module, target, prefix, launch, threads))  # noqa: B023
+            lent = len(model.inputs) if backend_of_architecture(variant.architecture).tight else 0
+            program = timed("machine code", lambda: compile_plain(module, target, prefix, launch, threads, lent))  # noqa: B023
         except NotStraightError as error:
             raise TargetError(_not_one_function(str(error))) from None
         compiled.append(Compiled(variant, model, program, name, prefix))

@@ -113,6 +113,10 @@ def is_scheduled(function: tirx.PrimFunc) -> bool:
 KEEP = "qnn_keep_stage"
 """The generic schedules do not inline this stage. Written by computes whose stages are expensive or must be rounded."""
 
+BEHIND = "qnn_behind"
+"""For each buffer that a block reads, how many bytes it must start behind the block's result to share memory with it;
+−1: it cannot. Written by kernels that know their order, read by program.overlaps."""
+
 OPERAND = "qnn_operand"
 """The stage gathers or pads an operand for a product. Written by the computes of products, read by their schedules,
 which place it where the product reads it, or inside the stage that copies it."""

@@ -120,7 +120,9 @@ class Backend:
     widest_integer:  the widest integer dtype that its code may use
     soft_float64:    whether float64 is computed by library functions
     concurrent:      whether it has threads, and an operating system that runs them
-    alignment:       bytes at whose multiples tensors start
+    tight:           whether memory is worth more than time: tensors overlap where they can, also with inputs
+    stack_bytes:     the most bytes of a buffer on the stack, from where LLVM promotes accumulators to registers. TVM's
+                     own limit of 1 KiB is less than those of 28 AVX-512 registers take
     grid:            whether each element gets its own thread and kernels are launched: a GPU, not a CPU
     device:          what runs its code, see `qnn_ext.running.devices`
     architecture:    its `architectures.architecture_name`; empty for a GPU and for any other CPU
@@ -162,7 +164,8 @@ class Backend:
     widest_integer: str = "int128"
     soft_float64: bool = False
     concurrent: bool = True
-    alignment: int = 64
+    tight: bool = False
+    stack_bytes: int = 4096
     grid: bool = False
     device: str = "cpu"
     architecture: str = ""

@@ -183,7 +183,8 @@ CORTEX_M = Backend(
     doubles=True,
     soft_float64=True,
     concurrent=False,
-    alignment=16,
+    tight=True,
+    stack_bytes=256,
 )
 """ARM's profile for microcontrollers: Thumb code without an operating system."""
 

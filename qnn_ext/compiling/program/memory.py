@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ...tvm_runtime import aligned_empty
 from .storage import ALIGNMENT, Storage, aligned
+from .tight import tightly
 
 
-def place(storages: Iterable[Storage], start: int, tasks: int = 1) -> int:
-    """Give each storage its offset, from `start` on, and return the bytes needed. Parts are placed with their whole."""
+def place(
+    storages: Iterable[Storage], start: int, tasks: int = 1, overlaps: Mapping[tuple[Storage, Storage], int] | None = None
+) -> int:
+    """Give each storage its offset, from `start` on, and return the bytes needed. Parts are placed with their whole.
+
+    overlaps: pairs that may share memory, see `overlaps`, if memory is scarcer than time
+    """
     storages = list(storages)
     roots = sorted((item for item in storages if item.whole is None), key=lambda item: (-item.size, item.first))
-    end = _by_gaps(roots, start) if tasks == 1 else _by_columns(roots, start)
+    if overlaps is not None:
+        end = tightly(roots, start, overlaps)
+    else:
+        end = _by_gaps(roots, start) if tasks == 1 else _by_columns(roots, start)
     for storage in storages:
         root, inside = storage.root
         storage.offset = root.offset + inside

@@ -16,7 +16,7 @@ from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
 from ...numerics.annotations import UNALIGNED
-from ...topi_int8.cpu.lowering import STACK_BYTES
+from ...targets.features import backend_of
 from ...topi_int8.threads import serial_body
 from ..codegen import PIPELINE
 from .cost import nanoseconds
@@ -84,6 +84,7 @@ class _Splitter:
         self._most_tasks, self._meeting = tasks, meeting
         self._private: list[tuple[tirx.Var, int]] = []  # for each large buffer inside a loop: its memory, bytes of all
         self._task = tirx.Var("task", "int32")
+        self._stack_bytes = backend_of(function.attrs["target"]).stack_bytes
         self._declared: dict[Any, tirx.DeclBuffer] = {}
         self._allocated: dict[Any, tirx.AllocBuffer] = {}
         self._bound: dict[Any, tirx.Bind] = {}
@@ -110,7 +111,7 @@ class _Splitter:
             buffer
             for buffer, alloc in self._allocated.items()
             if sum(buffer in names for names in used) > 1
-            or _bytes(alloc) > STACK_BYTES
+            or _bytes(alloc) > self._stack_bytes
             or any(parallel and buffer in names for names, (_, parallel) in zip(used, groups, strict=True))
         ]
         bodies = [[self._move_large(stmt, parallel) for stmt in statements] for statements, parallel in groups]
@@ -126,7 +127,7 @@ class _Splitter:
 
         def move(alloc: tirx.AllocBuffer) -> tirx.Stmt:
             size = _bytes(alloc)
-            if size <= STACK_BYTES:
+            if size <= self._stack_bytes:
                 return alloc
             size = aligned(size)
             pointer = pointer_var(f"{alloc.buffer.name}_p", "uint8")

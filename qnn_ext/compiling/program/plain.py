@@ -43,17 +43,20 @@ class PlainProgram:
     shared: bool
 
 
-def compile_plain(mod: IRModule, target: Target, prefix: str, launch: str, threads: int = 1) -> PlainProgram:
+def compile_plain(
+    mod: IRModule, target: Target, prefix: str, launch: str, threads: int = 1, lent: int = 0
+) -> PlainProgram:
     """A lowered module as functions whose names start with `prefix`. Raises NotStraightError if it cannot be one
     function, and LimitError.
 
     launch:  the name of the function that it calls to share out work
     threads: the most tasks of a segment, no more than the module was lowered for
+    lent:    how many of the inputs a call may overwrite
     """
     attributes = {**description_of(target), THREADS: min(threads, threads_of(target.attrs))}
     target = Target(attributes)
     started = sharing_of(target).launch  # each segment is a launch of its own
-    planned = plan(mod, target, plain_header_bytes, started, started)
+    planned = plan(mod, target, plain_header_bytes, started, started, lent)
     layout = planned.layout
     calls, functions = calls_of(planned.graph, planned.kernels, planned.scratch)
     emitter = _PlainEmitter(calls, layout.workspace, layout.weights, target)

@@ -14,10 +14,12 @@ from ...errors import LimitError
 from ...limits import current, exceeded
 from ...numerics.annotations import without_names
 from ...running.model import Layout
+from ...targets.features import backend_of
 from .emit import HEADER, scratch_storages
 from .graph import Graph, read_graph
 from .in_place import update_in_place
 from .memory import pack, place
+from .overlaps import overlaps_of
 from .parts import without_copies
 from .phases import Kernel, lower_kernels
 from .sharing import share_out
@@ -43,6 +45,7 @@ def plan(
     least_saving: float,
     meeting: float,
     states: int = 0,
+    lent: int = 0,
 ) -> Plan:
     """The graph of a lowered module with a place for each of its tensors. Raises NotStraightError, and LimitError.
 
@@ -50,6 +53,7 @@ def plan(
     least_saving: nanoseconds that several threads must save for the kernels to be shared out
     meeting:      nanoseconds that it takes to wait for all of them
     states:       how many of the last inputs are states that may be updated in their own memory
+    lent:         how many of the inputs, the first ones, a call may overwrite
     """
     graph = read_graph(mod)
     functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
@@ -62,11 +66,12 @@ def plan(
     scratch = scratch_storages(graph, kernels)
     storages = graph.storages()
     weights = pack(storage for storage in storages if storage.array is not None)
-    for storage in graph.inputs:
+    for storage in graph.inputs[lent:]:
         storage.used_at(len(graph.steps))  # a later call may reuse the same values
+    overlaps = overlaps_of(graph, functions) if backend_of(target).tight else None
     tensors = [storage for storage in storages if storage.array is None]
     buffers = [item for items in scratch for item in items]
-    workspace = place([*tensors, *buffers], header(graph), tasks)
+    workspace = place([*tensors, *buffers], header(graph), tasks, overlaps)
     if workspace > current().workspace and tasks > 1:
         workspace = place([*tensors, *buffers], header(graph))  # as for one task: slower, but smaller
     if workspace > current().workspace:

@@ -26,7 +26,7 @@ from ..cpu.llvm_functions import define_routine
 from ..refusal import lacking, other_dtypes
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .nest import Nest, PAD, loop, schedule_nest, start
+from .nest import PAD, Nest, Order, loop, schedule_nest, start
 from .window import const
 
 Expr = Any
@@ -67,7 +67,20 @@ def compute(workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
     """The nest over rows, pixels and channels."""
     rows = _HeliumRows if offers(target, HELIUM) else _Rows
-    schedule_nest(sch, target, lambda nest: rows(workload, nest).stmt())
+    schedule_nest(sch, target, lambda nest: rows(workload, nest).stmt(), _order(workload))
+
+
+def _order(workload: Conv2dWorkload) -> Order | None:
+    """The order of rows. Each copies those of the input that it needs for the first time before it writes anything."""
+    if workload.batch > 1:
+        return None
+    row = np.arange(workload.out_height)
+    height = reach(1, 1, workload.kernel[0], workload.dilation[0])
+    new = row * workload.strides[0] - workload.padding[0] + max(0, height - workload.strides[0])
+    new[0] = 0
+    read = np.clip(new, 0, workload.height) * workload.width * workload.in_channels
+    written = (row + 1) * workload.out_width * workload.out_channels
+    return Order(written, read, np.maximum(row * workload.out_width * workload.out_channels - QUAD, 0))
 
 
 class _Rows:

@@ -8,14 +8,17 @@ stages were. Kernels call the stages "columns", with the padding's value, and "s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.target import Target
 
 from ...errors import TargetError
+from ...numerics.annotations import BEHIND
 from ..schedule_util import APART, changed_block, inline_epilogue, schedule_root_blocks
 from .window import const
 
@@ -66,18 +69,64 @@ class Nest:
         body = tvm_ffi.structural_map(self._output.body, (ir.TensorLoad, load))
         return tvm_ffi.structural_map(body, (tirx.Var, variable))
 
-    def block(self, nest: tirx.Stmt) -> tirx.Stmt:
-        """The nest as an opaque block."""
+    def block(self, nest: tirx.Stmt, order: Order | None) -> tirx.Stmt:
+        """The nest as an opaque block, with how far behind its reads it writes, if it goes in an order."""
         others = [region.source for region in self._output.reads if not region.source.same_as(self._sums)]
         read = [self.data, self.weights, *([] if self._bias is None else [self._bias]), *others]
         distinct = [one for index, one in enumerate(read) if not any(one.same_as(other) for other in read[:index])]
         written = self._output.writes[0]
         regions = [ir.TensorRegion(one, [ir.Range(0, size) for size in one.shape], written.ty) for one in distinct]
         whole = ir.TensorRegion(written.source, [ir.Range(0, size) for size in written.source.shape], written.ty)
-        return SBlockRealize([], True, SBlock([], regions, [whole], "nest", nest, alloc_buffers=self.buffers))
+        notes = {} if order is None else {BEHIND: [self._behind(one, order) for one in distinct]}
+        block = SBlock([], regions, [whole], "nest", nest, alloc_buffers=self.buffers, annotations=notes)
+        return SBlockRealize([], True, block)
+
+    def _behind(self, buffer: Any, order: Order) -> int:
+        """The bytes by which a buffer must start behind the result to be read before it is overwritten; −1: it cannot
+        share the result's memory."""
+        store = self._output.body
+        written = self._output.writes[0].source
+        in_order = isinstance(store, tirx.BufferStore) and all(
+            index.same_as(iter_var.var) for index, iter_var in zip(store.indices, self._output.iter_vars, strict=True)
+        )
+        if not in_order:
+            return -1
+        item = tvm_ffi.dtype(str(written.dtype)).itemsize
+        if buffer.same_as(self.data):
+            return _distance(order.written * item, order.read * tvm_ffi.dtype(str(buffer.dtype)).itemsize)
+        loads: list[ir.TensorLoad] = []
+        tvm_ffi.structural_walk(store.value, (ir.TensorLoad, loads.append))
+        loads = [load for load in loads if load.source.same_as(buffer)]
+        beside = all(tvm_ffi.structural_equal(load.indices, store.indices) for load in loads)
+        if not loads or not beside or str(buffer.dtype) != str(written.dtype):
+            return -1
+        return _distance(order.written * item, order.beside * item)
 
 
-def schedule_nest(sch: Schedule, target: Target, write: Callable[[Nest], tirx.Stmt]) -> None:
+@dataclass(frozen=True)
+class Order:
+    """The order in which a nest goes through memory, tile by tile.
+
+    written: elements from the result's start to the last that is written by the end of each tile
+    read:    elements from the data's start to the first that each tile reads
+    beside:  the same of operands that the epilogue reads where it writes
+    """
+
+    written: np.ndarray
+    read: np.ndarray
+    beside: np.ndarray
+
+
+def _distance(written: np.ndarray, read: np.ndarray) -> int:
+    """The bytes that the result must start before what is read: so that no tile overwrites what a later one reads."""
+    needed = np.minimum.accumulate(read[::-1])[::-1]  # the first that this tile or a later one reads
+    ends = written[:-1] - needed[1:]
+    return int(max(0, ends.max(initial=0)))
+
+
+def schedule_nest(
+    sch: Schedule, target: Target, write: Callable[[Nest], tirx.Stmt], order: Order | None = None
+) -> None:
     """Put the nest that `write` makes in place of a product's stages. Raises TargetError for results that are moved."""
     columns, sums = sch.get_sblock("columns"), sch.get_sblock("sums")
     output = inline_epilogue(sch, sums)
@@ -85,7 +134,7 @@ def schedule_nest(sch: Schedule, target: Target, write: Callable[[Nest], tirx.St
         raise TargetError("its results are moved apart")
     schedule_root_blocks(sch, [columns, sums, output], target)
     nest = Nest(sch.get(columns), sch.get(sums), sch.get(output))
-    stmt = nest.block(write(nest))
+    stmt = nest.block(write(nest), order)
     root, last = sch.get_sblock("root"), sch.get(output).name_hint
     node = sch.get(root)
     body = [stmt if last in _names(part) else part for part in _parts(node.body) if not _names(part) & (_STAGES - {last})]

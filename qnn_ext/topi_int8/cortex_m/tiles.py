@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from ..workload import Conv2dWorkload, DenseWorkload
-from .nest import PAD, Nest, loop, schedule_nest, start
+from .nest import PAD, Nest, Order, loop, schedule_nest, start
 from .window import Window, const
 
 Expr = Any
@@ -112,7 +113,23 @@ def compute_tiles(tiles: Tiles, workload: Workload, x: te.Tensor, w: te.Tensor, 
 
 def schedule_tiles(sch: Schedule, tiles: Tiles, target: Target, code: Code) -> None:
     """The nest of a product, in place of its stages."""
-    schedule_nest(sch, target, lambda nest: _Loops(tiles, nest, code).stmt())
+    schedule_nest(sch, target, lambda nest: _Loops(tiles, nest, code).stmt(), _order(tiles))
+
+
+def _order(tiles: Tiles) -> Order | None:
+    """The order of an image's tiles. Each reads its windows before it writes anything."""
+    window, size = tiles.window, tiles.pixels
+    if window.images > 1:
+        return None
+    first = np.minimum(np.arange(tiles.tiles) * size, window.pixels - size)
+    rows = np.maximum(first // window.across * window.strides[0] - window.padding[0], 0)
+    columns = np.maximum(first % window.across * window.strides[1] - window.padding[1], 0)
+    if window.height == 1 and window.pixels == window.width:  # a dense layer, whose rows are pixels
+        rows, columns = np.zeros_like(first), first
+    read = (rows * window.width + columns) * window.channels
+    if window.kernel != (1, 1):  # the next row of windows may begin further to the left
+        read = rows * window.width * window.channels
+    return Order((first + size) * tiles.channels, read, np.maximum(first * tiles.channels - tiles.lanes, 0))
 
 
 class _Loops:

@@ -6,6 +6,7 @@ from where LLVM promotes them to registers.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -28,10 +29,6 @@ from .prefetch import prefetching
 from .steps import steps_of
 from .weave import weave
 
-STACK_BYTES = 4096
-"""Buffers up to this size live on the stack. TVM's own limit of 1 KiB is less than the accumulators of 28 AVX-512
-registers take; larger buffers are allocated by a runtime call and cannot be promoted to registers."""
-
 Expr = Any
 
 
@@ -51,7 +48,7 @@ def lower_for_cpu(body: tirx.Stmt, target: Target) -> tirx.Stmt:
         body = tvm_ffi.structural_map(body, (tirx.Cast, _floated))
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
     body = steps.narrow(body, target)
-    body = tvm_ffi.structural_map(body, [(tvm.ir.Call, _plain), (tirx.AllocBuffer, _on_stack)])
+    body = tvm_ffi.structural_map(body, [(tvm.ir.Call, _plain), (tirx.AllocBuffer, partial(_on_stack, most=backend.stack_bytes))])
     return importing(propagate_nan(steps.finish(body, target)))
 
 
@@ -99,12 +96,12 @@ def _widened(cast: tirx.Cast) -> Expr:
     return widened(cast.value).astype(wide) if is_saturate(cast.value) else cast
 
 
-def _on_stack(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
+def _on_stack(node: tirx.AllocBuffer, most: int) -> tirx.AllocBuffer:
     buffer = node.buffer
     if buffer.scope() not in ("global", "local") or not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
         return node
     dtype = tvm.DataType(str(buffer.dtype))
-    if prod(int(size) for size in buffer.shape) * dtype.bits * dtype.lanes > STACK_BYTES * 8:
+    if prod(int(size) for size in buffer.shape) * dtype.bits * dtype.lanes > most * 8:
         return node
     return tirx.AllocBuffer(buffer, {**node.annotations, "disable_lower_builtin": tirx.const(True, "bool")})
 
