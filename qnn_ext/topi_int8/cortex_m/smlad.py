@@ -53,7 +53,9 @@ def plan(workload: Workload) -> Tiles:
     pixels, lanes = min((tile for tile in COSTS if tile[0] <= window.pixels), key=cost)
     values = -(-window.values // (UNROLLED // 2 * DEPTH)) * UNROLLED // 2 * DEPTH
     unit = WORD if window.channels % WORD == 0 else 1
-    return Tiles(window, channels, pixels, lanes, values, unit, (values // DEPTH, pixels, DEPTH), "int16")
+    direct = pixels == 1 and unit == WORD and values == window.values and window.contiguous
+    shape = (values // DEPTH, pixels, DEPTH)
+    return Tiles(window, channels, pixels, lanes, values, unit, shape, "int16", direct=direct)
 
 
 def pack_weight(workload: Workload, weight: np.ndarray) -> np.ndarray:
@@ -113,10 +115,10 @@ def _pair(columns: Any, k: Expr, pixel: Expr, pair: Expr) -> tirx.Stmt:
     return tirx.BufferStore(columns, tirx.reinterpret("int16x2", pair), place)
 
 
-def _sums(tiles: Tiles, columns: Any, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
-    routine = _ROUTINES[tiles.pixels, tiles.lanes]
+def _sums(tiles: Tiles, first: Expr, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
+    routine = _DIRECT[tiles.lanes] if tiles.direct else _ROUTINES[tiles.pixels, tiles.lanes]
     zero = const(0)
-    addresses = [total(0, 0), columns[zero, zero, zero], weights[block, zero, zero, zero]]
+    addresses = [total(0, 0), first, weights[block, zero, zero, zero]]
     size = const(tiles.values * tiles.lanes)
     return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses), size))
 
@@ -152,14 +154,27 @@ def _pair_of_values(pixels: int, lanes: int) -> Iterator[str]:
             yield f"smlad {odd}, {value}, r12, {odd}"
 
 
-def _routine(pixels: int, lanes: int) -> str:
+def _two_pairs_in_place(lanes: int) -> Iterator[str]:
+    """The instructions for two pairs of values of a single pixel, a word of bytes."""
+    yield from ("ldr r3, [r1], #4", "sxtb16 lr, r3", "sxtb16 r3, r3, ror #8")
+    for values in ("lr", "r3"):
+        for half in range(lanes // 2):
+            even, odd = _SUMS[2 * half :][:2]
+            yield from ("ldr r0, [r2], #4", "sxtb16 r12, r0", "sxtb16 r0, r0, ror #8")
+            yield f"smlad {even}, {values}, r12, {even}"
+            yield f"smlad {odd}, {values}, r0, {odd}"
+
+
+def _routine(pixels: int, lanes: int, direct: bool = False) -> str:
     """routine(int32 sums[pixels][lanes], columns, weights, bytes of weights): adds all products to the sums.
 
     Sums are in registers from r4 on; r6 and r7, which may hold the frame's address, are put back. A round takes four
-    pairs of values; if only their half is whole, the first begins in the middle.
+    pairs of values; if only their half is whole, the first begins in the middle. direct: values are bytes, in place of
+    columns.
     """
     sums = ", ".join(_SUMS[: pixels * lanes])
-    half = [line for _ in range(UNROLLED // 2) for line in _pair_of_values(pixels, lanes)]
+    pairs = [line for _ in range(UNROLLED // 2) for line in _pair_of_values(pixels, lanes)]
+    half = list(_two_pairs_in_place(lanes)) if direct else pairs
     lines = [
         *(f"tst r3, #{UNROLLED * lanes}", "add.w r3, r2, r3", "push {r0, r3, r6, r7}", f"ldm r0, {{{sums}}}"),
         *("bne 2f", "1:", *half, "2:", *half, "ldr lr, [sp, #4]", "cmp r2, lr", "bne 1b"),
@@ -167,7 +182,7 @@ def _routine(pixels: int, lanes: int) -> str:
     ]
     changed = [f"={{r{number}}}" for number in range(4)] + [str(number) for number in range(4)]
     lost = [f"~{{{name}}}" for name in ("r4", "r5", "r8", "r9", "r10", "r11", "r12", "lr", "cc", "memory")]
-    return define_routine(f"smlad_{pixels}x{lanes}", lines, ",".join(changed + lost), ("ptr", "ptr", "ptr", "i32"))
+    return define_routine(f"smlad_{pixels}x{lanes}{'_direct' * direct}", lines, ",".join(changed + lost), ("ptr", "ptr", "ptr", "i32"))
 
 
 def _call(name: str, *operands: Expr) -> Expr:
@@ -186,6 +201,7 @@ def _refuses(workload: Workload, target: Target) -> str | None:
 
 
 _ROUTINES = {tile: _routine(*tile) for tile in COSTS}
+_DIRECT = {lanes: _routine(1, lanes, direct=True) for pixels, lanes in COSTS if pixels == 1}
 
 for _kind, _name in ((Conv2dWorkload, "conv2d_nhwc"), (DenseWorkload, "dense")):
     register(

@@ -39,6 +39,7 @@ class Tiles:
     unit:          values that are copied together: a divisor of the channels, so that runs of memory are whole units
     shape, dtype:  of the columns of a tile
     vector:        channels that the epilogue takes together
+    direct:        whether windows are read where they are, in memory of their own one after the other: no columns
     """
 
     window: Window
@@ -50,6 +51,7 @@ class Tiles:
     shape: tuple[int, ...]
     dtype: str
     vector: int = 1
+    direct: bool = False
 
     @property
     def tiles(self) -> int:
@@ -80,7 +82,8 @@ class Code:
     copied: (tiles, columns, pixel, k, values, run, straight) -> copies `run` values to a column from place k on;
             values(j, count) are `count` of them from the j-th on; straight: without a loop
     filled: (tiles, columns, pixel, k, value, run, straight) -> fills a column from place k on
-    sums:   (tiles, columns, weights, block, total) -> adds the products of a tile to total(pixel, lane)
+    sums:   (tiles, first, weights, block, total) -> adds the products of a tile to total(pixel, lane); first: the
+            first value of its columns
     """
 
     copied: Callable[..., tirx.Stmt]
@@ -129,7 +132,11 @@ def _order(tiles: Tiles) -> Order | None:
     read = (rows * window.width + columns) * window.channels
     if window.kernel != (1, 1):  # the next row of windows may begin further to the left
         read = rows * window.width * window.channels
-    return Order((first + size) * tiles.channels, read, np.maximum(first * tiles.channels - tiles.lanes, 0))
+    written, beside = (first + size) * tiles.channels, np.maximum(first * tiles.channels - tiles.lanes, 0)
+    if tiles.direct:  # a window is read until the last of its results is written: as if by a tile after its own
+        last = written[-1:]
+        written, read, beside = (np.concatenate(pair) for pair in ((written, last), (read[:1], read), (beside, last)))
+    return Order(written, read, beside)
 
 
 class _Loops:
@@ -137,7 +144,7 @@ class _Loops:
 
     def __init__(self, tiles: Tiles, nest: Nest, code: Code) -> None:
         self._tiles, self._nest, self._code = tiles, nest, code
-        self._columns = nest.buffer("columns", tiles.shape, tiles.dtype)
+        self._columns = None if tiles.direct else nest.buffer("columns", tiles.shape, tiles.dtype)
         self._total = nest.buffer("total", (tiles.pixels * tiles.lanes,), "int32")
         self._image, self._tile, self._block = (tirx.Var(name, "int32") for name in ("image", "tile", "block"))
 
@@ -145,12 +152,15 @@ class _Loops:
         """All loops."""
         tiles = self._tiles
         inner = loop(self._block, tiles.blocks, [*self._begin(), self._add(), *self._epilogue()])
-        return loop(self._image, tiles.window.images, [loop(self._tile, tiles.tiles, [self._copy(), inner])])
+        return loop(self._image, tiles.window.images, [loop(self._tile, tiles.tiles, [*self._copies(), inner])])
 
     # ---- columns -------------------------------------------------------------------------------------------------
 
-    def _copy(self) -> tirx.Stmt:
+    def _copies(self) -> list[tirx.Stmt]:
         """The columns of a tile: window by window, run by run."""
+        return [] if self._tiles.direct else [self._copy()]
+
+    def _copy(self) -> tirx.Stmt:
         window, pixel = self._tiles.window, tirx.Var("pixel", "int32")
         place = start(self._tile, self._tiles.pixels, window.pixels) + pixel
         stmt = self._rows(place, pixel, window.row)
@@ -219,7 +229,16 @@ class _Loops:
         return self._each(stmt)
 
     def _add(self) -> tirx.Stmt:
-        return self._code.sums(self._tiles, self._columns, self._nest.weights, self._block, self._place)
+        first = self._window() if self._columns is None else self._columns[const(0), const(0), const(0)]
+        return self._code.sums(self._tiles, first, self._nest.weights, self._block, self._place)
+
+    def _window(self) -> Expr:
+        """The first value of a tile's only window."""
+        place, data = start(self._tile, 1, self._tiles.window.pixels), self._nest.data
+        if len(data.shape) == 2:
+            return data[place, const(0)]
+        row, column = self._tiles.window.place(place, const(0), const(0))
+        return data[self._image, row, column, const(0)]
 
     def _epilogue(self) -> Iterator[tirx.Stmt]:
         """The epilogue of every sum in the tile."""

@@ -50,7 +50,8 @@ def plan(workload: Workload) -> Tiles:
     pixels, lanes = min((tile for tile in COSTS if tile[0] <= window.pixels), key=cost)
     values = -(-window.values // STEP) * STEP
     unit = next(size for size in (STEP, 4, 1) if window.channels % size == 0)
-    return Tiles(window, channels, pixels, lanes, values, unit, (values // STEP, pixels, STEP), "int8", LANES)
+    direct = pixels == 1 and values == window.values and window.contiguous
+    return Tiles(window, channels, pixels, lanes, values, unit, (values // STEP, pixels, STEP), "int8", LANES, direct)
 
 
 def pack_weight(workload: Workload, weight: np.ndarray) -> np.ndarray:
@@ -101,9 +102,9 @@ def _place(k: Expr, pixel: Expr, unit: int) -> list[Expr]:
     return [tirx.floordiv(k, const(STEP)), pixel, tirx.Ramp(inside, const(1), unit) if unit > 1 else inside]
 
 
-def _sums(tiles: Tiles, columns: Any, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
+def _sums(tiles: Tiles, first: Expr, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
     zero = const(0)
-    addresses = [total(0, 0), columns[zero, zero, zero], weights[block, zero, zero, zero]]
+    addresses = [total(0, 0), first, weights[block, zero, zero, zero]]
     routine, steps = _ROUTINES[tiles.pixels, tiles.lanes], const(tiles.values // STEP)
     return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses), steps))
 

@@ -78,6 +78,13 @@ class Window:
         gapless = self.dilation[1] == 1 or self.kernel[1] == 1
         return self.kernel[1] * self.channels if gapless else self.channels
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether the values under each window are neighbours in memory."""
+        if self.pads_rows or self.pads_columns:
+            return False
+        return self.kernel == (1, 1) or (self.row == self.width * self.channels and self.dilation[0] == 1)
+
     def place(self, pixel: Expr, down: Expr, across: Expr) -> tuple[Expr, Expr]:
         """Row and column of the value that a window reads at one of its taps."""
         y, x = tirx.floordiv(pixel, const(self.across)), tirx.floormod(pixel, const(self.across))
