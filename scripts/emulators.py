@@ -5,7 +5,7 @@
 Whatever already exists is left alone. Whatever cannot be obtained, say without a network, is listed with the reason,
 and the tests that need it skip: this never fails.
 
-    programs           QEMU's user mode and GNU's cross compilers, from Debian's or Ubuntu's packages, by root only
+    programs           QEMU's user mode, its microcontrollers, and GNU's cross compilers, from Debian's or Ubuntu's packages, by root only
     <venv>/arm/root    Python for aarch64 and the libraries it needs, from the same packages: unpacked, not installed,
                        which takes no rights and changes nothing outside of that folder
     <venv>/arm/site    the packages a loaded model needs, as wheels for aarch64
@@ -28,6 +28,8 @@ PROGRAMS = {
     "qemu-aarch64": "qemu-user",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
     "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
+    "qemu-system-arm": "qemu-system-arm",
+    "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "riscv64-linux-gnu-g++": "g++-riscv64-linux-gnu",
 }
 PINNED = ("apache-tvm", "apache-tvm-ffi")  # the versions installed here
@@ -65,7 +67,7 @@ def run(*command: str, cwd: Path | None = None) -> str:
 
 def programs() -> None:
     """Install the packages of the programs that are missing."""
-    packages = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+    packages = [name for program, names in PROGRAMS.items() if not shutil.which(program) for name in names.split()]
     if not packages:
         return
     wanted = "apt-get install " + " ".join(packages)

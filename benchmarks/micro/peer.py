@@ -112,7 +112,16 @@ def _object(item: tuple[int, Path], sources: Path, board: Board, folder: Path) -
     return output
 
 
-def link(sources: Path, board: Board, model: Path, operators: Sequence[str], library: Path, folder: Path, calls: int) -> Path:
+def link(
+    sources: Path,
+    board: Board,
+    built: Path,
+    model: Path,
+    operators: Sequence[str],
+    library: Path,
+    folder: Path,
+    calls: int,
+) -> Path:
     """A program that runs the model `calls` times; with none it reports the bytes of its arena."""
     (folder / "model.s").write_text(
         f'.section .rodata\n.global model_data\n.balign 16\nmodel_data: .incbin "{model}"\n'
@@ -121,7 +130,7 @@ def link(sources: Path, board: Board, model: Path, operators: Sequence[str], lib
     memory = {"FLASH": board.flash[0], "FLASH_SIZE": board.flash[1], "RAM": board.ram[0], "RAM_SIZE": board.ram[1]}
     places = ",".join(f"--defsym={name}={value}" for name, value in memory.items())
     start, main, program = folder / "start.o", folder / "peer_main.o", folder / f"peer{calls}.elf"
-    arguments = options(sources, board, folder)
+    arguments = options(sources, board, built)
     definitions = [f"-DOPERATORS={added}", f"-DARENA={ARENA}", f"-DCALLS={calls}"]
     steps = [
         ["arm-none-eabi-gcc", *arguments, "-ffreestanding", "-c", boards.HERE / "start.c", "-o", start],

@@ -180,14 +180,15 @@ class _Loops:
         straight = whole and tiles.unit == 1 and window.values <= MOST_STRAIGHT
         down, across = tirx.Var("down", "int32"), tirx.Var("across", "int32")
         row, column = window.place(place, down, across)
-        k = down * window.row + across * run
+        of_row = window.kernel[1] * window.channels
+        k = down * of_row + across * run
         stmt = code.copied(tiles, self._columns, pixel, k, self._reader(row, column, place), run, straight)
         conditions = [row >= 0, row < window.height] if window.pads_rows else []
         conditions += [column >= 0, column < window.width] if window.pads_columns and (not whole or run == window.channels) else []
         if conditions:
             filled = code.filled(tiles, self._columns, pixel, k, self._nest.pad, run, straight)
             stmt = tirx.IfThenElse(tirx.all(*conditions), stmt, filled)
-        return loop(down, window.kernel[0], [loop(across, window.row // run, [stmt])], straight)
+        return loop(down, window.kernel[0], [loop(across, of_row // run, [stmt])], straight)
 
     def _reader(self, row: Expr, column: Expr, pixel: Expr) -> Callable[[Expr, int], Expr]:
         """`count` neighbouring values from the run's j-th on."""
