@@ -37,7 +37,8 @@ def quantized(builder, acc, rng, channels, residual=None):
     result = op.requantize(biased, scale, 0, 1.0, -5, -1, out_dtype="int8", rounding="TFLITE")
     if residual is None:
         return result
-    terms = builder.emit(result), 0.5, -5, residual, 0.25, 3, 0.5, 1
+    scales = np.float32([0.5, 0.25, 0.5])
+    terms = builder.emit(result), scales[0], -5, residual, scales[1], 3, scales[2], 1
     return op.add(*terms, out_dtype="int8", rounding="TFLITE")
 
 

@@ -151,7 +151,9 @@ class _Rows:
         channels = self._workload.in_channels
         if channels % QUAD == 0:
             target = self._lines[line, const(first), const(0)]
-            places = map(tirx.address_of, (target, source))
+            # with the address of the last element TVM sees that the whole buffer is used
+            last = self._lines[const(self._height - 1), const(self._width - 1), const(channels - 1)]
+            places = map(tirx.address_of, (target, source, last))
             return tirx.Evaluate(tirx.call_extern("void", COPY, *places, const(count * channels)))
         return self._each(line, first, count, value)
 
@@ -235,14 +237,14 @@ class _HeliumRows(_Rows):
 COPY = define_routine(
     "copy_words",
     [
-        *("subs r2, r2, #16", "blt 2f", "1:", "ldm r1!, {r3, r4, r5, r12}", "stm r0!, {r3, r4, r5, r12}"),
-        *("subs r2, r2, #16", "bge 1b", "2:", "adds r2, r2, #16", "beq 4f", "3:", "ldr r3, [r1], #4"),
-        *("str r3, [r0], #4", "subs r2, r2, #4", "bne 3b", "4:"),
+        *("subs r3, r3, #16", "blt 2f", "1:", "ldm r1!, {r2, r4, r5, r12}", "stm r0!, {r2, r4, r5, r12}"),
+        *("subs r3, r3, #16", "bge 1b", "2:", "adds r3, r3, #16", "beq 4f", "3:", "ldr r2, [r1], #4"),
+        *("str r2, [r0], #4", "subs r3, r3, #4", "bne 3b", "4:"),
     ],
-    "={r0},={r1},={r2},0,1,2,~{r3},~{r4},~{r5},~{r12},~{cc},~{memory}",
-    ("ptr", "ptr", "i32"),
+    "={r0},={r1},={r2},={r3},0,1,2,3,~{r4},~{r5},~{r12},~{cc},~{memory}",
+    ("ptr", "ptr", "ptr", "i32"),
 )
-"""copy(target, source, bytes): whole words."""
+"""copy(target, source, end, bytes): whole words."""
 
 
 @cache
