@@ -82,7 +82,8 @@ def compiled(sources: Path, board: Board, folder: Path) -> Path:
         files += [path for path in [kernels / f"{stem}_common.cc"] if path.exists()]
     files += [kernels / "kernel_util.cc", kernels / "micro_tensor_utils.cc"]
     files = [path for path in files if path.exists() and not any(word in path.name for word in _LEFT_OUT)]
-    files += [path for part in _CMSIS for path in sorted((cmsis / "Source" / part).glob("*.c"))]
+    cmsis_files = [path for part in _CMSIS for path in sorted((cmsis / "Source" / part).glob("*.c"))]
+    files += [path for path in cmsis_files if "_f16" not in path.stem and "_f32" not in path.stem]
     with ThreadPoolExecutor(2) as workers:
         objects = list(workers.map(lambda item: _object(item, sources, board, folder), enumerate(files)))
     subprocess.run(["arm-none-eabi-ar", "rcs", library, *objects], check=True)
@@ -104,6 +105,8 @@ _CPP = ["-std=c++17", "-fno-rtti", "-fno-exceptions", "-fno-threadsafe-statics",
 def _object(item: tuple[int, Path], sources: Path, board: Board, folder: Path) -> Path:
     number, file = item
     output = folder / f"peer{number}.o"
+    if output.exists():
+        return output
     language = _CPP if file.suffix == ".cc" else ["-std=c99"]
     command = ["arm-none-eabi-g++" if file.suffix == ".cc" else "arm-none-eabi-gcc", *options(sources, board, folder)]
     done = subprocess.run([*command, *language, "-c", file, "-o", output], capture_output=True, text=True)

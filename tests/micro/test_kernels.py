@@ -38,8 +38,8 @@ def quantized(builder, acc, rng, channels, residual=None):
     if residual is None:
         return result
     scales = np.float32([0.5, 0.25, 0.5])
-    terms = builder.emit(result), scales[0], -5, residual, scales[1], 3, scales[2], 1
-    return op.add(*terms, out_dtype="int8", rounding="TFLITE")
+    parameters = scales[0], -5, scales[1], 3, scales[2], 1
+    return op.add(builder.emit(result), residual, *parameters, out_dtype="int8", rounding="TFLITE")
 
 
 def check(module: qnn_ext.QnnModule, board: str, rng: np.random.Generator) -> None:
