@@ -5,7 +5,8 @@
 Whatever already exists is left alone. Whatever cannot be obtained, say without a network, is listed with the reason,
 and the tests that need it skip: this never fails.
 
-    programs           QEMU's user mode, its microcontrollers, and GNU's cross compilers, from Debian's or Ubuntu's packages, by root only
+    programs           QEMU's user mode and its boards, and GNU's cross compilers, from Debian's or Ubuntu's packages,
+                       by root only
     <venv>/arm/root    Python for aarch64 and the libraries it needs, from the same packages: unpacked, not installed,
                        which takes no rights and changes nothing outside of that folder
     <venv>/arm/site    the packages a loaded model needs, as wheels for aarch64

@@ -21,8 +21,8 @@ import qnn_ext
 ROOT = Path(__file__).parents[1]
 DATA = Path(qnn_ext.__file__).parent / "data"
 KEYWORDS = ROOT.parent / "shared" / "models" / "tflite" / "kws_ref_model.tflite"
-WORDS = "down go left no off on right stop up yes silence unknown".split()
-DIGITS = "zero one two three four five six seven eight nine".split()
+WORDS = ["down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes", "silence", "unknown"]
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 folder = tempfile.TemporaryDirectory(prefix="qnn-ext-")
 work = Path(folder.name)

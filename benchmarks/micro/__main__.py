@@ -2,10 +2,10 @@
 
     python -m benchmarks.micro [--models kws_ref_model ...] [--boards m4 m55] [--peer SOURCES] [--json FILE]
 
-Each model is exported as a C library, linked, and run by the emulator with a plugin that counts instructions: those of a
-program with one call minus those of one without, input and output included. SOURCES: see `peer`; without it there are
-no rows of the peer. Flash is the whole program, the interpreter included; RAM is the arena with what the program keeps
-besides, without the stack.
+Each model is exported as a C library, linked, and run by the emulator with a plugin that counts instructions: those
+of a program with one call minus those of one without, input and output included. SOURCES: see `peer`; without it
+there are no rows of the peer. Flash is the whole program, the interpreter included; RAM is the arena with what the
+program keeps besides, without the stack.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 import qnn_ext
-from qnn_ext.cli.common import out
 from qnn_ext.files.storage import write_text
 from tests.micro import boards
 from tests.micro.boards import BOARDS, Board
@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, help="the folder with the sources of TFLite Micro and CMSIS-NN")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    out = Console()
     rows: list[Row] = []
     with TemporaryDirectory(prefix="qnn-ext-micro-") as name:
         plugin = Path(name) / "count.so"
@@ -86,7 +87,7 @@ def _measured(model: str, board: str, sources: Path | None, folder: Path, plugin
     counts, programs = [], []
     for calls in (0, 1):
         programs.append(boards.firmware(module, BOARDS[board], own / str(calls), calls))
-        counts.append(_instructions(programs[-1].folder, plugin, lambda: _run(programs[-1], inputs)))  # noqa: B023
+        counts.append(_instructions(programs[-1].folder, plugin, lambda: _run(programs[-1], inputs)))
     exact = np.array_equal(programs[1]._output(0, 0), expected)
     rows = [Row(model, board, "qnn_ext", counts[1] - counts[0], macs, *programs[1].sizes(), exact)]
     if sources is not None and not peer.missing(sources):

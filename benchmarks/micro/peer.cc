@@ -10,6 +10,8 @@ extern "C" {
 #include "start.h"
 extern const uint8_t model_data[];
 void DebugLog(const char *format, va_list) { say(format); }
+void *__dso_handle;
+int __aeabi_atexit(void *, void (*)(void *), void *) { return 0; }
 int DebugVsnprintf(char *, size_t, const char *, va_list) { return 0; }
 }
 

@@ -104,7 +104,7 @@ _CPP = ["-std=c++17", "-fno-rtti", "-fno-exceptions", "-fno-threadsafe-statics",
 
 def _object(item: tuple[int, Path], sources: Path, board: Board, folder: Path) -> Path:
     number, file = item
-    output = folder / f"peer{number}.o"
+    output = folder / (f"peer{number}.o" if file.suffix == ".cc" else f"{file.stem}.o")
     if output.exists():
         return output
     language = _CPP if file.suffix == ".cc" else ["-std=c99"]
@@ -139,7 +139,19 @@ def link(
         ["arm-none-eabi-gcc", *arguments, "-ffreestanding", "-c", boards.HERE / "start.c", "-o", start],
         ["arm-none-eabi-g++", *arguments, *_CPP[:-1], *definitions, "-c", HERE / "peer.cc", "-o", main],
         ["arm-none-eabi-g++", *arguments, "-nostartfiles", main, start, folder / "model.s", library]
-        + ["-T", boards.HERE / "start.ld", f"-Wl,{places}", "-Wl,--gc-sections", "-lm", "-lc", "-lgcc", "-o", program],
+        + [
+            "-T",
+            boards.HERE / "start.ld",
+            f"-Wl,{places}",
+            "-Wl,--gc-sections",
+            "--specs=nano.specs",
+            "--specs=nosys.specs",
+            "-lm",
+            "-lc",
+            "-lgcc",
+            "-o",
+            program,
+        ],
     ]
     for step in steps:
         done = subprocess.run(list(map(str, step)), capture_output=True, text=True)

@@ -69,5 +69,3 @@ def _agrees(multiplier: int, shift: int, values: np.ndarray, places: np.ndarray)
     reached = (places * multiplier + half) >> shift
     before = ((places - 1) * multiplier + half) >> shift
     return bool((reached >= values).all() and (before < values).all())
-
-

@@ -91,7 +91,9 @@ class Firmware:
             for index, array in enumerate(inputs):
                 (self.folder / f"input{index}_{number}").write_bytes(np.ascontiguousarray(array).tobytes())
         self.execute()
-        return [[self._output(index, number) for index in range(len(self.engine.outputs))] for number in range(self.calls)]
+        return [
+            [self._output(index, number) for index in range(len(self.engine.outputs))] for number in range(self.calls)
+        ]
 
     def _output(self, index: int, number: int) -> np.ndarray:
         spec = self.engine.outputs[index]

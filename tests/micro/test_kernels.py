@@ -67,7 +67,9 @@ def test_convolutions(first, board, rng):
         for data, one in zip(params, shapes, strict=True):
             weight = int8(rng, one.out_channels, *one.kernel, one.in_channels // one.groups)
             geometry = {"strides": one.strides, "padding": one.padding, "dilation": one.dilation, "groups": one.groups}
-            results.append(quantized(builder, op.conv2d(data, weight, 3, 0, 1.0, 1.0, **geometry), rng, one.out_channels))
+            results.append(
+                quantized(builder, op.conv2d(data, weight, 3, 0, 1.0, 1.0, **geometry), rng, one.out_channels)
+            )
         return results
 
     sizes = [((one.batch, one.height, one.width, one.in_channels), "int8") for one in shapes]
@@ -80,7 +82,15 @@ def test_depthwise(board, rng):
         results = []
         for data, ((*_, channels), kernel, strides, padding) in zip(params, DEPTHWISE, strict=True):
             acc = op.conv2d(
-                data, int8(rng, channels, *kernel, 1), -7, 0, 1.0, 1.0, strides=strides, padding=padding, groups=channels
+                data,
+                int8(rng, channels, *kernel, 1),
+                -7,
+                0,
+                1.0,
+                1.0,
+                strides=strides,
+                padding=padding,
+                groups=channels,
             )
             results.append(quantized(builder, acc, rng, channels))
         return results

@@ -27,7 +27,9 @@ INTEGER = ("digits_cnn_int8", "kws_ref_model", "micro_speech_quantized")  # whos
 LARGE = ("mobilenet_v1_0.25_128_quant",)  # more than the emulated M55's flash takes
 
 
-def check(module: qnn_ext.QnnModule, board: str, calls: list[list[np.ndarray]], expected: list[list[np.ndarray]]) -> None:
+def check(
+    module: qnn_ext.QnnModule, board: str, calls: list[list[np.ndarray]], expected: list[list[np.ndarray]]
+) -> None:
     """The outputs of all calls, one after the other, on an emulated board."""
     boards.require()
     with boards.scratch() as folder:

@@ -12,7 +12,10 @@ from .tight import tightly
 
 
 def place(
-    storages: Iterable[Storage], start: int, tasks: int = 1, overlaps: Mapping[tuple[Storage, Storage], int] | None = None
+    storages: Iterable[Storage],
+    start: int,
+    tasks: int = 1,
+    overlaps: Mapping[tuple[Storage, Storage], int] | None = None,
 ) -> int:
     """Give each storage its offset, from `start` on, and return the bytes needed. Parts are placed with their whole.
 

@@ -50,9 +50,7 @@ def _behind(function: tirx.PrimFunc) -> dict[Any, int] | None:
     return {region.source: int(distance) for region, distance in pairs}
 
 
-def _distances(
-    step: Step, function: tirx.PrimFunc, operand: Storage, behind: Mapping[Any, int]
-) -> list[int]:
+def _distances(step: Step, function: tirx.PrimFunc, operand: Storage, behind: Mapping[Any, int]) -> list[int]:
     """The distances for each place where a step reads an operand."""
     params = list(function.params)[: len(step.reads)]
     return [

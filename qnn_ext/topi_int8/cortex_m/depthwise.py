@@ -4,8 +4,8 @@
         for two pixels, four channels: acc += x·w of all taps, then the epilogue
 
 A word of activations or of weights, four channels, becomes two of 16 bits with sxtb16: (c₀, c₂) and (c₁, c₃). smlabb
-and smlatt multiply their halves. Helium takes the four channels as a vector of int32. Lines move up from row to row, so each row is copied once from the input, and may be
-overwritten by a row of results.
+and smlatt multiply their halves. Helium takes the four channels as a vector of int32. Lines move up from row to row, so
+each row is copied once from the input, and may be overwritten by a row of results.
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ class _Rows:
 
     def _moved(self, source: Expr, target: Expr) -> tirx.Stmt:
         zero = const(0)
-        return self._copied(target, 0, self._width, lambda x, c: self._lines[source, x, c], self._lines[source, zero, zero])
+        return self._copied(
+            target, 0, self._width, lambda x, c: self._lines[source, x, c], self._lines[source, zero, zero]
+        )
 
     def _row(self, line: Expr) -> tirx.Stmt:
         """A row of input, with its padding, or a row of padding."""
@@ -205,10 +207,18 @@ class _HeliumRows(_Rows):
 
     def _begin(self, channel: Expr) -> Iterator[tirx.Stmt]:
         for pixel in range(self._pixels):
-            yield self._vector(lambda lane: tirx.BufferStore(self._total, self._nest.initial(channel + lane), [pixel * QUAD + lane]))  # noqa: B023
+
+            def stmt(lane: Expr, pixel: int = pixel) -> tirx.Stmt:
+                return tirx.BufferStore(self._total, self._nest.initial(channel + lane), [pixel * QUAD + lane])
+
+            yield self._vector(stmt)
 
     def _taps(self, first: Expr, channel: Expr, quad: Expr) -> Iterator[tirx.Stmt]:
-        (height, width), (down, across), stride = self._workload.kernel, self._workload.dilation, self._workload.strides[1]
+        (height, width), (down, across), stride = (
+            self._workload.kernel,
+            self._workload.dilation,
+            self._workload.strides[1],
+        )
         wide = f"int32x{QUAD}"
         for row in range(height):
             for tap in range(width):

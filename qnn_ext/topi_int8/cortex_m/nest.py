@@ -137,7 +137,9 @@ def schedule_nest(
     stmt = nest.block(write(nest), order)
     root, last = sch.get_sblock("root"), sch.get(output).name_hint
     node = sch.get(root)
-    body = [stmt if last in _names(part) else part for part in _parts(node.body) if not _names(part) & (_STAGES - {last})]
+    body = [
+        stmt if last in _names(part) else part for part in _parts(node.body) if not _names(part) & (_STAGES - {last})
+    ]
     buffers = [buffer for buffer in node.alloc_buffers if buffer.name not in _STAGES]
     changed = changed_block(node, body=tirx.SeqStmt(body) if len(body) > 1 else body[0], alloc_buffers=buffers)
     sch.state.replace(sch.get_sref(root), changed, {node: changed})

@@ -97,7 +97,9 @@ def _copied(
     return loop(j, run // WORD, stores)
 
 
-def _filled(tiles: Tiles, columns: Any, pixel: Expr, k: Expr, value: int, run: int, straight: bool = False) -> tirx.Stmt:
+def _filled(
+    tiles: Tiles, columns: Any, pixel: Expr, k: Expr, value: int, run: int, straight: bool = False
+) -> tirx.Stmt:
     j = tirx.Var("j", "int32")
     if tiles.unit == 1:
         return loop(j, run, [tirx.BufferStore(columns, tirx.const(value, "int16"), _place(k + j, pixel))], straight)
@@ -182,7 +184,9 @@ def _routine(pixels: int, lanes: int, direct: bool = False) -> str:
     ]
     changed = [f"={{r{number}}}" for number in range(4)] + [str(number) for number in range(4)]
     lost = [f"~{{{name}}}" for name in ("r4", "r5", "r8", "r9", "r10", "r11", "r12", "lr", "cc", "memory")]
-    return define_routine(f"smlad_{pixels}x{lanes}{'_direct' * direct}", lines, ",".join(changed + lost), ("ptr", "ptr", "ptr", "i32"))
+    return define_routine(
+        f"smlad_{pixels}x{lanes}{'_direct' * direct}", lines, ",".join(changed + lost), ("ptr", "ptr", "ptr", "i32")
+    )
 
 
 def _call(name: str, *operands: Expr) -> Expr:

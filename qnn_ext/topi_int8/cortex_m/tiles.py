@@ -93,6 +93,7 @@ class Code:
 
 # ---- TE ----------------------------------------------------------------------------------------------------------
 
+
 def compute_tiles(tiles: Tiles, workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int) -> te.Tensor:
     """The accumulator in the workload's shape.
 
@@ -184,7 +185,11 @@ class _Loops:
         k = down * of_row + across * run
         stmt = code.copied(tiles, self._columns, pixel, k, self._reader(row, column, place), run, straight)
         conditions = [row >= 0, row < window.height] if window.pads_rows else []
-        conditions += [column >= 0, column < window.width] if window.pads_columns and (not whole or run == window.channels) else []
+        conditions += (
+            [column >= 0, column < window.width]
+            if window.pads_columns and (not whole or run == window.channels)
+            else []
+        )
         if conditions:
             filled = code.filled(tiles, self._columns, pixel, k, self._nest.pad, run, straight)
             stmt = tirx.IfThenElse(tirx.all(*conditions), stmt, filled)

@@ -3,9 +3,9 @@
     for tile of pixels: copy the values under their windows to columns
         for block of channels: the sums of both in general registers, then the epilogue, four channels at a time
 
-Columns and weights lie in steps of sixteen values: (k/16, pixel, 16) and (blocks, k/16, channel, 16), so that one
-address serves all. vmladav adds to even registers only, of which there are eight: two pixels of four channels, for which
-a step of 128 products takes 14 instructions.
+Columns and weights lie in steps of sixteen values, (k/16, pixel, 16) and (blocks, k/16, channel, 16), so one
+address serves all. vmladav adds to even registers only, of which there are eight: two pixels of four channels, for
+which a step of 128 products takes 14 instructions.
 """
 
 from __future__ import annotations

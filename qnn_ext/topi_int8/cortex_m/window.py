@@ -49,7 +49,9 @@ class Window:
     def of(cls, workload: Conv2dWorkload | DenseWorkload) -> Window:
         """The windows of a workload."""
         if isinstance(workload, DenseWorkload):
-            return cls(1, workload.m, workload.m, 1, workload.m, workload.k, (1, 1), (1, 1), (1, 1), (0, 0), False, False)
+            return cls(
+                1, workload.m, workload.m, 1, workload.m, workload.k, (1, 1), (1, 1), (1, 1), (0, 0), False, False
+            )
         height, width, before = workload.out_height, workload.out_width, workload.padding[:2]
         return cls(
             workload.batch,

@@ -48,7 +48,9 @@ def lower_for_cpu(body: tirx.Stmt, target: Target) -> tirx.Stmt:
         body = tvm_ffi.structural_map(body, (tirx.Cast, _floated))
     body = tvm_ffi.structural_map(body, (tirx.Cast, _widened))
     body = steps.narrow(body, target)
-    body = tvm_ffi.structural_map(body, [(tvm.ir.Call, _plain), (tirx.AllocBuffer, partial(_on_stack, most=backend.stack_bytes))])
+    body = tvm_ffi.structural_map(
+        body, [(tvm.ir.Call, _plain), (tirx.AllocBuffer, partial(_on_stack, most=backend.stack_bytes))]
+    )
     return importing(propagate_nan(steps.finish(body, target)))
 
 

@@ -17,10 +17,10 @@ from tvm import te, tirx
 from ...errors import UnsupportedOperatorError
 from ...numerics import bfloat16, fixed_point, float_multiplier, piecewise, tir
 from ...numerics.multiplier import FixedPoint
-from ...numerics.without_floats import equal_fixed_point
 from ...numerics.multiply import FITS, ROUNDS, multiplied
 from ...numerics.quotient import BOUND, bounded_quotient
 from ...numerics.saturate import saturated
+from ...numerics.without_floats import equal_fixed_point
 from ...numerics.wrapping import KINDS, wrapped
 from ...qparams import dtype_range
 from ...targets.features import current_backend, current_contracts
@@ -368,7 +368,7 @@ def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int, limit: f
     up, down = (limit(fp.shift, 0).astype(np.int32) for limit in (np.maximum, np.minimum))
     facts = FITS * (limit * 2.0 ** int(up.max(initial=0)) < 2.0**30) + ROUNDS * bool((down < 0).all())
     parts = (stage.along(part if part.any() else np.zeros((), np.int32), axis) for part in (up, down))
-    return multiplied(x, multiplier, *parts, facts)
+    return multiplied(x, multiplier, *parts, facts=facts)
 
 
 def _requantize_dynamic(
