@@ -1,4 +1,4 @@
-"""A language model in PyTorch as tutorial 19 runs it: Llama's layers with a static key-value cache, and readers of
+"""A language model in PyTorch as tutorial 20 runs it: Llama's layers with a static key-value cache, and readers of
 llama2.c's files (https://github.com/karpathy/llama2.c)."""
 
 from __future__ import annotations

@@ -365,10 +365,10 @@ def multiplied_tflite(stage: Stage, x: Expr, fp: FixedPoint, axis: int, limit: f
     multiplier = stage.along(fp.multiplier, axis)
     if not current_backend().doubles:
         return tir.multiply_tflite(x, multiplier, stage.along(fp.shift, axis), bool((fp.shift > 0).any()))
-    up, down = (limit(fp.shift, 0).astype(np.int32) for limit in (np.maximum, np.minimum))
+    up, down = np.maximum(fp.shift, 0).astype(np.int32), np.minimum(fp.shift, 0).astype(np.int32)
     facts = FITS * (limit * 2.0 ** int(up.max(initial=0)) < 2.0**30) + ROUNDS * bool((down < 0).all())
-    parts = (stage.along(part if part.any() else np.zeros((), np.int32), axis) for part in (up, down))
-    return multiplied(x, multiplier, *parts, facts=facts)
+    left, right = (stage.along(part if part.any() else np.zeros((), np.int32), axis) for part in (up, down))
+    return multiplied(x, multiplier, left, right, facts)
 
 
 def _requantize_dynamic(

@@ -1,6 +1,6 @@
 """Tutorial 19: a language model writes a story.
 
-    python tutorials/19_language_model.py
+    python tutorials/20_language_model.py
 
 A model of llama2.c, 260,000 parameters trained on TinyStories, becomes a PyTorch module with a static key-value cache
 (llama.py, beside this file), a program of torch.export, and a .qnn file that needs neither PyTorch nor a compiler. It
