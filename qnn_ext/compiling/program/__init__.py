@@ -49,7 +49,7 @@ def compile_program(
     code: whether machine code is generated; otherwise the program has no executable
     states: how many of the last inputs are states
     """
-    planned = plan(mod, target, header_bytes, least_saving(target, asked), sharing_of(target).meeting, states)
+    planned = plan(mod, target, header_bytes, least_saving(target, asked), sharing_of(target).meeting, states=states)
     executable = None
     if code:
         graph, kernels, scratch = planned.graph, planned.kernels, planned.scratch

@@ -56,7 +56,7 @@ def compile_plain(
     attributes = {**description_of(target), THREADS: min(threads, threads_of(target.attrs))}
     target = Target(attributes)
     started = sharing_of(target).launch  # each segment is a launch of its own
-    planned = plan(mod, target, plain_header_bytes, started, started, lent)
+    planned = plan(mod, target, plain_header_bytes, started, started, lent=lent)
     layout = planned.layout
     calls, functions = calls_of(planned.graph, planned.kernels, planned.scratch)
     emitter = _PlainEmitter(calls, layout.workspace, layout.weights, target)

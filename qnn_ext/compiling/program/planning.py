@@ -44,6 +44,7 @@ def plan(
     header: Callable[[Graph], int],
     least_saving: float,
     meeting: float,
+    *,
     states: int = 0,
     lent: int = 0,
 ) -> Plan:
