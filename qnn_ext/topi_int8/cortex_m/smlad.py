@@ -18,21 +18,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
-from tvm.s_tir import Schedule
-from tvm.target import Target
+from tvm import tirx
 
-from ...targets.families import CORTEX_M
 from ..cpu.llvm_functions import define_routine
-from ..refusal import lacking, other_dtypes
-from ..strategy import Implementation, register
-from ..workload import Conv2dWorkload, DenseWorkload
 from .nest import loop
-from .tiles import Code, Tiles, Workload, channels_of, compute_tiles, schedule_tiles
+from .registration import cheapest, register_tiles
+from .tiles import Code, Tiles, Workload, channels_of
 from .window import Window, const
 
 Expr = Any
-PRODUCT = CORTEX_M.product("smlad")
 DEPTH = 2
 WORD = 4  # bytes
 UNROLLED = 4  # pairs of values in a round of the loop
@@ -45,12 +39,7 @@ COSTS = {(4, 2): 13, (3, 2): 11, (2, 2): 8, (1, 8): 19, (1, 4): 10, (1, 2): 6}
 def plan(workload: Workload) -> Tiles:
     """The tiles that take the fewest instructions."""
     window, channels = Window.of(workload), channels_of(workload)
-
-    def cost(tile: tuple[int, int]) -> int:
-        pixels, lanes = tile
-        return -(-window.pixels // pixels) * -(-channels // lanes) * COSTS[tile]
-
-    pixels, lanes = min((tile for tile in COSTS if tile[0] <= window.pixels), key=cost)
+    pixels, lanes = cheapest(COSTS, window.pixels, channels)
     values = -(-window.values // (UNROLLED // 2 * DEPTH)) * UNROLLED // 2 * DEPTH
     unit = WORD if window.channels % WORD == 0 else 1
     direct = pixels == 1 and unit == WORD and values == window.values and window.contiguous
@@ -67,21 +56,6 @@ def pack_weight(workload: Workload, weight: np.ndarray) -> np.ndarray:
         padded = padded.reshape(tiles.channels, -1, 2, 2).swapaxes(2, 3).reshape(tiles.channels, -1)
     blocks = padded[tiles.every_channel].reshape(tiles.blocks, tiles.lanes // 2, 2, -1, DEPTH)
     return np.ascontiguousarray(blocks.transpose(0, 3, 1, 4, 2)).reshape(tiles.blocks, -1, tiles.lanes // 2, WORD)
-
-
-def initial(workload: Workload, bias: np.ndarray) -> np.ndarray:
-    """The bias as the sums' initial values."""
-    return bias.reshape(-1).astype(np.int32)
-
-
-def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int) -> te.Tensor:
-    """The accumulator in the workload's shape."""
-    return compute_tiles(plan(workload), workload, x, w, pad_value)
-
-
-def schedule(sch: Schedule, workload: Workload, target: Target) -> None:
-    """The nest of tiles with the code of this instruction."""
-    schedule_tiles(sch, plan(workload), target, Code(_copied, _filled, _sums))
 
 
 def _copied(
@@ -197,30 +171,7 @@ def _rotated(word: Expr) -> Expr:
     return _call("llvm.fshr", word, word, tirx.const(8, "int32"))
 
 
-def _refuses(workload: Workload, target: Target) -> str | None:
-    """Why it does not take a workload."""
-    if isinstance(workload, Conv2dWorkload) and workload.groups > 1:
-        return f"{workload.groups} groups"
-    return other_dtypes(workload, ("int8",), ("int8",)) or lacking(target, PRODUCT)
-
-
 _ROUTINES = {tile: _routine(*tile) for tile in COSTS}
 _DIRECT = {lanes: _routine(1, lanes, direct=True) for pixels, lanes in COSTS if pixels == 1}
 
-for _kind, _name in ((Conv2dWorkload, "conv2d_nhwc"), (DenseWorkload, "dense")):
-    register(
-        _kind,
-        Implementation(
-            name=f"{_name}_smlad.cortex_m",
-            priority=10,
-            backends=(CORTEX_M,),
-            compute=compute,
-            schedule=schedule,
-            depthwise=False,
-            floats=False,
-            refuses=_refuses,
-            pack_weight=pack_weight,
-            initial=initial,
-            accumulator="sums",
-        ),
-    )
+register_tiles("smlad", 10, plan, pack_weight, Code(_copied, _filled, _sums))

@@ -15,22 +15,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from tvm import te, tirx
-from tvm.s_tir import Schedule
-from tvm.target import Target
+from tvm import tirx
 
-from ...targets.families import CORTEX_M
 from ..cpu.llvm_functions import define_routine
-from ..refusal import lacking, other_dtypes
-from ..strategy import Implementation, register
-from ..workload import Conv2dWorkload, DenseWorkload
 from .nest import loop
-from .tiles import Code, Tiles, Workload, channels_of, compute_tiles, schedule_tiles
+from .registration import cheapest, register_tiles
+from .tiles import Code, Tiles, Workload, channels_of
 from .window import Window, const
 
 Expr = Any
-
-PRODUCT = CORTEX_M.product("vmladav")
 STEP = 16
 LANES = 4  # channels of an epilogue's vector
 
@@ -42,12 +35,7 @@ COSTS = {(2, 4): 16, (1, 8): 19, (1, 4): 11}
 def plan(workload: Workload) -> Tiles:
     """The tiles that take the fewest instructions."""
     window, channels = Window.of(workload), channels_of(workload)
-
-    def cost(tile: tuple[int, int]) -> int:
-        pixels, lanes = tile
-        return -(-window.pixels // pixels) * -(-channels // lanes) * COSTS[tile]
-
-    pixels, lanes = min((tile for tile in COSTS if tile[0] <= window.pixels), key=cost)
+    pixels, lanes = cheapest(COSTS, window.pixels, channels)
     values = -(-window.values // STEP) * STEP
     unit = next(size for size in (STEP, 4, 1) if window.channels % size == 0)
     direct = pixels == 1 and values == window.values and window.contiguous
@@ -61,21 +49,6 @@ def pack_weight(workload: Workload, weight: np.ndarray) -> np.ndarray:
     padded[:, : tiles.window.values] = weight.reshape(tiles.channels, -1)
     blocks = padded[tiles.every_channel].reshape(tiles.blocks, tiles.lanes, -1, STEP)
     return np.ascontiguousarray(blocks.swapaxes(1, 2))
-
-
-def initial(workload: Workload, bias: np.ndarray) -> np.ndarray:
-    """The bias as the sums' initial values."""
-    return bias.reshape(-1).astype(np.int32)
-
-
-def compute(workload: Workload, x: te.Tensor, w: te.Tensor, pad_value: int) -> te.Tensor:
-    """The accumulator in the workload's shape."""
-    return compute_tiles(plan(workload), workload, x, w, pad_value)
-
-
-def schedule(sch: Schedule, workload: Workload, target: Target) -> None:
-    """The nest of tiles with the code of this instruction."""
-    schedule_tiles(sch, plan(workload), target, Code(_copied, _filled, _sums))
 
 
 def _copied(
@@ -139,29 +112,6 @@ def _routine(pixels: int, lanes: int) -> str:
     return define_routine(f"vmladav_{pixels}x{lanes}", lines, ",".join(changed + lost), ("ptr", "ptr", "ptr", "i32"))
 
 
-def _refuses(workload: Workload, target: Target) -> str | None:
-    """Why it does not take a workload."""
-    if isinstance(workload, Conv2dWorkload) and workload.groups > 1:
-        return f"{workload.groups} groups"
-    return other_dtypes(workload, ("int8",), ("int8",)) or lacking(target, PRODUCT)
-
-
 _ROUTINES = {tile: _routine(*tile) for tile in COSTS}
 
-for _kind, _name in ((Conv2dWorkload, "conv2d_nhwc"), (DenseWorkload, "dense")):
-    register(
-        _kind,
-        Implementation(
-            name=f"{_name}_vmladav.cortex_m",
-            priority=11,
-            backends=(CORTEX_M,),
-            compute=compute,
-            schedule=schedule,
-            depthwise=False,
-            floats=False,
-            refuses=_refuses,
-            pack_weight=pack_weight,
-            initial=initial,
-            accumulator="sums",
-        ),
-    )
+register_tiles("vmladav", 11, plan, pack_weight, Code(_copied, _filled, _sums))
