@@ -12,6 +12,7 @@ X86_64, ARM, AARCH64, RISCV = 62, 40, 183, 243
 _ALLOCATED, _WRITABLE = 2, 1
 _SYMBOLS, _NO_BITS = 2, 8  # types of sections
 _FUNCTION = 2  # type of a symbol
+_LOCAL, _WEAK = 0, 2  # bindings of a symbol
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Section:
     content: bytes
     size: int
     link: int
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,9 @@ class Object:
         headers = [struct.unpack_from(form, self._content, start + index * size) for index in range(count)]
         strings = self._bytes(headers[names])
         return [
-            Section(_name(strings, header[0]), header[1], header[2], self._bytes(header), header[5], header[6])
+            Section(
+                _name(strings, header[0]), header[1], header[2], self._bytes(header), header[5], header[6], header[4]
+            )
             for header in headers
         ]
 
@@ -71,9 +75,24 @@ class Object:
         return b"" if header[1] == _NO_BITS else self._content[header[4] : header[4] + header[5]]
 
     @cached_property
+    def _table(self) -> Section | None:
+        """The section with the symbols."""
+        return next((section for section in self.sections if section.kind == _SYMBOLS), None)
+
+    def without_need_of(self, name: str) -> bytes:
+        """The file with an undefined symbol weak: linked without what defines it, it is 0."""
+        content = bytearray(self._content)
+        size, info = (24, 4) if self._wide else (16, 12)
+        for index, symbol in enumerate(self.symbols):
+            if symbol.name == name and symbol.section == 0 and self._table is not None:
+                place = self._table.offset + index * size + info
+                content[place] = (_WEAK << 4) | (content[place] & 15)
+        return bytes(content)
+
+    @cached_property
     def symbols(self) -> list[Symbol]:
         """All symbols."""
-        table = next((section for section in self.sections if section.kind == _SYMBOLS), None)
+        table = self._table
         if table is None:
             return []
         strings = self.sections[table.link].content
@@ -85,14 +104,16 @@ class Object:
             )
             bind = info >> 4
             found.append(
-                Symbol(_name(strings, name), value, size, section, info & 15 == _FUNCTION, bind == 0, bind == 2)
+                Symbol(
+                    _name(strings, name), value, size, section, info & 15 == _FUNCTION, bind == _LOCAL, bind == _WEAK
+                )
             )
         return found
 
     @property
     def undefined(self) -> list[str]:
         """The names that it needs from elsewhere."""
-        return sorted({symbol.name for symbol in self.symbols if symbol.section == 0 and symbol.name})
+        return sorted({one.name for one in self.symbols if one.section == 0 and one.name and not one.is_weak})
 
     @property
     def code_bytes(self) -> int:

@@ -63,9 +63,6 @@ int write_file(const char *name, const void *data, size_t size) {
   return moved(WRITE, opened(name, WRITE_BYTES), data, size);
 }
 
-/* Nothing is thrown: without this, tables for unwinding would bring the unwinder with them. */
-void __aeabi_unwind_cpp_pr0(void) {}
-
 void reset(void) {
 #if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
   *(volatile uint32_t *)0xE000ED88u |= 0xFu << 20; /* CPACR: coprocessors 10 and 11, floats and Helium */

@@ -70,7 +70,7 @@ def test_real(name, board):
 @pytest.mark.parametrize("board", ["m3", "m0plus"])
 @pytest.mark.parametrize("name", INTEGER)
 def test_integers_alone(name, board):
-    """A core without an FPU runs no library function of floating point."""
+    """A core without an FPU runs no library function of floating point, and none of C++'s."""
     boards.require()
     path = DATA / f"{name}.tflite" if name in BUNDLED else SHARED / f"{name}.tflite"
     if not path.exists():
@@ -80,6 +80,7 @@ def test_integers_alone(name, board):
         symbols = boards.firmware(module, boards.BOARDS[board], Path(folder)).symbols()
     floats = [name for name in symbols if name.startswith(("__aeabi_f", "__aeabi_d", "__aeabi_i2", "__aeabi_ui2"))]
     assert [name for name in floats if "div" not in name] == []
+    assert not any("unwind" in name.lower() for name in symbols), "tables for exceptions brought the unwinder"
 
 
 def _random(rng: np.random.Generator, spec: qnn_ext.TensorSpec) -> np.ndarray:

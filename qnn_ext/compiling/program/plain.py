@@ -23,6 +23,7 @@ from tvm.tirx.build import codegen_build
 
 from ...running.model import Layout
 from ...targets.backend import THREADS, threads_of
+from ...targets.elf import Object
 from ...targets.features import sharing_of
 from ...targets.names import description_of
 from ..workers import SYMBOL, exposed
@@ -96,6 +97,10 @@ def _in_llvm(text: str) -> str:
     return "".join(c if c.isprintable() and c not in '"\\' else "".join(f"\\{b:02x}" for b in c.encode()) for c in text)
 
 
+_UNWINDER = "__aeabi_unwind_cpp_pr0"
+"""What 32-bit ARM's tables for exceptions name, and what brings C++'s unwinder into a program; no code calls it."""
+
+
 def object_of(module: IRModule, target: Target) -> bytes:
     """The object file of flat functions."""
     passes, finish, _ = tirx.get_tir_pipeline(PIPELINE)
@@ -103,7 +108,7 @@ def object_of(module: IRModule, target: Target) -> bytes:
         lowered = finish()(passes(module))
         path = Path(folder) / "code.o"
         codegen_build(lowered, target).write_to_file(str(path), "o")
-        return path.read_bytes()
+        return Object(path.read_bytes()).without_need_of(_UNWINDER)
 
 
 def _exposed_function(params: Sequence[tirx.Var], body: Sequence[tirx.Stmt], symbol: str) -> tirx.PrimFunc:
