@@ -57,8 +57,21 @@ def embedding() -> Case:
     return Case("ONNX EmbedLayerNormalization QEmbedLayerNormalization", lambda: qnn_ext.from_onnx(proto), trials)
 
 
+def packed_embedding() -> Case:
+    """GatherBlockQuantized: rows of 16 values of 4 bits."""
+    table = {"packed": np.resize(BYTES, (4, 8)), "scales": np.float32([[0.1], [0.2], [0.3], [0.4]])}
+    node = graphs.node(
+        "GatherBlockQuantized", ["packed", "i", "scales"], ["y"], "rows", domain="com.microsoft", block_size=16
+    )
+    proto = graphs.model([node], [graphs.value("i", (3,), np.int64)], [graphs.value("y", (3, 16))], table, opset=21)
+    trials = [[hostile] for hostile in with_each(np.array([0, 2, 1], np.int64))]
+    # ONNX Runtime reads wherever the index points
+    return Case("ONNX GatherBlockQuantized", lambda: qnn_ext.from_onnx(proto), trials)
+
+
 def cases() -> Iterator[Case]:
     yield embedding()
+    yield packed_embedding()
     yield from indices()
     yield from arithmetic()
     yield from floats()
