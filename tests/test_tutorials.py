@@ -20,6 +20,27 @@ def test_tutorial(tutorial, tmp_path, environment):
     assert list(tmp_path.iterdir()) == [], "a tutorial leaves nothing behind"
 
 
+MODELS = ROOT.parent / "shared" / "models"
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("tutorial", ["19_microcontroller", "20_language_model"])
+def test_tutorial_with_a_trained_model(tutorial, tmp_path, environment):
+    """What it says when it is given the model that it is about."""
+    keywords, llm = MODELS / "tflite" / "kws_ref_model.tflite", MODELS / "llm"
+    if not (keywords.exists() and llm.exists()):
+        pytest.skip("../shared/models is not there")
+    with np.load(keywords.with_suffix(".npz")) as arrays:
+        np.save(tmp_path / "features.npy", arrays["input0_0"])
+    command = [sys.executable, ROOT / "tutorials" / f"{tutorial}.py"]
+    command += [keywords, tmp_path / "features.npy"] if tutorial == "19_microcontroller" else []
+    done = subprocess.run(
+        command, env=environment | {"LLM": str(llm)}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert any(words in done.stdout for words in ("heard: yes", "Once upon a time", "this tutorial needs"))
+
+
 def test_plots_are_drawn_in_pages_only(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tutorials"))
     import pictures

@@ -3,9 +3,9 @@
     python tutorials/19_microcontroller.py [KEYWORDS.tflite FEATURES.npy]
 
 From a .tflite to the printed word on a Cortex-M4, which QEMU emulates: a chip without an operating system, with less
-memory than a picture takes. The model of MLPerf Tiny for keywords is used if it is given, or lies in ../shared/models;
-otherwise the bundled one for handwritten digits, whose words are "zero" to "nine". Needed are qemu-system-arm and
-arm-none-eabi-gcc (`python -m scripts.emulators`).
+memory than a picture takes. Given the model of MLPerf Tiny for keywords, it hears one; otherwise it takes the bundled
+one for handwritten digits, whose words are "zero" to "nine". Needed are qemu-system-arm and arm-none-eabi-gcc
+(`python -m scripts.emulators`).
 """
 
 import shutil
@@ -20,7 +20,6 @@ import qnn_ext
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(qnn_ext.__file__).parent / "data"
-KEYWORDS = ROOT.parent / "shared" / "models" / "tflite" / "kws_ref_model.tflite"
 WORDS = ["down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes", "silence", "unknown"]
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -36,10 +35,6 @@ if not (shutil.which("qemu-system-arm") and shutil.which("arm-none-eabi-gcc")):
 if len(sys.argv) == 3:
     path, words = Path(sys.argv[1]), WORDS
     features = np.load(sys.argv[2])
-elif KEYWORDS.exists():
-    path, words = KEYWORDS, WORDS
-    with np.load(KEYWORDS.with_suffix(".npz")) as arrays:
-        features = arrays["input0_0"]
 else:
     path, words = DATA / "digits_cnn_int8.tflite", DIGITS
     with np.load(DATA / "digits_test.npz") as arrays:

@@ -1,6 +1,6 @@
-"""Tutorial 19: a language model writes a story.
+"""Tutorial 20: a language model writes a story.
 
-    python tutorials/20_language_model.py
+    LLM=FOLDER python tutorials/20_language_model.py
 
 A model of llama2.c, 260,000 parameters trained on TinyStories, becomes a PyTorch module with a static key-value cache
 (llama.py, beside this file), a program of torch.export, and a .qnn file that needs neither PyTorch nor a compiler. It
@@ -20,7 +20,7 @@ import qnn_ext
 from qnn_ext.generation import Generated, LanguageModel, Sampling, generate, load_tokenizer
 
 warnings.filterwarnings("ignore", category=FutureWarning)
-FOLDER = Path(os.environ.get("LLM", Path(__file__).parents[2] / "shared" / "models" / "llm"))
+FOLDER = Path(os.environ.get("LLM", "."))
 TRAINED = (FOLDER / "stories260K.bin").is_file()
 
 # 1. Read the checkpoint. The module's cache is a buffer, in which `index_copy_` replaces the rows of new tokens.
