@@ -78,7 +78,7 @@ def main() -> None:
 def _measured(model: str, board: str, sources: Path | None, folder: Path, plugin: Path) -> list[Row]:
     path = SHARED / f"{model}.tflite"
     module = qnn_ext.from_tflite(path, numerics="tflite")
-    with np.load(SHARED / f"{model}.npz") as arrays:
+    with np.load(SHARED / f"{model}.npz", allow_pickle=False) as arrays:
         inputs = [arrays[f"input0_{index}"] for index in range(len(module.inputs))]
         expected = arrays["ref0_0"]
     own = folder / f"{board}-{model}"

@@ -316,8 +316,16 @@ def _array(name: str, shape: tuple[int, ...], dtype: str, fill: str, rng: np.ran
     return np.full(shape, info.min if fill == "low" else info.max, dtype)
 
 
-def check(case: Case, rng: np.random.Generator, target: Target | None = None) -> None:
-    """Build the single call, by default for this machine; its result must equal the oracle's."""
+def compare(found: np.ndarray, wanted: np.ndarray, rtol: float, fill: str) -> None:
+    """Whether two results are equal, or no further apart than `rtol` of each value."""
+    if rtol:
+        np.testing.assert_allclose(found, wanted, rtol, err_msg=fill)
+    else:
+        np.testing.assert_array_equal(found, wanted, err_msg=fill)
+
+
+def check(case: Case, rng: np.random.Generator, target: Target | None = None, rtol: float = 0.0) -> None:
+    """Build the single call, by default for this machine; its result must equal the oracle's, but for `rtol`."""
     variables, call = case
     params = [var(*variable) for variable in variables]
     builder = relax.BlockBuilder()
@@ -337,4 +345,4 @@ def check(case: Case, rng: np.random.Generator, target: Target | None = None) ->
         for found, wanted in zip(results, expected, strict=True):
             actual = found.numpy()
             assert actual.dtype == wanted.dtype
-            np.testing.assert_array_equal(actual, wanted, err_msg=fill)
+            compare(actual, wanted, rtol, fill)

@@ -156,11 +156,11 @@ SAMPLES = {
     ),
     "value_range": ([("data", (3, 5), "float32")], op.value_range),
     "blockwise_dequantize": (
-        [("weight", (4, 9), "uint8"), ("scale", (4, 3), "float16"), ("zero_point", (4, 2), "uint8")],
+        [("weight", (4, 9), "uint8"), ("scale", (4, 3), "float16"), ("zero_points", (4, 2), "uint8")],
         lambda w, s, z: op.blockwise_dequantize(w, s, z, 17, "int4", 8),
     ),
     "blockwise_dense": (
-        [("data", (2, 17), "float32"), ("weight", (4, 9), "uint8"), ("scale", (4, 3), "uint16")],
+        [("pixels", (2, 17), "float32"), ("weight", (4, 9), "uint8"), ("scale", (4, 3), "float32")],
         lambda x, w, s: op.blockwise_dense(x, w, s, np.float32([[0.5, 1, 2]] * 4), "uint4", 8),
     ),
     "blockwise_dense_int8": (
@@ -195,3 +195,7 @@ SAMPLES = {
         for name in ("abs", "erf", "exp", "hardswish", "log", "neg", "rsqrt", "sigmoid", "sqrt", "tanh")
     },
 }
+
+SUMS_OF_FLOATS = {"blockwise_dense": 1e-5}
+"""Operators whose kernels add floats in another order -> by what part of a value the sample may differ. How far apart
+they may be by their definition is tested in tests/topi_int8/test_blockwise.py."""

@@ -15,7 +15,19 @@ from qnn_ext.topi_int8.strategy import why_generic
 from tests.cases.workloads import WORKLOADS
 
 WITHOUT_SSE2 = "i586"
-TARGETS = ("avx512_vnni", "avx_vnni", "x86-64", WITHOUT_SSE2, "graviton3", "rpi4", "armv7", "sm_61", "sm_80")
+TARGETS = (
+    "avx512_vnni",
+    "avx_vnni",
+    "x86-64",
+    WITHOUT_SSE2,
+    "graviton3",
+    "rpi4",
+    "armv7",
+    "cortex-m3",
+    "cortex-m4",
+    "sm_61",
+    "sm_80",
+)
 
 
 @cache

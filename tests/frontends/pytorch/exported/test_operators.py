@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qnn_ext import Interpreter
+from qnn_ext import Interpreter, build
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.pytorch.exported import from_exported_program
 
@@ -345,7 +345,7 @@ def test_refused(name):
         from_exported_program(torch.export.export(Call(function), (x,)))
 
 
-def test_a_buffer_that_changes_is_refused():
+def test_a_buffer_that_changes_is_a_state():
     class Counter(nn.Module):
         def __init__(self):
             super().__init__()
@@ -355,5 +355,6 @@ def test_a_buffer_that_changes_is_refused():
             self.count.add_(1)
             return x + self.count
 
-    with pytest.raises(UnsupportedOperatorError, match="count"):
-        from_exported_program(torch.export.export(Counter(), (torch.ones(3),)))
+    module = from_exported_program(torch.export.export(Counter(), (torch.ones(3),)))
+    engine = build(module)
+    assert [engine(np.zeros(3, np.float32))[0] for _ in range(2)] == [1, 2]
