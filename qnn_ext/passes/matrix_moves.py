@@ -1,8 +1,8 @@
 """Moves around a batch_matmul that its kernel absorbs: splitting heads, transposing an operand, merging heads again.
 
 The kernel reads its operands from where they are before the moves, and writes its result to where the moves would have
-put it. This is decided by tracing every element: rows of the first operand must stay contiguous and the second must
-have one contiguous axis; otherwise a copy is just as good.
+put it. This is decided by tracing every element: rows of the first operand must stay contiguous, along a single axis,
+and the second must have one contiguous axis; otherwise a copy is just as good.
 """
 
 from __future__ import annotations
@@ -97,8 +97,14 @@ def _in_place(graph: Regions, chain: list[int], position: int) -> bool:
 
     Rows must be equally spaced, with the same stride in every matrix, and so must neighbours in K; the first operand
     needs stride 1 along K, the second along K or along the rows.
+
+    The first operand's rows must also lie within the last axis of what is moved: an instruction reads several neighbours
+    in K, and `tensorize` refuses those that lie along two axes, as behind a rotary embedding that stacks pairs. Moves
+    keep every element once, so contiguous rows begin at multiples of K, and none crosses that axis if K divides it.
     """
     first = data_of(graph.bindings[chain[-1]].value)
+    if position == 0 and shape_of(first)[-1] % shape_of(graph.bindings[chain[0]].var)[-1]:
+        return False
     places = np.arange(int(np.prod(shape_of(first)))).reshape(shape_of(first))
     for index in reversed(chain):
         value = graph.bindings[index].value

@@ -206,3 +206,32 @@ def test_registers_are_spilled_to_aligned_addresses(rng, cpu, tile, register):
     spilled = [line for line in code if register in line and "rsp" in line and "vmov" in line]
     assert spilled, "nothing is spilled: the test needs a larger tile"
     assert not [line for line in spilled if "vmovu" in line]
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size", "length"), [(8, 4, 8, 512), (2, 2, 12, 37), (6, 2, 10, 9), (3, 1, 6, 19)]
+)
+def test_attention_over_a_cache(rng, heads, kv_heads, size, length, rows, cpu, caplog):
+    """A query whose pairs of neighbours were rotated, stacked and merged again; `rows` are tokens at once. The merging
+    is no part of the kernel of the scores: their sums would run along two axes."""
+    group = heads // kv_heads * rows
+    pairs = rng.standard_normal((1, heads, rows, size // 2, 2)).astype(np.float32)
+    keys, values = (rng.standard_normal((1, kv_heads, length, size)).astype(np.float32) for _ in range(2))
+
+    def scores(emit, pairs, keys):
+        rotated = emit(relax.op.negative(pairs))
+        query = emit(relax.op.reshape(rotated, [1, kv_heads, group, size]))
+        return emit(relax.op.matmul(query, emit(relax.op.permute_dims(keys, [0, 1, 3, 2]))))
+
+    def mixed(emit, weights, values):
+        flat = emit(relax.op.reshape(emit(relax.op.abs(weights)), [kv_heads, group, length]))
+        return emit(relax.op.matmul(flat, emit(relax.op.reshape(values, [kv_heads, length, size]))))
+
+    query = np.abs(pairs).reshape(1, kv_heads, group, size).astype(np.float64)
+    compare(scores, [pairs, keys], size, query @ np.abs(keys).swapaxes(-1, -2), cpu)
+    weights = rng.standard_normal((1, heads, rows, length)).astype(np.float32)
+    absolute = np.abs(weights).reshape(kv_heads, group, length).astype(np.float64)
+    compare(mixed, [weights, values], length, absolute @ np.abs(values[0]), cpu)
+    assert not [record for record in caplog.records if "does not apply" in record.message]
