@@ -65,8 +65,9 @@ def main() -> None:
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-DAPI=1", COUNTER, "-o", plugin], check=True)
         for board in options.boards:
             for model in options.models:
-                rows += _measured(model, board, options.peer, Path(name), plugin)
-                out.print(_table(rows[-2:]))
+                measured = _measured(model, board, options.peer, Path(name), plugin)
+                rows += measured
+                out.print(_table(measured))
     out.print(_table(rows))
     if options.peer is None or peer.missing(options.peer):
         reason = "--peer was not given" if options.peer is None else peer.missing(options.peer)

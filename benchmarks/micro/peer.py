@@ -2,7 +2,9 @@
 
     tflite-micro/ cmsis-nn/ flatbuffers/ gemmlowp/     checkouts of these projects on GitHub
 
-They are not part of this project; without them the table has no such rows.
+They are not part of this project; without them the table has no such rows. FlatBuffers has to be the version that
+TFLite Micro's schema names. The options of the compiler are those of TFLite Micro's release build, and int8 operators
+bring no kernels of other types, as its documentation advises.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ ARENA = 192 << 10
 """More bytes than any of the models takes; what it takes the interpreter reports."""
 
 OPERATORS = {
-    "CONV_2D": ("AddConv2D", "conv"),
-    "DEPTHWISE_CONV_2D": ("AddDepthwiseConv2D", "depthwise_conv"),
-    "FULLY_CONNECTED": ("AddFullyConnected", "fully_connected"),
-    "AVERAGE_POOL_2D": ("AddAveragePool2D", "pooling"),
-    "MAX_POOL_2D": ("AddMaxPool2D", "pooling"),
-    "SOFTMAX": ("AddSoftmax", "softmax"),
-    "ADD": ("AddAdd", "add"),
-    "RESHAPE": ("AddReshape", "reshape"),
-    "QUANTIZE": ("AddQuantize", "quantize"),
-    "DEQUANTIZE": ("AddDequantize", "dequantize"),
+    "CONV_2D": ("AddConv2D(tflite::Register_CONV_2D_INT8())", "conv"),
+    "DEPTHWISE_CONV_2D": ("AddDepthwiseConv2D(tflite::Register_DEPTHWISE_CONV_2D_INT8())", "depthwise_conv"),
+    "FULLY_CONNECTED": ("AddFullyConnected(tflite::Register_FULLY_CONNECTED_INT8())", "fully_connected"),
+    "AVERAGE_POOL_2D": ("AddAveragePool2D(tflite::Register_AVERAGE_POOL_2D_INT8())", "pooling"),
+    "MAX_POOL_2D": ("AddMaxPool2D(tflite::Register_MAX_POOL_2D_INT8())", "pooling"),
+    "SOFTMAX": ("AddSoftmax(tflite::Register_SOFTMAX_INT8())", "softmax"),
+    "ADD": ("AddAdd(tflite::Register_ADD_INT8())", "add"),
+    "RESHAPE": ("AddReshape()", "reshape"),
+    "QUANTIZE": ("AddQuantize()", "quantize"),
+    "DEQUANTIZE": ("AddDequantize()", "dequantize"),
 }
 """What adds an operator to the resolver, and the stem of its kernel's files."""
 
@@ -94,9 +96,10 @@ def options(sources: Path, board: Board, folder: Path) -> list[str]:
     """The compiler's options for a file of C++."""
     includes = [sources / "tflite-micro", sources / "cmsis-nn", sources / "cmsis-nn" / "Include", folder / "stub"]
     includes += [sources / "flatbuffers" / "include", sources / "gemmlowp", boards.HERE]
-    machine = [f"-mcpu={board.cpu}", "-mthumb", f"-mfloat-abi={'hard' if board.hard else 'soft'}", "-O2", "-w"]
-    sections = ["-ffunction-sections", "-fdata-sections", "-DTF_LITE_STATIC_MEMORY", "-DTF_LITE_STRIP_ERROR_STRINGS"]
-    return [*machine, *sections, "-DCMSIS_NN", *(f"-I{path}" for path in includes)]
+    machine = [f"-mcpu={board.cpu}", "-mthumb", f"-mfloat-abi={'hard' if board.hard else 'soft'}", "-w"]
+    sections = ["-ffunction-sections", "-fdata-sections", "-fsigned-char"]
+    release = ["-DNDEBUG", "-DTF_LITE_STATIC_MEMORY", "-DTF_LITE_STRIP_ERROR_STRINGS", "-DCMSIS_NN"]
+    return [*machine, *sections, *release, *(f"-I{path}" for path in includes)]
 
 
 _CPP = ["-std=c++17", "-fno-rtti", "-fno-exceptions", "-fno-threadsafe-statics", "-fno-unwind-tables", "-nostdlib"]
@@ -108,8 +111,9 @@ def _object(item: tuple[int, Path], sources: Path, board: Board, folder: Path) -
     if output.exists():
         return output
     language = _CPP if file.suffix == ".cc" else ["-std=c99"]
+    level = "-O2" if file.is_relative_to(sources / "cmsis-nn") or "micro/kernels" in file.as_posix() else "-Os"
     command = ["arm-none-eabi-g++" if file.suffix == ".cc" else "arm-none-eabi-gcc", *options(sources, board, folder)]
-    done = subprocess.run([*command, *language, "-c", file, "-o", output], capture_output=True, text=True)
+    done = subprocess.run([*command, *language, level, "-c", file, "-o", output], capture_output=True, text=True)
     if done.returncode:
         raise boards.BoardError(f"{file}: {done.stderr[-2000:]}")
     return output
@@ -129,15 +133,15 @@ def link(
     (folder / "model.s").write_text(
         f'.section .rodata\n.global model_data\n.balign 16\nmodel_data: .incbin "{model}"\n'
     )
-    added = " ".join(f"resolver.{OPERATORS[operator][0]}();" for operator in operators)
+    added = " ".join(f"resolver.{OPERATORS[operator][0]};" for operator in operators)
     memory = {"FLASH": board.flash[0], "FLASH_SIZE": board.flash[1], "RAM": board.ram[0], "RAM_SIZE": board.ram[1]}
     places = ",".join(f"--defsym={name}={value}" for name, value in memory.items())
     start, main, program = folder / "start.o", folder / "peer_main.o", folder / f"peer{calls}.elf"
     arguments = options(sources, board, built)
     definitions = [f"-DOPERATORS={added}", f"-DARENA={ARENA}", f"-DCALLS={calls}"]
     steps = [
-        ["arm-none-eabi-gcc", *arguments, "-ffreestanding", "-c", boards.HERE / "start.c", "-o", start],
-        ["arm-none-eabi-g++", *arguments, *_CPP[:-1], *definitions, "-c", HERE / "peer.cc", "-o", main],
+        ["arm-none-eabi-gcc", *arguments, "-O2", "-ffreestanding", "-c", boards.HERE / "start.c", "-o", start],
+        ["arm-none-eabi-g++", *arguments, *_CPP[:-1], "-O2", *definitions, "-c", HERE / "peer.cc", "-o", main],
         ["arm-none-eabi-g++", *arguments, "-nostartfiles", main, start, folder / "model.s", library]
         + [
             "-T",
