@@ -98,12 +98,12 @@ def _in_place(graph: Regions, chain: list[int], position: int) -> bool:
     Rows must be equally spaced, with the same stride in every matrix, and so must neighbours in K; the first operand
     needs stride 1 along K, the second along K or along the rows.
 
-    The first operand's rows must also lie within the last axis of what is moved: an instruction reads several neighbours
+    The first operand's rows must also lie within the last axis of what is moved: instructions read several neighbours
     in K, and `tensorize` refuses those that lie along two axes, as behind a rotary embedding that stacks pairs. Moves
     keep every element once, so contiguous rows begin at multiples of K, and none crosses that axis if K divides it.
     """
-    first = data_of(graph.bindings[chain[-1]].value)
-    if position == 0 and shape_of(first)[-1] % shape_of(graph.bindings[chain[0]].var)[-1]:
+    first, length = data_of(graph.bindings[chain[-1]].value), shape_of(graph.bindings[chain[0]].var)[-1]
+    if position == 0 and length > 1 and shape_of(first)[-1] % length:
         return False
     places = np.arange(int(np.prod(shape_of(first)))).reshape(shape_of(first))
     for index in reversed(chain):
