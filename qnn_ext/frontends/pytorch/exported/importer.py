@@ -66,6 +66,7 @@ class ProgramImporter:
         self._tvm.env = self._values
         self._tvm.block_builder = self.assembly.builder
         _refuse_training(program, source)
+        self._names = _user_inputs(program)  # which decompositions of a program read from a file do not keep
         self.program = prepared(program, source, self._is_supported)
 
     # ---- what converters use -------------------------------------------------------------------------------------
@@ -252,9 +253,10 @@ class ProgramImporter:
         mutated = self.program.graph_signature.buffers_to_mutate.values()
         self._states: dict[str, State] = {}
         state = {**self.program.state_dict, **self.program.constants}
+        names = iter(self._names)
         for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
             if spec.kind == InputKind.USER_INPUT:
-                self._bind_user_input(node, spec, specs)
+                self._bind_user_input(node, next(names), spec, specs)
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 if spec.target not in state:
                     raise ModelFormatError(f"{self.source}: the program lacks the value of '{spec.target}'")
@@ -280,24 +282,24 @@ class ProgramImporter:
         self._states[name] = State(name, initial.detach().numpy().copy())
         self._values[node] = self.assembly.state(initial.shape, dtype_name(initial.dtype))
 
-    def _bind_user_input(self, node: fx.Node, spec: InputSpec, specs: list[TensorSpec]) -> None:
+    def _bind_user_input(self, node: fx.Node, name: str, spec: InputSpec, specs: list[TensorSpec]) -> None:
         if isinstance(spec.arg, ConstantArgument):
             self._values[node] = spec.arg.value
             return
         if not isinstance(spec.arg, TensorArgument):
             raise UnsupportedOperatorError(
-                f"{self.source}: input '{node.name}' is not a tensor; export with a constant in its place"
+                f"{self.source}: input '{name}' is not a tensor; export with a constant in its place"
             )
-        if node.name in self.constants:
+        if name in self.constants:
             declared = node.meta["val"]
             dims = [dim if isinstance(dim, int) else None for dim in declared.shape]
-            value = bound_value(node.name, self.constants[node.name], dtype_name(declared.dtype), dims)
+            value = bound_value(name, self.constants[name], dtype_name(declared.dtype), dims)
             self._values.tensors[node] = torch.from_numpy(value)
-            self._bound.append(node.name)
+            self._bound.append(name)
             return
-        shape = self._input_shape(node.name, node.meta["val"])
-        tensor = TensorSpec(node.name, shape, dtype_name(node.meta["val"].dtype))
-        self._values[node] = self.assembly.input(node.name, shape, tensor.dtype)
+        shape = self._input_shape(name, node.meta["val"])
+        tensor = TensorSpec(name, shape, dtype_name(node.meta["val"].dtype))
+        self._values[node] = self.assembly.input(name, shape, tensor.dtype)
         specs.append(tensor)
 
     def _input_shape(self, name: str, declared: torch.Tensor) -> tuple[int, ...]:
@@ -459,3 +461,10 @@ def _check_result(value: Any, declared: Any) -> None:
     if not fits or dtype != dtype_name(declared.dtype):
         expected = f"{dtype_name(declared.dtype)} {tuple(declared.shape)}"
         raise UnsupportedOperatorError(f"the result is {dtype} {shape}, but the program declares {expected}")
+
+
+def _user_inputs(program: torch.export.ExportedProgram) -> list[str]:
+    """The names of the inputs that are neither parameters nor buffers."""
+    placeholders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
+    specs = program.graph_signature.input_specs
+    return [name for name, spec in zip(placeholders, specs, strict=False) if spec.kind == InputKind.USER_INPUT]

@@ -122,3 +122,11 @@ def test_an_input_changed_in_place():
     program = torch.export.export(Model(), (torch.ones(3),))
     with pytest.raises(UnsupportedOperatorError, match=r"changes its input 'x' in place; .*register_buffer"):
         qnn_ext.from_pytorch(program)
+
+
+def test_a_saved_program_keeps_the_names_of_its_inputs(tmp_path):
+    arguments = torch.ones(1, 2, 2, 4), torch.tensor([1, 3])
+    program = torch.export.export(Cache(index_put), arguments)
+    torch.export.save(program, tmp_path / "cache.pt2")
+    for model in (program, tmp_path / "cache.pt2"):
+        assert [spec.name for spec in qnn_ext.from_pytorch(model).inputs] == ["x", "at"]
