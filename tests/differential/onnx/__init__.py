@@ -36,7 +36,13 @@ BlackmanWindow Col2Im DFT FusedConv FusedGemm HammingWindow HannWindow LpNormali
 STFT
 """
 RECURRENT = "tests/frontends/onnx/test_recurrent.py draws its options and compares it with ONNX Runtime, with bounds"
+CACHED = (
+    "tests/frontends/onnx/test_cached_attention.py draws its options and compares it with ONNX Runtime, with bounds"
+)
+PACKED = "tests/frontends/onnx/test_microsoft_nbits.py compares it with ONNX Runtime"
 EXCLUDED = {
+    **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
+    "GatherBlockQuantized": PACKED,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),
     **dict.fromkeys(FLOATS.split(), FLOAT),
     **dict.fromkeys(OLDS.split(), OLD),
