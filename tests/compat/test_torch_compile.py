@@ -175,7 +175,7 @@ def test_refused(name):
 def test_statistics_of_a_training_module_are_refused():
     with (
         torch.no_grad(),
-        pytest.raises(UnsupportedOperatorError, match="in training mode .*; export the model in eval mode"),
+        pytest.raises(UnsupportedOperatorError, match=r"in training mode .*; export the model in eval mode"),
     ):
         torch.compile(Mlp(), backend=backend)(torch.randn(2, 4))
 
