@@ -253,10 +253,10 @@ class ProgramImporter:
         mutated = self.program.graph_signature.buffers_to_mutate.values()
         self._states: dict[str, State] = {}
         state = {**self.program.state_dict, **self.program.constants}
-        names = iter(self._names)
+        user_inputs = iter(self._names)
         for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
             if spec.kind == InputKind.USER_INPUT:
-                self._bind_user_input(node, next(names), spec, specs)
+                self._bind_user_input(node, next(user_inputs), spec, specs)
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 if spec.target not in state:
                     raise ModelFormatError(f"{self.source}: the program lacks the value of '{spec.target}'")
