@@ -1,30 +1,39 @@
-"""Float convolutions of 3 × 3 at every position by Winograd's F(4 × 4, 3 × 3), where that is predicted to be faster.
+"""Convolutions of 3 × 3 at every position by Winograd's algorithm, where that is predicted to be faster.
 
     conv2d_accumulate(data, weight)  →  winograd_results(conv2d_accumulate(winograd_data(data), transformed weight))
 
-The product in between is a convolution of 1 × 1 in 36 groups and has the kernels of all others. It takes a quarter of
-the multiply-adds or a little more, where tiles reach beyond the result; weights take four times the memory.
-`numerics/winograd.py` has the matrices, and how far results are from exact sums.
+The product in between is a convolution of 1 × 1 with a group for each product of a tile, and has the kernels of all
+others. `numerics/winograd.py` has the matrices.
 
-Only float32, by constant weights, where the target has an instruction for the product. Operands in 16 bits would lose
+float32 takes F(4 × 4): a quarter of the multiply-adds or a little more, where tiles reach beyond the result; weights
+take four times the memory, and results are as far from exact sums as that module says. Operands in 16 bits would lose
 more than they have left.
+
+8-bit integers take F(2 × 2): four of nine multiply-adds, of 16 bits, and exact results. That gains on CPUs which
+multiply 16 bits in any case: x86 without VNNI, ARM without dot products.
 """
 
 from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 from tvm import IRModule, relax
 from tvm.target import Target
 
 from .. import op as qnn
-from ..numerics.winograd import PRODUCTS, WINDOW, tiles, transformed_weight
+from ..numerics.winograd import FLOATS, INTEGERS, WINDOW, Form, is_exact
 from ..op.arguments import factors_of
 from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..op.winograd import result_size
+from ..qparams import dtype_range
 from ..targets.features import backend_of
+from ..topi_int8 import candidates
 from ..topi_int8.generic.winograd import LANES, lanes_of
-from .float_products import FLOAT, is_fast
+from ..topi_int8.strategy import Implementation
+from ..topi_int8.workload import Conv2dWorkload
+from .float_products import is_fast
+from .lower import workload_of
 from .rewrite import Emit, op_name, rewrite
 
 REUSE = 12
@@ -32,17 +41,19 @@ REUSE = 12
 one core of a server reads 30 to 40 GB/s and does 60 to 130 multiply-adds a nanosecond."""
 
 TRANSFORM = 10
-"""What an element of transformed data or products costs, in multiply-adds: four operations on it, and a store and a
-load that go through the L2 or L3 cache."""
+"""What an element of transformed data or products costs, in multiply-adds of floats: four operations on it, and a store
+and a load that go through the L2 or L3 cache."""
+
+INTEGER_TRANSFORM = 4.0
+"""The same for a vector of products or of twice as many data, in units of a tile's predicted cost."""
 
 GAIN = 1.2
-"""How many times faster it must be predicted to be: it takes memory for weights, and its error is larger."""
+"""How many times faster it must be predicted to be: it takes memory for weights, and the error of floats is larger."""
 
 
 def winograd(mod: IRModule, target: Target) -> IRModule:
-    """`mod` with the float convolutions that gain by it in Winograd's form."""
-    backend = backend_of(target)
-    if backend.grid or not backend.float_products:
+    """`mod` with the convolutions that gain by it in Winograd's form."""
+    if backend_of(target).grid:
         return mod
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
@@ -54,34 +65,75 @@ def winograd(mod: IRModule, target: Target) -> IRModule:
 def _rewritten(call: relax.Call, target: Target, emit: Emit) -> relax.Expr | None:
     data, weight = factors_of(call)
     known, attributes = constant_value(weight), call_attributes(call)
-    dtypes = {str(value.ty.dtype) for value in (data, weight)}
-    if known is None or dtypes != {FLOAT} or known.shape[1:3] != (WINDOW, WINDOW) or attributes["groups"] != 1:
+    if known is None or known.shape[1:3] != (WINDOW, WINDOW) or attributes["groups"] != 1:
         return None
     if any(step != 1 for step in (*attributes["strides"], *attributes["dilation"])):
         return None
-    n, height, width, _ = shape_of(data)
-    size = result_size((height, width), attributes["padding"])
-    outputs, _, _, inputs = known.shape
-    if predicted_gain(n, size, inputs, outputs) < GAIN:
+    form = _form(str(data.ty.dtype), known, str(attributes["out_dtype"]))
+    if form is None:
         return None
-    probe = relax.Var("x", relax.TensorType([n, tiles(size[0]), tiles(size[1]), PRODUCTS * inputs], FLOAT))
-    stored = constant(transformed_weight(known))
-    if not is_fast(_product(probe, stored), target):
+    size = result_size(shape_of(data)[1:3], attributes["padding"])
+    tiles = (shape_of(data)[0], *map(form.tiles, size))
+    stored = constant(form.transformed_weight(known))
+    inputs = known.shape[-1]
+    probe = relax.Var("x", relax.TensorType([*tiles, form.tile_products * inputs], form.dtypes[1]))
+    if _gain(call, _product(probe, stored, form), form, tiles, size, target) < GAIN:
         return None
-    transformed = emit(qnn.winograd_data(data, attributes["padding"]))
-    return emit(qnn.winograd_results(emit(_product(transformed, stored)), size))  # itself: all three get its name
+    transformed = emit(qnn.winograd_data(data, attributes["padding"], attributes["pad_value"]))
+    return emit(qnn.winograd_results(emit(_product(transformed, stored, form)), size))  # all three get its name
 
 
-def _product(data: relax.Expr, weight: relax.Expr) -> relax.Call:
-    return qnn.conv2d_accumulate(data, weight, groups=PRODUCTS, out_dtype=FLOAT)
+def _form(data_dtype: str, weight: np.ndarray, out_dtype: str) -> Form | None:
+    """The form that computes a convolution; None: none does, or not exactly enough."""
+    if data_dtype in FLOATS.dtypes[0]:
+        return FLOATS if str(weight.dtype) == data_dtype else None
+    if data_dtype not in INTEGERS.dtypes[0] or out_dtype != INTEGERS.dtypes[2] or weight.dtype.itemsize != 1:
+        return None
+    return INTEGERS if is_exact(weight, max(map(abs, dtype_range(data_dtype)))) else None
+
+
+def _product(data: relax.Expr, weight: relax.Expr, form: Form) -> relax.Call:
+    return qnn.conv2d_accumulate(data, weight, groups=form.tile_products, out_dtype=form.dtypes[2])
+
+
+def _gain(
+    call: relax.Call, product: relax.Call, form: Form, tiles: tuple[int, int, int], size: tuple[int, int], target: Target
+) -> float:
+    """How many times faster the form is predicted to compute a convolution."""
+    outputs, _, _, inputs = shape_of(factors_of(call)[1])
+    if form is FLOATS:
+        return predicted_gain(tiles[0], size, inputs, outputs) if is_fast(product, target) else 0.0
+    workloads = workload_of(call, target), workload_of(product, target)
+    first, second = (candidates(workload, target)[0] for workload in workloads)
+    if first.tiles is None or second.tiles is None or not _are_comparable(first, second, target):
+        return 0.0
+    direct, transformed = (_cost(item, workload) for item, workload in zip((first, second), workloads, strict=True))
+    count = prod(tiles)
+    moved = INTEGERS.tile_products * count * (inputs / 2 + outputs)
+    transformed *= max(count, REUSE) / count
+    return direct / (transformed + INTEGER_TRANSFORM * moved)
+
+
+def _are_comparable(first: Implementation, second: Implementation, target: Target) -> bool:
+    """Whether predicted costs of two implementations can be compared: where they count instructions, or are those of
+    one instruction."""
+    return backend_of(target).counts or first.name == second.name
+
+
+def _cost(implementation: Implementation, workload: Conv2dWorkload) -> float:
+    """The predicted cost of a convolution with an instruction, times the lanes of a vector."""
+    assert implementation.tiles is not None
+    results = workload.batch * workload.out_height * workload.out_width * workload.out_channels
+    return min(implementation.tiles(workload).values()) * results
 
 
 def predicted_gain(batch: int, size: tuple[int, int], inputs: int, outputs: int) -> float:
-    """How many times faster a convolution with results of this size is; 0 if its channels do not make vectors."""
+    """How many times faster a convolution of floats with results of this size is; 0 if its channels do not make
+    vectors."""
     vectors = lanes_of(inputs), lanes_of(outputs)
     if min(vectors) < LANES[-1]:
         return 0.0
-    count = batch * tiles(size[0]) * tiles(size[1])
+    count = batch * FLOATS.tiles(size[0]) * FLOATS.tiles(size[1])
     moved = sum(channels * LANES[0] / lanes for channels, lanes in zip((inputs, outputs), vectors, strict=True))
-    whole = PRODUCTS * (max(count, REUSE) * inputs * outputs + TRANSFORM * count * moved)
+    whole = FLOATS.tile_products * (max(count, REUSE) * inputs * outputs + TRANSFORM * count * moved)
     return WINDOW**2 * batch * prod(size) * inputs * outputs / whole

@@ -159,7 +159,7 @@ class DotInstruction:
     def operand_dtypes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The dtypes of activations and of weights that it computes."""
         if self.data_dtype == "int16":
-            return ("uint8", "int8", "int16"), ("uint8", "int8")
+            return ("uint8", "int8", "int16"), ("uint8", "int8", "int16")
         return (self.data_dtype,), (self.weight_dtype,)
 
     def pads(self, run: int) -> str | None:

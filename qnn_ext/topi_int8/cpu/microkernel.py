@@ -44,6 +44,11 @@ come."""
 FAR_FLOATS = 0.1
 """The same for floats, of which a register takes part in one multiply-add for each pixel: of two tiles of equal size,
 the one with fewer weights is 1.03 times as fast, and 1.2 times if the panel is larger than L2."""
+ISSUED = 0.188
+"""For an instruction of a loop over k whose products a second instruction adds (vpmaddwd, vpaddd): twice as many
+instructions for a tile are limited by how many a core issues, not by a port. Measured on Zen 3."""
+AROUND_PRODUCTS = 4
+"""Instructions of that loop besides products and loads: count, branch, addresses."""
 COPIED_STEP = 0.1
 """To copy the activations that a dot product reads."""
 RAGGED_EPILOGUE = 40
@@ -221,9 +226,11 @@ def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float
     sees the next tiles' chains.
     """
     pixels = tile.rows * tile.columns
-    dots = pixels * tile.blocks * (1 if instruction.accumulates else 2)
+    dots = pixels * tile.blocks
     panel = domain.steps * tile.blocks * instruction.vector_bytes
     weights, far = (tile.blocks, 0.0) if panel <= PANEL_BYTES else (2 * tile.blocks, FAR_LOAD * tile.blocks)
+    if not instruction.accumulates:
+        return max(ISSUED * (instruction.instructions(pixels, tile.blocks) + AROUND_PRODUCTS), far) / dots
     latency, overhead, is_float = float(DOT_LATENCY), LOOP_OVERHEAD, instruction.sum_dtype == "float32"
     stay = domain.rows * domain.columns > pixels and domain.steps * tile.blocks + dots < instruction.registers
     if stay and domain.steps * (dots + pixels) <= UNROLLED:

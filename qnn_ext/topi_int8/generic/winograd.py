@@ -11,7 +11,9 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ...numerics.winograd import RESULTS, SIZE, Numbers, transformed_data, transformed_products
+from ...numerics.winograd import Form, Numbers
+from ...numerics.winograd import Transform as FormTransform
+from ...op.winograd import form_for_data, form_for_products
 from ...targets.features import current_backend
 from .elementwise import Constants, Expr, Operand
 from .nest import nest
@@ -30,44 +32,47 @@ def lanes_of(channels: int) -> int:
 
 @stages("qnn.winograd_data")
 def _winograd_data(
-    constants: Constants, shape: tuple[int, ...], data: Operand, *, padding: tuple[int, ...]
+    constants: Constants, shape: tuple[int, ...], data: Operand, *, padding: tuple[int, ...], pad_value: int
 ) -> te.Tensor:
     source = data.tensor if data.tensor is not None else constants.add(data.value)
-    body = partial(_data_nest, shape=shape, padding=padding)
-    return nest(shape, [source], body, dtype="float32", name="winograd_data")
+    form = form_for_data(data.dtype)
+    body = partial(_data_nest, shape=shape, form=form, padding=padding, pad_value=pad_value)
+    return nest(shape, [source], body, dtype=form.dtypes[1], name="winograd_data")
 
 
-def _data_nest(ins: list[Any], outs: list[Any], shape: tuple[int, ...], padding: tuple[int, ...]) -> Any:
+def _data_nest(
+    ins: list[Any], outs: list[Any], shape: tuple[int, ...], form: Form, padding: tuple[int, ...], pad_value: int
+) -> Any:
     data, result = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
     _, height, width, channels = map(int, ins[0].shape)
     rows, columns = shape[1:3]
-    lanes = lanes_of(channels)
-    transform = _transform(transformed_data, lanes)
-    zero = _constant(0.0, lanes)
+    lanes, dtype, size = lanes_of(channels), form.dtypes[1], form.size
+    transform = _transform(form.data, dtype, lanes)
+    outside = _each(tirx.const(pad_value, dtype), lanes)
     with IRBuilder() as builder, _loop(shape)(0, shape[0] * rows) as line:
         image, row = line // rows, line % rows
-        down = [_position(row, k, padding[0], height, rows) for k in range(SIZE)]
+        down = [_position(form, row, k, padding[0], height, rows) for k in range(size)]
         with T.serial(0, columns) as column, T.serial(0, channels // lanes) as block:
-            across = [_position(column, k, padding[1], width, columns) for k in range(SIZE)]
+            across = [_position(form, column, k, padding[1], width, columns) for k in range(size)]
 
             def element(k: int, j: int) -> Expr:
                 (y, y_inside), (x, x_inside) = down[k], across[j]
-                value = data[image, y, x, _channels(block * lanes, lanes)]
+                value = _as(dtype, data[image, y, x, _channels(block * lanes, lanes)], lanes)
                 inside = [check for check in (y_inside, x_inside) if check is not None]
-                return tirx.Select(_each(tirx.all(*inside), lanes), value, zero) if inside else value
+                return tirx.Select(_each(tirx.all(*inside), lanes), value, outside) if inside else value
 
-            halves = [transform([element(k, j) for k in range(SIZE)]) for j in range(SIZE)]
-            for i in range(SIZE):
+            halves = [transform([element(k, j) for k in range(size)]) for j in range(size)]
+            for i in range(size):
                 for j, value in enumerate(transform([half[i] for half in halves])):
-                    start = (i * SIZE + j) * channels + block * lanes
+                    start = (i * size + j) * channels + block * lanes
                     result[image, row, column, _channels(start, lanes)] = value
     return builder.get()
 
 
-def _position(tile: Expr, k: int, before: int, size: int, tiles: int) -> tuple[Expr, Expr | None]:
+def _position(form: Form, tile: Expr, k: int, before: int, size: int, tiles: int) -> tuple[Expr, Expr | None]:
     """Where element k of a tile lies along an axis, moved inside it, and whether it was there: None if always."""
-    position = tile * RESULTS + (k - before)
-    last = (tiles - 1) * RESULTS + k - before
+    position = tile * form.results + (k - before)
+    last = (tiles - 1) * form.results + k - before
     low, high = k < before, last >= size
     checks = [*([position >= 0] if low else []), *([position < size] if high else [])]
     if not checks:
@@ -81,34 +86,37 @@ def _winograd_results(
     constants: Constants, shape: tuple[int, ...], data: Operand, *, size: tuple[int, ...]
 ) -> te.Tensor:
     source = data.tensor if data.tensor is not None else constants.add(data.value)
-    return nest(shape, [source], partial(_results_nest, shape=shape), dtype="float32", name="winograd_results")
+    form = form_for_products(data.dtype)
+    body = partial(_results_nest, shape=shape, form=form)
+    return nest(shape, [source], body, dtype=data.dtype, name="winograd_results")
 
 
-def _results_nest(ins: list[Any], outs: list[Any], shape: tuple[int, ...]) -> Any:
+def _results_nest(ins: list[Any], outs: list[Any], shape: tuple[int, ...], form: Form) -> Any:
     data, result = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
     _, rows, columns, _ = map(int, ins[0].shape)
     _, height, width, channels = shape
-    lanes = lanes_of(channels)
-    transform = _transform(transformed_products, lanes)
+    lanes, size = lanes_of(channels), form.size
+    transform = _transform(form.products, form.dtypes[2], lanes)
     with IRBuilder() as builder, _loop(map(int, ins[0].shape))(0, shape[0] * rows) as line:
         image, row = line // rows, line % rows
         with T.serial(0, columns) as column, T.serial(0, channels // lanes) as block:
 
             def element(k: int, j: int) -> Expr:
-                start = (k * SIZE + j) * channels + block * lanes
+                start = (k * size + j) * channels + block * lanes
                 return data[image, row, column, _channels(start, lanes)]
 
-            halves = [transform([element(k, j) for k in range(SIZE)]) for j in range(SIZE)]
-            for i in range(RESULTS):
+            halves = [transform([element(k, j) for k in range(size)]) for j in range(size)]
+            for i in range(form.results):
                 for j, value in enumerate(transform([half[i] for half in halves])):
-                    y, x = row * RESULTS + i, column * RESULTS + j
-                    checks = [y < height] if (rows - 1) * RESULTS + i >= height else []
-                    checks += [x < width] if (columns - 1) * RESULTS + j >= width else []
+                    y, x = row * form.results + i, column * form.results + j
+                    final = value >> _each(tirx.const(form.shift, "int32"), lanes) if form.shift else value
+                    checks = [y < height] if (rows - 1) * form.results + i >= height else []
+                    checks += [x < width] if (columns - 1) * form.results + j >= width else []
                     if checks:
                         with T.If(tirx.all(*checks)), T.Then():
-                            result[image, y, x, _channels(block * lanes, lanes)] = value
+                            result[image, y, x, _channels(block * lanes, lanes)] = final
                     else:
-                        result[image, y, x, _channels(block * lanes, lanes)] = value
+                        result[image, y, x, _channels(block * lanes, lanes)] = final
     return builder.get()
 
 
@@ -117,13 +125,13 @@ def _loop(shape: Any) -> Any:
     return T.parallel if prod(shape) >= current_backend().sharing.moved_elements else T.serial
 
 
-def _transform(function: Callable[[list[Expr], Numbers], list[Expr]], lanes: int) -> Transform:
+def _transform(function: FormTransform, dtype: str, lanes: int) -> Transform:
     """`function` of vectors, each operand and each result bound to a variable."""
 
     def fma(a: Expr, b: Expr, c: Expr) -> Expr:
         return tirx.call_llvm_pure_intrin(f"float32x{lanes}" if lanes > 1 else "float32", "llvm.fma", a, b, c)
 
-    numbers = Numbers(partial(_constant, lanes=lanes), fma)
+    numbers = Numbers(lambda value: _each(tirx.const(value, dtype), lanes), fma)
 
     def apply(values: list[Expr]) -> list[Expr]:
         return [T.bind(value) for value in function([T.bind(value) for value in values], numbers)]
@@ -131,8 +139,9 @@ def _transform(function: Callable[[list[Expr], Numbers], list[Expr]], lanes: int
     return apply
 
 
-def _constant(value: float, lanes: int) -> Expr:
-    return _each(tirx.const(value, "float32"), lanes)
+def _as(dtype: str, value: Expr, lanes: int) -> Expr:
+    """A vector converted to a dtype."""
+    return value.astype(f"{dtype}x{lanes}" if lanes > 1 else dtype)
 
 
 def _each(value: Expr, lanes: int) -> Expr:
