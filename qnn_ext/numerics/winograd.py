@@ -91,9 +91,8 @@ class Form:
     def transformed_weight(self, weight: np.ndarray) -> np.ndarray:
         """G g Gᵀ of OHWI weights, computed in float64: (products · O, 1, 1, I), a group of O channels for each
         product."""
-        outputs, _, _, inputs = weight.shape
         found = np.einsum("pr,orsi,qs->pqoi", self.weights, weight.astype(np.float64), self.weights)
-        return np.ascontiguousarray(found.reshape(-1, 1, 1, inputs).astype(self.dtypes[1]))
+        return np.ascontiguousarray(found.reshape(-1, 1, 1, weight.shape[-1]).astype(self.dtypes[1]))
 
 
 def _float_data(d: Sequence[Value], on: Numbers) -> list[Value]:
@@ -150,8 +149,19 @@ INTEGERS = Form(
 FORMS = (FLOATS, INTEGERS)
 
 
+def form_for_data(dtype: str) -> Form:
+    """The form of the algorithm that takes data of a dtype."""
+    return next(form for form in FORMS if dtype in form.dtypes[0])
+
+
+def form_for_products(dtype: str) -> Form:
+    """The form of the algorithm whose products have a dtype."""
+    return next(form for form in FORMS if dtype == form.dtypes[2])
+
+
 def is_exact(weight: np.ndarray, largest: int) -> bool:
-    """Whether INTEGERS gives exact results for these weights and data of at most that magnitude: four times a result,
-    whatever the data, fits 32 bits."""
-    sums = np.abs(weight.astype(np.int64)).sum(axis=(1, 2, 3))
-    return bool((sums << INTEGERS.shift).max(initial=0) * largest < 2**31)
+    """Whether INTEGERS gives exact results for these weights and data of at most that magnitude: if transformed weights
+    fit 16 bits, and four times a result, whatever the data, fits 32."""
+    sizes = np.abs(weight.astype(np.int64))
+    sums = sizes.sum(axis=(1, 2, 3)) << INTEGERS.shift
+    return bool(WINDOW**2 * sizes.max(initial=0) < 2**15 and sums.max(initial=0) * largest < 2**31)

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
-from ..numerics.winograd import FORMS, NUMPY, WINDOW, Form
+from ..numerics.winograd import FORMS, NUMPY, WINDOW, form_for_data, form_for_products
 from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
 from .traits import Kind, Traits
 
@@ -16,16 +16,6 @@ def result_size(size: tuple[int, int], padding: tuple[int, ...]) -> tuple[int, i
     height, width = size
     top, left, bottom, right = padding
     return height + top + bottom - WINDOW + 1, width + left + right - WINDOW + 1
-
-
-def form_for_data(dtype: str) -> Form:
-    """The form of the algorithm that takes data of a dtype."""
-    return next(form for form in FORMS if dtype in form.dtypes[0])
-
-
-def form_for_products(dtype: str) -> Form:
-    """The form of the algorithm whose products have a dtype."""
-    return next(form for form in FORMS if dtype == form.dtypes[2])
 
 
 def _infer_data(data: TensorInfo, *, padding: tuple[int, ...], pad_value: int) -> tuple[Shape, str]:

@@ -72,8 +72,9 @@ def _rewritten(call: relax.Call, target: Target, emit: Emit) -> relax.Expr | Non
     form = _form(str(data.ty.dtype), known, str(attributes["out_dtype"]))
     if form is None:
         return None
-    size = result_size(shape_of(data)[1:3], attributes["padding"])
-    tiles = (shape_of(data)[0], *map(form.tiles, size))
+    n, height, width, _ = shape_of(data)
+    size = result_size((height, width), attributes["padding"])
+    tiles = n, form.tiles(size[0]), form.tiles(size[1])
     stored = constant(form.transformed_weight(known))
     inputs = known.shape[-1]
     probe = relax.Var("x", relax.TensorType([*tiles, form.tile_products * inputs], form.dtypes[1]))
@@ -87,7 +88,7 @@ def _form(data_dtype: str, weight: np.ndarray, out_dtype: str) -> Form | None:
     """The form that computes a convolution; None: none does, or not exactly enough."""
     if data_dtype in FLOATS.dtypes[0]:
         return FLOATS if str(weight.dtype) == data_dtype else None
-    if data_dtype not in INTEGERS.dtypes[0] or out_dtype != INTEGERS.dtypes[2] or weight.dtype.itemsize != 1:
+    if data_dtype not in INTEGERS.dtypes[0] or out_dtype != INTEGERS.dtypes[2]:
         return None
     return INTEGERS if is_exact(weight, max(map(abs, dtype_range(data_dtype)))) else None
 
@@ -97,19 +98,26 @@ def _product(data: relax.Expr, weight: relax.Expr, form: Form) -> relax.Call:
 
 
 def _gain(
-    call: relax.Call, product: relax.Call, form: Form, tiles: tuple[int, int, int], size: tuple[int, int], target: Target
+    call: relax.Call,
+    product: relax.Call,
+    form: Form,
+    tiles: tuple[int, int, int],
+    size: tuple[int, int],
+    target: Target,
 ) -> float:
     """How many times faster the form is predicted to compute a convolution."""
     outputs, _, _, inputs = shape_of(factors_of(call)[1])
     if form is FLOATS:
         return predicted_gain(tiles[0], size, inputs, outputs) if is_fast(product, target) else 0.0
+    if min(lanes_of(inputs), lanes_of(outputs)) < LANES[-1]:
+        return 0.0
     workloads = workload_of(call, target), workload_of(product, target)
     first, second = (candidates(workload, target)[0] for workload in workloads)
     if first.tiles is None or second.tiles is None or not _are_comparable(first, second, target):
         return 0.0
     direct, transformed = (_cost(item, workload) for item, workload in zip((first, second), workloads, strict=True))
     count = prod(tiles)
-    moved = INTEGERS.tile_products * count * (inputs / 2 + outputs)
+    moved = INTEGERS.tile_products * count * (inputs * LANES[0] / lanes_of(inputs) / 2 + outputs)
     transformed *= max(count, REUSE) / count
     return direct / (transformed + INTEGER_TRANSFORM * moved)
 

@@ -11,9 +11,8 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ...numerics.winograd import Form, Numbers
+from ...numerics.winograd import Form, Numbers, form_for_data, form_for_products
 from ...numerics.winograd import Transform as FormTransform
-from ...op.winograd import form_for_data, form_for_products
 from ...targets.features import current_backend
 from .elementwise import Constants, Expr, Operand
 from .nest import nest
