@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import LimitError, ModelFormatError, QnnError, UnsupportedOperatorError
-from .tvm_runtime import set_up
 
 _CONVERSIONS = 4  # conversions of each of the file's weights (transposing, widening, packing) that do not count
 MAX_RANK = 32  # of NumPy 1
@@ -112,6 +111,8 @@ _given: ContextVar[Limits | None] = ContextVar("qnn_ext_limits", default=None)
 def limited(limits: Limits | None) -> Iterator[None]:
     """A context in which these limits apply and the clock runs. None: those from `using`, or the defaults. Raises
     QnnError if `limits` is anything else."""
+    from .tvm_runtime import set_up  # only here: options are read without it
+
     _check_type(limits)
     set_up()
     token = _current.set(_Work(limits or _given.get() or Limits()))

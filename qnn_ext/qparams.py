@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from .errors import ShapeError
+from .lazily import np
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 """Those in which products of floats can be computed."""
@@ -15,9 +15,12 @@ INTEGER_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64")
 
 
 def dtype_range(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer dtype."""
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)
+    """Smallest and largest value of an integer dtype. Raises ValueError for any other."""
+    found = re.fullmatch(r"(u?)int(\d+)", str(dtype))
+    if found is None:
+        raise ValueError(f"{dtype} is not a dtype of integers")
+    count = 1 << int(found[2])
+    return (0, count - 1) if found[1] else (-count // 2, count // 2 - 1)
 
 
 @dataclass(frozen=True, eq=False)

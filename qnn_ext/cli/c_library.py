@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArtifactError, QnnError
 from ..files.container import parse_json
-from ..running.engine import Engine
 from ..running.model import Memory, target_name
 from .common import code_text, note_data, out, print_json, spec_data
 
 if TYPE_CHECKING:
     from ..export_c import Exported
+    from ..running.engine import Engine
 
 WEIGHTS = ("embedded", "file")
 

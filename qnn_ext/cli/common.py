@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import numpy as np
-from rich.console import Console
 
 from ..errors import QnnError
-from ..images import NORMALIZATIONS
 from ..limits import using
 from ..module import FloatNote, QnnModule, TensorSpec
-from ..running.engine import Engine, load
 from ..running.kernels import Kernel
 from ..running.model import Memory
 from .formats import (
@@ -33,6 +30,11 @@ from .formats import (
     recognize,
 )
 from .progress import Detail, stages, step
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..running.engine import Engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -57,6 +59,8 @@ verify_option = click.option(
 
 def normalize_option(text: str) -> Callable[[Command], Command]:
     """The option --normalize with its help."""
+    from ..images import NORMALIZATIONS  # only here: it takes NumPy
+
     return click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="auto", show_default=True, help=text)
 
 
@@ -156,6 +160,8 @@ def out(aside: bool = False) -> Console:
 
     aside: whether it is stderr, as stdout has the content of a file
     """
+    from rich.console import Console  # only here: JSON needs none
+
     console = Console(highlight=False, stderr=aside)
     fits = console.is_terminal or "COLUMNS" in os.environ
     return console if fits else Console(highlight=False, stderr=aside, width=160)
@@ -171,7 +177,7 @@ def _finite(data: Any) -> Any:
         return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not np.isfinite(data) else data
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def bytes_text(count: int) -> str:
@@ -227,7 +233,7 @@ def print_reasons(console: Console, fallback: str, kernels: Iterable[Kernel]) ->
 def spec_data(spec: TensorSpec) -> dict[str, Any]:
     """An input or output for JSON."""
     qparams = spec.qparams and {
-        "scale": np.asarray(spec.qparams.scale, np.float64).tolist(),
+        "scale": spec.qparams.scale.astype("float64").tolist(),
         "zero_point": spec.qparams.zero_point.tolist(),
         "axis": spec.qparams.axis,
     }
@@ -301,6 +307,8 @@ def open_engine(
         return compile_model(import_model(path, form, importing), target, threads)
     refuse_import_options(path, importing)
     refuse_target(path, None if target == "native" else target)
+    from ..running.engine import load  # only here: `inspect` runs nothing
+
     return load(path, num_threads=threads, verify=verify)
 
 

@@ -6,22 +6,20 @@ loading its code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from ..errors import ArtifactError, QnnError
 from ..files.container import FORMAT
 from ..module import QnnModule
 from ..running import artifact
-from ..running.engine import Engine
 from ..running.kernels import Kernel
 from ..running.model import Memory, Variant, target_name
 from .c_library import c_manifest, describe_c_library
@@ -41,11 +39,15 @@ from .common import (
     refuse_import_options,
     refuse_target,
     refuse_verify,
-    spec_data,
     verify_option,
 )
 from .formats import TITLES, ImportOptions, check_options, recognize
 from .tables import Column, layers_text, print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..running.engine import Engine
 
 
 @click.command()
@@ -173,7 +175,7 @@ def _print_coverage(console: Console, data: dict[str, Any]) -> None:
 
 def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
     with artifact.opened(path, verify) as file:
-        description, model, compiled = file.description, file.model(), file.variants
+        description, compiled = file.description, file.variants
     return {
         "model": str(path),
         "format": "qnn",
@@ -183,12 +185,18 @@ def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
         "checksum": sha256(file.manifest).hexdigest(),
         "signed": file.is_signed,
         "verified": verify is not None,
-        "inputs": [spec_data(spec) for spec in model.inputs],
-        "outputs": [spec_data(spec) for spec in model.outputs],
+        "inputs": [_described(spec) for spec in description["inputs"]],
+        "outputs": [_described(spec) for spec in description["outputs"]],
         "variants": _variants_data(compiled),
         "states": description["states"],
         "notes": description["notes"],
     }
+
+
+def _described(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What `spec_data` says of an input or output, of its description: that takes no NumPy."""
+    qparams = spec["qparams"] and {name: spec["qparams"][name] for name in ("scale", "zero_point", "axis")}
+    return {**{name: spec[name] for name in ("name", "shape", "dtype")}, "qparams": qparams}
 
 
 def _print_compiled(console: Console, data: dict[str, Any]) -> None:

@@ -3,13 +3,15 @@ terminal."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Tell: TypeAlias = Callable[[str, float], None]
 """Takes what is being done, and the share of all work that was done before, 0 to 1."""
@@ -18,8 +20,8 @@ Tell: TypeAlias = Callable[[str, float], None]
 @contextmanager
 def step(text: str) -> Iterator[None]:
     """A spinner with a clock while the body runs, for work whose length is unknown."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    console = _terminal()
+    if console is None:
         yield
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -33,8 +35,8 @@ def step(text: str) -> Iterator[None]:
 @contextmanager
 def stages(text: str) -> Iterator[Tell]:
     """A bar, with the time taken and an estimate of what is left, that the body moves with the function it is given."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    console = _terminal()
+    if console is None:
         yield lambda stage, share: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -54,6 +56,16 @@ def stages(text: str) -> Iterator[Tell]:
             progress.update(task, description=f"{text}: {stage}", completed=min(1.0, share))
 
         yield tell
+
+
+def _terminal() -> Console | None:
+    """What to show progress on; None where stderr is no terminal, which takes no import to find out."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
 
 
 @dataclass

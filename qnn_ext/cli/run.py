@@ -5,13 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ..errors import InputError
 from ..files.reading import read_text
@@ -30,6 +27,9 @@ from .common import (
 from .inputs import calls_of, of_samples
 from .outputs import STANDARD_OUTPUT, check_output, check_standard_output, destination
 from .progress import step
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SHOWN_VALUES = 16  # outputs up to this size are printed in full
 
@@ -164,6 +164,9 @@ def _write_outputs(path: Path, several: bool, outputs: Mapping[str, np.ndarray])
 
 
 def _print_result(console: Console, result: dict[str, Any], title: bool) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
     if title:
         console.print(result["input"], style="bold", markup=False)
     for output in result["outputs"]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from ..running.kernels import Kernel
 from ..running.names import short_names
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ _FRAME = 3  # what a column's border and padding take
 def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """Print rows of plain text, each on one line. Where the output is no terminal and COLUMNS is not set, everything is
     printed in full, so that programs find it."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     limited = console.is_terminal or "COLUMNS" in os.environ
     widths = full = _widths(columns, rows)
     if limited:

@@ -13,9 +13,8 @@ import stat
 import zipfile
 from typing import IO, Any, BinaryIO
 
-import numpy as np
-
 from ..errors import QnnError
+from ..lazily import np
 
 _FREE, _RATIO = (
     1 << 28,

@@ -20,12 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from .. import tvm_runtime
 from ..errors import ArtifactError, TargetError
 from ..files.container import Reader, Writer, parse_json
 from ..files.reading import open_file
+from ..lazily import np
 from ..targets.families import backend_described
 from .description import check, tensor_bytes
 from .model import Layout, Model, Variant
@@ -301,6 +299,8 @@ class Artifact:
         return Compiled(variant, weights, library=self._reader.read(_library_name(index)))
 
     def _weights(self, index: int) -> np.ndarray:
+        from .. import tvm_runtime  # only for what runs a model, not for what describes one
+
         name = _weights_name(index)
         try:
             weights = tvm_runtime.aligned_empty((self._reader.size(name),), np.dtype(np.uint8))
@@ -368,6 +368,8 @@ def _scratch() -> Iterator[Path]:
 
 def _loaded(library: Path, program: Layout | None) -> tvm_ffi.Module:
     """The library of a model that is one function, with this layout, or that the virtual machine runs."""
+    from .. import tvm_runtime
+
     function = "vm_load_executable" if program is None else "program_memory"
     try:
         with tvm_runtime.quiet():

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from ..errors import ArtifactError
 from ..qparams import INTEGER_DTYPES, dtype_range
 from ..targets.backend import THREADS
 from ..targets.families import KINDS, backend_described
 
-DTYPES = (
-    "bool",
-    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    "float16",
-    "float32",
-    "float64",
-)
+_ITEM_BYTES = {
+    "bool": 1,
+    **{f"{sign}int{8 * size}": size for sign in ("", "u") for size in (1, 2, 4, 8)},
+    **{f"float{8 * size}": size for size in (2, 4, 8)},
+}
+DTYPES = tuple(_ITEM_BYTES)
 """The dtypes that inputs, outputs and states may have."""
 
 MOST_BYTES = 1 << 42
@@ -65,7 +63,7 @@ def check(description: Any) -> None:
 
 def tensor_bytes(tensor: Mapping[str, Any]) -> int:
     """Bytes of anything with a "shape" and a "dtype"."""
-    return math.prod(tensor["shape"]) * np.dtype(tensor["dtype"]).itemsize
+    return math.prod(tensor["shape"]) * _ITEM_BYTES[tensor["dtype"]]
 
 
 def running_bytes(description: Mapping[str, Any], index: int) -> int:
@@ -236,15 +234,20 @@ def _qparams(value: Any, where: str) -> None:
     )
     low, high = dtype_range(value["dtype"])
     _require(all(low <= zero <= high for zero in zero_points), f"{where}.zero_point", value["dtype"], zero_point)
-    with np.errstate(over="ignore", under="ignore"):
-        stored = np.asarray(scales, np.float64).astype(value["scale_dtype"])
-    _require(
-        bool((np.isfinite(stored) & (stored > 0)).all()), f"{where}.scale", "positive and finite in its dtype", scale
-    )
+    stored = [_stored(one, value["scale_dtype"]) for one in scales]
+    _require(all(0 < one < math.inf for one in stored), f"{where}.scale", "positive and finite in its dtype", scale)
 
 
 def _scale(value: Any, where: str) -> None:
     _require(isinstance(value, float) and math.isfinite(value), where, "a number", value)
+
+
+def _stored(scale: float, dtype: str) -> float:
+    """A scale as its dtype has it, rounded; infinity where it has none as large."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", scale))[0]) if dtype == "float32" else scale
+    except OverflowError:
+        return math.inf
 
 
 def _one_or_many(rule: Rule) -> Rule:
@@ -352,6 +355,6 @@ def _check_place(
     program: Mapping[str, Any], tensor: Mapping[str, Any], region: int, offset: int, stamps_end: int, where: str
 ) -> None:
     start, end = (0, program["weights"]) if region else (stamps_end, program["workspace"])
-    size, alignment = tensor_bytes(tensor), np.dtype(tensor["dtype"]).itemsize
+    size, alignment = tensor_bytes(tensor), _ITEM_BYTES[tensor["dtype"]]
     wanted = f"a multiple of {alignment} that leaves room for {size} bytes between {start} and {end}"
     _require(start <= offset <= end - size and offset % alignment == 0, where, wanted, offset)

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
+from ..lazily import np
 from ..module import Check, FloatNote, QnnModule, State, TensorSpec
 from ..qparams import QParams
 from ..targets import gpus, host

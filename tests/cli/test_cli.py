@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import qnn_ext
+from qnn_ext.cli.common import spec_data
 from qnn_ext.cli.formats import TITLES, find_params, recognize
 from qnn_ext.targets.architectures import host_architecture
 from tests.cpus import runs_here
@@ -45,12 +46,36 @@ def test_compile_writes_a_file_that_runs(cli, tmp_path):
     assert engine(np.zeros((1, 8, 8, 1), np.int8)).shape == (1, 10)
 
 
+def run_without(modules, *args) -> str:
+    """What `python -m qnn_ext` prints, which must not import these modules."""
+    code = f"import runpy, sys; sys.argv[1:] = {list(map(str, args))}\n"
+    code += "try:\n    runpy.run_module('qnn_ext', run_name='__main__')\n"
+    code += f"finally:\n    assert not {set(modules)} & set(sys.modules), sorted(sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
 def test_as_a_module():
-    """`python -m qnn_ext`, where output cannot be encoded, and without importing what --help does not need."""
-    code = "import runpy, sys; sys.argv[1:] = ['--help']\ntry:\n    runpy.run_module('qnn_ext', run_name='__main__')\n"
-    code += "finally:\n    assert not {'tvm', 'numpy', 'qnn_ext.cli.common'} & set(sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "quantize    Quantize a float model" in found.stdout
+    """`python -m qnn_ext`, without importing what --help does not need."""
+    assert "quantize    Quantize a float model" in run_without(["tvm", "numpy", "qnn_ext.cli.common"], "--help")
+
+
+def test_a_compiled_file_is_described_without_numpy(compiled):
+    assert "12 kernels" in run_without(["tvm", "tvm_ffi", "numpy"], "inspect", compiled)
+    data = json.loads(run_without(["tvm", "tvm_ffi", "numpy", "rich"], "inspect", compiled, "--json"))
+    engine = qnn_ext.load(compiled)
+    for kind, specs in (("inputs", engine.inputs), ("outputs", engine.outputs)):
+        assert data[kind] == [spec_data(spec) for spec in specs]
+
+
+def test_numpys_threads_do_not_wait_awake(compiled, tmp_path):
+    """OpenBLAS, which NumPy's wheels bring, has them look for work for some 25 ms of CPU time each."""
+    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8, 1), np.int8))
+    command = ["run", str(compiled), "--input", str(tmp_path / "x.npy")]
+    code = f"import os, sys; sys.argv[1:] = {command}\nfrom qnn_ext.cli import main\ntry:\n    main()\n"
+    code += "finally:\n    assert 'numpy' in sys.modules and os.environ['OPENBLAS_THREAD_TIMEOUT'] == wanted"
+    for wanted, given in (("20", {}), ("9", {"OPENBLAS_THREAD_TIMEOUT": "9"})):
+        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"} | given
+        subprocess.run([sys.executable, "-c", f"wanted = '{wanted}'\n{code}"], env=environment, check=True)
 
 
 def test_characters_that_the_output_cannot_encode(compiled):
