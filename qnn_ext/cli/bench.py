@@ -19,6 +19,7 @@ from .common import (
     FILE,
     build_options,
     bytes_text,
+    cores_option,
     count_text,
     counted,
     json_option,
@@ -87,6 +88,7 @@ _PERCENTS = (50, 90, 99)
     "--export-layers", type=FILE, help="Write each kernel's times as JSON, as trtexec's --exportProfile does."
 )
 @click.option("--export-times", type=FILE, help="Write each run's times as JSON, as trtexec's --exportTimes does.")
+@cores_option
 @verify_option
 @build_options
 @json_option
@@ -106,6 +108,7 @@ def bench(
     trace: Path | None,
     export_layers: Path | None,
     export_times: Path | None,
+    cores: tuple[int, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -120,6 +123,7 @@ def bench(
       qnn-ext bench mobilenet.tflite --profile
       qnn-ext bench mobilenet.tflite --compare litert,openvino
       qnn-ext bench mobilenet.qnn --threads 1 --streams 8
+      qnn-ext bench mobilenet.qnn --cores 0-3
       qnn-ext bench mobilenet.qnn --trace trace.json
     """
     exported = [path for path in (trace, export_layers, export_times) if path is not None]
@@ -157,6 +161,7 @@ def bench(
         "model": str(model),
         "threads": engine.used_threads,
         "most_threads": engine.num_threads,
+        "cores": list(cores) or None,
         "target": engine.target,
         "median_ms": timing.median * 1e3,
         "best_ms": timing.best * 1e3,
@@ -202,6 +207,8 @@ def _print_times(console: Console, data: dict[str, Any], timing: Timing, engine:
     threads = counted(engine.used_threads, "thread")
     if engine.used_threads < engine.num_threads:
         threads += f" of {engine.num_threads} (more would not save enough)"
+    if data["cores"]:
+        threads += f" on {'core' if len(data['cores']) == 1 else 'cores'} {', '.join(map(str, data['cores']))}"
     console.print(f"{data['model']}: {timing}, {threads}{work}", markup=False)
     if alone:
         parts = ", ".join(f"{percent} % {time_text(value)}" for percent, value in _percentiles(timing))

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -17,6 +18,7 @@ import click
 from ..errors import QnnError
 from ..limits import using
 from ..module import FloatNote, QnnModule, TensorSpec
+from ..processes.cores import kept_to
 from ..running.kernels import Kernel
 from ..running.model import Memory
 from .formats import (
@@ -150,6 +152,35 @@ def build_options(command: Command) -> Command:
         "that its machine supports.",
     )
     return target(threads_option(import_options(command)))
+
+
+def cores_option(command: Command) -> Command:
+    """The option --cores: the command runs on these cores, which it is given as a tuple, empty for all."""
+
+    @functools.wraps(command)
+    def wrapped(cores: str | None, **options: Any) -> Any:
+        chosen = () if cores is None else _parse_cores(cores)
+        with kept_to(chosen):
+            return command(cores=chosen, **options)
+
+    return click.option(  # type: ignore[return-value]
+        "--cores",
+        metavar="0,2-3",
+        help="Run on these cores only, by the system's numbers. Default: all that this process may use.",
+    )(wrapped)
+
+
+def _parse_cores(text: str) -> tuple[int, ...]:
+    """The numbers that commas separate, or ranges of them. Raises click.BadParameter."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise click.BadParameter(
+                f"{part.strip()!r} is neither a core, as 2, nor a range, as 0-3", param_hint="--cores"
+            )
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(found))
 
 
 # ---- output ------------------------------------------------------------------------------------------------------

@@ -1,15 +1,42 @@
-"""How many cores there are for this process."""
+"""How many cores there are for this process, and which it keeps to."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+
+from ..errors import QnnError
 
 
 def allowed() -> int:
     """The cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+@contextmanager
+def kept_to(cores: Collection[int]) -> Iterator[None]:
+    """A context in which this thread, and the threads and processes that it starts, run on these cores only. Without
+    any, it changes nothing.
+
+    Raises QnnError for cores that this process may not run on, and where the system takes no such wishes (macOS).
+    """
+    if not cores:
+        yield
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise QnnError("this system does not let a process choose its cores")
+    before = os.sched_getaffinity(0)
+    if not before.issuperset(cores):
+        missing = ", ".join(map(str, sorted(set(cores) - before)))
+        raise QnnError(f"this process may not run on {missing}: its cores are {', '.join(map(str, sorted(before)))}")
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def default_threads() -> int:

@@ -241,6 +241,20 @@ def test_bench_compares_runtimes(cli, fails, compiled):
     assert "give the model that it was compiled from" in fails("bench", compiled, "--compare", "litert")
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not let a process choose cores")
+def test_bench_on_certain_cores(cli, fails, compiled, tmp_path):
+    before = os.sched_getaffinity(0)
+    first = min(before)
+    code, out, _ = cli("bench", MODEL, "--repeat", "1", "--number", "1", "--cores", f"{first}-{first}")
+    assert code == 0 and f"1 thread on core {first}" in out
+    data = json.loads(cli("bench", MODEL, "--repeat", "1", "--number", "1", "--cores", f"{first}", "--json")[1])
+    assert data["cores"] == [first] and data["most_threads"] == 1
+    assert "may not run on 9999: its cores are" in fails("bench", compiled, "--cores", f"{first},9999")
+    assert os.sched_getaffinity(0) == before
+    for wrong in ("", "x", "3-1", "-1", "0,,1"):
+        assert cli("bench", compiled, "--cores", wrong)[0] == 2
+
+
 def test_bench_of_streams(cli, compiled):
     options = ("bench", compiled, "--threads", "1", "--repeat", "1", "--streams", "2", "--seconds", "0.05")
     code, out, _ = cli(*options, "--json")
