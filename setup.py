@@ -37,6 +37,7 @@ TEST = [
     "import-linter",
     "ruff",
     "mypy",
+    "playwright>=1.45",  # 45 MB, without a browser
     *SIGN,
     *LLM,
     *BENCH,
