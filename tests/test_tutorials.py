@@ -47,6 +47,7 @@ def test_plots_are_drawn_in_pages_only(monkeypatch):
 
     def draw() -> None:
         pictures.gallery(np.zeros((3, 8, 8, 1)), ["a", "b", "c"], columns=2, wrong=[True])
+        pictures.photos([np.zeros((1, 3, 4, 6)), np.ones((1, 3, 4, 6))], ["dark", "light"])
         pictures.bars(["a", "b"], [1.0, 2.0], "ms", [2.0, 3.0], ["one", "two"])
         pictures.histogram(np.array([1, 5, 2]), np.array([0.0, 1.0, 2.0, 3.0]), 0.5, 2.5, "values")
 
@@ -60,4 +61,4 @@ def test_plots_are_drawn_in_pages_only(monkeypatch):
     monkeypatch.setattr(pictures, "drawn", lambda: True)
     monkeypatch.setattr(display, "display", shown.append)
     draw()
-    assert [image.data[:4] for image in shown] == [b"\x89PNG"] * 3
+    assert [image.data[:4] for image in shown] == [b"\x89PNG"] * 4

@@ -48,6 +48,19 @@ def gallery(images: Sequence[Any], titles: Sequence[str], columns: int = 10, wro
             place.set_title(title, fontsize=9, color=ORANGE if is_wrong else "black")
 
 
+def photos(images: Sequence[np.ndarray], titles: Sequence[str]) -> None:
+    """Photos in colour side by side, (1, 3, H, W) with values from 0 to 1."""
+    if not drawn():
+        return
+    width = 10 / len(images)
+    height, across = images[0].shape[-2:]
+    with axes(1, len(images), 10, width * height / across + 0.3) as grid:
+        for place, image, title in zip(grid.flat, images, titles, strict=True):
+            place.axis("off")
+            place.imshow(np.clip(image[0].transpose(1, 2, 0), 0, 1))
+            place.set_title(title, fontsize=9)
+
+
 def bars(
     names: Sequence[str], values: Sequence[float], unit: str, others: Sequence[float] = (), legend: Any = ()
 ) -> None:
