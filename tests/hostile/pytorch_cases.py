@@ -77,6 +77,10 @@ def cases() -> Iterator[Case]:
     ):
         new = np.ones((len(ROWS), 6), np.float32)
         yield case(name, write, [[DATA, ROWS, new], *([DATA, hostile, new] for hostile in with_each(ROWS))])
+    ones = np.ones(len(ROWS), np.float32)
+    elements = [[DATA, ROWS, ROWS, ones], *([DATA, hostile, ROWS, ones] for hostile in with_each(ROWS))]
+    for script in (False, True):
+        yield case("index_put of two axes", lambda x, i, j, u: x.index_put((i, j), u), elements, script)
     for dtype in ("int32", "int64"):
         trials = [(a, b) for a, b in divisors(dtype) if not (a[0] == np.iinfo(dtype).min and (b == -1).any())]
         for name, function in (

@@ -35,8 +35,9 @@ def example_values(
     if shapes is None:
         wanted = ", ".join(f"{name!r}: (1, ...)" for name in names)
         raise ShapeError(
-            f"the file does not contain the shapes of the inputs {', '.join(map(repr, names))}: pass "
-            f"example_inputs=(array, ...) or shapes={{{wanted}}}; on the command line, --shape {names[0]}=1,3,224,224"
+            f"the file does not contain the shapes of the inputs {', '.join(map(repr, names))}: give them, on the "
+            f"command line with --shape {names[0]}=1,3,224,224, in Python with shapes={{{wanted}}} or "
+            "example_inputs=(array, ...)"
         )
     if isinstance(shapes, Sequence) and shapes and all(isinstance(dim, (int, np.integer)) for dim in shapes):
         shapes = [shapes]  # type: ignore[list-item]

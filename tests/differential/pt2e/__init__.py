@@ -35,10 +35,12 @@ TORCHAO = "an operator of the package torchao: tests/frontends/pytorch/exported/
 RECURRENT = "a float layer: tests/frontends/pytorch/exported/test_recurrent.py compares it with PyTorch"
 NORMS = "a float reduction: tests/frontends/pytorch/exported/test_operators.py compares it with PyTorch"
 WRITES = "writes into tensors: tests/frontends/pytorch/exported/test_states.py compares it with PyTorch"
+WINDOWS = "a float operator that moves or adds: tests/frontends/pytorch/exported/test_operators.py"
 WRITTEN = ("index_copy.default", "index_put.default", "select_scatter.default", "slice_scatter.default")
 EXCLUDED = {
     **{f"aten.{name}": WRITES for name in WRITTEN},
     "aten.cumsum.default": NORMS,
+    **dict.fromkeys(("aten.im2col.default", "aten.col2im.default"), WINDOWS),
     **{name: NORMS for name in CONVERTERS if "norm" in name and name.startswith("aten.linalg")},
     **{name: RECURRENT for name in CONVERTERS if name.startswith(("aten.lstm", "aten.gru", "aten.rnn"))},
     **dict.fromkeys(FILLED.split(), NO_TENSOR),

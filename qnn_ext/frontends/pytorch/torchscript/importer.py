@@ -32,6 +32,7 @@ from .values import (
     Reference,
     Traced,
     array_of,
+    constant_of,
     dtype_name,
     flattened,
     overlap,
@@ -39,6 +40,7 @@ from .values import (
     qparams_of,
     traced_in,
 )
+from .views import rewritten
 
 OF_PACKED_DATA = frozenset((
     "aten::_pad_packed_sequence", "aten::dim", "aten::gru", "aten::lstm", "aten::quantized_gru",
@@ -246,6 +248,9 @@ class Importer:
     def _operator(self, node: Any, kind: str, operands: list[Any]) -> Sequence[Any]:
         depends = any(True for _ in traced_in(operands))
         self._check_packed(node, kind, operands)
+        in_place = kind.endswith("_") and not kind.endswith("__")
+        if in_place and isinstance(operands[0], self._torch.Tensor):
+            self._check_not_held(node, operands[0])
         if (
             kind in QUESTIONS
             or _is_batch_size(kind, operands)
@@ -257,16 +262,9 @@ class Importer:
                 f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other operators "
                 "or keep it out of the module"
             )
-        in_place = kind.endswith("_") and not kind.endswith("__")
+        if in_place and isinstance(operands[0], self._torch.Tensor):
+            operands = [self._no_constant(operands[0]), *operands[1:]]
         arguments = self._arguments(node, operands)
-        target = operands[0] if in_place else None
-        if isinstance(target, self._torch.Tensor):  # a constant: the converter needs the value that it still has
-            if any(overlap(target, other) for other in self._held):
-                raise UnsupportedOperatorError(
-                    f"{where(node)}: changes a tensor of the model, which the next call would find changed; pass it as "
-                    "an input and return its new value"
-                )
-            operands = [target.clone(), *operands[1:]]
         run = partial(evaluate, node, is_constant=False)
         examples = self._results(node, run([plain(value) for value in operands]))
         converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
@@ -274,7 +272,7 @@ class Importer:
         value = CONVERTERS[kind](converted)
         values = value if isinstance(value, list) else [value]
         if in_place:
-            return [self._overwrite(target, examples[0], values[0])]
+            return [self._overwrite(operands[0], examples[0], values[0])]
         if node.outputsSize() == 1 and isinstance(examples[0], (list, tuple)):
             return [[self._result(e, v) for e, v in zip(examples[0], values, strict=True)]]
         return [self._result(example, v) for example, v in zip(examples, values, strict=True)]
@@ -316,19 +314,35 @@ class Importer:
         self._traced.append(traced)
         return traced
 
-    def _overwrite(self, target: Any, example: Any, expr: relax.Expr) -> Traced:
-        """An in-place operator: the tensor it writes to now holds the result; other views of the elements that it
-        changed become unusable."""
+    def _check_not_held(self, node: Any, target: Any) -> None:
+        if any(overlap(target, other) for other in self._held):
+            raise UnsupportedOperatorError(
+                f"{where(node)}: changes a tensor of the model, which the next call would find changed; pass it as "
+                "an input and return its new value"
+            )
+
+    def _no_constant(self, target: Any) -> Traced:
+        """A constant that an in-place operator is about to change, and with it others that share its elements, are no
+        constants from now on."""
+        self._overwritten.append(target)  # what else shares them, such as an item of a list, is refused when it is read
+        made: dict[int, Traced] = {id(target): self._new_traced(target, constant_of(target))}
+        for name, value in self._environment.items():
+            if isinstance(value, self._torch.Tensor) and overlap(value, target):
+                if id(value) not in made:
+                    made[id(value)] = self._new_traced(value, constant_of(value))
+                self._environment[name] = made[id(value)]
+        return made[id(target)]
+
+    def _overwrite(self, target: Traced, example: Any, expr: relax.Expr) -> Traced:
+        """An in-place operator: the tensor it writes to now holds the result, and other views of the elements that it
+        changed hold them too."""
         result = self._result(example, expr)
-        if not isinstance(target, Traced):
-            self._overwritten.append(target)
-            names = [name for name, value in self._environment.items() if value is target]
-            self._environment.update(dict.fromkeys(names, result))
-            return result
-        for other in self._traced:
-            if other is not target and other is not result and overlap(other.example, example):
-                other.stale = True
         self._traced.remove(result)
+        for other in self._traced:
+            if other is not target and overlap(other.example, example):
+                found = rewritten(self.assembly.emit, other.example, other.expr, example, result.expr)
+                other.stale = found is None
+                other.expr = other.expr if found is None else found
         target.example, target.expr = result.example, result.expr
         return target
 
@@ -341,8 +355,8 @@ class Importer:
 
     def _overwriting_error(self, reader: str) -> UnsupportedOperatorError:
         return UnsupportedOperatorError(
-            f"{self.source}: {reader} reads a tensor that an in-place operator changed through another view; use the "
-            "out-of-place operator instead"
+            f"{self.source}: {reader} reads a tensor that an in-place operator changed through a view, of another "
+            "dtype or in a list; use the out-of-place operator instead"
         )
 
     # ---- control flow --------------------------------------------------------------------------------------------

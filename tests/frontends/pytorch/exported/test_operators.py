@@ -291,6 +291,22 @@ case("up_bil_ac", lambda x: F.interpolate(x, size=(18, 22), mode="bilinear", ali
 case("up_down", lambda x: F.interpolate(x, size=(5, 7), mode="bilinear"), img)
 case("up_near_odd", lambda x: F.interpolate(x, size=(5, 7)), img)
 case("up_bic", lambda x: F.interpolate(x, size=(18, 22), mode="bicubic"), img)
+case("unfold", lambda x: F.unfold(x, (3, 2), padding=(1, 0), stride=(2, 1)), img)
+case("fold", lambda x: F.fold(F.unfold(x, 3, padding=1), (9, 11), 3, padding=1), img)
+case("fold_patches", lambda x: F.fold(F.unfold(x[0, :, :8, :9], 2, stride=2), (8, 9), 2, stride=2), img)
+case("put", lambda x: x.index_put((torch.tensor([1, 0]), torch.tensor([-1, 2])), x[0, :2]), img)
+
+
+def put(x, at, values):
+    y = x * 2
+    y[at] = values
+    return y
+
+
+case("put_inside", lambda x: put(x, (slice(None), torch.tensor([[1], [0]]), torch.tensor([-1, 2])), x[:, :1, :1]), img)
+case("put_at_maxima", lambda x: x.index_put((torch.arange(4), x.argmax(1)), torch.tensor(9.0)), torch.randn(4, 6))
+case("put_added", lambda x: x.index_put((torch.tensor([1, 1]), torch.tensor([0, 2])), x[0, :2], accumulate=True), img)
+case("put_where", lambda x: x.index_put((x > 0,), torch.tensor(2.0)), img)
 case("todouble", lambda x: x.double() * 2, img)
 case("tohalf", lambda x: x.half().float(), img)
 case("toint", lambda x: (x * 10).int(), img)

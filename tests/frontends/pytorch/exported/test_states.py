@@ -58,7 +58,11 @@ def counted(m, x, at):
     m.rows.mul_(0.5).add_(m.count)
 
 
-FORMS = [index_copy, index_put, one_value, through_a_view, slice_assignment, one_row, copied, counted]
+def added(m, x, at):
+    m.rows[0, 0].index_put_((at,), x[0, 0], accumulate=True)
+
+
+FORMS = [index_copy, index_put, added, one_value, through_a_view, slice_assignment, one_row, copied, counted]
 
 
 def exported(write, count: int = 2):
@@ -88,14 +92,6 @@ def test_positions_beyond_the_cache(write, lowest):
         with pytest.raises(InputError, match=f"index {place} is out of range {lowest} … 5, for these inputs"):
             engine(np.ones((1, 2, 2, 4), np.float32), np.array([0, place]))
     np.testing.assert_array_equal(engine.state_values(), before)
-
-
-def test_accumulating_is_refused():
-    def added(m, x, at):
-        m.rows[0, 0].index_put_((at,), x[0, 0], accumulate=True)
-
-    with pytest.raises(UnsupportedOperatorError, match="index_put"):
-        qnn_ext.from_pytorch(exported(added)[1])
 
 
 def test_training_mode_is_refused():

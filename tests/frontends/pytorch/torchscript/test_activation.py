@@ -76,6 +76,8 @@ FLOAT = {
     "prelu_of_a_vector": lambda x: F.prelu(x[0], torch.tensor([0.3])),
     "prelu_with_one_slope": lambda x: F.prelu(x[:, :, None], torch.tensor([0.3])),
     "prelu_of_images": lambda x: F.prelu(x.reshape(1, 3, 17, 1), torch.tensor([-0.5, 0.3, 2])),
+    "log2": lambda x: torch.log2(x.abs()), "log10": lambda x: torch.log10(x.abs()), "log1p": lambda x: (x**8).log1p(),
+    "expm1": lambda x: (x**9).expm1(),
     "reciprocal": torch.reciprocal, "pow": lambda x: x**2,
 }  # fmt: skip
 

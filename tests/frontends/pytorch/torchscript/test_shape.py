@@ -9,7 +9,7 @@ import qnn_ext
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.pytorch import from_pytorch
 
-from .oracle import Wrapped, check, quantized
+from .oracle import Wrapped, check, quantized, run
 
 MOVES = {
     "reshape": lambda x: x.reshape(2, -1),
@@ -146,7 +146,7 @@ def test_branch_on_values_is_refused(rng):
 
 
 def test_in_place(rng):
-    """Later readers of the variable see the result; readers of another view of its memory are refused."""
+    """Later readers of the variable, and of other views of its memory, see the result."""
 
     def network(x):
         y = x * 2
@@ -162,8 +162,96 @@ def test_in_place(rng):
         torch.relu_(y)
         return part
 
-    with pytest.raises(UnsupportedOperatorError, match="in-place"):
-        from_pytorch(torch.jit.trace(Wrapped(through_a_view).eval(), (torch.ones(2, 3),)), shapes=[(2, 3)])
+    check(through_a_view, torch.from_numpy(rng.normal(0, 1, (3, 4)).astype(np.float32)))
+
+
+def written(x, y, at=None):
+    """y with a part, or all of it, replaced."""
+    y[at] = x
+    return y
+
+
+WRITES = {
+    "slice": lambda x: written(x[:, 2:5], x * 2, (slice(None), slice(3, 6))),
+    "slice of zeros": lambda x: written(x, torch.zeros(4, 12, 6), (slice(None), slice(2, 10))),
+    "first rows": lambda x: written(x[:2] + 1, x * 2, slice(0, 2)),
+    "last rows": lambda x: written(x[:2] + 1, x * 2, slice(2, None)),
+    "every second": lambda x: written(-x[..., :3], x * 2, (Ellipsis, slice(0, None, 2))),
+    "block": lambda x: written(x[1:3, 2:4], x * 2, (slice(0, 2), slice(5, 7))),
+    "all": lambda x: written(x + 1, x * 2, Ellipsis),
+    "one row": lambda x: written(x[1], x * 2, 3),
+    "one number": lambda x: written(0.5, x * 2, (slice(None), 1)),
+    "of another dtype": lambda x: written(x[0], torch.zeros(4, 8, 6).double(), 1),
+    "of integers": lambda x: written(x.argmax(1), torch.ones(4, 8, 6).long(), (slice(None), 2)),
+    "transposed": lambda x: written(x[..., 0].t(), (x * 2).transpose(0, 1), (slice(None), slice(None), 1)),
+    "twice": lambda x: written(x[0], written(x[:, :3], torch.zeros(4, 8, 6), (slice(None), slice(1, 4))), 0),
+    "elements": lambda x: written(x[0, :3], x * 2, (torch.tensor([3, 0, -1]), torch.tensor([1, -2, 0]))),
+    "elements of inner axes": lambda x: written(
+        x[..., 0, 0, None], x * 2, (slice(None), *torch.tensor([[1, 2], [0, -1]]))
+    ),
+    "rows": lambda x: written(x[:2], x * 2, torch.tensor([3, 1])),
+    "where positive": lambda x: written(torch.tensor(7.0), x * 2, x > 0),
+    "rows by mask": lambda x: written(0.25, x * 2, x[:, 0, 0] > 0),
+    "at maxima": lambda x: written(x[0, :, 0], x[0] * 2, (torch.arange(8), x[0].argmax(1))),
+    "added": lambda x: x.index_put((torch.tensor([1, 1]), torch.tensor([0, 2])), x[0, :2], accumulate=True),
+    "filled": lambda x: (x * 2)[1].fill_(3.0) + x,
+    "zeroed": lambda x: (lambda y: (y[:, 1:3].zero_(), y)[1])(x * 2),
+    "added to a view": lambda x: (lambda y: (y[1].add_(x[0]), y)[1])(x * 2),
+}
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", WRITES)
+def test_writes(rng, name):
+    x = torch.from_numpy(rng.normal(0, 1, (4, 8, 6)).astype(np.float32))
+    check(
+        WRITES[name], x, compiled=name in ("slice of zeros", "every second", "elements of inner axes", "rows by mask")
+    )
+
+
+def test_elements_by_mask_are_as_many_as_the_data_says(rng):
+    def network(x):
+        return written(x[:2, 0, 0], x * 2, x > 0.99)
+
+    x = torch.zeros(4, 8, 6)
+    x[0, 0, :2] = 1
+    with pytest.raises(UnsupportedOperatorError, match="depends on the data"):
+        from_pytorch(torch.jit.trace(Wrapped(network).eval(), (x,)), (x,))
+
+
+WINDOWS = {
+    "plain": ((2, 3), {}),
+    "strides": ((3, 2), {"stride": (2, 1), "padding": (1, 0)}),
+    "dilation": ((2, 2), {"dilation": (2, 3), "padding": 2}),
+    "patches": ((3, 2), {"stride": (3, 2)}),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows(rng, name):
+    """Images taken apart, and put together again: what overlaps is added in PyTorch's order."""
+    kernel, options = WINDOWS[name]
+    x = torch.from_numpy(rng.normal(0, 1, (2, 3, 9, 8)).astype(np.float32))
+    check(lambda x: F.unfold(x, kernel, **options), x)
+    columns = torch.from_numpy(rng.normal(0, 1, F.unfold(x, kernel, **options).shape).astype(np.float32))
+    check(lambda y: F.fold(y, (9, 8), kernel, **options), columns, compiled=name == "strides")
+    check(lambda y: F.fold(y[0], (9, 8), kernel, **options), columns)
+
+
+BICUBIC = {
+    "twice": {"scale_factor": 2},
+    "to a size": {"size": (5, 11)},
+    "corners": {"size": (13, 3), "align_corners": True},
+    "by a factor": {"scale_factor": (1.7, 0.6)},
+    "by a factor that is kept": {"scale_factor": (1.7, 0.6), "recompute_scale_factor": False},
+}
+
+
+@pytest.mark.parametrize("name", BICUBIC)
+def test_bicubic(rng, name):
+    x = torch.from_numpy(rng.normal(0, 1, (2, 3, 9, 8)).astype(np.float32))
+    result, expected = run(lambda x: F.interpolate(x, mode="bicubic", **BICUBIC[name]), x)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-6)
 
 
 def test_in_place_on_constants(rng):
@@ -182,12 +270,20 @@ def test_in_place_on_constants(rng):
         y[0].add_(x)
         return y * x
 
+    check(through_a_view, torch.from_numpy(rng.normal(0, 1, 3).astype(np.float32)))
+
+    class ThroughAList(torch.nn.Module):
+        def forward(self, x: torch.Tensor):
+            y = torch.ones(2, 3)
+            rows = [y[0], y[1]]
+            y.add_(x)
+            return rows[0]
+
     def changing_the_model(x):
         return base.mul_(x)
 
-    for function in (through_a_view, lambda x: (through_a_view(x), torch.zeros(2))[0] + 1):
-        with pytest.raises(UnsupportedOperatorError, match="in-place"):
-            from_pytorch(torch.jit.trace(Wrapped(function).eval(), (torch.ones(3),)), shapes=[(3,)])
+    with pytest.raises(UnsupportedOperatorError, match="in-place"):
+        from_pytorch(torch.jit.script(ThroughAList().eval()), shapes=[(3,)])
     traced = torch.jit.trace(Wrapped(changing_the_model).eval(), (torch.ones(3),), check_trace=False)
     with pytest.raises(UnsupportedOperatorError, match="changes a tensor of the model"):
         from_pytorch(traced, shapes=[(3,)])

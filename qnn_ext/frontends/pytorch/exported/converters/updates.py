@@ -14,8 +14,11 @@ from .....errors import UnsupportedOperatorError
 from .....limits import check_elements
 from .....op.base import constant, shape_of
 from ....run_time import checked_indices
+from ...scatter import index_put
+from ...windows import fold, unfold
 from ..registry import converter
-from ..values import cast, reshape
+from ..values import cast, dtype_of, reshape
+from .shape import static
 
 
 def _written(
@@ -41,11 +44,12 @@ def _index_copy(importer: Any, x: relax.Expr, dim: int, index: relax.Expr, sourc
 
 @converter("aten.index_put.default")
 def _index_put(importer: Any, x: relax.Expr, indices: Any, values: relax.Expr, accumulate: bool) -> relax.Expr:
-    """x[:, …, index] = values for one vector of integers; TVM converts other forms."""
+    """x[:, …, index] = values; for one vector of integers in the tensor's own memory, where it is a state."""
     shape = shape_of(x)
     given = [axis for axis, index in enumerate(indices) if index is not None]
     if accumulate or len(given) != 1 or not _is_vector(indices[given[0]]):
-        return importer.by_tvm()
+        values = cast(importer, values, dtype_of(x))
+        return importer.emit(index_put(importer.emit, x, indices, values, accumulate, importer.label))
     (axis,) = given
     index = indices[axis]
     wanted = (*shape[:axis], shape_of(index)[0], *shape[axis + 1 :])
@@ -80,3 +84,15 @@ def _select_scatter(importer: Any, x: relax.Expr, source: relax.Expr, dim: int, 
     axis = dim % len(shape)
     row = reshape(importer, source, (*shape[:axis], 1, *shape[axis + 1 :]))
     return qnn.write_rows(x, row, constant(np.asarray([index % shape[axis]], np.int64)), axis)
+
+
+@converter("aten.im2col.default")
+def _unfold(importer: Any, x: relax.Expr, *window: Any) -> relax.Expr:
+    """window: kernel, dilation, padding, stride"""
+    return importer.emit(unfold(importer.emit, x, *(static(sizes) for sizes in window)))
+
+
+@converter("aten.col2im.default")
+def _fold(importer: Any, x: relax.Expr, size: Any, *window: Any) -> relax.Expr:
+    """size: of the image; window: kernel, dilation, padding, stride"""
+    return importer.emit(fold(importer.emit, x, static(size), *(static(sizes) for sizes in window)))

@@ -34,7 +34,7 @@ _DATA = ("self", "qx", "input", "X")
     "aten::hardswish_", "aten::elu", "aten::elu_", "aten::celu", "aten::leaky_relu", "aten::leaky_relu_", "aten::gelu",
     "aten::silu", "aten::silu_", "aten::threshold", "aten::threshold_", "aten::mish", "aten::softplus", "aten::exp",
     "aten::sqrt", "aten::rsqrt", "aten::neg", "aten::abs", "aten::erf", "aten::log", "aten::selu", "aten::reciprocal",
-    "aten::sin", "aten::cos", "aten::square",
+    "aten::sin", "aten::cos", "aten::square", "aten::log2", "aten::log10", "aten::log1p", "aten::expm1",
 )  # fmt: skip
 def _unary(node: Node) -> relax.Expr:
     name = next(name for name in _DATA if name in node.arguments)
@@ -99,6 +99,9 @@ def _in_float(node: Node, x: relax.Expr) -> relax.Expr:
     if name == "threshold":
         above = emit(op.greater(x, scalar(node["threshold"])))
         return op.where(above, x, scalar(node["value"]))
+    if name in ("log2", "log10", "log1p", "expm1"):
+        wide = _composed(node, name, emit(op.astype(x, "float64")))
+        return op.astype(wide, str(x.ty.dtype))
     if name == "reciprocal":
         return op.divide(scalar(1), x)
     raise node.unsupported("this function of a float tensor; keep it out of the exported module")
@@ -108,6 +111,16 @@ _SIMPLE = {
     "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "sqrt": "sqrt", "rsqrt": "rsqrt", "neg": "negative",
     "abs": "abs", "erf": "erf", "log": "log", "sin": "sin", "cos": "cos", "square": "square",
 }  # fmt: skip
+
+
+def _composed(node: Node, name: str, x: relax.Expr) -> relax.Expr:
+    """Functions that lose digits when they are composed in float32: x is float64."""
+    emit, op, one = node.emit, relax.op, constant(np.float64(1))
+    if name in ("log2", "log10"):
+        return emit(op.divide(emit(op.log(x)), constant(np.log(np.float64(name.removeprefix("log"))))))
+    result = op.log(emit(op.add(one, x))) if name == "log1p" else op.subtract(emit(op.exp(x)), one)
+    is_small = emit(op.less(emit(op.abs(x)), constant(np.float64(1e-8))))  # x itself is as accurate as float32 there
+    return emit(op.where(is_small, x, emit(result)))
 
 
 def _limits(node: Node) -> tuple[float, float]:

@@ -47,18 +47,58 @@ class _Line:
     high_weight: np.ndarray
 
 
-def _line(size: int, out: int, align_corners: bool, factor: float | None) -> _Line:
-    """PyTorch's area_pixel_compute_source_index in float32."""
+def _positions(size: int, out: int, align_corners: bool, factor: float | None) -> np.ndarray:
+    """PyTorch's area_pixel_compute_source_index in float32, before it is clipped."""
     steps = np.arange(out, dtype=f32)
     if align_corners:
         scale = f32(size - 1) / f32(out - 1) if out > 1 else f32(0)
-        position = scale * steps
-    else:
-        scale = f32(1.0 / factor) if factor else f32(size) / f32(out)
-        position = np.maximum(scale * (steps + f32(0.5)) - f32(0.5), f32(0))
+        return np.asarray(scale * steps)
+    scale = f32(1.0 / factor) if factor else f32(size) / f32(out)
+    return np.asarray(scale * (steps + f32(0.5)) - f32(0.5))
+
+
+def _line(size: int, out: int, align_corners: bool, factor: float | None) -> _Line:
+    position = np.maximum(_positions(size, out, align_corners, factor), f32(0))
     low = np.minimum(position.astype(np.int64), size - 1)
     weight = (position - low).astype(f32)
     return _Line(low, np.minimum(low + 1, size - 1), f32(1) - weight, weight)
+
+
+@converter("aten::upsample_bicubic2d")
+def _bicubic(node: Node) -> relax.Expr:
+    """Four columns, then four rows, weighted by Keys' cubic with a = −0.75, as in PyTorch."""
+    name = "input" if "input" in node.arguments else "self"
+    if node.qparams(name) is not None:
+        raise node.unsupported("bicubic resizing of a quantized image; PyTorch has no kernel for it")
+    node.note("resizing of a float image")
+    value, corners = node.expr(name), bool(node["align_corners"])
+    factors = node.get("scale_factors") or [node.get("scales_h"), node.get("scales_w")]
+    for axis, factor in ((3, factors[1]), (2, factors[0])):
+        size, out = node.shape_of(name)[axis], node.shape[axis]
+        position = _positions(size, out, corners, factor)
+        low = np.floor(position)
+        total = None
+        for tap, weights in enumerate(_cubic(position - low)):
+            places = np.clip(low.astype(np.int64) + tap - 1, 0, size - 1)
+            shape = (-1,) if axis == 3 else (-1, 1)
+            part = node.emit(relax.op.multiply(_pick(node, value, axis, places), constant(weights.reshape(shape))))
+            total = part if total is None else node.emit(relax.op.add(total, part))
+        assert total is not None
+        value = total
+    return value
+
+
+def _cubic(t: np.ndarray) -> list[np.ndarray]:
+    """The weights of the four neighbours of a position t behind the second of them, float32."""
+    a = f32(-0.75)
+
+    def near(x: np.ndarray) -> np.ndarray:
+        return np.asarray(((a + f32(2)) * x - (a + f32(3))) * x * x + f32(1), f32)
+
+    def far(x: np.ndarray) -> np.ndarray:
+        return np.asarray(((a * x - f32(5) * a) * x + f32(8) * a) * x - f32(4) * a, f32)
+
+    return [far(t + f32(1)), near(t), near(f32(1) - t), far(f32(2) - t)]
 
 
 @converter("aten::upsample_bilinear2d")
