@@ -171,7 +171,8 @@ CORTEX_M = Backend(
     products=(
         Product("vmladav", (("mve",),), _SIGNED, Q8),
         Product("smlad", (("dsp",),), _SIGNED, R32),
-        Product("loops", ALWAYS, _SIGNED, R32),
+        Product("mla", (("thumb2",),), _SIGNED, R32),
+        Product("muls", ALWAYS, _SIGNED, R32),
     ),
     registers=(((("mve",),), Q8), (ALWAYS, R32)),
     # Most have no cache: weights come from flash, some wait states away, and feature maps from memory beside the core.

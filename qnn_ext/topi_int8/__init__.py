@@ -49,9 +49,11 @@ for _name in (
     "arm_cpu.smmla_conv2d",
     "arm_cpu.smmla_dense",
     "cortex_m.steps",
+    "cortex_m.mla",
     "cortex_m.smlad",
     "cortex_m.vmladav",
     "cortex_m.depthwise",
+    "cortex_m.depthwise_mla",
 ):
     import_module(f"{__name__}.{_name}")
 

@@ -19,13 +19,15 @@ from tests.micro import boards
 CORES = ("m4", "m55", "m0plus", "m3")
 TOGETHER = 8  # convolutions in a program
 SMALL = [shape for shape in SHAPES if shape.macs < 1_000_000]
-DEPTHWISE = [  # (height, width, channels), kernel, strides, padding
-    ((7, 9, 12), (3, 3), (1, 1), (1, 1, 1, 1)),
-    ((7, 9, 7), (3, 3), (2, 2), (1, 0, 0, 1)),
-    ((6, 5, 4), (5, 3), (1, 2), (2, 1, 2, 1)),
-    ((5, 1, 16), (3, 1), (1, 1), (1, 0, 1, 0)),
-    ((4, 6, 3), (3, 3), (1, 1), (1, 1, 1, 1)),
-    ((9, 8, 20), (2, 2), (3, 3), (0, 0, 0, 0)),
+DEPTHWISE = [  # (height, width, channels), kernel, strides, padding, dilation
+    ((7, 9, 12), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    ((7, 9, 7), (3, 3), (2, 2), (1, 0, 0, 1), (1, 1)),
+    ((6, 5, 4), (5, 3), (1, 2), (2, 1, 2, 1), (1, 1)),
+    ((5, 1, 16), (3, 1), (1, 1), (1, 0, 1, 0), (1, 1)),
+    ((4, 6, 3), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    ((9, 8, 20), (2, 2), (3, 3), (0, 0, 0, 0), (1, 1)),
+    ((6, 11, 5), (2, 5), (1, 1), (0, 2, 1, 2), (2, 1)),
+    ((3, 9, 300), (2, 3), (1, 2), (1, 2, 0, 0), (1, 2)),
 ]
 
 
@@ -76,29 +78,21 @@ def test_convolutions(first, board, rng):
     check(small_module(build, sizes), board, rng)
 
 
-@pytest.mark.parametrize("board", ["m4", "m55"])
+@pytest.mark.parametrize("board", CORES)
 def test_depthwise(board, rng):
     def build(builder, params):
         results = []
-        for data, ((*_, channels), kernel, strides, padding) in zip(params, DEPTHWISE, strict=True):
-            acc = op.conv2d(
-                data,
-                int8(rng, channels, *kernel, 1),
-                -7,
-                0,
-                1.0,
-                1.0,
-                strides=strides,
-                padding=padding,
-                groups=channels,
-            )
+        for data, ((*_, channels), kernel, strides, padding, dilation) in zip(params, DEPTHWISE, strict=True):
+            geometry = {"strides": strides, "padding": padding, "dilation": dilation, "groups": channels}
+            acc = op.conv2d(data, int8(rng, channels, *kernel, 1), -7, 0, 1.0, 1.0, **geometry)
             results.append(quantized(builder, acc, rng, channels))
         return results
 
     check(small_module(build, [((1, *shape), "int8") for shape, *_ in DEPTHWISE]), board, rng)
 
 
-@pytest.mark.parametrize("board", ["m4", "m55"])
+@pytest.mark.sampled("board")
+@pytest.mark.parametrize("board", CORES)
 @pytest.mark.parametrize("size", [(6, 7), (5, 5)])  # tiles that divide the pixels, and not
 def test_shared_memory(size, board, rng):
     """Layers that overwrite what they read, one of them an operand of a sum; some have more results than operands."""
@@ -113,7 +107,7 @@ def test_shared_memory(size, board, rng):
             return builder.emit(quantized(builder, acc, rng, channels, residual))
 
         wide = layer(x, 40, 18)
-        filtered = layer(wide, 40, 40, 3, groups=40)
+        filtered = layer(layer(wide, 40, 40, 3, groups=40, residual=wide), 40, 40, residual=wide)
         narrow = layer(filtered, 18, 40, residual=x)
         return [layer(layer(narrow, 18, 18, 3), 18, 18, residual=narrow)]
 

@@ -10,6 +10,7 @@ each row is copied once from the input, and may be overwritten by a row of resul
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -37,14 +38,12 @@ MOST_TAPS = 25
 MOST_OFFSET = 4095
 
 
-def pack_weight(workload: Conv2dWorkload, weight: np.ndarray) -> np.ndarray:
-    """OHWI weights (C, kh, kw, 1) to (C/4, kh·kw, 4): the last four channels overlap with those before."""
-    taps = weight.reshape(workload.out_channels, -1)
-    return np.ascontiguousarray(np.stack([taps[first : first + QUAD].T for first in _firsts(workload.out_channels)]))
-
-
-def _firsts(channels: int) -> list[int]:
-    return [min(first, channels - QUAD) for first in range(0, channels, QUAD)]
+def pack_weight(workload: Conv2dWorkload, weight: np.ndarray, lanes: int = QUAD) -> np.ndarray:
+    """OHWI weights (C, kh, kw, 1) to (C/lanes, kh·kw, lanes): the last channels overlap with those before."""
+    channels = workload.out_channels
+    taps = weight.reshape(channels, -1)
+    firsts = [min(first, channels - lanes) for first in range(0, channels, lanes)]
+    return np.ascontiguousarray(np.stack([taps[first : first + lanes].T for first in firsts]))
 
 
 def initial(workload: Conv2dWorkload, bias: np.ndarray) -> np.ndarray:
@@ -52,41 +51,37 @@ def initial(workload: Conv2dWorkload, bias: np.ndarray) -> np.ndarray:
     return bias.reshape(-1).astype(np.int32)
 
 
-def compute(workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int) -> te.Tensor:
+def compute(workload: Conv2dWorkload, x: te.Tensor, w: te.Tensor, pad_value: int, lanes: int = QUAD) -> te.Tensor:
     """The accumulator, (N, OH, OW, C). Its stages only say what is read; `schedule` writes their code."""
     lines = te.compute((1,), lambda _: x(0, 0, 0, 0), name="columns", attrs={PAD: pad_value})
     k = te.reduce_axis((0, 1), "k")
     size = (workload.batch, workload.out_height, workload.out_width, workload.out_channels)
 
     def product(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        return te.sum(lines[k].astype("int32") * w[c // QUAD, 0, c % QUAD].astype("int32"), axis=k)
+        return te.sum(lines[k].astype("int32") * w[c // lanes, 0, c % lanes].astype("int32"), axis=k)
 
     return te.compute(size, product, name="sums")
 
 
 def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target) -> None:
     """The nest over rows, pixels and channels."""
-    rows = _HeliumRows if offers(target, HELIUM) else _Rows
-    schedule_nest(sch, target, lambda nest: rows(workload, nest).stmt(), _order(workload))
+    schedule_rows(sch, workload, target, HeliumRows if offers(target, HELIUM) else DspRows)
 
 
-def _order(workload: Conv2dWorkload) -> Order | None:
-    """The order of rows. Each copies those of the input that it needs for the first time before it writes anything."""
-    if workload.batch > 1:
-        return None
-    row = np.arange(workload.out_height)
-    height = reach(1, 1, workload.kernel[0], workload.dilation[0])
-    new = row * workload.strides[0] - workload.padding[0] + max(0, height - workload.strides[0])
-    new[0] = 0
-    read = np.clip(new, 0, workload.height) * workload.width * workload.in_channels
-    written = (row + 1) * workload.out_width * workload.out_channels
-    return Order(written, read, np.maximum(row * workload.out_width * workload.out_channels - QUAD, 0))
+def schedule_rows(sch: Schedule, workload: Conv2dWorkload, target: Target, rows: type[Rows]) -> None:
+    """The nest with some core's products."""
+    schedule_nest(sch, target, lambda nest: rows(workload, nest).stmt(), rows.order(workload))
 
 
-class _Rows:
-    """The loops of a depthwise convolution. most: pixels whose sums fit the registers."""
+class Rows(ABC):
+    """The loops of a depthwise convolution.
 
-    most = 2
+    lanes: channels of a tile
+    copy:  the routine that copies words
+    """
+
+    lanes = QUAD
+    copy = ""
 
     def __init__(self, workload: Conv2dWorkload, nest: Nest) -> None:
         self._workload, self._nest = workload, nest
@@ -95,21 +90,44 @@ class _Rows:
             reach(workload.out_width, workload.strides[1], workload.kernel[1], workload.dilation[1]),
             workload.padding[1] + workload.width,
         )
-        self._pixels = min(self.most, workload.out_width)
+        self._pixels = self.pixels(workload)
         shape = (self._height, self._width, workload.in_channels)
         self._lines = nest.buffer("lines", shape, "int8")
-        self._total = nest.buffer("total", (self._pixels * QUAD,), "int32")
+        self._total = nest.buffer("total", (self._pixels * self.lanes,), "int32")
         self._n, self._y = (tirx.Var(name, "int32") for name in ("n", "y"))
+
+    @classmethod
+    @abstractmethod
+    def pixels(cls, workload: Conv2dWorkload) -> int:
+        """Pixels of a tile, no more than a row has: those whose sums fit the registers."""
+
+    @classmethod
+    def order(cls, workload: Conv2dWorkload) -> Order | None:
+        """The order of tiles. The first of a row copies the rows of input that are needed for the first time, before it
+        writes anything; the others copy none."""
+        if workload.batch > 1:
+            return None
+        row, channels = np.arange(workload.out_height)[:, None], workload.out_channels
+        height = reach(1, 1, workload.kernel[0], workload.dilation[0])
+        new = row * workload.strides[0] - workload.padding[0] + max(0, height - workload.strides[0])
+        new[0] = 0
+        read = np.clip(new, 0, workload.height) * workload.width * workload.in_channels
+        pixels = cls.pixels(workload)
+        tile = np.minimum(np.arange(0, workload.out_width, pixels), workload.out_width - pixels)
+        first = row * workload.out_width + tile
+        unread = np.full_like(first, workload.height * workload.width * workload.in_channels)
+        unread[:, :1] = read
+        return Order((first + pixels).ravel() * channels, unread.ravel(), first.ravel() * channels)
 
     def stmt(self) -> tirx.Stmt:
         """All loops."""
         workload = self._workload
-        tile, quad = tirx.Var("tile", "int32"), tirx.Var("quad", "int32")
+        tile, block = tirx.Var("tile", "int32"), tirx.Var("block", "int32")
         first = start(tile, self._pixels, workload.out_width)
-        channel = start(quad, QUAD, workload.out_channels)
-        body = [*self._begin(channel), *self._taps(first, channel, quad), *self._epilogue(first, channel)]
-        quads = loop(quad, -(-workload.out_channels // QUAD), body)
-        tiles = loop(tile, -(-workload.out_width // self._pixels), [quads])
+        channel = start(block, self.lanes, workload.out_channels)
+        body = [*self._begin(channel), *self._taps(first, channel, block), *self._epilogue(first, channel)]
+        blocks = loop(block, -(-workload.out_channels // self.lanes), body)
+        tiles = loop(tile, -(-workload.out_width // self._pixels), [blocks])
         rows = loop(self._y, workload.out_height, [*self._copy(), tiles])
         return loop(self._n, workload.batch, [rows])
 
@@ -156,7 +174,7 @@ class _Rows:
             # with the address of the last element TVM sees that the whole buffer is used
             last = self._lines[const(self._height - 1), const(self._width - 1), const(channels - 1)]
             places = map(tirx.address_of, (target, source, last))
-            return tirx.Evaluate(tirx.call_extern("void", COPY, *places, const(count * channels)))
+            return tirx.Evaluate(tirx.call_extern("void", self.copy, *places, const(count * channels)))
         return self._each(line, first, count, value)
 
     def _filled(self, line: Expr, first: int, count: int) -> list[tirx.Stmt]:
@@ -173,37 +191,73 @@ class _Rows:
 
     def _begin(self, channel: Expr) -> Iterator[tirx.Stmt]:
         for pixel in range(self._pixels):
-            for lane in range(QUAD):
+            for lane in range(self.lanes):
                 value = self._nest.initial(channel + lane)
-                yield tirx.BufferStore(self._total, value, [const(pixel * QUAD + lane)])
+                yield tirx.BufferStore(self._total, value, [const(pixel * self.lanes + lane)])
 
-    def _taps(self, first: Expr, channel: Expr, quad: Expr) -> Iterator[tirx.Stmt]:
-        workload = self._workload
-        routine = _routine(
-            self._pixels,
-            *workload.kernel,
-            workload.dilation[0] * self._width * workload.in_channels,
-            workload.dilation[1] * workload.in_channels,
-            workload.strides[1] * workload.in_channels,
-        )
+    @abstractmethod
+    def _taps(self, first: Expr, channel: Expr, block: Expr) -> Iterator[tirx.Stmt]:
+        """Adds the products of all taps to the sums of a tile."""
+
+    def _add(self, routine: str, first: Expr, channel: Expr, block: Expr) -> tirx.Stmt:
+        """A call of routine(lines, weights, sums)."""
         addresses = [
-            self._lines[const(0), first * workload.strides[1], channel],
-            self._nest.weights[quad, const(0), const(0)],
+            self._lines[const(0), first * self._workload.strides[1], channel],
+            self._nest.weights[block, const(0), const(0)],
             self._total[const(0)],
         ]
-        yield tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses)))
+        return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses)))
+
+    def _between(self) -> tuple[int, int, int]:
+        """Bytes in the lines from one row of taps to the next, from tap to tap, from pixel to pixel."""
+        workload = self._workload
+        (down, across), stride, channels = workload.dilation, workload.strides[1], workload.in_channels
+        return down * self._width * channels, across * channels, stride * channels
 
     def _epilogue(self, first: Expr, channel: Expr) -> Iterator[tirx.Stmt]:
         for pixel in range(self._pixels):
-            for lane in range(QUAD):
+            for lane in range(self.lanes):
                 place = [self._n, self._y, first + pixel, channel + lane]
-                yield self._nest.result(place, self._total[const(pixel * QUAD + lane)])
+                yield self._nest.result(place, self._total[const(pixel * self.lanes + lane)])
 
 
-class _HeliumRows(_Rows):
-    """The same with vectors of four channels."""
+COPY = define_routine(
+    "copy_words",
+    [
+        *("subs r3, r3, #16", "blt 2f", "1:", "ldm r1!, {r2, r4, r5, r12}", "stm r0!, {r2, r4, r5, r12}"),
+        *("subs r3, r3, #16", "bge 1b", "2:", "adds r3, r3, #16", "beq 4f", "3:", "ldr r2, [r1], #4"),
+        *("str r2, [r0], #4", "subs r3, r3, #4", "bne 3b", "4:"),
+    ],
+    "={r0},={r1},={r2},={r3},0,1,2,3,~{r4},~{r5},~{r12},~{cc},~{memory}",
+    ("ptr", "ptr", "ptr", "i32"),
+)
+"""copy(target, source, end, bytes): whole words."""
 
-    most = 4
+
+class DspRows(Rows):
+    """With smlabb and smlatt."""
+
+    copy = COPY
+
+    @classmethod
+    def pixels(cls, workload: Conv2dWorkload) -> int:
+        """Two, whose sums take eight registers."""
+        return min(2, workload.out_width)
+
+    def _taps(self, first: Expr, channel: Expr, block: Expr) -> Iterator[tirx.Stmt]:
+        routine = _routine(self._pixels, *self._workload.kernel, *self._between())
+        yield self._add(routine, first, channel, block)
+
+
+class HeliumRows(Rows):
+    """With vectors of four channels."""
+
+    copy = COPY
+
+    @classmethod
+    def pixels(cls, workload: Conv2dWorkload) -> int:
+        """Four, with a register of sums each."""
+        return min(4, workload.out_width)
 
     def _begin(self, channel: Expr) -> Iterator[tirx.Stmt]:
         for pixel in range(self._pixels):
@@ -213,7 +267,7 @@ class _HeliumRows(_Rows):
 
             yield self._vector(stmt)
 
-    def _taps(self, first: Expr, channel: Expr, quad: Expr) -> Iterator[tirx.Stmt]:
+    def _taps(self, first: Expr, channel: Expr, block: Expr) -> Iterator[tirx.Stmt]:
         (height, width), (down, across), stride = (
             self._workload.kernel,
             self._workload.dilation,
@@ -223,7 +277,7 @@ class _HeliumRows(_Rows):
         for row in range(height):
             for tap in range(width):
                 lanes = tirx.Ramp(const(0), const(1), QUAD)
-                weight = self._nest.weights[quad, const(row * width + tap), lanes].astype(wide)
+                weight = self._nest.weights[block, const(row * width + tap), lanes].astype(wide)
                 for pixel in range(self._pixels):
                     column = (first + pixel) * stride + tap * across
                     value = self._lines[const(row * down), column, tirx.Ramp(channel, const(1), QUAD)].astype(wide)
@@ -242,19 +296,6 @@ class _HeliumRows(_Rows):
     def _vector(self, stmt: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
         lane = tirx.Var("lane", "int32")
         return tirx.For(lane, const(0), const(QUAD), tirx.ForKind.VECTORIZED, stmt(lane))
-
-
-COPY = define_routine(
-    "copy_words",
-    [
-        *("subs r3, r3, #16", "blt 2f", "1:", "ldm r1!, {r2, r4, r5, r12}", "stm r0!, {r2, r4, r5, r12}"),
-        *("subs r3, r3, #16", "bge 1b", "2:", "adds r3, r3, #16", "beq 4f", "3:", "ldr r2, [r1], #4"),
-        *("str r2, [r0], #4", "subs r3, r3, #4", "bne 3b", "4:"),
-    ],
-    "={r0},={r1},={r2},={r3},0,1,2,3,~{r4},~{r5},~{r12},~{cc},~{memory}",
-    ("ptr", "ptr", "ptr", "i32"),
-)
-"""copy(target, source, end, bytes): whole words."""
 
 
 @cache

@@ -86,21 +86,28 @@ class Nest:
         share the result's memory."""
         store = self._output.body
         written = self._output.writes[0].source
-        in_order = isinstance(store, tirx.BufferStore) and all(
-            index.same_as(iter_var.var) for index, iter_var in zip(store.indices, self._output.iter_vars, strict=True)
-        )
-        if not in_order:
+        if not isinstance(store, tirx.BufferStore) or not self._is_at_place(store.indices):
             return -1
         item = tvm_ffi.dtype(str(written.dtype)).itemsize
-        if buffer.same_as(self.data):
-            return _distance(order.written * item, order.read * tvm_ffi.dtype(str(buffer.dtype)).itemsize)
         loads: list[ir.TensorLoad] = []
         tvm_ffi.structural_walk(store.value, (ir.TensorLoad, loads.append))
         loads = [load for load in loads if load.source.same_as(buffer)]
-        beside = all(tvm_ffi.structural_equal(load.indices, store.indices) for load in loads)
-        if not loads or not beside or str(buffer.dtype) != str(written.dtype):
-            return -1
-        return _distance(order.written * item, order.beside * item)
+        distances = []
+        if buffer.same_as(self.data):
+            distances.append(order.behind_data(item, tvm_ffi.dtype(str(buffer.dtype)).itemsize))
+        if loads:
+            if not all(self._is_at_place(load.indices) for load in loads) or str(buffer.dtype) != str(written.dtype):
+                return -1
+            distances.append(order.behind_operands(item))
+        return max(distances, default=-1)
+
+    def _is_at_place(self, indices: Sequence[Expr]) -> bool:
+        """Whether an element of a tensor of the result's shape is at the same place as the result."""
+        variables = [iter_var.var for iter_var in self._output.iter_vars]
+        shape = self._output.writes[0].source.shape
+        return len(indices) == len(variables) and all(
+            index.same_as(var) or int(size) == 1 for index, var, size in zip(indices, variables, shape, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -109,19 +116,28 @@ class Order:
 
     written: elements from the result's start to the last that is written by the end of each tile
     read:    elements from the data's start to the first that each tile reads
-    beside:  the same of operands that the epilogue reads where it writes
+    begins:  elements to the first that each tile writes, and reads of the epilogue's other operands
     """
 
     written: np.ndarray
     read: np.ndarray
-    beside: np.ndarray
+    begins: np.ndarray
+
+    def behind_data(self, item: int, read_item: int) -> int:
+        """The bytes by which the data must start behind the result, of items of these bytes. A tile has copied all that
+        it reads before it writes."""
+        return _distance((self.written * item)[:-1], (self.read * read_item)[1:])
+
+    def behind_operands(self, item: int) -> int:
+        """The same for an operand of the epilogue with the result's shape and items, which a tile reads and
+        overwrites in turns."""
+        return _distance(self.written * item, self.begins * item)
 
 
 def _distance(written: np.ndarray, read: np.ndarray) -> int:
-    """The bytes that the result must start before what is read: so that no tile overwrites what a later one reads."""
-    needed = np.minimum.accumulate(read[::-1])[::-1]  # the first that this tile or a later one reads
-    ends = written[:-1] - needed[1:]
-    return int(max(0, ends.max(initial=0)))
+    """written: where the result ends before each read; read: where that begins."""
+    needed = np.minimum.accumulate(read[::-1])[::-1]  # the first that this read or a later one needs
+    return int(max(0, (written - needed).max(initial=0)))
 
 
 def schedule_nest(

@@ -6,6 +6,7 @@ more values than there are registers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
@@ -15,7 +16,7 @@ from tvm.target import Target
 
 from ...numerics.multiply import FITS, ROUNDS, facts_of, is_multiply
 from ...targets.families import CORTEX_M
-from ...targets.features import registers_of
+from ...targets.features import offers, registers_of
 from ..arm_cpu.vectors import call_llvm, lanes_of
 from ..cpu.lets import stored
 from ..cpu.steps import Steps, register_steps
@@ -66,12 +67,13 @@ def _multiplied_in_vectors(call: Expr) -> Expr:
     return tirx.Let(var, high, call_llvm(dtype, "llvm.arm.mve.vshl.vector", away, down, *flags))
 
 
-def _multiplied(call: Expr) -> Expr:
+def _multiplied(call: Expr, wide: bool) -> Expr:
     """TFLite's multiplication of single values: a product of 64 bits, all else in 32; other operators are unchanged.
 
         ⌊x · 2^up · multiplier / 2³¹ + ½⌋, then ⌊that / 2^−down + ½⌋ with midpoints away from zero
 
     If 2x fits, the first is ⌊2x · multiplier / 2³² + ½⌋, the upper half of a product: smmulr on cores with DSP.
+    wide: whether the core has products of 64 bits
     """
     if not is_multiply(call):
         return call
@@ -83,8 +85,7 @@ def _multiplied(call: Expr) -> Expr:
     bits, doubled = (32, 1) if fits else (31, 0)
     shift = doubled if _is_zero(up) else up + doubled
     shifted = x << shift if fits or not _is_zero(up) else x
-    product = shifted.astype("int64") * multiplier.astype("int64") + tirx.const(1 << (bits - 1), "int64")
-    high = (product >> tirx.const(bits, "int64")).astype("int32")
+    high = (_upper_half if wide else _upper_half_by_parts)(shifted, multiplier, bits)
     if _is_zero(down):
         return high
     var = tirx.Var("high", high.ty)
@@ -96,13 +97,45 @@ def _multiplied(call: Expr) -> Expr:
     return tirx.Let(var, high, (var + sign + half) >> right)
 
 
+def _upper_half(x: Expr, multiplier: Expr, bits: int) -> Expr:
+    """⌊x · multiplier / 2^bits + ½⌋ as int32, for 31 or 32 bits."""
+    product = x.astype("int64") * multiplier.astype("int64") + tirx.const(1 << (bits - 1), "int64")
+    return (product >> tirx.const(bits, "int64")).astype("int32")
+
+
+def _upper_half_by_parts(x: Expr, multiplier: Expr, bits: int) -> Expr:
+    """The same for a multiplier ≥ 0 by products of 16 bits each, which a function for 64 bits computes, too, and more:
+
+        x = x₁·2¹⁶ + x₀, m = m₁·2¹⁶ + m₀, t = x₁·m₀ + ⌊x₀·m₀ / 2¹⁶⌋, u = x₀·m₁ + t mod 2¹⁶
+        x·m = (x₁·m₁ + ⌊t / 2¹⁶⌋)·2³² + u·2¹⁶ + …
+
+    x₀, m₀ and x₀·m₀ are unsigned, and so is u with its half.
+    """
+    unsigned, half = "uint32", tirx.const(16, "int32")
+
+    def low(value: Expr) -> Expr:
+        return value & tirx.const(0xFFFF, "int32")
+
+    def logical(value: Expr, count: int) -> Expr:
+        return (value >> tirx.const(count, unsigned)).astype("int32")
+
+    value, factor, carried = (tirx.Var(name, x.ty) for name in ("value", "factor", "carried"))
+    lowest = low(value).astype(unsigned) * low(factor).astype(unsigned)
+    middle = (low(value) * (factor >> half) + low(carried)).astype(unsigned) + tirx.const(1 << (bits - 17), unsigned)
+    upper = (value >> half) * (factor >> half) + (carried >> half)
+    total = upper * tirx.const(1 << (32 - bits), "int32") + logical(middle, bits - 16)
+    total = tirx.Let(carried, (value >> half) * low(factor) + logical(lowest, 16), total)
+    return tirx.Let(value, x, tirx.Let(factor, multiplier, total))
+
+
 def _is_zero(shift: Expr) -> bool:
     value = shift.value if isinstance(shift, tirx.Broadcast) else shift
     return isinstance(value, tirx.IntImm) and int(value) == 0
 
 
 def _narrow(body: tirx.Stmt, target: Target) -> tirx.Stmt:
-    return tvm_ffi.structural_map(body, (tvm.ir.Call, _multiplied))
+    wide = offers(target, CORTEX_M.product("mla"))  # smull came with it
+    return tvm_ffi.structural_map(body, (tvm.ir.Call, partial(_multiplied, wide=wide)))
 
 
 def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:

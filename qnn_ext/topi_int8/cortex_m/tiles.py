@@ -117,10 +117,10 @@ def compute_tiles(tiles: Tiles, workload: Workload, x: te.Tensor, w: te.Tensor, 
 
 def schedule_tiles(sch: Schedule, tiles: Tiles, target: Target, code: Code) -> None:
     """The nest of a product, in place of its stages."""
-    schedule_nest(sch, target, lambda nest: _Loops(tiles, nest, code).stmt(), _order(tiles))
+    schedule_nest(sch, target, lambda nest: _Loops(tiles, nest, code).stmt(), order_of(tiles))
 
 
-def _order(tiles: Tiles) -> Order | None:
+def order_of(tiles: Tiles) -> Order | None:
     """The order of an image's tiles. Each reads its windows before it writes anything."""
     window, size = tiles.window, tiles.pixels
     if window.images > 1:
@@ -133,11 +133,14 @@ def _order(tiles: Tiles) -> Order | None:
     read = (rows * window.width + columns) * window.channels
     if window.kernel != (1, 1):  # the next row of windows may begin further to the left
         read = rows * window.width * window.channels
-    written, beside = (first + size) * tiles.channels, np.maximum(first * tiles.channels - tiles.lanes, 0)
+    written, begins = (first + size) * tiles.channels, first * tiles.channels
     if tiles.direct:  # a window is read until the last of its results is written: as if by a tile after its own
-        last = written[-1:]
-        written, read, beside = (np.concatenate(pair) for pair in ((written, last), (read[:1], read), (beside, last)))
-    return Order(written, read, beside)
+        written, read, begins = (
+            np.append(written, written[-1:]),
+            np.append(read[:1], read),
+            np.append(begins, begins[-1:]),
+        )
+    return Order(written, read, begins)
 
 
 class _Loops:
@@ -235,7 +238,8 @@ class _Loops:
         return self._each(stmt)
 
     def _add(self) -> tirx.Stmt:
-        first = self._window() if self._columns is None else self._columns[const(0), const(0), const(0)]
+        columns = self._columns
+        first = self._window() if columns is None else columns[tuple(const(0) for _ in columns.shape)]
         return self._code.sums(self._tiles, first, self._nest.weights, self._block, self._place)
 
     def _window(self) -> Expr:
