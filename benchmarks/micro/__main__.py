@@ -14,7 +14,7 @@ import argparse
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,19 +27,20 @@ from qnn_ext.files.storage import write_text
 from tests.micro import boards
 from tests.micro.boards import BOARDS, Board
 
-from . import peer
+from . import classes, peer
 
 SHARED = Path(__file__).parents[3] / "shared" / "models" / "tflite"
 MODELS = ("kws_ref_model", "vww_96_int8", "pretrainedResnet_quant", "ad01_int8", "micro_speech_quantized")
 COUNTER = Path(boards.HERE).parent / "arm" / "count.c"
 
-LIMITS = {"m4": 13 / 16, "m7": 13 / 16, "m33": 13 / 16, "m55": 14 / 128}
-"""Instructions for a product in the innermost loops: loads of both operands included, and nothing else."""
-
 
 @dataclass(frozen=True)
 class Row:
-    """A model on a board. exact: whether the results equal those of LiteRT's reference kernels."""
+    """A model on a board.
+
+    exact:   whether the results equal those of LiteRT's reference kernels
+    classes: class of layer -> products, and instructions; empty for the peer
+    """
 
     model: str
     board: str
@@ -49,6 +50,7 @@ class Row:
     flash: int
     ram: int
     exact: bool
+    classes: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def main() -> None:
@@ -69,6 +71,7 @@ def main() -> None:
                 rows += measured
                 out.print(_table(measured))
     out.print(_table(rows))
+    out.print(_by_class(rows))
     if options.peer is None or peer.missing(options.peer):
         reason = "--peer was not given" if options.peer is None else peer.missing(options.peer)
         out.print(f"no rows of TFLite Micro: {reason}")
@@ -85,12 +88,21 @@ def _measured(model: str, board: str, sources: Path | None, folder: Path, plugin
     own = folder / f"{board}-{model}"
     kernels = qnn_ext.build(module, target=BOARDS[board].target, code=False).kernels
     macs = sum(kernel.macs for kernel in kernels)
-    counts, programs = [], []
+    counts, programs, parts = [], [], []
     for calls in (0, 1):
         programs.append(boards.firmware(module, BOARDS[board], own / str(calls), calls))
-        counts.append(_instructions(programs[-1].folder, plugin, lambda: _run(programs[-1], inputs)))
+        folder_of_calls = programs[-1].folder
+        counts.append(_instructions(folder_of_calls, plugin, lambda: _run(programs[-1], inputs)))
+        parts.append(classes.by_class(kernels, programs[-1].program, folder_of_calls / "counts"))
     exact = np.array_equal(programs[1]._output(0, 0), expected)
-    rows = [Row(model, board, "qnn_ext", counts[1] - counts[0], macs, *programs[1].sizes(), exact)]
+    shares = {
+        name: (
+            sum(kernel.macs for kernel in kernels if classes.class_of(kernel) == name),
+            count - parts[0].get(name, 0),
+        )
+        for name, count in parts[1].items()
+    }
+    rows = [Row(model, board, "qnn_ext", counts[1] - counts[0], macs, *programs[1].sizes(), exact, shares)]
     if sources is not None and not peer.missing(sources):
         rows.append(_peer(path, board, sources, folder, plugin, inputs[0], expected, macs))
     return rows
@@ -151,13 +163,21 @@ def _operators(path: Path) -> list[str]:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table("model", "board", "runtime", "instructions", "per MAC", "limit", "flash", "RAM", "exact")
+    table = Table("model", "board", "runtime", "instructions", "per MAC", "flash", "RAM", "exact")
     for row in rows:
-        limit = f"{LIMITS[row.board]:.2f}" if row.board in LIMITS else ""
-        per_mac = f"{row.instructions / row.macs:.2f}"
         sizes = f"{row.flash:,}", f"{row.ram:,}"
-        values = f"{row.instructions:,}", per_mac, limit, *sizes, "yes" if row.exact else "no"
-        table.add_row(row.model, row.board, row.runtime, *values)
+        counts = f"{row.instructions:,}", f"{row.instructions / row.macs:.2f}"
+        table.add_row(row.model, row.board, row.runtime, *counts, *sizes, "yes" if row.exact else "no")
+    return table
+
+
+def _by_class(rows: list[Row]) -> Table:
+    """Our instructions by class of layer. limit: those of the innermost loops alone."""
+    table = Table("model", "board", "layers", "products", "instructions", "per product", "limit")
+    for row in rows:
+        for name, (macs, count) in sorted(row.classes.items()):
+            rates = (f"{count / macs:.2f}", f"{classes.LIMITS[row.board][name]:.2f}") if macs else ("", "")
+            table.add_row(row.model, row.board, name, f"{macs:,}" if macs else "", f"{count:,}", *rates)
     return table
 
 
