@@ -13,10 +13,16 @@ from ..targets.linking import cross_compiler
 
 
 def archive(
-    folder: Path, name: str, architecture: str, objects: Sequence[str], shared: bool, math: bool
+    folder: Path,
+    name: str,
+    architecture: str,
+    objects: Sequence[str],
+    shared: bool,
+    math: bool,
+    options: Sequence[str] = (),
 ) -> tuple[list[str], str]:
-    """Compile `name.c` and put it and the objects into `libname.a`, and `libname.so` if that is wanted. Returns the
-    names of what was made, and why there is no library, empty if there is.
+    """Compile `name.c`, with these options, and put it and the objects into `libname.a`, and `libname.so` if that is
+    wanted. Returns the names of what was made, and why there is no library, empty if there is.
 
     Raises ArtifactError if a shared library is wanted and cannot be made, or if the compiler refuses the sources.
     """
@@ -29,12 +35,12 @@ def archive(
         if shared:
             raise
         return [], str(error)
-    _run([*compiler, "-std=gnu11", "-O2", "-fPIC", "-c", "-o", f"{name}.o", f"{name}.c"], folder)
+    _run([*compiler, "-std=gnu11", "-O2", *options, "-c", "-o", f"{name}.o", f"{name}.c"], folder)
     _run([*archiver, "rcs", f"lib{name}.a", f"{name}.o", *objects], folder)
     made = [f"{name}.o", f"lib{name}.a"]
     if shared:
-        options = [f"-Wl,--version-script={name}.map", "-Wl,--gc-sections", "-s", *(["-lm"] if math else [])]
-        _run([*compiler, "-shared", "-o", f"lib{name}.so", f"{name}.o", *objects, *options], folder)
+        linked = [f"-Wl,--version-script={name}.map", "-Wl,--gc-sections", "-s", *(["-lm"] if math else [])]
+        _run([*compiler, "-shared", "-o", f"lib{name}.so", f"{name}.o", *objects, *linked], folder)
         made.append(f"lib{name}.so")
     return made, ""
 

@@ -78,7 +78,7 @@ def export_c(
         with replacing(folder / file, ArtifactError, durable=False) as stream:
             stream.write(content)
     objects = [file for file in files if file.endswith(".o")]
-    made, missing = archive(folder, name, library.architecture, objects, shared, library.needs_libm)
+    made, missing = archive(folder, name, library.architecture, objects, shared, library.needs_libm, library.options)
     return Exported(folder, name, (*files, *made), library, missing)
 
 
@@ -168,6 +168,7 @@ def _context(library: Library, weights_file: str, symbols: Sequence[str], object
         "objects": objects,
         "dispatch": library.dispatch,
         "architecture": library.architecture,
+        "options": " ".join(library.options),
         "libraries": "-lm" if library.needs_libm else "",
         **_tools(library.architecture),
     }

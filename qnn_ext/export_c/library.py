@@ -24,6 +24,7 @@ from ..targets.elf import Object
 from ..targets.families import backend_of_architecture
 from ..targets.frames import CodeSize, code_size
 from ..targets.instruction_sets import X86_64_BITS, X86_64_KEPT
+from ..targets.microcontrollers import compiler_options
 from .interface import state_bytes
 
 FORMAT = 1
@@ -227,6 +228,12 @@ class Library:
         for blob in self.blobs:
             digest.update(blob)
         return digest.hexdigest()
+
+    @property
+    def options(self) -> list[str]:
+        """What C compilers must be told for its target: the core, or on systems that share libraries to allow that."""
+        backend = backend_of_architecture(self.architecture)
+        return ["-fPIC"] if backend.concurrent else compiler_options(self.compiled[0].variant.target)
 
     @property
     def needs_libm(self) -> bool:

@@ -6,6 +6,7 @@ Parts of a core that chips may lack are left out as GCC's `-mcpu` leaves them ou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import TargetError
@@ -22,6 +23,13 @@ CORES: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("cortex-m52", "cortex-m55", "cortex-m85"), ("thumbv8.1m.main", _HARD)),
 }
 """Core -> the architecture in LLVM's triple, and how floats are passed."""
+
+_GNU = {
+    **{f"thumbv{name}": f"armv{name[0]}-m" for name in ("6m", "7m")},
+    "thumbv7em": "armv7e-m",
+    **{f"thumbv{name}": f"armv{name.replace('m', '-m', 1)}" for name in ("8m.base", "8m.main", "8.1m.main")},
+}
+"""The architecture in LLVM's triple -> in the options of GCC and Clang."""
 
 _WITHOUT: dict[str, tuple[str, ...]] = {"nofp": ("-vfp2sp",), "nodsp": ("-dsp",), "nomve": ("-mve",)}
 """What a chip may lack -> LLVM's features that go with it, and with these all that need them."""
@@ -43,3 +51,13 @@ def attributes_of_core(name: str) -> dict[str, Any]:
     triple = f"{architecture}-unknown-none-{_SOFT if 'nofp' in lacking else abi}"
     attributes = {"kind": "llvm", "mtriple": triple, "mcpu": core, THREADS: 1}
     return {**attributes, "mattr": features} if features else attributes
+
+
+def compiler_options(attributes: Mapping[str, Any]) -> list[str]:
+    """What C compilers must be told for a core's TVM target attributes; nothing for other targets."""
+    triple = str(attributes.get("mtriple", "")).split("-")
+    architecture, abi = triple[0], triple[-1]
+    if architecture not in _GNU:
+        return []
+    hard = abi == _HARD
+    return ["-mthumb", f"-march={_GNU[architecture]}{'+fp' * hard}", f"-mfloat-abi={'hard' if hard else 'soft'}"]

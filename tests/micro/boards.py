@@ -75,6 +75,10 @@ class Firmware:
     engine: qnn_ext.Engine
     calls: int
 
+    def link(self) -> None:
+        """Link it anew."""
+        link(self.board, self.folder, [HERE / "main.c"], _definitions(self.engine, self.calls))
+
     @property
     def program(self) -> Path:
         """The linked program."""
@@ -130,8 +134,9 @@ def firmware(module: qnn_ext.QnnModule, board: Board, folder: Path, calls: int =
     """A model for a board, exported and linked. Raises BoardError."""
     engine = qnn_ext.build(module, target=board.target, code=False)
     engine.export_c(folder, name="model")
-    link(board, folder, [HERE / "main.c"], _definitions(engine, calls))
-    return Firmware(board, folder, engine, calls)
+    made = Firmware(board, folder, engine, calls)
+    made.link()
+    return made
 
 
 def _definitions(engine: qnn_ext.Engine, calls: int) -> list[str]:
@@ -147,19 +152,13 @@ def link(board: Board, folder: Path, sources: Sequence[Path], options: Sequence[
     places = ",".join(f"--defsym={name}={value}" for name, value in memory.items())
     machine = [f"-mcpu={board.cpu}", "-mthumb", f"-mfloat-abi={'hard' if board.hard else 'soft'}"]
     code = [*machine, "-std=gnu11", "-O2", "-ffreestanding", "-nostartfiles", f"-I{folder}", f"-I{HERE}", *options]
-    files = [*map(str, sources), str(HERE / "start.c"), *_library(folder)]
+    files = [*map(str, sources), str(HERE / "start.c"), str(folder / "libmodel.a")]
     # newlib's files were compiled without a note on the stack, of which the linker would warn
     script = ["-T", str(HERE / "start.ld"), f"-Wl,{places}", "-Wl,--gc-sections,--no-warn-mismatch,-z,noexecstack"]
     command = [COMPILER, *code, *files, *script, "-lm", "-lc", "-lgcc", "-o", str(folder / "program.elf")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     if done.returncode:
         raise BoardError(f"{' '.join(command)}\n{done.stderr}")
-
-
-def _library(folder: Path) -> list[str]:
-    """The model's C file and objects, compiled anew as the user's build would."""
-    objects = [path for path in sorted(folder.glob("*.o")) if path.name != "model.o"]
-    return [str(folder / "model.c"), *map(str, objects)]
 
 
 def scratch() -> tempfile.TemporaryDirectory:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,20 @@ def test_integers_alone(name, board):
     floats = [name for name in symbols if name.startswith(("__aeabi_f", "__aeabi_d", "__aeabi_i2", "__aeabi_ui2"))]
     assert [name for name in floats if "div" not in name] == []
     assert not any("unwind" in name.lower() for name in symbols), "tables for exceptions brought the unwinder"
+
+
+@pytest.mark.parametrize("board", ["m0plus", "m4", "m55"])
+def test_make(board):
+    """The Makefile compiles for the core as well: in Thumb code, and with its calling convention."""
+    boards.require()
+    module = qnn_ext.from_tflite(DATA / "digits_cnn_int8.tflite", numerics="tflite")
+    image = _random(np.random.default_rng(0), module.inputs[0])
+    with boards.scratch() as folder:
+        firmware = boards.firmware(module, boards.BOARDS[board], Path(folder))
+        subprocess.run(["make", "-B", "libmodel.a"], cwd=folder, check=True, capture_output=True)
+        firmware.link()
+        (found,) = firmware.run(image)
+    np.testing.assert_array_equal(found, qnn_ext.Interpreter(module)(image))
 
 
 def _random(rng: np.random.Generator, spec: qnn_ext.TensorSpec) -> np.ndarray:
