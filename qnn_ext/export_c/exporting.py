@@ -163,6 +163,7 @@ def _context(library: Library, weights_file: str, symbols: Sequence[str], object
         "shared": library.shared,
         "tasks": library.tasks,
         "spare": library.spare,
+        "aside": library.aside[:-1] if any(library.aside[:-1]) else [],
         "variants": variants,
         "symbols": symbols,
         "objects": objects,

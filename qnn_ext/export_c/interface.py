@@ -157,6 +157,11 @@ def state_bytes(state: State) -> int:
     return int(np.asarray(state.initial).nbytes)
 
 
+def spec_bytes(spec: TensorSpec) -> int:
+    """Bytes of a tensor."""
+    return prod(spec.shape) * itemsize(spec.dtype)
+
+
 def itemsize(dtype: str) -> int:
     """Bytes of an element."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

@@ -25,7 +25,7 @@ from ..targets.families import backend_of_architecture
 from ..targets.frames import CodeSize, code_size
 from ..targets.instruction_sets import X86_64_BITS, X86_64_KEPT
 from ..targets.microcontrollers import compiler_options
-from .interface import state_bytes
+from .interface import spec_bytes, state_bytes
 
 FORMAT = 1
 """The version of a C library's interface, of its file of weights and of its manifest."""
@@ -145,6 +145,19 @@ class Compiled:
             if i != j or a != c
         )
 
+    @property
+    def overwritten(self) -> set[int]:
+        """The outputs that are where new values of states are to be written, such as a state's old value."""
+        sizes = [state_bytes(state) for state in self.model.states]
+        states = zip(self.before, self.after, sizes, strict=True)
+        written = [(a, a + size) for a, new, size in states if new != Place(0, a)]
+        return {
+            index
+            for index, (place, spec) in enumerate(zip(self.outputs, self.model.outputs, strict=True))
+            if not place.in_weights
+            and any(place.offset < end and start < place.offset + spec_bytes(spec) for start, end in written)
+        }
+
     # ---- what the CPU must have ----------------------------------------------------------------------------------
 
     @property
@@ -214,8 +227,23 @@ class Library:
         return max(one.workspace for one in self.compiled) if any(one.states_cross for one in self.compiled) else 0
 
     @property
+    def aside(self) -> list[int]:
+        """Where in the workspace each output stays that new values of states would overwrite, 0 for the others; then
+        where the workspace ends."""
+        overwritten = set().union(*(one.overwritten for one in self.compiled))
+        places, end = [], self._end_of_states
+        for index, spec in enumerate(self.model.outputs):
+            places.append(end if index in overwritten else 0)
+            end += aligned(spec_bytes(spec)) if index in overwritten else 0
+        return [*places, end]
+
+    @property
     def workspace(self) -> int:
         """Bytes of the workspace, for any of the targets."""
+        return self.aside[-1]
+
+    @property
+    def _end_of_states(self) -> int:
         largest = max(one.workspace for one in self.compiled)
         return aligned(largest + sum(map(state_bytes, self.model.states))) if self.spare else largest
 
@@ -293,7 +321,11 @@ def library_of(model: Model, lowered: Sequence[tuple[Variant, Any]], name: str, 
         target = Target(variant.target)
         try:
             lent = len(model.inputs) if backend_of_architecture(variant.architecture).tight else 0
-            program = timed("machine code", lambda: compile_plain(module, target, prefix, launch, threads, lent))  # noqa: B023
+            states = len(model.states)
+            program = timed(
+                "machine code",
+                lambda: compile_plain(module, target, prefix, launch, threads, lent, states),  # noqa: B023
+            )
         except NotStraightError as error:
             raise TargetError(_not_one_function(str(error))) from None
         compiled.append(Compiled(variant, model, program, name, prefix))

@@ -23,6 +23,8 @@ from tests.arm.test_models import digits
 from tests.cases.bundled import module_of
 from tests.cases.loops import as_model, assembled
 from tests.compiling.program.small import small_module
+from tests.compiling.program.test_in_place import BODIES, ROWS
+from tests.compiling.program.test_in_place import module as cache_module
 from tests.compiling.program.test_loops import case as loop_case
 from tests.compiling.program.test_loops import values
 from tests.export_c.libraries import Harness, checked, compiler, emulated, run
@@ -232,6 +234,21 @@ def test_states_may_change_places(tmp_path, rng):
     calls = [[rng.integers(-9, 9, (4, 5)).astype(np.int32)] for _ in range(3)]
     for outputs, inputs in zip(harness(calls), calls, strict=True):
         np.testing.assert_array_equal(outputs[0], engine(*inputs), strict=True)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_states_in_their_own_memory(name, tmp_path, rng):
+    """Rows of a cache are written in place where nothing reads the old values any more, and the cache is not copied."""
+    body, in_place = BODIES[name]
+    model = cache_module(body)
+    exported = qnn_ext.build(model, num_threads=1, code=False).export_c(tmp_path, "cache")
+    (compiled,) = exported.library.compiled
+    assert ([place.offset for place in compiled.after] == compiled.before) == in_place
+    calls = [[rng.integers(-4, 5, ROWS).astype(np.float32), np.array([place])] for place in (0, 5, 2, 2)]
+    oracle = Interpreter(model)
+    harness = Harness(exported, "-fsanitize=address,undefined")
+    for outputs, inputs in zip(harness(calls), calls, strict=True):
+        np.testing.assert_array_equal(outputs[0], oracle(*inputs), strict=True)
 
 
 def test_bad_values_are_a_status(tmp_path):

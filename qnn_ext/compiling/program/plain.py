@@ -45,7 +45,7 @@ class PlainProgram:
 
 
 def compile_plain(
-    mod: IRModule, target: Target, prefix: str, launch: str, threads: int = 1, lent: int = 0
+    mod: IRModule, target: Target, prefix: str, launch: str, threads: int = 1, lent: int = 0, states: int = 0
 ) -> PlainProgram:
     """A lowered module as functions whose names start with `prefix`. Raises NotStraightError if it cannot be one
     function, and LimitError.
@@ -53,11 +53,12 @@ def compile_plain(
     launch:  the name of the function that it calls to share out work
     threads: the most tasks of a segment, no more than the module was lowered for
     lent:    how many of the inputs a call may overwrite
+    states:  how many of the last inputs are states that may be updated in their own memory
     """
     attributes = {**description_of(target), THREADS: min(threads, threads_of(target.attrs))}
     target = Target(attributes)
     started = sharing_of(target).launch  # each segment is a launch of its own
-    planned = plan(mod, target, plain_header_bytes, started, started, lent=lent)
+    planned = plan(mod, target, plain_header_bytes, started, started, lent=lent, states=states)
     layout = planned.layout
     calls, functions = calls_of(planned.graph, planned.kernels, planned.scratch)
     emitter = _PlainEmitter(calls, layout.workspace, layout.weights, target)
