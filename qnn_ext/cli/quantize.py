@@ -17,6 +17,9 @@ from ..compiling.coverage import coverage
 from ..errors import QnnError, QuantizationError, QuantizationWarning
 from ..evaluation.metrics import load_metric
 from ..module import QnnModule
+from ..op.base import constant_value
+from ..passes.bodies import every_binding
+from ..passes.rewrite import operands
 from ..quantize.analysis import Analysis, analyze
 from ..quantize.config import QConfig, replace_fields
 from ..quantize.control import KEEP, control_accuracy
@@ -48,6 +51,7 @@ from .outputs import check_compiled, check_output, destination
 from .settings import parse_settings, settings_option
 
 _SHOWN_LAYERS = 5
+_FLAGS = ("equalize", "bias_correction", "dynamic", "symmetric", "weight_only", "embeddings")
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,19 @@ class _Request:
 )
 @click.option("--bias-correction", is_flag=True, help="Correct biases for the mean error of quantized weights.")
 @click.option("--dynamic", is_flag=True, help="Find ranges of activations at run time: needs no data.")
+@click.option(
+    "--weight-only",
+    is_flag=True,
+    help="Quantize weights in groups and leave activations float: needs no data. For language models.",
+)
+@click.option("--bits", type=click.Choice(["2", "4", "8"]), help="Bits of weights. Default: 8.")
+@click.option(
+    "--group-size",
+    type=int,
+    metavar="N",
+    help="Values of a weight with one scale, for --weight-only and --dynamic. Default: a row.",
+)
+@click.option("--embeddings", is_flag=True, help="With --weight-only or --group-size, quantize embeddings as well.")
 @click.option(
     "--skip", multiple=True, metavar="PATTERN", help="Layers to keep in float, such as `*.attention.*`. Repeatable."
 )
@@ -177,6 +194,8 @@ def quantize(
       qnn-ext quantize model.onnx --data calibration.npz --min-sqnr 30 --work trials/
       qnn-ext quantize model.onnx --data calibration.npz --metric task.py:accuracy --max-drop 0.5
       qnn-ext quantize model.onnx --dynamic
+      qnn-ext quantize model.pt2 --weight-only --bits 4 --group-size 32 --embeddings
+      qnn-ext quantize model.pt2 --dynamic --bits 4 --group-size 32 --data tokens.npz --set weight_rounding=gptq
     """
     form = recognize(model)
     if form == "qnn":
@@ -211,6 +230,7 @@ def quantize(
         "bytes": size,
         "seconds": round(time.perf_counter() - started, 3),
         "sites": len(done.table),
+        "weights": None if not config.grouped else {"before": _constants(module), "after": _constants(done.result)},
         "notes": [note_data(note) for note in done.result.notes],
         "warnings": shown,
         "written": [str(path) for path in written],
@@ -231,7 +251,9 @@ def _config(target: str, skip: tuple[str, ...], settings: tuple[str, ...], flags
     """The QConfig from the options: flags first, then --set. Raises QuantizationError, click.BadParameter."""
     values: dict[str, Any] = {"target": target_names(target)[0]}
     values |= {name: flags[name] for name in ("calibrate_mode", "percentile") if flags[name] is not None}
-    values |= {name: True for name in ("equalize", "bias_correction", "dynamic", "symmetric") if flags[name]}
+    values |= {name: True for name in _FLAGS if flags[name]}
+    values |= {"nbit_weight": int(flags["bits"])} if flags["bits"] else {}
+    values |= {"group_size": flags["group_size"]} if flags["group_size"] is not None else {}
     if flags["per_tensor"]:
         values["per_channel"] = False
     given = parse_settings(settings)
@@ -245,8 +267,10 @@ def _check(request: _Request, config: QConfig) -> None:
     """Raise QuantizationError for incompatible options."""
     if request.data is None and request.report is not None:
         raise QuantizationError("--report measures errors on data: give --data")
-    if config.dynamic and (request.table is not None or request.report is not None):
-        raise QuantizationError("--dynamic finds ranges at run time: leave out --table and --report")
+    if (config.dynamic or config.grouped) and (request.table is not None or request.report is not None):
+        raise QuantizationError(
+            "--dynamic and --weight-only calibrate no ranges of activations: leave out --table and --report"
+        )
     if not request.searches and (request.work is not None or request.validation is not None or request.keep != "auto"):
         raise QuantizationError("--validation, --keep and --work are for a search: give --min-sqnr, or --metric")
     if (request.metric is None) != (request.max_drop is None):
@@ -312,6 +336,12 @@ def _described(config: QConfig) -> list[str]:
     return [*notes, "The figures are from before bias correction."] if config.bias_correction else notes
 
 
+def _constants(module: QnnModule) -> int:
+    """The bytes of a module's constants."""
+    found = {expr for binding, _ in every_binding(module.ir) for expr in operands(binding.value)}
+    return sum(array.nbytes for array in map(constant_value, found) if array is not None)
+
+
 def _coverage(module: QnnModule) -> dict[str, Any]:
     found = coverage(module)
     in_float = [{"layer": one.layer, "operator": one.operator, "macs": one.macs} for one in found.in_float]
@@ -329,8 +359,16 @@ def _print(
         f"{summary['model']} → {summary['output']}: {bytes_text(summary['bytes'])}, {summary['seconds']:.1f} s",
         markup=False,
     )
-    console.print(f"{summary['sites']} tensors quantized, {share} % of {count_text(summary['macs'])} MAC in integers")
+    if summary["weights"] is None:
+        console.print(
+            f"{summary['sites']} tensors quantized, {share} % of {count_text(summary['macs'])} MAC in integers"
+        )
+    else:
+        sizes = [bytes_text(summary["weights"][when]) for when in ("before", "after")]
+        console.print(f"weights {' → '.join(sizes)}, {share} % of {count_text(summary['macs'])} MAC in integers")
     for layer in summary["in_float"]:
+        if layer["operator"].startswith("qnn.blockwise_"):
+            continue
         console.print(f"float: {layer['operator']} '{layer['layer']}': {count_text(layer['macs'])} MAC", markup=False)
     for text in summary["warnings"]:
         console.print(f"warning: {text}", markup=False)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import QuantizationError
 from ..scopes import Scopes
-from .fields import FLOAT_FUNCTIONS, LAYER_FIELDS, check_fields
+from .fields import FLOAT_FUNCTIONS, LAYER_FIELDS, by_groups, check_fields
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,10 @@ class LayerConfig:
     precision: "int8", "int16" (the layer's activations have 16 bits, symmetric, its weights at most 8), "bfloat16" or
                "float16" (its operands are rounded, sums stay float32), or "float32"; the other fields matter only
                for integers
-    dtype_input ("int8" or "uint8") and symmetric are those of activations; weights are always symmetric
+    dtype_input ("int8" or "uint8") and symmetric are those of activations; weights are symmetric unless they are in
+    groups and weight_symmetric is False
     range:     (low, high) of the layer's data input if the user fixed it
+    group_size: of weights in groups; None: a group for each row
     """
 
     name: str
@@ -43,6 +45,8 @@ class LayerConfig:
     calibrate_mode: str
     percentile: float
     weight_scale: str
+    weight_symmetric: bool = True
+    group_size: int | None = None
     range: tuple[float, float] | None = None
 
     @property
@@ -69,7 +73,7 @@ class QConfig:
                      compared (see `alternatives`); "mse" for models with states; without data "global_scale"
     global_scale:    the threshold of "global_scale": real values −global_scale … global_scale
     weight_scale:    "max": the largest weight; "power2": the next power of two above it; "mse": the threshold with the
-                     smallest squared error
+                     smallest squared error; "hqq", for weights in groups: half-quadratic quantization
     skip_dense_layer: whether dense layers (matmul with constant weights) stay float
     skip_conv_layers: which convolutions stay float, counted from 0 in order of computation
     do_simulation:   stop before converting to integers: a float module with quantization errors
@@ -91,11 +95,18 @@ class QConfig:
     first_layer, last_layer: precision of the first and the last product: see LayerConfig
     overrides:       layer name pattern (fnmatch) → {field: value}, later patterns win: see `fields.LAYER_FIELDS`
     quantization_formula: "google": x = scale · (q − zero_point); "cambricon": x = q · 2^position
+    weight_only:     weights become integers in groups, activations stay float: needs no data. Matrices only
+    group_size:      values along a row of a weight that share a scale, the last group of a row may be shorter; None:
+                     the row. With `dynamic`, 8-bit activations have a scale for each row instead of one for the tensor
+    weight_symmetric: False: weights in groups have zero points
+    group_scales:    dtype of the groups' scales: "float32", "float16" or "bfloat16"
+    embeddings:      whether matrices that rows are taken from become integers in groups as well
     weight_rounding: "nearest"; "gptq" or "adaround" choose the integers that keep each layer's results on the data
     bias_correction: whether biases compensate the mean error of quantized weights
     equalize:        cross-layer equalization before ranges are taken
     smooth:          SmoothQuant's α, above 0 and below 1: how much of the outliers of activations behind normalizations
-                     moves into the weights that read them; None: nothing moves
+                     moves into the weights that read them; "awq", for weights in groups: channels whose activations are
+                     large get finer weights, as much as keeps the layers' results on the data best; None: nothing moves
     dynamic:         quantize activations at run time with the actual range of each tensor: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
     float_functions: functions that stay float between integer products: "softmax", "layer_norm", "gelu" (in registers,
@@ -132,10 +143,15 @@ class QConfig:
     last_layer: str = "int8"
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quantization_formula: str = "google"
+    weight_only: bool = False
+    group_size: int | None = None
+    weight_symmetric: bool = True
+    group_scales: str = "float32"
+    embeddings: bool = False
     weight_rounding: str = "nearest"
     bias_correction: bool = False
     equalize: bool = False
-    smooth: float | None = None
+    smooth: float | str | None = None
     dynamic: bool = False
     target: Any = None
     float_functions: Sequence[str] = FLOAT_FUNCTIONS
@@ -175,6 +191,11 @@ class QConfig:
     def power_of_two(self) -> bool:
         """Whether all scales are powers of two."""
         return self.quantization_formula == "cambricon"
+
+    @property
+    def grouped(self) -> bool:
+        """Whether weights are quantized in groups: weight-only, or with a group_size."""
+        return by_groups(vars(self))
 
     def enabled(self, operator: str) -> bool:
         """Whether debug_enabled_ops allows quantizing the operator; "nn.conv2d" and "conv2d" mean the same."""

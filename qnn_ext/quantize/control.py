@@ -116,8 +116,10 @@ def control_accuracy(
         raise QuantizationError(f"keep must be one of {', '.join(map(repr, KEEP))}, found {keep!r}")
     if min(samples, sensitivity_samples) < 1:
         raise QuantizationError("samples and sensitivity_samples must be at least 1")
-    if config.dynamic or config.do_simulation:
-        raise QuantizationError("accuracy control needs calibrated integers: leave out dynamic and do_simulation")
+    if config.dynamic or config.grouped or config.do_simulation:
+        raise QuantizationError(
+            "accuracy control needs calibrated integers: leave out dynamic, weight_only and do_simulation"
+        )
     module = float_module(mod, params)
     if dataset is None:
         raise QuantizationError("accuracy control needs data: give a dataset")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import QuantizationError
+from ..op.blockwise import LONGEST_GROUP
 
 CALIBRATE_MODES = (
     "auto",
@@ -37,6 +38,8 @@ LAYER_FIELDS = (
     "calibrate_mode",
     "percentile",
     "weight_scale",
+    "weight_symmetric",
+    "group_size",
     "range",
 )
 
@@ -96,7 +99,15 @@ RULES: dict[str, tuple[Check, str]] = {
     "dtype_activation": _one_of("int32", "int8", "uint8"),
     "calibrate_mode": _one_of(*CALIBRATE_MODES),
     "global_scale": _real(0, float("inf"), "a finite number above 0"),
-    "weight_scale": _one_of("max", "power2", "mse"),
+    "weight_scale": _one_of("max", "power2", "mse", "hqq"),
+    "weight_symmetric": _FLAG,
+    "weight_only": _FLAG,
+    "group_size": (
+        lambda value: value is None or (_number(value) and int(value) == value and 1 <= value <= LONGEST_GROUP),
+        f"None or a whole number from 1 to {LONGEST_GROUP}",
+    ),
+    "group_scales": _one_of("float32", "float16", "bfloat16"),
+    "embeddings": _FLAG,
     "skip_dense_layer": _FLAG,
     "skip_conv_layers": (
         lambda value: (
@@ -122,7 +133,10 @@ RULES: dict[str, tuple[Check, str]] = {
     "weight_rounding": _one_of("nearest", "gptq", "adaround"),
     "bias_correction": _FLAG,
     "equalize": _FLAG,
-    "smooth": (lambda value: value is None or (_number(value) and 0 < value < 1), "None or a number between 0 and 1"),
+    "smooth": (
+        lambda value: value is None or value == "awq" or (_number(value) and 0 < value < 1),
+        "None or a number between 0 and 1, or 'awq'",
+    ),
     "dynamic": _FLAG,
     "float_functions": (
         lambda value: isinstance(value, tuple) and all(item in FLOAT_FUNCTIONS for item in value),
@@ -199,6 +213,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         ),
         (
             values["dynamic"]
+            and values["group_size"] is None
             and (values["do_simulation"] or values["bias_correction"] or values["weight_rounding"] != "nearest"),
             "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation, bias_correction or "
             "weight_rounding",
@@ -208,4 +223,59 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
             "do_simulation=True computes in float, but partition_conversions='fully_integral' forbids that: choose one",
         ),
     ]
-    return [problem for holds, problem in rules if holds]
+    return [problem for holds, problem in (*rules, *_group_rules(values)) if holds]
+
+
+def by_groups(values: Mapping[str, Any]) -> bool:
+    """Whether weights are quantized in groups, as `quantize.grouped` does."""
+    return bool(values["weight_only"] or (values["dynamic"] and values["group_size"] is not None))
+
+
+def _group_rules(values: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    """The contradictions of weights in groups."""
+    grouped = by_groups(values)
+    mode = "weight_only=True" if values["weight_only"] else "group_size"
+    needing = {
+        "group_size": values["group_size"] is not None,
+        "weight_scale='hqq'": values["weight_scale"] == "hqq",
+        "weight_symmetric=False": not values["weight_symmetric"],
+        "group_scales": values["group_scales"] != "float32",
+        "embeddings": values["embeddings"],
+        "smooth='awq'": values["smooth"] == "awq",
+    }
+    unfit = {
+        "do_simulation": values["do_simulation"],
+        "bias_correction": values["bias_correction"],
+        "per_channel=False": not values["per_channel"],
+        "calibrate_mode": values["calibrate_mode"] != "auto",
+        "partition_conversions": values["partition_conversions"] != "disabled",
+        "quantization_formula='cambricon'": values["quantization_formula"] == "cambricon",
+        "weight_scale='power2'": values["weight_scale"] == "power2",
+        "weight_rounding='adaround'": values["weight_rounding"] == "adaround",
+    }
+    precisions = [values.get(name, "int8") for name in ("precision", "first_layer", "last_layer")]
+    return [
+        (
+            values["weight_only"] and values["dynamic"],
+            "weight_only=True leaves activations float, dynamic=True quantizes them: choose one",
+        ),
+        *(
+            (
+                wanted and not grouped,
+                f"{name} is for weights in groups: give weight_only=True, or dynamic=True and a group_size",
+            )
+            for name, wanted in needing.items()
+        ),
+        *(
+            (grouped and set_, f"{mode} cannot be combined with {name}: leave one of them out")
+            for name, set_ in unfit.items()
+        ),
+        (
+            grouped and values["nbit_weight"] not in (2, 4, 8),
+            f"weights in groups have 2, 4 or 8 bits, but nbit_weight is {values['nbit_weight']}",
+        ),
+        (
+            grouped and any(precision not in ("int8", "float32") for precision in precisions),
+            f"{mode} knows no precisions but 'int8' and 'float32': leave such layers in 'float32'",
+        ),
+    ]

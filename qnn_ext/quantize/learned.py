@@ -16,7 +16,7 @@ worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -129,15 +129,15 @@ def round_matrices(real: np.ndarray, moment: np.ndarray, low: int, high: int, ho
 
     For every output, Δ·H·Δᵀ + damping·Δ·Δᵀ is at most that of nearest rounding; "adaround"'s at most that of "gptq".
     """
-    damped = _damped(moment)
+    damped = with_damping(moment)
     nearest = np.clip(np.rint(real), low, high)
     candidates = [nearest]
     if how != "nearest":
-        candidates.append(_gptq(real, damped, low, high))
+        candidates.append(compensated(real, damped, low, high))
     if how == "adaround":
         relaxed = _relaxed(real, damped, low, high)
         candidates += [] if relaxed is None else [relaxed]
-    best = _best(real, damped, candidates)
+    best = best_rows(real, damped, candidates)
     return _flipped(real, best, damped, low, high) if how == "adaround" else best
 
 
@@ -147,7 +147,7 @@ def result_errors(real: np.ndarray, integers: np.ndarray, moment: np.ndarray) ->
     return np.asarray((np.matmul(delta, moment) * delta).sum(axis=-1))
 
 
-def _damped(moment: np.ndarray) -> np.ndarray:
+def with_damping(moment: np.ndarray) -> np.ndarray:
     """H + damping, of mean 1 on its diagonal; the identity where all data are zero."""
     moment = np.asarray(moment, np.float64)
     length = moment.shape[-1]
@@ -156,17 +156,32 @@ def _damped(moment: np.ndarray) -> np.ndarray:
     return np.asarray(moment + DAMPING * np.eye(length))
 
 
-def _best(real: np.ndarray, moment: np.ndarray, candidates: list[np.ndarray]) -> np.ndarray:
+def best_rows(real: np.ndarray, moment: np.ndarray, candidates: Sequence[np.ndarray]) -> np.ndarray:
     """For each output the candidate with the smallest error; of equals, the first."""
     errors = np.stack([result_errors(real, one, moment) for one in candidates])
     choice = errors.argmin(axis=0)
     return np.asarray(np.take_along_axis(np.stack(candidates), choice[None, :, :, None], axis=0)[0])
 
 
-def _gptq(real: np.ndarray, moment: np.ndarray, low: int, high: int) -> np.ndarray:
+def compensated(
+    real: np.ndarray,
+    moment: np.ndarray,
+    low: int,
+    high: int,
+    scale: np.ndarray | float = 1.0,
+    zero_point: np.ndarray | float = 0.0,
+) -> np.ndarray:
+    """GPTQ: the integers of weights that stand for (q − zero_point) · scale, (groups, outputs, length).
+
+    moment: H with damping; scale, zero_point: of each weight, or for all
+    """
     order = np.argsort(-np.diagonal(moment, axis1=1, axis2=2), axis=1, kind="stable")
     ordered = np.take_along_axis(np.take_along_axis(moment, order[:, :, None], 1), order[:, None, :], 2)
-    left = np.take_along_axis(real, order[:, None, :], 2).copy()
+
+    def in_order(values: np.ndarray | float) -> np.ndarray:
+        return np.take_along_axis(np.broadcast_to(values, real.shape), order[:, None, :], 2)
+
+    left, scale, zero_point = in_order(real).copy(), in_order(scale), in_order(zero_point)
     upper = np.linalg.cholesky(np.linalg.inv(ordered)).transpose(0, 2, 1)
     integers = np.empty_like(left)
     length = left.shape[2]
@@ -174,8 +189,9 @@ def _gptq(real: np.ndarray, moment: np.ndarray, low: int, high: int) -> np.ndarr
         end = min(start + _BLOCK, length)
         errors = np.empty((*left.shape[:2], end - start))
         for j in range(start, end):
-            integers[..., j] = np.clip(np.rint(left[..., j]), low, high)
-            error = (left[..., j] - integers[..., j]) / upper[:, j, j, None]
+            unit, zero = scale[..., j], zero_point[..., j]
+            integers[..., j] = np.clip(np.rint(left[..., j] / unit + zero), low, high)
+            error = (left[..., j] - (integers[..., j] - zero) * unit) / upper[:, j, j, None]
             left[..., j:end] -= error[..., None] * upper[:, None, j, j:end]
             errors[..., j - start] = error
         left[..., end:] -= np.matmul(errors, upper[:, start:end, end:])

@@ -26,6 +26,7 @@ from .dataset import Batches, batches
 from .dynamic import dynamic
 from .equalize import equalize
 from .fold import fold
+from .grouped import quantize_groups
 from .learned import round_weights
 from .realize import simulate, to_integers
 from .smooth import smooth
@@ -45,7 +46,7 @@ class Stages(Mapping[str, QnnModule]):
     "simulate":  float operators between quantize and dequantize
     "realize":   integers
 
-    Dynamic quantization has only "fold" and "realize"; do_simulation has no "realize".
+    Dynamic quantization and weights in groups have only "fold" and "realize"; do_simulation has no "realize".
     """
 
     modules: Mapping[str, QnnModule]
@@ -84,8 +85,11 @@ def stages(
     dataset = (
         None if dataset is None else batches(dataset, module.inputs)
     )  # even what can be read only once is read twice
-    if config.smooth is not None:
-        modules["fold"] = smooth(modules["fold"], _needed(dataset, "smooth"), config.smooth)
+    if config.smooth is not None and config.smooth != "awq":
+        modules["fold"] = smooth(modules["fold"], _needed(dataset, "smooth"), float(config.smooth))
+    if config.grouped:
+        modules["realize"] = quantize_groups(modules["fold"], config, dataset)
+        return Stages(modules, CalibrationTable())
     if config.dynamic:
         modules["realize"] = dynamic(modules["fold"], config)
         return Stages(modules, CalibrationTable())

@@ -17,6 +17,7 @@ from tvm import relax
 from .. import op as qnn
 from ..module import QnnModule, TensorSpec
 from ..op.base import along_axis, call_attributes, constant, definition_of, shape_of
+from ..op.loop import results_of
 from ..op.observe import OBSERVE, observed_sites
 from ..passes.rewrite import Rebuild
 from ..qparams import QParams
@@ -106,9 +107,10 @@ def switchable(annotated: QnnModule, observed: Sequence[Observed], tensors: Sequ
                 data = value.args[0]
                 value = _switched(data, by_site[name], on[name], emit) if name in by_site else data
             shown[str(binding.var.name)] = new.bind(binding.var, value)
-        result = new.substituted(function.body.body)
-        fields = [emit(relax.TupleGetItem(result, i)) for i in range(len(annotated.outputs))]
-        new.result = relax.Tuple([*fields, *(_own(shown[name], emit) for name in tensors)])
+        results = [new.substituted(result) for result in results_of(function)]
+        count = len(annotated.outputs)
+        tensors_shown = [_own(shown[name], emit) for name in tensors]
+        new.result = relax.Tuple([*results[:count], *tensors_shown, *results[count:]])
     inputs = [replace(spec, dynamic_batch=False) for spec in annotated.inputs]
     outputs = [replace(spec, dynamic_batch=False) for spec in annotated.outputs]
     module = replace(

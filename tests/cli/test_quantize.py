@@ -134,3 +134,19 @@ def test_mistakes(fails, tmp_path):
 def test_settings_that_are_none(setting, cli):
     code, _, err = cli("quantize", MODEL, "--set", setting)
     assert code == 2 and "--set" in err
+
+
+def test_weights_in_groups(cli, tmp_path):
+    """Weight-only and dynamic: what is shown, and the results of the file."""
+    model = DATA / "digits_transformer_float32.onnx"
+    images, labels = held_out()
+    for index, flags in enumerate(
+        [["--weight-only", "--bits", 4, "--group-size", 16], ["--dynamic", "--group-size", 32]]
+    ):
+        path = tmp_path / f"{index}.qnn"
+        code, out, error = cli("quantize", model, *flags, "-o", path, "--threads", 1)
+        assert code == 0, error
+        assert "weights " in out and " → " in out.splitlines()[1] and "blockwise" not in out
+        assert accuracy(qnn_ext.load(path)(images), labels) >= 0.97
+    code, out, error = cli("quantize", model, "--embeddings", "-o", tmp_path / "x.qnn")
+    assert code == 1 and "embeddings is for weights in groups: give weight_only=True" in error

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ...op.arguments import factors_of
-from ...passes.rewrite import is_anonymous
+from tvm import relax
+
+from ...op.arguments import data_of, factors_of
+from ...passes.rewrite import bindings_of, is_anonymous, op_name
 from ..config import LayerConfig, QConfig
 from .clusters import Cluster, Graph
 from .families import Family, is_constant
@@ -59,7 +61,9 @@ def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
     families = [_family(graph, cluster) for cluster in clusters]
     products = [i for i, family in enumerate(families) if family is Family.PRODUCT]
     convolutions = [i for i in products if operators[i].startswith("nn.conv")]
-    config.check_patterns([*names, *loop_layers(graph.function)])
+    config.check_patterns(
+        [*names, *loop_layers(graph.function), *(lookups(graph.function) if config.embeddings else ())]
+    )
     config.check_convolutions(len(convolutions))
     order = {i: position for position, i in enumerate(convolutions)}
     layers = []
@@ -104,6 +108,19 @@ def _distinct(names: list[str]) -> list[str]:
         taken.add(unique)
         result.append(unique)
     return result
+
+
+def lookups(function: relax.Function) -> dict[str, int]:
+    """The embeddings of `main`: rows taken from a constant matrix of floats. Name → position of the binding."""
+    return {
+        str(binding.var.name): index
+        for index, binding in enumerate(bindings_of(function))
+        if op_name(binding.value) == "take" and _is_table(data_of(binding.value)) and binding.value.attrs.axis == 0
+    }
+
+
+def _is_table(expr: Any) -> bool:
+    return is_constant(expr) and len(expr.ty.shape) == 2 and str(expr.ty.dtype) == "float32"
 
 
 def weight_axis(call: Any, operator: str, position: int) -> int | None:

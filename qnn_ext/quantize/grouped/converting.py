@@ -1,0 +1,123 @@
+"""A float module → one whose products and embeddings read packed weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from ... import op as qnn
+from ...errors import QuantizationError
+from ...module import QnnModule
+from ...op.arguments import factors_of, with_data
+from ...op.base import constant
+from ...op.compound import reshape
+from ...op.loop import Loop
+from ...passes.blockwise import keep_packed
+from ...passes.bodies import with_changed_body
+from ...passes.layout.forms import static_shape
+from ...passes.rewrite import Emit, Rebuild
+from ..config import QConfig
+from ..dataset import Batches
+from .fitting import Fitted, fitted
+from .layers import GroupedLayer, grouped_layers, weight_of
+from .moments import second_moments
+from .scaling import activation_aware
+
+
+def quantize_groups(folded: QnnModule, config: QConfig, data: Batches | None = None) -> QnnModule:
+    """`folded` (float32) with the weights of its matrix products, and on request of its embeddings, in groups.
+
+    data: for weight_rounding="gptq" and smooth="awq"
+
+    Raises QuantizationError if there is nothing to quantize, data are missing, or weights or data are not finite.
+    """
+    layers, notes = grouped_layers(folded, config)
+    if not layers:
+        raise QuantizationError(
+            f"{folded.source} has no matrix product with a constant matrix that the configuration quantizes: "
+            "leave out weight_only and group_size, or fewer layers in float"
+        )
+    moments: dict[str, np.ndarray] = {}
+    needing = [f"weight_rounding={config.weight_rounding!r}"] if config.weight_rounding != "nearest" else []
+    needing += ["smooth='awq'"] if config.smooth == "awq" else []
+    if needing:
+        if data is None:
+            raise QuantizationError(f"{needing[0]} needs data: give a dataset, or leave it out")
+        moments = second_moments(folded, [layer.data for layer in layers.values() if layer.data is not None], data)
+    if config.smooth == "awq":
+        folded, moments = activation_aware(folded, layers, moments, config)
+    mod = _Conversion(layers, moments, config).of(folded.ir)
+    return replace(folded, ir=keep_packed(mod), notes=(*folded.notes, *notes))
+
+
+@dataclass
+class _Conversion:
+    """One walk over a module and the bodies of its loops, whose variables have the names of the loops before theirs."""
+
+    layers: Mapping[str, GroupedLayer]
+    moments: Mapping[str, np.ndarray]
+    config: QConfig
+
+    def of(self, mod: IRModule, prefix: str = "") -> IRModule:
+        """The walk."""
+        new = Rebuild(mod["main"])
+        rows: dict[Any, Any] = {}  # data of products -> the same, quantized row by row
+        with new.main():
+            for binding in new.bindings:
+                value = new.substituted(binding.value)
+                name, loop = f"{prefix}{binding.var.name}", Loop.of(value)
+                if loop is not None:
+                    value = with_changed_body(loop, partial(self.of, prefix=f"{name}.")).call()
+                elif name in self.layers:
+                    value = self._converted(value, self.layers[name], rows, new.builder.emit)
+                new.bind(binding.var, value)
+        return new.module()
+
+    def _converted(self, call: relax.Call, layer: GroupedLayer, rows: dict[Any, Any], emit: Emit) -> relax.Call:
+        found = self._fitted(call, layer)
+        form, depth = found.grid.form, found.grid.depth
+        integers, scale, zero_point = map(constant, found.grid.stored(found.integers))
+        weight = emit(qnn.blockwise_dequantize(integers, scale, zero_point, depth, form.dtype, form.group(depth)))
+        if layer.is_embedding:
+            return with_data(call, weight)
+        data = factors_of(call)[0]
+        if self.config.dynamic:
+            if data not in rows:
+                rows[data] = _by_row(data, emit)
+            data = rows[data]
+        return with_data(call, data, emit(relax.op.permute_dims(weight)))
+
+    def _fitted(self, call: relax.Call, layer: GroupedLayer) -> Fitted:
+        weight = weight_of(call)
+        assert weight is not None, "the layer was found by it"
+        moment = None if layer.data is None else self.moments.get(layer.data)
+        try:
+            return fitted(
+                weight, layer.form(self.config), layer.config.weight_scale, self.config.weight_rounding, moment
+            )
+        except QuantizationError as error:
+            raise QuantizationError(f"layer {layer.config.name!r}: {error}") from None
+
+
+def _by_row(x: Any, emit: Emit) -> Any:
+    """dequantize(quantize(x)) with a scale for each row: s = max |x| / 127, 1 for a row of zeros."""
+    shape = static_shape(x)
+    if shape is None or 0 in shape:
+        return x
+    rows = reshape(x, (math.prod(shape[:-1]), shape[-1]), emit)
+    largest = emit(relax.op.max(emit(relax.op.abs(rows)), -1))
+    zero = emit(relax.op.equal(largest, _number(0)))
+    scale = emit(relax.op.where(zero, _number(1), emit(relax.op.divide(largest, _number(127)))))
+    zero_point = constant(np.int32(0))
+    integers = emit(qnn.quantize(rows, scale, zero_point, axis=0, out_dtype="int8"))
+    return reshape(emit(qnn.dequantize(integers, scale, zero_point, axis=0)), shape, emit)
+
+
+def _number(value: float) -> Any:
+    return constant(np.float32(value))
