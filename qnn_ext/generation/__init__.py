@@ -2,7 +2,8 @@
 
 from .generate import Generated, generate
 from .language_model import LanguageModel
+from .perplexity import perplexity
 from .sampling import Sampling
 from .tokenizers import Tokenizer, load_tokenizer
 
-__all__ = ["Generated", "LanguageModel", "Sampling", "Tokenizer", "generate", "load_tokenizer"]
+__all__ = ["Generated", "LanguageModel", "Sampling", "Tokenizer", "generate", "load_tokenizer", "perplexity"]

@@ -1,0 +1,72 @@
+"""Perplexity against PyTorch's cross entropy, and what it says of quantized models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.errors import InputError
+from qnn_ext.generation import LanguageModel, perplexity
+from qnn_ext.quantize import QConfig, quantize
+
+from .test_generate import engines, llama, model  # noqa: F401 (fixtures)
+
+torch = pytest.importorskip("torch")
+
+TEXTS = [[3, 7, 1, 30, 12, 5, 9, 9], [2], [31, 0, 4]]
+
+
+@torch.no_grad()
+def by_pytorch(network, texts):
+    losses = []
+    for text in texts:
+        logits = network(torch.tensor([text]), torch.arange(len(text)))[0]
+        losses.append(
+            torch.nn.functional.cross_entropy(
+                logits[:-1].double(), torch.tensor(text[1:], dtype=torch.int64), reduction="none"
+            )
+        )
+    return float(torch.cat(losses).mean().exp())
+
+
+def test_equals_pytorch(model, engines):  # noqa: F811
+    found = perplexity(LanguageModel(engines[1][0].clone()), TEXTS)
+    assert found == pytest.approx(by_pytorch(model, TEXTS), rel=1e-5)
+
+
+def test_a_uniform_model_has_the_size_of_its_vocabulary():
+    class Uniform:
+        def reset(self):
+            pass
+
+        def logits(self, tokens):
+            return np.zeros(50, np.float32)
+
+    assert perplexity(Uniform(), [[1, 2, 3]]) == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"), [([], "at least two tokens"), ([[1]], "at least two tokens"), ([[1, 99]], "token 99 is beyond")]
+)
+def test_texts_that_cannot_be_measured(texts, found, engines):  # noqa: F811
+    with pytest.raises(InputError, match=found):
+        perplexity(LanguageModel(engines[1][0].clone()), texts)
+
+
+def test_a_quantized_model_with_its_cache(model, engines):  # noqa: F811
+    """Eight bits change the logits of a model by little, and two bits by much; calibration steps through the cache."""
+    program = torch.export.export(model, (torch.ones(1, 1, dtype=torch.int64), torch.arange(1)))
+    module = qnn_ext.from_pytorch(program)
+    text = TEXTS[0]
+    data = [(np.array([[token]]), np.array([place])) for place, token in enumerate(text)]
+    exact = LanguageModel(engines[1][0].clone())
+    errors = {}
+    for bits in (8, 2):
+        config = QConfig(weight_only=True, nbit_weight=bits, group_size=8, weight_rounding="gptq", embeddings=True)
+        found = LanguageModel(qnn_ext.build(quantize(module, dataset=data, config=config), num_threads=1))
+        assert np.isfinite(perplexity(found, TEXTS))
+        exact.reset()
+        found.reset()
+        errors[bits] = np.abs(exact.logits(text) - found.logits(text)).max() / np.abs(exact.logits([1])).max()
+    assert 0 < errors[8] < 0.05 < errors[2]
