@@ -28,11 +28,11 @@ def narrow_range(dtype: str) -> tuple[int, int]:
     return (0, (1 << bits) - 1) if dtype.startswith("u") else (-1 << (bits - 1), (1 << (bits - 1)) - 1)
 
 
-def narrowest(*values: np.ndarray) -> str | None:
-    """The signed dtype with the fewest bits that holds all values; None if none does."""
+def narrowest(*values: np.ndarray, signed: bool = True) -> str | None:
+    """The signed, or unsigned, dtype with the fewest bits that holds all values; None if none does."""
     ends = [int(end) for array in values if array.size for end in (array.min(), array.max())]
     low, high = min(ends, default=0), max(ends, default=0)
-    for dtype in ("int2", "int4", "int8"):
+    for dtype in ("int2", "int4", "int8") if signed else ("uint2", "uint4", "uint8"):
         least, greatest = narrow_range(dtype)
         if least <= low and high <= greatest:
             return dtype

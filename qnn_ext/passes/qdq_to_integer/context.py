@@ -104,12 +104,17 @@ class Carried:
 
 
 class Context:
-    """What a rule has access to: the integers behind operands, ways to emit, and how the result is quantized."""
+    """What a rule has access to: the integers behind operands, ways to emit, and how the result is quantized.
+
+    reason: why the operator runs in float, if its rule gives no result
+    remark: what is to be said of the operator although its rule gives one
+    """
 
     def __init__(self, carried: Carried, var: Any) -> None:
         self._carried = carried
         self.var = var
         self.reason: str | None = None
+        self.remark: str | None = None
 
     def known(self, expr: Any) -> Quantized | Mapped | None:
         return self._carried.known(expr)

@@ -18,6 +18,7 @@ from .context import Context
 from .notes import NOT_QUANTIZED
 from .registry import integer_rule
 from .tensors import NARROW, Quantized
+from .weight_only import weight_only
 
 
 def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tuple[Quantized, Quantized] | None:
@@ -165,7 +166,7 @@ def _matmul(call: relax.Call, context: Context) -> Any:
     ranks = [len(operand.ty.shape) for operand in factors_of(call)]
     operands = _operands(call, context, rows=ranks[0] - 2, columns=ranks[1] - 1 if ranks[1] > 1 else -1)
     if operands is None:
-        return None
+        return weight_only(call, context)
     x, w = operands
     if x.vectors and ranks[1] < 2:
         return context.refuse("its data has a scale for each row, and its other operand is a vector")

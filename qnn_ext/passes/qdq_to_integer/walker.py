@@ -47,6 +47,8 @@ class Walker:
         if result is None:
             self._note(value, var, context.reason)
             result = self._carried.in_float(value)
+        elif context.remark is not None:
+            self._note(value, var, context.remark)
         self._carried.bind(var, result)
 
     def _note(self, value: Any, var: Any, reason: str | None) -> None:

@@ -72,6 +72,14 @@ def test_g_idx(in_order, rng):
     assert ("R.take(" in module.ir.script()) is not in_order
 
 
+@pytest.mark.parametrize("last", [0, 5])
+def test_g_idx_with_blocks_of_different_lengths(last, rng):
+    """They are filled up with zeros; a block may be empty, and K no multiple of the block."""
+    groups = np.minimum(rng.integers(0, 4, 128 - last), 2 + (last > 0))
+    assert len(set(np.bincount(groups, minlength=4))) > 1
+    check(rng, (3, 128 - last, 9), 4, 32, g_idx=groups, bias=True)
+
+
 @pytest.mark.parametrize("level", [0, 4])
 def test_float16(level, rng):
     check(rng, (3, 128, 9), 4, 32, level, bias=True, floats=np.float16)
@@ -167,9 +175,13 @@ def test_g_idx_out_of_range(groups):
     refused(ModelFormatError, "g_idx must have K = 64 elements between 0 and 1", 4, const(groups, np.int32))
 
 
-def test_g_idx_with_blocks_of_other_sizes():
-    groups = const([0] * 40 + [1] * 24, np.int32)
-    refused(UnsupportedOperatorError, "a g_idx with 40 columns in a block of 32", 4, groups)
+def test_g_idx_that_makes_one_block_too_long():
+    inputs, attributes = inputs_of(np.random.default_rng(0), 3, 96, 8, 4, 16, g_idx=np.zeros(96, int))
+    model, _ = single_op("MatMulNBits", inputs, [np.float32], domain=MICROSOFT, **attributes)
+    with pytest.raises(
+        UnsupportedOperatorError, match="a g_idx with 96 of K = 96 columns in one of 6 blocks: quantize"
+    ):
+        qnn_ext.from_onnx(model)
 
 
 def test_qmoe():

@@ -204,7 +204,7 @@ def float_cases() -> dict[str, tuple[Case, str]]:
         return model, [ROWS]
 
     def one_side(g: Graph, x):
-        return g.emit(R.matmul(x, weight_of(g, (12, 7), None)))
+        return g.emit(R.matmul(g.qdq(x, *IN["uint8"]), constant(integers((12, 7)).astype(np.float32))))
 
     def wide(g: Graph, x):
         return g.emit(R.matmul(g.qdq(x, *IN["uint8"]), g.dq(integers((12, 7), "int16").astype(np.int32), 1e-4, 0)))
@@ -232,6 +232,24 @@ def test_note(name):
     assert [note.reason for note in outcome.notes] == [reason]
     assert outcome.operators.count("matmul") == 1
     np.testing.assert_allclose(outcome.got[0], outcome.expected[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+@pytest.mark.parametrize("before", ["input", "sum", "function"])
+def test_floats_times_integer_weights(axis, before):
+    """The weight stays packed, also where the floats come from integers that nothing quantizes again."""
+
+    def model(g: Graph, x):
+        if before == "sum":
+            x = g.emit(R.matmul(g.qdq(x, *IN["uint8"]), weight_of(g, (12, 12), None)))
+        elif before == "function":
+            x = g.emit(R.sigmoid(g.qdq(x, *IN["uint8"])))
+        return g.emit(R.matmul(x, weight_of(g, (12, 7), axis)))
+
+    outcome = run(model, ROWS, compiled=False)
+    assert outcome.operators.count("qnn.blockwise_dense") == 1 and "matmul" not in outcome.operators
+    assert "its activations are floats" in outcome.notes[-1].reason
+    np.testing.assert_allclose(outcome.got[0], outcome.expected[0], rtol=1e-5, atol=1e-4)
 
 
 def test_constant_added_to_a_sum_is_no_bias():

@@ -21,6 +21,8 @@ from .arithmetic import cast, number, over, plus, times
 DTYPES = {WIDTHS[dtype]: dtype for dtype in ("uint2", "uint4", "uint8")}
 INT8_ACTIVATIONS = 4
 """The accuracy_level at which activations are quantized."""
+MOST_PADDING = 4
+"""How many times K the columns may become if a g_idx makes blocks of different lengths."""
 LEAST_INT8_BLOCK = {2: 32, 4: 16, 8: 16}
 """The smallest block for which ONNX Runtime does so, by bits."""
 
@@ -29,7 +31,7 @@ LEAST_INT8_BLOCK = {2: 32, 4: 16, 8: 16}
 class _Weight:
     """B of MatMulNBits: (N, K) integers of `dtype`, packed, and the scales and zero points (N, blocks) of its blocks.
 
-    order: the column of A that each column of the weight belongs to; None if they are in order
+    order: the column of A that each column of the weight belongs to, K for one of zeros; None if they are in order
     """
 
     packed: np.ndarray
@@ -68,6 +70,8 @@ def matmul_nbits(node: Node) -> relax.Expr:
     weight = _weight(node, columns, depth, bits, block)
     rows = cast(node, compound.reshape(node.input(0), (math.prod(shape[:-1]), depth), node.emit), "float32")
     if weight.order is not None:
+        if weight.order.max() == depth:  # a column of zeros behind the others
+            rows = node.emit(relax.op.nn.pad(rows, [0, 0, 0, 1]))
         rows = node.emit(relax.op.take(rows, constant(weight.order), 1))
     integers = weight.order is None and weight.zero_point.dtype.kind != "f"
     if node.attribute("accuracy_level", 0) == INT8_ACTIVATIONS and integers and block >= LEAST_INT8_BLOCK[bits]:
@@ -127,12 +131,12 @@ def _weight(node: Node, columns: int, depth: int, bits: int, block: int) -> _Wei
             zero_point = _sized(node, 3, "zero_points", (columns, packed_bytes(blocks, dtype)))
         else:
             zero_point = _finite(node, _sized(node, 3, "zero_points", (columns, blocks)), "zero_points")
-    order = None
-    if node.has_input(4) and node.shape(4) != (0,):
-        order = _order(node, blocks, block)
-    if order is not None:
-        packed = pack(unpack(packed, dtype, depth)[:, order], dtype)
-    return _Weight(packed[:, : packed_bytes(depth, dtype)], scale, zero_point, dtype, block, order)
+    found = _order(node, blocks, block) if node.has_input(4) and node.shape(4) != (0,) else None
+    if found is None:
+        return _Weight(packed[:, : packed_bytes(depth, dtype)], scale, zero_point, dtype, block)
+    order, block = found
+    values = np.pad(unpack(packed, dtype, depth), ((0, 0), (0, 1)))
+    return _Weight(pack(values[:, order], dtype), scale, zero_point, dtype, block, order)
 
 
 def _sized(node: Node, index: int, name: str, shape: tuple[int, int]) -> np.ndarray:
@@ -155,18 +159,30 @@ def _finite(node: Node, values: np.ndarray, name: str) -> np.ndarray:
     return values
 
 
-def _order(node: Node, blocks: int, block: int) -> np.ndarray | None:
-    """The columns of A block by block, as g_idx assigns them; None if that is their order."""
+def _order(node: Node, blocks: int, block: int) -> tuple[np.ndarray, int] | None:
+    """The columns of A block by block, as g_idx assigns them, and the length of a block; None if that is their order.
+
+    Blocks of different lengths are filled up to the longest with column K, which is zeros.
+    """
     groups = np.asarray(node.integers(4))
     depth = node.attribute("K")
     if groups.shape != (depth,) or groups.min() < 0 or groups.max() >= blocks:
         raise node.malformed(f"g_idx must have K = {depth} elements between 0 and {blocks - 1}")
+    if np.array_equal(groups, np.arange(depth) // block):
+        return None
     order = np.argsort(groups, kind="stable")
-    expected = np.arange(depth) // block
-    if not np.array_equal(groups[order], expected):
-        sizes = np.bincount(groups, minlength=blocks)
-        raise node.unsupported(f"a g_idx with {sizes.max()} columns in a block of {block}; each must be full")
-    return None if np.array_equal(groups, expected) else order.astype(np.int32)
+    if np.array_equal(groups[order], np.arange(depth) // block):
+        return order.astype(np.int32), block
+    sizes = np.bincount(groups, minlength=blocks)
+    longest = int(sizes.max())
+    if blocks * longest > MOST_PADDING * depth or longest > LONGEST_GROUP:
+        raise node.unsupported(
+            f"a g_idx with {longest} of K = {depth} columns in one of {blocks} blocks: quantize with blocks of one "
+            "length, as tools do by default"
+        )
+    padded = np.full((blocks, longest), depth, np.int32)
+    padded[groups[order], np.arange(depth) - np.repeat(np.cumsum(sizes) - sizes, sizes)] = order
+    return padded.reshape(-1), longest
 
 
 # ---- activations -------------------------------------------------------------------------------------------------

@@ -1,0 +1,111 @@
+"""MatMul and Gemm of floats with weights that DequantizeLinear has in 4 or 8 bits: they stay packed, and give what ONNX
+Runtime computes with their floats."""
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.frontends.onnx import from_onnx
+from qnn_ext.op.base import constant_value
+from qnn_ext.passes.rewrite import bindings_of, op_name, operands
+
+from .graphs import model, node, onnx, operators, run_ort, value
+
+DEPTH, UNITS = 40, 12
+TOLERANCE = 1e-6  # of the largest result: two sums of 40 products in different orders
+
+
+def narrow(name, values, dtype):
+    """An initializer of int4 or uint4."""
+    helper = onnx.helper
+    return helper.make_tensor(name, getattr(onnx.TensorProto, dtype.upper()), values.shape, values.reshape(-1).tolist())
+
+
+def network(kind, dtype, zeros, rng, block=0):
+    """x · dequantize(w) + bias, with a scale for each column, or each block of one."""
+    low, high = {"int8": (-128, 128), "uint8": (0, 256), "int4": (-8, 8), "uint4": (0, 16)}[dtype]
+    transposed = kind == "Gemm transposed"
+    shape, axis = ((UNITS, DEPTH), 0) if transposed else ((DEPTH, UNITS), 1)
+    parameters: tuple = () if kind == "per tensor" else (UNITS,)
+    if block:
+        axis = 1 - axis
+        parameters = tuple(-(-size // block) if i == axis else size for i, size in enumerate(shape))
+    weights = rng.integers(low, high, shape)
+    constants = {"s": (rng.random(parameters) * 0.1 + 0.01).astype(np.float32)}
+    stored = {"w": weights}
+    if zeros:
+        stored["z"] = rng.integers(low, high, parameters)
+    wide = "4" not in dtype
+    constants |= {name: values.astype(dtype) for name, values in stored.items()} if wide else {}
+    attributes = {"block_size": block} if block else {}
+    nodes = [node("DequantizeLinear", ["w", "s", *(["z"] if zeros else [])], ["d"], axis=axis, **attributes)]
+    if kind.startswith("Gemm"):
+        constants["b"] = rng.standard_normal(UNITS).astype(np.float32)
+        nodes.append(node("Gemm", ["x", "d", "b"], ["y"], transB=int(transposed)))
+    else:
+        nodes.append(node("MatMul", ["x", "d"], ["y"]))
+    lead = (3,) if kind.startswith("Gemm") else (2, 3)
+    proto = model(nodes, [value("x", (*lead, DEPTH))], [value("y", (*lead, UNITS))], constants, 21)
+    if not wide:
+        proto.graph.initializer.extend(narrow(name, values, dtype) for name, values in stored.items())
+    return proto, rng.standard_normal((*lead, DEPTH)).astype(np.float32)
+
+
+def largest_float(module):
+    """The elements of the largest constant of floats."""
+    found = {expr for binding in bindings_of(module.ir["main"]) for expr in operands(binding.value)}
+    arrays = [array for array in map(constant_value, found) if array is not None]
+    return max(array.size for array in arrays if array.dtype == np.float32)
+
+
+@pytest.mark.parametrize("kind", ["MatMul", "Gemm", "Gemm transposed", "per tensor"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int4", "uint4"])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_per_channel(kind, dtype, zeros, rng):
+    proto, x = network(kind, dtype, zeros, rng)
+    module = from_onnx(proto)
+    assert "qnn.blockwise_dense" in operators(module) and "matmul" not in operators(module)
+    assert largest_float(module) <= UNITS
+    (weight,) = [b.value.args[1] for b in bindings_of(module.ir["main"]) if op_name(b.value) == "qnn.blockwise_dense"]
+    bits = 8 if "8" in dtype else 4
+    assert constant_value(weight).nbytes <= DEPTH * UNITS * bits // 8 or dtype == "uint4"
+    assert [note.reason for note in module.notes] == [
+        "its activations are floats: they are multiplied by its quantized weights in float32"
+    ]
+    (expected,) = run_ort(proto, {"x": x})
+    for run in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        np.testing.assert_allclose(run(x), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
+def test_weights_that_the_graph_quantizes_block_by_block(rng):
+    """QuantizeLinear and DequantizeLinear with a block_size, both of a constant."""
+    weights = rng.standard_normal((DEPTH, UNITS)).astype(np.float32)
+    scale = (np.abs(weights.reshape(5, 8, UNITS)).max(axis=1) / 7).astype(np.float32)
+    nodes = [
+        node("QuantizeLinear", ["w", "s"], ["q"], axis=0, block_size=8, output_dtype=onnx.TensorProto.INT4),
+        node("DequantizeLinear", ["q", "s"], ["d"], axis=0, block_size=8),
+        node("MatMul", ["x", "d"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", (3, DEPTH))], [value("y", (3, UNITS))], {"w": weights, "s": scale}, 21)
+    module = from_onnx(proto)
+    assert "qnn.blockwise_dense" in operators(module) and largest_float(module) <= scale.size
+    x = rng.standard_normal((3, DEPTH)).astype(np.float32)
+    (expected,) = run_ort(proto, {"x": x})
+    found = qnn_ext.build(module, num_threads=1)(x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
+def test_quantized_activations_are_still_multiplied_as_integers(rng):
+    nodes = [
+        node("QuantizeLinear", ["x", "sx"], ["q"]),
+        node("DequantizeLinear", ["q", "sx"], ["xd"]),
+        node("DequantizeLinear", ["w", "s"], ["d"], axis=1),
+        node("MatMul", ["xd", "d"], ["y"]),
+    ]
+    constants = {
+        "sx": np.float32(0.02),
+        "w": rng.integers(-128, 128, (DEPTH, UNITS)).astype(np.int8),
+        "s": rng.random(UNITS).astype(np.float32),
+    }
+    module = from_onnx(model(nodes, [value("x", (3, DEPTH))], [value("y", (3, UNITS))], constants))
+    assert "qnn.dense" in operators(module) and "qnn.blockwise_dense" not in operators(module)
