@@ -18,7 +18,7 @@ from tvm import IRModule, relax
 
 from .. import op as qnn
 from ..op.arguments import argument, data_of, factors_of
-from ..op.base import call_attributes, constant, constant_value, shape_of
+from ..op.base import call_attributes, constant, constant_value, normalize_axis, shape_of
 from ..op.blockwise import dequantized
 from ..op.compound import reshape
 from ..op.relax_table import traits_of
@@ -85,15 +85,17 @@ def _computed(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
 
 
 def _dequantizes_rows(call: relax.Call) -> bool:
-    """Whether it dequantizes an int8 matrix with a scale for each row."""
+    """Whether it dequantizes int8 values with a scale for each row, along the only axis that has several rows."""
     if op_name(call) != "qnn.dequantize" or str(data_of(call).ty.dtype) != "int8":
         return False
     shape = static_shape(data_of(call))
-    if shape is None or len(shape) != 2 or 0 in shape:
+    if shape is None or len(shape) < 2 or 0 in shape:
         return False
-    count = math.prod(shape_of(argument(call, "scale")))
-    attributes = call_attributes(call)
-    return attributes["out_dtype"] == FLOAT and count == shape[0] and (count == 1 or attributes["axis"] == 0)
+    count, attributes = math.prod(shape_of(argument(call, "scale"))), call_attributes(call)
+    if attributes["out_dtype"] != FLOAT or count != math.prod(shape[:-1]):
+        return False
+    axis = normalize_axis(attributes["axis"], len(shape))
+    return count == 1 or (axis < len(shape) - 1 and shape[axis] == count)
 
 
 def _product(call: relax.Call, weight: relax.Call, source: relax.Call | None, emit: Emit) -> relax.Expr | None:
@@ -104,7 +106,7 @@ def _product(call: relax.Call, weight: relax.Call, source: relax.Call | None, em
     attributes = call_attributes(weight)
     depth = attributes.pop("depth")
     matrix = (math.prod(shape[:-1]), depth)
-    if source is not None and shape_of(data_of(source)) == matrix and _has_integer_zeros(weight):
+    if source is not None and shape_of(data_of(source))[-1] == depth and _has_integer_zeros(weight):
         product = _of_rows(source, weight, emit)
     else:
         product = emit(qnn.blockwise_dense(reshape(data, matrix, emit), *weight.args, **attributes))
@@ -119,7 +121,8 @@ def _of_rows(source: relax.Call, weight: relax.Call, emit: Emit) -> relax.Expr:
     """Σ (q − z)·s · w = s · Σ q · w − (z · s) · Σ w, the last sum known at import."""
     attributes = call_attributes(weight)
     depth = attributes.pop("depth")
-    data, count = data_of(source), shape_of(data_of(source))[0]
+    count = math.prod(shape_of(data_of(source))[:-1])
+    data = reshape(data_of(source), (count, depth), emit)
     scale = reshape(argument(source, "scale"), (count, 1), emit)
     product = emit(qnn.blockwise_dense_int8(data, scale, *weight.args, **attributes))
     zero_point = argument(source, "zero_point")
