@@ -7,7 +7,8 @@ memory than the manifest allows. So a signature over the manifest covers every b
     manifest.sig    Ed25519 signature of manifest.json, where the file is signed
     NAME            any other member: unpacked, or packed by xz or zlib, as its name's ending says
 
-The zip itself compresses nothing, since its own methods check only after unpacking, and without a limit.
+The zip itself compresses nothing, since its own methods check only after unpacking, and without a limit. A large member
+that packing would hardly make smaller is stored as it is, from a page's start on, so that it can be mapped.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import importlib
 import json
 import lzma
+import mmap
 import re
 import struct
 import sys
@@ -37,6 +39,10 @@ _MOST_MANIFEST = 1 << 20  # bytes
 _FREE, _RATIO = 1 << 26, 100  # what a member may unpack to: this many bytes, or this many times its size in the file
 _LZMA_MEMORY = 1 << 25  # bytes for a decoder, whose dictionary size is set by the file
 _OPENSSL_FROM = 1 << 23  # bytes
+_SAMPLE, _LEAST_SAVING = 1 << 20, 0.15  # bytes that are packed to see whether the rest is worth it
+_MAPPED_FROM = 1 << 24  # bytes
+_PAGE = 1 << 12
+_PADDING = 0x4E51  # kind of the zip's extra field that pads a member to a page's start
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip: equal contents make equal files
 _DELTA_16 = {"id": lzma.FILTER_DELTA, "dist": 2}
 _LZMA_DICTIONARY = 1 << 12, 1 << 23  # bytes, the least and the most
@@ -80,7 +86,7 @@ class Writer:
     def __exit__(self, *error: Any) -> None:
         self._zip.close()
 
-    def add(self, name: str, content: bytes) -> None:
+    def add(self, name: str, content: bytes | memoryview) -> None:
         """Add a member without packing it."""
         self._store(name, content, len(content))
 
@@ -99,14 +105,16 @@ class Writer:
         packed = [lzma.compress(content, check=lzma.CHECK_NONE, filters=filters) for filters in chains]
         self._store(name + XZ, min(packed, key=len), len(content), content)
 
-    def add_large(self, name: str, content: bytes) -> None:
-        """Add a member packed by zlib."""
-        if not self._packs:
+    def add_large(self, name: str, content: bytes | memoryview) -> None:
+        """Add a member packed by zlib, or as it is if that would make it hardly smaller."""
+        if not self._packs or _saving(content) < _LEAST_SAVING:
             self.add(name, content)
             return
         self._store(name + ZLIB, zlib.compress(content), len(content), content)
 
-    def _store(self, name: str, stored: bytes, unpacked: int, content: bytes | None = None) -> None:
+    def _store(
+        self, name: str, stored: bytes | memoryview, unpacked: int, content: bytes | memoryview | None = None
+    ) -> None:
         if content is not None and not _is_fair(
             len(stored), unpacked
         ):  # the reader would take it for a decompression bomb
@@ -124,8 +132,31 @@ class Writer:
         if sign is not None:
             self._write(SIGNATURE, sign(manifest))
 
-    def _write(self, name: str, content: bytes) -> None:
-        self._zip.writestr(zipfile.ZipInfo(name, _DATE), content)
+    def _write(self, name: str, content: bytes | memoryview) -> None:
+        info = zipfile.ZipInfo(name, _DATE)
+        if len(content) >= _MAPPED_FROM:
+            assert self._zip.fp is not None
+            start = self._zip.fp.tell() + _HEADER.size + len(name.encode()) + _EXTRA.size
+            start += _LARGE.size if len(content) * 1.05 > zipfile.ZIP64_LIMIT else 0  # zipfile's rule
+            padding = -start % _PAGE
+            info.extra = _EXTRA.pack(_PADDING, padding) + bytes(padding)
+        self._zip.writestr(info, content)  # type: ignore[arg-type]  # any buffer will do
+
+
+_HEADER = struct.Struct("<4s22x2H")
+"""A member's header in a zip: its signature, and at the end the lengths of its name and of its extra fields."""
+_EXTRA = struct.Struct("<2H")
+"""The head of an extra field: its kind and length."""
+_LARGE = struct.Struct("<2H2Q")
+"""The extra field with the sizes of a large member."""
+
+
+def _saving(content: bytes | memoryview) -> float:
+    """The share of a content that packing would save, by a piece from its middle; all of it for short ones."""
+    if len(content) < _MAPPED_FROM:
+        return 1.0
+    middle = len(content) // 2
+    return 1 - len(zlib.compress(content[middle : middle + _SAMPLE])) / _SAMPLE
 
 
 def _is_fair(stored: int, unpacked: int) -> bool:
@@ -140,6 +171,7 @@ class Reader:
 
     def __init__(self, file: BinaryIO, verify: Callable[[bytes, bytes], None] | None = None) -> None:
         """verify: raises ArtifactError unless its second argument signs the first; if given, every member is checked"""
+        self._file, self._is_verified = file, verify is not None
         with _damages("its list of members"):
             self._zip = zipfile.ZipFile(file)
         infos = self._zip.infolist()
@@ -218,6 +250,36 @@ class Reader:
         with _damages(name):
             yield from _unpacked(self._stored_pieces(stored), stored, self._members[stored].unpacked)
 
+    def mapped(self, name: str) -> memoryview | None:
+        """A large member that is stored as it is, checked and mapped from the file, whose pages all processes share;
+        None for others.
+
+        Nor is a file mapped whose signature was verified: somebody could write to it afterwards.
+        """
+        member = self._members.get(name)
+        if member is None or member.bytes < _MAPPED_FROM or self._is_verified:
+            return None
+        try:
+            number = self._file.fileno()
+        except OSError:  # it is in memory
+            return None
+        with _damages(name):
+            start = self._start(name)
+            if start % _PAGE or _PAGE % mmap.ALLOCATIONGRANULARITY:
+                return None
+            content = memoryview(mmap.mmap(number, member.bytes, access=mmap.ACCESS_READ, offset=start))
+            digest = _sha256(member.bytes)
+            digest.update(content)
+            self._compare(name, len(content), digest)
+            return content
+
+    def _start(self, name: str) -> int:
+        """Where in the file the bytes of a member begin."""
+        info = self._infos[name]
+        self._file.seek(info.header_offset)
+        _, *lengths = _HEADER.unpack(self._file.read(_HEADER.size))
+        return info.header_offset + _HEADER.size + sum(lengths)
+
     def _stored_pieces(self, name: str) -> Iterator[bytes]:
         member, taken = self._members[name], 0
         digest = _sha256(member.bytes)
@@ -226,7 +288,10 @@ class Reader:
                 digest.update(part)
                 taken += len(part)
                 yield part
-        if taken != member.bytes or digest.hexdigest() != member.sha256:
+        self._compare(name, taken, digest)
+
+    def _compare(self, name: str, taken: int, digest: Any) -> None:
+        if taken != self._members[name].bytes or digest.hexdigest() != self._members[name].sha256:
             raise ArtifactError(f"damaged: the checksum of {name} differs from the one in its manifest")
 
     def _check(self, name: str) -> None:

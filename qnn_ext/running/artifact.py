@@ -155,7 +155,7 @@ def _fill(
         if backend_described(compiled.variant.target).grid:
             _add_kernels(writer, index, compiled)
         if compiled.weights is not None:
-            _add(writer, _weights_name(index), compiled.weights.tobytes(), of_words=True)
+            _add(writer, _weights_name(index), memoryview(compiled.weights), of_words=True)
 
 
 def from_bytes(content: bytes | memoryview) -> tuple[Model, Compiled]:
@@ -179,9 +179,9 @@ def _description(model: Model, variants: Sequence[Compiled]) -> bytes:
     return content
 
 
-def _add(writer: Writer, name: str, content: bytes, of_words: bool = False) -> None:
+def _add(writer: Writer, name: str, content: bytes | memoryview, of_words: bool = False) -> None:
     if len(content) <= _SMALL:
-        writer.add_small(name, content, of_words)
+        writer.add_small(name, bytes(content), of_words)
     else:
         writer.add_large(name, content)
 
@@ -302,6 +302,9 @@ class Artifact:
         from .. import tvm_runtime  # only for what runs a model, not for what describes one
 
         name = _weights_name(index)
+        mapped = self._reader.mapped(name)
+        if mapped is not None:
+            return np.frombuffer(mapped, np.uint8)
         try:
             weights = tvm_runtime.aligned_empty((self._reader.size(name),), np.dtype(np.uint8))
         except MemoryError:
