@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm.target import Target
 
-from .compiling.build import TargetLike, compile_module
+from .compiling.build import TargetLike, compile_module, compile_modules
 from .entry_points import load_plugins
 from .errors import QnnError
 from .export_c import export_c
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def build(
-    module: QnnModule,
+    module: QnnModule | Sequence[QnnModule],
     target: TargetLike | Sequence[TargetLike] = "native",
     num_threads: int | None = None,
     params: Mapping[str, Any] | None = None,
@@ -47,6 +47,11 @@ def build(
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
     given.
+
+    module:      or several of them, of one model imported for different shapes, such as a language model for one token
+                 and for 128 at once: the engine is that of the first, and has the others beside it, `Engine.others`.
+                 Their weights, as far as they are equal, are in memory and in the file once, and so are their states.
+                 Only for CPUs, and not with `params`, a quantization, `measure` or `code=False`
 
     target:      "native", a family of CPUs ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64"), an LLVM CPU name,
                  "cuda" for this machine's GPU, a GPU's architecture ("sm_80"), or a dict of TVM target attributes: see
@@ -96,6 +101,9 @@ def build(
         raise QnnError(f"jobs: must be a positive number of threads, found {jobs}")
     if workspace_limit is not None:
         limits = replace(limits or current(), workspace=workspace_limit)
+    if not isinstance(module, QnnModule):
+        plain = not (params or cuda_graph or measure) and code and (qconfig, dataset, table) == (None,) * 3
+        return _build_together(module, plain, target, num_threads, limits, cache, jobs, precision, io)
     with using(limits):
         if qconfig is not None or dataset is not None or table is not None:
             module = _quantized(module, target, params, qconfig, dataset, table)
@@ -108,6 +116,33 @@ def build(
         with _measuring(module, target, num_threads, measure, kept):
             engine = compile_module(module, target, num_threads, cuda_graph, kept, jobs, code)
         engine.exporter = export_c
+        return engine
+
+
+def _build_together(
+    modules: Sequence[QnnModule],
+    plain: bool,
+    target: TargetLike | Sequence[TargetLike],
+    num_threads: int | None,
+    limits: Limits | None,
+    cache: bool | str | os.PathLike,
+    jobs: int | None,
+    precision: str,
+    io: str,
+) -> Engine:
+    if not modules:
+        raise QnnError("there is no module to build")
+    if not plain:
+        raise QnnError(
+            "params, qconfig, dataset, table, cuda_graph, measure and code=False are for a single module: quantize "
+            "modules of several shapes before, and build them without these"
+        )
+    with using(limits):
+        prepared = [replace(module, ir=at_precision(module.ir, precision)) for module in modules]
+        prepared = [float_ports(one, io) for one in prepared]
+        engine = compile_modules(prepared, target, num_threads, _cache(cache), jobs)
+        for one in (engine, *engine.others):
+            one.exporter = export_c
         return engine
 
 

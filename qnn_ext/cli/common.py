@@ -106,7 +106,8 @@ def import_options(command: Command) -> Command:
                 "states",
                 multiple=True,
                 metavar="INPUT=OUTPUT",
-                help="An input whose next value is an output: the compiled model keeps it between calls. Repeatable.",
+                help="An input whose next value is an output: the compiled model keeps it between calls. Repeatable; a "
+                "* in both stands for the same text: 'past.*=present.*'.",
             ),
             click.option(
                 "--numerics",
@@ -300,14 +301,14 @@ def target_names(text: str) -> list[str]:
 
 
 def compile_model(
-    module: QnnModule,
+    module: QnnModule | Sequence[QnnModule],
     target: str,
     threads: int | None,
     output: Callable[[Engine], None] | None = None,
     detail: Detail | None = None,
     **options: Any,
 ) -> Engine:
-    """Build an imported model.
+    """Build an imported model, or one for several shapes.
 
     output:  what is then done with the engine, and may be when machine code is generated
     detail:  what to find out about the passes, for which they must run: no build from the cache is used then
@@ -320,7 +321,8 @@ def compile_model(
     names = target_names(target)
     if detail is not None:
         options["cache"] = False
-    shown = nullcontext() if options.get("measure") else stages(f"compiling {Path(module.source).name}")
+    source = (module if isinstance(module, QnnModule) else module[0]).source
+    shown = nullcontext() if options.get("measure") else stages(f"compiling {Path(source).name}")
     with shown as tell, watching(Passes(tell, len(names), detail)):
         engine = build(module, names if len(names) > 1 else names[0], num_threads=threads, **options)
         if output is not None:

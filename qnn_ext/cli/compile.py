@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import click
 
 from ..errors import QnnError
 from ..files.signing import PASSPHRASE, private_key
+from ..module import QnnModule
 from ..qparams import PRECISIONS
 from ..running.engine import Engine
 from ..running.model import target_name
@@ -32,7 +33,7 @@ from .common import (
     print_json,
     spec_data,
 )
-from .formats import ImportOptions, recognize
+from .formats import ImportOptions, parse_also, recognize
 from .outputs import check_compiled, check_new_folder, destination
 from .progress import Detail
 
@@ -55,6 +56,13 @@ if TYPE_CHECKING:
     default="qnn",
     show_default=True,
     help="A .qnn file, or a C library: sources, object files and weights for programs without Python and TVM.",
+)
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="NAME=1,128|MODEL",
+    help="Another shape that the .qnn file takes, over the same weights and states: of an input, or of several, with ; "
+    "between them; or a file of the same model for another shape. Repeatable.",
 )
 @click.option("--name", help="What the C library's files and functions are named after. Default: MODEL's name.")
 @click.option(
@@ -101,6 +109,7 @@ def compile_(
     model: Path,
     output: Path | None,
     emit: str,
+    also: tuple[str, ...],
     name: str | None,
     weights: str | None,
     shared: bool,
@@ -136,6 +145,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --emit c -o mobilenet/ --target rpi3,rpi5
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
+      qnn-ext compile llama1.pt2 --also llama128.pt2
       qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
     """
     form = recognize(model)
@@ -143,6 +153,11 @@ def compile_(
         raise QnnError(f"{model} is already compiled")
     if measure and tuning:
         raise QnnError("--measure and --tuning both choose the kernels' configurations: give one of them")
+    shapes = parse_also(also)
+    if shapes and (measure or emit == "c"):
+        raise QnnError(
+            f"--also is for .qnn files, without --measure: leave out {'--measure' if measure else '--emit c'}"
+        )
     library = c_library(emit, output, model, CNames(name, weights, shared), threads or 1, sign)
     output = output or Path(model.with_suffix(".qnn").name)
     if library is None:
@@ -153,6 +168,7 @@ def compile_(
     key = None if sign is None else private_key(sign, _ask_passphrase)  # before any long-running work
     started = time.perf_counter()
     module = import_model(model, form, importing)
+    modules = [module, *(_other_shape(shape, model, form, importing) for shape in shapes)]
     imported = {"pass": "import", "seconds": time.perf_counter() - started, "changed": None}
     settings: dict[str, Any] = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision, "io": io}
     settings["measure"] = _measuring(as_json) if measure else False
@@ -163,7 +179,7 @@ def compile_(
         return
     with destination(output) as place, _tuned(tuning):
         save = partial(Engine.save, path=place, sign=key)
-        engine = compile_model(module, target, threads, save, detail, **settings)
+        engine = compile_model(modules if shapes else module, target, threads, save, detail, **settings)
         size = place.stat().st_size
     passes = [] if detail is None else [imported, *detail.rows]
     seconds = time.perf_counter() - started
@@ -184,6 +200,15 @@ def compile_(
     if engine.notes:
         many = f"{counted(len(engine.notes), 'operator')} in float"
         console.print(f"{many}: `qnn-ext inspect {output}` says which, and why", markup=False)
+
+
+def _other_shape(
+    shape: dict[str, tuple[int, ...]] | Path, model: Path, form: str, importing: ImportOptions
+) -> QnnModule:
+    """The model for the shape of --also."""
+    if isinstance(shape, Path):
+        return import_model(shape, recognize(shape), importing)
+    return import_model(model, form, replace(importing, shapes={**(importing.shapes or {}), **shape}))
 
 
 def _tuned(log: Path | None) -> AbstractContextManager:

@@ -241,15 +241,23 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
     return dict(map(_parse_shape, texts)) or None
 
 
-def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+def _parse_shape(text: str, option: str = "--shape") -> tuple[str, tuple[int, ...]]:
     name, _, dims = text.rpartition("=")
     try:
         shape = tuple(int(dim) for dim in dims.split(","))
     except ValueError:
         shape = ()
     if not name or not shape:
-        raise click.BadParameter(f"{text!r} is not NAME=1,224,224,3", param_hint="--shape")
+        raise click.BadParameter(f"{text!r} is not NAME=1,224,224,3", param_hint=option)
     return name, shape
+
+
+def parse_also(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]] | Path]:
+    """--also NAME=1,128, with a ; between several inputs, or the file of a model. Raises click.BadParameter."""
+    return [
+        Path(text) if Path(text).is_file() else dict(_parse_shape(one, "--also") for one in text.split(";"))
+        for text in texts
+    ]
 
 
 def parse_constants(texts: Sequence[str]) -> dict[str, Any] | None:

@@ -39,7 +39,8 @@ _BESIDE = ("tokenizer.json", "tokenizer.model")
     type=FILE,
     multiple=True,
     metavar="MODEL",
-    help="The same model for several tokens at once, which takes the prompt. Repeatable.",
+    help="The same model for several tokens at once, which takes the prompt, if MODEL does not have that beside it "
+    "(`qnn-ext compile --also`). Repeatable.",
 )
 @click.option("-n", "--tokens", "most", type=click.IntRange(1), default=200, show_default=True, help="Most tokens.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token.")
@@ -70,12 +71,13 @@ def generate_(
     \b
     Examples:
       qnn-ext generate stories.qnn --tokenizer tokenizer.model --prompt 'Once upon a time'
-      qnn-ext generate stories.qnn --prefill stories64.qnn -p 'Lily went' --temperature 0.8 --top-p 0.9
+      qnn-ext generate stories.qnn -p 'Lily went' --temperature 0.8 --top-p 0.9
     """
     sampling = Sampling(temperature, top_k, top_p, seed)
     known = _tokenizer(model, tokenizer)
     tokens = known.encode(prompt) if known else _numbers(prompt)
-    language_model = LanguageModel([open_engine(path, **options) for path in (model, *chunks)])
+    engines = [open_engine(path, **options) for path in (model, *chunks)]
+    language_model = LanguageModel(engines)
     for engine in language_model.engines:
         engine.prepare()
     progress = Generated()
@@ -84,9 +86,9 @@ def generate_(
     for token in generate(language_model, tokens, most, sampling, known.ends if known else (), progress):
         piece = stream.add(token) if stream else f" {token}"
         text = f"{text}{piece}" if as_json else _shown(piece)
-    states = sum(state.initial.nbytes for state in language_model.engines[0].states)
+    states = sum(state.initial.nbytes for state in engines[0].states)
     if as_json:
-        memory = [asdict(engine.memory) for engine in language_model.engines]
+        memory = [asdict(engine.memory) for engine in engines]
         rates = {"prefill_rate": progress.prefill_rate, "decode_rate": progress.decode_rate}
         print_json({"model": str(model), "text": text, **asdict(progress), **rates, "states": states, "memory": memory})
         return
@@ -94,9 +96,10 @@ def generate_(
     console = out(aside=True)
     console.print(
         f"prefill {progress.prompt} tokens, {progress.prefill_rate:.1f} a second; first token after "
-        f"{progress.first * 1e3:.1f} ms; decode {len(progress.tokens)} tokens, {progress.decode_rate:.1f} a second"
+        f"{progress.first * 1e3:.1f} ms"
     )
-    for engine in language_model.engines:
+    console.print(f"decode {len(progress.tokens)} tokens, {progress.decode_rate:.1f} a second")
+    for engine in engines:
         console.print(f"{memory_text(engine.memory)}, of them states {bytes_text(states)}")
 
 

@@ -12,10 +12,10 @@ import tvm
 from tvm import IRModule, relax
 from tvm.target import Target
 
-from ..errors import TargetError
+from ..errors import QnnError, TargetError
 from ..files.cache import Cache
 from ..limits import begin_walk, check, checkpoint, limited
-from ..module import QnnModule
+from ..module import Check, QnnModule
 from ..numerics.annotations import SCHEDULED
 from ..numerics.bounded import bounded
 from ..op.loop import Loop
@@ -55,6 +55,7 @@ from ..passes.value_ranges import join_extremes
 from ..passes.winograd import winograd
 from ..passes.workspaces import lift_workspaces
 from ..running.engine import Engine
+from ..running.kernels import Kernel
 from ..running.model import Model, Variant
 from ..targets.backend import THREADS, Backend, threads_of
 from ..targets.features import backend_of, speed_rank
@@ -62,10 +63,10 @@ from ..targets.names import description_of, make_target, required_features, targ
 from ..topi_int8.cuda.generic import schedule_module as schedule_for_gpu
 from ..topi_int8.generic.schedule import schedule_module
 from ..topi_int8.threads import serialize
-from .cache import cached
+from .cache import cached, kept_in
 from .codegen import generate_code, generate_gpu_code, with_option
 from .describe import kernels_of
-from .program import Kept, NotStraightError, Program, compile_program
+from .program import Kept, NotStraightError, Program, compile_programs
 from .program.sharing import launch_where_worthwhile
 from .watch import applied, timed
 
@@ -131,10 +132,7 @@ def _compiled(
 ) -> Engine:
     backend = backend_of(target)
     with limited(None):
-        original, checks = collect_checks(inlined(module.ir))
-        begin_walk(_elements_of_constants(original))
-        mod = lower_module(original, target, loops=not backend.grid)
-        checkpoint()
+        original, checks, mod = _lowered(module, target)
         program, fallback = timed("program", lambda: _program(mod, target, asked, kept, code, len(module.states)))
         if program is None and has_loops(mod):
             mod = lower_module(original, target)
@@ -149,8 +147,25 @@ def _compiled(
         else:
             shared = launch_where_worthwhile(mod, target, kernels, asked)
             executable = timed("machine code", lambda: generate_code(shared, target))
-    model = Model.of(module, checks, {"tvm": tvm.__version__})
-    variant = Variant(
+    variant = _variant(target, kernels, program, fallback)
+    return Engine.from_build(_model(module, checks), variant, executable, program.weights if program else None, mod)
+
+
+def _lowered(module: QnnModule, target: Target) -> tuple[IRModule, list[Check], IRModule]:
+    """The module without calls, its checks, and its kernels."""
+    original, checks = collect_checks(inlined(module.ir))
+    begin_walk(_elements_of_constants(original))
+    mod = lower_module(original, target, loops=not backend_of(target).grid)
+    checkpoint()
+    return original, checks, mod
+
+
+def _model(module: QnnModule, checks: Sequence[Check]) -> Model:
+    return Model.of(module, checks, {"tvm": tvm.__version__})
+
+
+def _variant(target: Target, kernels: list[Kernel], program: Program | None, fallback: str = "") -> Variant:
+    return Variant(
         description_of(target),
         required_features(target),
         target_architecture(target),
@@ -158,7 +173,6 @@ def _compiled(
         program.layout if program else None,
         fallback,
     )
-    return Engine.from_build(model, variant, executable, program.weights if program else None, mod)
 
 
 def _program(
@@ -168,9 +182,73 @@ def _program(
     if backend_of(target).grid:
         return None, ""
     try:
-        return compile_program(mod, target, asked, kept, code, states), ""
+        return compile_programs([mod], target, asked, kept, code, states)[0], ""
     except NotStraightError as error:
         return None, str(error)
+
+
+# ---- several shapes ----------------------------------------------------------------------------------------------
+
+
+def compile_modules(
+    modules: Sequence[QnnModule],
+    target: TargetLike | Sequence[TargetLike] = "native",
+    num_threads: int | None = None,
+    cache: Cache | None = None,
+    jobs: int | None = None,
+) -> Engine:
+    """`qnn_ext.build` for modules of one model that takes different shapes: the engine of the first, with those of the
+    others beside it (`Engine.others`), over the same weights and states."""
+    single = not isinstance(target, Sequence) or isinstance(target, str)
+    targets: Sequence[TargetLike] = [target] if single else target  # type: ignore[assignment, list-item]
+    resolved = sorted((_wanted(one, num_threads) for one in targets), key=lambda one: _speed(one.target))
+    if not resolved:
+        raise TargetError("there is no target to build for: give at least one")
+    _check_alike(modules)
+    by_target = [_compiled_together(modules, wanted, kept_in(cache, jobs)) for wanted in resolved]
+    engines = [Engine.best_of(list(variants)) for variants in zip(*by_target, strict=True)]
+    return Engine.together(engines)
+
+
+def _check_alike(modules: Sequence[QnnModule]) -> None:
+    """Raise QnnError unless modules have the same names of inputs and outputs, and the same states."""
+    first = modules[0]
+    for other in modules[1:]:
+        for kind in ("inputs", "outputs"):
+            names, wanted = ([spec.name for spec in getattr(module, kind)] for module in (other, first))
+            if names != wanted:
+                raise QnnError(
+                    f"{other.source} and {first.source} have different {kind}, {names} and {wanted}: only shapes of "
+                    "one model can share an engine"
+                )
+        states = [
+            [(state.name, state.initial.shape, state.initial.dtype) for state in m.states] for m in (other, first)
+        ]
+        if states[0] != states[1]:
+            raise QnnError(
+                f"{other.source} and {first.source} keep different states: shapes of one model can share an engine if "
+                "its states are the same for all of them"
+            )
+
+
+def _compiled_together(modules: Sequence[QnnModule], wanted: _Wanted, kept: Kept | None) -> list[Engine]:
+    target = wanted.target
+    if backend_of(target).grid:
+        raise TargetError("an engine of several shapes can only be for CPUs, not for GPUs: build one for each shape")
+    with limited(None):
+        lowered = [_lowered(module, target) for module in modules]
+        mods = [mod for _, _, mod in lowered]
+        try:
+            programs = timed(
+                "program", lambda: compile_programs(mods, target, wanted.asked, kept, states=len(modules[0].states))
+            )
+        except NotStraightError as error:
+            raise TargetError(f"the shapes cannot share an engine, as one is no single function: {error}") from None
+    engines = []
+    for module, (_, checks, mod), program in zip(modules, lowered, programs, strict=True):
+        variant = _variant(target, kernels_of(mod, program.live), program)
+        engines.append(Engine.from_build(_model(module, checks), variant, program.executable, program.weights, mod))
+    return engines
 
 
 def _elements_of_constants(mod: IRModule) -> int:

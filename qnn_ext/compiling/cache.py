@@ -72,11 +72,17 @@ def cached(
         except ArtifactError:  # not written by `for_cache`
             cache.drop(key)
     started = time.monotonic()
-    engine = compiled(Kept(cache, json.dumps(_versions(), sort_keys=True), jobs))
+    engine = compiled(kept_in(cache, jobs))
     if time.monotonic() - started >= WORTHWHILE:
         with contextlib.suppress(ArtifactError):  # there is no linker for it
             cache.put(key, engine.for_cache())
     return engine
+
+
+def kept_in(cache: Cache | None, jobs: int | None) -> Kept | None:
+    """Where the code of kernels is kept, if what compiles them is known."""
+    versions = _versions()
+    return None if cache is None or versions is None else Kept(cache, json.dumps(versions, sort_keys=True), jobs)
 
 
 def _recall(engine: Engine, target: Target) -> None:

@@ -18,7 +18,8 @@ from ..passes.rewrite import bindings_of, function_of, plain_attrs
 def with_states(module: QnnModule, states: Mapping[str, str] | None) -> QnnModule:
     """The module without these inputs and outputs: the engine keeps each output's value for the next call's input.
 
-    states: input name -> name of the output that is its next value. A state begins as zeros, real 0 if it is quantized
+    states: input name -> name of the output that is its next value. A state begins as zeros, real 0 if it is quantized.
+            With a * in both, several: the same text stands for it in both names
 
     Raises ShapeError for a name that the module does not have, for an output of another shape, dtype or QParams than
     its input, for a batch of any size, and when no input or no output is left.
@@ -26,6 +27,7 @@ def with_states(module: QnnModule, states: Mapping[str, str] | None) -> QnnModul
     if not states:
         return module
     inputs, outputs = ([spec.name for spec in specs] for specs in (module.inputs, module.outputs))
+    states = _matched(states, inputs)
     fed = {inputs.index(_known(name, inputs, "inputs")): name for name in states}
     source = {index: outputs.index(_known(states[name], outputs, "outputs")) for index, name in fed.items()}
     for index, position in source.items():
@@ -55,6 +57,21 @@ def with_states(module: QnnModule, states: Mapping[str, str] | None) -> QnnModul
         outputs=tuple(module.outputs[position] for position in kept_outputs),
         states=(*module.states, *(_initial(module.inputs[index]) for index in order)),
     )
+
+
+def _matched(states: Mapping[str, str], inputs: Sequence[str]) -> dict[str, str]:
+    """The states with every * replaced by what it stands for in the inputs' names."""
+    result: dict[str, str] = {}
+    for before, after in states.items():
+        if before in inputs or before.count("*") != 1 or after.count("*") != 1:
+            result[before] = after
+            continue
+        begin, end = before.split("*")
+        found = [name for name in inputs if name.startswith(begin) and name.endswith(end) and len(name) >= len(before)]
+        if not found:
+            raise ShapeError(f"states names {before!r}, but no input is like that: {', '.join(map(repr, inputs))}")
+        result |= {name: after.replace("*", name[len(begin) : len(name) - len(end)]) for name in found}
+    return result
 
 
 def _known(name: str, names: Sequence[str], what: str) -> str:

@@ -77,7 +77,10 @@ class LanguageModel:
     """One or more engines of a language model, over one cache.
 
     Engines may take different numbers of tokens in a call: the one with most takes the beginning of a prompt, the one
-    with fewest the tokens that are generated. The cache moves from one to the other when they take turns.
+    with fewest the tokens that are generated. Engines that were built together (`Engine.others`) have one cache; from
+    one file to another it moves when they take turns.
+
+    engines: one or several, each with those beside it
 
     position: how many tokens the cache holds
     vocabulary: how many tokens there are
@@ -86,7 +89,11 @@ class LanguageModel:
     """
 
     def __init__(self, engines: Engine | Sequence[Engine]) -> None:
-        given = [engines] if isinstance(engines, Engine) else list(engines)
+        given = [
+            one
+            for engine in ([engines] if isinstance(engines, Engine) else engines)
+            for one in (engine, *engine.others)
+        ]
         if not given:
             raise QnnError("a language model needs at least one engine")
         self._engines = sorted(((Ports.of(engine), engine) for engine in given), key=lambda pair: pair[0].count)
@@ -157,9 +164,9 @@ class LanguageModel:
         return filled[-1]
 
     def _run(self, ports: Ports, engine: Engine, tokens: Sequence[int]) -> np.ndarray:
-        if engine is not self._current:
+        if not engine.shares_states_with(self._current):
             engine.set_states(self._current.state_values())
-            self._current = engine
+        self._current = engine
         # Fewer tokens than the engine takes: the first is repeated, at the same position, where it computes the same
         spare = ports.count - len(tokens)
         steps = np.r_[np.zeros(spare, np.int64), np.arange(len(tokens))]

@@ -1,4 +1,5 @@
 """The `.qnn` file: a JSON description, initial states and, for each CPU it was compiled for, a library and its weights.
+A model that was built for several shapes has a library for each of them, and one array of weights.
 
 It is written whole or not at all, and only what this CPU needs is unpacked, see `container`; the whole description is
 checked before anything relies on it, see `description`. A `.qnn` file holds machine code: load only files you trust, as
@@ -18,14 +19,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ArtifactError, TargetError
 from ..files.container import Reader, Writer, parse_json
 from ..files.reading import open_file
 from ..lazily import np
 from ..targets.families import backend_described
-from .description import check, tensor_bytes
+from .description import OTHERS, check, tensor_bytes
 from .model import Layout, Model, Variant
 
 if TYPE_CHECKING:
@@ -100,62 +101,65 @@ class Compiled:
 
 # ---- write -------------------------------------------------------------------------------------------------------
 
+Part: TypeAlias = "tuple[Model, Sequence[Compiled]]"
+"""A model for some shapes, and its code for each target: fastest first, since `load` takes the first that the CPU can
+run. The parts of a file have the same targets, states and weights."""
 
-def write(
-    path: str | os.PathLike,
-    model: Model,
-    variants: Sequence[Compiled],
-    sign: PrivateKey | None = None,
-) -> None:
+
+def write(path: str | os.PathLike, parts: Sequence[Part], sign: PrivateKey | None = None) -> None:
     """Write a `.qnn` file, whole or not at all.
 
-    variants: fastest first, since `load` takes the first that the CPU can run
-    sign:     the private key to sign it with, see `signing`
+    sign: the private key to sign it with, see `signing`
 
     Raises ArtifactError when the file cannot be written, the key cannot be used, or no compiler is found to link for
     one of the CPUs.
     """
     from ..files.storage import replacing  # never needed to load
 
-    check({**model.to_json(), "variants": [compiled.variant.to_json() for compiled in variants]})  # before linking
-    libraries = [compiled.linked() for compiled in variants]
-    description = _description(model, variants)  # before there is a file
+    check(_described(parts))  # before linking
+    libraries = _linked(parts)
+    description = _description(parts)  # before there is a file
     signer = None
     if sign is not None:
         from ..files.signing import signer as signer_with
 
         signer = signer_with(sign)
     with replacing(path, ArtifactError) as file, Writer(file) as writer:
-        _fill(writer, description, model, variants, libraries)
+        _fill(writer, description, parts, libraries)
         writer.finish(signer)
 
 
-def to_bytes(model: Model, variants: Sequence[Compiled]) -> bytes:
+def to_bytes(parts: Sequence[Part]) -> bytes:
     """The content of a `.qnn` file, without packing. The libraries for CPUs are kept: an engine that has run none yet
     runs these, and machine code is generated only once. Raises ArtifactError as `write` does."""
-    libraries = [compiled.linked() for compiled in variants]
-    for compiled, library in zip(variants, libraries, strict=True):
-        if not backend_described(compiled.variant.target).grid:
-            compiled.library = library
+    libraries = _linked(parts)
+    for (_, variants), linked in zip(parts, libraries, strict=True):
+        for compiled, library in zip(variants, linked, strict=True):
+            if not backend_described(compiled.variant.target).grid:
+                compiled.library = library
     content = io.BytesIO()
     with Writer(content, packs=False) as writer:
-        _fill(writer, _description(model, variants), model, variants, libraries)
+        _fill(writer, _description(parts), parts, libraries)
         writer.finish(None)
     return content.getvalue()
 
 
-def _fill(
-    writer: Writer, description: bytes, model: Model, variants: Sequence[Compiled], libraries: Sequence[bytes]
-) -> None:
+def _linked(parts: Sequence[Part]) -> list[list[bytes]]:
+    return [[compiled.linked() for compiled in variants] for _, variants in parts]
+
+
+def _fill(writer: Writer, description: bytes, parts: Sequence[Part], libraries: Sequence[Sequence[bytes]]) -> None:
     """Write all members."""
+    model, variants = parts[0]
     writer.add_small(_DESCRIPTION, description)
     writer.add_large(_STATES, _states_of(model))
-    for index, (compiled, library) in enumerate(zip(variants, libraries, strict=True)):
-        _add(writer, _library_name(index), library)
+    for index, compiled in enumerate(variants):
+        for number, linked in enumerate(libraries):
+            _add(writer, _library_name(index, number), linked[index])
         if backend_described(compiled.variant.target).grid:
             _add_kernels(writer, index, compiled)
         if compiled.weights is not None:
-            _add(writer, _weights_name(index), memoryview(compiled.weights), of_words=True)
+            _add(writer, _weights_name(index), compiled.weights.data, of_words=True)
 
 
 def from_bytes(content: bytes | memoryview) -> tuple[Model, Compiled]:
@@ -168,8 +172,16 @@ def _states_of(model: Model) -> bytes:
     return b"".join(np.ascontiguousarray(state.initial).tobytes() for state in model.states)
 
 
-def _description(model: Model, variants: Sequence[Compiled]) -> bytes:
-    description = {**model.to_json(), "variants": [compiled.variant.to_json() for compiled in variants]}
+def _described(parts: Sequence[Part]) -> dict[str, Any]:
+    first, *others = (
+        {**model.to_json(), "variants": [compiled.variant.to_json() for compiled in variants]}
+        for model, variants in parts
+    )
+    return {**first, "others": [{key: other[key] for key in OTHERS} for other in others]} if others else first
+
+
+def _description(parts: Sequence[Part]) -> bytes:
+    description = _described(parts)
     check(description)
     content = json.dumps(description, indent=1).encode()
     if len(content) > _MOST_DESCRIPTION:
@@ -186,8 +198,8 @@ def _add(writer: Writer, name: str, content: bytes | memoryview, of_words: bool 
         writer.add_large(name, content)
 
 
-def _library_name(index: int) -> str:
-    return f"model{index}.so"
+def _library_name(index: int, number: int = 0) -> str:
+    return f"model{index}.{number}.so" if number else f"model{index}.so"
 
 
 def _weights_name(index: int) -> str:
@@ -233,11 +245,17 @@ class Artifact:
             raise ArtifactError(f"the description is damaged: {error}") from None
         self._check_members()
 
+    @property
+    def _others(self) -> list[dict[str, Any]]:
+        """The descriptions for other shapes."""
+        return self.description.get("others", [])  # type: ignore[no-any-return]
+
     def _check_members(self) -> None:
         """Check that no member is missing or unknown, and that each has the size that the description gives."""
         sizes = {_DESCRIPTION: None, _STATES: sum(map(tensor_bytes, self.description["states"]))}
         for index, variant in enumerate(self.description["variants"]):
-            sizes[_library_name(index)] = None
+            for number in range(1 + len(self._others)):
+                sizes[_library_name(index, number)] = None
             if variant["program"] is not None:
                 sizes[_weights_name(index)] = variant["program"]["weights"]
         kernels = {name for name in self._reader.names() if self._is_kernels(name)}
@@ -262,6 +280,14 @@ class Artifact:
         """What is the same on every target, with the initial values of the states."""
         return Model.from_json(self.description, self._states())
 
+    def parts(self) -> list[tuple[Model, list[Variant]]]:
+        """The model and all that the file holds, the fastest first, and the same for other shapes."""
+        found = [(self.model(), self.variants)]
+        for other in self._others:
+            model = Model.from_json({**self.description, **other}, [state.initial for state in found[0][0].states])
+            found.append((model, [Variant.from_json(variant) for variant in other["variants"]]))
+        return found
+
     def _states(self) -> list[np.ndarray]:
         content = self._reader.read(_STATES)
         arrays, start = [], 0
@@ -280,17 +306,21 @@ class Artifact:
 
                 cuda_compiler.keep(name.removeprefix(prefix), self._reader.read(name))
 
-    def code(self, index: int) -> tuple[tvm_ffi.Module, np.ndarray | None]:
-        """The library of variant `index`, and its weights if they are stored outside the code. The library is mapped
-        from a temporary file, unlinked at once where the system allows; nothing is ever in memory twice."""
-        variant = self.variants[index]
-        weights = None if variant.program is None else self._weights(index)
+    def code(self, index: int) -> list[tuple[tvm_ffi.Module, np.ndarray | None]]:
+        """The libraries of variant `index`, one for each part, and its weights if they are stored outside the code. The
+        libraries are mapped from temporary files, unlinked at once where the system allows; nothing is ever in memory
+        twice."""
+        programs = [variants[index].program for _, variants in self.parts()]
+        weights = None if programs[0] is None else self._weights(index)
+        return [(self._library(_library_name(index, number), one), weights) for number, one in enumerate(programs)]
+
+    def _library(self, name: str, program: Layout | None) -> tvm_ffi.Module:
         with _scratch() as folder:
-            library = folder / _library_name(index)
+            library = folder / name
             with open(library, "wb") as file:
-                for piece in self._reader.pieces(library.name):
+                for piece in self._reader.pieces(name):
                     file.write(piece)
-            return _loaded(library, variant.program), weights
+            return _loaded(library, program)
 
     def compiled(self, index: int) -> Compiled:
         """Variant `index`, all of it in memory and nothing loaded."""

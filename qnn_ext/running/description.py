@@ -33,6 +33,7 @@ _MOST_DIMENSIONS = 32  # NumPy's own before version 2
 _MOST_TASKS = 1 << 12
 _MOST_NAMES = 1 << 16  # inputs, outputs, states and kernels each, and the characters of a string
 _MOST_VARIANTS = 64
+_MOST_SHAPES = 64
 
 _STATUS = {"shape": [2], "dtype": "int64"}  # of a program with checks
 
@@ -42,23 +43,56 @@ Rule: TypeAlias = Callable[[Any, str], None]
 
 def check(description: Any) -> None:
     """Raise ArtifactError unless this is the description of a model, see `artifact`."""
+    specs, variants = _many(_spec), _many(_variant, 1, _MOST_VARIANTS)
+    notes = _many(_fields(node=_text, operator=_text, reason=_text))
+    checks = _many(_fields(label=_text, kind=_one_of("bounds", "divisor"), low=_int64, high=_int64))
+    other = _fields(inputs=specs, outputs=specs, notes=notes, checks=checks, variants=variants)
     _fields(
         source=_text,
-        inputs=_many(_spec),
-        outputs=_many(_spec),
+        inputs=specs,
+        outputs=specs,
         states=_many(_state),
-        notes=_many(_fields(node=_text, operator=_text, reason=_text)),
-        checks=_many(_fields(label=_text, kind=_one_of("bounds", "divisor"), low=_int64, high=_int64)),
+        notes=notes,
+        checks=checks,
         versions=_mapping(_text),
-        variants=_many(_variant, 1, _MOST_VARIANTS),
+        variants=variants,
+        optional={"others": _many(other, 1, _MOST_SHAPES)},
     )(description, "")
+    _check_variants(description, "")
+    for number, other in enumerate(description.get("others", [])):
+        _check_variants({**description, **other}, f"others[{number}].")
+        _check_beside(description, other, f"others[{number}].variants")
+
+
+OTHERS = "inputs", "outputs", "notes", "checks", "variants"
+"""What the description of a model for another shape has of its own."""
+
+
+def _check_variants(description: Mapping[str, Any], prefix: str) -> None:
     inputs = len(description["inputs"]) + len(description["states"])
     for index, variant in enumerate(description["variants"]):
+        where = f"{prefix}variants[{index}]"
         for number, kernel in enumerate(variant["kernels"]):
-            where = f"variants[{index}].kernels[{number}].reads"
-            _many(_whole(-inputs, number - 1))(kernel.get("reads", []), where)
+            _many(_whole(-inputs, number - 1))(kernel.get("reads", []), f"{where}.kernels[{number}].reads")
         if variant["program"] is not None:
-            _check_program(description, variant, f"variants[{index}].program")
+            _check_program(description, variant, f"{where}.program")
+
+
+def _check_beside(description: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
+    """Check that a model for another shape has the same targets, weights and places of states."""
+    variants, count = description["variants"], len(description["states"])
+    _require(len(other["variants"]) == len(variants), where, f"a list of {len(variants)} items", other["variants"])
+    for index, (variant, first) in enumerate(zip(other["variants"], variants, strict=True)):
+        place = f"{where}[{index}]"
+        for name in ("target", "features", "architecture"):
+            _require(variant[name] == first[name], f"{place}.{name}", "that of the first shape", variant[name])
+        found, wanted = variant["program"], first["program"]
+        _require(
+            found is not None and wanted is not None, f"{place}.program", "a program, as in the first shape", found
+        )
+        _require(found["weights"] == wanted["weights"], f"{place}.program.weights", "as in the first shape", found)
+        states, places = (one["inputs"][len(one["inputs"]) - count :] for one in (found, wanted))
+        _require(list(states) == list(places), f"{place}.program.inputs", f"states at {places}", states)
 
 
 def tensor_bytes(tensor: Mapping[str, Any]) -> int:
@@ -70,7 +104,8 @@ def running_bytes(description: Mapping[str, Any], index: int) -> int:
     """The least memory that variant `index` needs to run."""
     program = description["variants"][index]["program"]
     if program is not None:
-        return program["workspace"] + program["weights"]
+        others = [other["variants"][index]["program"] for other in description.get("others", [])]
+        return max(one["workspace"] for one in (program, *others)) + program["weights"]
     return sum(tensor_bytes(item) for kind in ("inputs", "outputs", "states") for item in description[kind])
 
 

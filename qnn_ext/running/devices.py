@@ -12,7 +12,7 @@ from ..errors import QnnError
 from ..module import Check, State, TensorSpec
 from ..targets import gpus
 from ..targets.families import backend_described
-from .executors import Executor, MachineExecutor, ProgramExecutor
+from .executors import Executor, MachineExecutor, ProgramExecutor, Workspace
 from .model import Model, Variant
 
 Code: TypeAlias = tuple[Any, np.ndarray | None]  # the library, and the weights stored outside it
@@ -33,8 +33,10 @@ class Device(Protocol):
     def loading(self) -> Any:
         """The context in which libraries with code for the device are loaded."""
 
-    def executor(self, code: Code, model: Model, variant: Variant, threads: int) -> Executor:
-        """What runs a loaded library."""
+    def executor(
+        self, code: Code, model: Model, variant: Variant, threads: int, workspace: Workspace | None = None
+    ) -> Executor:
+        """What runs a loaded library, in a workspace that others use too, if one is given."""
 
     def holds(self, value: Any) -> bool:
         """Whether an input is in the device's own memory."""
@@ -60,11 +62,13 @@ class _Cpu:
     def loading(self) -> Iterator[None]:
         yield
 
-    def executor(self, code: Code, model: Model, variant: Variant, threads: int) -> Executor:
+    def executor(
+        self, code: Code, model: Model, variant: Variant, threads: int, workspace: Workspace | None = None
+    ) -> Executor:
         library, weights = code
         if weights is None or variant.program is None:
             return MachineExecutor(library, *_interface(model), variant.kernels, threads)
-        return ProgramExecutor(library, weights, variant.program, *_interface(model), threads)
+        return ProgramExecutor(library, weights, variant.program, *_interface(model), threads, workspace)
 
     def holds(self, value: Any) -> bool:
         return False
@@ -92,7 +96,9 @@ class _Gpu:
         with gpu_runtime.compiling():
             yield
 
-    def executor(self, code: Code, model: Model, variant: Variant, threads: int) -> Executor:
+    def executor(
+        self, code: Code, model: Model, variant: Variant, threads: int, workspace: Workspace | None = None
+    ) -> Executor:
         from .gpu_executor import DeviceExecutor
 
         library, _ = code

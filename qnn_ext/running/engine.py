@@ -25,7 +25,7 @@ from ..targets.host import advised_target, memory_bytes, missing_features
 from . import artifact
 from .description import running_bytes
 from .devices import SOURCES, Code, device_of
-from .executors import Executor
+from .executors import Executor, Workspace
 from .kernels import Kernel
 from .model import Memory, Model, Variant, target_name
 
@@ -38,8 +38,12 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @atexit.register
 def _close() -> None:
+    locks: dict[int, Any] = {}  # engines beside one another have one
     for engine in list(_engines):
-        engine._lock = forking.last(engine._lock)
+        known = id(engine._lock)
+        if known not in locks:
+            locks[known] = engine._lock, forking.last(engine._lock)
+        _, engine._lock = locks[known]
 
 
 def time_text(seconds: float) -> str:
@@ -101,6 +105,8 @@ class Engine(ByPosition):
     variants:        all targets the model was compiled for, fastest first; the engine runs one of them
     memories:        the memory that the model takes on each of `variants`
     compiled:        everything known of each of `variants`: its kernels too
+    others:          the model for other shapes, over the same weights and states, where it was built for several: a
+                     call of one of them goes on from what the call before, of any of them, left in the states
     """
 
     def __init__(self, model: Model, variant: Variant, code: Callable[[], Code], num_threads: int | None) -> None:
@@ -121,6 +127,8 @@ class Engine(ByPosition):
         self._forms = [(spec.shape, np.dtype(spec.dtype)) for spec in self.inputs]
         self._executor: Executor | None = None
         self._lock: Any = forking.lock("engine")
+        self._workspace: Workspace | None = None  # of all engines beside it
+        self.others: tuple[Engine, ...] = ()
         self._worker: Workers | None = None
         _engines.add(self)
 
@@ -147,7 +155,7 @@ class Engine(ByPosition):
     def for_cache(self) -> bytes:
         """All that `from_cache` needs of an engine for a CPU that was just built. It is linked now, and what is linked
         will be run: machine code is generated only once. Raises ArtifactError where there is no linker."""
-        return artifact.to_bytes(self._model, [self._fresh()])
+        return artifact.to_bytes([(self._model, [self._fresh()])])
 
     def _fresh(self) -> artifact.Compiled:
         """What an engine that was just built consists of."""
@@ -169,6 +177,22 @@ class Engine(ByPosition):
         best._saved_with = [built for engine in engines for built in engine._saved_with]
         best.compiled = [engine._variant for engine in engines]
         return best
+
+    @staticmethod
+    def together(engines: Sequence[Engine]) -> Engine:
+        """The first of engines of one model for different shapes, built together, with the others beside it."""
+        first, *others = engines
+        first.others = tuple(others)
+        programs = [engine._variant.program for engine in engines]
+        workspace = Workspace(max(program.workspace for program in programs if program is not None))
+        for engine in engines:
+            engine._workspace, engine._lock = workspace, first._lock
+            engine.memory = replace(engine.memory, feature_maps=workspace.size)
+        return first
+
+    def shares_states_with(self, other: Engine) -> bool:
+        """Whether two engines keep their states in the same memory: `others` do."""
+        return self is other or (self._workspace is not None and self._workspace is other._workspace)
 
     @property
     def used_threads(self) -> int:
@@ -197,7 +221,11 @@ class Engine(ByPosition):
 
     @property
     def memories(self) -> list[Memory]:
-        return [variant.memory for variant in self.compiled]
+        shapes = zip(*(engine.compiled for engine in (self, *self.others)), strict=True)
+        return [
+            replace(variants[0].memory, feature_maps=max(variant.memory.feature_maps for variant in variants))
+            for variants in shapes
+        ]
 
     # ---- run -----------------------------------------------------------------------------------------------------
 
@@ -297,6 +325,8 @@ class Engine(ByPosition):
         clone = Engine(self._model, self._variant, self._load_code, num_threads or self.num_threads)
         clone._built, clone._saved_with, clone.compiled = self._built, self._saved_with, self.compiled
         clone._content, clone.exporter = self._content, self.exporter
+        if self.others:
+            return Engine.together([clone, *(other.clone(num_threads) for other in self.others)])
         return clone
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -306,7 +336,7 @@ class Engine(ByPosition):
         Raises ArtifactError where `save` would, and if the file that it was loaded from is not there any more or was
         changed.
         """
-        content = artifact.to_bytes(self._model, self._saved_with) if self._content is None else self._content()
+        content = artifact.to_bytes(self._parts()) if self._content is None else self._content()
         return _unpickled, (content, self.num_threads)
 
     @property
@@ -332,6 +362,8 @@ class Engine(ByPosition):
         with self._lock:
             if self._executor is not None:  # a new executor starts with the initial values
                 self._executor.reset_state()
+            elif self._workspace is not None:  # unless it is over memory that another one used
+                self._ready().reset_state()
 
     def state_values(self) -> list[np.ndarray]:
         """Copies of the present values of `states`, in their order: to go on from here again with `set_states`, as a
@@ -370,7 +402,7 @@ class Engine(ByPosition):
         self._variant.check_runnable()
         with self._device.loading():
             code = self._load_code()
-        return self._device.executor(code, self._model, self._variant, self.num_threads)
+        return self._device.executor(code, self._model, self._variant, self.num_threads, self._workspace)
 
     # ---- measure -------------------------------------------------------------------------------------------------
 
@@ -427,6 +459,8 @@ class Engine(ByPosition):
         for built in self._saved_with:
             built.linked()
         self.compiled = [built.variant for built in self._saved_with] or self.compiled
+        for other in self.others:
+            other.link()
 
     def save(self, path: str | os.PathLike, sign: PrivateKey | None = None) -> None:
         """Write everything into one `.qnn` file, signed if a key is given.
@@ -441,7 +475,11 @@ class Engine(ByPosition):
                 "this engine was loaded and cannot be saved: copy the file that it is from, or save the engine that "
                 "was built"
             )
-        artifact.write(path, self._model, self._saved_with, sign)
+        artifact.write(path, self._parts(), sign)
+
+    def _parts(self) -> list[artifact.Part]:
+        """What a file holds of this engine and of those beside it."""
+        return [(engine._model, engine._saved_with) for engine in (self, *self.others)]
 
     def export_c(self, folder: str | os.PathLike, name: str | None = None, **options: Any) -> Any:
         """Write the model as a C library into a folder: sources, object files and weights, for programs without Python
@@ -488,16 +526,18 @@ def _unpickled(content: bytes, num_threads: int) -> Engine:
 
 
 def _loaded(file: artifact.Artifact, num_threads: int | None) -> Engine:
-    """The engine of the variant that suits this machine."""
-    variants = file.variants
-    index = _choose(variants)
+    """The engine of the variant that suits this machine, with those for other shapes beside it."""
+    index = _choose(file.variants)
     _check_memory(running_bytes(file.description, index))
-    engine = Engine(file.model(), variants[index], lambda: code, num_threads)
-    with device_of(engine.target).loading():
+    with device_of(file.variants[index].target).loading():
         file.keep_kernels(index)
-        code = file.code(index)
-    engine.compiled = variants
-    return engine
+        codes = file.code(index)
+    engines = []
+    for (model, variants), code in zip(file.parts(), codes, strict=True):
+        engine = Engine(model, variants[index], lambda code=code: code, num_threads)  # type: ignore[misc]
+        engine.compiled = variants
+        engines.append(engine)
+    return Engine.together(engines) if len(engines) > 1 else engines[0]
 
 
 def _check_memory(wanted: int) -> None:

@@ -70,8 +70,26 @@ def raise_for(status: np.ndarray, checks: Sequence[Check]) -> None:
 _STATUS = _Value((2,), "int64")
 
 
+class Workspace:
+    """Memory for programs that run in turn, with their states at the same places."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._memory: tuple[Any, np.ndarray] | None = None
+
+    def memory(self) -> tuple[Any, np.ndarray, bool]:
+        """The tensor and its bytes, and whether nobody has had them yet."""
+        is_new = self._memory is None
+        if self._memory is None:
+            self._memory = tvm_runtime.tensor(np.zeros(self.size, np.uint8))
+        return *self._memory, is_new
+
+
 class ProgramExecutor:
-    """Runs `qnn_ext.compiling.program`'s function over one workspace, which holds inputs, states and outputs too."""
+    """Runs `qnn_ext.compiling.program`'s function over one workspace, which holds inputs, states and outputs too.
+
+    workspace: one that other executors of the same model use, too: states are what the last of them left
+    """
 
     def __init__(
         self,
@@ -83,10 +101,11 @@ class ProgramExecutor:
         states: Sequence[State],
         checks: Sequence[Check],
         tasks: int,
+        workspace: Workspace | None = None,
     ) -> None:
         self._module = library
         self._function = library["program"]
-        self._tensor, self._workspace = tvm_runtime.tensor(np.zeros(layout.workspace, np.uint8))
+        self._tensor, self._workspace, is_new = (workspace or Workspace(layout.workspace)).memory()
         self._regions = self._workspace, weights
         self._tasks = min(tasks, layout.tasks)
         self._threads = threads_for(library)
@@ -108,7 +127,8 @@ class ProgramExecutor:
         self._moved = [pair for pair in zip(self._before, after, strict=True) if _address(pair[0]) != _address(pair[1])]
         addresses = [ctypes.c_void_p(region.ctypes.data) for region in self._regions]
         self._addresses, self._args = addresses, [*addresses, self._tasks, 0]
-        self.reset_state()
+        if is_new:
+            self.reset_state()
 
     def _view(self, region: int, offset: int, shape: Sequence[int], dtype: str) -> np.ndarray:
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -36,13 +37,14 @@ def model(llama):
 
 @pytest.fixture(scope="module")
 def engines(model, tmp_path_factory):
-    """The model for one token at a time, and for four, both loaded from files."""
-    folder, loaded = tmp_path_factory.mktemp("llama"), []
+    """The model for one token at a time, and for four, both loaded from files, and from one file for both."""
+    folder, modules = tmp_path_factory.mktemp("llama"), []
     for count in (1, 4):
         program = torch.export.export(model, (torch.ones(1, count, dtype=torch.int64), torch.arange(count)))
-        qnn_ext.build(qnn_ext.from_pytorch(program), num_threads=1).save(folder / f"llama{count}.qnn")
-        loaded.append(qnn_ext.load(folder / f"llama{count}.qnn"))
-    return folder, loaded
+        modules.append(qnn_ext.from_pytorch(program))
+        qnn_ext.build(modules[-1], num_threads=1).save(folder / f"llama{count}.qnn")
+    qnn_ext.build(modules, num_threads=1).save(folder / "llama.qnn")
+    return folder, [qnn_ext.load(folder / f"llama{count}.qnn") for count in (1, 4, "")]
 
 
 @torch.no_grad()
@@ -55,9 +57,10 @@ def by_pytorch(model, prompt, count):
     return tokens[len(prompt) :]
 
 
-@pytest.fixture
-def language_model(engines):
-    found = LanguageModel([engine.clone() for engine in engines[1]])
+@pytest.fixture(params=["files", "one file"])
+def language_model(request, engines):
+    one, four, both = engines[1]
+    found = LanguageModel(both.clone() if request.param == "one file" else [one.clone(), four.clone()])
     found.reset()
     return found
 
@@ -95,6 +98,34 @@ def test_the_cache_moves_with_the_text(language_model):
     np.testing.assert_array_equal([language_model.logits([4]), language_model.logits([5])], one)
     language_model.reset()
     assert language_model.position == 0 and not any(value.any() for value in language_model.state()[1])
+
+
+def test_one_file_for_two_lengths(engines):
+    """Weights are in it once, and in memory; both engines go on from the same states."""
+    folder, (one, four, both) = engines
+    (other,) = both.others
+    assert [engine.inputs[0].shape for engine in (both, other)] == [(1, 1), (1, 4)] and not other.others
+    assert both.memory == other.memory and both.memory.weights == max(one.memory.weights, four.memory.weights)
+    for engine in (both.clone(), pickle.loads(pickle.dumps(both))):
+        (other,) = engine.others
+        assert other.shares_states_with(engine) and not other.shares_states_with(both)
+        tokens, positions = np.array([PROMPT[:4]]), np.arange(4)
+        found = [other(tokens, positions), engine(np.array([[7]]), np.array([4]))]
+        expected = [four(tokens, positions)]
+        one.set_states(four.state_values())
+        expected.append(one(np.array([[7]]), np.array([4])))
+        for value, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(value, wanted)
+        assert any(value.any() for value in engine.state_values())
+        other.reset_state()
+        assert not any(value.any() for value in engine.state_values())
+
+
+def test_an_engine_that_has_not_run_resets_what_another_left(engines):
+    engine = engines[1][2].clone()
+    engine.others[0](np.array([PROMPT[:4]]), np.arange(4))
+    engine.reset_state()
+    assert not any(value.any() for value in engine.others[0].state_values())
 
 
 def test_the_end_of_a_text(language_model):
@@ -202,5 +233,8 @@ def test_command(cli, engines, model):
     )
     found = json.loads(out)
     assert code == 0 and found["tokens"] == expected and len(found["memory"]) == 2
+    code, out, err = cli("generate", folder / "llama.qnn", "-p", prompt, "-n", "5")
+    assert code == 0 and out.strip() == " ".join(map(str, [*PROMPT, *expected])) and err.count("states") == 1
+    assert all(len(line) <= 80 for line in err.splitlines())
     code, _, err = cli("generate", folder / "llama1.qnn", "-p", "Once upon", "-n", "5")
     assert code == 1 and "give --tokenizer FILE" in err

@@ -4,6 +4,7 @@ all tensors, at most one parallel region per call. Constants are in a single arr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,10 @@ from ..workers import SYMBOL, exposed
 from .emit import MEMORY, PROGRAM, SHARE, emit, header_bytes
 from .graph import NotStraightError
 from .objects import WORTHWHILE, DividedProgram, Kept
-from .planning import plan
+from .planning import Plan, plan
 from .sharing import least_saving
 
-__all__ = ["Kept", "NotStraightError", "Program", "compile_program"]
+__all__ = ["Kept", "NotStraightError", "Program", "compile_programs"]
 
 
 @dataclass(frozen=True)
@@ -39,24 +40,30 @@ class Program:
     live: list[int]
 
 
-def compile_program(
-    mod: IRModule, target: Target, asked: bool, kept: Kept | None = None, code: bool = True, states: int = 0
-) -> Program:
-    """A lowered module as one program. Raises NotStraightError if its graph does not allow that.
+def compile_programs(
+    mods: Sequence[IRModule], target: Target, asked: bool, kept: Kept | None = None, code: bool = True, states: int = 0
+) -> list[Program]:
+    """Lowered modules as one program each, over the same weights, and with their states at the same places. Raises
+    NotStraightError if a graph does not allow that.
 
     asked: whether the target's number of threads was asked for, see `sharing`
     kept: where the kernels' code is kept if the program is linked at once
-    code: whether machine code is generated; otherwise the program has no executable
+    code: whether machine code is generated; otherwise the programs have no executable
     states: how many of the last inputs are states
     """
-    planned = plan(mod, target, header_bytes, least_saving(target, asked), sharing_of(target).meeting, states=states)
-    executable = None
-    if code:
-        graph, kernels, scratch = planned.graph, planned.kernels, planned.scratch
-        layout = planned.layout
-        program = emit(graph, kernels, scratch, layout.workspace, layout.weights, target)
-        executable = _executable(program, target, kept)
-    return Program(executable, planned.weights, planned.layout, planned.live)
+    saving, meeting = least_saving(target, asked), sharing_of(target).meeting
+    plans = plan(mods, target, header_bytes, saving, meeting, states=states)
+    weights = plans[0].constants.array()
+    return [
+        Program(_coded(one, target, kept) if code else None, weights, one.layout, one.live)  # all share one array
+        for one in plans
+    ]
+
+
+def _coded(planned: Plan, target: Target, kept: Kept | None) -> Any:
+    layout = planned.layout
+    program = emit(planned.graph, planned.kernels, planned.scratch, layout.workspace, layout.weights, target)
+    return _executable(program, target, kept)
 
 
 def _executable(program: IRModule, target: Target, kept: Kept | None) -> Any:

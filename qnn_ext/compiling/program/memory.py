@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -16,13 +17,17 @@ def place(
     start: int,
     tasks: int = 1,
     overlaps: Mapping[tuple[Storage, Storage], int] | None = None,
+    known: Sequence[Storage] = (),
 ) -> int:
     """Give each storage its offset, from `start` on, and return the bytes needed. Parts are placed with their whole.
 
     overlaps: pairs that may share memory, see `overlaps`, if memory is scarcer than time
+    known:    those that have their offset, before `start`
     """
     storages = list(storages)
-    roots = sorted((item for item in storages if item.whole is None), key=lambda item: (-item.size, item.first))
+    fixed = set(known)
+    roots = [item for item in storages if item.whole is None and item not in fixed]
+    roots.sort(key=lambda item: (-item.size, item.first))
     if overlaps is not None:
         end = tightly(roots, start, overlaps)
     else:
@@ -106,26 +111,39 @@ def _best_gap(size: int, offsets: np.ndarray, sizes: np.ndarray, start: int) -> 
     return int(begins[np.where(rooms >= size, rooms, np.iinfo(np.int64).max).argmin()])
 
 
-def pack(constants: Iterable[Storage]) -> np.ndarray:
-    """One byte array with all constants; equal ones are stored once, and parts with their whole."""
-    constants = sorted(constants, key=lambda storage: storage.whole is not None)
-    known: dict[bytes, int] = {}
-    parts: list[tuple[int, bytes]] = []
-    end = 0
-    for storage in constants:
-        if storage.whole is not None:
-            root, inside = storage.root
-            storage.offset = root.offset + inside
-            continue
-        assert storage.array is not None
-        data = storage.array.tobytes()
-        if data not in known:
-            known[data] = end
-            parts.append((end, data))
-            end += aligned(len(data))
-        storage.offset = known[data]
-    blob = aligned_empty((max(end, 1),), np.dtype(np.uint8))
-    blob[...] = 0
-    for offset, data in parts:
-        blob[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
-    return blob
+class Constants:
+    """The constants of a program, or of several over the same ones: one byte array, in which equal ones are once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bytes], int] = {}
+        self._arrays: list[tuple[int, np.ndarray]] = []
+        self._end = 0
+
+    def add(self, constants: Iterable[Storage]) -> None:
+        """Give each of a program's constants its place; parts are placed with their whole."""
+        for storage in sorted(constants, key=lambda storage: storage.whole is not None):
+            if storage.whole is not None:
+                root, inside = storage.root
+                storage.offset = root.offset + inside
+                continue
+            assert storage.array is not None
+            data = np.ascontiguousarray(storage.array).reshape(-1).view(np.uint8)
+            key = data.size, hashlib.blake2b(data.data).digest()
+            if key not in self._known:
+                self._known[key] = self._end
+                self._arrays.append((self._end, data))
+                self._end += aligned(data.size)
+            storage.offset = self._known[key]
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return max(self._end, 1)
+
+    def array(self) -> np.ndarray:
+        """All of them."""
+        blob = aligned_empty((self.size,), np.dtype(np.uint8))
+        blob[...] = 0
+        for offset, data in self._arrays:
+            blob[offset : offset + data.size] = data
+        return blob

@@ -58,12 +58,12 @@ def compile_plain(
     attributes = {**description_of(target), THREADS: min(threads, threads_of(target.attrs))}
     target = Target(attributes)
     started = sharing_of(target).launch  # each segment is a launch of its own
-    planned = plan(mod, target, plain_header_bytes, started, started, lent=lent, states=states)
+    (planned,) = plan([mod], target, plain_header_bytes, started, started, lent=lent, states=states)
     layout = planned.layout
     calls, functions = calls_of(planned.graph, planned.kernels, planned.scratch)
     emitter = _PlainEmitter(calls, layout.workspace, layout.weights, target)
     module = emitter.plain_module(functions, prefix, launch)
-    return PlainProgram(object_of(module, target), planned.weights, layout, emitter.shared)
+    return PlainProgram(object_of(module, target), planned.constants.array(), layout, emitter.shared)
 
 
 def plain_header_bytes(graph: Graph) -> int:

@@ -16,30 +16,30 @@ from ...numerics.annotations import without_names
 from ...running.model import Layout
 from ...targets.features import backend_of
 from .emit import HEADER, scratch_storages
-from .graph import Graph, read_graph
+from .graph import Graph, NotStraightError, read_graph
 from .in_place import update_in_place
-from .memory import pack, place
+from .memory import Constants, place
 from .overlaps import overlaps_of
 from .parts import without_copies
 from .phases import Kernel, lower_kernels
 from .sharing import share_out
-from .storage import Storage
+from .storage import Storage, aligned
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a program calls, and where all of its tensors are."""
+    """What a program calls, and where all of its tensors are. constants: those of all programs planned together"""
 
     graph: Graph
     kernels: Mapping[ir.GlobalVar, Kernel]
     scratch: Sequence[Sequence[Storage]]
-    weights: np.ndarray
+    constants: Constants
     layout: Layout
     live: list[int]
 
 
 def plan(
-    mod: IRModule,
+    mods: Sequence[IRModule],
     target: Target,
     header: Callable[[Graph], int],
     least_saving: float,
@@ -47,8 +47,11 @@ def plan(
     *,
     states: int = 0,
     lent: int = 0,
-) -> Plan:
-    """The graph of a lowered module with a place for each of its tensors. Raises NotStraightError, and LimitError.
+) -> list[Plan]:
+    """The graphs of lowered modules with a place for each of their tensors. Raises NotStraightError, and LimitError.
+
+    Several modules have the same constants, as far as these are equal, and their states at the same places: their
+    programs can run in turn over one workspace, each from where the one before left off.
 
     header:       bytes at the start of the workspace that no tensor gets
     least_saving: nanoseconds that several threads must save for the kernels to be shared out
@@ -56,6 +59,28 @@ def plan(
     states:       how many of the last inputs are states that may be updated in their own memory
     lent:         how many of the inputs, the first ones, a call may overwrite
     """
+    drafts = [_draft(mod, target, least_saving, meeting, states, lent) for mod in mods]
+    constants = Constants()
+    for draft in drafts:
+        constants.add(storage for storage in draft.graph.storages() if storage.array is not None)
+    start = max(header(draft.graph) for draft in drafts)
+    if len(drafts) > 1:
+        start = max(_place_states(draft.graph.inputs[len(draft.graph.inputs) - states :], start) for draft in drafts)
+    return [_placed(draft, target, constants, start) for draft in drafts]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A plan in which no tensor has a place yet. functions: the kernels as they were before lowering"""
+
+    graph: Graph
+    functions: Mapping[ir.GlobalVar, tirx.PrimFunc]
+    kernels: Mapping[ir.GlobalVar, Kernel]
+    scratch: Sequence[Sequence[Storage]]
+    tasks: int
+
+
+def _draft(mod: IRModule, target: Target, least_saving: float, meeting: float, states: int, lent: int) -> _Draft:
     graph = read_graph(mod)
     functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
     functions = update_in_place(graph, functions, states)
@@ -64,29 +89,44 @@ def plan(
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
     functions = {step.kernel: functions[step.kernel] for step in graph.steps}
     kernels, tasks = share_out(graph, lower_kernels(functions, target), target, least_saving, meeting)
-    scratch = scratch_storages(graph, kernels)
-    storages = graph.storages()
-    weights = pack(storage for storage in storages if storage.array is not None)
     for storage in graph.inputs[lent:]:
         storage.used_at(len(graph.steps))  # a later call may reuse the same values
-    overlaps = overlaps_of(graph, functions) if backend_of(target).tight else None
-    tensors = [storage for storage in storages if storage.array is None]
+    return _Draft(graph, functions, kernels, scratch_storages(graph, kernels), tasks)
+
+
+def _place_states(states: Sequence[Storage], start: int) -> int:
+    """Put the states first, one behind the other; returns their end. Raises NotStraightError if one is part of another
+    tensor."""
+    for storage in states:
+        if storage.whole is not None:
+            raise NotStraightError("a state is a part of another tensor")
+        storage.offset = start
+        start += aligned(storage.size)
+    return start
+
+
+def _placed(draft: _Draft, target: Target, constants: Constants, start: int) -> Plan:
+    """The plan with all tensors in the workspace from `start` on, but those that have a place."""
+    graph, scratch = draft.graph, draft.scratch
+    overlaps = overlaps_of(graph, draft.functions) if backend_of(target).tight else None
+    tensors = [storage for storage in graph.storages() if storage.array is None]
+    known = [storage for storage in tensors if storage.offset >= 0]
     buffers = [item for items in scratch for item in items]
-    workspace = place([*tensors, *buffers], header(graph), tasks, overlaps)
-    if workspace > current().workspace and tasks > 1:
-        workspace = place([*tensors, *buffers], header(graph))  # as for one task: slower, but smaller
+    workspace = place([*tensors, *buffers], start, draft.tasks, overlaps, known)
+    if workspace > current().workspace and draft.tasks > 1:
+        workspace = place([*tensors, *buffers], start, known=known)  # as for one task: slower, but smaller
     if workspace > current().workspace:
         raise LimitError(f"{exceeded('workspace', workspace, _needs(graph, scratch))}; a smaller batch takes less")
     layout = Layout(
         workspace=workspace,
-        weights=weights.size,
-        tasks=tasks,
+        weights=constants.size,
+        tasks=draft.tasks,
         steps=len(graph.kernels),
         stamps=HEADER,
         inputs=tuple(storage.offset for storage in graph.inputs),
         outputs=tuple((int(storage.array is not None), storage.offset) for storage in graph.outputs),
     )
-    return Plan(graph, kernels, scratch, weights, layout, _live(graph, tensors, scratch))
+    return Plan(graph, draft.kernels, scratch, constants, layout, _live(graph, tensors, scratch))
 
 
 def _live(graph: Graph, tensors: Sequence[Storage], scratch: Sequence[Sequence[Storage]]) -> list[int]:

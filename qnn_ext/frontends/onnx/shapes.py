@@ -17,7 +17,8 @@ class InputShapes:
     """The inputs' shapes with no dimension left open, but for one that may be a batch of any size.
 
     shapes: input name -> shape, where a name or None in one place stands for a batch of any size; or dimension
-            name -> size. Raises ShapeError for anything else, and for other dimensions left open.
+            name -> size, also as a shape of one dimension. Raises ShapeError for anything else, and for other
+            dimensions left open.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, Any] | None) -> None:
@@ -55,7 +56,7 @@ class InputShapes:
                 raise ShapeError(
                     f"input '{value.name}' has no declared shape; give one: shapes={{{value.name!r}: (...)}}"
                 )
-            return [self._given.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape]
+            return [_size(self._given.get(dim, dim)) if isinstance(dim, str) else dim for dim in value.shape]
         if isinstance(wanted, (str, bytes)) or not isinstance(wanted, Sequence):
             raise ShapeError(f"input '{value.name}': a shape must be a sequence of integers, found {wanted!r}")
         if value.shape is not None and len(wanted) != len(value.shape):
@@ -116,6 +117,11 @@ def fixing_hint(model: Model) -> str:
         return f"from_onnx(..., shapes={{{names[0]!r}: 1}})"
     shapes = {value.name: (1, *(value.shape or ())[1:]) for value in model.inputs}
     return f"from_onnx(..., shapes={shapes!r})"
+
+
+def _size(given: Any) -> Any:
+    """The size given for a dimension."""
+    return given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
 
 
 def _is_open(dim: Any) -> bool:

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from qnn_ext.compiling.program.memory import aligned, pack, place
+from qnn_ext.compiling.program.memory import Constants, aligned, place
 from qnn_ext.compiling.program.storage import ALIGNMENT, Storage
 
 
@@ -60,7 +60,10 @@ def test_many_storages(tasks, lives):
 def test_equal_constants_are_kept_once():
     arrays = [np.arange(100, dtype="int8"), np.ones((3, 5), "float32"), np.arange(100, dtype="int8")]
     storages = [Storage(array.nbytes, array) for array in arrays]
-    blob = pack(storages)
+    constants = Constants()
+    constants.add(storages[:1])
+    constants.add(storages[1:])  # of another program
+    blob = constants.array()
     assert storages[0].offset == storages[2].offset != storages[1].offset
     for storage, array in zip(storages, arrays, strict=True):
         assert storage.offset % ALIGNMENT == 0
@@ -68,4 +71,12 @@ def test_equal_constants_are_kept_once():
 
 
 def test_no_constants():
-    assert pack([]).size > 0
+    assert Constants().array().size == Constants().size > 0
+
+
+def test_storages_that_have_a_place_keep_it():
+    storages = [Storage(1000, first=step, last=step + 1) for step in range(4)]
+    storages[0].offset = 64
+    part = storages[0].part(10, 100)
+    assert place([*storages, part], 1088, known=storages[:1]) == 1088 + 2 * aligned(1000)
+    assert storages[0].offset == 64 and part.offset == 164 and min(one.offset for one in storages[1:]) == 1088
