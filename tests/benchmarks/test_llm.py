@@ -1,0 +1,65 @@
+"""The benchmark of language models: all runtimes compute the same logits, and the tables are printed."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from benchmarks.llm.__main__ import main
+from benchmarks.llm.files import write_files
+from benchmarks.llm.networks import NETWORKS, blocks
+from benchmarks.llm.runners import RUNTIMES
+
+TINY = NETWORKS["tiny"]
+TOKENS = [5, 7, 9, 200, 33]
+
+
+@pytest.fixture(scope="module", params=[4, 8])
+def files(request, tmp_path_factory):
+    kinds = {runtime.file for runtime in RUNTIMES if all(map(importlib.util.find_spec, runtime.modules))}
+    made = write_files(TINY, request.param, (1, 4), kinds, 1, tmp_path_factory.mktemp("llm"), verbose=True)
+    return {kind: file.path for kind, file in made.items()}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.key)
+def test_logits(runtime, files):
+    for name in runtime.modules:
+        pytest.importorskip(name)
+    reference = next(one for one in RUNTIMES if one.key == "onnxruntime").open(files["onnx"], TINY, 1)
+    expected = reference.run(TOKENS)
+    model = runtime.open(files[runtime.file], TINY, 1)
+    # activations are rounded to 8 bits in places of their own, or not at all
+    tolerance = {"onnxruntime": 0, "qnn_ext": 1e-5}.get(runtime.key, 0.05)
+    by_token = [model.run([token]) for token in TOKENS][-1]
+    model.rewind(0)
+    at_once = model.run(TOKENS)
+    model.rewind(3)
+    model.run(TOKENS[3:4])
+    again = model.run(TOKENS[4:])
+    for found in (by_token, at_once, again):
+        assert np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected)
+
+
+def test_networks_have_the_sizes_of_their_names():
+    assert 90e6 < NETWORKS["100m"].parameters < 110e6 and 450e6 < NETWORKS["500m"].parameters < 550e6
+    for network in NETWORKS.values():
+        assert network.heads * network.size == network.width and network.heads % network.groups == 0
+
+
+def test_weights_differ_between_layers_and_are_what_products_want():
+    first, second = (blocks(TINY, f"{layer}.up", 4) for layer in range(2))
+    assert (first.values != second.values).any()
+    real = (first.values - 8.0) * np.repeat(first.scale, 32, axis=1)
+    x = np.random.default_rng(0).normal(size=TINY.width)
+    assert 0.5 < np.std(real @ x) < 2
+
+
+def test_tables(capsys):
+    arguments = ["--networks", "tiny", "--prompts", "8", "--threads", "1", "--rounds", "1"]
+    main([*arguments, "--runtimes", "qnn_ext", "onnxruntime"])
+    printed = capsys.readouterr().out
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in printed.splitlines() if line.startswith("|")}
+    assert all(float(cell) > 0 for cell in rows["ONNX Runtime"][:-1])
+    assert "ours / best other" in rows and "reads " in printed
