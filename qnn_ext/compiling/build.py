@@ -32,6 +32,7 @@ from ..passes import (
     sink_reshapes,
     sink_shuffles,
 )
+from ..passes.attention import cached_attention
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
 from ..passes.float_products import float_products
@@ -292,6 +293,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         partial(slice_splits, most=MOST if grid else 0),  # kernels with one result
         drop_checks,  # their findings are in the status, if it was collected
         compute_once,  # ranges and quantization of data that several products read
+        partial(cached_attention, target=target),  # over a key-value cache, in one kernel
         fold_padding,  # explicit pads into the convolutions after them
         join_tables,  # x · sigmoid(x) in one lookup
         channels_last,  # NCHW → NHWC, the kernels' layout

@@ -141,6 +141,11 @@ WEAVE = "qnn_weave"
 tile. Written by the CPUs' register tile, read by cpu.weave."""
 
 
+TRIPS = "qnn_trips"
+"""How many rounds a loop whose extent is known only at run time has at most. Written by kernels, read by
+program.cost."""
+
+
 def annotation_of(stmt: Any, key: str) -> Any:
     """The value of a loop's annotation with this key; None for other loops and statements."""
     return stmt.annotations.get(key) if isinstance(stmt, tirx.For) else None

@@ -1,6 +1,7 @@
 """The operators of the QNN dialect, one file per family: type rule, builder, NumPy integer reference."""
 
 from .accumulate import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, row_sum, window_sum
+from .attention import attention
 from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
@@ -55,6 +56,7 @@ __all__ = [
     "OpDef",
     "abs",
     "add",
+    "attention",
     "avg_pool2d",
     "batch_matmul",
     "batch_matmul_accumulate",

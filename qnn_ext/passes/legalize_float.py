@@ -16,7 +16,7 @@ from tvm import relax, te, topi
 from ..numerics import elementary, extremes, tir
 from ..op.arguments import data_of
 from ..op.base import constant_value, has_float_rows, shape_of
-from ..topi_int8.generic import float_rows, max_pool
+from ..topi_int8.generic import attention, float_rows, max_pool
 from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
 from ..topi_int8.generic.reduce import reduced
 from ..topi_int8.generic.running_sum import running_sum
@@ -44,6 +44,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.strided_slice"], rules["relax.take"] = moves.strided_slice, moves.take
     rules["relax.scatter_elements"], rules["relax.scatter_nd"] = moves.scatter_elements, moves.scatter_nd
     rules["relax.qnn.write_rows"] = moves.write_rows
+    rules["relax.qnn.attention"] = _attention
     rules["relax.max"] = rules["relax.min"] = _guarded(_along_axes, _is_float)
     rules["relax.matmul"] = _guarded(products.matmul, products.is_by_lanes)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
@@ -99,6 +100,11 @@ def _elementary(name: str) -> Legalization:
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(float_rows.softmax, data_of(call), int(call.attrs.axis), primfunc_name_hint="softmax")
+
+
+def _attention(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    scale = float(call.attrs.scale)
+    return builder.call_te(attention.attention, *call.args, scale, primfunc_name_hint="attention")
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

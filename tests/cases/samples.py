@@ -167,6 +167,15 @@ SAMPLES = {
         [("data", (2, 17), "int8"), ("data_scale", (2, 1), "float32"), ("weight", (4, 5), "uint8")],
         lambda x, s, w: op.blockwise_dense_int8(x, s, w, np.float32([[0.5]] * 4), 1, "int2", 17),
     ),
+    "attention": (
+        [
+            ("query", (2, 2, 6, 5), "float32"),
+            ("key", (2, 2, 7, 5), "float32"),
+            ("value", (2, 2, 7, 8), "float32"),
+            ("positions", (2, 3), "int32"),
+        ],
+        lambda query, key, value, positions: op.attention(query, key, value, positions, 0.5),
+    ),
     "winograd_data": ([("data", (2, 7, 9, 4), "float32")], lambda x: op.winograd_data(x, (1, 0, 1, 2))),
     "winograd_results": ([("data", (2, 2, 3, 144), "float32")], lambda x: op.winograd_results(x, (7, 9))),
     "bfloat16": ([("data", (4, 6), "float32")], lambda x: op.bfloat16(x, "uint16")),
@@ -196,6 +205,6 @@ SAMPLES = {
     },
 }
 
-SUMS_OF_FLOATS = {"blockwise_dense": 1e-5}
+SUMS_OF_FLOATS = {"attention": 1e-5, "blockwise_dense": 1e-5}
 """Operators whose kernels add floats in another order -> by what part of a value the sample may differ. How far apart
 they may be by their definition is tested in tests/topi_int8/test_blockwise.py."""

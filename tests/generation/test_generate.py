@@ -102,7 +102,7 @@ def test_the_cache_moves_with_the_text(language_model):
 
 def test_one_file_for_two_lengths(engines):
     """Weights are in it once, and in memory; both engines go on from the same states."""
-    folder, (one, four, both) = engines
+    _, (one, four, both) = engines
     (other,) = both.others
     assert [engine.inputs[0].shape for engine in (both, other)] == [(1, 1), (1, 4)] and not other.others
     assert both.memory == other.memory and both.memory.weights == max(one.memory.weights, four.memory.weights)

@@ -7,6 +7,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from ...numerics.annotations import TRIPS, annotation_of
+
 VECTOR_NODES, SCALAR_NODES = 200.0, 100.0
 """Expression nodes that a core executes per nanosecond, measured over kernels of both kinds. Most nodes belong to
 indices, which cost nothing; and LLVM vectorizes many scalar loops."""
@@ -15,13 +17,14 @@ VECTOR_BYTES = 32
 """Results up to this size take one instruction per node."""
 
 UNKNOWN = 16
-"""Assumed iterations of a loop whose extent is not constant."""
+"""Assumed iterations of a loop whose extent is not constant and that no annotation bounds."""
 
 
 def nanoseconds(stmt: tirx.Stmt) -> float:
     """Estimated time of a statement on one core."""
     if isinstance(stmt, tirx.For):
-        extent = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else UNKNOWN
+        known = stmt.extent if isinstance(stmt.extent, tirx.IntImm) else annotation_of(stmt, TRIPS)
+        extent = UNKNOWN if known is None else int(known)
         return extent * nanoseconds(stmt.body)
     if isinstance(stmt, tirx.SeqStmt):
         return sum(map(nanoseconds, stmt.seq))

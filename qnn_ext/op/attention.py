@@ -1,0 +1,79 @@
+"""qnn.attention: attention over a key-value cache, of which each query sees the keys up to a position of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ..errors import ShapeError
+from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+from .traits import Data, Kind, Traits
+
+
+def _infer(
+    query: TensorInfo, key: TensorInfo, value: TensorInfo, positions: TensorInfo, *, scale: float
+) -> tuple[Shape, str]:
+    for tensor in (query, key, value):
+        check_dtype(tensor, "float32")
+        check_rank(tensor, 4)
+    check_dtype(positions, "int32", "int64")
+    check_rank(positions, 2)
+    batch, groups, rows, size = query.shape
+    length = key.shape[2]
+    if key.shape != (batch, groups, length, size) or value.shape[:3] != key.shape[:3] or length == 0:
+        raise ShapeError(
+            f"query (B, G, R, D), key (B, G, T, D) and value (B, G, T, Dv) with T > 0 do not fit: found {query.shape}, "
+            f"{key.shape} and {value.shape}"
+        )
+    samples, count = positions.shape
+    if samples not in (1, batch) or count == 0 or rows % count:
+        raise ShapeError(
+            f"positions must have shape (1 or {batch}, S) with {rows} rows of queries a multiple of S, found "
+            f"{positions.shape}"
+        )
+    return (batch, groups, rows, value.shape[3]), "float32"
+
+
+def _reference(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, positions: np.ndarray, *, scale: float
+) -> np.ndarray:
+    length, repeats = key.shape[2], query.shape[2] // positions.shape[1]
+    last = np.tile(np.clip(positions, 0, length - 1), repeats)[:, None, :, None]
+    with np.errstate(all="ignore"):
+        scores = query.astype(np.float64) @ key.astype(np.float64).swapaxes(2, 3) * np.float32(scale)
+        scores = np.where(np.arange(length) <= last, scores, -np.inf)
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        shares = shares / shares.sum(axis=-1, keepdims=True)
+        seen = np.arange(length) <= last.max()  # a key that no query sees may be anything
+        return (shares[..., seen] @ value[:, :, seen].astype(np.float64)).astype(np.float32)
+
+
+ATTENTION = define(
+    "attention",
+    "query key value positions",
+    _infer,
+    _reference,
+    Traits(Kind.OTHER, data=(Data("query"), Data("key"), Data("value")), others=("positions",)),
+    "attention over a cache",
+)
+
+
+def attention(query: relax.Expr, key: relax.Expr, value: relax.Expr, positions: relax.Expr, scale: float) -> relax.Call:
+    """y[b, g, r] = Σ_k p[k] · value[b, g, k], where p is the softmax over k ≤ last of the scores
+
+        scale · Σ_d query[b, g, r, d] · key[b, g, k, d]
+
+    query:     (B, G, R, D) float32, of which row r is query r mod S: the rows of several heads that share keys
+    key:       (B, G, T, D) float32; value: (B, G, T, Dv) float32
+    positions: (B, S) or (1, S) int32 or int64; last = clip(positions[b, r mod S], 0, T − 1)
+
+    The reference rounds the exact result once. Kernels sum in float32, each sum of n products in order, so that a score
+    is within (D + 2) · 2⁻²⁴ · scale · Σ |query · key| of it.
+
+    Raises ShapeError. Source: com.microsoft GroupQueryAttention; torch's scaled_dot_product_attention over a static
+    cache. `passes.attention` makes it of the steps that frontends write.
+    """
+    return ATTENTION.call(query, key, value, positions, scale=scale)
+
+
+export_to_script(attention=attention)
