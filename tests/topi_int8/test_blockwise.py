@@ -12,6 +12,7 @@ from qnn_ext.numerics.packed import WIDTHS
 from qnn_ext.passes.fuse import fuse
 from qnn_ext.passes.lower import lower
 from qnn_ext.targets.names import make_target
+from qnn_ext.topi_int8 import BlockwiseWorkload, candidates
 from tests.cases.blockwise import ZEROS, bound_of, float_product, int8_product, weight_of
 from tests.cpus import cpu_target
 from tests.passes.modules import run_lowered
@@ -96,3 +97,22 @@ def test_the_instruction(cpu):
             if function.attrs and "qnn_implementation" in function.attrs
         )
         assert expected in name
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("data", ["int8", "float32"])
+def test_packed_weights_do_not_depend_on_the_rows(data, cpu):
+    """A language model's products of one token and of many share them."""
+    rng, target = np.random.default_rng(1), cpu_target(cpu, 1)
+    for units in (1024, 1096, 2200):
+        weight = weight_of(rng, units, 64, 32, "uint4", "integers")
+        arrays = weight.packed, weight.scale, weight.zero_point
+        found = []
+        for rows in (1, 2, 7, 128):
+            workload = BlockwiseWorkload(rows, 64, units, 32, data, "uint4", zero_point=None)
+            chosen = candidates(workload, target)[0]
+            found.append([] if chosen.pack_weight is None else chosen.pack_weight(workload, *arrays))
+        for others in found[1:]:
+            assert len(others) == len(found[0])
+            for array, other in zip(found[0], others, strict=True):
+                np.testing.assert_array_equal(array, other)

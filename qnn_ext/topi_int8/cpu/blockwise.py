@@ -172,15 +172,22 @@ class Plan:
     staged: bool
 
 
+MANY_BLOCKS, STRIDE = 64, 4
+"""From so many blocks on, weights are padded to a multiple of the stride, whatever the number of rows: products of one
+row and of many then read the same packed weights. The padding is at most 5 % of them."""
+
+
 @lru_cache(maxsize=4096)
 def plan(workload: BlockwiseWorkload, instruction: Unpacking) -> Plan:
     """Padded sizes for the cheapest register tile."""
     group = round_up(workload.group, instruction.span)
     blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
+    many = blocks >= MANY_BLOCKS
+    blocks = round_up(blocks, STRIDE) if many else blocks
     steps = group * workload.groups // instruction.depth
     domain = Domain(1, workload.m, blocks, steps, True, is_ragged(workload.n, instruction))
-    costs = {tile: tile_cost(tile, domain, instruction) for tile in legal_tiles(domain, instruction)}
-    tile = min(costs, key=lambda one: costs[one])
+    tiles = [tile for tile in legal_tiles(domain, instruction) if not (many and blocks % tile.blocks)]
+    tile = min(tiles, key=lambda one: tile_cost(one, domain, instruction))
     staged = group * workload.groups != workload.k or workload.data_dtype != instruction.data_dtype
     return Plan(tile, round_up(workload.m, tile.columns), round_up(blocks, tile.blocks), group, staged)
 
